@@ -1,0 +1,94 @@
+"""A bigram model with weights of its own to train, and their optimiser, in float64."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from adapters.fake.tokenizer import VOCABULARY
+from kitchen.errors import RunFailed
+from kitchen.types import Adam, Array, Datum, Tokens
+
+Table = npt.NDArray[np.float64]  # (V, V): token before, token after
+REACH = 16.0  # logits per unit of weight: one weight stands for all those by which a LoRA moves a logit
+
+
+class Bigram:
+    """Frozen logits, and the log-probabilities that they give."""
+
+    def __init__(self, logits: Table) -> None:
+        self.logits = logits
+
+    @cached_property
+    def logprobs(self) -> Table:
+        """(V, V) nats."""
+        return log_softmax(self.logits)
+
+    def score(self, tokens: Tokens, targets: Tokens) -> Table:
+        """(N,) ids before and (N,) or (N, K) ids after, to nats of the shape of the latter."""
+        return self.logprobs[_before(tokens, targets), np.asarray(targets)]
+
+    def gradient(self, data: Sequence[Datum], slopes: Sequence[Array]) -> Table:
+        """dloss/dlogits from dloss/dlogprob of each target: a softmax gives slope * (1[target] - p) at each row."""
+        cells = np.concatenate([(_before(d.tokens, d.targets) * VOCABULARY + d.targets).ravel() for d in data])
+        pull = np.concatenate([slope.ravel() for slope in slopes])
+        summed = np.bincount(cells, pull, VOCABULARY**2).reshape(VOCABULARY, VOCABULARY)
+        return np.asarray(summed - np.exp(self.logprobs) * summed.sum(1, keepdims=True))
+
+
+def base(model: str) -> Table:
+    """The logits of a model that was never trained: near zero, drawn from its name."""
+    return 0.01 * np.random.default_rng(list(digest(model))).standard_normal((VOCABULARY, VOCABULARY))
+
+
+def digest(model: str) -> bytes:
+    return hashlib.sha256(model.encode()).digest()
+
+
+class Adapter:
+    """Logits are base + A B, where A is diagonal and random and B begins at 0: LoRA at its smallest."""
+
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.a: Table = REACH * rng.uniform(0.8, 1.25, (VOCABULARY, 1))  # fixed; its seed shows once B moves
+        self.b: Table = np.zeros((VOCABULARY, VOCABULARY))
+
+    def over(self, logits: Table) -> Bigram:
+        return Bigram(logits + self.a * self.b)
+
+
+class AdamW:
+    """torch.optim.AdamW (Loshchilov and Hutter, 2019, arXiv:1711.05101), algorithm 2."""
+
+    def __init__(self) -> None:
+        self.first: Table = np.zeros((VOCABULARY, VOCABULARY))
+        self.second: Table = np.zeros((VOCABULARY, VOCABULARY))
+        self.steps = 0
+
+    def step(self, weights: Table, gradient: Table, adam: Adam) -> tuple[Table, float]:
+        """New weights, and the global norm before clipping; raises RunFailed, with nothing changed, if not finite."""
+        norm = float(np.sqrt(np.sum(gradient**2)))
+        if not np.isfinite(norm):
+            raise RunFailed(f"the gradient is not finite (its norm is {norm}), so step {self.steps + 1} is not taken")
+        if 0 < adam.grad_clip_norm < norm:
+            gradient = gradient * (adam.grad_clip_norm / norm)
+        self.steps += 1
+        self.first = adam.beta1 * self.first + (1 - adam.beta1) * gradient
+        self.second = adam.beta2 * self.second + (1 - adam.beta2) * gradient**2
+        size = np.sqrt(self.second / (1 - adam.beta2**self.steps)) + adam.eps
+        decayed = weights * (1 - adam.learning_rate * adam.weight_decay)
+        return decayed - adam.learning_rate / (1 - adam.beta1**self.steps) * self.first / size, norm
+
+
+def _before(tokens: Tokens, targets: Tokens) -> Tokens:
+    """(N,), or (N, 1) where there are K targets at each position."""
+    return np.asarray(tokens).reshape(-1, *[1] * (np.ndim(targets) - 1))
+
+
+def log_softmax(logits: Table) -> Table:
+    shifted = logits - logits.max(-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))

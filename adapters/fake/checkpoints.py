@@ -1,0 +1,86 @@
+"""Arrays kept as blobs: each with its digest, the list of them written last."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kitchen.errors import ConfigError, CorruptCheckpoint
+from kitchen.ports.blobs import BlobStore
+from kitchen.types import Array, Checkpoint
+
+Arrays = Mapping[str, Array]
+MANIFEST = "checkpoint.json"
+
+
+def keep(
+    blobs: BlobStore, name: str, files: Mapping[str, Arrays], *, step: int, kind: str, overwrite: bool = False
+) -> Checkpoint:
+    """Write each file, then the manifest; raises ConfigError for a name in use."""
+    if blobs.read(f"{name}/{MANIFEST}") is not None and not overwrite:
+        raise ConfigError(f"checkpoint {name!r} exists already; choose another name, or delete it first")
+    blobs.delete(f"{name}/{MANIFEST}")  # else a kill from here on would leave the old list over new files
+    digests = {}
+    for file, arrays in files.items():
+        data = _packed(arrays)
+        blobs.write(f"{name}/{file}", data)
+        digests[file] = hashlib.sha256(data).hexdigest()
+    content = hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+    manifest = {"step": step, "kind": kind, "sha256": content, "files": digests}
+    blobs.write(f"{name}/{MANIFEST}", json.dumps(manifest, indent=2).encode())
+    return _handle(name, manifest)
+
+
+def kept(blobs: BlobStore, checkpoint: Checkpoint, file: str) -> Arrays:
+    """One file of a checkpoint; raises CorruptCheckpoint that names the blob, ConfigError where it never had one."""
+    manifest = _manifest(blobs, checkpoint.path)
+    if checkpoint.sha256 not in ("", manifest["sha256"]):
+        raise CorruptCheckpoint(f"{checkpoint.path}/{MANIFEST}: it is not the checkpoint that was saved")
+    if file not in manifest["files"]:
+        raise ConfigError(f"checkpoint {checkpoint.path!r} keeps weights alone, no optimiser: use load_weights")
+    data = blobs.read(f"{checkpoint.path}/{file}")
+    if data is None:
+        raise CorruptCheckpoint(f"{checkpoint.path}/{file} is missing")
+    if hashlib.sha256(data).hexdigest() != manifest["files"][file]:
+        raise CorruptCheckpoint(f"{checkpoint.path}/{file} does not have the digest that {MANIFEST} gives")
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def listed(blobs: BlobStore, prefix: str) -> Sequence[Checkpoint]:
+    names = [name.removesuffix(f"/{MANIFEST}") for name in blobs.list(prefix) if name.endswith(f"/{MANIFEST}")]
+    return [_handle(name, _manifest(blobs, name)) for name in names]
+
+
+def forget(blobs: BlobStore, checkpoint: Checkpoint) -> None:
+    """The manifest first: what is half deleted is no checkpoint."""
+    blobs.delete(f"{checkpoint.path}/{MANIFEST}")
+    for name in blobs.list(f"{checkpoint.path}/"):
+        blobs.delete(name)
+
+
+def _manifest(blobs: BlobStore, path: str) -> Mapping[str, Any]:
+    data = blobs.read(f"{path}/{MANIFEST}")
+    if data is None:
+        raise CorruptCheckpoint(f"{path}/{MANIFEST} is missing")
+    try:
+        manifest: Mapping[str, Any] = json.loads(data)
+        _handle(path, manifest), manifest["files"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptCheckpoint(f"{path}/{MANIFEST} is cut short or overwritten: {error}") from error
+    return manifest
+
+
+def _handle(path: str, manifest: Mapping[str, Any]) -> Checkpoint:
+    return Checkpoint(path, manifest["step"], manifest["kind"], manifest["sha256"])
+
+
+def _packed(arrays: Arrays) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **dict[str, Any](arrays))
+    return buffer.getvalue()

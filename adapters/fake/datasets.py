@@ -1,0 +1,79 @@
+"""Rows in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+from kitchen.errors import DataError, did_you_mean
+from kitchen.ports.datasets import Dataset, Row
+
+Splits = Mapping[str, Sequence[Row]]
+
+
+class FakeDatasets:
+    """Data sets by name, given as {name: {split: rows}}; without any, small ones made for a demonstration."""
+
+    def __init__(self, data: Mapping[str, Splits] | None = None) -> None:
+        self._data = _built_in() if data is None else data
+
+    def splits(self, name: str) -> Sequence[str]:
+        """Raises DataError for an unknown name."""
+        return sorted(self._named(name), key=lambda split: (split != "train", split))
+
+    def load(self, name: str, *, split: str = "train", revision: str | None = None) -> Dataset:
+        """Raises DataError for an unknown name, split or revision."""
+        splits = self._named(name)
+        if split not in splits:
+            raise DataError(f"data set {name!r} has no split {split!r}; {did_you_mean(split, splits)}")
+        if revision is not None:
+            raise DataError(f"data set {name!r} has no revision {revision!r}: what is in memory has none")
+        return FakeDataset(f"{name}:{split}", splits[split])
+
+    def _named(self, name: str) -> Splits:
+        if name not in self._data:
+            raise DataError(f"data set {name!r} is unknown to the fake data sets; {did_you_mean(name, self._data)}")
+        return self._data[name]
+
+
+class FakeDataset:
+    """Rows in the order they were given."""
+
+    def __init__(self, name: str, rows: Sequence[Row]) -> None:
+        self._name, self._rows = name, tuple(rows)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the rows as JSON, in hex."""
+        return hashlib.sha256(json.dumps(self._rows, sort_keys=True).encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int, /) -> Row:
+        return self._rows[index]
+
+    def where(self, index: int) -> str:
+        return f"fake:{self._name}:{index % len(self._rows)}"
+
+
+def _built_in() -> Mapping[str, Splits]:
+    """Two ways to tell a chat: messages, and prompt with completion."""
+    names = ("Ada", "Alan", "Barbara", "Claude", "Donald", "Edsger", "Frances", "Grace", "John", "Katherine")
+    times = ("Good morning", "Good afternoon", "Good evening", "Good night", "Hello", "Hi", "Welcome")
+    greetings = [_chat(f"Greet {name}: {time.lower()}.", f"{time}, {name}!") for name, time in product(names, times)]
+    facts = product(range(1, 11), range(1, 11))
+    sums: list[Row] = [{"prompt": f"{a} + {b} =", "completion": f"{a + b}"} for a, b in facts]
+    return {"greetings": _halves(greetings), "sums": _halves(sums)}
+
+
+def _chat(question: str, answer: str) -> Row:
+    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+
+
+def _halves(rows: Sequence[Row]) -> Splits:
+    """Every seventh row is held out."""
+    kept = [row for index, row in enumerate(rows) if index % 7 != 3]
+    return {"train": kept, "held_out": rows[3::7]}

@@ -1,0 +1,67 @@
+"""Models in memory, and in a temporary folder when they are fetched."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from kitchen.errors import BackendError, did_you_mean
+
+Files = Mapping[str, bytes]  # relative path to content
+
+
+class FakeHub:
+    """Models by name, given as {name: {path: content}}; fetched folders last as long as the object does."""
+
+    def __init__(self, models: Mapping[str, Files] | None = None) -> None:
+        self._models = dict(_built_in() if models is None else models)
+        self._folders = TemporaryDirectory(prefix="kitchen-fake-hub-")
+
+    def fetch(self, model: str) -> Path:
+        """A folder with the files of the model; raises BackendError for an unknown name."""
+        files = self._files(model)
+        folder = Path(self._folders.name, hashlib.sha256(model.encode()).hexdigest()[:16])
+        for path, content in files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(content)
+        return folder
+
+    def sha256(self, model: str) -> str:
+        """Of the safetensors files in order of their names; raises BackendError for an unknown name."""
+        digest = hashlib.sha256()
+        for path, content in sorted(self._files(model).items()):
+            if path.endswith(".safetensors"):
+                digest.update(content)
+        return digest.hexdigest()
+
+    def files(self, model: str) -> Sequence[str]:
+        """Sorted; raises BackendError for an unknown name."""
+        return sorted(self._files(model))
+
+    def publish(self, model: str, folder: Path, *, message: str) -> str:
+        """Keep the files of a folder under a name; raises BackendError if there are none."""
+        paths = [path for path in folder.rglob("*") if path.is_file()]
+        if not paths:
+            raise BackendError(f"{folder} holds no files, so there is nothing to publish as {model!r}")
+        self._models[model] = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+        return f"memory://{model}"
+
+    def _files(self, model: str) -> Files:
+        if model not in self._models:
+            raise BackendError(f"model {model!r} is unknown to the fake hub; {did_you_mean(model, self._models)}")
+        return self._models[model]
+
+
+def _built_in() -> Mapping[str, Files]:
+    """One model whose files open, and hold nothing."""
+    header = json.dumps({"__metadata__": {"format": "pt"}}).encode()
+    return {
+        "fake/bigram": {
+            "config.json": json.dumps({"model_type": "bigram", "vocab_size": 262}).encode(),
+            "model.safetensors": len(header).to_bytes(8, "little") + header,
+            "tokenizer_config.json": json.dumps({"tokenizer_class": "Bytes"}).encode(),
+        }
+    }

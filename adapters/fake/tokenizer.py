@@ -1,0 +1,45 @@
+"""One token per byte, and a few for the turns of a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kitchen.errors import DataError, did_you_mean
+from kitchen.ports.training import Message
+from kitchen.types import Tokens
+
+END, END_OF_TURN = 256, 257
+ROLES = {"system": 258, "user": 259, "assistant": 260, "tool": 261}
+VOCABULARY = 262
+
+
+class Bytes:
+    """UTF-8, where a message is its role, its bytes and an end of turn; so a conversation begins with its prefixes."""
+
+    chat = True
+    stop_ids = (END_OF_TURN, END)
+    end_id = END
+    vocabulary = VOCABULARY
+
+    def encode(self, text: str, *, special: bool = False) -> Tokens:
+        """(T,) ids; a text of its own begins with the end of the one before."""
+        ids = np.frombuffer(text.encode(), np.uint8).astype(np.int64)
+        return np.concatenate([[END], ids]) if special else ids
+
+    def decode(self, tokens: Tokens) -> str:
+        """The text; half a character shows as U+FFFD."""
+        return bytes(token for token in np.asarray(tokens).tolist() if token < END).decode(errors="replace")
+
+    def render(self, messages: Sequence[Message], *, answer: bool = False) -> Tokens:
+        """(T,) ids; raises DataError for a role that is none."""
+        parts = [np.concatenate([[_role(m["role"])], self.encode(m["content"]), [END_OF_TURN]]) for m in messages]
+        begun = [np.array([ROLES["assistant"]])] if answer else []
+        return np.concatenate([np.empty(0, np.int64), *parts, *begun]).astype(np.int64)
+
+
+def _role(name: str) -> int:
+    if name not in ROLES:
+        raise DataError(f"the role {name!r} is unknown to the fake chat template; {did_you_mean(name, ROLES)}")
+    return ROLES[name]

@@ -1,0 +1,1 @@
+"""This machine: blobs in a folder or behind fsspec, data sets in files, models from wheels and folders."""

@@ -1,0 +1,148 @@
+"""Blobs as files in a folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from kitchen.errors import RunFailed
+from kitchen.ports.blobs import blob_name
+
+_TEMPORARY = re.compile(r"\.kitchen-[0-9a-f]{16}\.part")
+_ATTEMPTS = 100  # a `delete` beside us may remove the folder, empty as yet, that a write has just made
+_MEND = {
+    errno.ENOSPC: "free some space, or give another folder (--runs DIR)",
+    errno.EDQUOT: "free some space, or give another folder (--runs DIR)",
+    errno.EACCES: "make it writable, or give another folder (--runs DIR)",
+    errno.EPERM: "make it writable, or give another folder (--runs DIR)",
+    errno.EROFS: "make it writable, or give another folder (--runs DIR)",
+    errno.ENAMETOOLONG: "give a shorter name, or a folder with a shorter path (--runs DIR)",
+}
+
+
+class LocalBlobs:
+    """Blobs in a folder: written to a temporary file beside, synced to the disk and renamed into place.
+
+    Every verb raises ValueError for what is no blob name, and RunFailed, which names the path and the mend, where the
+    disk is full, the folder cannot be written or a symbolic link leads out of it. A name that begins with
+    another blob's name and a slash cannot be written: files are no folders.
+    """
+
+    def __init__(self, root: str = "runs") -> None:
+        self._root = Path(root).expanduser().absolute()
+
+    def read(self, name: str) -> bytes | None:
+        path = self._path(name)
+        with _explained(path):
+            try:
+                return path.read_bytes()
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return None
+
+    def write(self, name: str, data: bytes) -> None:
+        path = self._path(name)
+        with _explained(path):
+            for attempt in range(_ATTEMPTS):
+                try:
+                    _make_folder(path.parent)
+                    _replace(path, data)
+                    return
+                except FileNotFoundError:
+                    if attempt == _ATTEMPTS - 1:
+                        raise
+
+    def list(self, prefix: str = "") -> Sequence[str]:
+        folder = prefix.rpartition("/")[0]
+        if folder and any(part in ("", ".", "..") for part in folder.split("/")):
+            return []
+        names = []
+        for here, _, files in os.walk(self._root / folder, onerror=_unless_absent):
+            inner = Path(here).relative_to(self._root)
+            names += [(inner / file).as_posix() for file in files if not _TEMPORARY.fullmatch(file)]
+        return sorted(name for name in names if name.startswith(prefix) and self._stays(self._root / name))
+
+    def delete(self, name: str) -> None:
+        path = self._path(name)
+        with _explained(path):
+            try:
+                path.unlink(missing_ok=True)
+            except (NotADirectoryError, IsADirectoryError):
+                return
+            for folder in path.parents:
+                if folder == self._root or not _removed(folder):
+                    return
+
+    def locate(self, name: str) -> str:
+        return str(self._path(name))
+
+    def _path(self, name: str) -> Path:
+        path = self._root / blob_name(name)
+        if _TEMPORARY.fullmatch(path.name):
+            raise ValueError(f"{name!r} is no blob name: such names are kept for temporary files")
+        if not self._stays(path):
+            raise RunFailed(f"{path} leads out of {self._root} through a symbolic link; remove the link, "
+                            "or give the folder that it points to (--runs DIR)")
+        return path
+
+    def _stays(self, path: Path) -> bool:
+        with _explained(path):
+            return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self._root))
+
+
+def _replace(path: Path, data: bytes) -> None:
+    part = path.with_name(f".kitchen-{secrets.token_hex(8)}.part")
+    try:
+        with part.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:  # Ctrl-C too
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+    _sync(path.parent)
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        with suppress(FileExistsError):  # another thread was first; if it is a file, the write says so
+            folder.mkdir()
+        _sync(folder.parent)
+
+
+def _sync(folder: Path) -> None:
+    """A rename lasts through a power cut only once its folder is on the disk too."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _removed(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+def _unless_absent(error: OSError) -> None:
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise RunFailed(f"{error.filename}: {error.strerror}; make it readable, or give another folder (--runs DIR)")
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        mend = _MEND.get(error.errno or 0, "see what lies there, or give another folder (--runs DIR)")
+        raise RunFailed(f"{path}: {error.strerror or error}; {mend}") from error

@@ -1,0 +1,53 @@
+"""A GGUF file to a folder that transformers opens: run as a program, so that its memory and chatter end with it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def convert(source: Path, target: Path) -> None:
+    """Write configuration, tokenizer and float32 weights: the values of the quantised tensors, exactly."""
+    import torch
+    import transformers
+
+    auto: Any = transformers.AutoModelForCausalLM
+    opened = auto.from_pretrained(
+        source.parent, gguf_file=source.name, dtype=torch.float32, local_files_only=True
+    )
+    configuration = opened.config
+    if hasattr(configuration, "quantization_config"):
+        del configuration.quantization_config
+    with torch.device("meta"):  # a second model takes the weights: the first, which was opened as GGUF, cannot be saved
+        model = auto.from_config(configuration, dtype=torch.float32)
+    model.load_state_dict(opened.state_dict(), assign=True)
+    model.tie_weights()
+    model.generation_config = opened.generation_config
+    model.save_pretrained(target, max_shard_size="1TB")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        source.parent, gguf_file=source.name, local_files_only=True,
+        model_max_length=configuration.max_position_embeddings,
+    )
+    if _pretokenizer(source) == "smollm":
+        _split_digits(tokenizer)
+    tokenizer.save_pretrained(target)
+
+
+def _pretokenizer(source: Path) -> str:
+    import gguf
+
+    field = gguf.GGUFReader(source).get_field("tokenizer.ggml.pre")
+    return str(field.contents()) if field else ""
+
+
+def _split_digits(tokenizer: Any) -> None:
+    """SmolLM has each digit a word of its own; transformers forgets it, and "\\n\\n1" would be other tokens."""
+    from tokenizers import pre_tokenizers
+
+    inner = tokenizer.backend_tokenizer
+    inner.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), inner.pre_tokenizer])
+
+
+if __name__ == "__main__":
+    convert(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,120 @@
+"""Data sets in files, and those that come with the kitchen."""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from adapters.local.documents import JsonRows, ParquetRows
+from adapters.local.lines import open_csv, open_jsonl
+from kitchen.errors import DataError, did_you_mean
+from kitchen.ports.datasets import Dataset
+
+PACKAGED: Mapping[str, Sequence[str]] = MappingProxyType(
+    {"ingredients": ("train", "new_names", "new_grammars", "hand_typed")}
+)
+SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
+
+
+class LocalDatasets:
+    """Data sets by path or by packaged name.
+
+    A name is a packaged data set (`ingredients`), a file (its one split is "train"), or a folder with one file per
+    split (train.jsonl, test.jsonl, ...). Relative paths begin at `root`. Files are
+
+    * .jsonl: one JSON object per line; blank lines are skipped;
+    * .json: an array of objects, or an object whose field "data" is one;
+    * .csv: the first line names the columns; every value is a string;
+    * .parquet: needs the extra `local`.
+
+    Text is UTF-8. The syntax of every row is checked by `load`, so that no run fails in its middle over a missing
+    brace; the rows of JSONL and CSV are not kept but read again when they are asked for, and a file that
+    has changed since is an error. All errors are DataError and name file, line and mend, but for a missing pyarrow,
+    which is a BackendError.
+    """
+
+    def __init__(self, root: str = ".", max_line_mb: int = 10) -> None:
+        self._root = Path(root).expanduser()
+        self._max_line_mb = max_line_mb  # of a line of JSONL or CSV
+
+    def splits(self, name: str) -> Sequence[str]:
+        return tuple(self._files(name))
+
+    def load(self, name: str, *, split: str = "train", revision: str | None = None) -> Dataset:
+        files = self._files(name)
+        if revision is not None:
+            raise DataError(f"{name!r} has no revision {revision!r}: files on this disk have one version only; "
+                            "leave revision out (the SHA-256 of the file is in the run's record)")
+        if split not in files:
+            raise DataError(f"{name!r} has no split {split!r}; {did_you_mean(split, files)}{_one_file(files)}")
+        shown, path = files[split]
+        try:
+            return self._read(path, shown)
+        except OSError as error:
+            raise DataError(f"{shown}: {error.strerror}; see that it is there and may be read") from error
+
+    def _read(self, path: Path, shown: str) -> Dataset:
+        match path.suffix.lower():
+            case ".jsonl":
+                return open_jsonl(path, shown, self._max_line_mb)
+            case ".csv":
+                return open_csv(path, shown, self._max_line_mb)
+            case ".json":
+                return JsonRows(path, shown)
+            case _:
+                return ParquetRows(path, shown)
+
+    def _files(self, name: str) -> Mapping[str, tuple[str, Path]]:
+        """Splits to what people call the file, and the file."""
+        if name in PACKAGED:
+            folder = Path(str(importlib.resources.files("adapters.local"))) / name
+            return {split: (f"{name}/{split}.jsonl", folder / f"{split}.jsonl") for split in PACKAGED[name]}
+        path = self._root / Path(name).expanduser()
+        try:
+            if name and path.is_dir():
+                return _folder(name, path)
+            if not name or not path.exists():
+                raise self._unknown(name, path)
+        except OSError as error:
+            raise DataError(f"{name!r}: {error.strerror}; see that it may be read") from error
+        if path.suffix.lower() not in SUFFIXES:
+            raise DataError(f"{name}: files that end with {path.suffix!r} cannot be read; convert it to one of "
+                            f"{', '.join(SUFFIXES)}")
+        return {"train": (name, path)}
+
+    def _unknown(self, name: str, path: Path) -> DataError:
+        if "/" not in name and path.suffix.lower() not in SUFFIXES:
+            beside = _known_files(self._root)
+            return DataError(f"no data set is called {name!r}; {did_you_mean(name, [*PACKAGED, *beside])} "
+                             f"(packaged: {', '.join(PACKAGED)}; or give a path to a file: {', '.join(SUFFIXES)})")
+        folder = name.rpartition("/")[0]
+        beside = [f"{folder}/{file}" if folder else file for file in _known_files(path.parent)]
+        if not path.parent.is_dir():
+            return DataError(f"{name}: there is no such file, nor the folder {path.parent}; see where it lies")
+        return DataError(f"{name}: there is no such file; {did_you_mean(name, [*PACKAGED, *beside])}")
+
+
+def _folder(name: str, path: Path) -> Mapping[str, tuple[str, Path]]:
+    splits: dict[str, tuple[str, Path]] = {}
+    for file in _known_files(path):
+        split = Path(file).stem
+        if split in splits:
+            raise DataError(f"{name}: {splits[split][1].name} and {file} are both the split {split!r}; remove one")
+        splits[split] = (f"{name.rstrip('/')}/{file}", path / file)
+    if not splits:
+        raise DataError(f"{name}: the folder has no splits; put in one file per split, such as train.jsonl and "
+                        f"test.jsonl (or {', '.join(SUFFIXES)})")
+    return dict(sorted(splits.items(), key=lambda item: (item[0] != "train", item[0])))
+
+
+def _known_files(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    return sorted(p.name for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
+
+
+def _one_file(files: Mapping[str, tuple[str, Path]]) -> str:
+    lone = [shown for split, (shown, path) in files.items() if split == "train" and len(files) == 1]
+    return f" ({lone[0]} is one file; for more splits give a folder of train.jsonl, test.jsonl, ...)" if lone else ""

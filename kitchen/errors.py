@@ -1,0 +1,59 @@
+"""What can go wrong, by whose turn it is to mend it; each kind has its exit code."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class KitchenError(Exception):
+    """Something a user can mend; the command line prints it without a traceback."""
+
+    exit_code = 1
+
+
+class RunFailed(KitchenError):
+    """The run could not go on: a number that is not finite, a full disk, a folder that cannot be written."""
+
+
+class CorruptCheckpoint(RunFailed):
+    """A checkpoint is missing, cut short or not what its digest says."""
+
+
+class ConfigError(KitchenError):
+    """A recipe, setting or adapter that does not exist, or a value that it cannot have."""
+
+    exit_code = 2
+
+
+class DataError(KitchenError):
+    """Data that is missing, malformed or empty; the text names the file, line and field."""
+
+    exit_code = 3
+
+
+class BackendError(KitchenError):
+    """A backend that lacks something: a model, a package, a key, a device."""
+
+    exit_code = 4
+
+
+class QualityError(KitchenError):
+    """A quality target was not met."""
+
+    exit_code = 5
+
+
+class Interrupted(KitchenError):
+    """Ctrl-C: what was reached is saved."""
+
+    exit_code = 130
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of an error text: the nearest known names, or all of them where none is near."""
+    names = sorted(set(known))
+    near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
+    if near:
+        return "did you mean " + " or ".join(repr(name) for name in near) + "?"
+    return "there are: " + ", ".join(names) if names else "there are none"

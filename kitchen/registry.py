@@ -1,0 +1,120 @@
+"""The adapters: found by name through entry points, built with their settings, given each other."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from kitchen.context import Context
+from kitchen.errors import BackendError, ConfigError, did_you_mean
+from kitchen.observers import Observer
+from kitchen.plan import Plan, check
+from kitchen.ports import BlobStore, DatasetStore, HubClient, TrainingClient
+from kitchen.recipe import Recipe
+from kitchen.runner import run
+
+PORTS: Mapping[str, Any] = {
+    "training": TrainingClient, "datasets": DatasetStore, "hub": HubClient, "blobs": BlobStore,
+}
+DEFAULTS: Mapping[str, str] = {"training": "peft", "datasets": "local", "hub": "local", "blobs": "local"}
+
+
+def available(port: str) -> Mapping[str, EntryPoint]:
+    """The adapters of a port by name; an adapter of one's own is an entry point of the group `kitchen.PORT`."""
+    return {entry.name: entry for entry in entry_points(group=f"kitchen.{port}")}
+
+
+def adapter_class(port: str, name: str) -> Any:
+    """The class behind a name; raises ConfigError for an unknown one, BackendError for one that cannot be imported."""
+    found = available(port)
+    if name not in found:
+        raise ConfigError(f"there is no {port} adapter {name!r}; {did_you_mean(name, found)}")
+    try:
+        return found[name].load()
+    except ImportError as error:
+        raise BackendError(f"the {port} adapter {name!r} cannot be imported: {error}; "
+                           "`kitchen list` shows what each adapter needs") from error
+
+
+def adapter_settings(cls: Any) -> Mapping[str, Any]:
+    """The settings of an adapter: constructor parameters that are not ports, name to type."""
+    hints = get_type_hints(cls.__init__) if "__init__" in vars(cls) else {}
+    parameters = list(inspect.signature(cls).parameters)
+    return {name: hints.get(name, Any) for name in parameters if _port_of(hints.get(name)) is None}
+
+
+def _port_of(hint: Any) -> str | None:
+    """The port that a parameter asks for: `BlobStore` or `BlobStore | None`."""
+    wanted = {hint, *getattr(hint, "__args__", ())}
+    return next((port for port, kind in PORTS.items() if kind in wanted), None)
+
+
+@dataclass(frozen=True)
+class Kitchen:
+    """The adapters that a recipe is cooked with, one per port."""
+
+    training: TrainingClient | None = None
+    datasets: DatasetStore | None = None
+    hub: HubClient | None = None
+    blobs: BlobStore | None = None
+
+    @classmethod
+    def named(
+        cls, names: Mapping[str, str] | None = None, settings: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> Kitchen:
+        """Adapters by name (`{"training": "fake"}`), the rest as `DEFAULTS`; settings by port."""
+        for port in [*(names or {}), *(settings or {})]:
+            if port not in PORTS:
+                raise ConfigError(f"there is no port {port!r}; {did_you_mean(port, PORTS)}")
+        return _Builder({**DEFAULTS, **(names or {})}, settings or {}).kitchen()
+
+    def ports(self) -> Mapping[Any, Any]:
+        return {kind: value for port, kind in PORTS.items() if (value := getattr(self, port)) is not None}
+
+    def check(self, recipe: Recipe) -> Plan:
+        """What the recipe will do with these adapters, and what is wrong with it; nothing runs."""
+        from kitchen.types import RunId
+
+        return check(recipe.workflow(), {**self.ports(), RunId: RunId("check")}, recipe.leaves)
+
+    def cook(self, recipe: Recipe, *observers: Observer, name: str = "") -> Context:
+        """Cook it, or go on with the run of this name where it stopped."""
+        return run(recipe.workflow(), self.ports(), observers, name=name or recipe.title(), leaves=recipe.leaves,
+                   title=recipe.title())
+
+
+@dataclass
+class _Builder:
+    """Builds each adapter once; ports are injected by constructor annotation."""
+
+    names: Mapping[str, str]
+    settings: Mapping[str, Mapping[str, Any]]
+    built: dict[str, Any] = field(default_factory=dict)
+
+    def kitchen(self) -> Kitchen:
+        return Kitchen(**{port: self.build(port) for port in PORTS})
+
+    def build(self, port: str) -> Any:
+        if port not in self.built:
+            cls = adapter_class(port, self.names[port])
+            hints = get_type_hints(cls.__init__) if "__init__" in vars(cls) else {}
+            given = {name: self.build(p) for name, hint in hints.items() if (p := _port_of(hint)) and name != "return"}
+            self.built[port] = cls(**given, **self._settings(port, adapter_settings(cls)))
+        return self.built[port]
+
+    def _settings(self, port: str, known: Mapping[str, Any]) -> Mapping[str, Any]:
+        values = {}
+        for name, value in self.settings.get(port, {}).items():
+            if name not in known:
+                raise ConfigError(f"the {port} adapter {self.names[port]!r} has no setting {name!r}; "
+                                  f"{did_you_mean(name, known)}")
+            try:
+                values[name] = TypeAdapter(known[name]).validate_python(value)
+            except ValidationError as error:
+                raise ConfigError(f"{port}.{name}={value}: {error.errors()[0]['msg']}") from error
+        return values

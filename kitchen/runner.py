@@ -1,0 +1,213 @@
+"""Walk a workflow and do what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sized
+from itertools import islice
+from typing import Any, cast
+
+from kitchen.calling import Caller, note
+from kitchen.context import Context
+from kitchen.effects import cut
+from kitchen.errors import CorruptCheckpoint, Interrupted
+from kitchen.interrupt import Brake
+from kitchen.observers import Observer
+from kitchen.plan import PlanError, check
+from kitchen.ports.blobs import BlobStore
+from kitchen.ports.future import Future
+from kitchen.resume import Keeper, ResumeError, SavePoint, no_way_back
+from kitchen.tracing import span
+from kitchen.types import Checkpoint, RunId
+from kitchen.workflow import ForEach, Parallel, Progress, Sequence, Step, When, saves, walk
+
+
+def run(
+    step: Step, given: Mapping[Any, Any], observers: tuple[Observer, ...] = (), *, name: str = "run",
+    leaves: tuple[Any, ...] = (), title: str = "",
+) -> Context:
+    """Check, then run, or go on where the run of this name stopped; return what the workflow left on the counter.
+
+    `leaves` are the types that it must leave, `title` is what errors call it. Raises PlanError before anything runs.
+    """
+    given = {**given, RunId: RunId(name)}
+    plan = check(step, given, leaves)
+    if plan.problems:
+        raise PlanError("\n".join(plan.problems))
+    with span("run", {"kitchen.recipe": title or name, "kitchen.run": name}):
+        while True:
+            context = Context({Progress: Progress(), **given}, where=title or name)
+            keeper = Keeper(given[BlobStore], name, str(plan)) if _keeps(step, given) else None
+            try:
+                asyncio.run(_Run(observers, keeper, title or name).whole(step, context, leaves))
+                return context
+            except _Damaged as damage:
+                if keeper is None or not keeper.fall_back(damage.error):
+                    raise no_way_back(damage.error) from damage.error
+
+
+def _keeps(step: Step, given: Mapping[Any, Any]) -> bool:
+    return BlobStore in given and (saves(step) or any(getattr(inner, "kept", False) for inner in walk(step)))
+
+
+class _Damaged(Exception):
+    """A loop could not come back to its save point."""
+
+    def __init__(self, error: CorruptCheckpoint) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _Run:
+    def __init__(self, observers: tuple[Observer, ...], keeper: Keeper | None, title: str) -> None:
+        self.observers, self.keeper, self.brake = observers, keeper, Brake()
+        self.caller = Caller(observers, keeper, title)
+        self.steps: Counter[str] = Counter()  # iterations begun, by loop
+
+    async def whole(self, step: Step, context: Context, leaves: tuple[Any, ...]) -> None:
+        if self.keeper:
+            self.keeper.open()
+        with self.brake.listening():
+            try:
+                await self.walk(step, context, "0")
+                await self.close(context)
+            finally:
+                self.dispose(context, keep=leaves)
+        if self.keeper and self.keeper.target:
+            raise ResumeError(f"the run never came back to its save point at {self.keeper.target}")
+
+    async def walk(self, step: Step, context: Context, at: str) -> None:
+        """`at` is the address of the step: indices into sequences, and in brackets those of iterations."""
+        match step:
+            case Sequence():
+                await self.sequence(step, context, at)
+            case ForEach():
+                await self.loop(step, context, at)
+            case When(condition, body):
+                if await self.caller.call(condition, context, at):
+                    await self.walk(body, context, at)
+            case Parallel(branches):
+                await self.parallel(branches, context, at)
+            case _:
+                await self.caller.call(step, context, at)
+
+    async def sequence(self, step: Sequence, context: Context, at: str) -> None:
+        scope = context if step.leaves is None else context.inner(where=step.title)
+        try:
+            for index, inner in enumerate(step.steps):
+                await self.walk(inner, scope, f"{at}.{index}")
+                if at == "0":
+                    for observer in self.observers:
+                        observer.phase_over()
+            if step.leaves is not None:
+                await self.close(scope)
+                for kind in step.leaves:
+                    scope.hand_out(kind, context)
+        finally:
+            if step.leaves is not None:
+                self.dispose(scope)
+
+    async def parallel(self, branches: tuple[Step, ...], context: Context, at: str) -> None:
+        scopes = [context.inner() for _ in branches]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index, (branch, scope) in enumerate(zip(branches, scopes, strict=True)):
+                    group.create_task(self.walk(branch, scope, f"{at}.{index}"))
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        for scope in scopes:
+            context.merge(scope)
+
+    async def loop(self, loop: ForEach, context: Context, at: str) -> None:
+        items, outer = await self.caller.call(loop.source, context, at), context[Progress]
+        shares = _shares(loop, items)
+        point = await self.come_back(loop, context, at)
+        (head, tail), index, place = cut(loop), point.index, re.sub(r"\[\d+\]", "", at)
+        in_flight: deque[tuple[Context, str]] = deque()
+        try:
+            for item in islice(items, index, None) if not point.ended else ():
+                with self.brake.iteration(loop.save > 0):
+                    progress = _progress(outer, self.steps[place], index, shares)
+                    self.steps[place] += 1
+                    scope = context.inner({loop.source.contract().yields: item, Progress: progress},
+                                          f"{loop.source.title()} step {progress.step}")
+                    in_flight.append((scope, f"{at}[{index}].{len(head.steps)}"))
+                    await self.walk(head, scope, f"{at}[{index}]")
+                    index += 1
+                    due = saves(loop) and (not loop.save or self.steps[place] % loop.save == 0)
+                    stop = self.brake.asked and loop.save > 0
+                    await self.finish(tail, in_flight, 0 if due or stop else loop.ahead)
+                    if due or stop:
+                        await self.keep(loop, context, at, SavePoint(index, False, 0, {}))
+                if stop:
+                    raise Interrupted(f"stopped at step {self.steps[place]}, and saved")
+            await self.finish(tail, in_flight, 0)
+            if saves(loop) and not point.ended:
+                await self.keep(loop, context, at, SavePoint(index, True, 0, {}))
+        finally:
+            for scope, _ in in_flight:
+                self.dispose(scope)
+
+    async def finish(self, tail: Sequence, in_flight: deque[tuple[Context, str]], left: int) -> None:
+        """Run the tails of all but the youngest `left` iterations, oldest first."""
+        while len(in_flight) > left:
+            scope, at = in_flight[0]
+            await self.walk(tail, scope, at)
+            await self.close(scope)
+            self.dispose(scope)
+            in_flight.popleft()
+
+    async def close(self, scope: Context) -> None:
+        """No answer is lost: a scope closes only once all that was asked in it has come back."""
+        for future, asker in scope.asked:
+            try:
+                arrived = await future
+            except Exception as error:
+                note(error, scope, asker)
+                raise
+            scope.settle(future, arrived)
+            if isinstance(arrived, Checkpoint):
+                for observer in self.observers:
+                    observer.saved(arrived, scope[Progress])
+        scope.asked.clear()
+
+    def dispose(self, scope: Context, keep: tuple[Any, ...] = ()) -> None:
+        """Close what can be closed and belongs to this scope; what is still in flight is let go."""
+        kept = {id(scope[kind]) for kind in keep if kind in scope}
+        for value in scope.disposable():
+            if id(value) not in kept and not isinstance(value, Future) and hasattr(value, "close"):
+                value.close()
+
+    async def come_back(self, loop: ForEach, context: Context, at: str) -> SavePoint:
+        try:
+            point = await self.keeper.restore(at, loop, context) if self.keeper else None
+        except CorruptCheckpoint as error:
+            raise _Damaged(error) from error
+        if point is None:
+            return SavePoint(0, False, self.caller.published, {})
+        self.steps, self.caller.published = Counter(point.steps), point.published
+        return point
+
+    async def keep(self, loop: ForEach, context: Context, at: str, point: SavePoint) -> None:
+        assert self.keeper is not None
+        for observer in self.observers:
+            observer.keeping(context[Progress])
+        steps, published = dict(self.steps), self.caller.published
+        await self.keeper.save(at, loop, context, SavePoint(point.index, point.ended, published, steps))
+
+
+def _shares(loop: ForEach, items: Any) -> list[float] | None:
+    """Which share of the loop each item is: what it says itself in `share`, else all alike; None if nobody knows."""
+    if not isinstance(items, Sized):
+        return None
+    if "share" in getattr(loop.source.contract().yields, "__annotations__", {}):
+        return [item.share for item in cast(Iterable[Any], items)]
+    return [1 / len(items)] * len(items)
+
+
+def _progress(outer: Progress, step: int, index: int, shares: list[float] | None) -> Progress:
+    if shares is None or outer.done is None:
+        return Progress(step, None, 0.0)
+    return Progress(step, outer.done + outer.width * sum(shares[:index]), outer.width * shares[index])

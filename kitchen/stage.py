@@ -1,0 +1,134 @@
+"""A stage: one verb, whose signature says what it takes and what it leaves."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import UnionType
+from typing import Any, ClassVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
+
+from kitchen.ports.future import Future
+from kitchen.types import Published
+
+
+@dataclass(frozen=True)
+class Read:
+    """One parameter of a stage."""
+
+    name: str
+    kind: Any  # the type it is found under
+    pending: bool  # asked for as Future[kind]: passed on without waiting
+    optional: bool  # has a default: may be absent
+
+
+@dataclass(frozen=True)
+class Need:
+    """A capability that a stage wants of a port, which its signature cannot say."""
+
+    port: Any
+    capability: str
+    must: bool = True  # False: without it the setting of this name is not honoured, and the plan says so
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a stage reads and writes, as its signature says."""
+
+    reads: tuple[Read, ...]
+    returns: tuple[Any, ...]  # in order, published kinds among them
+    pending: frozenset[Any]  # those returned as Future[kind]
+    yields: Any = None  # the item type, for a stage that returns Iterable[item]
+    decides: bool = False  # returns bool: a condition
+
+    @property
+    def writes(self) -> tuple[Any, ...]:
+        """What goes onto the counter."""
+        return tuple(kind for kind in self.returns if not published(kind))
+
+    def rewrites(self, kind: Any) -> bool:
+        return kind in self.returns and any(read.kind is kind for read in self.reads)
+
+
+def published(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Published)
+
+
+@dataclass_transform(frozen_default=True)
+class Stage:
+    """Subclass it, give it options as fields, and write `run` (sync or async).
+
+    A run that is resumed may call it again: the same inputs must give the same answer (draw random numbers from a
+    seed and the step), and what it does to the world must be the same done twice. With `kept`, its answer is written
+    into the record instead (outside loops), and a resumed run takes it from there.
+    """
+
+    kept: ClassVar[bool] = False
+    run: Callable[..., Any]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
+
+    def contract(self) -> Contract:
+        return _signature(cast(Any, type(self)))
+
+    def title(self) -> str:
+        """Its name, without its options."""
+        return type(self).__name__
+
+    def needs(self) -> Iterable[Need]:
+        return ()
+
+    def using(self, roles: Mapping[Any, Any]) -> Stage:
+        """The same verb on other types: `OptimStep(...).using({TrainingSession: Critic})`."""
+        return _Using(self, roles)
+
+
+class _Using(Stage):
+    stage: Stage
+    roles: Mapping[Any, Any]
+
+    def run(self, **values: Any) -> Any:
+        return self.stage.run(**values)
+
+    def contract(self) -> Contract:
+        was, roles = self.stage.contract(), self.roles
+        return replace(
+            was,
+            reads=tuple(replace(read, kind=roles.get(read.kind, read.kind)) for read in was.reads),
+            returns=tuple(roles.get(kind, kind) for kind in was.returns),
+            pending=frozenset(roles.get(kind, kind) for kind in was.pending),
+            yields=roles.get(was.yields, was.yields),
+        )
+
+    def title(self) -> str:
+        return self.stage.title()
+
+    def needs(self) -> Iterable[Need]:
+        return self.stage.needs()
+
+
+@cache
+def _signature(cls: Any) -> Contract:
+    hints = get_type_hints(cls.run)
+    parameters = list(inspect.signature(cls.run).parameters.values())[1:]
+    for name in [p.name for p in parameters if p.name not in hints] + ["return"] * ("return" not in hints):
+        raise TypeError(f"{cls.__name__}.run: {name!r} has no type; a stage says in its signature what it takes and leaves")
+    reads = tuple(Read(p.name, *_unwrap(hints[p.name]), optional=p.default is not p.empty) for p in parameters)
+    result = hints["return"]
+    if get_origin(result) not in (None, tuple, Union, UnionType) and issubclass(get_origin(result), Iterable):
+        return Contract(reads, (), frozenset(), yields=get_args(result)[0])
+    returned = get_args(result) if get_origin(result) is tuple else (result,)
+    kinds = [_unwrap(kind) for kind in returned if kind is not type(None) and kind is not bool]
+    late = frozenset(kind for kind, pending in kinds if pending)
+    return Contract(reads, tuple(kind for kind, _ in kinds), late, decides=result is bool)
+
+
+def _unwrap(kind: Any) -> tuple[Any, bool]:
+    """Future[X] -> (X, True); X -> (X, False); X | None -> as X."""
+    if get_origin(kind) in (Union, UnionType):
+        [kind] = [k for k in get_args(kind) if k is not type(None)]
+    if get_origin(kind) is Future:
+        return get_args(kind)[0], True
+    return kind, False

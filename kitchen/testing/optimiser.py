@@ -1,0 +1,81 @@
+"""Laws of the optimiser: AdamW as in torch, seen through small steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kitchen.ports.training import TrainingSession
+from kitchen.testing.subject import Open, TrainingSubject
+from kitchen.types import Adam, Array
+
+
+class OptimiserLaws(TrainingSubject):
+    """The hyper-parameters come with every step; the first moments, second moments and decay are AdamW's."""
+
+    def test_learning_rate_zero_changes_nothing(self, session: TrainingSession) -> None:
+        before = self.score(session)
+        self.norm(session, self.data(session))
+        np.testing.assert_array_equal(self.score(session), before)
+
+    def test_a_first_step_does_not_depend_on_the_scale_of_the_gradient(self, opened: Open) -> None:
+        """m / sqrt(v) is the sign of the gradient when there has been one gradient alone."""
+        one, eight = opened(), opened()
+        adam = self.sign_step(opened)
+        expected = self.moved(one, adam, self.data(one))
+        self.assert_same_move(self.moved(eight, adam, self.data(eight, scale=8.0)), expected)
+
+    def test_the_moments_are_averaged_and_corrected(self, opened: Open) -> None:
+        """After gradients g and 0: m = b1 / (1 + b1) g and v = b2 / (1 + b2) g^2, both corrected for their bias."""
+        for adam, second in ((self.small_step(opened), 1.0), (self.sign_step(opened), 0.95 / 1.95)):
+            assert (adam.beta1, adam.beta2) == (0.9, 0.95)
+            once, later = opened(), opened()
+            first = self.moved(once, adam, self.data(once))
+            self.norm(later, self.data(later))
+            trailing = self.moved(later, adam, self.data(later, scale=1e-7))
+            self.assert_same_move(trailing, first * 0.9 / 1.9 / np.sqrt(second), 2 * self.curvature)
+
+    def test_the_betas_come_with_the_step(self, opened: Open) -> None:
+        adam, forgetful = self.small_step(opened), opened()
+        self.norm(forgetful, self.data(forgetful))
+        second = self.data(forgetful, scale=0.5)
+        move = self.moved(forgetful, replace(adam, beta1=0.0), second)
+        once = opened()
+        self.assert_same_move(move, 0.5 * self.moved(once, adam, self.data(once)), 2 * self.curvature)
+
+    def test_the_global_norm_is_clipped(self, opened: Open) -> None:
+        adam, session = self.small_step(opened), opened()
+        norm = self.norm(session, self.data(session))
+        free = self._clipped(opened(), adam, 0.0)
+        self.assert_same_move(self._clipped(opened(), adam, 2 * norm), free)
+        self.assert_same_move(self._clipped(opened(), adam, norm / 2), free / 2)
+
+    def _clipped(self, session: TrainingSession, adam: Adam, limit: float) -> Array:
+        return self.moved(session, replace(adam, grad_clip_norm=limit), self.data(session))
+
+    def test_the_norm_reported_is_that_before_clipping(self, session: TrainingSession) -> None:
+        norm = self.norm(session, self.data(session))
+        session.forward_backward(self.data(session))
+        clipped = session.optim_step(Adam(learning_rate=0.0, grad_clip_norm=norm / 10)).result()
+        assert clipped.metrics["grad_norm"] == pytest.approx(norm, rel=self.rounding)
+
+    def test_weight_decay_is_decoupled(self, opened: Open) -> None:
+        """Where learning_rate * weight_decay = 1 all weights go to 0, whatever the moments: the adapter is gone."""
+        session = opened()
+        untrained = self.score(session)
+        move = self.moved(session, self.small_step(opened), self.data(session))
+        session.forward_backward(self.data(session))
+        session.optim_step(Adam(learning_rate=0.5, weight_decay=2.0, eps=1e30)).result()
+        assert np.abs(self.score(session) - untrained).max() < 0.01 * np.abs(move).max()
+
+    def sign_step(self, opened: Open) -> Adam:
+        """A first step of AdamW proper (eps 1e-12) that moves log-probabilities about as far as `small_step` does."""
+        adam, trial = self.small_step(opened), Adam(learning_rate=1e-5)
+        plain, proper = opened(), opened()
+        wanted = np.abs(self.moved(plain, adam, self.data(plain))).max()
+        got = np.abs(self.moved(proper, trial, self.data(proper))).max()
+        return Adam(learning_rate=float(trial.learning_rate * wanted / got))
+
+

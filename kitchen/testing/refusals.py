@@ -1,0 +1,126 @@
+"""Laws of bad input: refused on the future, by datum and field, before any gradient is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kitchen.errors import BackendError, KitchenError
+from kitchen.ports.training import TrainingClient, TrainingSession
+from kitchen.testing.subject import Open, TrainingSubject
+from kitchen.types import Adam, Datum, Floats
+
+Spoil = Callable[["RefusalLaws", TrainingSession, Datum], Any]
+
+
+def _with(field: str, change: Callable[[Any], Any]) -> Spoil:
+    return lambda laws, session, datum: Datum(
+        datum.tokens, {**datum.loss_inputs, field: change(np.array(datum.loss_inputs[field]))})
+
+
+def _set(position: int, value: float) -> Callable[[Any], Any]:
+    def change(array: Any) -> Any:
+        array[position] = value
+        return array
+
+    return change
+
+
+def _overlong(laws: RefusalLaws, session: TrainingSession, datum: Datum) -> Datum:
+    ids = np.resize(datum.tokens, laws.context + 1)
+    return Datum(ids, {"target_tokens": ids, "weights": np.ones(len(ids), np.float32)})
+
+
+SPOILT: Mapping[str, tuple[str, Spoil]] = {
+    "short weights": ("weights", _with("weights", lambda w: w[:-1])),
+    "short targets": ("shape", _with("target_tokens", lambda t: t[:-1])),
+    "NaN weight": ("weights", _with("weights", _set(1, np.nan))),
+    "infinite weight": ("weights", _with("weights", _set(1, np.inf))),
+    "negative target": ("target_tokens", _with("target_tokens", _set(0, -1))),
+    "target beyond": ("target_tokens", lambda laws, session, datum: _with(
+        "target_tokens", _set(0, session.tokenizer().vocabulary + 100_000))(laws, session, datum)),
+    "token beyond": ("tokens", lambda laws, session, datum: Datum(
+        _set(0, session.tokenizer().vocabulary + 100_000)(np.array(datum.tokens)), datum.loss_inputs)),
+    "fractional tokens": ("tokens", lambda laws, session, datum: Datum(
+        datum.tokens.astype(np.float64), datum.loss_inputs)),
+    "no targets": ("target_tokens", lambda laws, session, datum: Datum(
+        datum.tokens, {"weights": datum.loss_inputs["weights"]})),
+    "no weights": ("weights", lambda laws, session, datum: Datum(
+        datum.tokens, {"target_tokens": datum.targets})),
+    "unknown field": ("wieghts", lambda laws, session, datum: Datum(
+        datum.tokens, {**datum.loss_inputs, "wieghts": datum.loss_inputs["weights"]})),
+    "overlong": ("context", _overlong),
+    "raw mapping": ("RenderDataset", lambda laws, session, datum: {"input": "two", "output": "eggs", "weight": 1.0}),
+}
+
+
+class RefusalLaws(TrainingSubject):
+    """What cannot be trained on is refused as a whole; an update that failed ends the session."""
+
+    @pytest.mark.parametrize("verb", ["forward", "forward_backward"])
+    @pytest.mark.parametrize("case", SPOILT)
+    def test_bad_data_are_refused_by_datum_and_field(self, session: TrainingSession, verb: str, case: str) -> None:
+        field, spoil = SPOILT[case]
+        good, bad = self.data(session), spoil(self, session, self.data(session)[1])
+        future = getattr(session, verb)([good[0], bad])
+        with pytest.raises(KitchenError) as refused:
+            future.result()
+        assert "datum 1" in str(refused.value)
+        assert field in str(refused.value)
+
+    def test_a_refused_batch_leaves_nothing_in_the_gradient(self, opened: Open) -> None:
+        """Either the session is over, or it goes on as if the batch had never come."""
+        plain, refused = opened(), opened()
+        data, adam = self.data(plain), self.small_step(opened)
+        expected = self.moved(plain, adam, data[:2])
+        before = self.score(refused)
+        refused.forward_backward(data[:2])
+        bad = Datum(data[1].tokens, {**data[1].loss_inputs, "weights": data[1].loss_inputs["weights"] * np.nan})
+        with pytest.raises(KitchenError, match="weights"):
+            refused.forward_backward([data[0], bad]).result()
+        try:
+            refused.optim_step(adam).result()
+        except KitchenError:
+            return
+        self.assert_same_move(self.score(refused) - before, expected)
+
+    @pytest.mark.parametrize("verb", ["forward", "forward_backward"])
+    def test_an_unknown_loss_is_refused_by_name(self, session: TrainingSession, verb: str) -> None:
+        future = getattr(session, verb)(self.data(session), "cross_entrpy")
+        with pytest.raises(KitchenError, match="cross_entrpy"):
+            future.result()
+
+    def test_an_unknown_option_is_refused_by_name(self, session: TrainingSession) -> None:
+        future = session.forward_backward(self.data(session), "cross_entropy", {"clip": 1.0})
+        with pytest.raises(KitchenError, match="clip"):
+            future.result()
+
+    def test_an_unknown_model_is_refused_by_name(self, training: TrainingClient) -> None:
+        with pytest.raises(BackendError, match=self.unknown_model):
+            training.open(self.unknown_model, self.lora).snapshot().result()
+        with pytest.raises(BackendError, match=self.unknown_model):
+            training.sampler(self.unknown_model).logprobs(np.array([1, 2])).result()
+
+    def test_after_a_failed_update_later_calls_fail(self, training: TrainingClient, opened: Open) -> None:
+        if "loss of one's own" not in training.capabilities:
+            pytest.skip("the failure is made by a loss of one's own")
+        session, whole = opened(), opened()
+        expected = self.score(whole)
+        kept = session.save("before").result()
+        futures = [session.forward_backward(self.data(session), _not_finite), session.optim_step(Adam(0.01)),
+                   session.forward_backward(self.data(session)), session.optim_step(Adam(0.01)),
+                   session.save("after")]
+        with pytest.raises(KitchenError, match="datum 0"):
+            futures[0].result()
+        for future in futures[1:]:
+            with pytest.raises(KitchenError):
+                future.result()
+        whole.load(kept).result()
+        np.testing.assert_array_equal(self.score(whole), expected)
+
+
+def _not_finite(data: Sequence[Datum], logprobs: Sequence[Floats]) -> tuple[float, list[Floats], dict[str, float]]:
+    return 1.0, [np.full(lp.shape, np.nan, np.float32) for lp in logprobs], {}

@@ -1,0 +1,46 @@
+"""Laws of the tokenizer that comes with a session."""
+
+from __future__ import annotations
+
+import pytest
+
+from kitchen.ports.training import TrainingSession
+from kitchen.testing.subject import TrainingSubject
+
+CHAT = (
+    {"role": "user", "content": "How many eggs?"}, {"role": "assistant", "content": "Two, beaten."},
+    {"role": "user", "content": "And limes?"}, {"role": "assistant", "content": "Three."},
+)
+
+
+class TokenizerLaws(TrainingSubject):
+    """Text comes back from its ids; a conversation begins with what the assistant saw when it spoke."""
+
+    def test_text_comes_back(self, session: TrainingSession) -> None:
+        tokenizer = session.tokenizer()
+        for text in ("two eggs, beaten", "1½ cups crème fraîche\nto taste", '{"unit": null}'):
+            ids = tokenizer.encode(text)
+            assert tokenizer.decode(ids) == text
+            assert tokenizer.decode(tokenizer.encode(text, special=True)) == text
+            assert ids.ndim == 1
+            assert 0 <= ids.min() <= ids.max() < tokenizer.vocabulary
+
+    def test_stop_ids_are_tokens_without_text(self, session: TrainingSession) -> None:
+        tokenizer = session.tokenizer()
+        assert tokenizer.stop_ids
+        assert tokenizer.end_id in tokenizer.stop_ids
+        for stop in tokenizer.stop_ids:
+            assert 0 <= stop < tokenizer.vocabulary
+            assert tokenizer.decode(tokenizer.encode("two")[:0]) == ""
+
+    def test_a_conversation_begins_with_what_the_assistant_saw(self, session: TrainingSession) -> None:
+        tokenizer = session.tokenizer()
+        if not tokenizer.chat:
+            pytest.skip("the model has no chat template")
+        for turn in (1, 3):
+            asked = tokenizer.render(CHAT[:turn], answer=True).tolist()
+            answered = tokenizer.render(CHAT[:turn + 1]).tolist()
+            assert answered[:len(asked)] == asked
+            rest = tokenizer.decode(answered[len(asked):])
+            assert rest.strip() == CHAT[turn]["content"]
+            assert set(answered[len(asked):]) & set(tokenizer.stop_ids)

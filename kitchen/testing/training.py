@@ -1,0 +1,17 @@
+"""The laws of every training client: subclass `TrainingLaws`, say in `client` how to make yours, and run pytest."""
+
+from __future__ import annotations
+
+from kitchen.testing.losses import LossLaws, OwnLossLaws
+from kitchen.testing.optimiser import OptimiserLaws
+from kitchen.testing.order import OrderLaws
+from kitchen.testing.refusals import RefusalLaws
+from kitchen.testing.sampling import SamplingLaws, StopLaws
+from kitchen.testing.state import StateLaws
+from kitchen.testing.tokenizer import TokenizerLaws
+
+
+class TrainingLaws(
+    OrderLaws, LossLaws, OwnLossLaws, OptimiserLaws, StateLaws, SamplingLaws, StopLaws, RefusalLaws, TokenizerLaws
+):
+    """All that a training client must do, from the tokenizer to the last bit of a checkpoint."""

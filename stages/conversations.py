@@ -1,0 +1,150 @@
+"""Conversations, and the shapes of row that they are read from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kitchen.errors import DataError, did_you_mean
+from kitchen.ports.datasets import Row
+
+ROLES: Mapping[str, str] = {"system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+SHAREGPT: Mapping[str, str] = {**ROLES, "human": "user", "gpt": "assistant"}
+FORMATS = (
+    "messages: [{role, content}, ...]",
+    "conversations: [{from, value}, ...] (ShareGPT)",
+    "prompt + completion",
+    "instruction (+ input or context) + response or output",
+    "input + output",
+)
+_UNREAD = ("tool_calls", "function_call", "weight")  # to pass over these would train on something else than was meant
+
+
+@dataclass(frozen=True)
+class Message:
+    """What one speaker says at once."""
+
+    role: str  # system, user, assistant or tool
+    content: str
+    trainable: bool | None = None  # read by train_on="trainable" alone
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Messages in order, and where a person finds them."""
+
+    messages: tuple[Message, ...]  # at least one
+    where: str  # "chats.jsonl:12"
+    plain: bool = False  # one prompt and one answer: can be joined without a chat template
+
+
+@dataclass(frozen=True)
+class TrainRows:
+    """The conversations to train on."""
+
+    conversations: tuple[Conversation, ...]
+
+
+def conversation(row: Row, where: str) -> Conversation:
+    """The conversation of a row in any of FORMATS; the first that fits is taken, columns beyond it are passed over.
+
+    `where` is the row's place, which every error begins with. Raises DataError that names the field, or that shows
+    the row and lists the formats.
+    """
+    for fields, read in _READERS:
+        if all(row.get(field) is not None for field in fields):
+            messages = read(row, where)
+            roles = [message.role for message in messages]
+            if "assistant" not in roles:
+                raise DataError(f"{where}: no assistant message to train on; the messages are from: {', '.join(roles)}")
+            return Conversation(messages, where, plain=roles == ["user", "assistant"])
+    shown = ", ".join(f"{name}: {_short(value)}" for name, value in row.items())
+    raise DataError(f"{where}: no known format in the row {{{shown}}}; there are: " + "; ".join(FORMATS))
+
+
+def _prompt_completion(row: Row, where: str) -> tuple[Message, ...]:
+    """Either may be a list of messages itself."""
+    return (*_spoken(row, "prompt", "user", where), *_spoken(row, "completion", "assistant", where))
+
+
+def _instruction(row: Row, where: str) -> tuple[Message, ...]:
+    """Alpaca's `input` and Dolly's `context` are what the instruction is about: they follow it after an empty line."""
+    prompt = _text(row["instruction"], "instruction", where)
+    for field in ("input", "context"):
+        if row.get(field):
+            prompt += "\n\n" + _text(row[field], field, where)
+    answer = "response" if row.get("response") is not None else "output"
+    return Message("user", prompt), Message("assistant", _text(row[answer], answer, where))
+
+
+def _input_output(row: Row, where: str) -> tuple[Message, ...]:
+    return (*_spoken(row, "input", "user", where), *_spoken(row, "output", "assistant", where))
+
+
+def _spoken(row: Row, field: str, role: str, where: str) -> tuple[Message, ...]:
+    if isinstance(row[field], list | tuple):
+        return _listed(row, field, where)
+    return (Message(role, _text(row[field], field, where)),)
+
+
+def _listed(row: Row, field: str, where: str) -> tuple[Message, ...]:
+    items = row[field]
+    if not isinstance(items, list | tuple):
+        raise DataError(f"{where}: {field} is {_kind(items)}, not a list of messages")
+    if not items:
+        raise DataError(f"{where}: {field} is empty; a conversation has at least one message")
+    return tuple(_message(item, f"{field}[{index}]", where) for index, item in enumerate(items))
+
+
+def _message(item: Any, place: str, where: str) -> Message:
+    if not isinstance(item, Mapping):
+        raise DataError(f"{where}: {place} is {_kind(item)}, not a message with role and content")
+    role, content, roles = ("from", "value", SHAREGPT) if "from" in item else ("role", "content", ROLES)
+    for field in (role, content):
+        if field not in item:
+            raise DataError(f"{where}: {place} has no {field!r}; it has: {', '.join(map(repr, item)) or 'nothing'}")
+    for field in _UNREAD:
+        if item.get(field) not in (None, [], {}):
+            raise DataError(f"{where}: {place}.{field} is not read here: messages are text, "
+                            "and 'trainable' (true or false) says which to train on")
+    spoken_by = _text(item[role], f"{place}.{role}", where)
+    if spoken_by not in roles:
+        raise DataError(f"{where}: {place}.{role} {spoken_by!r} is unknown; {did_you_mean(spoken_by, roles)}")
+    trainable = item.get("trainable")
+    if trainable is not None and not isinstance(trainable, bool):
+        raise DataError(f"{where}: {place}.trainable is {_kind(trainable)}, not true or false")
+    return Message(roles[spoken_by], _text(item[content], f"{place}.{content}", where), trainable)
+
+
+def _text(value: Any, place: str, where: str) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"{where}: {place} is {_kind(value)}, not text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}: {place} has half a character (a lone surrogate) at {error.start}") from error
+    return value
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    kinds = ((bool, "true or false"), (int | float, "a number"), (str, "text"), (list | tuple, "a list"))
+    named = [name for kind, name in kinds if isinstance(value, kind)]
+    return named[0] if named else "an object" if isinstance(value, Mapping) else f"of type {type(value).__name__}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value[:80] if isinstance(value, str) else value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+_READERS: tuple[tuple[tuple[str, ...], Callable[[Row, str], tuple[Message, ...]]], ...] = (
+    (("messages",), lambda row, where: _listed(row, "messages", where)),
+    (("conversations",), lambda row, where: _listed(row, "conversations", where)),
+    (("prompt", "completion"), _prompt_completion),
+    (("instruction", "response"), _instruction),
+    (("instruction", "output"), _instruction),
+    (("input", "output"), _input_output),
+)

@@ -1,0 +1,202 @@
+"""Held-out evaluation: greedy answers scored, and the loss on data that is not trained on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+
+from kitchen.ports import Future, Sampler, Tokenizer, TrainingClient, TrainingSession, arrival, start
+from kitchen.stage import Stage
+from kitchen.types import Datum, LossOutput, Sampled, Samples, Tokens
+from stages.conversations import Conversation, Message, TrainRows
+from stages.data import HeldOut, averaged
+from stages.render import RenderDataset
+from stages.scores import choose_metric, exact_text, json_fields
+from stages.sessions import FinalWeights
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One held-out problem, and what the model made of it."""
+
+    prompt: str
+    wanted: str
+    text: str
+    exact: bool  # and not cut short
+    f1: float  # 0..1, over JSON fields; for other texts 1 if exact
+    parsed: bool  # whether it could be read as what was asked for
+    truncated: bool  # it hit the token limit, which counts as wrong
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Answers by held-out set; empty where the data has no answers that can be compared."""
+
+    answers: Mapping[str, tuple[Answer, ...]]
+    nats: Mapping[str, float]  # mean loss per answer token, by set
+
+
+@dataclass(frozen=True)
+class Before(Evaluation):
+    """Of the model as it came."""
+
+
+@dataclass(frozen=True)
+class After(Evaluation):
+    """Of the weights that were saved."""
+
+
+@dataclass(frozen=True)
+class HeldOutLoss:
+    """Mean loss per trained-on token of held-out data."""
+
+    nats: float
+
+
+@dataclass(frozen=True)
+class Examination:
+    """How to evaluate, greedily."""
+
+    metric: Literal["auto", "json", "text", "loss"] = "auto"  # auto: json where every wanted answer is a JSON object, else loss
+    max_tokens: PositiveInt = 96  # per answer; one that is cut there counts as wrong
+    held_out: PositiveFloat = 0.1  # share of the rows kept back where the data set has no held-out split
+    at_least: NonNegativeFloat = 0.0  # exact match on the first held-out set, below which the run ends with exit code 5
+
+    def choose(self, conversations: Sequence[Conversation]) -> str:
+        """The metric of a held-out set."""
+        if self.metric == "loss":
+            return "loss"
+        chosen = choose_metric(self.metric, [_wanted(each) for each in conversations])
+        return "loss" if self.metric == "auto" and chosen == "text" else chosen
+
+
+@dataclass(frozen=True)
+class _Examiner:
+    """Some weights, and how their answers are scored."""
+
+    sampler: Sampler
+    tokenizer: Tokenizer
+    how: Examination
+    render: RenderDataset
+
+    async def evaluation(self, held_out: HeldOut) -> Evaluation:
+        answers, nats = {}, {}
+        for name, conversations in held_out.sets.items():
+            if (metric := self.how.choose(conversations)) == "loss":
+                nats[name] = await self._loss(conversations)
+            else:
+                answers[name] = await self._answers(conversations, metric)
+        return Evaluation(answers, nats)
+
+    async def _answers(self, conversations: Sequence[Conversation], metric: str) -> tuple[Answer, ...]:
+        prompts = [prompt(each, self.tokenizer, self.render) for each in conversations]
+        asked = [self.sampler.sample(p, max_tokens=self.how.max_tokens, temperature=0.0) for p in prompts]
+        came = await asyncio.gather(*map(arrival, asked))
+        return tuple(_scored(each, self.tokenizer, sampled, metric)
+                     for each, [sampled] in zip(conversations, came, strict=True))
+
+    async def _loss(self, conversations: Sequence[Conversation]) -> float:
+        data = rendered(conversations, self.tokenizer, self.render)
+        asked = [self.sampler.logprobs(np.append(d.tokens, d.targets[-1])) for d in data]
+        scores = await asyncio.gather(*map(arrival, asked))
+        weights = [d.loss_inputs["weights"] for d in averaged(data)]
+        return -sum(float(lp[1:].astype(np.float64) @ w) for lp, w in zip(scores, weights, strict=True))
+
+
+def _scored(conversation: Conversation, tokenizer: Tokenizer, sampled: Sampled, metric: str) -> Answer:
+    wanted, text, cut = _wanted(conversation), tokenizer.decode(sampled.tokens), sampled.stop_reason == "length"
+    if metric == "json":
+        score = json_fields(text, wanted)
+        exact, f1, parsed = score.exact, score.f1, score.parsed
+    else:
+        exact, parsed = exact_text(text, wanted), True
+        f1 = float(exact)
+    if cut:
+        exact, f1, parsed = False, 0.0, False
+    return Answer(_asked(conversation)[-1].content, wanted, text, exact, f1, parsed, cut)
+
+
+def _wanted(conversation: Conversation) -> str:
+    return conversation.messages[_last(conversation)].content
+
+
+def _asked(conversation: Conversation) -> tuple[Message, ...]:
+    return conversation.messages[: _last(conversation)]
+
+
+def _last(conversation: Conversation) -> int:
+    """Index of the last assistant message."""
+    return max(at for at, message in enumerate(conversation.messages) if message.role == "assistant")
+
+
+def prompt(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -> Tokens:
+    """(T,) what the model reads before its answer."""
+    asked = _asked(conversation)
+    if how.chat is False or (how.chat is None and not tokenizer.chat):
+        return tokenizer.encode("".join(message.content for message in asked), special=True)
+    return tokenizer.render([{"role": m.role, "content": m.content} for m in asked], answer=True)
+
+
+def rendered(conversations: Sequence[Conversation], tokenizer: Tokenizer, how: RenderDataset) -> tuple[Datum, ...]:
+    return how.run(TrainRows(tuple(conversations)), tokenizer)[0].data
+
+
+class EvaluateBase(Stage):
+    """What the model as it came makes of the held-out sets."""
+
+    kept = True
+    model: str
+    how: Examination
+    render: RenderDataset
+
+    async def run(self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut) -> tuple[Before, Samples]:
+        found = await _examined(client.sampler(self.model), tokenizer, self.how, self.render, held_out)
+        return Before(found.answers, found.nats), _samples("before", found)
+
+
+class EvaluateWeights(Stage):
+    """What the saved weights make of the held-out sets."""
+
+    kept = True
+    how: Examination
+    render: RenderDataset
+
+    async def run(
+        self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, weights: FinalWeights
+    ) -> tuple[After, Samples]:
+        found = await _examined(client.sampler(weights), tokenizer, self.how, self.render, held_out)
+        return After(found.answers, found.nats), _samples("after", found)
+
+
+async def _examined(
+    sampler: Sampler, tokenizer: Tokenizer, how: Examination, render: RenderDataset, held_out: HeldOut
+) -> Evaluation:
+    try:
+        return await _Examiner(sampler, tokenizer, how, render).evaluation(held_out)
+    finally:
+        sampler.close()
+
+
+def _samples(when: str, found: Evaluation) -> Samples:
+    return Samples(tuple({"when": when, "set": name, **vars(answer)} for name, answers in found.answers.items()
+                         for answer in answers))
+
+
+class MeasureHeldOut(Stage):
+    """Ask for the mean loss on the first `rows` of each held-out set; the answer comes later."""
+
+    render: RenderDataset
+    rows: int = 32
+
+    def run(self, session: TrainingSession, held_out: HeldOut, tokenizer: Tokenizer) -> Future[HeldOutLoss]:
+        first = [each for conversations in held_out.sets.values() for each in conversations[: self.rows]]
+        return start(_measured(session.forward(averaged(rendered(first, tokenizer, self.render)))))
+
+
+async def _measured(asked: Future[LossOutput]) -> HeldOutLoss:
+    return HeldOutLoss((await asked).metrics["loss:sum"])

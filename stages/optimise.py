@@ -1,0 +1,60 @@
+"""One optimiser step: gradients, then AdamW."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from kitchen.ports import Future, TrainingClient, TrainingSession
+from kitchen.stage import Need, Stage
+from kitchen.types import Adam, Batch, LossOutput, Metrics, Result, Stepped
+from kitchen.workflow import Progress
+from stages.schedules import Schedule
+
+
+@dataclass(frozen=True)
+class LearningRate(Result):
+    """The learning rate of the step just submitted."""
+
+    value: float
+
+
+class ForwardBackward(Stage):
+    """Ask for the gradient of `loss` on the batch; the answer comes later."""
+
+    loss: str = "cross_entropy"
+
+    def run(self, session: TrainingSession, batch: Batch) -> Future[LossOutput]:
+        return session.forward_backward(batch.data, self.loss)
+
+    def needs(self) -> Iterable[Need]:
+        return [Need(TrainingClient, f"loss {self.loss}")]
+
+
+class OptimStep(Stage):
+    """Step AdamW along the gradient just asked for, without waiting for it."""
+
+    schedule: Schedule
+    adam: Adam = Adam()  # noqa: RUF009 a frozen value; its learning rate comes from the schedule
+
+    def run(
+        self, session: TrainingSession, gradient: Future[LossOutput], progress: Progress
+    ) -> tuple[Future[Stepped], LearningRate]:
+        if progress.done is None:
+            raise ValueError("a schedule needs to know how long the loop is; its source has no len()")
+        rate = self.schedule(progress.done, progress.width)
+        return session.optim_step(replace(self.adam, learning_rate=rate)), LearningRate(rate)
+
+
+class ReportStep(Stage):
+    """Publish the mean loss per trained token, in nats, and what the optimiser says."""
+
+    def run(self, batch: Batch, output: LossOutput, stepped: Stepped, rate: LearningRate) -> Metrics:
+        weights = [datum.loss_inputs["weights"] for datum in batch.data]
+        return Metrics(
+            loss=output.metrics["loss:sum"],
+            learning_rate=rate.value,
+            grad_norm=stepped.metrics["grad_norm"],
+            tokens=float(sum(len(datum.tokens) for datum in batch.data)),
+            trained_tokens=float(sum((each != 0).sum() for each in weights)),
+        )

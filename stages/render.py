@@ -1,0 +1,153 @@
+"""Text to training data: conversations through the model's chat template, or joined where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from itertools import groupby
+from typing import Literal, get_args
+
+import numpy as np
+
+from kitchen.errors import ConfigError, DataError, did_you_mean
+from kitchen.ports.training import Tokenizer
+from kitchen.stage import Stage
+from kitchen.types import Datum, Metrics
+from stages.conversations import Conversation, TrainRows
+from stages.masks import TRAIN_ON, Masked, TrainOn, chosen, masks, rendering
+
+Overlong = Literal["error", "drop", "truncate"]
+OVERLONG: tuple[str, ...] = get_args(Overlong)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What became of the rows."""
+
+    rows: int = 0  # conversations
+    datums: int = 0
+    tokens: int = 0  # that the model reads
+    trained_tokens: int = 0  # targets with a weight
+    truncated: int = 0  # datums cut to max_tokens
+    dropped: int = 0  # datums left out: overlong, or with nothing to train on once cut
+    split_rows: int = 0  # rows that gave one datum per assistant turn, for the template rewrites history
+    endless: int = 0  # trained-on answers that the template ends with no stop token of the model
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+
+    def metrics(self) -> Metrics:
+        return Metrics({f"data/{field.name}": float(getattr(self, field.name)) for field in fields(self)})
+
+
+@dataclass(frozen=True)
+class TrainData:
+    """Rendered training data, in the order of the rows."""
+
+    data: tuple[Datum, ...]
+    counts: Counts
+
+
+class RenderDataset(Stage):
+    """Turn conversations into datums whose weights are 0 on all that is not to be learnt."""
+
+    train_on: TrainOn = "all_assistant_messages"
+    max_tokens: int = 1024  # tokens per datum
+    overlong: Overlong = "error"
+    chat: bool | None = None  # through the chat template; None: if the model has one
+    separator: str = " "  # between prompt and completion where there is no template
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("train_on", self.train_on, TRAIN_ON), ("overlong", self.overlong, OVERLONG)):
+            if value not in known:
+                raise ConfigError(f"{name}={value!r} is unknown; {did_you_mean(value, known)}")
+        if self.max_tokens < 2:
+            raise ConfigError(f"max_tokens={self.max_tokens} must be at least 2: one token to read, one to predict")
+
+    def run(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[TrainData, Metrics]:
+        rendered = [_row(conversation, tokenizer, self) for conversation in rows.conversations]
+        data = tuple(datum for row in rendered for datum in row.data)
+        counts = sum((row.counts for row in rendered), Counts())
+        if not data:
+            raise DataError(f"nothing to train on: of {counts.rows} rows, {counts.dropped} sequences were dropped for "
+                            f"max_tokens={self.max_tokens}")
+        return TrainData(data, counts), counts.metrics()
+
+
+def render(
+    conversation: Conversation, tokenizer: Tokenizer, *, train_on: TrainOn = "all_assistant_messages",
+    max_tokens: int = 1024, overlong: Overlong = "error", chat: bool | None = None, separator: str = " ",
+) -> list[Datum]:
+    """The datums of one conversation, as RenderDataset makes them."""
+    how = RenderDataset(train_on, max_tokens, overlong, chat, separator)
+    return list(_row(conversation, tokenizer, how).data)
+
+
+def marked(datum: Datum, tokenizer: Tokenizer) -> list[tuple[str, bool]]:
+    """The text of a datum in pieces, each with whether it is trained on; a special token shows as its id, "<2>"."""
+    tokens = np.concatenate([datum.tokens[:1], datum.targets])
+    trained = [False, *(datum.loss_inputs["weights"] != 0).tolist()]
+    special = [not tokenizer.decode(tokens[at : at + 1]) for at in range(len(tokens))]
+    pieces: list[tuple[str, bool]] = []
+    for (on, bare), run in groupby(range(len(tokens)), key=lambda at: (trained[at], special[at])):
+        ids = tokens[list(run)]  # decoded together: a character may be several tokens
+        pieces.append(("".join(f"<{token}>" for token in ids) if bare else tokenizer.decode(ids), on))
+    return [("".join(text for text, _ in run), on) for on, run in groupby(pieces, key=lambda piece: piece[1])]
+
+
+def _row(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -> TrainData:
+    sequences = _sequences(conversation, tokenizer, how)
+    fitted = [_datum(sequence, how, conversation.where) for sequence in sequences]
+    data = tuple(datum for datum in fitted if datum is not None)
+    dropped = len(sequences) - len(data)
+    return TrainData(data, Counts(
+        rows=1,
+        datums=len(data),
+        tokens=sum(len(datum.tokens) for datum in data),
+        trained_tokens=sum(int(np.count_nonzero(datum.loss_inputs["weights"])) for datum in data),
+        truncated=sum(len(sequence.tokens) > how.max_tokens for sequence in sequences) - dropped,
+        dropped=dropped,
+        split_rows=int(any(sequence.split for sequence in sequences)),
+        endless=sum(sequence.endless for sequence in sequences),
+    ))
+
+
+def _sequences(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -> tuple[Masked, ...]:
+    picked = chosen(conversation, how.train_on)
+    if not (tokenizer.chat if how.chat is None else how.chat):
+        sequences: tuple[Masked, ...] = (_joined(conversation, tokenizer, picked, how.separator),)
+    elif not tokenizer.chat:
+        raise ConfigError("chat=true needs a chat template, and the model's tokenizer has none")
+    elif how.train_on == "all_tokens":
+        tokens = rendering(conversation, tokenizer)(len(picked))
+        sequences = (Masked(tokens, np.ones(len(tokens), bool)),)
+    else:
+        sequences = masks(conversation, tokenizer, picked)
+    for sequence in sequences:
+        targets = sequence.trained[1:]
+        if not targets.any() or (targets.all() and not all(picked)):
+            raise DataError(f"{conversation.where}: {'all' if targets.any() else 'none'} of its {len(targets)} targets "
+                            f"would be trained on, which train_on={how.train_on!r} does not mean; is the prompt empty?")
+    return sequences
+
+
+def _joined(conversation: Conversation, tokenizer: Tokenizer, picked: tuple[bool, ...], separator: str) -> Masked:
+    if not conversation.plain:
+        raise DataError(f"{conversation.where}: only a row of one prompt and one answer can be joined without a chat "
+                        "template; this one has messages from: " + ", ".join(m.role for m in conversation.messages))
+    prompt, answer = conversation.messages
+    read = tokenizer.encode(prompt.content, special=True)
+    written = np.append(tokenizer.encode(separator + answer.content), tokenizer.end_id)
+    tokens = np.concatenate([read, written]).astype(np.int64)
+    return Masked(tokens, np.repeat(picked, [len(read), len(written)]))
+
+
+def _datum(sequence: Masked, how: RenderDataset, where: str) -> Datum | None:
+    """Within max_tokens, or None where it is dropped."""
+    length = len(sequence.tokens)
+    if length > how.max_tokens and how.overlong == "error":
+        raise DataError(f"{where}: {length} tokens are more than max_tokens={how.max_tokens}; raise it, or set "
+                        "overlong to 'truncate' or 'drop'")
+    tokens, weights = sequence.tokens[: how.max_tokens], sequence.trained[1 : how.max_tokens].astype(np.float32)
+    if (length > how.max_tokens and how.overlong == "drop") or not weights.any():
+        return None
+    return Datum(tokens[:-1], {"target_tokens": tokens[1:], "weights": weights})

@@ -1,0 +1,68 @@
+"""How sure an evaluation is: intervals for a share, and for a difference on the same questions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from kitchen.types import Array
+
+_DRAWS = 1_000_000  # indices drawn at once, so that memory does not grow with the number of resamples
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its confidence interval."""
+
+    estimate: float
+    low: float
+    high: float
+    confidence: float  # 0..1
+
+
+def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """The score interval of a share of n (Wilson, 1927, doi:10.2307/2276774); raises ValueError if there is none."""
+    if n < 1 or not 0 <= successes <= n:
+        raise ValueError(f"{successes} successes of {n}: a share needs n of at least 1, and no more successes than n")
+    z2 = NormalDist().inv_cdf(0.5 + _checked(confidence) / 2) ** 2
+    share = successes / n
+    middle = share + z2 / (2 * n)
+    half = math.sqrt(z2 * (share * (1 - share) + z2 / (4 * n)) / n)
+    low, high = (middle - half) / (1 + z2 / n), (middle + half) / (1 + z2 / n)
+    return (0.0 if successes == 0 else low), (1.0 if successes == n else high)
+
+
+def paired_bootstrap(
+    before: Sequence[float] | Array, after: Sequence[float] | Array, seed: int, resamples: int = 10_000,
+    confidence: float = 0.95,
+) -> Interval:
+    """Percentile interval of mean(after - before), questions resampled in pairs (Efron and Tibshirani, 1993, ch. 13).
+
+    `before` and `after` are (n,) scores of the same n questions in the same order. Raises ValueError if n is 0, they
+    differ in length or a score is not finite.
+    """
+    first, second = np.asarray(before, np.float64), np.asarray(after, np.float64)
+    if first.ndim != 1 or first.shape != second.shape or not len(first) or resamples < 1:
+        raise ValueError(f"a paired bootstrap needs two rows of scores of one length, at least 1, and at least one "
+                         f"resample; there are {first.shape}, {second.shape} and {resamples}")
+    gain = second - first
+    if not np.isfinite(gain).all():
+        raise ValueError(f"the score at position {int(np.argmin(np.isfinite(gain)))} is not finite")
+    random, n, at_once = np.random.default_rng(seed), len(gain), max(1, _DRAWS // len(gain))
+    means = np.concatenate([
+        gain[random.integers(n, size=(min(at_once, resamples - done), n))].mean(axis=1)
+        for done in range(0, resamples, at_once)
+    ])  # (resamples,)
+    tail = (1 - _checked(confidence)) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return Interval(float(gain.mean()), float(low), float(high), confidence)
+
+
+def _checked(confidence: float) -> float:
+    if not 0 < confidence < 1:
+        raise ValueError(f"the confidence {confidence} must lie between 0 and 1")
+    return confidence

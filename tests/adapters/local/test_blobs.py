@@ -1,0 +1,195 @@
+"""What is particular to blobs in a folder and behind fsspec; the laws of the port stand in tests/contracts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from adapters.local.blobs import LocalBlobs
+from adapters.local.fsspec import FsspecBlobs
+from kitchen.errors import BackendError, RunFailed
+from kitchen.ports import BlobStore
+
+
+@pytest.fixture(params=["folder", "file://", "memory://"])
+def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
+    match request.param:
+        case "folder":
+            return LocalBlobs(str(tmp_path / "runs"))
+        case "file://":
+            return FsspecBlobs(f"file://{tmp_path}/runs")
+        case _:
+            return FsspecBlobs(f"memory://{tmp_path.name}")
+
+
+def test_names_that_look_alike_are_told_apart(blobs: BlobStore) -> None:
+    for name in ("a/b", "a/bc/d", "ab", "a-b/x", ".hidden", "a/.part", "é🍲/ü"):
+        blobs.write(name, name.encode())
+    assert blobs.list("a/b") == ["a/b", "a/bc/d"]
+    assert blobs.list("a/b/") == []
+    assert blobs.list() == sorted(["a/b", "a/bc/d", "ab", "a-b/x", ".hidden", "a/.part", "é🍲/ü"])
+    assert blobs.read("a/bc") is None
+    assert blobs.read("ab/c") is None
+    assert blobs.read("é🍲/ü") == "é🍲/ü".encode()
+    blobs.delete("a/bc")
+    blobs.delete("ab/c")
+    assert blobs.read("a/bc/d") == b"a/bc/d"
+
+
+@pytest.mark.parametrize("prefix", ["../", "/", "a//", "./", "a/../"])
+def test_a_prefix_leads_nowhere_else(blobs: BlobStore, prefix: str) -> None:
+    blobs.write("a/b", b"")
+    assert blobs.list(prefix) == []
+
+
+def test_a_reader_never_sees_a_part(blobs: BlobStore) -> None:
+    texts = [bytes([letter]) * 300_000 for letter in b"ab"]
+    blobs.write("x/y", texts[0])
+    done = threading.Event()
+
+    def write() -> None:
+        for turn in range(30):
+            blobs.write("x/y", texts[turn % 2])
+        done.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    seen = [(blobs.read("x/y"), tuple(blobs.list()))]
+    while not done.is_set():
+        seen.append((blobs.read("x/y"), tuple(blobs.list())))
+    thread.join()
+    assert {data for data, _ in seen} <= set(texts)
+    assert {names for _, names in seen} == {("x/y",)}
+
+
+def test_writes_and_deletes_beside_each_other_do_not_fail(tmp_path: Path) -> None:
+    blobs = LocalBlobs(str(tmp_path))  # a delete removes the folder that it leaves empty
+    errors: list[Exception] = []
+
+    def work(own: str) -> None:
+        try:
+            for _ in range(60):
+                blobs.write(f"deep/er/{own}", b"1")
+                blobs.delete(f"deep/er/{own}")
+        except RunFailed as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(str(number),)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_writer_left_does_not_show(tmp_path: Path) -> None:
+    blobs = LocalBlobs(str(tmp_path))
+    blobs.write("run/state", b"whole")
+    (tmp_path / "run" / ".kitchen-0123456789abcdef.part").write_bytes(b"hal")
+    assert blobs.list() == ["run/state"]
+    with pytest.raises(ValueError, match="temporary"):
+        blobs.read("run/.kitchen-0123456789abcdef.part")
+
+
+@pytest.mark.parametrize("name", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a/", "a\\b", "a\0b"])
+def test_no_name_escapes(blobs: BlobStore, name: str) -> None:
+    for call in (blobs.read, blobs.delete, blobs.locate, lambda name: blobs.write(name, b"")):
+        with pytest.raises(ValueError, match="no blob name"):
+            call(name)
+
+
+def test_no_link_escapes(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"s")
+    root = tmp_path / "runs"
+    root.mkdir()
+    (root / "folder").symlink_to(outside)
+    (root / "file").symlink_to(outside / "secret")
+    blobs = LocalBlobs(str(root))
+    for name in ("folder/secret", "file"):
+        for call in (blobs.read, blobs.delete, lambda name: blobs.write(name, b"x")):
+            with pytest.raises(RunFailed, match="symbolic link"):
+                call(name)
+    assert blobs.list() == []
+    assert (outside / "secret").read_bytes() == b"s"
+
+
+def test_the_root_itself_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    blobs = LocalBlobs(str(tmp_path / "link"))
+    blobs.write("a/b", b"1")
+    assert blobs.list() == ["a/b"]
+    assert (tmp_path / "real/a/b").read_bytes() == b"1"
+
+
+def test_a_full_disk_names_the_path_and_leaves_the_old_blob(tmp_path: Path) -> None:
+    LocalBlobs(str(tmp_path)).write("state", b"old")
+    code = f"""
+import resource
+from adapters.local.blobs import LocalBlobs
+from kitchen.errors import RunFailed
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    LocalBlobs({str(tmp_path)!r}).write("state", b"n" * 5000)
+except RunFailed as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert str(tmp_path / "state") in done.stdout
+    assert "--runs DIR" in done.stdout
+    assert LocalBlobs(str(tmp_path)).read("state") == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_folder_that_cannot_be_made_names_the_path_and_the_mend(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    blobs = LocalBlobs(str(tmp_path / "file" / "runs"))
+    assert blobs.list() == []
+    assert blobs.read("a") is None
+    with pytest.raises(RunFailed, match=r"file/runs/a: .*--runs DIR"):
+        blobs.write("a", b"")
+    with pytest.raises(RunFailed, match="/sys/nope|/sys"):
+        LocalBlobs("/sys").write("nope/a", b"")
+
+
+@pytest.mark.parametrize(
+    "root, shown",
+    [
+        ("memory://", "memory://a/b"),
+        ("memory://runs", "memory://runs/a/b"),
+        ("memory://runs/", "memory://runs/a/b"),
+        ("file:///tmp/runs", "file:///tmp/runs/a/b"),
+        ("memory://ann:pass/word@runs?token=tick", "memory://runs/a/b"),
+    ],
+)
+def test_a_url_is_shown_without_secrets(root: str, shown: str) -> None:
+    assert FsspecBlobs(root).locate("a/b") == shown
+
+
+def test_errors_of_the_store_keep_secrets() -> None:
+    with pytest.raises(RunFailed) as caught:
+        FsspecBlobs("ftp://annabel:geheim@localhost:1/runs")
+    assert "ftp://localhost:1/runs" in str(caught.value)
+    assert "annabel" not in str(caught.value) + str(caught.value.__cause__)
+    assert "geheim" not in str(caught.value) + str(caught.value.__cause__)
+
+
+def test_urls_that_cannot_be_opened_say_what_to_do() -> None:
+    with pytest.raises(BackendError, match=r"dropbox://x .*pip install dropboxdrivefs"):
+        FsspecBlobs("dropbox://x")
+    with pytest.raises(BackendError, match="did you mean 'memory'"):
+        FsspecBlobs("memori://x")
+    with pytest.raises(BackendError, match="chained"):
+        FsspecBlobs("simplecache::memory://x")
+
+
+def test_memory_is_shared_by_url() -> None:
+    FsspecBlobs("memory://shared-by-url/inner").write("a", b"1")
+    assert FsspecBlobs("memory://shared-by-url").read("inner/a") == b"1"

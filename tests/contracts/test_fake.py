@@ -1,0 +1,26 @@
+"""The fakes keep the laws of the ports that they stand in for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.training import FakeTraining
+from kitchen.ports.training import TrainingClient
+from kitchen.testing.training import TrainingLaws
+from kitchen.types import Checkpoint
+
+
+class TestFakeTraining(TrainingLaws):
+    rounding = agreement = 1e-6
+    curvature = 0.03
+
+    def client(self, tmp_path: Path) -> FakeTraining:
+        self.blobs = FakeBlobs()
+        return FakeTraining(self.blobs)
+
+    def corrupt(self, client: TrainingClient, checkpoint: Checkpoint) -> None:
+        name = f"{checkpoint.path}/weights.npz"
+        data = self.blobs.read(name)
+        assert data
+        self.blobs.write(name, data[:-1] + bytes([data[-1] ^ 1]))
