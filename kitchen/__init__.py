@@ -30,14 +30,15 @@ if TYPE_CHECKING:
         Stepped,
         Table,
     )
-    from kitchen.workflow import Progress, Step, every, for_each, parallel, sequence, when
+    from kitchen.progress import Progress
+from kitchen.workflow import Step, every, for_each, parallel, sequence, when
 
 _HOME = {
     "observers": "Observer StageDone", "plan": "Plan PlanError check", "recipe": "Recipe", "registry": "Kitchen",
     "resume": "ResumeError", "stage": "Need Stage",
     "types": "Adam Batch Checkpoint Datum Facts Lora Loss LossOutput Metrics Published Result RunId Sampled Samples "
              "Stepped Table",
-    "workflow": "Progress Step every for_each parallel sequence when",
+    "progress": "Progress", "workflow": "Step every for_each parallel sequence when",
 }
 
 __all__ = [

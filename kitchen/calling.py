@@ -8,27 +8,26 @@ from typing import Any
 
 from kitchen.context import Context
 from kitchen.hints import name
-from kitchen.observers import Observer, StageDone
+from kitchen.observers import Audience, StageDone
 from kitchen.ports.future import Future
 from kitchen.resume import Keeper
 from kitchen.stage import Contract, Read, Stage, published
 from kitchen.tracing import span, traced, untraced
 from kitchen.types import Published
-from kitchen.workflow import Progress
+from kitchen.progress import Progress
 
 
 class Caller:
     """Calls the stages of one run, in one process."""
 
-    def __init__(self, observers: tuple[Observer, ...], keeper: Keeper | None, title: str) -> None:
-        self._observers, self._keeper, self._title = observers, keeper, title
+    def __init__(self, audience: Audience, keeper: Keeper | None, title: str) -> None:
+        self._audience, self._keeper, self._title = audience, keeper, title
         self.published = 0  # over the whole run, those of earlier processes included
 
     async def call(self, stage: Stage, context: Context, at: str) -> Any:
         contract, progress, started = stage.contract(), context[Progress], time.perf_counter()
         attributes = {"kitchen.recipe": self._title, "kitchen.stage": stage.title(), "kitchen.step": progress.step}
-        for observer in self._observers:
-            observer.entered(stage, progress)
+        self._audience.entered(stage, progress)
         try:
             with span(stage.title(), attributes):
                 result = self._kept_answer(stage, at)
@@ -37,7 +36,7 @@ class Caller:
                     await self._keep_answer(stage, at, result)
             told = self._put_down(stage, contract, context, result)
         except Exception as error:
-            note(error, context, repr(stage))
+            note(error, context, stage.title())
             raise
         self._tell(stage, progress, time.perf_counter() - started, told, context)
         return result
@@ -58,7 +57,7 @@ class Caller:
         told: list[Published] = []
         for kind, value in zip(contract.returns, values, strict=True):
             if kind in contract.pending:
-                context.asked.append((value, repr(stage)))
+                context.asked.append((value, stage.title()))
             if published(kind):
                 told.append(value)
             elif contract.rewrites(kind) and kind in context:
@@ -72,8 +71,7 @@ class Caller:
         where = " > ".join([*context.where(), stage.title()])
         event = StageDone(stage, progress, seconds, told, self.published, replayed, where)
         self.published += len(told)
-        for observer in self._observers:
-            observer.done(event)
+        self._audience.done(event)
 
 
 async def _answer(stage: Stage, context: Context, attributes: dict[str, Any]) -> Any:

@@ -7,7 +7,8 @@ from typing import Any
 
 from kitchen.ports.live import is_live
 from kitchen.stage import Stage
-from kitchen.workflow import ForEach, Parallel, Progress, Sequence, Step, When, walk
+from kitchen.progress import Progress
+from kitchen.workflow import ForEach, Parallel, Sequence, Step, When, walk
 
 Kinds = frozenset[Any]
 

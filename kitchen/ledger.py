@@ -47,6 +47,10 @@ class Ledger:
         for entry in self._entries[start:]:
             entry.gone |= entry.kind not in leaves
 
+    def item(self, source: Stage) -> None:
+        """A loop gives its body an item, which is there to be read."""
+        self._entries.append(_Entry(source.contract().yields, str(source)))
+
     def enter(self, stage: Stage) -> None:
         contract = stage.contract()
         reads = {read.kind for read in contract.reads}
@@ -55,7 +59,7 @@ class Ledger:
                 entry.used = True
                 entry.settled |= any(_settles(kind, entry.kind) for kind in contract.writes)
                 reads.discard(entry.kind)
-        self._entries += [_Entry(kind, repr(stage)) for kind in contract.writes if not contract.rewrites(kind)]
+        self._entries += [_Entry(kind, str(stage)) for kind in contract.writes if not contract.rewrites(kind)]
         self._follow(stage)
 
     def _follow(self, stage: Stage) -> None:
@@ -63,7 +67,7 @@ class Ledger:
         settles = [read.kind for read in contract.reads if any(_settles(kind, read.kind) for kind in contract.writes)]
         for kind in {read.kind for read in contract.reads if is_live(read.kind)}:
             if settles:
-                self._trained[kind] = repr(stage)
+                self._trained[kind] = str(stage)
             elif not self._maybe and not any(hasattr(left, "settled_by") for left in contract.writes):
                 self._trained.pop(kind, None)
 

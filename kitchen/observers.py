@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kitchen.stage import Stage
 from kitchen.types import Checkpoint, Published
-from kitchen.workflow import Progress, Step
+from kitchen.progress import Progress
+from kitchen.workflow import Step
 
 
 @dataclass(frozen=True)
@@ -49,3 +51,38 @@ class Observer:
 
     def ended(self, error: BaseException | None) -> None:
         """The run is over, or failed."""
+
+
+class Audience(Observer):
+    """Several observers as one, told in order."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = tuple(observers)
+
+    def began(self, run: str, step: Step) -> None:
+        for observer in self._observers:
+            observer.began(run, step)
+
+    def entered(self, stage: Stage, progress: Progress) -> None:
+        for observer in self._observers:
+            observer.entered(stage, progress)
+
+    def done(self, event: StageDone) -> None:
+        for observer in self._observers:
+            observer.done(event)
+
+    def saved(self, checkpoint: Checkpoint, progress: Progress) -> None:
+        for observer in self._observers:
+            observer.saved(checkpoint, progress)
+
+    def keeping(self, progress: Progress) -> None:
+        for observer in self._observers:
+            observer.keeping(progress)
+
+    def phase_over(self) -> None:
+        for observer in self._observers:
+            observer.phase_over()
+
+    def ended(self, error: BaseException | None) -> None:
+        for observer in self._observers:
+            observer.ended(error)

@@ -14,10 +14,11 @@ from kitchen.ledger import Ledger
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.live import hides_live
 from kitchen.saves import save_problems
-from kitchen.stage import Read, Stage
-from kitchen.workflow import Every, ForEach, Parallel, Progress, Sequence, Step, When, saves
+from kitchen.stage import Stage
+from kitchen.progress import Progress
+from kitchen.workflow import Every, ForEach, Parallel, Sequence, Step, When, saves
 
-Scope = Mapping[Any, bool]  # type -> whether it is there for sure; False: only if a `when` said so
+Scope = Mapping[Any, bool | Stage]  # type -> whether it is there for sure, or the condition under which it is
 
 
 class PlanError(ConfigError):
@@ -61,11 +62,11 @@ def check(step: Step, given: Mapping[Any, Any] | Iterable[Any], leaves: tuple[An
     checker = _Checker(Plan(), adapters, frozenset(given), Ledger(), resumable=saves(step))
     added = checker.visit(step, dict.fromkeys([*given, Progress], True), 0)
     for kind in leaves:
-        if not added.get(kind, False):
+        if added.get(kind) is not True:
             checker.problem(f"the recipe is to leave {name(kind)}, which nothing in it leaves{who_leaves(kind)}")
     checker.plan.problems += checker.ledger.problems(leaves)
-    checker.plan.problems[:] = dict.fromkeys(checker.plan.problems)
-    checker.plan.not_honoured[:] = dict.fromkeys(checker.plan.not_honoured)
+    for texts in (checker.plan.problems, checker.plan.not_honoured):
+        texts[:] = dict.fromkeys(texts)
     return checker.plan
 
 
@@ -80,8 +81,8 @@ class _Checker:
     def problem(self, text: str) -> None:
         self.plan.problems.append(text)
 
-    def line(self, depth: int, text: str) -> None:
-        self.plan.lines.append(Line(depth, text))
+    def line(self, depth: int, text: str, reads: Iterable[Any] = (), leaves: Iterable[Any] = ()) -> None:
+        self.plan.lines.append(Line(depth, text, tuple(map(name, reads)), tuple(map(name, leaves))))
 
     def visit(self, step: Step, scope: Scope, depth: int) -> Scope:
         """Return what `step` adds to the scope around it."""
@@ -113,70 +114,72 @@ class _Checker:
         return added if step.leaves is None else {k: sure for k, sure in added.items() if k in step.leaves}
 
     def when(self, step: When, scope: Scope, depth: int) -> Scope:
-        is_every = isinstance(step.condition, Every)
-        self.line(depth, f"every {step.condition.n}" if isinstance(step.condition, Every) else "when")
-        self.visit(step.condition, scope, depth + 1) if not is_every else self.reads(step.condition, scope)
+        if isinstance(step.condition, Every):
+            self.line(depth, f"every {step.condition.n}")
+            self.reads(step.condition, scope)
+        else:
+            self.line(depth, "when")
+            self.visit(step.condition, scope, depth + 1)
         if not step.condition.contract().decides:
-            self.problem(f"{step.condition!r} is a condition but does not return bool")
+            self.problem(f"{step.condition} is a condition but does not return bool")
+        condition = step.condition if _steady(step.condition) else False
+        inside = {k: sure if sure != condition else True for k, sure in scope.items()}
         with self.ledger.maybe():
-            return dict.fromkeys(self.visit(step.body, scope, depth + 1), False)
+            added = self.visit(step.body, inside, depth + 1)
+        return {k: condition if sure is True else False for k, sure in added.items()}
 
     def stage(self, stage: Stage, scope: Scope, depth: int) -> Scope:
         contract = stage.contract()
         self.reads(stage, scope)
         for kind in contract.writes:
             if kind in scope and not contract.rewrites(kind):
-                self.problem(f"{stage!r} overwrites {name(kind)} without reading it")
+                self.problem(f"{stage} overwrites {name(kind)} without reading it")
             if hides_live(kind):
                 self.problem(f"{name(kind)} hides a live value from the save points: make it a role, a Protocol subclass")
             if stage.kept and (why := unkeepable(kind)):
-                self.problem(f"{stage!r} is kept, but {why}")
+                self.problem(f"{stage} is kept, but {why}")
         for need in stage.needs():
             if need.port in self.adapters and need.capability not in self.adapters[need.port].capabilities:
                 lacks = f"{type(self.adapters[need.port]).__name__} lacks"
-                if need.must:
-                    self.problem(f"{stage!r} needs {need.capability!r}, which {lacks}")
-                else:
-                    self.plan.not_honoured.append(need.capability)
+                found, text = ((self.plan.problems, f"{stage} needs {need.capability!r}, which {lacks}") if need.must
+                               else (self.plan.not_honoured, need.capability))
+                found.append(text)
         if self.resumable and " at 0x" in repr(stage):
-            self.problem(f"{stage!r} has an option without a value of its own: a resumed run could not recognise it")
+            self.problem(f"{stage} has an option without a value of its own: a resumed run could not recognise it")
         self.ledger.enter(stage)
-        self.plan.lines.append(Line(depth, repr(stage), tuple(name(r.kind) for r in contract.reads),
-                                    tuple(map(name, contract.returns))))
-        return dict.fromkeys(contract.writes, True)
+        self.line(depth, repr(stage), [read.kind for read in contract.reads], contract.returns)
+        return {kind: True for kind in contract.writes if not (contract.rewrites(kind) and kind in scope)}
 
     def reads(self, stage: Stage, scope: Scope) -> None:
-        for read in stage.contract().reads:
-            self.read(stage, read, scope)
-
-    def read(self, stage: Stage, read: Read, scope: Scope) -> None:
-        if read.kind in self.given:
-            self.plan.ports.add(read.kind)
-        if read.kind not in scope and not read.optional:
-            self.plan.missing.add(read.kind)
-            self.problem(f"{stage!r} reads {name(read.kind)}, which nothing before it leaves{who_leaves(read.kind)}")
-        elif not scope.get(read.kind, True) and not read.optional:
-            self.problem(f"{stage!r} reads {name(read.kind)}, which only a `when` leaves: let it default to None")
+        for kind, optional in [(read.kind, read.optional) for read in stage.contract().reads]:
+            if kind in self.given:
+                self.plan.ports.add(kind)
+            if kind not in scope and not optional:
+                self.plan.missing.add(kind)
+                self.problem(f"{stage} reads {name(kind)}, which nothing before it leaves{who_leaves(kind)}")
+            elif scope.get(kind, True) is not True and not optional:
+                self.problem(f"{stage} reads {name(kind)}, which only a `when` leaves: let it default to None")
 
     def loop(self, loop: ForEach, scope: Scope, depth: int) -> Scope:
-        words = [f"for each of {loop.source!r}"]
+        words = [f"for each of {loop.source}"]
         words += [f"{word}={value}" for word, value in (("ahead", loop.ahead), ("save", loop.save)) if value]
         words += [f"stale={', '.join(map(name, loop.stale))}"] * bool(loop.stale)
         self.line(depth, ", ".join(words))
         self.visit(loop.source, scope, depth + 1)
         if loop.source.contract().yields is None:
-            self.problem(f"{loop.source!r} is a loop source but does not return Iterable[item]")
+            self.problem(f"{loop.source} is a loop source but does not return Iterable[item]")
         with self.ledger.scope():
+            self.ledger.item(loop.source)
             self.visit(loop.body, {**scope, **dict.fromkeys(item_and_progress(loop), True)}, depth + 1)
         head, tail = (effects(part).without(item_and_progress(loop)) for part in cut(loop))
         for kind in ((head.changes & tail.reads) | (head.reads & tail.changes)) - set(loop.stale):
-            self.problem(f"{loop.source!r} ahead={loop.ahead}: {name(kind)} changes in the head or the tail of the body"
+            self.problem(f"{loop.source} ahead={loop.ahead}: {name(kind)} changes in the head or the tail of the body"
                          " and is read by the other: wait for it, or say stale=")
         if saves(loop):
             self.plan.problems += save_problems(loop)
             if BlobStore not in scope:
                 self.plan.missing.add(BlobStore)
-                self.problem(f"{loop.source!r} has save points but there is no BlobStore to keep them")
+                self.problem(f"{loop.source} has save points but there is no BlobStore to keep them")
             self.plan.ports.add(BlobStore)
         return {}
 
@@ -192,3 +195,8 @@ class _Checker:
                 self.problem(f"parallel branches both leave {name(kind)}, or one changes what another reads")
             left = {**left, **added}
         return left
+
+
+def _steady(condition: Stage) -> bool:
+    """Whether it gives the same answer throughout an iteration: what it left under it is there under it again."""
+    return all(read.kind is Progress for read in condition.contract().reads)

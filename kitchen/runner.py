@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Mapping
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 from kitchen.calling import Caller, note
 from kitchen.context import Context
 from kitchen.effects import cut
 from kitchen.errors import CorruptCheckpoint, Interrupted
 from kitchen.interrupt import Brake
-from kitchen.observers import Observer
+from kitchen.observers import Audience, Observer
 from kitchen.plan import PlanError, check
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Future
 from kitchen.resume import Keeper, ResumeError, SavePoint, no_way_back
 from kitchen.tracing import span
 from kitchen.types import Checkpoint, RunId
-from kitchen.workflow import ForEach, Parallel, Progress, Sequence, Step, When, saves, walk
+from kitchen.progress import Progress, shares_of
+from kitchen.workflow import ForEach, Parallel, Sequence, Step, When, saves, walk
 
 
 def run(
@@ -36,12 +37,14 @@ def run(
     plan = check(step, given, leaves)
     if plan.problems:
         raise PlanError("\n".join(plan.problems))
+    audience = Audience(observers)
+    audience.began(name, step)
     with span("run", {"kitchen.recipe": title or name, "kitchen.run": name}):
         while True:
             context = Context({Progress: Progress(), **given}, where=title or name)
             keeper = Keeper(given[BlobStore], name, str(plan)) if _keeps(step, given) else None
             try:
-                asyncio.run(_Run(observers, keeper, title or name).whole(step, context, leaves))
+                asyncio.run(_Run(audience, keeper, title or name).whole(step, context, leaves))
                 return context
             except _Damaged as damage:
                 if keeper is None or not keeper.fall_back(damage.error):
@@ -61,9 +64,9 @@ class _Damaged(Exception):
 
 
 class _Run:
-    def __init__(self, observers: tuple[Observer, ...], keeper: Keeper | None, title: str) -> None:
-        self.observers, self.keeper, self.brake = observers, keeper, Brake()
-        self.caller = Caller(observers, keeper, title)
+    def __init__(self, audience: Audience, keeper: Keeper | None, title: str) -> None:
+        self.audience, self.keeper, self.brake = audience, keeper, Brake()
+        self.caller = Caller(audience, keeper, title)
         self.steps: Counter[str] = Counter()  # iterations begun, by loop
 
     async def whole(self, step: Step, context: Context, leaves: tuple[Any, ...]) -> None:
@@ -99,8 +102,7 @@ class _Run:
             for index, inner in enumerate(step.steps):
                 await self.walk(inner, scope, f"{at}.{index}")
                 if at == "0":
-                    for observer in self.observers:
-                        observer.phase_over()
+                    self.audience.phase_over()
             if step.leaves is not None:
                 await self.close(scope)
                 for kind in step.leaves:
@@ -122,14 +124,14 @@ class _Run:
 
     async def loop(self, loop: ForEach, context: Context, at: str) -> None:
         items, outer = await self.caller.call(loop.source, context, at), context[Progress]
-        shares = _shares(loop, items)
+        shares = shares_of(items, loop.source.contract().yields)
         point = await self.come_back(loop, context, at)
         (head, tail), index, place = cut(loop), point.index, re.sub(r"\[\d+\]", "", at)
         in_flight: deque[tuple[Context, str]] = deque()
         try:
             for item in islice(items, index, None) if not point.ended else ():
                 with self.brake.iteration(loop.save > 0):
-                    progress = _progress(outer, self.steps[place], index, shares)
+                    progress = outer.within(self.steps[place], index, shares)
                     self.steps[place] += 1
                     scope = context.inner({loop.source.contract().yields: item, Progress: progress},
                                           f"{loop.source.title()} step {progress.step}")
@@ -169,8 +171,7 @@ class _Run:
                 raise
             scope.settle(future, arrived)
             if isinstance(arrived, Checkpoint):
-                for observer in self.observers:
-                    observer.saved(arrived, scope[Progress])
+                self.audience.saved(arrived, scope[Progress])
         scope.asked.clear()
 
     def dispose(self, scope: Context, keep: tuple[Any, ...] = ()) -> None:
@@ -192,22 +193,6 @@ class _Run:
 
     async def keep(self, loop: ForEach, context: Context, at: str, point: SavePoint) -> None:
         assert self.keeper is not None
-        for observer in self.observers:
-            observer.keeping(context[Progress])
+        self.audience.keeping(context[Progress])
         steps, published = dict(self.steps), self.caller.published
         await self.keeper.save(at, loop, context, SavePoint(point.index, point.ended, published, steps))
-
-
-def _shares(loop: ForEach, items: Any) -> list[float] | None:
-    """Which share of the loop each item is: what it says itself in `share`, else all alike; None if nobody knows."""
-    if not isinstance(items, Sized):
-        return None
-    if "share" in getattr(loop.source.contract().yields, "__annotations__", {}):
-        return [item.share for item in cast(Iterable[Any], items)]
-    return [1 / len(items)] * len(items)
-
-
-def _progress(outer: Progress, step: int, index: int, shares: list[float] | None) -> Progress:
-    if shares is None or outer.done is None:
-        return Progress(step, None, 0.0)
-    return Progress(step, outer.done + outer.width * sum(shares[:index]), outer.width * shares[index])

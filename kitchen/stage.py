@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from types import UnionType
 from typing import Any, ClassVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
@@ -77,6 +77,12 @@ class Stage:
         """Its name, without its options."""
         return type(self).__name__
 
+    def __str__(self) -> str:
+        """For people: its name and the options that are not at their defaults, shortened."""
+        own = [f for f in fields(cast(Any, self)) if f.repr and getattr(self, f.name) != f.default]
+        options = ", ".join(f"{f.name}={_short(getattr(self, f.name))}" for f in own)
+        return f"{self.title()}({options})"
+
     def needs(self) -> Iterable[Need]:
         return ()
 
@@ -105,8 +111,16 @@ class _Using(Stage):
     def title(self) -> str:
         return self.stage.title()
 
+    def __str__(self) -> str:
+        return str(self.stage)
+
     def needs(self) -> Iterable[Need]:
         return self.stage.needs()
+
+
+def _short(value: Any) -> str:
+    text = str(value) if isinstance(value, Stage) else repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 @cache

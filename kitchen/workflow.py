@@ -7,18 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Union, runtime_checkable
 
 from kitchen.errors import ConfigError
+from kitchen.progress import Progress
 from kitchen.stage import Stage
 
 Step = Union[Stage, "Sequence", "ForEach", "When", "Parallel"]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a loop stands; every for_each puts one in scope for its body."""
-
-    step: int = 0  # iterations of this loop before this one, over the whole run
-    done: float | None = 0.0  # share of the outermost loop behind us, 0..1; None where its length is unknown
-    width: float = 1.0  # share of it that this iteration is
 
 
 @runtime_checkable

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kitchen.hints import name
 from kitchen.ports import Future, TrainingClient, TrainingSession, start
 from kitchen.stage import Stage
 from kitchen.types import Checkpoint, Metrics, RunId
-from kitchen.workflow import Progress
+from kitchen.progress import Progress
 from stages.evaluation import HeldOutLoss
 from stages.sessions import saved_as
 
@@ -47,15 +46,10 @@ class KeepBest(Stage):
 
     last: int
 
-    def run(
-        self, client: TrainingClient, kept: Kept, weights: Exported | None = None, loss: HeldOutLoss | None = None
-    ) -> tuple[Kept, Metrics]:
-        if weights is None or loss is None:
-            missing = Exported if weights is None else HeldOutLoss
-            raise ValueError(f"KeepBest needs {name(missing)}: put it under the same `every` as the stage that leaves it")
+    def run(self, client: TrainingClient, kept: Kept, weights: Exported, loss: HeldOutLoss) -> tuple[Kept, Metrics]:
         better = loss.nats < kept.best_loss
         best, best_loss = (weights, loss.nats) if better else (kept.best, kept.best_loss)
-        there = (*kept.weights, weights)
+        there = (*(w for w in kept.weights if w.path != weights.path), weights)
         stay = {w.path for w in there[len(there) - self.last :]} | ({best.path} if best else set())
         for old in there:
             if old.path not in stay:

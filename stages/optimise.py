@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from kitchen.ports import Future, TrainingClient, TrainingSession
 from kitchen.stage import Need, Stage
 from kitchen.types import Adam, Batch, LossOutput, Metrics, Result, Stepped
-from kitchen.workflow import Progress
+from kitchen.progress import Progress
 from stages.schedules import Schedule
 
 

@@ -123,9 +123,9 @@ def _sequences(conversation: Conversation, tokenizer: Tokenizer, how: RenderData
     else:
         sequences = masks(conversation, tokenizer, picked)
     for sequence in sequences:
-        targets = sequence.trained[1:]
-        if not targets.any() or (targets.all() and not all(picked)):
-            raise DataError(f"{conversation.where}: {'all' if targets.any() else 'none'} of its {len(targets)} targets "
+        none, full = not sequence.trained[1:].any(), sequence.trained.all() and not all(picked)
+        if none or full:  # the first token is never a target, so that a prompt of one token is prompt enough
+            raise DataError(f"{conversation.where}: {'none' if none else 'all'} of its {len(sequence.tokens)} tokens "
                             f"would be trained on, which train_on={how.train_on!r} does not mean; is the prompt empty?")
     return sequences
 

@@ -33,11 +33,6 @@ def choose_metric(name: str, wanted: Iterable[str]) -> Metric:
     return "json" if objects and all(objects) else "text"
 
 
-def exact_match(answer: str, wanted: str, metric: Metric) -> bool:
-    """Equal as JSON objects or as texts; raises DataError where `wanted` is no JSON object but should be."""
-    return json_fields(answer, wanted).exact if metric == "json" else exact_text(answer, wanted)
-
-
 def exact_text(answer: str, wanted: str) -> bool:
     """Equal but for white space around them."""
     return answer.strip() == wanted.strip()

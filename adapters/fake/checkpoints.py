@@ -30,8 +30,8 @@ def keep(
         data = _packed(arrays)
         blobs.write(f"{name}/{file}", data)
         digests[file] = hashlib.sha256(data).hexdigest()
-    content = hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
-    manifest = {"step": step, "kind": kind, "sha256": content, "files": digests}
+    manifest = {"step": step, "kind": kind, "files": digests}
+    manifest["sha256"] = _digest(manifest)
     blobs.write(f"{name}/{MANIFEST}", json.dumps(manifest, indent=2).encode())
     return _handle(name, manifest)
 
@@ -70,10 +70,16 @@ def _manifest(blobs: BlobStore, path: str) -> Mapping[str, Any]:
         raise CorruptCheckpoint(f"{path}/{MANIFEST} is missing")
     try:
         manifest: Mapping[str, Any] = json.loads(data)
-        _handle(path, manifest), manifest["files"]
+        if manifest["sha256"] == _digest(manifest):
+            return manifest
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptCheckpoint(f"{path}/{MANIFEST} is cut short or overwritten: {error}") from error
-    return manifest
+    raise CorruptCheckpoint(f"{path}/{MANIFEST} does not have the digest that it gives")
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    content = {key: manifest[key] for key in ("step", "kind", "files")}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _handle(path: str, manifest: Mapping[str, Any]) -> Checkpoint:

@@ -53,10 +53,13 @@ class FakeDataset:
         return len(self._rows)
 
     def __getitem__(self, index: int, /) -> Row:
+        """Raises IndexError past the ends."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"row {index} of the {len(self)} in {self._name}")
         return self._rows[index]
 
     def where(self, index: int) -> str:
-        return f"fake:{self._name}:{index % len(self._rows)}"
+        return f"fake:{self._name}:{index}"
 
 
 def _built_in() -> Mapping[str, Splits]:

@@ -24,7 +24,7 @@ from kitchen.ports.training import Sampler, Tokenizer, TrainingSession
 from kitchen.types import Adam, Array, Checkpoint, Datum, Facts, Lora, Loss, LossOutput, Stepped
 
 T = TypeVar("T")
-NAME = re.compile(r"path:\S.*|[A-Za-z0-9][\w.:/@+-]*")
+NAME = re.compile(r"path:\S.*|[A-Za-z0-9]([\w.:/@+-]*\w)?")
 
 
 class FakeTraining:

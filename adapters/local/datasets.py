@@ -86,14 +86,14 @@ class LocalDatasets:
 
     def _unknown(self, name: str, path: Path) -> DataError:
         if "/" not in name and path.suffix.lower() not in SUFFIXES:
-            beside = _known_files(self._root)
+            beside = _loadable(self._root)
             return DataError(f"no data set is called {name!r}; {did_you_mean(name, [*PACKAGED, *beside])} "
                              f"(packaged: {', '.join(PACKAGED)}; or give a path to a file: {', '.join(SUFFIXES)})")
         folder = name.rpartition("/")[0]
-        beside = [f"{folder}/{file}" if folder else file for file in _known_files(path.parent)]
+        beside = [f"{folder}/{file}" if folder else file for file in _loadable(path.parent)]
         if not path.parent.is_dir():
             return DataError(f"{name}: there is no such file, nor the folder {path.parent}; see where it lies")
-        return DataError(f"{name}: there is no such file; {did_you_mean(name, [*PACKAGED, *beside])}")
+        return DataError(f"{name}: there is no such file or folder; {did_you_mean(name, [*PACKAGED, *beside])}")
 
 
 def _folder(name: str, path: Path) -> Mapping[str, tuple[str, Path]]:
@@ -113,6 +113,12 @@ def _known_files(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     return sorted(p.name for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
+
+
+def _loadable(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    return [*_known_files(folder), *sorted(p.name for p in folder.iterdir() if p.is_dir() and _known_files(p))]
 
 
 def _one_file(files: Mapping[str, tuple[str, Path]]) -> str:

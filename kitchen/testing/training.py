@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from kitchen.testing.losses import LossLaws, OwnLossLaws
+from kitchen.testing.losses import LossLaws
 from kitchen.testing.optimiser import OptimiserLaws
 from kitchen.testing.order import OrderLaws
+from kitchen.testing.own_loss import OwnLossLaws
 from kitchen.testing.refusals import RefusalLaws
 from kitchen.testing.sampling import SamplingLaws, StopLaws
 from kitchen.testing.state import StateLaws

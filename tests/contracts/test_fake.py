@@ -5,8 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from adapters.fake.blobs import FakeBlobs
+from adapters.fake.datasets import FakeDatasets
+from adapters.fake.hub import FakeHub
 from adapters.fake.training import FakeTraining
 from kitchen.ports.training import TrainingClient
+from kitchen.testing.blobs import BlobLaws
+from kitchen.testing.datasets import Data, DatasetLaws
+from kitchen.testing.hub import HubLaws
 from kitchen.testing.training import TrainingLaws
 from kitchen.types import Checkpoint
 
@@ -24,3 +29,18 @@ class TestFakeTraining(TrainingLaws):
         data = self.blobs.read(name)
         assert data
         self.blobs.write(name, data[:-1] + bytes([data[-1] ^ 1]))
+
+
+class TestFakeBlobs(BlobLaws):
+    def store(self, tmp_path: Path) -> FakeBlobs:
+        return FakeBlobs()
+
+
+class TestFakeDatasets(DatasetLaws):
+    def store(self, tmp_path: Path, data: Data) -> FakeDatasets:
+        return FakeDatasets(data)
+
+
+class TestFakeHub(HubLaws):
+    def hub(self, tmp_path: Path) -> FakeHub:
+        return FakeHub()

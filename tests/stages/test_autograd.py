@@ -37,6 +37,10 @@ def without_torch(data, logprobs):
     return -logprobs[0].sum().item()
 
 
+def constant(data, logprobs):
+    return torch.tensor(1.0)
+
+
 def batch(seed=0):
     random = np.random.default_rng(seed)
     data, logprobs = [], []
@@ -85,7 +89,7 @@ def test_what_is_no_loss_is_refused():
     for function in (lambda data, logprobs: logprobs[0].sum(), closure, object().__eq__):
         with pytest.raises(ConfigError, match="no stable name"):
             torch_loss(function)
-    for function in (three_numbers, without_torch):
+    for function in (three_numbers, without_torch, constant):
         with pytest.raises(ConfigError, match=f"{function.__name__}, group=None. must give one number"):
             torch_loss(function)(data, logprobs)
     with pytest.raises(ConfigError, match="group=0"):

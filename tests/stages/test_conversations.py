@@ -32,8 +32,8 @@ def test_what_an_instruction_is_about_follows_it_after_an_empty_line(field):
 
 
 def test_the_first_format_that_fits_is_taken():
-    row = {"prompt": "no", "completion": "no", "messages": [{"role": "user", "content": "yes"}]}
-    assert conversation(row, "a:1").messages == (Message("user", "yes"),)
+    row = {"prompt": "no", "completion": "no", "messages": [{"role": "assistant", "content": "yes"}]}
+    assert conversation(row, "a:1").messages == (Message("assistant", "yes"),)
 
 
 def test_a_conversation_of_many_turns_keeps_its_order_and_marks_and_is_not_plain():
@@ -68,6 +68,7 @@ def said(**message):
     ({"messages": "hello"}, "chats.jsonl:12: messages is text, not a list of messages"),
     ({"messages": ["hello"]}, "messages[0] is text, not a message with role and content"),
     ({"conversations": [{"from": "humann", "value": "x"}]}, "conversations[0].from 'humann' is unknown; did you mean"),
+    ({"messages": [{"role": "user", "content": "x"}]}, "chats.jsonl:12: no assistant message to train on"),
     ({"prompt": "a", "completion": True}, "chats.jsonl:12: completion is true or false, not text"),
     ({"instruction": "a", "input": {"b": 1}, "output": "c"}, "chats.jsonl:12: input is an object, not text"),
 ])

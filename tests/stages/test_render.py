@@ -124,6 +124,12 @@ def test_every_choice_of_what_to_train_on(train_on, text):
     assert shown(only(render(LONG, Bytes(), train_on=train_on))) == text
 
 
+def test_a_system_message_too_begins_a_turn():
+    said = talk(("u", "a"), ("a", "B"), ("s", "S"), ("a", "D"))
+    text = "<259>a<257><260>B<257><258>S<257><260>[D<257>]"
+    assert shown(only(render(said, Bytes(), train_on="last_assistant_turn"))) == text
+
+
 def test_trainable_is_per_message():
     marks = (None, True, False, None, None, True, True)
     said = tuple(Message(m.role, m.content, mark) for m, mark in zip(LONG.messages, marks, strict=True))
@@ -230,11 +236,11 @@ class Bare(NoTemplate):
 
 def test_a_mask_that_is_full_or_empty_where_it_should_not_be_is_refused():
     empty_prompt = conversation({"prompt": "", "completion": "yo"}, "a:1")
-    for tokenizer in (Bare(), NoTemplate()):
-        with pytest.raises(DataError, match=r"a:1: all of its . targets would be trained on"):
-            render(empty_prompt, tokenizer)
+    with pytest.raises(DataError, match="a:1: all of its 4 tokens would be trained on"):
+        render(empty_prompt, Bare())
+    assert only(render(conversation({"prompt": "x", "completion": "yo"}, "a:1"), Bare())).loss_inputs["weights"].all()
     assert only(render(empty_prompt, NoTemplate(), train_on="all_tokens")).loss_inputs["weights"].all()
-    with pytest.raises(DataError, match="a:1: none of its 4 targets"):
+    with pytest.raises(DataError, match="a:1: none of its 5 tokens"):
         render(empty_prompt, NoTemplate(), train_on="all_user_and_system_messages")
 
 

@@ -155,7 +155,7 @@ def test_a_folder_that_cannot_be_made_names_the_path_and_the_mend(tmp_path: Path
     assert blobs.read("a") is None
     with pytest.raises(RunFailed, match=r"file/runs/a: .*--runs DIR"):
         blobs.write("a", b"")
-    with pytest.raises(RunFailed, match="/sys/nope|/sys"):
+    with pytest.raises(RunFailed, match="/sys"):
         LocalBlobs("/sys").write("nope/a", b"")
 
 

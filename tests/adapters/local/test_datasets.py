@@ -127,10 +127,11 @@ def test_names_that_are_not_there(tmp_path: Path) -> None:
     put(tmp_path, "notes/readme.md", "")
     for name, told in {
         "ingredient": "did you mean 'ingredients'",
-        "zebra": r"no data set is called 'zebra'; there are: chats\.jsonl, ingredients",
+        "zebra": r"no data set is called 'zebra'; there are: chats\.jsonl, deep, ingredients",
         "": "no data set is called ''",
-        "chat.jsonl": r"no such file; did you mean 'chats\.jsonl'",
+        "chat.jsonl": r"no such file or folder; did you mean 'chats\.jsonl'",
         "deep/pair.csv": r"did you mean 'deep/pairs\.csv'",
+        "./dep": r"did you mean '\./deep'",
         "nope/pair.csv": "nor the folder",
         "notes": r"notes: the folder has no splits; .*train\.jsonl",
     }.items():
@@ -150,11 +151,28 @@ def test_a_folder_has_a_split_per_file(tmp_path: Path) -> None:
         store.load("set", split="tests")
     with pytest.raises(DataError, match=r"set/dev\.json is one file"):
         store.load("set/dev.json", split="test")
-    with pytest.raises(DataError, match="'set' has no revision 'main'.*leave revision out"):
+    with pytest.raises(DataError, match=r"'set' has no revision 'main'.*leave revision out"):
         store.load("set", revision="main")
     put(tmp_path, "set/test.csv", CSV)
     with pytest.raises(DataError, match=r"test\.csv and test\.jsonl are both the split 'test'"):
         store.splits("set")
+
+
+def test_the_packaged_data_set(tmp_path: Path) -> None:
+    store = LocalDatasets(str(tmp_path))
+    (tmp_path / "ingredients").mkdir()  # the packaged name wins, wherever one stands
+    assert list(store.splits("ingredients")) == ["train", "new_names", "new_grammars", "hand_typed"]
+    lengths = []
+    for split in store.splits("ingredients"):
+        data = store.load("ingredients", split=split)
+        lengths.append(len(data))
+        assert data.where(2) == f"ingredients/{split}.jsonl:3"
+    assert lengths[0] >= 1500
+    assert lengths[1:] == [200, 200, 60]
+    with pytest.raises(DataError, match="did you mean 'hand_typed'"):
+        store.load("ingredients", split="hand-typed")
+    with pytest.raises(DataError, match="no splits"):
+        store.splits("./ingredients")
 
 
 def test_a_file_that_changes_while_it_is_in_use(tmp_path: Path) -> None:

@@ -123,6 +123,8 @@ except BackendError as error:
 def converted(tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalHub, Path]:
     """What two processes got that asked at once for a model that nobody had converted."""
     cache = tmp_path_factory.mktemp("cache")
+    digest = hashlib.sha256(gguf_file().read_bytes()).hexdigest()
+    (cache / "models" / f".smollm2-135m-instruct-{digest[:16]}.killed.part").mkdir(parents=True)
     code = f"from adapters.local.hub import LocalHub; print(LocalHub({str(cache)!r}).fetch({MODEL!r}))"
     both = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -193,3 +195,13 @@ def test_the_model_answers(converted: tuple[LocalHub, Path]) -> None:
     assert tokenizer("x\n\n15")["input_ids"] == [104, 1116, 33, 37]
     for text in ("1 1/2 cups (360 ml) crème fraîche, divided", "  a\t b\n\n1. 🍲", "½ cup <|im_end|>"):
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+@pytest.mark.slow
+def test_a_damaged_cache_is_made_again(converted: tuple[LocalHub, Path]) -> None:
+    hub, folder = converted
+    before = hub.sha256(MODEL)
+    os.truncate(folder / "model.safetensors", 1000)
+    assert hub.fetch(MODEL) == folder
+    assert hub.sha256(MODEL) == before
+    assert (folder / "model.safetensors").stat().st_size > 500_000_000

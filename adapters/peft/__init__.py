@@ -1,0 +1,1 @@
+"""Training and sampling on this machine: torch, transformers and PEFT."""

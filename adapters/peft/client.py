@@ -1,0 +1,100 @@
+"""The local training client; torch is imported once a session is opened."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from adapters.peft.settings import Settings
+from kitchen.errors import BackendError, ConfigError
+from kitchen.losses import LOSSES
+from kitchen.ports.blobs import BlobStore
+from kitchen.ports.hub import HubClient
+from kitchen.ports.training import Sampler, TrainingSession
+from kitchen.types import Checkpoint, Lora
+
+if TYPE_CHECKING:
+    from adapters.peft.machine import Machine
+
+
+class PeftTraining:
+    """Trains LoRA weights on this machine's CPU or CUDA device; checkpoints go through the blob store.
+
+    Raises ConfigError for settings that cannot be; once a model is asked for, BackendError for what is missing.
+    """
+
+    capabilities = frozenset({
+        *(f"loss {name}" for name in LOSSES),
+        "loss of one's own", "lora_alpha", "lora_dropout", "lora_targets", "top_logprobs",
+    })
+
+    def __init__(
+        self, hub: HubClient, blobs: BlobStore, *, device: str = "auto", dtype: str = "auto", threads: int = 0,
+        micro_batch_tokens: int = 4096, checkpointing: bool = False, quantization: str = "none", sample_batch: int = 64,
+    ) -> None:
+        self._hub, self._blobs = hub, blobs
+        self._settings = Settings(device, dtype, threads, micro_batch_tokens, checkpointing, quantization, sample_batch)
+        self._lock = threading.Lock()
+        self._made: Machine | None = None
+
+    def open(self, model: str, lora: Lora) -> TrainingSession:
+        """Comes back at once; what is wrong with the model surfaces on the session's futures and tokenizer."""
+        _check_lora(lora)
+        machine = self._machine()
+        from adapters.peft.session import PeftSession
+
+        return PeftSession(machine, self._blobs, model, lora)
+
+    def sampler(self, weights: str | Checkpoint) -> Sampler:
+        """Of a model by name, an adapter's folder (`path:DIR`), or a checkpoint of either kind."""
+        machine = self._machine()
+        from adapters.peft.sampler import PeftSampler
+
+        return PeftSampler.named(machine, self._blobs, weights)
+
+    def checkpoints(self, prefix: str = "") -> Sequence[Checkpoint]:
+        """Raises CorruptCheckpoint for one that cannot be read."""
+        _import()
+        from adapters.peft.checkpoints import listed
+
+        return listed(self._blobs, prefix)
+
+    def delete(self, checkpoint: Checkpoint) -> None:
+        _import()
+        from adapters.peft.checkpoints import forget
+
+        forget(self._blobs, checkpoint)
+
+    def _machine(self) -> Machine:
+        _import()
+        from adapters.peft.machine import Machine
+
+        with self._lock:
+            if self._made is None:
+                self._made = Machine(self._settings, self._hub)
+            return self._made
+
+
+def _import() -> None:
+    try:
+        import peft  # noqa: F401
+        import safetensors  # noqa: F401
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise BackendError(f"the local training adapter needs the package {error.name}, which is missing: "
+                           "pip install 'crucible-kitchen[local]'") from error
+
+
+def _check_lora(lora: Lora) -> None:
+    rules = {
+        f"rank is {lora.rank}, and must be at least 1": lora.rank >= 1,
+        f"dropout is {lora.dropout}, and must be at least 0 and below 1": 0 <= lora.dropout < 1,
+        f"alpha is {lora.alpha}, and must be above 0": lora.alpha is None or lora.alpha > 0,
+        f"seed is {lora.seed}, and must be at least 0": lora.seed >= 0,
+        "train_attn, train_mlp and train_unembed are all false: nothing would be trained":
+            lora.train_attn or lora.train_mlp or lora.train_unembed,
+    }
+    if broken := [text for text, kept in rules.items() if not kept]:
+        raise ConfigError("; ".join(broken))

@@ -1,0 +1,37 @@
+"""What can be set on the local training adapter, checked before torch is imported."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from kitchen.errors import ConfigError, did_you_mean
+
+DTYPES = ("auto", "float32", "bfloat16", "float64")
+QUANTIZATIONS = ("none", "4bit")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the local adapter uses the machine; raises ConfigError for a value that cannot be."""
+
+    device: str = "auto"  # auto, cpu, cuda or cuda:N
+    dtype: str = "auto"  # of the base model; auto is bfloat16 where the hardware multiplies it, else float32
+    threads: int = 0  # 0: as many as torch takes by itself
+    micro_batch_tokens: int = 4096  # tokens, padding included, that go through the model at once
+    checkpointing: bool = False  # of activations: less memory, a third more time
+    quantization: str = "none"  # of the base model: none or 4bit
+    sample_batch: int = 64  # completions written at the same time
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise ConfigError(f"device is {self.device!r}; {did_you_mean(self.device, ('auto', 'cpu', 'cuda', 'cuda:0'))}")
+        for field, known in (("dtype", DTYPES), ("quantization", QUANTIZATIONS)):
+            if getattr(self, field) not in known:
+                raise ConfigError(f"{field} is {getattr(self, field)!r}; {did_you_mean(str(getattr(self, field)), known)}")
+        for field, least in (("threads", 0), ("micro_batch_tokens", 1), ("sample_batch", 1)):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(f"{field} is {value!r}, and must be a whole number of at least {least}")
+        if not isinstance(self.checkpointing, bool):
+            raise ConfigError(f"checkpointing is {self.checkpointing!r}, and must be true or false")

@@ -1,0 +1,92 @@
+"""The Tokenizer port over a tokenizer of transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kitchen.errors import BackendError, DataError
+from kitchen.ports.training import Message
+from kitchen.types import Tokens
+
+TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endofturn|>", "<turn|>", "<|eom_id|>")
+
+
+def load_tokenizer(folder: Path) -> FolderTokenizer:
+    """Of a model's folder, without loading the model; raises BackendError where there is none."""
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise BackendError(
+            f"the package {error.name or 'transformers'} is missing: pip install 'crucible-kitchen[local]'") from error
+    try:
+        inner = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise BackendError(f"{folder}: no tokenizer can be opened there: {error}") from error
+    return FolderTokenizer(inner, folder)
+
+
+class FolderTokenizer:
+    """Text to ids and back, as the model was trained to read it."""
+
+    def __init__(self, inner: Any, folder: Path) -> None:
+        self._inner, self._folder = inner, folder
+        self.stop_ids = _stop_ids(inner, folder)
+
+    @property
+    def chat(self) -> bool:
+        return bool(self._inner.chat_template)
+
+    @property
+    def end_id(self) -> int:
+        """The end-of-sequence token; raises DataError where the tokenizer has none."""
+        if self._inner.eos_token_id is None:
+            raise DataError(f"{self._folder}: the tokenizer has no end-of-sequence token; name one in its "
+                            "tokenizer_config.json (eos_token)")
+        return int(self._inner.eos_token_id)
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self._inner)
+
+    def encode(self, text: str, *, special: bool = False) -> Tokens:
+        """(T,) ids."""
+        return np.asarray(self._inner.encode(text, add_special_tokens=special), np.int64)
+
+    def decode(self, tokens: Tokens) -> str:
+        return str(self._inner.decode(list(map(int, tokens)), skip_special_tokens=True,
+                                      clean_up_tokenization_spaces=False))
+
+    def spell(self, tokens: Sequence[int]) -> str:
+        """The text with special tokens written out, which stop strings are looked for in."""
+        return str(self._inner.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def render(self, messages: Sequence[Message], *, answer: bool = False) -> Tokens:
+        """(T,) ids; raises DataError where there is no chat template, or where it refuses the conversation."""
+        if not self.chat:
+            raise DataError(f"{self._folder}: the tokenizer has no chat template, so conversations cannot be rendered; "
+                            "choose an instruct model, or data of prompts and completions")
+        from jinja2.exceptions import TemplateError
+
+        try:
+            ids = self._inner.apply_chat_template(
+                [dict(message) for message in messages], tokenize=True, add_generation_prompt=answer, return_dict=False)
+        except TemplateError as error:
+            raise DataError(f"{self._folder}: the chat template refuses the conversation: {error}") from error
+        return np.asarray(ids, np.int64)
+
+
+def _stop_ids(inner: Any, folder: Path) -> tuple[int, ...]:
+    """The tokenizer's end, those of the generation settings, and the ends of turn that it has as single tokens."""
+    found = [inner.eos_token_id]
+    for file in ("generation_config.json", "config.json"):
+        path = folder / file
+        named = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
+        found += named if isinstance(named, list) else [named]
+    known = inner.get_vocab()
+    found += [known.get(end) for end in TURN_ENDS]
+    return tuple(dict.fromkeys(int(one) for one in found if one is not None))

@@ -1,0 +1,62 @@
+"""A thread that does one thing after the other."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Job = tuple["concurrent.futures.Future[Any]", Callable[[], Any]]
+Jobs = queue.SimpleQueue[Job | None]
+
+
+class Worker:
+    """First in, first out. A daemon, so that a process that was interrupted ends.
+
+    `alone` is held while a job runs: workers that share a machine take turns on it, for two at once on the same cores
+    are slower than one after the other.
+    """
+
+    def __init__(self, name: str, alone: threading.Lock) -> None:
+        self._jobs: Jobs = queue.SimpleQueue()
+        self._closed = threading.Event()
+        threading.Thread(target=_run, args=(self._jobs, alone, self._closed), name=name, daemon=True).start()
+        self._end = weakref.finalize(self, self._jobs.put, None)
+
+    def submit(self, job: Callable[[], T]) -> concurrent.futures.Future[T]:
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._jobs.put((future, job))
+        return future
+
+    def close(self) -> None:
+        """What is running comes to its end; what was waiting is cancelled."""
+        self._closed.set()
+        self._end()
+
+
+def _run(jobs: Jobs, alone: threading.Lock, closed: threading.Event) -> None:
+    while (job := jobs.get()) is not None:
+        future, work = job
+        if closed.is_set():
+            future.cancel()
+        elif future.set_running_or_notify_cancel():
+            with alone:
+                _do(future, work)
+        del job, future, work  # else the last job, and all that it holds, would live until the next one comes
+    with contextlib.suppress(queue.Empty):
+        while job := jobs.get_nowait():
+            job[0].cancel()
+
+
+def _do(future: concurrent.futures.Future[Any], work: Callable[[], Any]) -> None:
+    try:
+        value = work()
+    except BaseException as error:  # noqa: BLE001 it surfaces on the future
+        future.set_exception(error)
+    else:
+        future.set_result(value)

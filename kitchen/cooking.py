@@ -1,0 +1,45 @@
+"""Cook an order: with a record, a lease and a log of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from kitchen.context import Context
+from kitchen.errors import ConfigError
+from kitchen.logs import configure, into
+from kitchen.observers import Audience, Observer
+from kitchen.plan import PlanError
+from kitchen.recipe import Recipe
+from kitchen.record import RunRecord
+from kitchen.registry import Kitchen
+from kitchen.runs import Order, lease
+
+
+def cook(
+    order: Order, recipe: Recipe, kitchen: Kitchen, run: str, observers: Sequence[Observer] = (), *,
+    other_machine: bool = False,
+) -> Context:
+    """Cook the recipe as the run of this name, or go on with that run; returns what it left on the counter.
+
+    Raises PlanError before anything is written, ConfigError for a run in use, ResumeError for one that is another.
+    """
+    if kitchen.blobs is None:
+        raise ConfigError("a run needs a blob store for its record")
+    plan = kitchen.check(recipe)
+    if plan.problems:
+        raise PlanError("\n".join(plan.problems))
+    if not structlog.is_configured():
+        configure()
+    with lease(kitchen.blobs, run):
+        record = RunRecord(kitchen.blobs, run, order, other_machine=other_machine)
+        with into(record.log):
+            audience = Audience((record, *observers))
+            try:
+                context = kitchen.cook(recipe, audience, name=run)
+            except BaseException as error:
+                audience.ended(error)
+                raise
+            audience.ended(None)
+            return context

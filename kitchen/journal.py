@@ -1,0 +1,62 @@
+"""Lines of JSON in a blob: numbered, so that a resumed run drops what comes after its save point."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kitchen.ports.blobs import BlobStore
+from kitchen.secrets import mask
+
+_PATIENCE = 1.0  # seconds between writes, at least; longer where writing takes long
+
+
+class Journal:
+    """Rows kept in memory and written whole: now and then, and when it matters (`flush`)."""
+
+    def __init__(self, blobs: BlobStore, name: str) -> None:
+        self._blobs, self._name, self._lock = blobs, name, threading.Lock()
+        self._rows: list[str] = (blobs.read(name) or b"").decode().splitlines()
+        self._changed, self._next = False, 0.0
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._rows.append(_line(row))
+            self._changed = True
+        self._write_now_and_then()
+
+    def put(self, number: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Rows of that number, in place of what is there from it on."""
+        with self._lock:
+            while self._rows and json.loads(self._rows[-1])["n"] >= number:
+                self._rows.pop()
+            self._rows += [_line(row) for row in rows]
+            self._changed = True
+        self._write_now_and_then()
+
+    def replace(self, key: str, row: Mapping[str, Any]) -> None:
+        """A row in place of the one with the same value at `key`."""
+        with self._lock:
+            self._rows = [line for line in self._rows if json.loads(line)[key] != row[key]] + [_line(row)]
+            self._changed = True
+        self._write_now_and_then()
+
+    def flush(self) -> None:
+        with self._lock:
+            if not self._changed:
+                return
+            started = time.monotonic()
+            self._blobs.write(self._name, "".join(f"{line}\n" for line in self._rows).encode())
+            self._changed = False
+            self._next = time.monotonic() + max(_PATIENCE, 20 * (time.monotonic() - started))
+
+    def _write_now_and_then(self) -> None:
+        if time.monotonic() >= self._next:
+            self.flush()
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return mask(json.dumps(row, default=str, ensure_ascii=False))

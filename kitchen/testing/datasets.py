@@ -1,0 +1,94 @@
+"""The laws of every data set store: subclass `DatasetLaws`, say in `store` how to fill yours, and run pytest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from kitchen.errors import DataError
+from kitchen.ports.datasets import Dataset, DatasetStore, Row
+
+Data = Mapping[str, Mapping[str, Sequence[Row]]]  # name, split, rows
+ROWS: Sequence[Row] = [
+    {"prompt": f"{number} cups of crème fraîche", "completion": f'{{"quantity": {number}}}'} for number in range(7)
+]
+DATA: Data = {
+    "creams": {"train": ROWS[:5], "held_out": ROWS[5:]}, "chat": {
+        "train": [{"messages": [{"role": "user", "content": "eggs?"}, {"role": "assistant", "content": "Two."}]}]},
+}
+
+
+class DatasetLaws:
+    """Rows stand in a fixed order; what they are is known by a digest, and where they are by a line."""
+
+    def store(self, tmp_path: Path, data: Data) -> DatasetStore:
+        raise NotImplementedError(
+            f"{type(self).__name__} must say which adapter the laws are for, and fill it:\n"
+            "    def store(self, tmp_path: Path, data: Data) -> DatasetStore:\n"
+            "        return MyDatasets(...)  # one that has each name of `data`, with those splits and rows"
+        )
+
+    def named(self, tmp_path: Path, name: str) -> str:
+        """What the store calls a data set; override it where names are paths."""
+        return name
+
+    def loaded(self, tmp_path: Path, data: Data = DATA, name: str = "creams", split: str = "train") -> Dataset:
+        tmp_path.mkdir(exist_ok=True)
+        return self.store(tmp_path, data).load(self.named(tmp_path, name), split=split)
+
+    def test_rows_keep_their_order(self, tmp_path: Path) -> None:
+        dataset = self.loaded(tmp_path)
+        assert [dict(dataset[index]) for index in range(len(dataset))] == ROWS[:5]
+        assert [dict(dataset[index]) for index in (3, 0, 3)] == [ROWS[3], ROWS[0], ROWS[3]]
+
+    def test_nested_rows_come_back_whole(self, tmp_path: Path) -> None:
+        [row] = [dict(self.loaded(tmp_path, name="chat")[0])]
+        assert [dict(message) for message in row["messages"]] == DATA["chat"]["train"][0]["messages"]
+
+    def test_splits_are_apart_and_train_comes_first(self, tmp_path: Path) -> None:
+        store = self.store(tmp_path, DATA)
+        name = self.named(tmp_path, "creams")
+        assert list(store.splits(name)) == ["train", "held_out"]
+        assert [len(store.load(name, split=split)) for split in store.splits(name)] == [5, 2]
+        assert dict(store.load(name, split="held_out")[0]) == ROWS[5]
+        assert len(store.load(name)) == 5
+
+    @pytest.mark.parametrize("index", [5, 100, -1, -6])
+    def test_there_is_nothing_past_the_ends(self, tmp_path: Path, index: int) -> None:
+        dataset = self.loaded(tmp_path)
+        with pytest.raises(IndexError):
+            dataset[index]
+
+    def test_the_fingerprint_is_a_digest_of_the_content(self, tmp_path: Path) -> None:
+        first, again = self.loaded(tmp_path / "1"), self.loaded(tmp_path / "2")
+        assert len(first.fingerprint) == 64
+        assert int(first.fingerprint, 16) >= 0
+        assert again.fingerprint == first.fingerprint == first.fingerprint
+
+    @pytest.mark.parametrize("change", ["a word", "the order", "one fewer"])
+    def test_the_fingerprint_changes_with_the_content(self, tmp_path: Path, change: str) -> None:
+        rows = {"a word": [{**ROWS[0], "prompt": "other"}, *ROWS[1:5]], "the order": ROWS[4::-1], "one fewer": ROWS[:4]}
+        data = {**DATA, "creams": {**DATA["creams"], "train": rows[change]}}
+        assert self.loaded(tmp_path / "1").fingerprint != self.loaded(tmp_path / "2", data).fingerprint
+
+    def test_an_unknown_name_is_an_error_with_a_suggestion(self, tmp_path: Path) -> None:
+        store, known = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
+        wrong = known.replace("creams", "craems")
+        for ask in (store.splits, store.load):
+            with pytest.raises(DataError, match="craems") as refused:
+                ask(wrong)
+            assert "creams" in str(refused.value), "the message should suggest the nearest name"
+
+    def test_an_unknown_split_is_an_error_with_a_suggestion(self, tmp_path: Path) -> None:
+        store, name = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
+        with pytest.raises(DataError, match="held_uot") as refused:
+            store.load(name, split="held_uot")
+        assert "held_out" in str(refused.value)
+
+    def test_a_person_is_told_where_each_row_is(self, tmp_path: Path) -> None:
+        dataset = self.loaded(tmp_path)
+        places = [dataset.where(index) for index in range(len(dataset))]
+        assert len(set(places)) == len(places)
+        assert all("creams" in place for place in places)

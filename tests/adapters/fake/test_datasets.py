@@ -1,0 +1,39 @@
+"""What the fake data sets hold when they are given nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from adapters.fake.datasets import FakeDatasets
+from adapters.fake.tokenizer import Bytes
+from kitchen.errors import DataError
+
+
+def test_the_built_in_data_sets_are_enough_for_a_demonstration() -> None:
+    store = FakeDatasets()
+    for name in ("greetings", "sums"):
+        assert list(store.splits(name)) == ["train", "held_out"]
+        train, held_out = store.load(name), store.load(name, split="held_out")
+        assert len(train) >= 50
+        assert len(held_out) >= 8
+        rows = [str(train[index]) for index in range(len(train))]
+        assert len(set(rows)) == len(rows)
+        assert not set(rows) & {str(held_out[index]) for index in range(len(held_out))}
+        assert train.fingerprint == FakeDatasets().load(name).fingerprint
+
+
+def test_greetings_are_conversations() -> None:
+    greetings = FakeDatasets().load("greetings")
+    for index in range(len(greetings)):
+        messages = greetings[index]["messages"]
+        assert [message["role"] for message in messages] == ["user", "assistant"]
+        assert len(Bytes().render(messages)) > 20
+
+
+def test_places_say_data_set_split_and_row() -> None:
+    assert FakeDatasets({"mine": {"test": [{"a": 1}]}}).load("mine", split="test").where(0) == "fake:mine:test:0"
+
+
+def test_there_are_no_revisions() -> None:
+    with pytest.raises(DataError, match="revision"):
+        FakeDatasets().load("greetings", revision="main")

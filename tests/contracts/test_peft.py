@@ -1,0 +1,38 @@
+"""The local PEFT adapter keeps the laws, on a Llama of two layers that is made on the spot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from adapters.fake.blobs import FakeBlobs
+from adapters.local.hub import LocalHub
+from kitchen.ports.training import TrainingClient
+from kitchen.testing.tiny import tiny_model
+from kitchen.testing.training import TrainingLaws
+from kitchen.types import Checkpoint
+
+pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+
+class TestPeftTraining(TrainingLaws):
+    unknown_model = "path:no-such-folder"
+    context = 256
+
+    @pytest.fixture(scope="class", autouse=True)
+    def _folder(self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+        request.cls.model = f"path:{tiny_model(tmp_path_factory.mktemp('tiny'), context=self.context)}"
+
+    def client(self, tmp_path: Path) -> TrainingClient:
+        from adapters.peft.client import PeftTraining
+
+        self.blobs = FakeBlobs()
+        return PeftTraining(LocalHub(cache=str(tmp_path)), self.blobs, device="cpu", dtype="float32", threads=2)
+
+    def corrupt(self, client: TrainingClient, checkpoint: Checkpoint) -> None:
+        name = f"{checkpoint.path}/adapter_model.safetensors"
+        data = self.blobs.read(name)
+        assert data
+        self.blobs.write(name, data[:-1] + bytes([data[-1] ^ 1]))
