@@ -85,7 +85,7 @@ class RunRecord(Observer):
         status = "completed" if error is None else "interrupted" if _interrupted(error) else "failed"
         reason = "" if error is None else f"{type(error).__name__}: {error}"
         if error is not None:
-            log.error("ended", status=status, reason=reason, where=getattr(error, "__notes__", []))
+            log.debug("ended", status=status, reason=reason, where=getattr(error, "__notes__", []))
             self._json["where"] = [mask(note) for note in getattr(error, "__notes__", [])]
         self._json["exit_code"] = 0 if error is None else getattr(error, "exit_code", 130 if status == "interrupted" else 1)
         self._json["reason"] = mask(reason)

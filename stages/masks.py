@@ -102,11 +102,13 @@ def _masked(conversation: Conversation, upto: _UpTo, picked: Chosen, tokenizer: 
         through, speaks = upto(after), conversation.messages[first].role == "assistant"
         before = upto(first, speaks) if first else tokens[:0]
         end = len(through)
+        if not _begins(through, before):
+            return None
         if speaks:
             stop = _first_stop(conversation, first, through[len(before):], tokenizer)
             endless += stop is None
             end = end if stop is None else len(before) + stop + 1
-        if not (_begins(through, before) and _begins(tokens, through[:end])):
+        if not _begins(tokens, through[:end]):
             return None
         trained[len(before):end] = True
     return Masked(tokens, trained, endless)

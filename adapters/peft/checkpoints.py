@@ -91,7 +91,7 @@ def meta(kind: Kind, step: int, calls: int, model: str, model_sha256: str, lora:
 def adapter_lora(config: Mapping[str, Any], source: str) -> Lora:
     """The settings of a LoRA adapter of PEFT's; raises BackendError for what is more than plain LoRA."""
     unusual = ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save", "lora_bias",
-               "layers_to_transform", "fan_in_fan_out_conv", "trainable_token_indices")
+               "trainable_token_indices")
     beyond = [name for name in unusual if config.get(name)]
     if config.get("peft_type") != "LORA" or beyond:
         raise BackendError(f"{source}: the adapter is {config.get('peft_type')} with {beyond or 'no extras'}, and the "
@@ -102,11 +102,9 @@ def adapter_lora(config: Mapping[str, Any], source: str) -> Lora:
 def _peft_config(adapter: Adapter, model: str) -> bytes:
     from peft import LoraConfig, TaskType
 
-    paths = list(adapter.layers)
-    leaves = sorted({path.rpartition(".")[2] for path in paths})
     config = LoraConfig(
         r=adapter.lora.rank, lora_alpha=adapter.scale * adapter.lora.rank, lora_dropout=adapter.lora.dropout,  # type: ignore[arg-type]
-        target_modules=leaves if adapter.leaves_are_enough(leaves) else paths, base_model_name_or_path=model,
+        target_modules=adapter.targets, base_model_name_or_path=model,
         task_type=TaskType.CAUSAL_LM, inference_mode=True, fan_in_fan_out=adapter.transposed,
     ).to_dict()
     plain = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}

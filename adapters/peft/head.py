@@ -39,3 +39,13 @@ def score(
     if gradient is not None and hidden.requires_grad:
         hidden.backward(gradient)
     return logprobs
+
+
+def likeliest(head: nn.Module, hidden: torch.Tensor, k: int, high: torch.dtype) -> tuple[Array, Array]:
+    """(S, H) states to (S, k) ids and (S, k) nats, the likeliest first."""
+    ids, values = np.empty((len(hidden), k), np.int64), np.empty((len(hidden), k), np.float32)
+    for start in range(0, len(hidden), ROWS):
+        rows = slice(start, start + ROWS)
+        found = torch.log_softmax(head(hidden[rows]), -1, dtype=high).topk(k, -1)
+        ids[rows], values[rows] = found.indices.cpu().numpy(), found.values.cpu().numpy()
+    return ids, values

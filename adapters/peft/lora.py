@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ class LoraLinear(nn.Module):
             return fused
         dropped = x if self.dropout is None else self.dropout(x, self)
         low = nn.functional.linear(dropped, self.a.to(x.dtype))
-        out: torch.Tensor = self.base(x) + nn.functional.linear(low, (self.b * self.scale).to(x.dtype))
+        out: torch.Tensor = self.base(x) + nn.functional.linear(low, _scaled(self.b, self.scale, x.dtype))
         return out
 
 
@@ -57,7 +57,7 @@ class _Fused(torch.autograd.Function):
         flat = x.reshape(-1, x.shape[-1])
         low = flat @ a.to(x.dtype).t()
         out = flat @ weight.t() if bias is None else torch.addmm(bias, flat, weight.t())
-        out.addmm_(low, (b * scale).to(x.dtype).t())
+        out.addmm_(low, _scaled(b, scale, x.dtype).t())
         ctx.save_for_backward(flat, weight, a, b, low)
         ctx.scale, ctx.shape = scale, x.shape
         return out.view(*x.shape[:-1], -1)
@@ -66,7 +66,7 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         flat, weight, a, b, low = ctx.saved_tensors
         out = gradients[0].reshape(-1, gradients[0].shape[-1])
-        down = out @ (b * ctx.scale).to(out.dtype)
+        down = out @ _scaled(b, ctx.scale, out.dtype)
         db = (out.t() @ low).to(b.dtype).mul_(ctx.scale)
         da = (down.t() @ flat).to(a.dtype)
         dx = (out @ weight).addmm_(down, a.to(out.dtype)).view(ctx.shape) if ctx.needs_input_grad[0] else None
@@ -76,16 +76,23 @@ class _Fused(torch.autograd.Function):
 class Adapter:
     """All the LoRA layers of one model, put into its tree of modules; raises BackendError where nothing is found."""
 
-    def __init__(self, model: Any, lora: Lora, dtype: torch.dtype) -> None:
+    def __init__(self, model: Any, lora: Lora, dtype: torch.dtype, paths: Sequence[str] = ()) -> None:
+        """`paths`: the layers; those that the settings mean, unless told."""
         self.lora = lora
         self.scale = (ALPHA if lora.alpha is None else lora.alpha) / lora.rank
         self.layers: dict[str, LoraLinear] = {}
-        for path in target_paths(model, lora):
+        linear = [path for path, module in model.named_modules() if _is_linear(module)]
+        self.transposed = False
+        for path in paths or target_paths(model, lora):
             parent, _, leaf = path.rpartition(".")
             base = model.get_submodule(path)
             weight, sizes = _matrix(base)
             self.layers[path] = LoraLinear(base, weight, lora.rank, self.scale, dtype, sizes, base.weight.device)
             setattr(model.get_submodule(parent), leaf, self.layers[path])
+            self.transposed |= type(base).__name__ == "Conv1D"
+        leaves = sorted({path.rpartition(".")[2] for path in self.layers})
+        same = {path for path in linear if path.rpartition(".")[2] in leaves} == set(self.layers)
+        self.targets = leaves if same else list(self.layers)  # as PEFT names them
 
     def named(self) -> dict[str, nn.Parameter]:
         """The weights in training, under the names that PEFT gives them."""
@@ -100,6 +107,13 @@ class Adapter:
                 drawn = torch.rand(layer.a.shape, generator=generator, dtype=torch.float64).mul_(2).sub_(1)
                 layer.a.copy_(drawn / layer.a.shape[1] ** 0.5)
                 layer.b.zero_()
+
+    def freeze(self, tensors: Tensors, dtype: torch.dtype, source: str) -> None:
+        """Take these weights for good, in the dtype of the base, which saves casting them at each token."""
+        self.load(tensors, source)
+        for layer in self.layers.values():
+            layer.b = nn.Parameter((layer.b.detach() * layer.scale).to(dtype), requires_grad=False)
+            layer.a, layer.scale = nn.Parameter(layer.a.detach().to(dtype), requires_grad=False), 1.0
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Copies on the CPU."""
@@ -117,6 +131,12 @@ class Adapter:
         with torch.no_grad():
             for name, parameter in named.items():
                 parameter.copy_(tensors[name])
+
+
+def adapted_paths(tensors: Tensors) -> list[str]:
+    """The layers that some weights under PEFT's names belong to."""
+    end = ".lora_A.weight"
+    return [name.removeprefix(PREFIX).removesuffix(end) for name in tensors if name.endswith(end)]
 
 
 def target_paths(model: Any, lora: Lora) -> list[str]:
@@ -152,3 +172,7 @@ def _matrix(module: nn.Module) -> tuple[torch.Tensor | None, tuple[int, int]]:
     if type(module).__name__ == "Conv1D":  # GPT-2 keeps (in, out)
         return weight.t(), (weight.shape[0], weight.shape[1])
     return None, (int(getattr(module, "in_features")), int(getattr(module, "out_features")))
+
+
+def _scaled(b: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
+    return (b if scale == 1 else b * scale).to(dtype)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from adapters.peft.checkpoints import OPTIMISER, WEIGHTS, Kind, forget, meta, read, weight_files, write
 from adapters.peft.machine import Machine
@@ -71,10 +71,10 @@ class PeftSession:
             overwrite=overwrite))
 
     def load(self, checkpoint: Checkpoint) -> Future[None]:
-        return self._ask(lambda trainer: self._load(trainer, checkpoint, with_optimiser=True), update=True)
+        return self._ask(lambda trainer: self._load(trainer, checkpoint, with_optimiser=True))
 
     def load_weights(self, checkpoint: Checkpoint) -> Future[None]:
-        return self._ask(lambda trainer: self._load(trainer, checkpoint, with_optimiser=False), update=True)
+        return self._ask(lambda trainer: self._load(trainer, checkpoint, with_optimiser=False))
 
     def delete(self, checkpoint: Checkpoint) -> Future[None]:
         return self._ask(lambda trainer: forget(self._blobs, checkpoint))
@@ -102,10 +102,9 @@ class PeftSession:
             trainer = self._trainer.result()
             try:
                 return work(trainer)
-            except (DataError, ConfigError):
-                raise
             except BaseException as error:
-                self._failure = self._failure or (str(error) or repr(error) if update else "")
+                if update and not isinstance(error, DataError | ConfigError):
+                    self._failure = str(error) or repr(error)
                 raise
 
         with self._lock:
@@ -113,7 +112,7 @@ class PeftSession:
                 return Failed(RunFailed("the session is closed"))
             return Pending(self._worker.submit(job))
 
-    def _meta(self, trainer: Trainer, kind: Kind) -> dict[str, object]:
+    def _meta(self, trainer: Trainer, kind: Kind) -> dict[str, Any]:
         return meta(kind, trainer.optimiser.steps, trainer.calls, self._model, trainer.base.sha256, self._lora)
 
     def _save(self, trainer: Trainer, name: str) -> Checkpoint:

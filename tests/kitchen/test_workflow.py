@@ -37,6 +37,16 @@ class Items(Stage):
         return [Item(n) for n in range(self.count)]
 
 
+@dataclass(frozen=True)
+class Round(Result):
+    """Nobody need read it."""
+
+
+class Rounds(Stage):
+    def run(self) -> Iterable[Round]:
+        return [Round(), Round()]
+
+
 class Unsized(Stage):
     def run(self) -> Iterable[Item]:
         return iter([Item(0), Item(1)])
@@ -115,7 +125,7 @@ def test_every_zero_means_never() -> None:
 
 def test_progress_knows_the_share_done_unless_a_length_is_unknown() -> None:
     seen = Seen()
-    run(for_each(Items(2))(for_each(Items(2))(Ask(), Read())), {}, (seen,))
+    run(for_each(Rounds())(for_each(Items(2))(Ask(), Read())), {}, (seen,))
     assert [(p.step, p.done, p.width) for p in seen.progress] == [(0, 0, 0.25), (1, 0.25, 0.25), (2, 0.5, 0.25), (3, 0.75, 0.25)]
     seen = Seen()
     run(for_each(Unsized())(Ask(), Read()), {}, (seen,))

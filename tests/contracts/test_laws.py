@@ -1,0 +1,62 @@
+"""The laws serve adapters that are not ours: one subclass, and pytest says what is kept and what is broken."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ADAPTER = """
+from kitchen.ports.blobs import blob_name
+from kitchen.testing.blobs import BlobLaws
+
+class MyBlobs:
+    def __init__(self):
+        self.kept = {}
+    def read(self, name):
+        return self.kept.get(blob_name(name))
+    def write(self, name, data):
+        self.kept[blob_name(name)] = data
+    def list(self, prefix=""):
+        return sorted(name for name in self.kept if name.startswith(prefix))
+    def delete(self, name):
+        self.kept.pop(blob_name(name), None)
+    def locate(self, name):
+        return "mine:" + name
+
+class TestMyBlobs(BlobLaws):
+    def store(self, tmp_path):
+        return MyBlobs()
+"""
+
+
+def verdict(folder: Path, text: str, *options: str) -> str:
+    (folder / "test_mine.py").write_text(text)
+    arguments = ["-q", "-p", "no:cacheprovider", "--rootdir", str(folder), *options, "test_mine.py"]
+    root = str(Path(__file__).parents[2])
+    code = f"import sys; sys.path.insert(0, {root!r}); import pytest; sys.exit(pytest.main({arguments!r}))"
+    return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False).stdout
+
+
+def test_somebody_elses_adapter_passes_by_subclassing_one_class(tmp_path: Path) -> None:
+    last = verdict(tmp_path, ADAPTER).strip().splitlines()[-1]
+    assert "passed" in last
+    assert "failed" not in last
+
+
+def test_what_it_breaks_is_named(tmp_path: Path) -> None:
+    output = verdict(tmp_path, ADAPTER.replace("sorted(", "list(").replace("blob_name(name)] = data", "name] = data"))
+    assert "FAILED test_mine.py::TestMyBlobs::test_no_name_leads_out" in output
+    assert "FAILED test_mine.py::TestMyBlobs::test_names_are_listed_sorted_and_by_their_beginning" in output
+    assert "test_the_last_write_wins" not in output
+
+
+def test_without_the_hook_it_says_what_to_write(tmp_path: Path) -> None:
+    hooks = {"blobs": "BlobLaws", "datasets": "DatasetLaws", "hub": "HubLaws", "training": "TrainingLaws"}
+    lines = [f"from kitchen.testing.{module} import {laws}\nclass Test{laws}({laws}): pass\n"
+             for module, laws in hooks.items()]
+    output = verdict(tmp_path, "".join(lines), "-k", "twice or order or unknown_name or fetching")
+    assert "passed" not in output.splitlines()[-1]
+    for laws in hooks.values():
+        assert f"Test{laws} must say which adapter the laws are for" in output
+    assert "def client(self, tmp_path: Path) -> TrainingClient:" in output
