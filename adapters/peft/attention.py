@@ -33,8 +33,8 @@ def attend(
     if plain and attention_mask is None and length == key.shape[2] <= PLAIN:
         causal = torch.full((length, length), float("-inf"), dtype=query.dtype).triu_(1)
         return _plain(query, key, value, kwargs.get("scaling"), causal), None
-    wide = (tensor.float() for tensor in (query, key, value))  # half the time of the kernel for bfloat16
-    attended, _ = sdpa_attention_forward(module, *wide, attention_mask, **kwargs)
+    # float32 takes half the time of torch's kernel for bfloat16
+    attended, _ = sdpa_attention_forward(module, query.float(), key.float(), value.float(), attention_mask, **kwargs)
     return attended.to(query.dtype), None
 
 

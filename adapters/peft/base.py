@@ -82,18 +82,18 @@ def base_name(folder: Path) -> str:
 
 
 def _open(folder: Path, settings: Settings, dtype: torch.dtype) -> Any:
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
-    from transformers.utils import logging
+    import transformers
 
-    more: dict[str, Any] = {}
+    library: Any = transformers  # it leaves much untyped
+    logging, more = library.utils.logging, dict[str, Any]()
     if settings.quantization == "4bit":
-        more["quantization_config"] = BitsAndBytesConfig(
+        more["quantization_config"] = library.BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
         more["device_map"] = {"": 0}
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **more)
+        return library.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **more)
     except (OSError, ValueError, KeyError) as error:
         raise BackendError(f"{folder}: no model can be opened there: {error}") from error
     finally:
@@ -110,7 +110,7 @@ def _checkpoint_activations(model: Any) -> None:
 
 
 def _check_head(name: str, model: Any) -> None:
-    """Losses and samples read logits off the output embeddings: an architecture that changes them further is refused."""
+    """Losses and samples read logits off the output layer: an architecture that changes them further is refused."""
     network = Network(model)
     ids = torch.arange(4, device=network.device)[None] % network.vocabulary
     with torch.inference_mode():

@@ -64,7 +64,8 @@ def read(blobs: BlobStore, checkpoint: Checkpoint) -> Saved:
         raise CorruptCheckpoint(f"{checkpoint.path}/{MANIFEST} is not the one that was saved: its SHA-256 is "
                                 f"{handle.sha256[:16]}…, not {checkpoint.sha256[:16]}…; use an earlier checkpoint")
     files = {file: _proved(blobs, f"{checkpoint.path}/{file}", digest) for file, digest in manifest["files"].items()}
-    return Saved(handle, manifest["model"], manifest["model_sha256"], Lora(**manifest["lora"]), manifest["calls"], files)
+    return Saved(
+        handle, manifest["model"], manifest["model_sha256"], Lora(**manifest["lora"]), manifest["calls"], files)
 
 
 def listed(blobs: BlobStore, prefix: str) -> Sequence[Checkpoint]:
@@ -102,8 +103,9 @@ def adapter_lora(config: Mapping[str, Any], source: str) -> Lora:
 def _peft_config(adapter: Adapter, model: str) -> bytes:
     from peft import LoraConfig, TaskType
 
-    config = LoraConfig(
-        r=adapter.lora.rank, lora_alpha=adapter.scale * adapter.lora.rank, lora_dropout=adapter.lora.dropout,  # type: ignore[arg-type]
+    build: Any = LoraConfig  # its types say that alpha is whole, which it need not be
+    config = build(
+        r=adapter.lora.rank, lora_alpha=adapter.scale * adapter.lora.rank, lora_dropout=adapter.lora.dropout,
         target_modules=adapter.targets, base_model_name_or_path=model,
         task_type=TaskType.CAUSAL_LM, inference_mode=True, fan_in_fan_out=adapter.transposed,
     ).to_dict()
@@ -119,9 +121,12 @@ def _manifest(blobs: BlobStore, path: str) -> tuple[Checkpoint, Mapping[str, Any
     try:
         manifest: Mapping[str, Any] = json.loads(data)
         handle = Checkpoint(path, manifest["step"], manifest["kind"], hashlib.sha256(data).hexdigest())
-        dict(manifest["files"]), Lora(**manifest["lora"]), manifest["calls"], manifest["model"], manifest["model_sha256"]
+        for key, kind in (("files", dict), ("lora", dict), ("calls", int), ("model", str), ("model_sha256", str)):
+            if not isinstance(manifest[key], kind):
+                raise TypeError(f"{key} is {manifest[key]!r}")
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptCheckpoint(f"{path}/{MANIFEST} is cut short or overwritten ({error}); use an earlier one") from error
+        raise CorruptCheckpoint(f"{path}/{MANIFEST} is cut short or overwritten ({error}); use an earlier "
+                                "one") from error
     return handle, manifest
 
 

@@ -78,10 +78,11 @@ class PeftTraining:
 
 def _import() -> None:
     try:
-        import peft  # noqa: F401
         import safetensors  # noqa: F401
         import torch  # noqa: F401
         import transformers  # noqa: F401
+
+        import peft  # noqa: F401
     except ImportError as error:
         raise BackendError(f"the local training adapter needs the package {error.name}, which is missing: "
                            "pip install 'crucible-kitchen[local]'") from error

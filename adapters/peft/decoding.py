@@ -7,132 +7,72 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import Cache, DynamicCache
-from transformers.cache_utils import CacheLayerMixin
+from transformers.cache_utils import DynamicCache
 
 from adapters.peft.base import Network
+from adapters.peft.cache import Slots
 from adapters.peft.drawing import Row, Spell, draw
 from adapters.peft.packing import pack
+from kitchen.types import Tokens
 
 SPARSE = 0.75  # of rows still being written, below which the finished ones are taken out of the cache
 
 
-def write(network: Network, rows: Sequence[Row], spell: Spell, high: torch.dtype, budget: int) -> None:
-    """Complete every row; the prompts, each read once, take `budget` tokens at a time."""
-    prompts = list({row.request.prompt.tobytes(): row.request.prompt for row in rows}.values())
-    places = {prompt.tobytes(): place for place, prompt in enumerate(prompts)}
-    origin = torch.tensor([places[row.request.prompt.tobytes()] for row in rows], device=network.device)
+def complete(network: Network, rows: Sequence[Row], spell: Spell, high: torch.dtype, budget: int) -> None:
+    """Write every row to its end; the prompts, each read once, take `budget` tokens at a time."""
     with torch.inference_mode():
-        states, cache, mask = _read_prompts(network, prompts, max(row.room for row in rows), budget)
         live = list(rows)
-        states, mask = states[origin], mask[origin]
-        if len(prompts) < len(rows):
-            cache.take(origin)
-        positions = torch.tensor([len(row.request.prompt) for row in rows], device=network.device)
-        while True:
-            tokens, logprobs = draw(network.head(states), live, high)
-            for row, token, logprob in zip(live, tokens, logprobs, strict=True):
-                if not row.reason:
-                    row.add(token, logprob, spell)
-            staying = [place for place, row in enumerate(live) if not row.reason]
-            if not staying:
-                return
-            ids = torch.tensor(tokens, device=network.device)
+        states, cache, seen = _read(network, live, budget)
+        positions = torch.tensor([len(row.request.prompt) for row in live], device=network.device)
+        while staying := _write(live, network.head(states), spell, high):
+            ids = torch.tensor([row.ids[-1] for row in live], device=network.device)
             if len(staying) <= SPARSE * len(live):
                 kept = torch.tensor(staying, device=network.device)
-                live, ids, mask, positions = [live[place] for place in staying], ids[kept], mask[kept], positions[kept]
+                live, ids, seen, positions = [live[place] for place in staying], ids[kept], seen[kept], positions[kept]
                 cache.take(kept)
-            seen = mask[:, : cache.length + 1]
+            now = seen[:, : cache.length + 1]
+            mask = None if bool(now.all()) else now
             states = network.hidden(ids[:, None], position_ids=positions[:, None], past_key_values=cache,
-                                    attention_mask=None if bool(seen.all()) else seen)[:, 0]
+                                    attention_mask=mask)[:, 0]
             positions = positions + 1
 
 
-def _read_prompts(
-    network: Network, prompts: Sequence[Any], room: int, budget: int
-) -> tuple[torch.Tensor, Slots, torch.Tensor]:
-    """(P, H) states after the last token of each prompt; keys and values flush right; (P, T + room) what is filled."""
+def _write(live: Sequence[Row], logits: torch.Tensor, spell: Spell, high: torch.dtype) -> list[int]:
+    """One token more for each row that has not ended; returns the places of those that go on."""
+    for row, token, logprob in zip(live, *draw(logits, live, high), strict=True):
+        if not row.reason:
+            row.add(token, logprob, spell)
+    return [place for place, row in enumerate(live) if not row.reason]
+
+
+def _read(network: Network, rows: Sequence[Row], budget: int) -> tuple[torch.Tensor, Slots, torch.Tensor]:
+    """(R, H) states after the prompts; keys and values, flush right; (R, T + room) bool, which columns are a row's own."""
+    keys = [row.request.prompt.tobytes() for row in rows]
+    distinct = {key: row.request.prompt for key, row in zip(keys, rows, strict=True)}
+    places = {key: place for place, key in enumerate(distinct)}
+    prompts, room = list(distinct.values()), max(row.room for row in rows)
     lengths = [len(prompt) for prompt in prompts]
-    width = max(lengths)
-    slots, states = Slots(network.layers, len(prompts), width, room), None
+    slots, states = Slots(network.layers, len(prompts), max(lengths), room), []
+    order: list[int] = []
     for indices in pack(lengths, budget):
-        longest = max(lengths[index] for index in indices)
-        ids = np.zeros((len(indices), longest), np.int64)
-        for row, index in enumerate(indices):
-            ids[row, : lengths[index]] = prompts[index]
-        read = DynamicCache()
-        hidden = network.hidden(torch.from_numpy(ids).to(network.device), past_key_values=read)
-        if states is None:
-            states = hidden.new_empty(len(prompts), hidden.shape[-1])
-        for row, index in enumerate(indices):
-            states[index] = hidden[row, lengths[index] - 1]
-        slots.put(read, indices, [lengths[index] for index in indices])
-    mask = torch.arange(width + room, device=network.device) >= width - torch.tensor(lengths, device=network.device)[:, None]
-    assert states is not None
-    return states, slots, mask
+        states.append(_read_some(network, [prompts[index] for index in indices], indices, slots))
+        order += indices
+    back = torch.tensor(np.argsort(order), device=network.device)
+    origin = torch.tensor([places[key] for key in keys], device=network.device)
+    if len(prompts) < len(rows):
+        slots.take(origin)
+    starts = max(lengths) - torch.tensor(lengths, device=network.device)
+    own = torch.arange(max(lengths) + room, device=network.device) >= starts[:, None]
+    return torch.cat(states)[back][origin], slots, own[origin]
 
 
-class Slots(Cache):
-    """Keys and values of all layers, in buffers made once: growing by concatenation would copy them at each token."""
-
-    def __init__(self, layers: int, rows: int, width: int, room: int) -> None:
-        super().__init__(layers=[_Slot(rows, width, room) for _ in range(layers)])
-
-    @property
-    def length(self) -> int:
-        return int(self.layers[0].get_seq_length())
-
-    def put(self, read: Any, indices: Sequence[int], lengths: Sequence[int]) -> None:
-        """What was read of some prompts, padded on the right, into their rows, flush right."""
-        for slot, layer in zip(self.layers, read.layers, strict=True):
-            slot.put(layer.keys, layer.values, indices, lengths)
-
-    def take(self, rows: torch.Tensor) -> None:
-        """Keep these rows, in this order; one may come several times."""
-        for slot in self.layers:
-            slot.take(rows)
-
-
-class _Slot(CacheLayerMixin):  # type: ignore[misc]
-    is_sliding = False
-
-    def __init__(self, rows: int, width: int, room: int) -> None:
-        super().__init__()
-        self._rows, self._length, self._room = rows, width, room
-
-    def put(self, keys: torch.Tensor, values: torch.Tensor, indices: Sequence[int], lengths: Sequence[int]) -> None:
-        if not self.is_initialized:
-            self.lazy_initialization(keys, values)
-        for row, (index, length) in enumerate(zip(indices, lengths, strict=True)):
-            end = self._length
-            self.keys[index, :, end - length : end] = keys[row, :, :length]
-            self.values[index, :, end - length : end] = values[row, :, :length]
-
-    def take(self, rows: torch.Tensor) -> None:
-        for name in ("keys", "values"):
-            old = getattr(self, name)
-            new = old.new_empty(len(rows), *old.shape[1:])
-            new[:, :, : self._length] = old[:, :, : self._length].index_select(0, rows)
-            setattr(self, name, new)
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        for name, like in (("keys", key_states), ("values", value_states)):
-            shape = (self._rows, like.shape[1], self._length + self._room, like.shape[3])
-            setattr(self, name, like.new_zeros(shape))  # zeros, for what is masked must still be finite
-        self.is_initialized = True
-
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-               ) -> tuple[torch.Tensor, torch.Tensor]:
-        start, self._length = self._length, self._length + key_states.shape[2]
-        self.keys[:, :, start : self._length] = key_states
-        self.values[:, :, start : self._length] = value_states
-        return self.keys[:, :, : self._length], self.values[:, :, : self._length]
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._length + query_length, 0
-
-    def get_seq_length(self) -> int:
-        return self._length
-
-    def get_max_length(self) -> int:
-        return -1
+def _read_some(network: Network, prompts: Sequence[Tokens], indices: Sequence[int], slots: Slots) -> torch.Tensor:
+    """Padded on the right, so that no mask is needed. Returns (P, H)."""
+    lengths = [len(prompt) for prompt in prompts]
+    ids = np.zeros((len(prompts), max(lengths)), np.int64)
+    for row, prompt in enumerate(prompts):
+        ids[row, : len(prompt)] = prompt
+    read: Any = DynamicCache()
+    hidden = network.hidden(torch.from_numpy(ids).to(network.device), past_key_values=read)
+    slots.put(read, indices, lengths)
+    return hidden[torch.arange(len(prompts)), torch.tensor(lengths) - 1]

@@ -61,7 +61,7 @@ def draw(logits: torch.Tensor, rows: Sequence[Row], high: torch.dtype) -> tuple[
         places = [place for place in random if _cuts(rows[place].request) == cut]
         if places:
             where = torch.tensor(places, device=logits.device)
-            numbers = torch.tensor([[rows[place].uniform()] for place in places], dtype=torch.float64, device=logits.device)
+            numbers = torch.tensor([[rows[place].uniform()] for place in places], dtype=torch.float64).to(logits.device)
             chances = logprobs[where].exp_().double()
             pick = _pick_cut(chances, [rows[p].request for p in places], numbers) if cut else _pick(chances, numbers)
             tokens[where] = pick
@@ -83,11 +83,12 @@ def _pick(chances: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
 def _pick_cut(chances: torch.Tensor, requests: Sequence[Sampling], numbers: torch.Tensor) -> torch.Tensor:
     """Top-k, then top-p of what is left (Holtzman et al., 2020, arXiv:1904.09751); ties go to the lower id."""
-    ranked, order = chances.sort(-1, descending=True, stable=True)
+    ranked, order = chances.sort(stable=True, dim=-1, descending=True)
     for row, request in zip(ranked, requests, strict=True):
         if request.top_k:
             row[request.top_k :] = 0
     ranked /= ranked.sum(-1, keepdim=True)
     limits = torch.tensor([[request.top_p] for request in requests], dtype=ranked.dtype, device=ranked.device)
     ranked[(ranked.cumsum(-1) - ranked >= limits) & (limits < 1)] = 0  # the token that reaches top_p stays
-    return order.gather(1, _pick(ranked, numbers)[:, None])[:, 0]
+    found: torch.Tensor = order.gather(1, _pick(ranked, numbers)[:, None])[:, 0]
+    return found

@@ -34,10 +34,11 @@ def score(
         if slope is not None and gradient is not None:
             slopes = torch.from_numpy(slope(rows, logprobs[rows])).to(everywhere)
             pushed = everywhere.exp_().mul_(-slopes.sum(1, keepdim=True)).scatter_add_(1, targets[rows], slopes)
-            logits.backward(pushed.to(logits.dtype))
+            torch.autograd.backward(logits, pushed.to(logits.dtype))
+            assert piece.grad is not None
             gradient[rows] = piece.grad
     if gradient is not None and hidden.requires_grad:
-        hidden.backward(gradient)
+        torch.autograd.backward(hidden, gradient)
     return logprobs
 
 

@@ -36,7 +36,8 @@ class LoraLinear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight = self.weight[0]
         if weight is not None and self.dropout is None:
-            fused: torch.Tensor = _Fused.apply(x, weight, self.base.bias, self.a, self.b, self.scale)
+            apply: Any = _Fused.apply
+            fused: torch.Tensor = apply(x, weight, self.base.bias, self.a, self.b, self.scale)
             return fused
         dropped = x if self.dropout is None else self.dropout(x, self)
         low = nn.functional.linear(dropped, self.a.to(x.dtype))
@@ -171,7 +172,7 @@ def _matrix(module: nn.Module) -> tuple[torch.Tensor | None, tuple[int, int]]:
         return weight, (module.in_features, module.out_features)
     if type(module).__name__ == "Conv1D":  # GPT-2 keeps (in, out)
         return weight.t(), (weight.shape[0], weight.shape[1])
-    return None, (int(getattr(module, "in_features")), int(getattr(module, "out_features")))
+    return None, (int(module.in_features), int(module.out_features))
 
 
 def _scaled(b: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:

@@ -43,7 +43,7 @@ class Sampling:
             f"top_k is {self.top_k}, and must be at least 0": self.top_k >= 0,
             f"seed is {self.seed}, and must be at least 0": self.seed >= 0,
             f"stop is {self.stop!r}, and must be a list of strings or token ids": not isinstance(self.stop, str),
-            f"stop is {self.stop!r}, and an empty string stops nothing": isinstance(self.stop, str) or "" not in self.stop,
+            f"stop is {self.stop!r}, and an empty string stops nothing": "" not in list(self.stop),
         }
         broken = [text for text, kept in rules.items() if not kept]
         return ConfigError("; ".join(broken)) if broken else unreadable(self.prompt, vocabulary, context)

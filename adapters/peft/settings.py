@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kitchen.errors import ConfigError, did_you_mean
 
+DEVICES = ("auto", "cpu", "cuda", "cuda:0")
 DTYPES = ("auto", "float32", "bfloat16", "float64")
 QUANTIZATIONS = ("none", "4bit")
 
@@ -24,11 +25,12 @@ class Settings:
     sample_batch: int = 64  # completions written at the same time
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
-            raise ConfigError(f"device is {self.device!r}; {did_you_mean(self.device, ('auto', 'cpu', 'cuda', 'cuda:0'))}")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(self.device)):
+            raise ConfigError(f"device is {self.device!r}; {did_you_mean(str(self.device), DEVICES)}")
         for field, known in (("dtype", DTYPES), ("quantization", QUANTIZATIONS)):
-            if getattr(self, field) not in known:
-                raise ConfigError(f"{field} is {getattr(self, field)!r}; {did_you_mean(str(getattr(self, field)), known)}")
+            value = getattr(self, field)
+            if value not in known:
+                raise ConfigError(f"{field} is {value!r}; {did_you_mean(str(value), known)}")
         for field, least in (("threads", 0), ("micro_batch_tokens", 1), ("sample_batch", 1)):
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:

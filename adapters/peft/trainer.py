@@ -76,8 +76,8 @@ class Trainer:
         self.pending = True
         if isinstance(loss, str):
             answer = self._named(data, masks, loss, options)
-        elif getattr(loss, "group", 0):
-            answer = self._own_in_runs(data, masks, loss, int(getattr(loss, "group")))
+        elif group := int(getattr(loss, "group", 0) or 0):
+            answer = self._own_in_runs(data, masks, loss, group)
         else:
             answer = self._own_in_two_passes(data, masks, loss)
         self.calls += 1

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import queue
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from kitchen.errors import RunFailed
 
 T = TypeVar("T")
 Job = tuple["concurrent.futures.Future[Any]", Callable[[], Any]]
@@ -34,27 +35,23 @@ class Worker:
         return future
 
     def close(self) -> None:
-        """What is running comes to its end; what was waiting is cancelled."""
+        """What is running comes to its end; what was waiting fails."""
         self._closed.set()
         self._end()
 
 
 def _run(jobs: Jobs, alone: threading.Lock, closed: threading.Event) -> None:
     while (job := jobs.get()) is not None:
-        future, work = job
-        if closed.is_set():
-            future.cancel()
-        elif future.set_running_or_notify_cancel():
+        if job[0].set_running_or_notify_cancel():
             with alone:
-                _do(future, work)
-        del job, future, work  # else the last job, and all that it holds, would live until the next one comes
-    with contextlib.suppress(queue.Empty):
-        while job := jobs.get_nowait():
-            job[0].cancel()
+                _do(*job, closed)
+        job = None  # else the last job, and all that it holds, would live until the next one comes
 
 
-def _do(future: concurrent.futures.Future[Any], work: Callable[[], Any]) -> None:
+def _do(future: concurrent.futures.Future[Any], work: Callable[[], Any], closed: threading.Event) -> None:
     try:
+        if closed.is_set():
+            raise RunFailed("it was closed before this call had its turn")
         value = work()
     except BaseException as error:  # noqa: BLE001 it surfaces on the future
         future.set_exception(error)

@@ -179,7 +179,7 @@ class StopLaws(TrainingSubject):
         datum = Datum(ids[:-1], {"target_tokens": ids[1:], "weights": weights})
         for _ in range(30):
             session.forward_backward([datum])
-            session.optim_step(Adam(0.03))
+            session.optim_step(Adam(0.003))
         drawn = self.run(session, max_tokens=5, temperature=0.0)
         assert (drawn.tokens.tolist(), drawn.stop_reason) == ([end], "stop")
 

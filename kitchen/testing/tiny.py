@@ -58,7 +58,7 @@ def _llama(folder: Path, vocabulary: int, seed: int, context: int) -> None:
     config = LlamaConfig(
         vocab_size=vocabulary, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=context, initializer_range=0.1, tie_word_embeddings=True,
-        bos_token_id=1, eos_token_id=2, pad_token_id=2,
+        bos_token_id=1, eos_token_id=2,  # and no pad_token_id, for it would zero a row
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

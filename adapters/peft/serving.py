@@ -1,0 +1,83 @@
+"""Requests answered in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from adapters.peft.base import Network
+from adapters.peft.batches import micro_batch
+from adapters.peft.decoding import complete
+from adapters.peft.drawing import Row
+from adapters.peft.frozen import Frozen
+from adapters.peft.head import likeliest, score
+from adapters.peft.machine import Machine
+from adapters.peft.packing import pack
+from adapters.peft.requests import Request, Sampling, Scoring
+from kitchen.types import Array, Datum, Sampled
+
+
+def serve(model: Frozen, requests: Sequence[Request], machine: Machine) -> None:
+    """Every request gets its answer, or the error that names what is wrong with it."""
+    settings, high = machine.settings, machine.high
+    wanted = [request for request in requests if request.work.set_running_or_notify_cancel()]
+    fit = [request for request in wanted if not _refused(request, model.network)]
+    scorings, samplings = [r for r in fit if isinstance(r, Scoring)], [r for r in fit if isinstance(r, Sampling)]
+    _score(model.network, scorings, high, settings.micro_batch_tokens)
+    _sample(model, samplings, high, settings.micro_batch_tokens, settings.sample_batch)
+
+
+def _refused(request: Request, network: Network) -> bool:
+    room = 1 if isinstance(request, Sampling) else 0
+    problem = request.problem(network.vocabulary, network.context - room)
+    if problem is not None:
+        request.work.set_exception(problem)
+    return problem is not None
+
+
+def _score(network: Network, requests: Sequence[Scoring], high: torch.dtype, budget: int) -> None:
+    data = [Datum(r.tokens[:-1], {"target_tokens": r.tokens[1:]}) for r in requests]
+    masks = [np.ones(len(datum.tokens), bool) for datum in data]
+    for request in requests:
+        if len(request.tokens) == 1:
+            request.work.set_result(_first(request, np.empty((0,)), np.empty((0, 0))))
+    long = [place for place, datum in enumerate(data) if len(datum.tokens)]
+    for packed in pack([len(data[place].tokens) for place in long], budget):
+        batch = micro_batch(data, masks, tuple(long[place] for place in packed), network.device)
+        with torch.inference_mode():
+            states = network.hidden(batch.ids).flatten(0, 1).index_select(0, batch.where)
+            logprobs = score(network.head, states, batch.targets, high)[:, 0]
+            for row, index in enumerate(batch.indices):
+                request, mine = requests[index], batch.owner == row
+                places = torch.from_numpy(np.flatnonzero(mine)).to(states.device)
+                top = likeliest(network.head, states[places], request.k, high) if request.k else ()
+                request.work.set_result(_first(request, logprobs[mine], *top))
+
+
+def _first(request: Scoring, logprobs: Array, ids: Array | None = None, values: Array | None = None) -> Any:
+    """The first token has nothing before it."""
+    if not request.k:
+        return np.concatenate([[np.nan], logprobs]).astype(np.float32)
+    none = np.full((1, request.k), -1, np.int64)
+    if ids is None or values is None or not len(logprobs):
+        return none, np.full((1, request.k), np.nan, np.float32)
+    return np.vstack([none, ids]), np.vstack([np.full((1, request.k), np.nan), values]).astype(np.float32)
+
+
+def _sample(model: Frozen, requests: Sequence[Sampling], high: torch.dtype, budget: int, batch: int) -> None:
+    rows = [
+        Row(request, index, min(request.max_tokens, model.network.context - len(request.prompt)),
+            frozenset(model.tokenizer.stop_ids) | {int(one) for one in request.stop if not isinstance(one, str)})
+        for request in requests for index in range(request.count)
+    ]
+    by_length = sorted(rows, key=lambda row: -len(row.request.prompt))
+    for start in range(0, len(by_length), batch):
+        complete(model.network, by_length[start : start + batch], model.tokenizer.spell, high, budget)
+    written: dict[Sampling, list[Sampled]] = {request: [] for request in requests}
+    for row in rows:
+        written[row.request].append(row.sampled())
+    for request, sampled in written.items():
+        request.work.set_result(sampled)

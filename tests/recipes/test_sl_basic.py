@@ -1,0 +1,242 @@
+"""sl_basic on the fake: it learns, and its plan refuses what would make it wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.datasets import FakeDatasets
+from adapters.fake.training import FakeTraining
+from kitchen import Kitchen, Metrics, Observer, RunId, StageDone, Table, check
+from kitchen.errors import QualityError
+from kitchen.ports import DatasetStore
+from kitchen.workflow import ForEach, Sequence, Step, When
+from recipes.sl_basic import SlBasic
+
+ANSWER = "{}"  # a bigram model can say it
+CHATS = [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": ANSWER}]}] * 8
+DATA = FakeDatasets({"chats": {"train": CHATS, "held": CHATS[:2]}, "alone": {"train": CHATS * 5}})
+
+
+class Seen(Observer):
+    def __init__(self) -> None:
+        self.metrics: list[dict[str, float]] = []
+        self.tables: list[Table] = []
+
+    def done(self, event: StageDone) -> None:
+        self.metrics += [dict(value) for value in event.published if isinstance(value, Metrics)]
+        self.tables += [value for value in event.published if isinstance(value, Table)]
+
+    def series(self, key: str) -> list[float]:
+        return [each[key] for each in self.metrics if key in each]
+
+
+def cook(**settings: Any) -> tuple[Seen, FakeBlobs]:
+    seen, blobs = Seen(), FakeBlobs()
+    recipe = SlBasic(**{"dataset": "chats", "batch_size": 2, "epochs": 5, "learning_rate": 0.5, "eval_every": 5, **settings})
+    Kitchen(FakeTraining(blobs), DATA, None, blobs).cook(recipe, seen, name="run")
+    return seen, blobs
+
+
+def test_it_learns_its_data_and_shows_it_on_held_out_answers() -> None:
+    seen, _ = cook(warmup_steps=0)
+    losses = seen.series("loss")
+    assert len(losses) == 20
+    assert losses[-1] < 0.1 * losses[0]
+    assert (seen.series("held/exact_match_before"), seen.series("held/exact_match_after")) == ([0.0], [1.0])
+    table, answers = seen.tables
+    assert ("held", "2", "exact match") == table.rows[0][:3]
+    assert answers.rows[0][2:] == (ANSWER, ANSWER)
+
+
+def test_the_learning_rate_warms_up_and_falls_to_its_end() -> None:
+    rates = cook(warmup_steps=4, epochs=3)[0].series("learning_rate")
+    assert rates[:4] == [0.125, 0.25, 0.375, 0.5]
+    assert rates[4:] == pytest.approx([0.5 * (12 - step) / 8 for step in range(4, 12)])
+
+
+@pytest.mark.parametrize(("settings", "steps"), [
+    ({"epochs": 2}, 8), ({"epochs": 2, "max_steps": 5}, 5), ({"limit": 3, "epochs": 1}, 2), ({"batch_size": 3, "epochs": 1}, 3),
+])
+def test_steps_are_what_the_settings_say(settings: dict[str, Any], steps: int) -> None:
+    seen, _ = cook(**settings)
+    assert len(seen.series("loss")) == steps
+
+
+def test_the_last_exports_and_the_best_are_kept() -> None:
+    seen, blobs = cook(keep=2, warmup_steps=0)
+    losses = seen.series("held_out_loss")
+    best = 5 * (losses.index(min(losses)) + 1)
+    there = {name.split("/")[2] for name in blobs.list("run/weights/")}
+    assert len(losses) == 4
+    assert there == {"step-000015", "step-000020", f"step-{best:06d}", "final"}
+    assert seen.series("best_held_out_loss")[-1] == min(losses)
+
+
+def test_without_a_held_out_split_rows_are_kept_back() -> None:
+    seen, _ = cook(dataset="alone", epochs=1)
+    assert seen.series("data/rows") == [36.0]
+    assert len(seen.series("held_out/exact_match_after")) == 1
+
+
+def test_the_quality_gate() -> None:
+    with pytest.raises(QualityError, match=r"exact match on held is 0.000, below the target of 0.5"):
+        cook(learning_rate=1e-6, epochs=1, evaluation={"at_least": 0.5})
+
+
+def test_the_loss_is_the_mean_over_trained_tokens_of_the_batch() -> None:
+    seen, _ = cook(epochs=1, learning_rate=1e-6, evaluation={"metric": "loss"})
+    after, before = seen.series("held/loss_after")[0], seen.series("held/loss_before")[0]
+    assert seen.series("loss")[0] == pytest.approx(before, rel=1e-3)
+    assert after == pytest.approx(before, rel=1e-3)
+
+
+# --- what becomes of a recipe if one of its steps is deleted, doubled or swapped with the next one ----------------
+
+REFUSED = {
+    "delete LoadDataset": "nothing leaves TrainRows",
+    "delete OpenSession": "nothing leaves Tokenizer",
+    "delete RenderDataset": "nothing leaves TrainData",
+    "delete EvaluateBase": "Compare reads Before",
+    "delete StartKeeping": "KeepBest reads Kept",
+    "delete for_each Epochs": "TrainData is rendered and never trained on",
+    "delete for_each ShuffledBatches": "Epoch is read by nobody",
+    "delete ForwardBackward": "OptimStep reads LossOutput",
+    "delete OptimStep": "the gradient in LossOutput is never stepped along",
+    "delete every MeasureHeldOut ExportWeights": "KeepBest reads Exported and HeldOutLoss",
+    "delete MeasureHeldOut": "KeepBest reads HeldOutLoss",
+    "delete ExportWeights": "KeepBest reads Exported",
+    "delete every KeepBest": "Exported and HeldOutLoss are read by nobody",
+    "delete KeepBest": "the same",
+    "delete SaveFinal": "EvaluateWeights reads FinalWeights",
+    "delete EvaluateWeights": "Compare reads After",
+    "delete Compare": "Before is read by nobody",
+    "double LoadDataset": "TrainRows twice",
+    "double OpenSession": "TrainingSession twice: one of them would be trained and the other saved",
+    "double RenderDataset": "TrainData twice",
+    "double EvaluateBase": "Before twice",
+    "double StartKeeping": "Kept twice",
+    "double ForwardBackward": "LossOutput twice: the gradient would be summed twice and logged once",
+    "double OptimStep": "Stepped twice: the second step has no gradient",
+    "double every MeasureHeldOut ExportWeights": "HeldOutLoss twice",
+    "double MeasureHeldOut": "HeldOutLoss twice",
+    "double ExportWeights": "Exported twice",
+    "double SaveFinal": "FinalWeights twice",
+    "double EvaluateWeights": "After twice",
+    "swap OpenSession": "RenderDataset reads Tokenizer before it is there",
+    "swap StartKeeping": "KeepBest reads Kept before it is there",
+    "swap for_each Epochs": "saved before it is trained: the training would be lost",
+    "swap ForwardBackward": "a step before its gradient",
+    "swap every MeasureHeldOut ExportWeights": "the session moves on while ReportStep waits (look-ahead)",
+    "swap SaveFinal": "EvaluateWeights reads FinalWeights before it is there",
+    "swap EvaluateWeights": "Compare reads After before it is there",
+}
+HARMLESS = {
+    "delete ReportStep": "trains the same, logs less",
+    "delete QualityGate": "no target",
+    "double for_each Epochs": "trains on, with a schedule of its own",
+    "double for_each ShuffledBatches": "the same data twice an epoch",
+    "double ReportStep": "logs the same twice",
+    "double every KeepBest": "the same export is not counted twice",
+    "double KeepBest": "the same",
+    "double Compare": "the same table twice",
+    "double QualityGate": "the same question twice",
+    "swap LoadDataset": "neither reads what the other leaves",
+    "swap RenderDataset": "the same",
+    "swap EvaluateBase": "the same",
+    "swap OptimStep": "measured and exported one step earlier, and its checkpoint says so",
+    "swap MeasureHeldOut": "both only look",
+    "swap ReportStep": "both only wait",
+    "swap Compare": "the same",
+}
+
+
+def parts(step: Step, at: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    """The address of each step: an index into each sequence on the way."""
+    inner = step if isinstance(step, Sequence) else getattr(step, "body", None)
+    for index, each in enumerate(inner.steps if inner else ()):
+        yield (*at, index)
+        yield from parts(each, (*at, index))
+
+
+def edited(step: Any, at: tuple[int, ...], edit: Callable[[tuple[Step, ...], int], tuple[Step, ...]]) -> Any:
+    if not isinstance(step, Sequence):
+        return replace(step, body=edited(step.body, at, edit))
+    index, *rest = at
+    if not rest:
+        return replace(step, steps=edit(step.steps, index))
+    inner = edited(step.steps[index], tuple(rest), edit)
+    return replace(step, steps=(*step.steps[:index], inner, *step.steps[index + 1 :]))
+
+
+def label(step: Any) -> str:
+    match step:
+        case ForEach(source):
+            return f"for_each {source.title()}"
+        case When(_, body):
+            return " ".join(["every", *(label(each) for each in body.steps)])
+    return str(step.title())
+
+
+def siblings(step: Any, at: tuple[int, ...]) -> tuple[Step, ...]:
+    for index in at[:-1]:
+        step = (step if isinstance(step, Sequence) else step.body).steps[index]
+    return tuple((step if isinstance(step, Sequence) else step.body).steps)
+
+
+EDITS: dict[str, Callable[[tuple[Step, ...], int], tuple[Step, ...]]] = {
+    "delete": lambda steps, at: steps[:at] + steps[at + 1 :],
+    "double": lambda steps, at: steps[: at + 1] + steps[at:],
+    "swap": lambda steps, at: steps[:at] + (steps[at + 1], steps[at]) + steps[at + 2 :],
+}
+
+
+def cases() -> Iterator[Any]:
+    workflow = SlBasic().workflow()
+    for verb, edit in EDITS.items():
+        for at in parts(workflow):
+            around = siblings(workflow, at)
+            if verb != "swap" or at[-1] + 1 < len(around):
+                yield pytest.param(at, edit, f"{verb} {label(around[at[-1]])}", id=f"{verb} {label(around[at[-1]])}")
+
+
+@pytest.mark.parametrize(("at", "edit", "case"), list(cases()))
+def test_a_recipe_with_a_step_deleted_doubled_or_swapped(at: tuple[int, ...], edit: Any, case: str) -> None:
+    given = {**Kitchen(FakeTraining(), DATA, None, FakeBlobs()).ports(), DatasetStore: DATA, RunId: RunId("x")}
+    plan = check(edited(SlBasic().workflow(), at, edit), given, SlBasic.leaves)
+    assert bool(plan.problems) == (case in REFUSED), plan.problems
+    assert case in REFUSED or case in HARMLESS, f"{case}: say why in the table"
+
+
+def test_the_table_has_no_case_that_does_not_exist() -> None:
+    there = {case.id for case in cases()}
+    assert there == REFUSED.keys() | HARMLESS.keys()
+
+
+@pytest.mark.parametrize(("case", "stage", "kind"), [
+    ("delete OptimStep", "ForwardBackward", "LossOutput"),
+    ("delete for_each Epochs", "RenderDataset", "TrainData"),
+    ("delete for_each ShuffledBatches", "Epochs", "Epoch"),
+    ("delete SaveFinal", "EvaluateWeights", "FinalWeights"),
+])
+def test_what_matters_most_is_refused_with_stage_and_type(case: str, stage: str, kind: str) -> None:
+    [(at, edit, _)] = [each.values for each in cases() if each.id == case]
+    plan = check(edited(SlBasic().workflow(), at, edit), Kitchen(FakeTraining(), DATA, None, FakeBlobs()).ports(), SlBasic.leaves)
+    assert any(stage in problem and kind in problem for problem in plan.problems), plan.problems
+
+
+def test_the_record_of_answers_is_json_lines() -> None:
+    from kitchen.cooking import cook as cook_order
+    from kitchen.runs import Order
+
+    blobs = FakeBlobs()
+    recipe = SlBasic(dataset="chats", batch_size=2, warmup_steps=0, learning_rate=0.5)
+    cook_order(Order("recipes.sl_basic:SlBasic", {}), recipe, Kitchen(FakeTraining(blobs), DATA, None, blobs), "run")
+    rows = [json.loads(line) for line in (blobs.read("run/samples.jsonl") or b"").splitlines()]
+    assert [(row["when"], row["set"]) for row in rows] == [("before", "held")] * 2 + [("after", "held")] * 2
+    assert {"prompt", "wanted", "text", "exact", "truncated"} <= rows[0].keys()
