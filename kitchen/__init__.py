@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kitchen.observers import Observer, StageDone
     from kitchen.plan import Plan, PlanError, check
+    from kitchen.progress import Progress
     from kitchen.recipe import Recipe
     from kitchen.registry import Kitchen
     from kitchen.resume import ResumeError
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
         Stepped,
         Table,
     )
-    from kitchen.progress import Progress
 from kitchen.workflow import Step, every, for_each, parallel, sequence, when
 
 _HOME = {

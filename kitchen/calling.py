@@ -10,11 +10,11 @@ from kitchen.context import Context
 from kitchen.hints import name
 from kitchen.observers import Audience, StageDone
 from kitchen.ports.future import Future
+from kitchen.progress import Progress
 from kitchen.resume import Keeper
 from kitchen.stage import Contract, Read, Stage, published
 from kitchen.tracing import span, traced, untraced
 from kitchen.types import Published
-from kitchen.progress import Progress
 
 
 class Caller:
@@ -66,7 +66,9 @@ class Caller:
                 context.put(kind, untraced(value))
         return tuple(told)
 
-    def _tell(self, stage: Stage, progress: Progress, seconds: float, told: tuple[Published, ...], context: Context) -> None:
+    def _tell(
+        self, stage: Stage, progress: Progress, seconds: float, told: tuple[Published, ...], context: Context
+    ) -> None:
         replayed = bool(self._keeper and self._keeper.target)
         where = " > ".join([*context.where(), stage.title()])
         event = StageDone(stage, progress, seconds, told, self.published, replayed, where)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kitchen.ports.live import is_live
-from kitchen.stage import Stage
 from kitchen.progress import Progress
+from kitchen.stage import Stage
 from kitchen.workflow import ForEach, Parallel, Sequence, Step, When, walk
 
 Kinds = frozenset[Any]

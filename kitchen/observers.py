@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kitchen.progress import Progress
 from kitchen.stage import Stage
 from kitchen.types import Checkpoint, Published
-from kitchen.progress import Progress
 from kitchen.workflow import Step
 
 

@@ -13,9 +13,9 @@ from kitchen.hints import name, unkeepable, who_leaves
 from kitchen.ledger import Ledger
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.live import hides_live
+from kitchen.progress import Progress
 from kitchen.saves import save_problems
 from kitchen.stage import Stage
-from kitchen.progress import Progress
 from kitchen.workflow import Every, ForEach, Parallel, Sequence, Step, When, saves
 
 Scope = Mapping[Any, bool | Stage]  # type -> whether it is there for sure, or the condition under which it is
@@ -122,7 +122,7 @@ class _Checker:
             self.visit(step.condition, scope, depth + 1)
         if not step.condition.contract().decides:
             self.problem(f"{step.condition} is a condition but does not return bool")
-        condition = step.condition if _steady(step.condition) else False
+        condition = step.condition if step.steady else False
         inside = {k: sure if sure != condition else True for k, sure in scope.items()}
         with self.ledger.maybe():
             added = self.visit(step.body, inside, depth + 1)
@@ -135,7 +135,7 @@ class _Checker:
             if kind in scope and not contract.rewrites(kind):
                 self.problem(f"{stage} overwrites {name(kind)} without reading it")
             if hides_live(kind):
-                self.problem(f"{name(kind)} hides a live value from the save points: make it a role, a Protocol subclass")
+                self.problem(f"{name(kind)} hides a live value from the save points: make it a Protocol subclass")
             if stage.kept and (why := unkeepable(kind)):
                 self.problem(f"{stage} is kept, but {why}")
         for need in stage.needs():
@@ -195,8 +195,3 @@ class _Checker:
                 self.problem(f"parallel branches both leave {name(kind)}, or one changes what another reads")
             left = {**left, **added}
         return left
-
-
-def _steady(condition: Stage) -> bool:
-    """Whether it gives the same answer throughout an iteration: what it left under it is there under it again."""
-    return all(read.kind is Progress for read in condition.contract().reads)

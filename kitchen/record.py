@@ -18,16 +18,17 @@ import structlog
 from kitchen.journal import Journal
 from kitchen.observers import Observer, StageDone
 from kitchen.ports.blobs import BlobStore
+from kitchen.progress import Progress
 from kitchen.resume import ResumeError
 from kitchen.runs import Order, order_json, read_run
 from kitchen.secrets import mask
 from kitchen.stage import Stage
 from kitchen.types import Checkpoint, Facts, Metrics, Samples
-from kitchen.progress import Progress
 from kitchen.workflow import Step
 
 log = structlog.get_logger("kitchen.record")
 _PACKAGES = ("crucible-kitchen", "numpy", "torch", "transformers", "peft", "safetensors", "tinker")
+_JOURNALS = ("metrics", "samples", "checkpoints", "log")
 _FREE = "machine."  # facts that may differ if the user says so
 
 
@@ -37,11 +38,13 @@ class RunRecord(Observer):
     def __init__(self, blobs: BlobStore, run: str, order: Order, *, other_machine: bool = False) -> None:
         self._blobs, self._run, self._other_machine = blobs, run, other_machine
         self._clock = time.perf_counter()
-        self._journals = {name: Journal(blobs, f"{run}/{name}.jsonl") for name in ("metrics", "samples", "checkpoints", "log")}
-        fresh: dict[str, Any] = {"run": run, "recipe": order.recipe, "order": order_json(order), "attempts": [], "facts": {}}
+        self._journals = {name: Journal(blobs, f"{run}/{name}.jsonl") for name in _JOURNALS}
+        ordered = order_json(order)
+        fresh: dict[str, Any] = {"run": run, "recipe": order.recipe, "order": ordered, "attempts": [], "facts": {}}
         self._json: dict[str, Any] = read_run(blobs, run) if blobs.read(f"{run}/run.json") else fresh
         self._known = dict(self._json["facts"])  # what earlier attempts found
-        self._json["configuration_sha256"] = _digest({k: self._json["order"][k] for k in ("recipe", "settings", "adapters")})
+        ordered = self._json["order"]
+        self._json["configuration_sha256"] = _digest([ordered[key] for key in ("recipe", "settings", "adapters")])
         self._json["attempts"].append({"started": _now(), "seconds": 0.0, **_surroundings()})
         self._set("running")
 
@@ -87,7 +90,8 @@ class RunRecord(Observer):
         if error is not None:
             log.debug("ended", status=status, reason=reason, where=getattr(error, "__notes__", []))
             self._json["where"] = [mask(note) for note in getattr(error, "__notes__", [])]
-        self._json["exit_code"] = 0 if error is None else getattr(error, "exit_code", 130 if status == "interrupted" else 1)
+        code = {"completed": 0, "interrupted": 130}.get(status, 1)
+        self._json["exit_code"] = getattr(error, "exit_code", code)
         self._json["reason"] = mask(reason)
         self._flush()
         self._set(status)

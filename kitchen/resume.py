@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kitchen.context import Context
 from kitchen.effects import carried
-from kitchen.errors import ConfigError, CorruptCheckpoint, RunFailed
+from kitchen.errors import ConfigError, CorruptCheckpoint
 from kitchen.hints import key
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.live import is_live
@@ -82,7 +82,7 @@ class Keeper:
         if found:
             self._number, record = found[-1]
             if record.fingerprint != self._record.fingerprint:
-                raise ResumeError(f"run {self._run!r} was started with another recipe or other settings; start a new run")
+                raise ResumeError(f"run {self._run!r} began with another recipe or other settings; start a new run")
             self._record = record
         if len(found) > 1:
             self._before_number, self._before = found[-2]
@@ -133,7 +133,7 @@ class Keeper:
             return None
         answer, kinds = json.loads(written), stage.contract().returns
         if answer["stage"] != repr(stage):
-            raise ResumeError(f"run {self._run!r} was started with {answer['stage']} where now stands {stage!r}")
+            raise ResumeError(f"run {self._run!r} began with {answer['stage']} where now stands {stage!r}")
         values = tuple(read_back(kind, text) for kind, text in zip(kinds, answer["values"], strict=True))
         return values if len(kinds) > 1 else values[0]
 
@@ -166,7 +166,8 @@ class Keeper:
                 raise ValueError("its digest is another")
             return RECORD.validate_json(whole["record"])
         except (ValueError, KeyError, TypeError, ValidationError) as error:
-            log.warning("a save point is damaged; the one before is used", file=self._blobs.locate(name), why=str(error))
+            where = self._blobs.locate(name)
+            log.warning("a save point is damaged; the one before is used", file=where, why=str(error))
             return None
 
     def _numbers(self) -> list[int]:
@@ -194,7 +195,3 @@ class Keeper:
 
 def _under(name: str, paths: Iterable[str]) -> bool:
     return any(name == path or name.startswith(f"{path}/") for path in paths)
-
-
-def no_way_back(why: CorruptCheckpoint) -> RunFailed:
-    return RunFailed(f"{why}; there is no save point before it: start a new run")

@@ -12,16 +12,16 @@ from typing import Any
 from kitchen.calling import Caller, note
 from kitchen.context import Context
 from kitchen.effects import cut
-from kitchen.errors import CorruptCheckpoint, Interrupted
+from kitchen.errors import CorruptCheckpoint, Interrupted, RunFailed
 from kitchen.interrupt import Brake
 from kitchen.observers import Audience, Observer
 from kitchen.plan import PlanError, check
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Future
-from kitchen.resume import Keeper, ResumeError, SavePoint, no_way_back
+from kitchen.progress import Progress, shares_of
+from kitchen.resume import Keeper, ResumeError, SavePoint
 from kitchen.tracing import span
 from kitchen.types import Checkpoint, RunId
-from kitchen.progress import Progress, shares_of
 from kitchen.workflow import ForEach, Parallel, Sequence, Step, When, saves, walk
 
 
@@ -48,7 +48,7 @@ def run(
                 return context
             except _Damaged as damage:
                 if keeper is None or not keeper.fall_back(damage.error):
-                    raise no_way_back(damage.error) from damage.error
+                    raise RunFailed(f"{damage}; there is no save point before it: start a new run") from damage.error
 
 
 def _keeps(step: Step, given: Mapping[Any, Any]) -> bool:

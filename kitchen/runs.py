@@ -77,7 +77,8 @@ def run_summary(blobs: BlobStore, run: str) -> RunSummary:
     last: dict[str, float] = {}
     for line in lines:
         last |= {key: value for key, value in json.loads(line).items() if key not in ("n", "stage", "step", "seconds")}
-    return RunSummary(run, found["recipe"], status, found["attempts"][0]["started"], seconds, last, found.get("reason", ""))
+    started, reason = found["attempts"][0]["started"], found.get("reason", "")
+    return RunSummary(run, found["recipe"], status, started, seconds, last, reason)
 
 
 def list_runs(blobs: BlobStore) -> Sequence[RunSummary]:

@@ -62,6 +62,9 @@ class Stage:
     A run that is resumed may call it again: the same inputs must give the same answer (draw random numbers from a
     seed and the step), and what it does to the world must be the same done twice. With `kept`, its answer is written
     into the record instead (outside loops), and a resumed run takes it from there.
+
+    Two methods are asked for before a run, with signatures that are read as that of `run`: `verify` takes ports alone
+    and raises cheaply what `run` would raise, and `preview` does what can be done without weights.
     """
 
     kept: ClassVar[bool] = False
@@ -71,7 +74,11 @@ class Stage:
         dataclass(frozen=True)(cls)
 
     def contract(self) -> Contract:
-        return _signature(cast(Any, type(self)))
+        return signature(type(self))
+
+    def plain(self) -> Stage:
+        """Without the roles that it was given."""
+        return self
 
     def title(self) -> str:
         """Its name, without its options."""
@@ -108,6 +115,9 @@ class _Using(Stage):
             yields=roles.get(was.yields, was.yields),
         )
 
+    def plain(self) -> Stage:
+        return self.stage.plain()
+
     def title(self) -> str:
         return self.stage.title()
 
@@ -124,11 +134,13 @@ def _short(value: Any) -> str:
 
 
 @cache
-def _signature(cls: Any) -> Contract:
-    hints = get_type_hints(cls.run)
-    parameters = list(inspect.signature(cls.run).parameters.values())[1:]
+def signature(cls: Any, verb: str = "run") -> Contract:
+    """What a method of a stage reads and writes."""
+    method = getattr(cls, verb)
+    hints = get_type_hints(method)
+    parameters = list(inspect.signature(method).parameters.values())[1:]
     for name in [p.name for p in parameters if p.name not in hints] + ["return"] * ("return" not in hints):
-        raise TypeError(f"{cls.__name__}.run: {name!r} has no type; a stage says in its signature what it takes and leaves")
+        raise TypeError(f"{cls.__name__}.{verb}: {name!r} has no type; the signature says what a stage takes and leaves")
     reads = tuple(Read(p.name, *_unwrap(hints[p.name]), optional=p.default is not p.empty) for p in parameters)
     result = hints["return"]
     if get_origin(result) not in (None, tuple, Union, UnionType) and issubclass(get_origin(result), Iterable):

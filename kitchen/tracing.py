@@ -76,17 +76,21 @@ class _Ending:
     opened: trace.Span
 
     def result(self, timeout: float | None = None) -> Any:
-        try:
+        with self._ending():
             return self.future.result(timeout)
-        finally:
-            self._end()
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        try:
+        with self._ending():
             return (yield from self.future.__await__())
-        finally:
-            self._end()
 
-    def _end(self) -> None:
-        if self.opened.is_recording():
-            self.opened.end()
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.opened.record_exception(error)
+            self.opened.set_status(trace.StatusCode.ERROR, str(error))
+            raise
+        finally:
+            if self.opened.is_recording():
+                self.opened.end()

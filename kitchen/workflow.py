@@ -49,6 +49,11 @@ class When:
     condition: Stage  # returns bool
     body: Sequence
 
+    @property
+    def steady(self) -> bool:
+        """Whether it decides the same throughout an iteration: what it left under it is there under it again."""
+        return all(read.kind is Progress for read in self.condition.contract().reads)
+
 
 @dataclass(frozen=True)
 class Parallel:

@@ -31,7 +31,7 @@ class SlBasic(Recipe):
     max_steps: PositiveInt | None = None  # optimiser steps in all; null for whole epochs
     seed: NonNegativeInt = 0
     save_every: NonNegativeInt = 25  # optimiser steps from one point to resume from to the next; 0 for none
-    eval_every: NonNegativeInt = 50  # optimiser steps between held-out losses, with an export of the weights; 0 for none
+    eval_every: NonNegativeInt = 50  # optimiser steps between held-out losses and exports of the weights; 0 for none
     keep: PositiveInt = 2  # exports: the last so many, and the best
     ahead: NonNegativeInt = 1  # optimiser steps submitted beyond the one waited for
 

@@ -35,7 +35,8 @@ class Compare(Stage):
             rows.append((name, "", "loss, nats per token", f"{before.nats[name]:.4f}", f"{nats:.4f}",
                          f"{nats - before.nats[name]:+.4f}"))
         columns = ("held-out set", "n", "measure", "before", "after", "difference")
-        return metrics, Table("Held-out evaluation, 95 % intervals", columns, tuple(rows)), self._side_by_side(before, after)
+        scores = Table("Held-out evaluation, 95 % intervals", columns, tuple(rows))
+        return metrics, scores, self._side_by_side(before, after)
 
     def _side_by_side(self, before: Before, after: After) -> Table:
         rows = [(new.prompt, old.text, new.text, new.wanted) for name, answers in after.answers.items()

@@ -10,7 +10,7 @@ import numpy as np
 from kitchen.errors import DataError
 from kitchen.ports import Dataset, DatasetStore
 from kitchen.stage import Stage
-from kitchen.types import Batch, Datum, Facts
+from kitchen.types import Batch, Datum, Facts, Table
 from stages.conversations import Conversation, TrainRows, conversation
 from stages.render import TrainData
 
@@ -53,6 +53,11 @@ class LoadDataset(Stage):
         facts = Facts({f"data.{split}.sha256": data.fingerprint for split, data in loaded.items()})
         return TrainRows(rows), HeldOut(held), facts
 
+    preview = run
+
+    def verify(self, store: DatasetStore) -> None:
+        store.splits(self.dataset)
+
     def _kept_back(self, rows: int) -> list[int]:
         count = round(rows * self.held_out)
         if not 0 < count < rows:
@@ -78,6 +83,12 @@ class Epochs(Stage):
         steps = [min(each, total - done) for done in range(0, total, each)]
         return [Epoch(number, some, some / total) for number, some in enumerate(steps)]
 
+    def preview(self, data: TrainData) -> Table:
+        steps = sum(epoch.steps for epoch in self.run(data))
+        return Table("Steps", ("what", "count"), (
+            ("datums in an epoch", f"{len(data.data):,}"), ("datums in a batch", f"{self.batch_size:,}"),
+            ("optimiser steps in all", f"{steps:,}")))
+
 
 class ShuffledBatches(Stage):
     """Batches of `size` datums in an order of this epoch's own; the last may be smaller.
@@ -89,8 +100,9 @@ class ShuffledBatches(Stage):
     seed: int = 0
 
     def run(self, data: TrainData, epoch: Epoch) -> Iterable[Batch]:
-        order = np.random.default_rng([self.seed, epoch.number]).permutation(len(data.data))
-        return _Batches([order.tolist()[at : at + self.size] for at in range(0, epoch.steps * self.size, self.size)], data.data)
+        order = np.random.default_rng([self.seed, epoch.number]).permutation(len(data.data)).tolist()
+        starts = range(0, epoch.steps * self.size, self.size)
+        return _Batches([order[at : at + self.size] for at in starts], data.data)
 
 
 @dataclass(frozen=True)
@@ -111,5 +123,5 @@ class _Batches:
 def averaged(data: Sequence[Datum]) -> tuple[Datum, ...]:
     """The same datums with weights that sum to 1 over all of them."""
     total = sum(float(np.sum(datum.loss_inputs["weights"])) for datum in data)
-    return tuple(
-        Datum(d.tokens, {**d.loss_inputs, "weights": (d.loss_inputs["weights"] / total).astype(np.float32)}) for d in data)
+    shares = [(datum.loss_inputs["weights"] / total).astype(np.float32) for datum in data]
+    return tuple(Datum(d.tokens, {**d.loss_inputs, "weights": w}) for d, w in zip(data, shares, strict=True))

@@ -62,7 +62,7 @@ class HeldOutLoss:
 class Examination:
     """How to evaluate, greedily."""
 
-    metric: Literal["auto", "json", "text", "loss"] = "auto"  # auto: json where every wanted answer is a JSON object, else loss
+    metric: Literal["auto", "json", "text", "loss"] = "auto"  # auto: json if all answers are JSON objects, else loss
     max_tokens: PositiveInt = 64  # per answer; one that is cut there counts as wrong
     held_out: PositiveFloat = 0.1  # share of the rows kept back where the data set has no held-out split
     at_least: NonNegativeFloat = 0.0  # exact match on the first held-out set, below which the run ends with exit code 5

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kitchen.ports import Future, TrainingClient, TrainingSession, start
+from kitchen.progress import Progress
 from kitchen.stage import Stage
 from kitchen.types import Checkpoint, Metrics, RunId
-from kitchen.progress import Progress
 from stages.evaluation import HeldOutLoss
 from stages.sessions import saved_as
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kitchen.ports import Future, TrainingClient, TrainingSession
+from kitchen.progress import Progress
 from kitchen.stage import Need, Stage
 from kitchen.types import Adam, Batch, LossOutput, Metrics, Result, Stepped
-from kitchen.progress import Progress
 from stages.schedules import Schedule
 
 
@@ -35,7 +35,7 @@ class OptimStep(Stage):
     """Step AdamW along the gradient just asked for, without waiting for it."""
 
     schedule: Schedule
-    adam: Adam = Adam()  # noqa: RUF009 a frozen value; its learning rate comes from the schedule
+    adam: Adam = Adam()
 
     def run(
         self, session: TrainingSession, gradient: Future[LossOutput], progress: Progress

@@ -11,7 +11,7 @@ import numpy as np
 from kitchen.errors import ConfigError, DataError, did_you_mean
 from kitchen.ports.training import Tokenizer
 from kitchen.stage import Stage
-from kitchen.types import Datum, Metrics
+from kitchen.types import Datum, Metrics, Table
 from stages.conversations import Conversation, TrainRows
 from stages.masks import TRAIN_ON, Masked, TrainOn, chosen, masks, rendering
 
@@ -37,6 +37,11 @@ class Counts:
 
     def metrics(self) -> Metrics:
         return Metrics({f"data/{field.name}": float(getattr(self, field.name)) for field in fields(self)})
+
+    def table(self) -> Table:
+        rows = [(field.name.replace("_", " "), f"{getattr(self, field.name):,}") for field in fields(self)]
+        share = f"{self.trained_tokens / self.tokens:.1%}" if self.tokens else "-"
+        return Table("Training data", ("what", "count"), (*rows, ("share of tokens trained on", share)))
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,11 @@ class RenderDataset(Stage):
             raise DataError(f"nothing to train on: of {counts.rows} rows, {counts.dropped} sequences were dropped for "
                             f"max_tokens={self.max_tokens}")
         return TrainData(data, counts), counts.metrics()
+
+    def preview(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[TrainData, Table, Table]:
+        rendered, _ = self.run(rows, tokenizer)
+        pieces = tuple(("yes" if on else "", text) for text, on in marked(rendered.data[0], tokenizer))
+        return rendered, Table("The first datum", ("trained on", "text"), pieces), rendered.counts.table()
 
 
 def render(

@@ -10,7 +10,6 @@ from kitchen.ports import Future, Tokenizer, TrainingClient, TrainingSession, st
 from kitchen.stage import Need, Stage
 from kitchen.types import Checkpoint, Facts, Lora, RunId
 
-
 C = TypeVar("C", bound=Checkpoint)
 
 
@@ -23,11 +22,17 @@ class OpenSession(Stage):
     """Start training fresh LoRA weights on `model`."""
 
     model: str
-    lora: Lora = Lora()  # noqa: RUF009 a frozen value
+    lora: Lora = Lora()
 
     def run(self, client: TrainingClient) -> tuple[TrainingSession, Tokenizer, Facts]:
         session = client.open(self.model, self.lora)
         return session, session.tokenizer(), session.facts()
+
+    def verify(self, client: TrainingClient) -> None:
+        client.find(self.model)
+
+    def preview(self, client: TrainingClient) -> Tokenizer:
+        return client.tokenizer(self.model)
 
     def needs(self) -> Iterable[Need]:
         if self.lora.alpha is not None:

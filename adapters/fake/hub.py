@@ -29,6 +29,10 @@ class FakeHub:
             (folder / path).write_bytes(content)
         return folder
 
+    def find(self, model: str) -> None:
+        """Raises BackendError for an unknown name."""
+        self._files(model)
+
     def sha256(self, model: str) -> str:
         """Of the safetensors files in order of their names; raises BackendError for an unknown name."""
         digest = hashlib.sha256()

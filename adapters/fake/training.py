@@ -35,6 +35,14 @@ class FakeTraining:
     def __init__(self, blobs: BlobStore | None = None) -> None:
         self._blobs = blobs if blobs is not None else FakeBlobs()
 
+    def find(self, model: str) -> None:
+        """Raises BackendError for what cannot be a model's name."""
+        _model(model)
+
+    def tokenizer(self, model: str) -> Tokenizer:
+        _model(model)
+        return Bytes()
+
     def open(self, model: str, lora: Lora) -> TrainingSession:
         """Raises BackendError for what cannot be a model's name."""
         return FakeSession(_model(model), lora, self._blobs)

@@ -23,6 +23,8 @@ class FsspecBlobs:
     User names, passwords and queries of the URL never show.
     """
 
+    packages = ("fsspec",)
+
     def __init__(self, root: str) -> None:
         self._shown, self._secrets = _without_secrets(root)
         self._files, base, self._protocol = self._open(root)

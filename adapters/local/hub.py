@@ -49,6 +49,15 @@ class LocalHub:
             return self._packaged(name)
         raise _elsewhere(model)
 
+    def find(self, model: str) -> None:
+        kind, _, name = model.partition(":")
+        if kind == "path":
+            _folder(name)
+        elif kind == "packaged":
+            _check_packaged(name)
+        else:
+            raise _elsewhere(model)
+
     def sha256(self, model: str) -> str:
         folder = self.fetch(model)
         note = _note(folder)
@@ -64,9 +73,7 @@ class LocalHub:
         raise BackendError(f"the local hub cannot publish {model!r}; the folder itself can be used as path:{folder}")
 
     def _packaged(self, name: str) -> Path:
-        if name not in WHEELS:
-            raise BackendError(f"no packaged model is called {name!r}; {did_you_mean(name, WHEELS)}")
-        source = _gguf(name)
+        source = _check_packaged(name)
         with source.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         entry = self._cache / "models" / f"{name}-{digest[:16]}"
@@ -101,6 +108,12 @@ class LocalHub:
             os.replace(part, entry)
         finally:
             shutil.rmtree(part, ignore_errors=True)
+
+
+def _check_packaged(name: str) -> Path:
+    if name not in WHEELS:
+        raise BackendError(f"no packaged model is called {name!r}; {did_you_mean(name, WHEELS)}")
+    return _gguf(name)
 
 
 def _gguf(name: str) -> Path:

@@ -11,7 +11,7 @@ from kitchen.errors import BackendError, ConfigError
 from kitchen.losses import LOSSES
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
-from kitchen.ports.training import Sampler, TrainingSession
+from kitchen.ports.training import Sampler, Tokenizer, TrainingSession
 from kitchen.types import Checkpoint, Lora
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class PeftTraining:
     Raises ConfigError for settings that cannot be; once a model is asked for, BackendError for what is missing.
     """
 
+    packages = ("torch", "transformers", "peft", "safetensors")
     capabilities = frozenset({
         *(f"loss {name}" for name in LOSSES),
         "loss of one's own", "lora_alpha", "lora_dropout", "lora_targets", "top_logprobs",
@@ -37,6 +38,15 @@ class PeftTraining:
         self._settings = Settings(device, dtype, threads, micro_batch_tokens, checkpointing, quantization, sample_batch)
         self._lock = threading.Lock()
         self._made: Machine | None = None
+
+    def find(self, model: str) -> None:
+        self._hub.find(model)
+
+    def tokenizer(self, model: str) -> Tokenizer:
+        """Of the model's folder, which is fetched for it."""
+        from adapters.peft.tokenizer import load_tokenizer
+
+        return load_tokenizer(self._hub.fetch(model))
 
     def open(self, model: str, lora: Lora) -> TrainingSession:
         """Comes back at once; what is wrong with the model surfaces on the session's futures and tokenizer."""

@@ -46,7 +46,7 @@ def _write(live: Sequence[Row], logits: torch.Tensor, spell: Spell, high: torch.
 
 
 def _read(network: Network, rows: Sequence[Row], budget: int) -> tuple[torch.Tensor, Slots, torch.Tensor]:
-    """(R, H) states after the prompts; keys and values, flush right; (R, T + room) bool, which columns are a row's own."""
+    """(R, H) states after the prompts; keys and values, flush right; (R, T + room) bool, a row's own columns."""
     keys = [row.request.prompt.tobytes() for row in rows]
     distinct = {key: row.request.prompt for key, row in zip(keys, rows, strict=True)}
     places = {key: place for place, key in enumerate(distinct)}

@@ -172,7 +172,8 @@ def _matrix(module: nn.Module) -> tuple[torch.Tensor | None, tuple[int, int]]:
         return weight, (module.in_features, module.out_features)
     if type(module).__name__ == "Conv1D":  # GPT-2 keeps (in, out)
         return weight.t(), (weight.shape[0], weight.shape[1])
-    return None, (int(module.in_features), int(module.out_features))
+    packed: Any = module  # quantised: its weight is no matrix
+    return None, (packed.in_features, packed.out_features)
 
 
 def _scaled(b: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:

@@ -30,7 +30,7 @@ class DatasetStore(Protocol):
     """Names to data sets."""
 
     def splits(self, name: str) -> Sequence[str]:
-        """The splits of a data set, "train" first; raises DataError with a did-you-mean if there is none of the name."""
+        """The splits of a data set, "train" first; raises DataError with a did-you-mean for an unknown name."""
         ...
 
     def load(self, name: str, *, split: str = "train", revision: str | None = None) -> Dataset: ...

@@ -14,6 +14,10 @@ class HubClient(Protocol):
         """A folder with configuration, weights as safetensors, and tokenizer; raises BackendError for unknown names."""
         ...
 
+    def find(self, model: str) -> None:
+        """Raise what `fetch` would raise for a name that is unknown or not installed; cheap, and without a network."""
+        ...
+
     def sha256(self, model: str) -> str:
         """Digest of the weights of a model, in hex."""
         ...

@@ -127,6 +127,14 @@ class TrainingClient(Protocol):
         """What it can do beyond the laws: "loss ppo", "loss of one's own", "lora_alpha", "top_logprobs", ..."""
         ...
 
+    def find(self, model: str) -> None:
+        """Raise BackendError if no session can be opened on `model`; cheap, loads nothing and needs no network."""
+        ...
+
+    def tokenizer(self, model: str) -> Tokenizer:
+        """Of a model, without loading its weights; raises BackendError."""
+        ...
+
     def open(self, model: str, lora: Lora) -> TrainingSession: ...
     def sampler(self, weights: str | Checkpoint) -> Sampler:
         """Of a base model by name, or of a checkpoint of either kind."""

@@ -68,14 +68,15 @@ class OptimiserLaws(TrainingSubject):
         move = self.moved(session, self.small_step(opened), self.data(session))
         session.forward_backward(self.data(session))
         session.optim_step(Adam(learning_rate=0.5, weight_decay=2.0, eps=1e30)).result()
-        assert np.abs(self.score(session) - untrained).max() < 0.01 * np.abs(move).max()
+        assert np.abs(self.score(session) - untrained).max() <= 0.01 * np.abs(move).max() + self.grain
 
     def sign_step(self, opened: Open) -> Adam:
         """A first step of AdamW proper (eps 1e-12) that moves log-probabilities about as far as `small_step` does."""
-        adam, trial = self.small_step(opened), Adam(learning_rate=1e-5)
-        plain, proper = opened(), opened()
-        wanted = np.abs(self.moved(plain, adam, self.data(plain))).max()
-        got = np.abs(self.moved(proper, trial, self.data(proper))).max()
-        return Adam(learning_rate=float(trial.learning_rate * wanted / got))
+        adam, plain = self.small_step(opened), opened()
+        wanted, got, rate = np.abs(self.moved(plain, adam, self.data(plain))).max(), 0.0, 1e-6
+        while got <= 1e-3 * wanted + 3 * self.grain:  # a trial that shows above the grain
+            rate, trial = 8 * rate, opened()
+            got = np.abs(self.moved(trial, Adam(rate), self.data(trial))).max()
+        return Adam(learning_rate=float(rate * wanted / got))
 
 

@@ -7,8 +7,9 @@ from kitchen.testing.optimiser import OptimiserLaws
 from kitchen.testing.order import OrderLaws
 from kitchen.testing.own_loss import OwnLossLaws
 from kitchen.testing.refusals import RefusalLaws
-from kitchen.testing.sampling import SamplingLaws, StopLaws
+from kitchen.testing.sampling import SamplingLaws
 from kitchen.testing.state import StateLaws
+from kitchen.testing.stopping import StopLaws
 from kitchen.testing.tokenizer import TokenizerLaws
 
 

@@ -17,9 +17,10 @@ pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 
-class TestPeftTraining(TrainingLaws):
+class TestFloat32(TrainingLaws):
     unknown_model = "path:no-such-folder"
     context = 256
+    dtype = "float32"
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
@@ -30,10 +31,18 @@ class TestPeftTraining(TrainingLaws):
         from adapters.peft.client import PeftTraining
 
         self.blobs = FakeBlobs()
-        return PeftTraining(LocalHub(cache=str(tmp_path)), self.blobs, device="cpu", dtype="float32", threads=2)
+        return PeftTraining(LocalHub(cache=str(tmp_path)), self.blobs, device="cpu", dtype=self.dtype, threads=2)
 
     def corrupt(self, client: TrainingClient, checkpoint: Checkpoint) -> None:
         name = f"{checkpoint.path}/adapter_model.safetensors"
         data = self.blobs.read(name)
         assert data
         self.blobs.write(name, data[:-1] + bytes([data[-1] ^ 1]))
+
+
+class TestBfloat16(TestFloat32):
+    """The base model in bfloat16, the LoRA weights in float32: the laws hold within a coarser grain."""
+
+    dtype = "bfloat16"
+    agreement = rounding = 2e-2
+    curvature, fall, grain = 0.3, 2.0, 0.03

@@ -210,7 +210,8 @@ def test_roles_are_other_types() -> None:
 
 
 def test_a_recipe_must_leave_what_it_says() -> None:
-    assert problems(leaves=(Score,)) == ["the recipe is to leave Score, which nothing in it leaves (Keep or Start would)"]
+    [problem] = problems(leaves=(Score,))
+    assert problem == "the recipe is to leave Score, which nothing in it leaves (Keep or Start would)"
     assert not problems(Start(), leaves=(Score,))
     assert problems(for_each(Items(), save=0)(when(IsTwo())(Start()), Look()), leaves=(Score,))
 

@@ -55,7 +55,7 @@ def cooked(recipe: Recipe, blobs: FakeBlobs, fuse: Observer, training: Any = Non
 
 
 def outcome(blobs: FakeBlobs) -> dict[str, Any]:
-    """What must be equal: metrics without seconds, samples, exported weights, and the digests of the last save point."""
+    """What must be equal: metrics without seconds, samples, exported weights, digests of the last save point."""
     def lines(name: str) -> list[dict[str, Any]]:
         rows = [json.loads(line) for line in (blobs.read(f"run/{name}.jsonl") or b"").splitlines()]
         return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
@@ -162,7 +162,7 @@ def damage(blobs: FakeBlobs, name: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["weights.npz", "optimiser.npz", "checkpoint.json", "point"])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_checkpoint_is_named_and_the_one_before_used(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     recipe, blobs, whole = BASIC.model_copy(update={"save_every": 2}), FakeBlobs(), FakeBlobs()
     cooked(recipe, whole, Fuse())
     with pytest.raises(Killed):
@@ -196,7 +196,7 @@ def test_another_recipe_is_not_resumed(update: dict[str, Any]) -> None:
     recipe, blobs = BASIC.model_copy(update={"save_every": 2, "ahead": 1}), FakeBlobs()
     with pytest.raises(Killed):
         cooked(recipe, blobs, Fuse(60))
-    with pytest.raises(ResumeError, match=r"other settings|was started with"):
+    with pytest.raises(ResumeError, match=r"other settings|began with"):
         cooked(recipe.model_copy(update=update), blobs, Fuse())
 
 

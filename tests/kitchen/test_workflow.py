@@ -126,7 +126,8 @@ def test_every_zero_means_never() -> None:
 def test_progress_knows_the_share_done_unless_a_length_is_unknown() -> None:
     seen = Seen()
     run(for_each(Rounds())(for_each(Items(2))(Ask(), Read())), {}, (seen,))
-    assert [(p.step, p.done, p.width) for p in seen.progress] == [(0, 0, 0.25), (1, 0.25, 0.25), (2, 0.5, 0.25), (3, 0.75, 0.25)]
+    shown = [(p.step, p.done, p.width) for p in seen.progress]
+    assert shown == [(0, 0, 0.25), (1, 0.25, 0.25), (2, 0.5, 0.25), (3, 0.75, 0.25)]
     seen = Seen()
     run(for_each(Unsized())(Ask(), Read()), {}, (seen,))
     assert [p.done for p in seen.progress] == [None, None]

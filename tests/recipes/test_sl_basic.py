@@ -38,7 +38,8 @@ class Seen(Observer):
 
 def cook(**settings: Any) -> tuple[Seen, FakeBlobs]:
     seen, blobs = Seen(), FakeBlobs()
-    recipe = SlBasic(**{"dataset": "chats", "batch_size": 2, "epochs": 5, "learning_rate": 0.5, "eval_every": 5, **settings})
+    defaults = {"dataset": "chats", "batch_size": 2, "epochs": 5, "learning_rate": 0.5, "eval_every": 5}
+    recipe = SlBasic(**{**defaults, **settings})
     Kitchen(FakeTraining(blobs), DATA, None, blobs).cook(recipe, seen, name="run")
     return seen, blobs
 
@@ -50,7 +51,7 @@ def test_it_learns_its_data_and_shows_it_on_held_out_answers() -> None:
     assert losses[-1] < 0.1 * losses[0]
     assert (seen.series("held/exact_match_before"), seen.series("held/exact_match_after")) == ([0.0], [1.0])
     table, answers = seen.tables
-    assert ("held", "2", "exact match") == table.rows[0][:3]
+    assert table.rows[0][:3] == ("held", "2", "exact match")
     assert answers.rows[0][2:] == (ANSWER, ANSWER)
 
 
@@ -61,7 +62,8 @@ def test_the_learning_rate_warms_up_and_falls_to_its_end() -> None:
 
 
 @pytest.mark.parametrize(("settings", "steps"), [
-    ({"epochs": 2}, 8), ({"epochs": 2, "max_steps": 5}, 5), ({"limit": 3, "epochs": 1}, 2), ({"batch_size": 3, "epochs": 1}, 3),
+    ({"epochs": 2}, 8), ({"epochs": 2, "max_steps": 5}, 5), ({"limit": 3, "epochs": 1}, 2),
+    ({"batch_size": 3, "epochs": 1}, 3),
 ])
 def test_steps_are_what_the_settings_say(settings: dict[str, Any], steps: int) -> None:
     seen, _ = cook(**settings)
@@ -226,7 +228,8 @@ def test_the_table_has_no_case_that_does_not_exist() -> None:
 ])
 def test_what_matters_most_is_refused_with_stage_and_type(case: str, stage: str, kind: str) -> None:
     [(at, edit, _)] = [each.values for each in cases() if each.id == case]
-    plan = check(edited(SlBasic().workflow(), at, edit), Kitchen(FakeTraining(), DATA, None, FakeBlobs()).ports(), SlBasic.leaves)
+    given = {**Kitchen(FakeTraining(), DATA, None, FakeBlobs()).ports(), RunId: RunId("x")}
+    plan = check(edited(SlBasic().workflow(), at, edit), given, SlBasic.leaves)
     assert any(stage in problem and kind in problem for problem in plan.problems), plan.problems
 
 

@@ -1,0 +1,188 @@
+"""Settings of a recipe: defaults, then a YAML file, then the command line; each knows where it came from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from kitchen.errors import ConfigError, did_you_mean
+from kitchen.recipe import Recipe
+from kitchen.yaml import Keyed, read_yaml, yaml_value
+
+COMMAND_LINE = "command line"
+Keys = tuple[str, ...]  # ("rendering", "max_tokens")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One value that was given, and where."""
+
+    keys: Keys
+    value: Any
+    source: str  # "command line" or "config.yaml:3"
+
+    def __str__(self) -> str:
+        return f"{self.source}: {'.'.join(self.keys)}={yaml_value(self.value)}"
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A recipe with its settings, or every problem with them."""
+
+    recipe: Recipe | None
+    sources: Mapping[str, str] = field(default_factory=dict)  # dotted setting -> "default", "config.yaml:3", ...
+    problems: Sequence[ConfigError] = ()
+
+
+def from_arguments(texts: Sequence[str]) -> Sequence[Setting]:
+    """`key=value`, the value in YAML; raises ConfigError for anything else."""
+    settings = []
+    for text in texts:
+        key, equals, value = text.partition("=")
+        keys = tuple(key.strip().split("."))
+        if not equals or not all(keys):
+            raise ConfigError(f"{COMMAND_LINE}: {text!r} is no setting; write it as key=value")
+        settings += [Setting(one.keys, one.value, COMMAND_LINE) for one in read_yaml(value, f"{COMMAND_LINE}: {text}", keys)]
+    return settings
+
+
+def from_file(path: Path) -> Sequence[Setting]:
+    """A YAML file of settings, nested or with dots; raises ConfigError that names file and line."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; --config takes a YAML file of settings") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
+    found = [one for one in read_yaml(text, str(path)) if one.keys or one.value is not None]
+    return [Setting(tuple(".".join(one.keys).split(".")), one.value, f"{path}:{one.line}") for one in found if _keyed(one, path)]
+
+
+def _keyed(one: Keyed, path: Path) -> bool:
+    if not one.keys and one.value != {}:
+        raise ConfigError(f"{path}:{one.line}: a file of settings holds lines such as 'learning_rate: 1e-4', not {one.value!r}")
+    return bool(one.keys)
+
+
+def settle(cls: type[Recipe], given: Sequence[Setting]) -> Settled:
+    """The recipe with these settings over its defaults, later ones over earlier ones."""
+    problems = [problem for setting in given if (problem := _unknown(cls, setting))]
+    known = [setting for setting in given if not _unknown(cls, setting)]
+    recipe, wrong = _validated(cls, known)
+    if problems or wrong:
+        return Settled(None, {}, [*problems, *wrong])
+    sources = {".".join(leaf): _source(leaf, known) for leaf in leaves(cls)}
+    return Settled(recipe, sources)
+
+
+def inner(annotation: Any) -> Mapping[str, Any]:
+    """Settings inside of a setting of this type, name to type; empty where it has none."""
+    if get_origin(annotation) is Annotated:
+        return inner(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return {name: kind for choice in get_args(annotation) for name, kind in inner(choice).items()}
+    if not isinstance(annotation, type):
+        return {}
+    if issubclass(annotation, BaseModel):
+        return {name: Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
+                for name, info in annotation.model_fields.items()}
+    if dataclasses.is_dataclass(annotation):
+        hints = get_type_hints(annotation, include_extras=True)
+        return {each.name: hints[each.name] for each in dataclasses.fields(annotation) if each.init}
+    return {}
+
+
+def leaves(annotation: Any, above: Keys = ()) -> Iterator[Keys]:
+    """Every setting that has none inside, in order."""
+    for name, kind in inner(annotation).items():
+        if inner(kind):
+            yield from leaves(kind, (*above, name))
+        else:
+            yield (*above, name)
+
+
+def _unknown(cls: type[Recipe], setting: Setting) -> ConfigError | None:
+    kind: Any = cls
+    for at, key in enumerate(setting.keys):
+        known = inner(kind)
+        if not known:  # a mapping may have any keys; what cannot have any is refused when it is validated
+            return None
+        if key not in known:
+            every = [".".join(leaf) for leaf in leaves(cls)]
+            same = [name for name in every if name.endswith(f".{key}")]
+            nearest = f"did you mean {same[0]!r}?" if same else did_you_mean(".".join(setting.keys), every)
+            return ConfigError(f"{setting.source}: {cls.title()} has no setting {'.'.join(setting.keys[: at + 1])!r}; {nearest}")
+        kind = known[key]
+    return None
+
+
+def _validated(cls: type[Recipe], given: Sequence[Setting]) -> tuple[Recipe | None, Sequence[ConfigError]]:
+    try:
+        return cls.model_validate(_tree(cls, given)), ()
+    except ValidationError as error:
+        return None, _explained(error.errors(), given)
+    except ConfigError as error:  # of a nested setting; it hides what pydantic would have said of the others
+        first = ConfigError(str(error))
+    found: dict[str, ConfigError] = {}
+    for name in {setting.keys[0]: None for setting in given}:
+        own = [setting for setting in given if setting.keys[0] == name]
+        try:
+            cls.model_validate(_tree(cls, own))
+        except ValidationError as error:
+            found |= {str(e): e for e in _explained([e for e in error.errors() if e["loc"][:1] == (name,)], own)}
+        except ConfigError as error:
+            text = f"{own[-1].source}: {name}: {error}"
+            found[text] = ConfigError(text)
+    return None, tuple(found.values()) or (first,)
+
+
+def _tree(cls: type[Recipe], given: Sequence[Setting]) -> dict[str, Any]:
+    """What to validate: the defaults are filled in only where a setting inside of one is given."""
+    tree: dict[str, Any] = {}
+    for setting in given:
+        first, *rest = setting.keys
+        if rest and first not in tree:
+            tree[first] = cls.model_fields[first].get_default(call_default_factory=True)
+        tree[first] = _put(tree.get(first), rest, setting.value)
+    return tree
+
+
+def _put(old: Any, keys: Sequence[str], value: Any) -> Any:
+    if not keys:
+        return value
+    if dataclasses.is_dataclass(old) and not isinstance(old, type):
+        held = {each.name: getattr(old, each.name) for each in dataclasses.fields(old) if each.init}
+    elif isinstance(old, BaseModel):
+        held = {name: getattr(old, name) for name in type(old).model_fields}
+    else:
+        held = dict(old) if isinstance(old, Mapping) else {}
+    return {**held, keys[0]: _put(held.get(keys[0]), keys[1:], value)}
+
+
+def _explained(errors: Sequence[ErrorDetails], given: Sequence[Setting]) -> Sequence[ConfigError]:
+    texts = []
+    for error in errors:
+        place = tuple(map(str, error["loc"]))
+        mine = [setting for setting in given if _along(setting.keys, place)]
+        if error["type"] == "missing":
+            texts.append(f"{'.'.join(place)} has no default: give it as {'.'.join(place)}=VALUE")
+        else:
+            texts.append(f"{mine[-1] if mine else '.'.join(place)}: {error['msg'][:1].lower()}{error['msg'][1:]}")
+    return [ConfigError(text) for text in dict.fromkeys(texts)]
+
+
+def _source(leaf: Keys, given: Sequence[Setting]) -> str:
+    return next((setting.source for setting in reversed(given) if _along(setting.keys, leaf)), "default")
+
+
+def _along(one: Keys, other: Keys) -> bool:
+    """Whether one is inside of the other."""
+    shorter = min(len(one), len(other))
+    return one[:shorter] == other[:shorter]

@@ -1,0 +1,79 @@
+"""Laws of sampling: when it stops, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kitchen.errors import KitchenError
+from kitchen.ports.training import TrainingSession
+from kitchen.testing.subject import TrainingSubject
+from kitchen.types import Adam, Datum, Sampled
+
+
+class StopLaws(TrainingSubject):
+    """A completion ends with the token that stops it, or at its limit."""
+
+    def run(self, session: TrainingSession, **setting: Any) -> Sampled:
+        prompt = session.tokenizer().encode("two cups of")
+        [drawn] = session.snapshot().result().sample(prompt, seed=11, **setting).result()
+        return drawn
+
+    @pytest.mark.parametrize("limit", [1, 2, 9])
+    def test_the_limit_stops(self, session: TrainingSession, limit: int) -> None:
+        drawn = self.run(session, max_tokens=limit)
+        if drawn.stop_reason == "length":
+            assert len(drawn.tokens) == limit
+        assert len(drawn.tokens) <= limit
+        assert (drawn.stop_reason == "stop") == (int(drawn.tokens[-1]) in session.tokenizer().stop_ids)
+
+    def test_a_stop_token_stops_and_is_returned(self, session: TrainingSession) -> None:
+        free = self.run(session, max_tokens=12).tokens.tolist()
+        stop = free[len(free) // 2]
+        drawn = self.run(session, max_tokens=12, stop=(stop,))
+        assert drawn.tokens.tolist() == free[:free.index(stop) + 1]
+        assert drawn.stop_reason == "stop"
+        assert len(drawn.logprobs) == len(drawn.tokens)
+
+    def test_a_stop_string_ends_with_the_token_that_completes_it(self, session: TrainingSession) -> None:
+        tokenizer, free = session.tokenizer(), self.run(session, max_tokens=60).tokens
+        prefixes = [tokenizer.decode(free[:end]) for end in range(len(free) + 1)]
+        letters = [letter for letter in prefixes[-1][1:] if " " < letter < "\x7f"]
+        assert letters, "60 tokens without a letter: choose a model that writes text"
+        for stop in (letters[0], letters[-1]):
+            drawn = self.run(session, max_tokens=60, stop=("\x00never\x00", stop))
+            end = next(end for end, text in enumerate(prefixes) if stop in text)
+            assert drawn.tokens.tolist() == free[:end].tolist()
+            assert drawn.stop_reason == "stop"
+
+    def test_the_models_own_stop_tokens_stop(self, session: TrainingSession) -> None:
+        """Trained to answer with nothing but an end, a model ends."""
+        tokenizer = session.tokenizer()
+        prompt, end = tokenizer.encode("two cups of"), tokenizer.stop_ids[0]
+        ids = np.append(prompt, end)
+        weights = np.append(np.zeros(len(prompt) - 1, np.float32), np.float32(1.0))
+        datum = Datum(ids[:-1], {"target_tokens": ids[1:], "weights": weights})
+        for _ in range(30):
+            session.forward_backward([datum])
+            session.optim_step(Adam(0.003))
+        drawn = self.run(session, max_tokens=5, temperature=0.0)
+        assert (drawn.tokens.tolist(), drawn.stop_reason) == ([end], "stop")
+
+    @pytest.mark.parametrize("setting", [
+        {"max_tokens": 0}, {"max_tokens": 4, "temperature": -1.0}, {"max_tokens": 4, "top_p": 0.0},
+        {"max_tokens": 4, "top_k": -1}, {"max_tokens": 4, "count": 0},
+    ], ids=str)
+    def test_a_request_that_makes_no_sense_is_refused(self, session: TrainingSession, setting: dict[str, Any]) -> None:
+        future = session.snapshot().result().sample(session.tokenizer().encode("two"), **setting)
+        with pytest.raises(KitchenError, match=list(setting)[-1]):
+            future.result()
+
+    def test_prompts_that_cannot_be_read_are_refused(self, session: TrainingSession) -> None:
+        sampler, vocabulary = session.snapshot().result(), session.tokenizer().vocabulary
+        for prompt in (np.empty(0, np.int64), np.array([-1]), np.array([vocabulary + 100_000]),
+                       np.ones(self.context + 1, np.int64)):
+            for future in (sampler.sample(prompt, max_tokens=1), sampler.logprobs(prompt)):
+                with pytest.raises(KitchenError):
+                    future.result()

@@ -1,0 +1,45 @@
+"""SIGKILL at random points, a third of them inside a checkpoint write; the resumed run equals one left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+KILLS = int(os.environ.get("KITCHEN_SOAK", "0"))
+
+
+def soak(folder: Path, backend: str, ahead: int, kills: int) -> list[dict[str, object]]:
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"backend={backend} ahead={ahead} kills={kills} seed={seed}")
+    command = [sys.executable, str(Path(__file__).with_name("victims.py")), str(folder), backend]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([*command, str(ahead), str(kills), str(seed)], capture_output=True, text=True, check=False,
+                          env=environment)
+    print(done.stdout)
+    assert done.returncode == 0, f"seed {seed}\n{done.stdout}\n{done.stderr[-3000:]}"
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_a_few_kills_of_the_fake(ahead: int, tmp_path: Path) -> None:
+    assert len(soak(tmp_path, "fake", ahead, 4)) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_the_fake_is_killed(ahead: int, tmp_path: Path) -> None:
+    rows = soak(tmp_path, "fake", ahead, KILLS or 30)
+    assert sum(bool(row["inside_write"]) for row in rows) >= len(rows) // 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_a_tiny_local_model_is_killed(ahead: int, tmp_path: Path) -> None:
+    rows = soak(tmp_path, "peft", ahead, KILLS or 10)
+    assert all(row["same"] for row in rows)

@@ -1,0 +1,146 @@
+"""Runs that are killed with SIGKILL and gone on with, each in a process of its own.
+
+python tests/soak/victims.py FOLDER BACKEND AHEAD KILLS SEED
+
+Prints one JSON line per kill. Imports once and forks, so that a victim costs its run and not its imports.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from adapters.fake.datasets import FakeDatasets
+from adapters.local.blobs import LocalBlobs
+from kitchen import Kitchen, Observer, StageDone
+from kitchen.cooking import cook
+from kitchen.runs import Order
+from recipes.sl_basic import SlBasic
+
+WORDS = ("hello", "hallo", "hey you", "good day", "moin", "salut", "ciao", "servus", "ahoy")
+CHATS = [{"messages": [{"role": "user", "content": f"say {n}"}, {"role": "assistant", "content": word}]}
+         for n, word in enumerate(WORDS)]
+DATA = {"chats": {"train": CHATS, "held": CHATS[:2]}}
+
+
+class KilledWriting(LocalBlobs):
+    """Dies while the n-th blob of a save point is being written, a random moment after the write began."""
+
+    def __init__(self, root: str, at: int = -1, delay: float = 0.0) -> None:
+        super().__init__(root)
+        self.left, self.delay, self.count = at, delay, 0
+
+    def write(self, name: str, data: bytes) -> None:
+        if "/save/" in name:
+            self.left -= 1
+            self.count += 1
+            if self.left == 0:
+                threading.Thread(target=self._die).start()
+        super().write(name, data)
+
+    def _die(self) -> None:
+        time.sleep(self.delay)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KilledCalling(Observer):
+    """Dies right after the n-th stage call."""
+
+    def __init__(self, at: int = -1) -> None:
+        self.left, self.count = at, 0
+
+    def done(self, event: StageDone) -> None:
+        self.left -= 1
+        self.count += 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def training(backend: str, blobs: LocalBlobs, folder: Path) -> Any:
+    if backend == "fake":
+        from adapters.fake.training import FakeTraining
+
+        return FakeTraining(blobs)
+    from adapters.local.hub import LocalHub
+    from adapters.peft.client import PeftTraining
+
+    return PeftTraining(LocalHub(str(folder / "cache")), blobs, dtype="float32", device="cpu", threads=1)
+
+
+def cooked(root: Path, folder: Path, backend: str, ahead: int, killer: KilledCalling, blobs: KilledWriting) -> None:
+    model = f"path:{folder / 'model'}" if backend == "peft" else "any"
+    recipe = SlBasic(model=model, dataset="chats", batch_size=2, epochs=3, learning_rate=1e-2, save_every=2,
+                     eval_every=4, keep=1, ahead=ahead, warmup_steps=2, lora_rank=4, evaluation={"max_tokens": 8})
+    kitchen = Kitchen(training(backend, blobs, folder), FakeDatasets(DATA), None, blobs)
+    cook(Order("recipes.sl_basic:SlBasic", {}), recipe, kitchen, "run", [killer])
+
+
+def in_child(work: Any) -> int:
+    """The exit status of a forked process; negative: the signal that killed it."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def outcome(root: Path) -> dict[str, Any]:
+    """What must be equal: the metrics without their seconds, and the digests of all tensors of the run's weights."""
+    rows = [json.loads(line) for line in (root / "run/metrics.jsonl").read_text().splitlines()]
+    files = sorted([*root.glob("run/weights/**/*"), *root.glob("run/save/*/TrainingSession/*")])
+    tensors = [file for file in files if file.suffix in (".npz", ".safetensors")]
+    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in tensors]
+    return {"metrics": [{k: v for k, v in row.items() if k != "seconds"} for row in rows], "digests": digests}
+
+
+def main(folder: Path, backend: str, ahead: int, kills: int, seed: int) -> int:
+    if backend == "peft":
+        import torch  # noqa: F401 once, before any fork
+
+        import adapters.peft.session  # noqa: F401
+        from kitchen.testing.tiny import tiny_model
+
+        if not (folder / "model").exists():
+            in_child(lambda: tiny_model(folder / "model"))
+    whole, counts = folder / "whole", folder / "counts.json"
+
+    def count() -> None:
+        killer, blobs = KilledCalling(), KilledWriting(str(whole))
+        cooked(whole, folder, backend, ahead, killer, blobs)
+        counts.write_text(json.dumps([killer.count, blobs.count]))
+
+    if in_child(count):
+        return 1
+    (calls, writes), wanted, dice = json.loads(counts.read_text()), outcome(whole), random.Random(seed)
+    for number in range(kills):
+        root, inside = folder / "killed", number % 3 == 0
+        shutil.rmtree(root, ignore_errors=True)
+        at = dice.randint(1, writes if inside else calls)
+        blobs = KilledWriting(str(root), at if inside else -1, dice.random() * 2e-3)
+        killer = KilledCalling(-1 if inside else at)
+        status = in_child(lambda k=killer, b=blobs, r=root: cooked(r, folder, backend, ahead, k, b))
+        again = in_child(lambda r=root: cooked(r, folder, backend, ahead, KilledCalling(), KilledWriting(str(r))))
+        same = again == 0 and outcome(root) == wanted
+        row = {"kill": number, "at": at, "inside_write": inside, "status": status, "same": same}
+        print(json.dumps(row), flush=True)
+        if not same or status != -signal.SIGKILL:
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:6])))
