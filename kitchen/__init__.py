@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         Stepped,
         Table,
     )
-from kitchen.workflow import Step, every, for_each, parallel, sequence, when
+    from kitchen.workflow import Step, every, for_each, parallel, sequence, when
 
 _HOME = {
     "observers": "Observer StageDone", "plan": "Plan PlanError check", "recipe": "Recipe", "registry": "Kitchen",

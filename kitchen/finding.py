@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any, TypeGuard
 
 from kitchen.equipment import mend_missing
 from kitchen.errors import BackendError, ConfigError, KitchenError, did_you_mean
@@ -42,7 +43,7 @@ def check_open() -> None:
         spec = find_spec(name)
         if spec is not None and spec.origin is not None:
             raise ConfigError(f"{spec.origin} makes {name!r} a closed package, which hides the {name} of the kitchen: "
-                              "delete that file, or stand in another folder")
+                              "delete or rename that file, or stand in another folder")
 
 
 def modules() -> Sequence[Found]:
@@ -68,9 +69,10 @@ def find_recipe(name: str) -> type[Recipe]:
     module = _import(path)
     own = {key: value for key, value in vars(module).items() if _is_recipe(value) and value.__module__ == path}
     if wanted:
-        if not _is_recipe(chosen := vars(module).get(wanted)):
+        chosen = vars(module).get(wanted)
+        if not _is_recipe(chosen):
             raise ConfigError(f"{path} has no recipe {wanted!r}; {did_you_mean(wanted, own)}")
-        return chosen  # type: ignore[no-any-return]
+        return chosen
     if not own:
         raise ConfigError(f"{path} ({module.__file__}) defines no recipe; write a subclass of kitchen.Recipe in it")
     if len(own) > 1:
@@ -83,7 +85,7 @@ def full_name(recipe: type[Recipe]) -> str:
     return f"{recipe.__module__}:{recipe.__name__}"
 
 
-def _is_recipe(value: object) -> bool:
+def _is_recipe(value: Any) -> TypeGuard[type[Recipe]]:
     return isinstance(value, type) and issubclass(value, Recipe) and value is not Recipe
 
 
@@ -100,9 +102,9 @@ def _import(path: str) -> ModuleType:
             raise ConfigError(f"there is no recipe {path!r}; {_near(path)}") from error
         if mend := mend_missing(missing):
             raise BackendError(f"{path} needs {missing}, which is not installed: {mend}") from error
-        raise _broken(path, error) from error
-    except Exception as error:  # noqa: BLE001 whatever a module does when it is imported
-        raise _broken(path, error) from error
+        raise broken(f"{path} cannot be imported", error) from error
+    except Exception as error:
+        raise broken(f"{path} cannot be imported", error) from error
 
 
 def _near(path: str) -> str:
@@ -112,14 +114,14 @@ def _near(path: str) -> str:
     return did_you_mean(path.removesuffix(".py").replace("/", "."), names)
 
 
-def _broken(path: str, error: Exception) -> ConfigError:
+def broken(what: str, error: Exception) -> ConfigError:
     """The last line of the file that the error came from, as far as it is one of the user's."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
     place = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else ""
     if not place and frames:
         place = f"{frames[-1].filename}:{frames[-1].lineno}"
     why = error.msg if isinstance(error, SyntaxError) else str(error)
-    return ConfigError(f"{path} cannot be imported: {place}: {type(error).__name__}: {why}")
+    return ConfigError(f"{what}: {place}: {type(error).__name__}: {why}")
 
 
 def _read(name: str, spec: ModuleSpec | None) -> Found | None:

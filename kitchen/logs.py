@@ -28,7 +28,7 @@ def configure(debug: bool = False) -> None:
             _only_from("debug" if debug else "info"),
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0),
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # the one of now: a progress bar puts another there
         cache_logger_on_first_use=False,
     )
 

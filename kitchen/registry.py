@@ -48,6 +48,17 @@ def adapter_settings(cls: Any) -> Mapping[str, Any]:
     return {name: hints.get(name, Any) for name in parameters if _port_of(hints.get(name)) is None}
 
 
+def asked_for(cls: Any) -> Mapping[str, str]:
+    """The ports that an adapter is given by its constructor: parameter to port."""
+    hints = get_type_hints(cls.__init__) if "__init__" in vars(cls) else {}
+    return {name: port for name, hint in hints.items() if name != "return" and (port := _port_of(hint))}
+
+
+def build(port: str, names: Mapping[str, str], settings: Mapping[str, Mapping[str, Any]]) -> Any:
+    """One adapter, and those that it asks for."""
+    return _Builder({**DEFAULTS, **names}, settings).build(port)
+
+
 def _port_of(hint: Any) -> str | None:
     """The port that a parameter asks for: `BlobStore` or `BlobStore | None`."""
     wanted = {hint, *getattr(hint, "__args__", ())}
@@ -102,8 +113,7 @@ class _Builder:
     def build(self, port: str) -> Any:
         if port not in self.built:
             cls = adapter_class(port, self.names[port])
-            hints = get_type_hints(cls.__init__) if "__init__" in vars(cls) else {}
-            given = {name: self.build(p) for name, hint in hints.items() if (p := _port_of(hint)) and name != "return"}
+            given = {name: self.build(other) for name, other in asked_for(cls).items()}
             self.built[port] = cls(**given, **self._settings(port, adapter_settings(cls)))
         return self.built[port]
 

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from kitchen.errors import ConfigError, did_you_mean
 from kitchen.recipe import Recipe
-from kitchen.yaml import Keyed, read_yaml, yaml_value
+from kitchen.yaml import read_yaml, yaml_value
 
 COMMAND_LINE = "command line"
 Keys = tuple[str, ...]  # ("rendering", "max_tokens")
@@ -49,7 +49,8 @@ def from_arguments(texts: Sequence[str]) -> Sequence[Setting]:
         keys = tuple(key.strip().split("."))
         if not equals or not all(keys):
             raise ConfigError(f"{COMMAND_LINE}: {text!r} is no setting; write it as key=value")
-        settings += [Setting(one.keys, one.value, COMMAND_LINE) for one in read_yaml(value, f"{COMMAND_LINE}: {text}", keys)]
+        found = read_yaml(value, f"{COMMAND_LINE}: {text}", keys)
+        settings += [Setting(one.keys, one.value, COMMAND_LINE) for one in found]
     return settings
 
 
@@ -61,14 +62,14 @@ def from_file(path: Path) -> Sequence[Setting]:
         raise ConfigError(f"{path}: {error.strerror}; --config takes a YAML file of settings") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
-    found = [one for one in read_yaml(text, str(path)) if one.keys or one.value is not None]
-    return [Setting(tuple(".".join(one.keys).split(".")), one.value, f"{path}:{one.line}") for one in found if _keyed(one, path)]
-
-
-def _keyed(one: Keyed, path: Path) -> bool:
-    if not one.keys and one.value != {}:
-        raise ConfigError(f"{path}:{one.line}: a file of settings holds lines such as 'learning_rate: 1e-4', not {one.value!r}")
-    return bool(one.keys)
+    settings = []
+    for one in read_yaml(text, str(path)):
+        place = f"{path}:{one.line}"
+        if one.keys:
+            settings.append(Setting(tuple(".".join(one.keys).split(".")), one.value, place))
+        elif one.value not in (None, {}):
+            raise ConfigError(f"{place}: settings stand in lines such as 'learning_rate: 1e-4'; this is {one.value!r}")
+    return settings
 
 
 def settle(cls: type[Recipe], given: Sequence[Setting]) -> Settled:
@@ -116,9 +117,10 @@ def _unknown(cls: type[Recipe], setting: Setting) -> ConfigError | None:
             return None
         if key not in known:
             every = [".".join(leaf) for leaf in leaves(cls)]
-            same = [name for name in every if name.endswith(f".{key}")]
-            nearest = f"did you mean {same[0]!r}?" if same else did_you_mean(".".join(setting.keys), every)
-            return ConfigError(f"{setting.source}: {cls.title()} has no setting {'.'.join(setting.keys[: at + 1])!r}; {nearest}")
+            same = [each for each in every if each.endswith(f".{key}")]
+            nearest = f"did you mean {same[0]!r}?" if same else did_you_mean(key, known if at else [*known, *every])
+            name = ".".join(setting.keys[: at + 1])
+            return ConfigError(f"{setting.source}: {cls.title()} has no setting {name!r}; {nearest}")
         kind = known[key]
     return None
 

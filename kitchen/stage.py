@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from types import UnionType
 from typing import Any, ClassVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
@@ -74,7 +74,7 @@ class Stage:
         dataclass(frozen=True)(cls)
 
     def contract(self) -> Contract:
-        return signature(type(self))
+        return signature(cast(Any, type(self)))
 
     def plain(self) -> Stage:
         """Without the roles that it was given."""
@@ -86,9 +86,7 @@ class Stage:
 
     def __str__(self) -> str:
         """For people: its name and the options that are not at their defaults, shortened."""
-        own = [f for f in fields(cast(Any, self)) if f.repr and getattr(self, f.name) != f.default]
-        options = ", ".join(f"{f.name}={_short(getattr(self, f.name))}" for f in own)
-        return f"{self.title()}({options})"
+        return f"{self.title()}({_changed(self)})"
 
     def needs(self) -> Iterable[Need]:
         return ()
@@ -128,8 +126,19 @@ class _Using(Stage):
         return self.stage.needs()
 
 
+def _changed(value: Any) -> str:
+    """The fields of a dataclass that are not at their defaults and have something to say."""
+    shown = [(f.name, _short(getattr(value, f.name))) for f in fields(value)
+             if f.repr and getattr(value, f.name) != f.default]
+    return ", ".join(f"{name}={text}" for name, text in shown if not text.endswith("()"))
+
+
 def _short(value: Any) -> str:
-    text = str(value) if isinstance(value, Stage) else repr(value)
+    if isinstance(value, Stage):
+        return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return f"{type(value).__name__}({_changed(value)})"
+    text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
@@ -140,7 +149,7 @@ def signature(cls: Any, verb: str = "run") -> Contract:
     hints = get_type_hints(method)
     parameters = list(inspect.signature(method).parameters.values())[1:]
     for name in [p.name for p in parameters if p.name not in hints] + ["return"] * ("return" not in hints):
-        raise TypeError(f"{cls.__name__}.{verb}: {name!r} has no type; the signature says what a stage takes and leaves")
+        raise TypeError(f"{cls.__name__}.{verb}: {name!r} has no type; the signature says what a stage takes")
     reads = tuple(Read(p.name, *_unwrap(hints[p.name]), optional=p.default is not p.empty) for p in parameters)
     result = hints["return"]
     if get_origin(result) not in (None, tuple, Union, UnionType) and issubclass(get_origin(result), Iterable):

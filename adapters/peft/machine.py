@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import threading
 import weakref
 from importlib.metadata import version
 
@@ -23,7 +22,6 @@ class Machine:
 
     def __init__(self, settings: Settings, hub: HubClient) -> None:
         self.settings, self.hub = settings, hub
-        self.alone = threading.Lock()  # held by whoever computes
         self.device = _device(settings.device)
         self.dtype = _dtype(settings.dtype, self.device)
         self.high = torch.promote_types(self.dtype, torch.float32)  # of LoRA weights, losses and sums
@@ -33,7 +31,7 @@ class Machine:
             _keep_freed_memory()
 
     def base(self, model: str) -> Base:
-        """Only to be called by a worker of this machine, which holds `alone`."""
+        """Only to be called by a worker, for these take turns."""
         if self.settings.threads and self.device.type == "cpu":
             torch.set_num_threads(self.settings.threads)
         found = self._bases.get(model)

@@ -27,7 +27,7 @@ class PeftSampler:
 
     def __init__(self, machine: Machine, name: str, load: Callable[[], Frozen]) -> None:
         self._machine = machine
-        self._worker = Worker(f"sampling {name}", machine.alone)
+        self._worker = Worker(f"sampling {name}")
         self._frozen = self._worker.submit(load)
         self._waiting: list[Request] = []
         self._lock, self._closed = threading.Lock(), False

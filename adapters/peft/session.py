@@ -29,7 +29,7 @@ class PeftSession:
 
     def __init__(self, machine: Machine, blobs: BlobStore, model: str, lora: Lora) -> None:
         self._machine, self._blobs, self._model, self._lora = machine, blobs, model, lora
-        self._worker = Worker(f"training {model}", machine.alone)
+        self._worker = Worker(f"training {model}")
         self._folder = self._worker.submit(lambda: machine.hub.fetch(model))
         self._trainer = self._worker.submit(lambda: Trainer(
             machine.base(model), lora, machine.high, machine.settings.micro_batch_tokens))

@@ -14,19 +14,20 @@ from kitchen.errors import RunFailed
 T = TypeVar("T")
 Job = tuple["concurrent.futures.Future[Any]", Callable[[], Any]]
 Jobs = queue.SimpleQueue[Job | None]
+ALONE = threading.Lock()  # held by whoever computes or loads, in all the process: see Worker
 
 
 class Worker:
     """First in, first out. A daemon, so that a process that was interrupted ends.
 
-    `alone` is held while a job runs: workers that share a machine take turns on it, for two at once on the same cores
-    are slower than one after the other.
+    Workers take turns: two at once on the same cores are slower than one after the other, and transformers changes
+    settings of torch for the whole process while it opens a model.
     """
 
-    def __init__(self, name: str, alone: threading.Lock) -> None:
+    def __init__(self, name: str) -> None:
         self._jobs: Jobs = queue.SimpleQueue()
         self._closed = threading.Event()
-        threading.Thread(target=_run, args=(self._jobs, alone, self._closed), name=name, daemon=True).start()
+        threading.Thread(target=_run, args=(self._jobs, self._closed), name=name, daemon=True).start()
         self._end = weakref.finalize(self, self._jobs.put, None)
 
     def submit(self, job: Callable[[], T]) -> concurrent.futures.Future[T]:
@@ -40,10 +41,10 @@ class Worker:
         self._end()
 
 
-def _run(jobs: Jobs, alone: threading.Lock, closed: threading.Event) -> None:
+def _run(jobs: Jobs, closed: threading.Event) -> None:
     while (job := jobs.get()) is not None:
         if job[0].set_running_or_notify_cancel():
-            with alone:
+            with ALONE:
                 _do(*job, closed)
         job = None  # else the last job, and all that it holds, would live until the next one comes
 

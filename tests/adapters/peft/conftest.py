@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.peft.client import PeftTraining
-from adapters.peft.session import PeftSession
 from kitchen.testing.tiny import tiny_model
 from kitchen.types import Datum, Lora
 
-pytest.importorskip("torch")
-pytest.importorskip("peft")
+if TYPE_CHECKING:
+    from adapters.peft.session import PeftSession
 
 
 class OneModel:
@@ -32,6 +31,9 @@ class OneModel:
             raise BackendError("there is no model 'nothing'")
         return Path(model.removeprefix("path:")) if model.startswith("path:") else self._folder
 
+    def find(self, model: str) -> None:
+        self.fetch(model)
+
     def sha256(self, model: str) -> str:
         return "5" * 64
 
@@ -44,6 +46,8 @@ class OneModel:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("torch")
+    pytest.importorskip("peft")
     return tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
@@ -66,9 +70,8 @@ def opened(client: Callable[..., PeftTraining]) -> Iterator[Callable[..., PeftSe
 
     def made(lora: Lora | None = None, **settings: Any) -> PeftSession:
         session = client(**settings).open("tiny", lora or Lora(rank=8, seed=1))
-        assert isinstance(session, PeftSession)
-        sessions.append(session)
-        return session
+        sessions.append(cast("PeftSession", session))
+        return sessions[-1]
 
     yield made
     for session in sessions:

@@ -155,7 +155,7 @@ def test_a_loss_of_ones_own(
     model = plain_model(folder, session)
     scores = [(plain_logprobs(model, d) * torch.from_numpy(d.loss_inputs["weights"] != 0)).sum() for d in weighted]
     total = sum(-torch.nn.functional.logsigmoid(a - b) for a, b in zip(scores[::2], scores[1::2], strict=True))
-    torch.as_tensor(total).backward()
+    torch.autograd.backward(torch.as_tensor(total))
     loss = Pairs(**declared)
     output = session.forward_backward(weighted, loss).result()
     np.testing.assert_allclose(output.metrics["loss:sum"], float(torch.as_tensor(total).detach()), rtol=1e-5)
@@ -172,7 +172,8 @@ def test_a_step_is_torchs_adamw(opened: Opened, folder: Path, weighted: list[Dat
     optimiser = torch.optim.AdamW(parameters, foreach=False)
     for rate, clip in ((0.01, 0.0), (0.02, 0.5), (0.005, 1e9)):
         for datum in weighted:
-            (-(plain_logprobs(model, datum) * torch.from_numpy(datum.loss_inputs["weights"]))).sum().backward()
+            torch.autograd.backward(plain_loss("cross_entropy", plain_logprobs(model, datum), {
+                "weights": torch.from_numpy(datum.loss_inputs["weights"])}))
         norm = torch.nn.utils.clip_grad_norm_(parameters, clip or float("inf"))
         optimiser.param_groups[0].update(lr=rate, betas=(0.8, 0.9), eps=1e-8, weight_decay=0.1)
         optimiser.step()

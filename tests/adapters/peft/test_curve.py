@@ -51,7 +51,7 @@ def plain_curve(folder: Path, adapter: Path) -> Array:
         for datum in batch:
             logits = model(torch.from_numpy(datum.tokens)[None]).logits[0]
             loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(datum.targets), reduction="sum")
-            (loss * float(datum.loss_inputs["weights"][0])).backward()
+            torch.autograd.backward(loss * float(datum.loss_inputs["weights"][0]))
             total += float(loss.detach()) * float(datum.loss_inputs["weights"][0])
         optimiser.step()
         optimiser.zero_grad()

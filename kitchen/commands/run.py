@@ -1,0 +1,141 @@
+"""`kitchen run` and `kitchen resume`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from kitchen.commands.failure import as_json, exit_code, place, reasons, tell
+from kitchen.commands.ordering import Larder, Prepared, Problems, Wish, open_blobs, open_larder, prepare
+from kitchen.console import ConsoleObserver, clock, console
+from kitchen.cooking import cook
+from kitchen.errors import ConfigError, KitchenError
+from kitchen.finding import find_recipe
+from kitchen.logs import configure
+from kitchen.recipe import Recipe
+from kitchen.registry import Kitchen
+from kitchen.resume import ResumeError
+from kitchen.runs import Order, new_run_id, read_order, run_summary
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How to tell what happens."""
+
+    json: bool = False  # one object at the end on standard output, all else on standard error
+    debug: bool = False
+    other_machine: bool = False
+
+
+def run(wish: Wish, manner: Manner) -> int:
+    """Cook it as a new run; returns the exit code."""
+    with redirect_stdout(sys.stderr) if manner.json else nullcontext():
+        try:
+            order, recipe, kitchen = prepare(wish).demand()
+        except KitchenError as error:
+            tell(error, debug=manner.debug)
+            outcome = _refused(error, wish.recipe)
+        else:
+            outcome = _cook(order, recipe, kitchen, new_run_id(order.recipe), wish.larder, manner)
+    return _say_json(outcome, manner)
+
+
+def resume(name: str, larder: Larder, manner: Manner) -> int:
+    """Go on with a run where it stopped; returns the exit code."""
+    with redirect_stdout(sys.stderr) if manner.json else nullcontext():
+        try:
+            order, recipe, kitchen = _ordered(name, larder)
+            over = kitchen.blobs is not None and run_summary(kitchen.blobs, name).status == "completed"
+        except KitchenError as error:
+            tell(error, debug=manner.debug)
+            outcome = _refused(error, name)
+        else:
+            outcome = _over(kitchen, name) if over else _cook(order, recipe, kitchen, name, larder, manner)
+    return _say_json(outcome, manner)
+
+
+def _ordered(name: str, larder: Larder) -> tuple[Order, Recipe, Kitchen]:
+    order = read_order(open_blobs(larder), name)
+    made = Prepared(find_recipe(order.recipe))
+    made.adapter_settings = {port: dict(each) for port, each in order.adapter_settings.items() if port != "blobs"}
+    open_larder(replace(larder, names={**order.adapters, "blobs": larder.chosen()["blobs"]}), made)
+    try:
+        recipe = made.cls.model_validate(order.settings)
+    except (ValidationError, ConfigError) as error:
+        raise ResumeError(f"{order.recipe} no longer takes the settings of run {name!r}, so start a new one: "
+                          + " ".join(str(error).split())) from error
+    if made.problems or made.kitchen is None:
+        raise Problems(made.problems)
+    return order, recipe, made.kitchen
+
+
+def _over(kitchen: Kitchen, name: str) -> dict[str, Any]:
+    console().print(f"run {name} is completed: there is nothing left to do", soft_wrap=True)
+    return _outcome(None, kitchen, name, 0.0)
+
+
+def _cook(order: Order, recipe: Recipe, kitchen: Kitchen, name: str, larder: Larder, manner: Manner) -> dict[str, Any]:
+    configure(manner.debug)
+    out, started = console(to_stderr=manner.json), time.perf_counter()
+    observer = ConsoleObserver(out)
+    failed: BaseException | None = None
+    try:
+        cook(order, recipe, kitchen, name, (observer,), other_machine=manner.other_machine)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 it is told, and is the exit code
+        failed = error
+    finally:
+        observer.close()
+    if failed is not None:
+        tell(failed, debug=manner.debug, hints=_hints(failed, kitchen, name, larder))
+    outcome = _outcome(failed, kitchen, name, time.perf_counter() - started)
+    if failed is None:
+        out.print(f"\ncompleted in {clock(outcome['seconds'])}", style="bold", soft_wrap=True)
+        if observer.exported is not None:
+            out.print(f"weights  {_where(kitchen, observer.exported.path)}", soft_wrap=True)
+        out.print(f"record   {outcome['where']}", soft_wrap=True)
+    return outcome
+
+
+def _hints(failed: BaseException, kitchen: Kitchen, name: str, larder: Larder) -> list[str]:
+    """How to go on, where that makes sense."""
+    blobs = kitchen.blobs
+    if blobs is None or isinstance(failed, ConfigError) or blobs.read(f"{name}/run.json") is None:
+        return []
+    if blobs.locate(name).startswith("memory://"):
+        return ["the run was kept in memory, and is gone"]
+    saved = any(blob.endswith(".json") for blob in blobs.list(f"{name}/save/"))
+    kept = "what it had reached is saved" if saved else "it had not come to a save point, and begins again"
+    return [f"to go on ({kept}): kitchen resume {name}{larder.hint()}"]
+
+
+def _outcome(failed: BaseException | None, kitchen: Kitchen, name: str, seconds: float) -> dict[str, Any]:
+    code = 0 if failed is None else exit_code(failed)
+    status = "completed" if failed is None else "interrupted" if code == 130 else "failed"
+    outcome: dict[str, Any] = {"run": name, "status": status, "exit_code": code, "seconds": round(seconds, 3),
+                               "where": _where(kitchen, f"{name}/run.json").removesuffix("/run.json"), "metrics": {}}
+    if failed is not None:
+        outcome |= {"reasons": reasons(failed), "failed_in": place(failed)}
+    try:
+        outcome["metrics"] = run_summary(kitchen.blobs, name).metrics if kitchen.blobs is not None else {}
+    except KitchenError as error:  # a disk that is full or away: the run is over all the same, and says why
+        outcome["metrics_missing"] = reasons(error)
+    return outcome
+
+
+def _where(kitchen: Kitchen, path: str) -> str:
+    return path if kitchen.blobs is None or "://" in path else kitchen.blobs.locate(path)
+
+
+def _refused(error: KitchenError, name: str) -> dict[str, Any]:
+    return {"run": None, "asked": name, "status": "refused", "exit_code": error.exit_code, "reasons": reasons(error)}
+
+
+def _say_json(outcome: dict[str, Any], manner: Manner) -> int:
+    if manner.json:
+        print(as_json(outcome))
+    return int(outcome["exit_code"])

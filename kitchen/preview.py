@@ -1,0 +1,62 @@
+"""What can be known before a run: what stages can verify, and what they can show without any weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from kitchen.errors import KitchenError
+from kitchen.stage import Stage, published, signature
+from kitchen.types import Table
+from kitchen.workflow import ForEach, Sequence, Step, walk
+
+
+def verify(step: Step, ports: Mapping[Any, Any]) -> list[KitchenError]:
+    """What the stages find that they could not do; each has a method `verify` that takes ports alone, and is cheap."""
+    problems: dict[str, KitchenError] = {}
+    for stage in walk(step):
+        if isinstance(stage, Stage) and (arguments := _arguments(stage.plain(), "verify", ports)) is not None:
+            try:
+                _method(stage, "verify")(**arguments)
+            except KitchenError as error:
+                problems.setdefault(str(error), error)
+    return list(problems.values())
+
+
+def preview(step: Step, ports: Mapping[Any, Any]) -> Iterator[Table]:
+    """Call `preview` of the stages around loops, and of loop sources, that find what they read; show what they tell."""
+    counter = dict(ports)
+    for stage in _around_loops(step):
+        if (arguments := _arguments(stage, "preview", counter)) is None:
+            continue
+        result, returns = _method(stage, "preview")(**arguments), signature(cast(Any, type(stage)), "preview").returns
+        for kind, value in zip(returns, result if len(returns) > 1 else (result,), strict=True):
+            if isinstance(value, Table):
+                yield value
+            elif not published(kind):
+                counter[kind] = value
+
+
+def _around_loops(step: Step) -> Iterator[Stage]:
+    match step:
+        case Sequence(steps):
+            for inner in steps:
+                yield from _around_loops(inner)
+        case ForEach(source):
+            yield source.plain()
+        case Stage():
+            yield step.plain()
+
+
+def _method(stage: Stage, verb: str) -> Any:
+    return getattr(stage.plain(), verb)
+
+
+def _arguments(stage: Stage, verb: str, counter: Mapping[Any, Any]) -> dict[str, Any] | None:
+    """None if the stage has no such method, or something that it reads is not there."""
+    if not hasattr(stage, verb):
+        return None
+    reads = signature(cast(Any, type(stage)), verb).reads
+    if any(read.kind not in counter and not read.optional for read in reads):
+        return None
+    return {read.name: counter[read.kind] for read in reads if read.kind in counter}

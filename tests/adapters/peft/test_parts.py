@@ -1,0 +1,203 @@
+"""Settings, targets, attention, tokenizer and worker."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from adapters.fake.blobs import FakeBlobs
+from adapters.peft.attention import attend
+from adapters.peft.client import PeftTraining
+from adapters.peft.lora import target_paths
+from adapters.peft.tokenizer import load_tokenizer
+from adapters.peft.worker import Worker
+from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
+from kitchen.types import Lora
+
+
+def test_constructing_the_client_imports_no_torch() -> None:
+    program = ("import sys; from adapters.peft.client import PeftTraining; PeftTraining(None, None); "
+               "assert not {'torch', 'transformers', 'peft', 'safetensors'} & set(sys.modules)")
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(("setting", "text"), [
+    ({"dtype": "bfloat"}, "did you mean 'bfloat16'"), ({"device": "gpu"}, "device is 'gpu'"),
+    ({"quantization": "8bit"}, "did you mean '4bit'"), ({"micro_batch_tokens": 0}, "micro_batch_tokens is 0"),
+    ({"sample_batch": 0}, "sample_batch"), ({"threads": -1}, "threads"), ({"checkpointing": "yes"}, "checkpointing"),
+])
+def test_settings_that_cannot_be(setting: dict[str, Any], text: str, client: Callable[..., PeftTraining]) -> None:
+    with pytest.raises(ConfigError, match=text):
+        client(**setting)
+
+
+@pytest.mark.parametrize("lora", [
+    Lora(rank=0), Lora(dropout=1.0), Lora(alpha=0.0), Lora(train_attn=False, train_mlp=False)])
+def test_lora_settings_that_cannot_be(lora: Lora, client: Callable[..., PeftTraining]) -> None:
+    with pytest.raises(ConfigError):
+        client().open("tiny", lora)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the hardware has it")
+def test_what_the_hardware_lacks_is_named(client: Callable[..., PeftTraining]) -> None:
+    with pytest.raises(BackendError, match="a CUDA device"):
+        client(quantization="4bit").open("tiny", Lora())
+    with pytest.raises(BackendError, match="device=cuda"):
+        client(device="cuda").open("tiny", Lora())
+
+
+def test_facts(opened: Callable[..., Any]) -> None:
+    facts = opened(dtype="float64").facts()
+    assert facts["model"] == "tiny"
+    assert facts["model.sha256"] == "5" * 64
+    assert facts["model.dtype"] == "float64"
+    assert int(facts["model.parameters"]) > 90_000
+    assert facts["machine.device"] == "cpu"
+    assert facts["machine.threads"] == "1"
+    assert facts["machine.torch"] == torch.__version__
+
+
+def test_which_layers_are_trained(folder: Path) -> None:
+    from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+
+    llama = AutoModelForCausalLM.from_pretrained(folder)
+    attention = target_paths(llama, Lora(train_mlp=False))
+    assert attention[:4] == [f"model.layers.0.self_attn.{side}_proj" for side in "qkvo"]
+    assert len(attention) == 8
+    assert {path.rpartition(".")[2] for path in target_paths(llama, Lora(train_attn=False))} == {
+        "gate_proj", "up_proj", "down_proj"}
+    assert target_paths(llama, Lora(train_attn=False, train_mlp=False, train_unembed=True)) == ["lm_head"]
+    gpt2 = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=50, n_positions=32))
+    assert target_paths(gpt2, Lora()) == [
+        f"transformer.h.0.{path}" for path in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")]
+    with pytest.raises(BackendError, match="no linear layer"):
+        target_paths(gpt2.transformer.wte and _Plain(), Lora())
+
+
+class _Plain(torch.nn.Module):
+    def get_output_embeddings(self) -> None:
+        return None
+
+
+def test_a_model_of_another_shape_trains(tmp_path: Path, folder: Path, weighted: list[Any]) -> None:
+    """GPT-2 keeps its matrices the other way round, has biases and learned positions."""
+    import shutil
+
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from kitchen.types import Adam
+
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=300, n_positions=64)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(folder / file, tmp_path)
+
+    class Hub:
+        def fetch(self, model: str) -> Path:
+            return tmp_path
+
+        def sha256(self, model: str) -> str:
+            return "2" * 64
+
+    hub: Any = Hub()
+    session = PeftTraining(hub, FakeBlobs(), device="cpu", dtype="float32", threads=1).open("gpt2", Lora(rank=4))
+    losses = []
+    for _ in range(8):
+        losses.append(session.forward_backward(weighted).result().metrics["loss:sum"])
+        session.optim_step(Adam(0.02))
+    assert losses[-1] < losses[0] - 1
+    sampler = session.snapshot().result()
+    [drawn] = sampler.sample(weighted[0].tokens, max_tokens=10).result()
+    scored = sampler.logprobs(np.concatenate([weighted[0].tokens, drawn.tokens])).result()
+    np.testing.assert_allclose(drawn.logprobs, scored[-len(drawn.tokens):], atol=1e-4)
+    session.close()
+
+
+@pytest.mark.parametrize(("length", "source"), [(12, 12), (1, 9)])
+def test_plain_attention_is_attention(length: int, source: int) -> None:
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(3, heads, size, 16, generator=generator) for heads, size in (
+        (6, length), (2, source), (2, source)))
+    mask = None if length > 1 else torch.rand(3, 1, 1, source, generator=generator) > 0.3
+    module = torch.nn.Module()
+    module.num_key_value_groups, module.is_causal = 3, True  # type: ignore[assignment]
+    got, _ = attend(module, query, key, value, mask, scaling=0.3)
+    expected, _ = sdpa_attention_forward(module, query, key, value, mask, scaling=0.3)
+    torch.testing.assert_close(got, expected)
+
+
+def test_the_tokenizer_reads_writes_and_renders(folder: Path) -> None:
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.decode(tokenizer.encode("two eggs, divided")) == "two eggs, divided"
+    assert tokenizer.stop_ids == (2,)
+    assert tokenizer.end_id == 2
+    turn = [{"role": "user", "content": "hi"}]
+    asked, told = tokenizer.render(turn, answer=True), tokenizer.render(turn)
+    assert tokenizer.spell(asked.tolist()) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    assert asked[: len(told)].tolist() == told.tolist()
+    assert asked.dtype == np.int64
+
+
+def test_no_template_no_conversation(folder: Path, tmp_path: Path) -> None:
+    import shutil
+
+    bare = shutil.copytree(folder, tmp_path / "bare")
+    (bare / "chat_template.jinja").unlink(missing_ok=True)
+    tokenizer = load_tokenizer(bare)
+    assert not tokenizer.chat
+    with pytest.raises(DataError, match="no chat template"):
+        tokenizer.render([{"role": "user", "content": "hi"}])
+    with pytest.raises(BackendError, match="no tokenizer"):
+        load_tokenizer(tmp_path / "nowhere")
+
+
+def test_a_worker_keeps_order_and_passes_errors_on() -> None:
+    worker, done = Worker("test"), list[int]()
+    futures = [worker.submit(lambda number=number: done.append(number)) for number in range(20)]  # type: ignore[misc]
+    failing = worker.submit(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        failing.result(timeout=5)
+    assert done == list(range(20))
+    assert all(future.done() for future in futures)
+    worker.close()
+
+
+def test_closing_a_worker_fails_what_waits() -> None:
+    worker, go = Worker("test"), threading.Event()
+    started = threading.Event()
+
+    def run() -> bool:
+        started.set()
+        return go.wait(5)
+
+    running, waiting = worker.submit(run), worker.submit(lambda: True)
+    assert started.wait(5)
+    worker.close()
+    go.set()
+    assert running.result(timeout=5)
+    with pytest.raises(RunFailed, match="before this call had its turn"):
+        waiting.result(timeout=5)
+
+
+def test_a_forgotten_worker_ends_its_thread() -> None:
+    worker = Worker("soon forgotten")
+    worker.submit(lambda: None).result(timeout=5)
+    del worker
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while any(thread.name == "soon forgotten" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
