@@ -159,3 +159,7 @@ def _carry_out(command: Callable[[], int], debug: bool) -> None:
         tell(error, debug=debug)
         code = exit_code(error)
     raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    main()

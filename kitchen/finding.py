@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib
 import os
 import pkgutil
@@ -108,10 +109,11 @@ def _import(path: str) -> ModuleType:
 
 
 def _near(path: str) -> str:
-    names = [one.name for one in modules()]
-    if f"recipes.{path}" in names:
-        return f"did you mean 'recipes.{path}'?"
-    return did_you_mean(path.removesuffix(".py").replace("/", "."), names)
+    """`recipes.` is in every name, so that it says nothing of how near they are."""
+    tails = {one.name.removeprefix("recipes."): one.name for one in modules()}
+    typed = path.removesuffix(".py").replace("/", ".").removeprefix("recipes.")
+    near = [tails[tail] for tail in difflib.get_close_matches(typed, tails, n=2)]
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else did_you_mean(path, tails.values())
 
 
 def broken(what: str, error: Exception) -> ConfigError:

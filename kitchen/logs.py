@@ -28,7 +28,7 @@ def configure(debug: bool = False) -> None:
             _only_from("debug" if debug else "info"),
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0),
         ],
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # the one of now: a progress bar puts another there
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # of now: a progress bar puts its own
         cache_logger_on_first_use=False,
     )
 

@@ -12,8 +12,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 class Slots(Cache):
     """Keys and values of all layers, in buffers made once: growing by concatenation would copy them at each token."""
 
-    def __init__(self, layers: int, rows: int, width: int, room: int) -> None:
-        self._slots = [_Slot(rows, width, room) for _ in range(layers)]
+    def __init__(self, layers: int, rows: int, width: int, room: int, dtype: torch.dtype | None) -> None:
+        self._slots = [_Slot(rows, width, room, dtype) for _ in range(layers)]
         super().__init__(layers=list(self._slots))
 
     @property
@@ -36,9 +36,9 @@ class _Slot(CacheLayerMixin):  # type: ignore[no-untyped-call]
     keys: torch.Tensor
     values: torch.Tensor
 
-    def __init__(self, rows: int, width: int, room: int) -> None:
+    def __init__(self, rows: int, width: int, room: int, dtype: torch.dtype | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._rows, self._length, self._room = rows, width, room
+        self._rows, self._length, self._room, self._dtype = rows, width, room, dtype
 
     def put(self, keys: torch.Tensor, values: torch.Tensor, indices: Sequence[int], lengths: Sequence[int]) -> None:
         if not self.is_initialized:
@@ -73,7 +73,8 @@ class _Slot(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
     def _empty(self, like: torch.Tensor) -> torch.Tensor:
         """Zeros, for what is masked must still be finite."""
-        return like.new_zeros(self._rows, like.shape[1], self._length + self._room, like.shape[3])
+        shape = (self._rows, like.shape[1], self._length + self._room, like.shape[3])
+        return like.new_zeros(shape, dtype=self._dtype or like.dtype)
 
     def _taken(self, old: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         new = old.new_empty(len(rows), *old.shape[1:])

@@ -52,7 +52,7 @@ def _read(network: Network, rows: Sequence[Row], budget: int) -> tuple[torch.Ten
     places = {key: place for place, key in enumerate(distinct)}
     prompts, room = list(distinct.values()), max(row.room for row in rows)
     lengths = [len(prompt) for prompt in prompts]
-    slots, states = Slots(network.layers, len(prompts), max(lengths), room), []
+    slots, states = Slots(network.layers, len(prompts), max(lengths), room, network.cached), []
     order: list[int] = []
     for indices in pack(lengths, budget):
         states.append(_read_some(network, [prompts[index] for index in indices], indices, slots))

@@ -53,8 +53,10 @@ class Row:
 
 def draw(logits: torch.Tensor, rows: Sequence[Row], high: torch.dtype) -> tuple[list[int], list[float]]:
     """(R, V) logits to a token for each row and its log-probability, nats, before top-k and top-p cut anything off."""
-    heats = torch.tensor([row.request.temperature or 1.0 for row in rows], dtype=high, device=logits.device)
-    logprobs = torch.log_softmax(logits.to(high) / heats[:, None], -1)
+    heats = [row.request.temperature or 1.0 for row in rows]
+    if set(heats) != {1.0}:
+        logits = logits.to(high) / torch.tensor(heats, dtype=high, device=logits.device)[:, None]
+    logprobs = torch.log_softmax(logits, -1, dtype=high)
     tokens = logprobs.argmax(-1)
     random = [place for place, row in enumerate(rows) if row.request.temperature > 0 and row.request.top_k != 1]
     for cut in (False, True):

@@ -9,7 +9,7 @@ import pytest
 from adapters.fake.blobs import FakeBlobs
 from adapters.local.hub import LocalHub
 from kitchen.ports.training import TrainingClient
-from kitchen.testing.tiny import tiny_model
+from adapters.peft.tiny import tiny_model
 from kitchen.testing.training import TrainingLaws
 from kitchen.types import Checkpoint
 

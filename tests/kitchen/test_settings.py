@@ -67,8 +67,9 @@ def problems(*arguments: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("text", "value"), [
-    ("1e-3", 0.001), ("1e3", 1000.0), (".5", 0.5), ("no", "no"), ("yes", "yes"), ("on", "on"), ("true", True), ("null", None),
-    ("~", None), ("", None), ("0777", 777), ("0o17", 15), ("2026-01-02", "2026-01-02"), ("12:30:45", "12:30:45"),
+    ("1e-3", 0.001), ("1e3", 1000.0), (".5", 0.5), ("no", "no"), ("yes", "yes"), ("on", "on"), ("true", True),
+    ("null", None), ("~", None), ("", None), ("0777", 777),
+    ("0o17", 15), ("2026-01-02", "2026-01-02"), ("12:30:45", "12:30:45"),
     ("'3'", "3"), ("[a, 1]", ["a", 1]),
 ])
 def test_yaml_is_version_1_2(text: str, value: object) -> None:
@@ -77,7 +78,9 @@ def test_yaml_is_version_1_2(text: str, value: object) -> None:
     assert type(found.value) is type(value)
 
 
-@pytest.mark.parametrize("value", ["no", "true", "3", "", " ", "a: b", "a\nb", "½", 1e-3, None, True, [1, "x"], float("inf")])
+@pytest.mark.parametrize("value", [
+    "no", "true", "3", "", " ", "a: b", "a\nb", "½", 1e-3, None, True, [1, "x"], float("inf"),
+])
 def test_a_value_is_shown_as_it_would_be_typed(value: object) -> None:
     [found] = read_yaml(yaml_value(value), "here", ("key",))
     assert found.value == value
@@ -156,8 +159,9 @@ def test_a_file_that_is_not_there_is_an_error_of_configuration(tmp_path: Path) -
         from_file(tmp_path / "none.yaml")
 
 
-@pytest.mark.parametrize(("text", "told"), [("minutes", "write it as key=value"), ("=3", "write it as key=value"),
-                                            ("name=@x", "quote what YAML would read otherwise"), ("a..b=1", "key=value")])
+@pytest.mark.parametrize(("text", "told"), [
+    ("minutes", "write it as key=value"), ("=3", "key=value"), ("a..b=1", "key=value"), ("name=@x", "quote what YAML"),
+])
 def test_what_is_no_setting_is_refused(text: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         from_arguments([text])

@@ -112,7 +112,7 @@ def main(folder: Path, backend: str, ahead: int, kills: int, seed: int) -> int:
         import torch  # noqa: F401 once, before any fork
 
         import adapters.peft.session  # noqa: F401
-        from kitchen.testing.tiny import tiny_model
+        from adapters.peft.tiny import tiny_model
 
         if not (folder / "model").exists():
             in_child(lambda: tiny_model(folder / "model"))

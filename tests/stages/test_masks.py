@@ -4,7 +4,7 @@ import pytest
 
 from adapters.peft.tokenizer import load_tokenizer
 from kitchen.errors import DataError
-from kitchen.testing.tiny import tiny_model
+from adapters.peft.tiny import tiny_model
 from stages.conversations import Conversation, Message
 from stages.masks import TRAIN_ON, chosen, masks
 from stages.render import marked, render

@@ -11,7 +11,7 @@ import pytest
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.peft.client import PeftTraining
-from kitchen.testing.tiny import tiny_model
+from adapters.peft.tiny import tiny_model
 from kitchen.types import Datum, Lora
 
 if TYPE_CHECKING:
