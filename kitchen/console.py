@@ -42,7 +42,7 @@ def table(shown: Table) -> RichTable:
     widths = [max([len(name), *(len(row[at]) for row in shown.rows)]) for at, name in enumerate(shown.columns)]
     tall = sum(widths) > 2 * WIDTH or any("\n" in cell for row in shown.rows for cell in row)
     made = RichTable(title=Text(shown.title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, show_lines=tall,
-                     show_edge=False, pad_edge=False)
+                     show_edge=False, padding=(0, 1, 0, 0))
     for name in shown.columns:
         numbers = [row[shown.columns.index(name)] for row in shown.rows]
         right = bool(numbers) and all(re.fullmatch(r"[-+]?[\d,.]*%?", cell) for cell in numbers)

@@ -15,7 +15,7 @@ class Compare(Stage):
     """Exact match with Wilson intervals, field F1, and the difference with a paired bootstrap, set by set."""
 
     seed: int = 0
-    shown: int = 3  # answers of each set printed side by side
+    shown: int = 1  # answers of each set printed side by side
 
     def run(self, before: Before, after: After) -> tuple[Metrics, Table, Table]:
         metrics, rows = Metrics(), list[tuple[str, ...]]()
@@ -29,7 +29,7 @@ class Compare(Stage):
                 rows.append((name, str(len(new)), what, _shown(values), _shown(now),
                              f"{gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"))
             cut = [str(sum(a.truncated for a in answers)) for answers in (old, new)]
-            rows.append((name, str(len(new)), "hit the token limit", *cut, ""))
+            rows.append((name, str(len(new)), "cut short", *cut, ""))
         for name, nats in after.nats.items():
             metrics |= {f"{name}/loss_before": before.nats[name], f"{name}/loss_after": nats}
             rows.append((name, "", "loss, nats per token", f"{before.nats[name]:.4f}", f"{nats:.4f}",

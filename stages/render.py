@@ -79,7 +79,8 @@ class RenderDataset(Stage):
 
     def preview(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[TrainData, Table, Table]:
         rendered, _ = self.run(rows, tokenizer)
-        pieces = tuple(("yes" if on else "", text) for text, on in marked(rendered.data[0], tokenizer))
+        pieces = tuple(("yes" if on else "", text.replace("\n", "↵\n").removesuffix("\n"))
+                       for text, on in marked(rendered.data[0], tokenizer))
         return rendered, Table("The first datum", ("trained on", "text"), pieces), rendered.counts.table()
 
 

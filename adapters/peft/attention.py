@@ -29,8 +29,7 @@ def attend(
 
     length, plain = query.shape[2], _is_plain(module, kwargs)
     if plain and length == 1:
-        wide = query.to(key.dtype)
-        return _plain(wide, key, value, kwargs.get("scaling"), _bias(attention_mask, wide)).to(query.dtype), None
+        return _plain(query, key, value, kwargs.get("scaling"), _bias(attention_mask, query)), None
     if plain and attention_mask is None and length == key.shape[2] <= PLAIN:
         causal = torch.full((length, length), float("-inf"), dtype=query.dtype).triu_(1)
         return _plain(query, key, value, kwargs.get("scaling"), causal), None

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from adapters.peft.attention import NAME, use_plain_attention
+from adapters.peft.attention import use_plain_attention
 from adapters.peft.settings import Settings
 from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
@@ -44,8 +44,6 @@ class Network:
         self.vocabulary = int(model.get_input_embeddings().num_embeddings)
         self.context = int(getattr(config, "max_position_embeddings", 0) or 2**31)  # tokens
         self.layers = int(config.num_hidden_layers)
-        # Products with a slice of the cache copy it first in bfloat16, but not in float32.
-        self.cached = torch.float32 if model.config._attn_implementation == NAME else None  # dtype of keys and values
         self.device = model.get_input_embeddings().weight.device
 
     @property

@@ -22,19 +22,17 @@ def complete(network: Network, rows: Sequence[Row], spell: Spell, high: torch.dt
     """Write every row to its end; the prompts, each read once, take `budget` tokens at a time."""
     with torch.inference_mode():
         live = list(rows)
-        states, cache, seen = _read(network, live, budget)
-        positions = torch.tensor([len(row.request.prompt) for row in live], device=network.device)
+        states, cache, starts = _read(network, live, budget)
         while staying := _write(live, network.head(states), spell, high):
             ids = torch.tensor([row.ids[-1] for row in live], device=network.device)
             if len(staying) <= SPARSE * len(live):
                 kept = torch.tensor(staying, device=network.device)
-                live, ids, seen, positions = [live[place] for place in staying], ids[kept], seen[kept], positions[kept]
+                live, ids, starts = [live[place] for place in staying], ids[kept], starts[kept]
                 cache.take(kept)
-            now = seen[:, : cache.length + 1]
-            mask = None if bool(now.all()) else now
-            states = network.hidden(ids[:, None], position_ids=positions[:, None], past_key_values=cache,
+            columns = torch.arange(cache.capacity, device=network.device)
+            mask = (columns >= starts) & (columns <= cache.length)
+            states = network.hidden(ids[:, None], position_ids=cache.length - starts, past_key_values=cache,
                                     attention_mask=mask)[:, 0]
-            positions = positions + 1
 
 
 def _write(live: Sequence[Row], logits: torch.Tensor, spell: Spell, high: torch.dtype) -> list[int]:
@@ -46,13 +44,13 @@ def _write(live: Sequence[Row], logits: torch.Tensor, spell: Spell, high: torch.
 
 
 def _read(network: Network, rows: Sequence[Row], budget: int) -> tuple[torch.Tensor, Slots, torch.Tensor]:
-    """(R, H) states after the prompts; keys and values, flush right; (R, T + room) bool, a row's own columns."""
+    """(R, H) states after the prompts; keys and values, flush right; (R, 1) the column where each row begins."""
     keys = [row.request.prompt.tobytes() for row in rows]
     distinct = {key: row.request.prompt for key, row in zip(keys, rows, strict=True)}
     places = {key: place for place, key in enumerate(distinct)}
-    prompts, room = list(distinct.values()), max(row.room for row in rows)
+    prompts = list(distinct.values())
     lengths = [len(prompt) for prompt in prompts]
-    slots, states = Slots(network.layers, len(prompts), max(lengths), room, network.cached), []
+    slots, states = Slots(network.layers, len(prompts), max(lengths)), []
     order: list[int] = []
     for indices in pack(lengths, budget):
         states.append(_read_some(network, [prompts[index] for index in indices], indices, slots))
@@ -62,8 +60,7 @@ def _read(network: Network, rows: Sequence[Row], budget: int) -> tuple[torch.Ten
     if len(prompts) < len(rows):
         slots.take(origin)
     starts = max(lengths) - torch.tensor(lengths, device=network.device)
-    own = torch.arange(max(lengths) + room, device=network.device) >= starts[:, None]
-    return torch.cat(states)[back][origin], slots, own[origin]
+    return torch.cat(states)[back][origin], slots, starts[origin][:, None]
 
 
 def _read_some(network: Network, prompts: Sequence[Tokens], indices: Sequence[int], slots: Slots) -> torch.Tensor:

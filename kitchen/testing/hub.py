@@ -51,7 +51,10 @@ class HubLaws:
         assert len(client.sha256(self.model)) == 64
         assert int(client.sha256(self.model), 16) >= 0
 
-    @pytest.mark.parametrize("verb", ["fetch", "sha256", "files"])
+    def test_what_can_be_fetched_is_found(self, client: HubClient) -> None:
+        client.find(self.model)
+
+    @pytest.mark.parametrize("verb", ["find", "fetch", "sha256", "files"])
     def test_an_unknown_model_is_refused_by_name(self, client: HubClient, verb: str) -> None:
         with pytest.raises(BackendError, match=self.unknown_model):
             getattr(client, verb)(self.unknown_model)

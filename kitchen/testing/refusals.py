@@ -99,6 +99,9 @@ class RefusalLaws(TrainingSubject):
             future.result()
 
     def test_an_unknown_model_is_refused_by_name(self, training: TrainingClient) -> None:
+        for light in (training.find, training.tokenizer):
+            with pytest.raises(BackendError, match=self.unknown_model):
+                light(self.unknown_model)
         with pytest.raises(BackendError, match=self.unknown_model):
             training.open(self.unknown_model, self.lora).snapshot().result()
         with pytest.raises(BackendError, match=self.unknown_model):

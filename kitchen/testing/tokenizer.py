@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kitchen.ports.training import TrainingSession
+from kitchen.ports.training import TrainingClient, TrainingSession
 from kitchen.testing.subject import TrainingSubject
 
 CHAT = (
@@ -25,6 +25,12 @@ class TokenizerLaws(TrainingSubject):
             assert tokenizer.decode(tokenizer.encode(text, special=True)) == text
             assert ids.ndim == 1
             assert 0 <= ids.min() <= ids.max() < tokenizer.vocabulary
+
+    def test_it_can_be_had_without_the_weights(self, training: TrainingClient, session: TrainingSession) -> None:
+        training.find(self.model)
+        alone, whole = training.tokenizer(self.model), session.tokenizer()
+        assert alone.encode("two eggs").tolist() == whole.encode("two eggs").tolist()
+        assert (alone.stop_ids, alone.chat, alone.vocabulary) == (whole.stop_ids, whole.chat, whole.vocabulary)
 
     def test_stop_ids_are_tokens_without_text(self, session: TrainingSession) -> None:
         tokenizer = session.tokenizer()

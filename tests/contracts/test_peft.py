@@ -8,8 +8,8 @@ import pytest
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.local.hub import LocalHub
-from kitchen.ports.training import TrainingClient
 from adapters.peft.tiny import tiny_model
+from kitchen.ports.training import TrainingClient
 from kitchen.testing.training import TrainingLaws
 from kitchen.types import Checkpoint
 

@@ -182,7 +182,7 @@ def test_check_shows_the_plan_as_a_tree_and_the_adapters(here: Path) -> None:
     shown = told(0, "check", "recipes.sl_basic", "--training", "fake", "rendering.max_tokens=512")
     assert "├── RenderDataset(max_tokens=512)  TrainRows, Tokenizer → TrainData, Metrics\n" in shown
     assert "│       ├── ReportStep  Batch, LossOutput, Stepped, LearningRate → Metrics\n" in shown
-    assert "rendering.max_tokens     512   command line" in shown
+    assert "rendering.max_tokens    512  command line" in shown
     assert "not honoured: lora_alpha" in shown
     assert "no problems" in shown
     assert not (here / "runs").exists()
@@ -201,9 +201,9 @@ def test_a_preview_marks_what_is_trained_on(here: Path) -> None:
     (here / "rows.jsonl").write_text('{"prompt": "two", "completion": "deux"}\n' * 20)
     shown = told(0, "check", "recipes.sl_basic", *FAKE, "dataset=rows.jsonl", "batch_size=4", "--preview")
     flat = "\n".join(line.rstrip() for line in shown.splitlines())
-    assert "             <259>two<257><260>\nyes          deux<257>\n" in flat
-    assert "share of tokens trained on   50.0%" in shown  # 5 of the 10 tokens that the model reads of a row
-    assert "optimiser steps in all       5" in flat  # 18 rows, 2 of 20 held out
+    assert "            <259>two<257><260>\nyes         deux<257>\n" in flat
+    assert "share of tokens trained on  50.0%" in shown  # 5 of the 10 tokens that the model reads of a row
+    assert "optimiser steps in all      5" in flat  # 18 rows, 2 of 20 held out
     assert not (here / "runs").exists()
 
 
@@ -241,10 +241,10 @@ def test_runs_are_listed_shown_and_gone_on_with(here: Path) -> None:
     [listed] = json.loads(kitchen("runs", "list", "--runs", "kept", "--json").stdout)
     assert (listed["id"], listed["status"]) == (run.name, "failed")
     shown = told(0, "runs", "show", run.name, "--runs", "kept")
-    assert "wrong     bug     command line" in shown
+    assert "wrong    bug    command line" in shown
     assert "ZeroDivisionError: half a pot" in shown
     assert f"kitchen resume {run.name} --runs kept" in told(1, "resume", run.name, "--runs", "kept")
-    assert "attempts   2" in told(0, "runs", "show", run.name, "--runs", "kept")
+    assert "attempts  2" in told(0, "runs", "show", run.name, "--runs", "kept")
     assert f"did you mean '{run.name}'?" in told(2, "runs", "show", run.name[:-1], "--runs", "kept")
     assert "there is no run" in told(2, "resume", run.name)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from adapters.peft.tiny import tiny_model
 from adapters.peft.tokenizer import load_tokenizer
 from kitchen.errors import DataError
-from adapters.peft.tiny import tiny_model
 from stages.conversations import Conversation, Message
 from stages.masks import TRAIN_ON, chosen, masks
 from stages.render import marked, render
