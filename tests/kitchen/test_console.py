@@ -73,7 +73,7 @@ def test_a_table_is_printed_once_and_its_text_is_nobody_s_markup() -> None:
     observer.done(step(0, 2, shown, replayed=True))
     lines = [line.rstrip() for line in file.getvalue().splitlines() if line]
     odd = "[red]a[/red] :smile: \N{REPLACEMENT CHARACTER}[31m"
-    assert lines == ["Answers", f"{'asked':26}{'n':>4}", "─" * 30, f"{odd:26}{'12':>4}", f"{'b':26}{'3':>4}"]
+    assert lines == ["Answers", f"{'asked':26}{'n':>4}", "─" * 31, f"{odd:26}{'12':>4}", f"{'b':26}{'3':>4}"]
 
 
 def test_long_texts_stay_within_the_columns() -> None:
