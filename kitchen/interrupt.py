@@ -9,6 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
+import structlog
+
+log = structlog.get_logger("kitchen.interrupt")
+
 
 @dataclass
 class Brake:
@@ -44,3 +48,4 @@ class Brake:
         if self.asked or not self.patient:
             raise KeyboardInterrupt
         self.asked = True
+        log.warning("stopping: this step is finished and saved first; Ctrl-C again stops at once")

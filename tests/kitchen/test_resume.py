@@ -73,7 +73,7 @@ def test_killed_at_any_stage_and_resumed_equals_left_alone(ahead: int, save: int
     cooked(recipe, whole, fuse)
     wanted = outcome(whole)
     assert [row["n"] for row in wanted["metrics"]] == sorted({row["n"] for row in wanted["metrics"]})
-    for at in range(1, fuse.calls + 1, 4 if save == 2 else 17):
+    for at in range(1, fuse.calls + 1, 7 if save == 2 else 23):
         blobs = FakeBlobs()
         for second in (at, (at * 7) % fuse.calls + 1, -1):
             try:
@@ -115,7 +115,7 @@ def test_killed_in_the_middle_of_saving(after: bool) -> None:
     cooked(recipe, whole, Fuse())
     wanted, writes = outcome(whole), -whole.left
     assert writes > 60
-    for at in range(2, writes, 7):
+    for at in range(2, writes, 11):
         blobs = Brittle(at, after)
         with pytest.raises(Killed):
             cooked(recipe, blobs, Fuse())

@@ -98,7 +98,8 @@ def test_a_recipe_with_a_stage_and_an_adapter_of_ones_own(home: Path) -> None:
 
 
 def test_an_unknown_setting_of_it_is_refused(home: Path) -> None:
-    done = call(home, "kitchen.cli", "check", "recipes.mine", "--training", "fake", "--blobs", "upper", "--set", "blobs.prefx=a")
+    done = call(home, "kitchen.cli", "check", "recipes.mine", "--training", "fake", "--blobs", "upper",
+                "--set", "blobs.prefx=a")
     assert done.returncode == 2
     assert "did you mean 'prefix'?" in done.stdout + done.stderr
 

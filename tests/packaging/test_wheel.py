@@ -44,7 +44,8 @@ def best_of_five(*command: str | Path, cwd: Path) -> float:
 
 
 def test_there_is_nothing_heavy(environment: Path) -> None:
-    listed = {each["name"].lower() for each in json.loads(sh(environment / "pip", "list", "--format=json", cwd=environment))}
+    packages = json.loads(sh(environment / "pip", "list", "--format=json", cwd=environment))
+    listed = {each["name"].lower() for each in packages}
     assert "crucible-kitchen" in listed
     assert not listed & set(HEAVY)
 
@@ -71,7 +72,7 @@ def test_the_commands_are_quick(environment: Path, tmp_path: Path) -> None:
 
 
 def test_check_of_the_default_says_what_is_missing(environment: Path, tmp_path: Path) -> None:
-    done = subprocess.run([str(environment / "kitchen"), "check", "recipes.sl_basic"], cwd=tmp_path, capture_output=True,
-                          text=True, check=False)
+    command = [str(environment / "kitchen"), "check", "recipes.sl_basic"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 4
     assert "pip install 'crucible-kitchen[local]'" in done.stdout + done.stderr
