@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
+from adapters.local.blobs import LocalBlobs
+from adapters.local.fsspec import FsspecBlobs
 from kitchen import Kitchen, Metrics, Observer, Recipe, ResumeError, Stage, StageDone, for_each, sequence
 from kitchen.cooking import cook
 from kitchen.errors import ConfigError, CorruptCheckpoint, Interrupted, RunFailed
@@ -47,14 +50,14 @@ class Fuse(Observer):
             raise Killed
 
 
-def cooked(recipe: Recipe, blobs: FakeBlobs, fuse: Observer, training: Any = None) -> None:
+def cooked(recipe: Recipe, blobs: BlobStore, fuse: Observer, training: Any = None) -> None:
     """A new FakeTraining stands for a new process; the lease of a killed one is that of a dead process."""
     blobs.delete("run/lease.json")
     data = FakeDatasets({"chats": {"train": CHATS, "held": HELD}})
     cook(ORDER, recipe, Kitchen(training or FakeTraining(blobs), data, None, blobs), "run", [fuse])
 
 
-def outcome(blobs: FakeBlobs) -> dict[str, Any]:
+def outcome(blobs: BlobStore) -> dict[str, Any]:
     """What must be equal: metrics without seconds, samples, exported weights, digests of the last save point."""
     def lines(name: str) -> list[dict[str, Any]]:
         rows = [json.loads(line) for line in (blobs.read(f"run/{name}.jsonl") or b"").splitlines()]
@@ -122,6 +125,20 @@ def test_killed_in_the_middle_of_saving(after: bool) -> None:
         blobs.left = -1
         cooked(recipe, blobs, Fuse())
         assert outcome(blobs) == wanted, f"killed at write {at}"
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_the_same_behind_a_url_and_in_a_folder(ahead: int, tmp_path: Path) -> None:
+    recipe = BASIC.model_copy(update={"ahead": ahead, "save_every": 2})
+    fuse, whole = Fuse(), FsspecBlobs(f"memory://whole-{ahead}")
+    cooked(recipe, whole, fuse)
+    wanted = outcome(whole)
+    for at in range(5, fuse.calls, 23):
+        for blobs in (FsspecBlobs(f"memory://killed-{ahead}-{at}"), LocalBlobs(str(tmp_path / str(at)))):
+            with pytest.raises(Killed):
+                cooked(recipe, blobs, Fuse(at))
+            cooked(recipe, blobs, Fuse())
+            assert outcome(blobs) == wanted, f"{type(blobs).__name__} killed at {at}"
 
 
 def test_it_resumes_rather_than_starts_again() -> None:
