@@ -90,7 +90,7 @@ async def _value(read: Read, context: Context) -> Any:
     try:
         return await value
     except Exception as error:
-        error.add_note(f"waiting for {name(read.kind)}")
+        note(error, context, context.asker(value) or name(read.kind))
         raise
 
 

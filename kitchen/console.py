@@ -126,7 +126,7 @@ class ConsoleObserver(Observer):
         elif not loop and event.seconds >= _SLOW:
             self._say(f"{event.stage.title()}  {clock(event.seconds)}")
         for shown in event.published:
-            if isinstance(shown, Table) and not event.replayed:
+            if isinstance(shown, Table) and shown.rows and not event.replayed:
                 self._out.print()
                 self._out.print(table(shown))
 

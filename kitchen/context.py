@@ -43,6 +43,11 @@ class Context:
         else:
             self._outer.replace(kind, value)
 
+    def asker(self, future: Future[Any]) -> str:
+        """Which stage asked for what is in flight; empty if nobody here did."""
+        found = [stage for each, stage in self.asked if each is future]
+        return found[0] if found else "" if self._outer is None else self._outer.asker(future)
+
     def settle(self, future: Future[Any], arrived: Any) -> None:
         """What was in flight is here: it takes the future's place, so that it can be closed and handed out."""
         for kind, value in self._values.items():

@@ -8,18 +8,19 @@ import structlog
 
 from kitchen.context import Context
 from kitchen.errors import ConfigError
+from kitchen.lease import lease
 from kitchen.logs import configure, into
 from kitchen.observers import Audience, Observer
 from kitchen.plan import PlanError
 from kitchen.recipe import Recipe
 from kitchen.record import RunRecord
 from kitchen.registry import Kitchen
-from kitchen.runs import Order, lease
+from kitchen.runs import Order
 
 
 def cook(
     order: Order, recipe: Recipe, kitchen: Kitchen, run: str, observers: Sequence[Observer] = (), *,
-    other_machine: bool = False,
+    other_machine: bool = False, take_over: bool = False,
 ) -> Context:
     """Cook the recipe as the run of this name, or go on with that run; returns what it left on the counter.
 
@@ -32,7 +33,7 @@ def cook(
         raise PlanError("\n".join(plan.problems))
     if not structlog.is_configured():
         configure()
-    with lease(kitchen.blobs, run):
+    with lease(kitchen.blobs, run, take_over=take_over):
         record = RunRecord(kitchen.blobs, run, order, other_machine=other_machine)
         with into(record.log):
             audience = Audience((record, *observers))

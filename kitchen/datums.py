@@ -23,7 +23,7 @@ def check_data(
         named(loss, options)
     if not len(data):
         raise DataError("the batch is empty: forward and forward_backward need at least one datum")
-    group = 1 if isinstance(loss, str) else int(getattr(loss, "group", 1))
+    group = 1 if isinstance(loss, str) else int(getattr(loss, "group", None) or 1)
     if len(data) % group:
         raise DataError(f"the loss sums over runs of {group} adjacent datums, and the batch has {len(data)}")
     for index, datum in enumerate(data):

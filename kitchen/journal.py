@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kitchen.ports.blobs import BlobStore
-from kitchen.secrets import mask
+from kitchen.secrets import masked
 
 _PATIENCE = 1.0  # seconds between writes, at least; longer where writing takes long
 
@@ -59,4 +59,4 @@ class Journal:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    return mask(json.dumps(row, default=str, ensure_ascii=False))
+    return json.dumps(masked(row), default=str, ensure_ascii=False)

@@ -21,7 +21,7 @@ from kitchen.ports.blobs import BlobStore
 from kitchen.progress import Progress
 from kitchen.resume import ResumeError
 from kitchen.runs import Order, order_json, read_run
-from kitchen.secrets import mask
+from kitchen.secrets import masked
 from kitchen.stage import Stage
 from kitchen.types import Checkpoint, Facts, Metrics, Samples
 from kitchen.workflow import Step
@@ -43,8 +43,7 @@ class RunRecord(Observer):
         fresh: dict[str, Any] = {"run": run, "recipe": order.recipe, "order": ordered, "attempts": [], "facts": {}}
         self._json: dict[str, Any] = read_run(blobs, run) if blobs.read(f"{run}/run.json") else fresh
         self._known = dict(self._json["facts"])  # what earlier attempts found
-        ordered = self._json["order"]
-        self._json["configuration_sha256"] = _digest([ordered[key] for key in ("recipe", "settings", "adapters")])
+        self._json["configuration_sha256"] = _digest(_configuration(self._json["order"]))
         self._json["attempts"].append({"started": _now(), "seconds": 0.0, **_surroundings()})
         self._set("running")
 
@@ -89,10 +88,10 @@ class RunRecord(Observer):
         reason = "" if error is None else f"{type(error).__name__}: {error}"
         if error is not None:
             log.debug("ended", status=status, reason=reason, where=getattr(error, "__notes__", []))
-            self._json["where"] = [mask(note) for note in getattr(error, "__notes__", [])]
+            self._json["where"] = getattr(error, "__notes__", [])
         code = {"completed": 0, "interrupted": 130}.get(status, 1)
         self._json["exit_code"] = getattr(error, "exit_code", code)
-        self._json["reason"] = mask(reason)
+        self._json["reason"] = reason
         self._flush()
         self._set(status)
 
@@ -113,11 +112,17 @@ class RunRecord(Observer):
     def _set(self, status: str) -> None:
         self._json["status"] = status
         self._json["attempts"][-1]["seconds"] = round(time.perf_counter() - self._clock, 3)
-        self._blobs.write(f"{self._run}/run.json", mask(json.dumps(self._json, indent=2, default=str)).encode())
+        self._blobs.write(f"{self._run}/run.json", json.dumps(masked(self._json), indent=2, default=str).encode())
 
 
 def _interrupted(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) or getattr(error, "exit_code", 0) == 130
+
+
+def _configuration(order: Mapping[str, Any]) -> Any:
+    """What can change the numbers: all of an order but where the settings came from and where the record goes."""
+    adapters = {port: settings for port, settings in order["adapter_settings"].items() if port != "blobs"}
+    return [order["recipe"], order["settings"], order["adapters"], adapters]
 
 
 def _digest(value: Any) -> str:

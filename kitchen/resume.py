@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,7 +68,7 @@ class Keeper:
 
     def __init__(self, blobs: BlobStore, run: str, plan: str) -> None:
         self._blobs, self._run, self._prefix = blobs, run, f"{run}/save/"
-        self._record = Record(hashlib.sha256(plan.encode()).hexdigest())
+        self._record = Record(_digest(plan))
         self._before: Record | None = None  # the newest with other checkpoints: the way back if these are damaged
         self._number = self._before_number = 0  # their files
         self._attempt = 0  # in the names of checkpoints, so that none is written twice
@@ -84,8 +84,8 @@ class Keeper:
             if record.fingerprint != self._record.fingerprint:
                 raise ResumeError(f"run {self._run!r} began with another recipe or other settings; start a new run")
             self._record = record
-        if len(found) > 1:
-            self._before_number, self._before = found[-2]
+        others = [each for each in found if each[1].paths() != self._record.paths()]
+        self._before_number, self._before = others[-1] if others else (0, None)
         self.target = next(reversed(self._record.points), "")
         self._sweep()
 
@@ -132,8 +132,8 @@ class Keeper:
         if written is None:
             return None
         answer, kinds = json.loads(written), stage.contract().returns
-        if answer["stage"] != repr(stage):
-            raise ResumeError(f"run {self._run!r} began with {answer['stage']} where now stands {stage!r}")
+        if answer["stage"] != _digest(repr(stage)):
+            raise ResumeError(f"run {self._run!r} began with other options of {stage.title()}; start a new run")
         values = tuple(read_back(kind, text) for kind, text in zip(kinds, answer["values"], strict=True))
         return values if len(kinds) > 1 else values[0]
 
@@ -141,14 +141,14 @@ class Keeper:
         kinds = stage.contract().returns
         values = result if len(kinds) > 1 else (result,)
         texts = [await write_down(kind, value) for kind, value in zip(kinds, values, strict=True)]
-        answer = json.dumps({"stage": repr(stage), "values": texts})
+        answer = json.dumps({"stage": _digest(repr(stage)), "values": texts})
         self._blobs.write(f"{self._run}/kept/{at}.json", answer.encode())
 
     async def _commit(self, record: Record, loop: ForEach, context: Context) -> None:
         oldest, was, was_number = self._before, self._record, self._number
         number = max([self._number, *self._numbers()]) + 1
         body = RECORD.dump_json(record).decode()
-        whole = json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "record": body})
+        whole = json.dumps({"sha256": _digest(body), "record": body})
         self._blobs.write(self._file(number), whole.encode())
         if was.points and was.paths() != record.paths():
             self._before, self._before_number = was, was_number
@@ -162,7 +162,7 @@ class Keeper:
         name = self._file(number)
         try:
             whole = json.loads(self._blobs.read(name) or b"")
-            if hashlib.sha256(whole["record"].encode()).hexdigest() != whole["sha256"]:
+            if _digest(whole["record"]) != whole["sha256"]:
                 raise ValueError("its digest is another")
             return RECORD.validate_json(whole["record"])
         except (ValueError, KeyError, TypeError, ValidationError) as error:
@@ -189,9 +189,9 @@ class Keeper:
         """Delete what killed attempts left half-written."""
         kept = self._record.paths() | (self._before.paths() if self._before else set())
         for name in self._blobs.list(self._prefix):
-            if name.count("/") > self._prefix.count("/") and not _under(name, kept):
+            if name.count("/") > self._prefix.count("/") and not any(name.startswith(f"{path}/") for path in kept):
                 self._blobs.delete(name)
 
 
-def _under(name: str, paths: Iterable[str]) -> bool:
-    return any(name == path or name.startswith(f"{path}/") for path in paths)
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -39,20 +39,17 @@ def run(
         raise PlanError("\n".join(plan.problems))
     audience = Audience(observers)
     audience.began(name, step)
+    keeps = BlobStore in given and (saves(step) or any(getattr(inner, "kept", False) for inner in walk(step)))
     with span("run", {"kitchen.recipe": title or name, "kitchen.run": name}):
         while True:
             context = Context({Progress: Progress(), **given}, where=title or name)
-            keeper = Keeper(given[BlobStore], name, str(plan)) if _keeps(step, given) else None
+            keeper = Keeper(given[BlobStore], name, str(plan)) if keeps else None
             try:
                 asyncio.run(_Run(audience, keeper, title or name).whole(step, context, leaves))
                 return context
             except _Damaged as damage:
                 if keeper is None or not keeper.fall_back(damage.error):
                     raise RunFailed(f"{damage}; there is no save point before it: start a new run") from damage.error
-
-
-def _keeps(step: Step, given: Mapping[Any, Any]) -> bool:
-    return BlobStore in given and (saves(step) or any(getattr(inner, "kept", False) for inner in walk(step)))
 
 
 class _Damaged(Exception):
@@ -139,15 +136,19 @@ class _Run:
                     await self.walk(head, scope, f"{at}[{index}]")
                     index += 1
                     due = saves(loop) and (not loop.save or self.steps[place] % loop.save == 0)
-                    stop = self.brake.asked and loop.save > 0
-                    await self.finish(tail, in_flight, 0 if due or stop else loop.ahead)
+                    await self.finish(tail, in_flight, 0 if due else loop.ahead)
+                    if stop := self.brake.asked and loop.save > 0:
+                        await self.finish(tail, in_flight, 0)
                     if due or stop:
                         await self.keep(loop, context, at, SavePoint(index, False, 0, {}))
                 if stop:
                     raise Interrupted(f"stopped at step {self.steps[place]}, and saved")
-            await self.finish(tail, in_flight, 0)
-            if saves(loop) and not point.ended:
-                await self.keep(loop, context, at, SavePoint(index, True, 0, {}))
+            with self.brake.iteration(loop.save > 0):
+                await self.finish(tail, in_flight, 0)
+                if saves(loop) and not point.ended:
+                    await self.keep(loop, context, at, SavePoint(index, True, 0, {}))
+            if self.brake.asked and loop.save > 0:
+                raise Interrupted(f"stopped after step {self.steps[place]}, and saved")
         finally:
             for scope, _ in in_flight:
                 self.dispose(scope)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from kitchen.errors import ConfigError, did_you_mean
+from kitchen.lease import in_use
 from kitchen.ports.blobs import BlobStore
+
+_KEYS = ("run", "recipe", "order", "attempts", "facts", "status")  # of run.json
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,13 @@ def read_run(blobs: BlobStore, run: str) -> dict[str, Any]:
     if written is None:
         raise ConfigError(f"there is no run {run!r}; {did_you_mean(run, run_names(blobs))}")
     try:
-        found: dict[str, Any] = json.loads(written)
+        found = json.loads(written)
     except ValueError as error:
         raise ConfigError(f"{blobs.locate(f'{run}/run.json')} is not JSON ({error}); the run cannot be read") from error
-    return found
+    missing = [key for key in _KEYS if not isinstance(found, dict) or key not in found]
+    if missing:
+        raise ConfigError(f"{blobs.locate(f'{run}/run.json')} has no {missing[0]!r}; it is no record of a run")
+    return dict(found)
 
 
 def read_order(blobs: BlobStore, run: str) -> Order:
@@ -70,59 +72,26 @@ def read_order(blobs: BlobStore, run: str) -> Order:
 
 def run_summary(blobs: BlobStore, run: str) -> RunSummary:
     found = read_run(blobs, run)
-    status = "running" if found["status"] == "running" and _alive(_lease(blobs, run)) else found["status"]
-    status = "killed" if status == "running" and not _alive(_lease(blobs, run)) else status
+    status = "killed" if found["status"] == "running" and not in_use(blobs, run) else found["status"]
     seconds = sum(attempt.get("seconds", 0.0) for attempt in found["attempts"])
     lines = (blobs.read(f"{run}/metrics.jsonl") or b"").decode().splitlines()
     last: dict[str, float] = {}
     for line in lines:
         last |= {key: value for key, value in json.loads(line).items() if key not in ("n", "stage", "step", "seconds")}
-    started, reason = found["attempts"][0]["started"], found.get("reason", "")
-    return RunSummary(run, found["recipe"], status, started, seconds, last, reason)
+    started = found["attempts"][0]["started"] if found["attempts"] else ""
+    return RunSummary(run, found["recipe"], status, started, seconds, last, found.get("reason", ""))
 
 
 def list_runs(blobs: BlobStore) -> Sequence[RunSummary]:
-    return [run_summary(blobs, run) for run in run_names(blobs)]
+    """All runs; one that cannot be read has the status "unreadable", and the reason."""
+    return [_summary(blobs, run) for run in run_names(blobs)]
 
 
-@contextmanager
-def lease(blobs: BlobStore, run: str) -> Iterator[None]:
-    """Hold a run; raises ConfigError if a process that is alive holds it already."""
-    held = _lease(blobs, run)
-    if _alive(held):
-        raise ConfigError(f"run {run!r} is in use by process {held['pid']} on {held['host']}; wait for it, or stop it")
-    mine = {"host": socket.gethostname(), "pid": os.getpid(), "born": _born(os.getpid()), "token": secrets.token_hex(8)}
-    blobs.write(f"{run}/lease.json", json.dumps(mine).encode())
-    if _lease(blobs, run).get("token") != mine["token"]:
-        raise ConfigError(f"run {run!r} was taken by another process at the same moment")
+def _summary(blobs: BlobStore, run: str) -> RunSummary:
     try:
-        yield
-    finally:
-        blobs.delete(f"{run}/lease.json")
-
-
-def _lease(blobs: BlobStore, run: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(blobs.read(f"{run}/lease.json") or b"{}")
-    return found
-
-
-def _alive(held: Mapping[str, Any]) -> bool:
-    """Whether the holder still runs; of another host nothing is known, so it counts as alive."""
-    if not held:
-        return False
-    return bool(held["host"] != socket.gethostname() or _born(held["pid"]) == held["born"] != "")
-
-
-def _born(pid: int) -> str:
-    """When a process started, in the kernel's clock ticks, so that a number used again is not mistaken; "" if dead."""
-    stat = Path(f"/proc/{pid}/stat")
-    if stat.parent.parent.exists() and Path("/proc/self/stat").exists():
-        return stat.read_text().rsplit(")", 1)[1].split()[19] if stat.exists() else ""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return ""
-    return "alive"
+        return run_summary(blobs, run)
+    except (ConfigError, ValueError, KeyError, TypeError) as error:
+        return RunSummary(run, "", "unreadable", "", 0.0, {}, str(error))
 
 
 def order_json(order: Order) -> dict[str, Any]:

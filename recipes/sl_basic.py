@@ -5,7 +5,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from kitchen import Lora, Recipe, Step, every, for_each, sequence
 from stages.comparison import Compare, QualityGate
 from stages.data import Epochs, LoadDataset, ShuffledBatches
-from stages.evaluation import EvaluateBase, EvaluateWeights, Examination, MeasureHeldOut
+from stages.evaluation import EvaluateBase, EvaluateWeights, Examination, MeasureHeldOut, RenderHeldOut
 from stages.keeping import ExportWeights, KeepBest, StartKeeping
 from stages.optimise import ForwardBackward, OptimStep, ReportStep
 from stages.render import RenderDataset
@@ -38,12 +38,12 @@ class SlBasic(Recipe):
     def workflow(self) -> Step:
         return sequence(
             LoadDataset(self.dataset, self.limit, self.evaluation.held_out, self.seed),
-            OpenSession(self.model, Lora(self.lora_rank, alpha=2.0 * self.lora_rank, seed=self.seed)),
-            self.rendering, EvaluateBase(self.model, self.evaluation, self.rendering), StartKeeping(),
+            OpenSession(self.model, Lora(self.lora_rank, alpha=2.0 * self.lora_rank, seed=self.seed)), StartKeeping(),
+            self.rendering, RenderHeldOut(self.rendering), EvaluateBase(self.model, self.evaluation, self.rendering),
             for_each(Epochs(self.epochs, self.batch_size, self.max_steps))(
                 for_each(ShuffledBatches(self.batch_size, self.seed), ahead=self.ahead, save=self.save_every)(
                     ForwardBackward(), OptimStep(schedule(self.schedule, self.learning_rate, self.warmup_steps)),
-                    every(self.eval_every)(MeasureHeldOut(self.rendering), ExportWeights()),
+                    every(self.eval_every)(MeasureHeldOut(), ExportWeights()),
                     ReportStep(), every(self.eval_every)(KeepBest(self.keep)))),
             SaveFinal(), EvaluateWeights(self.evaluation, self.rendering), Compare(self.seed),
             QualityGate(self.evaluation.at_least))

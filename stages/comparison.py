@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kitchen.errors import QualityError
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Table
+from stages.data import HeldOut
 from stages.evaluation import After, Answer, Before
 from stages.statistics import paired_bootstrap, wilson
 
@@ -17,7 +18,7 @@ class Compare(Stage):
     seed: int = 0
     shown: int = 1  # answers of each set printed side by side
 
-    def run(self, before: Before, after: After) -> tuple[Metrics, Table, Table]:
+    def run(self, before: Before, after: After, held_out: HeldOut) -> tuple[Metrics, Table, Table]:
         metrics, rows = Metrics(), list[tuple[str, ...]]()
         for name, new in after.answers.items():
             old = before.answers[name]
@@ -32,8 +33,8 @@ class Compare(Stage):
             rows.append((name, str(len(new)), "cut short", *cut, ""))
         for name, nats in after.nats.items():
             metrics |= {f"{name}/loss_before": before.nats[name], f"{name}/loss_after": nats}
-            rows.append((name, "", "loss, nats per token", f"{before.nats[name]:.4f}", f"{nats:.4f}",
-                         f"{nats - before.nats[name]:+.4f}"))
+            losses = (f"{before.nats[name]:.4f}", f"{nats:.4f}", f"{nats - before.nats[name]:+.4f}")
+            rows.append((name, str(len(held_out.sets[name])), "loss, nats per token", *losses))
         columns = ("held-out set", "n", "measure", "before", "after", "difference")
         scores = Table("Held-out evaluation, 95 % intervals", columns, tuple(rows))
         return metrics, scores, self._side_by_side(before, after)

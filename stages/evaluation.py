@@ -52,6 +52,13 @@ class After(Evaluation):
 
 
 @dataclass(frozen=True)
+class HeldOutData:
+    """Held-out rows as datums, with weights that sum to 1."""
+
+    data: tuple[Datum, ...]
+
+
+@dataclass(frozen=True)
 class HeldOutLoss:
     """Mean loss per trained-on token of held-out data."""
 
@@ -187,15 +194,22 @@ def _samples(when: str, found: Evaluation) -> Samples:
                          for answer in answers))
 
 
-class MeasureHeldOut(Stage):
-    """Ask for the mean loss on the first `rows` of each held-out set; the answer comes later."""
+class RenderHeldOut(Stage):
+    """Render all held-out rows, so that a bad one is found before training, and keep the first `rows` of each set."""
 
     render: RenderDataset
     rows: int = 32
 
-    def run(self, session: TrainingSession, held_out: HeldOut, tokenizer: Tokenizer) -> Future[HeldOutLoss]:
-        first = [each for conversations in held_out.sets.values() for each in conversations[: self.rows]]
-        return start(_measured(session.forward(averaged(rendered(first, tokenizer, self.render)))))
+    def run(self, held_out: HeldOut, tokenizer: Tokenizer) -> HeldOutData:
+        sets = [rendered(rows, tokenizer, self.render)[: self.rows] for rows in held_out.sets.values()]
+        return HeldOutData(averaged([datum for each in sets for datum in each]))
+
+
+class MeasureHeldOut(Stage):
+    """Ask for the mean loss on held-out data; the answer comes later."""
+
+    def run(self, session: TrainingSession, data: HeldOutData) -> Future[HeldOutLoss]:
+        return start(_measured(session.forward(data.data)))
 
 
 async def _measured(asked: Future[LossOutput]) -> HeldOutLoss:

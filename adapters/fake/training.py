@@ -142,7 +142,7 @@ class FakeSession:
             slopes: Sequence[Array] = [slope for _, slope in pairs]
         else:
             totals, slopes = own_slopes(loss, data, rounded)
-        check_finite(totals["loss:sum"], slopes)
+        check_finite(totals["loss:sum"], exact, slopes)
         return LossOutput(rounded, totals), slopes
 
     def _backward(self, data: Sequence[Datum], loss: str | Loss, options: Options | None) -> LossOutput:

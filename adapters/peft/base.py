@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 
 from adapters.peft.attention import use_plain_attention
 from adapters.peft.settings import Settings
+from adapters.peft.worker import stop_if_closed
 from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
 
@@ -54,8 +56,25 @@ class Network:
 
     def hidden(self, ids: torch.Tensor, **more: Any) -> torch.Tensor:
         """(R, T) ids to (R, T, H); rows may be padded on the right, for what follows a token does not reach it."""
+        stop_if_closed()
         states: torch.Tensor = self.model.base_model(input_ids=ids, use_cache="past_key_values" in more, **more)[0]
         return states
+
+
+def checkpoint_activations(model: Any) -> None:
+    """Keep only what goes into each layer, and compute the rest again on the way back (Chen et al., 2016,
+    arXiv:1604.06174). Raises BackendError for an architecture without such layers.
+
+    By hand, for the switch that transformers has also turns off the cache, and turns on the dropout of the base.
+    """
+    from torch.utils.checkpoint import checkpoint
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise BackendError(f"checkpointing: a {type(model).__name__} has no layers to checkpoint; leave it off")
+    for layer in layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
 
 
 def load_base(hub: HubClient, name: str, settings: Settings, device: torch.device, dtype: torch.dtype) -> Base:
@@ -68,8 +87,6 @@ def load_base(hub: HubClient, name: str, settings: Settings, device: torch.devic
     model.requires_grad_(False).eval()
     if settings.quantization == "none":
         model.to(device)
-    if settings.checkpointing:
-        _checkpoint_activations(model)
     _check_head(name, model)
     if device.type == "cpu" and dtype == torch.bfloat16 and model.config._attn_implementation == "sdpa":
         use_plain_attention(model)
@@ -99,14 +116,6 @@ def _open(folder: Path, settings: Settings, dtype: torch.dtype) -> Any:
     finally:
         if shown:
             logging.enable_progress_bar()
-
-
-def _checkpoint_activations(model: Any) -> None:
-    """Layers alone are told that they train, so that no dropout of the base wakes up."""
-    model.gradient_checkpointing_enable({"use_reentrant": False})
-    for module in model.modules():
-        if hasattr(module, "gradient_checkpointing"):
-            module.training = True
 
 
 def _check_head(name: str, model: Any) -> None:

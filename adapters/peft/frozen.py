@@ -27,7 +27,7 @@ class Frozen:
 def freeze(machine: Machine, base: Base, tokenizer: FolderTokenizer, lora: Lora, tensors: Tensors, source: str
            ) -> Frozen:
     model = base.tree()
-    if tensors:
+    if any(bool(tensor.any()) for name, tensor in tensors.items() if ".lora_B." in name):  # else they change nothing
         Adapter(model, lora, machine.high, adapted_paths(tensors)).freeze(tensors, machine.dtype, source)
     return Frozen(Network(model), tokenizer, base)
 

@@ -6,6 +6,7 @@ import ctypes
 import sys
 import weakref
 from importlib.metadata import version
+from types import MappingProxyType
 
 import torch
 
@@ -14,6 +15,7 @@ from adapters.peft.settings import Settings
 from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
 
+BUDGETS = MappingProxyType({"cpu": 1024, "cuda": 8192})  # on a CPU, more takes memory and no less time
 _MALLOPT = {"trim threshold": (-1, 2**31 - 1), "mmap threshold": (-3, 2**30), "arenas": (-8, 1)}  # of <malloc.h>
 
 
@@ -24,6 +26,7 @@ class Machine:
         self.settings, self.hub = settings, hub
         self.device = _device(settings.device)
         self.dtype = _dtype(settings.dtype, self.device)
+        self.budget = settings.micro_batch_tokens or BUDGETS[self.device.type]  # tokens
         self.high = torch.promote_types(self.dtype, torch.float32)  # of LoRA weights, losses and sums
         self._bases: weakref.WeakValueDictionary[str, Base] = weakref.WeakValueDictionary()
         _check_quantization(settings, self.device)

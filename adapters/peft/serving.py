@@ -22,12 +22,11 @@ from kitchen.types import Array, Datum, Sampled
 
 def serve(model: Frozen, requests: Sequence[Request], machine: Machine) -> None:
     """Every request gets its answer, or the error that names what is wrong with it."""
-    settings, high = machine.settings, machine.high
     wanted = [request for request in requests if request.work.set_running_or_notify_cancel()]
     fit = [request for request in wanted if not _refused(request, model.network)]
     scorings, samplings = [r for r in fit if isinstance(r, Scoring)], [r for r in fit if isinstance(r, Sampling)]
-    _score(model.network, scorings, high, settings.micro_batch_tokens)
-    _sample(model, samplings, high, settings.micro_batch_tokens, settings.sample_batch)
+    _score(model.network, scorings, machine.high, machine.budget)
+    _sample(model, samplings, machine.high, machine.budget, machine.settings.sample_batch)
 
 
 def _refused(request: Request, network: Network) -> bool:

@@ -19,7 +19,7 @@ class Settings:
     device: str = "auto"  # auto, cpu, cuda or cuda:N
     dtype: str = "auto"  # of the base model; auto is bfloat16 where the hardware multiplies it, else float32
     threads: int = 0  # 0: as many as torch takes by itself
-    micro_batch_tokens: int = 4096  # tokens, padding included, that go through the model at once
+    micro_batch_tokens: int = 0  # tokens, padding included, that go through the model at once; 0: by device
     checkpointing: bool = False  # of activations: less memory, a third more time
     quantization: str = "none"  # of the base model: none or 4bit
     sample_batch: int = 64  # completions written at the same time
@@ -31,7 +31,7 @@ class Settings:
             value = getattr(self, field)
             if value not in known:
                 raise ConfigError(f"{field} is {value!r}; {did_you_mean(str(value), known)}")
-        for field, least in (("threads", 0), ("micro_batch_tokens", 1), ("sample_batch", 1)):
+        for field, least in (("threads", 0), ("micro_batch_tokens", 0), ("sample_batch", 1)):
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"{field} is {value!r}, and must be a whole number of at least {least}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from adapters.peft.base import Base, Network
+from adapters.peft.base import Base, Network, checkpoint_activations
 from adapters.peft.batches import MicroBatch, micro_batch
 from adapters.peft.dropout import Dropout
 from adapters.peft.head import Slope, score
@@ -37,11 +37,13 @@ class _Answer:
 class Trainer:
     """Gradients add up over calls until a step; every call is synchronous."""
 
-    def __init__(self, base: Base, lora: Lora, high: torch.dtype, budget: int) -> None:
+    def __init__(self, base: Base, lora: Lora, high: torch.dtype, budget: int, *, checkpointing: bool = False) -> None:
         self.base, self.lora, self.high, self._budget = base, lora, high, budget
         model = base.tree()
         self.adapter = Adapter(model, lora, high)
         self.adapter.start()
+        if checkpointing:
+            checkpoint_activations(model)
         self.network = Network(model)
         self.optimiser = Optimiser(self.adapter.named())
         self.calls = 0  # of forward_backward, which dropout follows

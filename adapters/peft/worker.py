@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import concurrent.futures
 import queue
 import threading
@@ -13,48 +14,70 @@ from kitchen.errors import RunFailed
 
 T = TypeVar("T")
 Job = tuple["concurrent.futures.Future[Any]", Callable[[], Any]]
-Jobs = queue.SimpleQueue[Job | None]
 ALONE = threading.Lock()  # held by whoever computes or loads, in all the process: see Worker
+PATIENCE = 10.0  # seconds that the end of the process waits for a worker to stop
 
 
 class Worker:
-    """First in, first out. A daemon, so that a process that was interrupted ends.
+    """First in, first out.
 
     Workers take turns: two at once on the same cores are slower than one after the other, and transformers changes
     settings of torch for the whole process while it opens a model.
     """
 
     def __init__(self, name: str) -> None:
-        self._jobs: Jobs = queue.SimpleQueue()
-        self._closed = threading.Event()
-        threading.Thread(target=_run, args=(self._jobs, self._closed), name=name, daemon=True).start()
-        self._end = weakref.finalize(self, self._jobs.put, None)
+        self._thread = _Thread(name)
+        self._thread.start()
+        weakref.finalize(self, self._thread.jobs.put, None).atexit = False
 
     def submit(self, job: Callable[[], T]) -> concurrent.futures.Future[T]:
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self._jobs.put((future, job))
+        self._thread.jobs.put((future, job))
         return future
 
     def close(self) -> None:
-        """What is running comes to its end; what was waiting fails."""
-        self._closed.set()
-        self._end()
+        """What is running stops at its next `stop_if_closed`; what was waiting fails."""
+        self._thread.close()
 
 
-def _run(jobs: Jobs, closed: threading.Event) -> None:
-    while (job := jobs.get()) is not None:
-        if job[0].set_running_or_notify_cancel():
-            with ALONE:
-                _do(*job, closed)
-        job = None  # else the last job, and all that it holds, would live until the next one comes
+def stop_if_closed() -> None:
+    """For the work of a worker to call now and then; raises RunFailed if the worker has been closed."""
+    thread = threading.current_thread()
+    if isinstance(thread, _Thread) and thread.closed.is_set():
+        raise RunFailed("it was closed while this call was running")
 
 
-def _do(future: concurrent.futures.Future[Any], work: Callable[[], Any], closed: threading.Event) -> None:
-    try:
-        if closed.is_set():
-            raise RunFailed("it was closed before this call had its turn")
-        value = work()
-    except BaseException as error:  # noqa: BLE001 it surfaces on the future
-        future.set_exception(error)
-    else:
-        future.set_result(value)
+class _Thread(threading.Thread):
+    """A daemon, so that an interrupted process ends; one that torch is busy in at that moment would be a crash."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self.closed = threading.Event()
+        atexit.register(self._leave)
+
+    def run(self) -> None:
+        while (job := self.jobs.get()) is not None:
+            if job[0].set_running_or_notify_cancel():
+                with ALONE:
+                    self._do(*job)
+            job = None  # else the last job, and all that it holds, would live until the next one comes
+        atexit.unregister(self._leave)
+
+    def close(self) -> None:
+        self.closed.set()
+        self.jobs.put(None)
+
+    def _leave(self) -> None:
+        self.close()
+        self.join(PATIENCE)
+
+    def _do(self, future: concurrent.futures.Future[Any], work: Callable[[], Any]) -> None:
+        try:
+            if self.closed.is_set():
+                raise RunFailed("it was closed before this call had its turn")
+            value = work()
+        except BaseException as error:  # noqa: BLE001 it surfaces on the future
+            future.set_exception(error)
+        else:
+            future.set_result(value)

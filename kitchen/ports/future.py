@@ -79,7 +79,9 @@ class Started(Generic[T]):
 
 def start(work: Coroutine[Any, Any, T]) -> Future[T]:
     """Set a coroutine going and come back at once with the ticket for it."""
-    return Started(asyncio.ensure_future(work))
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # a run that fails first never asks
+    return Started(task)
 
 
 async def arrival(future: Future[T]) -> T:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +22,10 @@ from adapters.local.fsspec import FsspecBlobs
 from kitchen import Kitchen, Metrics, Observer, Recipe, ResumeError, Stage, StageDone, for_each, sequence
 from kitchen.cooking import cook
 from kitchen.errors import ConfigError, CorruptCheckpoint, Interrupted, RunFailed
+from kitchen.lease import lease
 from kitchen.ports import BlobStore, Done, Future
 from kitchen.runner import run
-from kitchen.runs import Order, read_run
+from kitchen.runs import Order, list_runs, read_run
 from kitchen.types import Result
 from kitchen.workflow import Step
 from recipes.sl_basic import SlBasic
@@ -51,8 +56,7 @@ class Fuse(Observer):
 
 
 def cooked(recipe: Recipe, blobs: BlobStore, fuse: Observer, training: Any = None) -> None:
-    """A new FakeTraining stands for a new process; the lease of a killed one is that of a dead process."""
-    blobs.delete("run/lease.json")
+    """A new FakeTraining stands for a new process."""
     data = FakeDatasets({"chats": {"train": CHATS, "held": HELD}})
     cook(ORDER, recipe, Kitchen(training or FakeTraining(blobs), data, None, blobs), "run", [fuse])
 
@@ -222,7 +226,6 @@ def test_other_data_is_not_resumed() -> None:
     with pytest.raises(Killed):
         cooked(recipe, blobs, Fuse(60))
     other = FakeDatasets({"chats": {"train": CHATS[::-1], "held": HELD}})
-    blobs.delete("run/lease.json")
     with pytest.raises(ResumeError, match=r"data.train.sha256"):
         cook(ORDER, recipe, Kitchen(FakeTraining(blobs), other, None, blobs), "run")
 
@@ -256,8 +259,6 @@ def test_a_run_in_use_is_refused() -> None:
 
 
 def test_a_stop_that_is_asked_for_saves_first_and_goes_on_to_the_same_end() -> None:
-    import signal
-
     recipe, blobs, whole = BASIC.model_copy(update={"save_every": 4}), FakeBlobs(), FakeBlobs()
     cooked(recipe, whole, Fuse())
 
@@ -273,6 +274,100 @@ def test_a_stop_that_is_asked_for_saves_first_and_goes_on_to_the_same_end() -> N
     cooked(recipe, blobs, again)
     assert again.stages.count("OptimStep") == 12 - 6
     assert outcome(blobs) == outcome(whole)
+
+
+def test_a_stop_in_the_last_step_is_heeded_too() -> None:
+    recipe, blobs, whole = BASIC.model_copy(update={"save_every": 5}), FakeBlobs(), FakeBlobs()
+    cooked(recipe, whole, Fuse())
+
+    class CtrlC(Observer):
+        def done(self, event: StageDone) -> None:
+            if event.stage.title() == "ReportStep" and event.progress.step == 11:
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="stopped after step 12, and saved"):
+        cooked(recipe, blobs, CtrlC())
+    again = Fuse()
+    cooked(recipe, blobs, again)
+    assert "OptimStep" not in again.stages
+    assert outcome(blobs) == outcome(whole)
+
+
+class Meddling(FakeBlobs):
+    """The power goes after the last point of a loop was written and before anything was deleted."""
+
+    def delete(self, name: str) -> None:
+        if "/save/" in name and any('\\"ended\\":true' in (self.read(n) or b"").decode(errors="replace")
+                                    for n in self.list("run/save/") if n.count("/") == 2):
+            raise Killed
+        super().delete(name)
+
+
+def test_the_way_back_is_not_swept_away() -> None:
+    recipe, blobs = BASIC.model_copy(update={"save_every": 2, "epochs": 1, "eval_every": 0}), Meddling()
+    whole = FakeBlobs()
+    cooked(recipe, whole, Fuse())
+    with pytest.raises(Killed):
+        cooked(recipe, blobs, Fuse())
+    points = [name for name in blobs.list("run/save/") if name.endswith(".json") and name.count("/") == 2]
+    newest = json.loads(json.loads(blobs.read(points[-1]) or b"")["record"])
+    [path] = {c["path"] for p in newest["points"].values() for c in p["live"].values()}
+    after = FakeBlobs()
+    for name in blobs.list():
+        after.write(name, blobs.read(name) or b"")
+    damage(after, f"{path}/weights.npz")
+    cooked(recipe, after, Fuse())
+    assert outcome(after) == outcome(whole)
+
+
+def test_claims_of_other_hosts_hold_until_taken_over() -> None:
+    blobs = FakeBlobs()
+    blobs.write("run/lease/other.json", json.dumps({"host": "elsewhere", "pid": 1, "born": "2"}).encode())
+    with pytest.raises(ConfigError, match=r"in use by process 1 on elsewhere.*--take-over"):
+        cooked(BASIC, blobs, Fuse())
+    data = FakeDatasets({"chats": {"train": CHATS, "held": HELD}})
+    cook(ORDER, BASIC, Kitchen(FakeTraining(blobs), data, None, blobs), "run", take_over=True)
+    assert not blobs.list("run/lease/")
+
+
+def test_of_two_at_the_same_moment_at_most_one_goes_on() -> None:
+    blobs, held, refused = FakeBlobs(), [], []
+
+    def hold() -> None:
+        try:
+            with lease(blobs, "run"):
+                held.append(1)
+                time.sleep(0.05)
+                assert len(held) == 1
+                held.pop()
+        except ConfigError:
+            refused.append(1)
+
+    threads = [threading.Thread(target=hold) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not held
+    assert len(refused) >= 7
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "no json", '{"run": 1}'])
+def test_a_record_that_is_none_is_refused_and_listed_as_unreadable(text: str) -> None:
+    blobs = FakeBlobs()
+    blobs.write("run/run.json", text.encode())
+    with pytest.raises(ConfigError, match=r"run/run.json"):
+        read_run(blobs, "run")
+    [row] = list_runs(blobs)
+    assert (row.status, row.id) == ("unreadable", "run")
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_where_it_arose() -> None:
+    recipe, blobs = BASIC.model_copy(update={"learning_rate": 1e308, "schedule": "constant"}), FakeBlobs()
+    with pytest.raises(RunFailed, match=r"datum \d+ of 2: its loss or the slope of it is not a finite number") as error:
+        cooked(recipe, blobs, Fuse())
+    where = r"in recipes.sl_basic > Epochs step 0 > ShuffledBatches step \d > ForwardBackward"
+    assert re.search(where, error.value.__notes__[0])
 
 
 @dataclass(frozen=True)

@@ -99,3 +99,14 @@ def test_no_logits_of_a_whole_batch_exist(opened: Opened, weighted: list[Datum])
     session.forward_backward(many).result()
     assert sum(asked) == sum(int((datum.loss_inputs["weights"] != 0).sum()) for datum in many)
     assert max(asked) == 256
+
+
+@pytest.mark.parametrize(("checkpointing", "times"), [(False, 1), (True, 2)])
+def test_checkpointing_computes_activations_again(
+    opened: Opened, weighted: list[Datum], checkpointing: bool, times: int
+) -> None:
+    session, calls = opened(checkpointing=checkpointing), list[int]()
+    session._ask(lambda trainer: trainer.network.model.model.layers[0].mlp.register_forward_pre_hook(
+        lambda module, inputs: calls.append(1))).result()
+    session.forward_backward(weighted).result()
+    assert len(calls) == times

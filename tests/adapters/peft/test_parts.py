@@ -20,7 +20,7 @@ from adapters.peft.attention import attend
 from adapters.peft.client import PeftTraining
 from adapters.peft.lora import target_paths
 from adapters.peft.tokenizer import load_tokenizer
-from adapters.peft.worker import Worker
+from adapters.peft.worker import Worker, stop_if_closed
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.types import Lora
 
@@ -33,7 +33,7 @@ def test_constructing_the_client_imports_no_torch() -> None:
 
 @pytest.mark.parametrize(("setting", "text"), [
     ({"dtype": "bfloat"}, "did you mean 'bfloat16'"), ({"device": "gpu"}, "device is 'gpu'"),
-    ({"quantization": "8bit"}, "did you mean '4bit'"), ({"micro_batch_tokens": 0}, "micro_batch_tokens is 0"),
+    ({"quantization": "8bit"}, "did you mean '4bit'"), ({"micro_batch_tokens": -1}, "micro_batch_tokens is -1"),
     ({"sample_batch": 0}, "sample_batch"), ({"threads": -1}, "threads"), ({"checkpointing": "yes"}, "checkpointing"),
 ])
 def test_settings_that_cannot_be(setting: dict[str, Any], text: str, client: Callable[..., PeftTraining]) -> None:
@@ -190,6 +190,40 @@ def test_closing_a_worker_fails_what_waits() -> None:
     assert running.result(timeout=5)
     with pytest.raises(RunFailed, match="before this call had its turn"):
         waiting.result(timeout=5)
+
+
+def test_what_runs_stops_at_its_next_look() -> None:
+    worker, started = Worker("test"), threading.Event()
+
+    def run() -> None:
+        started.set()
+        while True:
+            stop_if_closed()
+
+    running = worker.submit(run)
+    assert started.wait(5)
+    worker.close()
+    with pytest.raises(RunFailed, match="while this call was running"):
+        running.result(timeout=5)
+
+
+def test_an_interrupted_process_ends_at_once_and_without_a_crash() -> None:
+    program = """
+import threading, time
+from adapters.peft.worker import Worker, stop_if_closed
+started = threading.Event()
+def run():
+    started.set()
+    while True:
+        stop_if_closed()
+worker = Worker("test")
+worker.submit(run)
+started.wait(5)
+raise SystemExit(130)
+"""
+    begun = time.monotonic()
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 130
+    assert time.monotonic() - begun < 9
 
 
 def test_a_forgotten_worker_ends_its_thread() -> None:

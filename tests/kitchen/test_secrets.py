@@ -1,0 +1,51 @@
+"""Secrets are masked in what people see and in the record, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.datasets import FakeDatasets
+from adapters.fake.training import FakeTraining
+from kitchen import Kitchen
+from kitchen.cooking import cook
+from kitchen.runs import Order, read_run
+from kitchen.secrets import mask, masked
+from recipes.sl_basic import SlBasic
+
+HUSH = 'hunter2-"geheim"\\é'
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "TINKER_API_KEY", "AWS_SECRET_ACCESS_KEY", "db_password", "APIKEY"])
+def test_values_of_secret_variables_are_masked(name: str) -> None:
+    assert mask(f"cannot log in with {HUSH}", {name: HUSH}) == "cannot log in with ***"
+
+
+@pytest.mark.parametrize("name", ["MAX_TOKENS", "KEYBOARD", "TOKENIZERS_PARALLELISM", "HOME"])
+def test_other_variables_are_not(name: str) -> None:
+    assert mask("seed 123456", {name: "123456"}) == "seed 123456"
+
+
+def test_credentials_in_urls_are_masked() -> None:
+    assert mask("s3://me:hush@host/bucket", {}) == "s3://***@host/bucket"
+
+
+def test_only_texts_inside_a_value_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_TOKEN", "123456")
+    assert masked({"seed": 123456, "a": ["x123456", {"b": "123456"}]}) == {"seed": 123456, "a": ["x***", {"b": "***"}]}
+
+
+def test_a_secret_reaches_no_file_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", HUSH)
+    rows = [{"prompt": "?", "completion": "{}"}] * 4
+    blobs = FakeBlobs()
+    recipe = SlBasic(model="any", dataset="rows", batch_size=2, max_steps=2, seed=123456)
+    order = Order("recipes.sl_basic:SlBasic", {"model": f"path:{HUSH}"}, adapter_settings={"blobs": {"root": HUSH}})
+    data = FakeDatasets({"rows": {"train": rows, "held": rows}})
+    cook(order, recipe, Kitchen(FakeTraining(blobs), data, None, blobs), "r")
+    texts = [(blobs.read(name) or b"").decode(errors="ignore") for name in blobs.list()]
+    assert not any("hunter2" in text for text in texts)
+    assert read_run(blobs, "r")["order"]["settings"] == {"model": "path:***"}
+    assert all(json.loads(line) for line in (blobs.read("r/metrics.jsonl") or b"").splitlines())
