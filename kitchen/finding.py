@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
+import inspect
 import os
 import pkgutil
 import sys
@@ -13,13 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
 from kitchen.equipment import mend_missing
 from kitchen.errors import BackendError, ConfigError, KitchenError, did_you_mean
 from kitchen.recipe import Recipe
+from kitchen.stage import Stage, signature
+from kitchen.workflow import ForEach, Parallel, Step, When, walk
+from kitchen.workflow import Sequence as Steps
 
+CORE = str(Path(__file__).parent)
 OPEN = ("recipes", "stages", "adapters")  # folders that people add to from where they stand
 
 
@@ -86,6 +92,43 @@ def full_name(recipe: type[Recipe]) -> str:
     return f"{recipe.__module__}:{recipe.__name__}"
 
 
+def laid_out(recipe: Recipe) -> Step:
+    """The workflow of a recipe; raises ConfigError that names file and line of what is wrong with its code."""
+    lead = f"the workflow of {recipe.title()} cannot be laid out"
+    try:
+        step = recipe.workflow()
+    except KitchenError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise broken(lead, error) from error
+    if not isinstance(step, (Stage, Steps, ForEach, When, Parallel)):
+        shown = "None" if step is None else f"a {type(step).__name__}"
+        raise ConfigError(f"{full_name(type(recipe))}.workflow returned {shown}, not a step: "
+                          f"{_place(type(recipe).workflow)}: end it with `return sequence(...)`")
+    for stage in walk(step):
+        if isinstance(stage, Stage):
+            _check_signatures(stage, lead)
+    return step
+
+
+def _check_signatures(stage: Stage, lead: str) -> None:
+    cls: Any = type(stage.plain())
+    for verb in ["run", *(each for each in ("verify", "preview") if hasattr(cls, each))]:
+        try:
+            signature(cls, verb)
+        except Exception as error:
+            place = _place(getattr(cls, verb, cls))
+            raise ConfigError(f"{lead}: {place}: {type(error).__name__}: {error}") from error
+
+
+def _place(written: Any) -> str:
+    """The file and line of a class or function, as far as it has them."""
+    try:
+        return f"{inspect.getsourcefile(written)}:{inspect.getsourcelines(written)[1]}"
+    except (OSError, TypeError):  # typed into a console, or not written in Python
+        return str(written)
+
+
 def _is_recipe(value: Any) -> TypeGuard[type[Recipe]]:
     return isinstance(value, type) and issubclass(value, Recipe) and value is not Recipe
 
@@ -104,7 +147,7 @@ def _import(path: str) -> ModuleType:
         if mend := mend_missing(missing):
             raise BackendError(f"{path} needs {missing}, which is not installed: {mend}") from error
         raise broken(f"{path} cannot be imported", error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise broken(f"{path} cannot be imported", error) from error
 
 
@@ -116,9 +159,10 @@ def _near(path: str) -> str:
     return f"did you mean {' or '.join(map(repr, near))}?" if near else did_you_mean(path, tails.values())
 
 
-def broken(what: str, error: Exception) -> ConfigError:
+def broken(what: str, error: BaseException) -> ConfigError:
     """The last line of the file that the error came from, as far as it is one of the user's."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    frames = [frame for frame in frames if not frame.filename.startswith(CORE + os.sep)] or frames
     place = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else ""
     if not place and frames:
         place = f"{frames[-1].filename}:{frames[-1].lineno}"

@@ -17,7 +17,7 @@ from adapters.peft.optimiser import Optimiser
 from adapters.peft.packing import pack
 from adapters.peft.slopes import GivenSlopes, NamedSlopes, check_finite, combined, own_slopes
 from kitchen.datums import check_data
-from kitchen.errors import DataError, RunFailed
+from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.losses import Options, scored, sloped
 from kitchen.types import Adam, Array, Datum, Lora, Loss, LossOutput, Stepped
 
@@ -76,14 +76,21 @@ class Trainer:
         self.check(data, loss, options)
         masks = [scored(loss, datum) for datum in data]
         self.pending = True
-        if isinstance(loss, str):
-            answer = self._named(data, masks, loss, options)
-        elif group := int(getattr(loss, "group", 0) or 0):
-            answer = self._own_in_runs(data, masks, loss, group)
-        else:
-            answer = self._own_in_two_passes(data, masks, loss)
+        try:
+            answer = self._gradient(data, masks, loss, options)
+        except (DataError, ConfigError) as error:  # not refused input any more: a part may have been added
+            raise RunFailed(f"the loss failed on the way: {error}") from error
         self.calls += 1
         return answer.output(masks)
+
+    def _gradient(
+        self, data: Sequence[Datum], masks: Sequence[Array], loss: str | Loss, options: Options | None
+    ) -> _Answer:
+        if isinstance(loss, str):
+            return self._named(data, masks, loss, options)
+        if group := int(getattr(loss, "group", 0) or 0):
+            return self._own_in_runs(data, masks, loss, group)
+        return self._own_in_two_passes(data, masks, loss)
 
     def step(self, adam: Adam) -> Stepped:
         if not self.pending:

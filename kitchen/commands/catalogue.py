@@ -14,7 +14,7 @@ from kitchen.console import console, table
 from kitchen.describing import Described, described
 from kitchen.equipment import extra_for, packages
 from kitchen.errors import KitchenError
-from kitchen.finding import broken, check_open, find_recipe, full_name, modules, stand_here
+from kitchen.finding import check_open, find_recipe, full_name, laid_out, modules, stand_here
 from kitchen.recipe import Recipe
 from kitchen.registry import DEFAULTS, PORTS, adapter_class, adapter_settings, available
 from kitchen.stage import Stage
@@ -76,12 +76,7 @@ def _workflow(cls: type[Recipe]) -> Step | None:
     """None for a recipe that has settings without a default."""
     if any(info.is_required() for info in cls.model_fields.values()):
         return None
-    try:
-        return cls().workflow()
-    except KitchenError:
-        raise
-    except Exception as error:
-        raise broken(f"the workflow of {cls.title()} cannot be laid out", error) from error
+    return laid_out(cls())
 
 
 def _say_workflow(out: Console, cls: type[Recipe], step: Step | None) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 from kitchen.equipment import check_installed
 from kitchen.errors import ConfigError, KitchenError, did_you_mean
-from kitchen.finding import broken, find_recipe, full_name
+from kitchen.finding import broken, find_recipe, full_name, laid_out
 from kitchen.plan import Plan, check
-from kitchen.ports import BlobStore
+from kitchen.ports import BlobStore, blob_name
 from kitchen.preview import verify
 from kitchen.recipe import Recipe
 from kitchen.registry import DEFAULTS, PORTS, Kitchen, adapter_class, adapter_settings, build
@@ -48,8 +48,9 @@ class Larder:
         return {**DEFAULTS, **url, **given}
 
     def hint(self) -> str:
-        """The options that find the runs again."""
-        given = {"--runs": self.runs, "--blobs": self.names.get("blobs")}
+        """The options that find the runs again: `--set blobs.root=DIR` comes before `--runs`, as for the run itself."""
+        typed = [one.value for text in self.settings for one in from_arguments([text]) if one.keys == ("blobs", "root")]
+        given = {"--runs": str(typed[-1]) if typed else self.runs, "--blobs": self.names.get("blobs")}
         return "".join(f" {option} {shlex.quote(value)}" for option, value in given.items() if value is not None)
 
 
@@ -132,6 +133,17 @@ def open_larder(larder: Larder, made: Prepared) -> None:
             made.kitchen = Kitchen.named(made.names, made.adapter_settings)
 
 
+def run_name(typed: str) -> str:
+    """The name, if a run can have it: one part of a path; raises ConfigError."""
+    try:
+        name = blob_name(typed)
+    except ValueError:
+        name = ""
+    if not name or "/" in name:
+        raise ConfigError(f"{typed!r} cannot be the name of a run: it is one part of a path; `kitchen runs` lists them")
+    return name
+
+
 def open_blobs(larder: Larder) -> BlobStore:
     """Where the runs are kept, and no other adapter; raises ConfigError or BackendError."""
     name, cls = larder.chosen()["blobs"], adapter_class("blobs", larder.chosen()["blobs"])
@@ -151,7 +163,7 @@ def _set(settings: dict[str, dict[str, Any]], one: Setting, *more: Setting) -> N
 
 def _plan(made: Prepared, recipe: Recipe, strict: bool) -> None:
     try:
-        made.step = recipe.workflow()
+        made.step = laid_out(recipe)
         ports = made.kitchen.ports() if made.kitchen else dict.fromkeys(PORTS.values())
         given: Any = {**ports, RunId: RunId("check")} if made.kitchen else {*ports, RunId}
         made.plan = check(made.step, given, recipe.leaves)

@@ -11,11 +11,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from kitchen.commands.failure import as_json, exit_code, place, reasons, tell
-from kitchen.commands.ordering import Larder, Prepared, Problems, Wish, open_blobs, open_larder, prepare
+from kitchen.commands.ordering import Larder, Prepared, Problems, Wish, open_blobs, open_larder, prepare, run_name
 from kitchen.console import ConsoleObserver, clock, console
 from kitchen.cooking import cook
 from kitchen.errors import ConfigError, KitchenError
-from kitchen.finding import find_recipe
+from kitchen.finding import find_recipe, laid_out
 from kitchen.logs import configure
 from kitchen.recipe import Recipe
 from kitchen.registry import Kitchen
@@ -60,7 +60,7 @@ def resume(name: str, larder: Larder, manner: Manner) -> int:
 
 
 def _ordered(name: str, larder: Larder) -> tuple[Order, Recipe, Kitchen]:
-    order = read_order(open_blobs(larder), name)
+    order = read_order(open_blobs(larder), run_name(name))
     made = Prepared(find_recipe(order.recipe))
     made.adapter_settings = {port: dict(each) for port, each in order.adapter_settings.items() if port != "blobs"}
     open_larder(replace(larder, names={**order.adapters, "blobs": larder.chosen()["blobs"]}), made)
@@ -71,6 +71,7 @@ def _ordered(name: str, larder: Larder) -> tuple[Order, Recipe, Kitchen]:
                           + " ".join(str(error).split())) from error
     if made.problems or made.kitchen is None:
         raise Problems(made.problems)
+    laid_out(recipe)
     return order, recipe, made.kitchen
 
 
@@ -86,7 +87,7 @@ def _cook(order: Order, recipe: Recipe, kitchen: Kitchen, name: str, larder: Lar
     failed: BaseException | None = None
     try:
         cook(order, recipe, kitchen, name, (observer,), other_machine=manner.other_machine)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 it is told, and is the exit code
+    except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 it is told, and is the exit code
         failed = error
     finally:
         observer.close()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kitchen.commands.failure import as_json
-from kitchen.commands.ordering import Larder, open_blobs
+from kitchen.commands.ordering import Larder, open_blobs, run_name
 from kitchen.console import clock, console, table
 from kitchen.ports import BlobStore
 from kitchen.runs import RunSummary, list_runs, read_run, run_summary
@@ -23,7 +23,7 @@ def show_all(larder: Larder, *, json: bool) -> int:
     elif not found:
         console().print("there are no runs here; `kitchen run recipes.sl_basic` makes one")
     else:
-        rows = tuple((one.id, one.status, one.started[:16].replace("T", " "), clock(one.seconds), _shown(one.metrics))
+        rows = tuple((one.id, one.status, one.started[:16].replace("T", " "), clock(one.seconds), _shown(one))
                      for one in found)
         console().print(table(Table("Runs", ("run", "status", "started, UTC", "took", "last"), rows)))
     return 0
@@ -31,7 +31,7 @@ def show_all(larder: Larder, *, json: bool) -> int:
 
 def show_one(run: str, larder: Larder, *, json: bool) -> int:
     """How a run went, and what it was made of."""
-    blobs = open_blobs(larder)
+    blobs, run = open_blobs(larder), run_name(run)
     summary, record = run_summary(blobs, run), read_run(blobs, run)
     where = blobs.locate(f"{run}/run.json").removesuffix("/run.json")
     checkpoints = _checkpoints(blobs, run)
@@ -76,5 +76,7 @@ def _checkpoints(blobs: BlobStore, run: str) -> list[dict[str, Any]]:
     return [json_.loads(line) for line in (blobs.read(f"{run}/checkpoints.jsonl") or b"").splitlines()]
 
 
-def _shown(metrics: Mapping[str, float]) -> str:
-    return f"loss {metrics['loss']:.4g}" if "loss" in metrics else ""
+def _shown(run: RunSummary) -> str:
+    if run.status == "unreadable":
+        return run.reason
+    return f"loss {run.metrics['loss']:.4g}" if "loss" in run.metrics else ""

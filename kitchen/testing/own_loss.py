@@ -47,10 +47,11 @@ class OwnLossLaws(TrainingSubject):
         data = self.data(mine)
         self.assert_same_move(self.moved(mine, adam, data, loss=CrossEntropy(idle=7.0)), self.moved(named, adam, data))
 
-    def test_groups_of_adjacent_data_change_nothing(self, opened: Open) -> None:
+    @pytest.mark.parametrize("group", [2, None])
+    def test_groups_of_adjacent_data_change_nothing(self, opened: Open, group: int | None) -> None:
         grouped, whole, adam = opened(), opened(), self.small_step(opened)
         data, own = self.data(grouped), CrossEntropy()
-        own.group = 2
+        own.group = group
         move = self.moved(grouped, adam, data, loss=own)
         self.assert_same_move(move, self.moved(whole, adam, data, loss=CrossEntropy()))
 
@@ -66,7 +67,7 @@ class OwnLossLaws(TrainingSubject):
 class CrossEntropy:
     """Cross-entropy, as somebody would write it himself; `idle` is the slope it gives where weights are 0."""
 
-    group: int
+    group: int | None
 
     def __init__(self, idle: float = 0.0) -> None:
         self.idle = idle

@@ -1,0 +1,40 @@
+"""A loss of one's own that fails when a part of its gradient is already there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from kitchen.errors import DataError, RunFailed
+from kitchen.types import Adam, Datum, Floats
+
+if TYPE_CHECKING:
+    from adapters.peft.session import PeftSession
+
+
+class FailsAtTheSecondPart:
+    group = 1
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(
+        self, data: Sequence[Datum], logprobs: Sequence[Floats]
+    ) -> tuple[float, list[Floats], dict[str, float]]:
+        self.calls += 1
+        if self.calls == 2:
+            raise DataError("this row is not to be had")
+        return 0.0, [np.ones_like(lp) for lp in logprobs], {}
+
+
+def test_its_partial_gradient_is_never_stepped_along(opened: Callable[..., PeftSession]) -> None:
+    session: Any = opened(micro_batch_tokens=4)
+    ids = np.arange(5, 10)
+    data = [Datum(ids[:-1] + n, {"target_tokens": ids[1:] + n}) for n in range(3)]
+    with pytest.raises(RunFailed, match="the loss failed on the way: this row is not to be had"):
+        session.forward_backward(data, FailsAtTheSecondPart()).result()
+    with pytest.raises(RunFailed, match="this row is not to be had"):
+        session.optim_step(Adam()).result()
