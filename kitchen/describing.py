@@ -42,7 +42,8 @@ def type_text(kind: Any) -> str:
     """`int > 0`, `error or drop or truncate`, `int or null`."""
     if get_origin(kind) is Annotated:
         base, *rest = get_args(kind)
-        bounds = [f"{sign} {getattr(each, word)}" for each in rest for word, sign in _BOUNDS.items()
+        limits = [limit for each in rest for limit in getattr(each, "metadata", (each,))]  # those of a Field lie inside
+        bounds = [f"{sign} {getattr(each, word)}" for each in limits for word, sign in _BOUNDS.items()
                   if getattr(each, word, None) is not None]
         return " ".join([type_text(base), " and ".join(bounds)]).strip()
     if get_origin(kind) in (Union, UnionType):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Number
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -74,9 +76,10 @@ def from_file(path: Path) -> Sequence[Setting]:
 
 def settle(cls: type[Recipe], given: Sequence[Setting]) -> Settled:
     """The recipe with these settings over its defaults, later ones over earlier ones."""
-    problems = [problem for setting in given if (problem := _unknown(cls, setting))]
-    known = [setting for setting in given if not _unknown(cls, setting)]
+    problems = [problem for setting in given if (problem := _unknown(cls, setting) or _not_finite(setting))]
+    known = [setting for setting in given if not _unknown(cls, setting) and not _not_finite(setting)]
     recipe, wrong = _validated(cls, known)
+    wrong = [*wrong, *_flags(cls, known, recipe)]
     if problems or wrong:
         return Settled(None, {}, [*problems, *wrong])
     sources = {".".join(leaf): _source(leaf, known) for leaf in leaves(cls)}
@@ -123,6 +126,47 @@ def _unknown(cls: type[Recipe], setting: Setting) -> ConfigError | None:
             return ConfigError(f"{setting.source}: {cls.title()} has no setting {name!r}; {nearest}")
         kind = known[key]
     return None
+
+
+def _not_finite(setting: Setting) -> ConfigError | None:
+    """JSON, in which a run is recorded, has neither infinity nor NaN."""
+    wrong = any(isinstance(each, float) and not math.isfinite(each) for each, _ in _pairs(setting.value, None))
+    return ConfigError(f"{setting}: input should be a finite number") if wrong else None
+
+
+def _flags(cls: type[Recipe], given: Sequence[Setting], recipe: Recipe | None) -> Iterator[ConfigError]:
+    """Settings that are true or false where a number is wanted: pydantic would read them as 1 and 0."""
+    for setting in {setting.keys: setting for setting in given}.values():
+        made = recipe or _alone(cls, [each for each in given if each.keys[0] == setting.keys[0]])
+        for key in setting.keys:
+            made = _inside(made, key)
+        if any(isinstance(each, bool) and isinstance(one, Number) and not isinstance(one, bool)
+               for each, one in _pairs(setting.value, made)):
+            yield ConfigError(f"{setting}: input should be a number, not true or false")
+
+
+def _alone(cls: type[Recipe], given: Sequence[Setting]) -> Any:
+    """The recipe with these settings; None if they are told to be wrong anyway."""
+    try:
+        return cls.model_validate(_tree(cls, given))
+    except (ValidationError, ConfigError):
+        return None
+
+
+def _pairs(value: Any, made: Any) -> Iterator[tuple[Any, Any]]:
+    """What is neither list nor mapping in a value, beside what was made of it."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _pairs(each, _inside(made, key))
+    elif isinstance(value, list):
+        for each, one in zip(value, made if isinstance(made, list | tuple) else [None] * len(value), strict=False):
+            yield from _pairs(each, one)
+    else:
+        yield value, made
+
+
+def _inside(made: Any, key: str) -> Any:
+    return made.get(key) if isinstance(made, Mapping) else getattr(made, key, None)
 
 
 def _validated(cls: type[Recipe], given: Sequence[Setting]) -> tuple[Recipe | None, Sequence[ConfigError]]:

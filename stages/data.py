@@ -46,9 +46,9 @@ class LoadDataset(Stage):
         chosen = list(range(len(train)))
         held = {split: _conversations(data, range(len(data))) for split, data in rest.items()}
         if not rest:
-            back = self._kept_back(len(train))
-            held = {"held_out": _conversations(train, back)}
-            chosen = [index for index in chosen if index not in set(back)]
+            back = self._kept_back(train)
+            held, kept_back = {"held_out": _conversations(train, back)}, set(back)
+            chosen = [index for index in chosen if index not in kept_back]
         rows = _conversations(train, chosen[: self.limit])
         facts = Facts({f"data.{split}.sha256": data.fingerprint for split, data in loaded.items()})
         return TrainRows(rows), HeldOut(held), facts
@@ -58,11 +58,15 @@ class LoadDataset(Stage):
     def verify(self, store: DatasetStore) -> None:
         store.splits(self.dataset)
 
-    def _kept_back(self, rows: int) -> list[int]:
+    def _kept_back(self, train: Dataset) -> list[int]:
+        rows = len(train)
         count = round(rows * self.held_out)
         if not 0 < count < rows:
-            raise DataError(f"{self.dataset}: held_out={self.held_out} of {rows} rows keeps {count} back; "
-                            "at least one row must be held out and one trained on")
+            _conversations(train, range(rows))  # what is wrong with the rows themselves is to be mended first
+            share = 1 / rows if count == 0 else 1 - 1 / rows
+            mend = "add rows" if rows < 2 else f"add rows, or set evaluation.held_out={share:.3g}"
+            raise DataError(f"{self.dataset}: evaluation.held_out={self.held_out} of {rows} rows keeps {count} back; "
+                            f"at least one row must be held out and one trained on: {mend}")
         return sorted(np.random.default_rng(self.seed).permutation(rows)[:count].tolist())
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from kitchen.ports import Future, Sampler, Tokenizer, TrainingClient, TrainingSession, arrival, start
 from kitchen.stage import Stage
@@ -71,7 +71,7 @@ class Examination:
 
     metric: Literal["auto", "json", "text", "loss"] = "auto"  # auto: json if all answers are JSON objects, else loss
     max_tokens: PositiveInt = 64  # per answer; one that is cut there counts as wrong
-    held_out: PositiveFloat = 0.1  # share of the rows kept back where the data set has no held-out split
+    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1  # share of the rows kept back where there is no other split
     at_least: NonNegativeFloat = 0.0  # exact match on the first held-out set, below which the run ends with exit code 5
 
     def choose(self, conversations: Sequence[Conversation]) -> str:

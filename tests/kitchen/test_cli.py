@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,12 +31,14 @@ class Boil(Stage):
             raise OSError(28, "No space left on device", "/full")
         if self.wrong == "bug":
             raise ZeroDivisionError("half a pot")
+        if self.wrong == "exit":
+            raise SystemExit(0)
         if self.wrong == "secret":
             raise RunFailed("refused with " + os.environ["SOUP_API_KEY"])
         return Metrics(salt=float("nan"), heat=2.0), Table("Soup [bold]", ("pot", "taste"), (("1", "[red]good[/red]"),))
 class Soup(Recipe):
     """Soup of the day."""
-    wrong: Literal["no", "disk", "bug", "secret"] = "no"  # what goes wrong
+    wrong: Literal["no", "disk", "bug", "secret", "exit"] = "no"  # what goes wrong
     def workflow(self) -> Step:
         return sequence(Boil(self.wrong))
 '''
@@ -130,6 +133,9 @@ def test_frames_only_with_debug() -> None:
     (("recipes.soup", "--config", "none.yaml"), "none.yaml: No such file"),
     (("recipes.sl_basic", "lora_rank=0"), "lora_rank=0: input should be greater than 0"),
     (("recipes.sl_basic", "learning_rate=0"), "learning_rate=0: input should be greater than 0"),
+    (("recipes.sl_basic", "learning_rate=.inf"), "command line: learning_rate=.inf: input should be a finite number"),
+    (("recipes.sl_basic", "batch_size=true"), "batch_size=true: input should be a number, not true or false"),
+    (("recipes.sl_basic", "evaluation.held_out=2"), "evaluation.held_out=2: input should be less than 1"),
     (("recipes.sl_basic", "--training", "fake", "--strict"), "lora_alpha is not honoured"),
 ])
 @pytest.mark.parametrize("command", ["run", "check"])
@@ -150,6 +156,24 @@ def test_data_that_cannot_be_read_ends_with_3_and_names_its_line(here: Path) -> 
     rows[6] = '{"prompt": "a", "completion": 3}'
     (here / "rows.jsonl").write_text("\n".join(rows))
     assert "why: rows.jsonl:7: completion is a number, not text" in told(3, "run", *SMALL, "dataset=rows.jsonl")
+
+
+@pytest.mark.parametrize(("rows", "settings", "why"), [
+    (['{"prompt": "a", "completion": "b"}'] * 4, (),
+     "evaluation.held_out=0.1 of 4 rows keeps 0 back; at least one row must be held out and one trained on: "
+     "add rows, or set evaluation.held_out=0.25"),
+    (['{"prompt": "a", "completion": "b"}'] * 4, ("evaluation.held_out=0.9",), "set evaluation.held_out=0.75"),
+    (['{"prompt": "a", "completion": "b"}'], (), "of 1 rows keeps 0 back; at least one row must be held out and one"),
+    (['{"question": "a"}'], (), "rows.jsonl:1: no known format in the row {question: 'a'}; there are: messages"),
+])
+def test_data_that_is_too_little_says_what_to_set(
+    here: Path, rows: list[str], settings: tuple[str, ...], why: str
+) -> None:
+    (here / "rows.jsonl").write_text("\n".join(rows))
+    assert why in told(3, "run", *SMALL, "dataset=rows.jsonl", *settings)
+    if "set " in why:
+        mended = why.rsplit("set ", 1)[1]
+        told(0, "run", *SMALL, "dataset=rows.jsonl", mended, "evaluation.metric=loss")
 
 
 @pytest.mark.parametrize("command", ["run", "check"])
@@ -230,7 +254,7 @@ def test_a_recipe_is_described() -> None:
     assert "Ports: training, datasets, blobs" in shown
     found = json.loads(kitchen("describe", "recipes.soup", "--json").stdout)
     assert found["settings"] == [
-        {"name": "wrong", "type": "no or disk or bug or secret", "default": "no", "about": "what goes wrong"}]
+        {"name": "wrong", "type": "no or disk or bug or secret or exit", "default": "no", "about": "what goes wrong"}]
     assert found["stages"] == ["Boil"]
 
 
@@ -247,6 +271,46 @@ def test_runs_are_listed_shown_and_gone_on_with(here: Path) -> None:
     assert "attempts  2" in told(0, "runs", "show", run.name, "--runs", "kept")
     assert f"did you mean '{run.name}'?" in told(2, "runs", "show", run.name[:-1], "--runs", "kept")
     assert "there is no run" in told(2, "resume", run.name)
+
+
+@pytest.mark.parametrize("name", ["../x", "", ".", "a/b", "a/../b", "a\\b"])
+@pytest.mark.parametrize("command", [("resume",), ("runs", "show")])
+def test_the_name_of_a_run_is_one_part_of_a_path(here: Path, command: tuple[str, ...], name: str) -> None:
+    assert f"{name!r} cannot be the name of a run" in told(2, *command, name)
+    assert not (here / "runs").exists()
+
+
+@pytest.mark.parametrize("written", ["[]", "{}", '{"status": "completed"}', "not JSON"])
+def test_a_run_that_cannot_be_read_is_listed_beside_the_others(here: Path, written: str) -> None:
+    told(0, "run", "recipes.soup", *FAKE)
+    (here / "runs" / "odd").mkdir()
+    (here / "runs" / "odd" / "run.json").write_text(written)
+    shown = told(0, "runs", "list")
+    assert re.search(r"^odd +unreadable ", shown, re.MULTILINE)
+    assert re.search(r"^soup-\S+ +completed ", shown, re.MULTILINE)
+    assert "run.json" in told(2, "runs", "show", "odd")
+    assert "run.json" in told(2, "resume", "odd")
+    [odd] = [each for each in json.loads(kitchen("runs", "list", "--json").stdout) if each["id"] == "odd"]
+    assert "run.json" in odd["reason"]
+
+
+@pytest.mark.parametrize(("where", "options"), [
+    (("--set", "blobs.root=my pots"), "--runs 'my pots'"),
+    (("--set", "blobs.root=there", "--runs", "elsewhere"), "--runs there"),
+    (("--set", "blobs.root=there", "--blobs", "local"), "--runs there --blobs local"),
+])
+def test_the_command_to_go_on_with_finds_the_run(here: Path, where: tuple[str, ...], options: str) -> None:
+    (here / "rows.jsonl").write_text('{"prompt": "a"}\n' * 20)
+    shown = told(3, "run", *SMALL, "dataset=rows.jsonl", *where)
+    command = shown.split("begins again): kitchen ")[1].splitlines()[0]
+    assert command.endswith(options)
+    assert "no known format" in told(3, *shlex.split(command))
+
+
+def test_a_stage_that_exits_is_a_run_that_failed() -> None:
+    shown = told(1, "run", "recipes.soup", *FAKE, "wrong=exit")
+    assert "SystemExit: 0" in shown
+    assert "kitchen resume soup-" in shown
 
 
 def test_a_completed_run_is_not_run_again(here: Path) -> None:

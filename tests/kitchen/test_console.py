@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 
 import pytest
 from rich.console import Console
@@ -12,7 +13,14 @@ from kitchen.observers import StageDone
 from kitchen.progress import Progress
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Published, Table
-from kitchen.workflow import sequence
+from kitchen.workflow import for_each, sequence
+
+
+class Batches(Stage):
+    """Four numbers."""
+
+    def run(self) -> Iterable[int]:
+        return range(4)
 
 
 class Report(Stage):
@@ -54,7 +62,24 @@ def test_a_loop_of_unknown_length_has_no_share_and_no_end() -> None:
     observer = ConsoleObserver(out)
     where = "recipes.mine > Items step 4 > Report"
     observer.done(StageDone(Report(), Progress(4, None, 0.0), 0.1, (Metrics(loss=1.0),), where=where))
+    observer.ended(None)
     assert file.getvalue() == "Items step 5  loss 1\n"
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_step_has_one_line_with_the_metrics_of_all_its_stages(ahead: int) -> None:
+    out, file = plain()
+    observer = ConsoleObserver(out)
+    observer.began("mine-1", sequence(for_each(Batches(), ahead=ahead)(Report())))
+    for number in range(4):
+        observer.done(step(number, 4, Metrics(first=float(number))))
+        if number >= ahead:
+            observer.done(step(number - ahead, 4, Metrics(second=float(number - ahead), tokens=5.0)))
+    observer.done(StageDone(Report(), Progress(), 0.1, where="recipes.mine > Report"))
+    lines = file.getvalue().splitlines()[1:]
+    assert [line.split("  ")[0] for line in lines] == [f"Batches step {number}/4" for number in (1, 2, 3, 4)]
+    assert [line.split("  ")[1:3] for line in lines][: 4 - ahead] == [
+        [f"first {number}", f"second {number}"] for number in range(4 - ahead)]
 
 
 def test_a_slow_stage_gets_a_line_and_a_quick_one_none() -> None:

@@ -38,10 +38,9 @@ def write(folder: Path, name: str, text: str) -> None:
     (folder / name).write_text(text)
 
 
-def refusal(folder: Path, name: str) -> str:
-    """Of `kitchen check NAME` in a process of its own, for a module that was imported once stays."""
-    command = [sys.executable, "-m", "kitchen.cli", "check", name]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+def refusal(folder: Path, name: str, command: str = "check") -> str:
+    """Of `kitchen COMMAND NAME` in a process of its own, for a module that was imported once stays."""
+    done = subprocess.run([sys.executable, "-m", "kitchen.cli", command, name], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr
@@ -101,13 +100,33 @@ def test_a_module_that_cannot_be_imported_names_its_line(tmp_path: Path) -> None
     assert f"{tmp_path}/recipes/broken.py:3: ValueError: no salt" in refusal(tmp_path, "recipes.broken")
     write(tmp_path, "recipes/broken.py", "import sault\n")
     assert "broken.py:1: ModuleNotFoundError: No module named 'sault'" in refusal(tmp_path, "recipes.broken")
+    write(tmp_path, "recipes/broken.py", "import sys\nsys.exit(3)\n")
+    assert "recipes.broken cannot be imported: " in (told := refusal(tmp_path, "recipes.broken"))
+    assert "recipes/broken.py:2: SystemExit: 3" in told
 
 
 def test_a_workflow_that_cannot_be_laid_out_names_its_line(tmp_path: Path) -> None:
     write(tmp_path, "recipes/odd.py", RECIPE.format(name="Odd").replace("sequence(Boil())", "sequence(3)"))
     told = refusal(tmp_path, "recipes.odd")
     assert "the workflow of recipes.odd cannot be laid out" in told
-    assert "TypeError: 3 is no step" in told
+    assert "recipes/odd.py:7: TypeError: 3 is no step" in told
+
+
+@pytest.mark.parametrize("command", ["check", "run", "describe"])
+def test_a_stage_without_types_is_named_with_its_line(tmp_path: Path, command: str) -> None:
+    write(tmp_path, "recipes/bare.py", RECIPE.format(name="Bare").replace("run(self)", "run(self, pot)"))
+    told = refusal(tmp_path, "recipes.bare", command)
+    assert "recipes/bare.py:4: TypeError: Boil.run: 'pot' has no type" in told
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("command", ["check", "run", "describe"])
+def test_a_workflow_that_returns_nothing_is_refused(tmp_path: Path, command: str) -> None:
+    write(tmp_path, "recipes/empty.py", RECIPE.format(name="Empty").replace("return sequence", "sequence"))
+    told = refusal(tmp_path, "recipes.empty", command)
+    assert "recipes.empty:Empty.workflow returned None, not a step" in told
+    assert "recipes/empty.py:6" in told
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_package_that_an_extra_brings_is_named_with_its_command() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from kitchen.describing import described
 from kitchen.errors import ConfigError
@@ -165,6 +165,51 @@ def test_a_file_that_is_not_there_is_an_error_of_configuration(tmp_path: Path) -
 def test_what_is_no_setting_is_refused(text: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         from_arguments([text])
+
+
+class Tart(Recipe):
+    """Numbers at every depth."""
+
+    layers: int | None = None
+    sugar: float = 1.0  # g
+    oven: Oven = Oven()
+    sizes: tuple[int, ...] = ()
+    each: dict[str, float] = {}
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    either: int | bool = 0
+
+    def workflow(self) -> Step:
+        return sequence()
+
+
+@pytest.mark.parametrize("text", [
+    "layers=true", "layers=false", "sugar=true", "oven.heat=true", "sizes=[1, true]", "each.a=false", "each={a: true}",
+])
+def test_a_number_is_not_true_or_false(text: str) -> None:
+    assert [str(each).split(": ")[-1] for each in settle(Tart, from_arguments([text])).problems] == [
+        "input should be a number, not true or false"]
+
+
+def test_truth_values_are_told_beside_other_mistakes_and_where_they_are_overridden_not_at_all() -> None:
+    found = settle(Tart, from_arguments(["layers=true", "sugar=much"]))
+    assert [str(each).split(":")[1] for each in found.problems] == [" sugar=much", " layers=true"]
+    assert settle(Tart, from_arguments(["layers=true", "layers=3"])).recipe == Tart(layers=3)
+
+
+def test_whole_numbers_do_for_fractions_and_the_other_way_round() -> None:
+    made = settle(Tart, from_arguments(["sugar=1", "layers=16.0", "either=true", "oven.fan=true"])).recipe
+    assert made == Tart(sugar=1.0, layers=16, either=True, oven=Oven(fan=True))
+    assert settle(Tart, from_arguments(["layers=16.5"])).problems
+
+
+@pytest.mark.parametrize("text", ["sugar=.inf", "sugar=-.inf", "sugar=.nan", "each.a=.nan", "oven.heat=.inf"])
+def test_a_number_is_finite(text: str) -> None:
+    assert [str(each) for each in settle(Tart, from_arguments([text])).problems] == [
+        f"command line: {text}: input should be a finite number"]
+
+
+def test_limits_of_a_field_are_described() -> None:
+    assert {each.name: each.type for each in described(Tart)}["share"] == "float > 0 and < 1"
 
 
 def test_a_setting_without_a_default_must_be_given() -> None:
