@@ -40,6 +40,8 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard 
 Debug = Annotated[bool, typer.Option("--debug", help="Log everything, and show the frames of an error.")]
 
 Preview = Annotated[bool, typer.Option("--preview", help="Load tokenizer and data, and show what is trained on.")]
+TakeOver = Annotated[bool, typer.Option(
+    "--take-over", help="Go on although a process on another host may be at it: say so only if that host is gone.")]
 OtherMachine = Annotated[bool, typer.Option(
     "--other-machine", help="Go on although device, threads or versions are others: last bits may differ.")]
 
@@ -101,14 +103,14 @@ def describe(recipe: RecipeName, json: Json = False, debug: Debug = False) -> No
 
 @app.command()
 def resume(
-    run: RunName, runs: Runs = None, blobs: Blobs = None, other_machine: OtherMachine = False, json: Json = False,
-    debug: Debug = False,
+    run: RunName, runs: Runs = None, blobs: Blobs = None, other_machine: OtherMachine = False,
+    take_over: TakeOver = False, json: Json = False, debug: Debug = False,
 ) -> None:
     """Go on with a run where it stopped."""
     from kitchen.commands.run import Manner
     from kitchen.commands.run import resume as go_on
 
-    _carry_out(lambda: go_on(run, _larder(runs, blobs), Manner(json, debug, other_machine)), debug)
+    _carry_out(lambda: go_on(run, _larder(runs, blobs), Manner(json, debug, other_machine, take_over)), debug)
 
 
 @runs_app.callback()

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from kitchen.settings import Keys, inner
+from kitchen.given import Keys
+from kitchen.settings import inner
 from kitchen.yaml import yaml_value
 
 _NAMES: Mapping[Any, str] = {

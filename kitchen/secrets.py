@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_SECRET = re.compile(r"(^|_)(API|ACCESS)?(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASS|PWD|CREDENTIALS?)$", re.IGNORECASE)
+_SECRET = re.compile(r"(^|_)(API|ACCESS)?(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$|_(PASS|PWD)$", re.IGNORECASE)
 _IN_URL = re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
 _SHORTEST = 6  # characters: a shorter value would blank out ordinary words
 

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Number
-from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -15,23 +14,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from kitchen.errors import ConfigError, did_you_mean
+from kitchen.given import Keys, Setting
 from kitchen.recipe import Recipe
-from kitchen.yaml import read_yaml, yaml_value
-
-COMMAND_LINE = "command line"
-Keys = tuple[str, ...]  # ("rendering", "max_tokens")
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One value that was given, and where."""
-
-    keys: Keys
-    value: Any
-    source: str  # "command line" or "config.yaml:3"
-
-    def __str__(self) -> str:
-        return f"{self.source}: {'.'.join(self.keys)}={yaml_value(self.value)}"
 
 
 @dataclass(frozen=True)
@@ -41,37 +25,6 @@ class Settled:
     recipe: Recipe | None
     sources: Mapping[str, str] = field(default_factory=dict)  # dotted setting -> "default", "config.yaml:3", ...
     problems: Sequence[ConfigError] = ()
-
-
-def from_arguments(texts: Sequence[str]) -> Sequence[Setting]:
-    """`key=value`, the value in YAML; raises ConfigError for anything else."""
-    settings = []
-    for text in texts:
-        key, equals, value = text.partition("=")
-        keys = tuple(key.strip().split("."))
-        if not equals or not all(keys):
-            raise ConfigError(f"{COMMAND_LINE}: {text!r} is no setting; write it as key=value")
-        found = read_yaml(value, f"{COMMAND_LINE}: {text}", keys)
-        settings += [Setting(one.keys, one.value, COMMAND_LINE) for one in found]
-    return settings
-
-
-def from_file(path: Path) -> Sequence[Setting]:
-    """A YAML file of settings, nested or with dots; raises ConfigError that names file and line."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; --config takes a YAML file of settings") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
-    settings = []
-    for one in read_yaml(text, str(path)):
-        place = f"{path}:{one.line}"
-        if one.keys:
-            settings.append(Setting(tuple(".".join(one.keys).split(".")), one.value, place))
-        elif one.value not in (None, {}):
-            raise ConfigError(f"{place}: settings stand in lines such as 'learning_rate: 1e-4'; this is {one.value!r}")
-    return settings
 
 
 def settle(cls: type[Recipe], given: Sequence[Setting]) -> Settled:

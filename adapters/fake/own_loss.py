@@ -30,7 +30,7 @@ def own_slopes(
 def check_finite(total: float, logprobs: Sequence[Array], slopes: Sequence[Array]) -> None:
     for index, (lp, slope) in enumerate(zip(logprobs, slopes, strict=True)):
         if not np.isfinite(slope).all() or np.isnan(lp).any():
-            raise RunFailed(f"datum {index} of {len(slopes)}: its loss or the slope of it is not a finite number; nothing"
-                            " is stepped along. A smaller learning rate or a check of the data may mend it")
+            raise RunFailed(f"datum {index} of {len(slopes)}: its loss or the slope of it is not a finite number; "
+                            "nothing is stepped along. A smaller learning rate or a check of the data may mend it")
     if not np.isfinite(total):
         raise RunFailed(f"the loss is {total}")

@@ -12,13 +12,14 @@ from typing import Any
 from kitchen.equipment import check_installed
 from kitchen.errors import ConfigError, KitchenError, did_you_mean
 from kitchen.finding import broken, find_recipe, full_name, laid_out
+from kitchen.given import Setting, from_arguments, from_file
 from kitchen.plan import Plan, check
 from kitchen.ports import BlobStore, blob_name
 from kitchen.preview import verify
 from kitchen.recipe import Recipe
 from kitchen.registry import DEFAULTS, PORTS, Kitchen, adapter_class, adapter_settings, build
 from kitchen.runs import Order
-from kitchen.settings import Setting, from_arguments, from_file, settle
+from kitchen.settings import settle
 from kitchen.types import RunId
 from kitchen.workflow import Step
 

@@ -30,6 +30,7 @@ class Manner:
     json: bool = False  # one object at the end on standard output, all else on standard error
     debug: bool = False
     other_machine: bool = False
+    take_over: bool = False
 
 
 def run(wish: Wish, manner: Manner) -> int:
@@ -86,7 +87,7 @@ def _cook(order: Order, recipe: Recipe, kitchen: Kitchen, name: str, larder: Lar
     observer = ConsoleObserver(out)
     failed: BaseException | None = None
     try:
-        cook(order, recipe, kitchen, name, (observer,), other_machine=manner.other_machine)
+        cook(order, recipe, kitchen, name, (observer,), other_machine=manner.other_machine, take_over=manner.take_over)
     except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 it is told, and is the exit code
         failed = error
     finally:

@@ -133,9 +133,9 @@ def test_frames_only_with_debug() -> None:
     (("recipes.soup", "--config", "none.yaml"), "none.yaml: No such file"),
     (("recipes.sl_basic", "lora_rank=0"), "lora_rank=0: input should be greater than 0"),
     (("recipes.sl_basic", "learning_rate=0"), "learning_rate=0: input should be greater than 0"),
-    (("recipes.sl_basic", "learning_rate=.inf"), "command line: learning_rate=.inf: input should be a finite number"),
-    (("recipes.sl_basic", "batch_size=true"), "batch_size=true: input should be a number, not true or false"),
-    (("recipes.sl_basic", "evaluation.held_out=2"), "evaluation.held_out=2: input should be less than 1"),
+    ((*SMALL, "learning_rate=.inf"), "command line: learning_rate=.inf: input should be a finite number"),
+    ((*SMALL, "batch_size=true"), "batch_size=true: input should be a number, not true or false"),
+    ((*SMALL, "evaluation.held_out=2"), "evaluation.held_out=2: input should be less than 1"),
     (("recipes.sl_basic", "--training", "fake", "--strict"), "lora_alpha is not honoured"),
 ])
 @pytest.mark.parametrize("command", ["run", "check"])
@@ -328,3 +328,12 @@ def test_a_run_in_memory_is_run_and_gone() -> None:
 def test_runs_may_lie_with_an_adapter_by_name(here: Path) -> None:
     told(0, "run", "recipes.soup", *FAKE, "--blobs", "local", "--set", "blobs.root=there")
     assert list((here / "there").iterdir())
+
+
+def test_a_run_that_another_host_holds_can_be_taken_over(here: Path) -> None:
+    told(1, "run", "recipes.soup", *FAKE, "wrong=bug")
+    [run] = (here / "runs").iterdir()
+    (run / "lease").mkdir(exist_ok=True)
+    (run / "lease/other.json").write_text('{"host": "elsewhere", "pid": 1, "born": "2"}')
+    assert "in use by process 1 on elsewhere" in told(2, "resume", run.name)
+    assert "half a pot" in told(1, "resume", run.name, "--take-over")

@@ -40,7 +40,8 @@ def write(folder: Path, name: str, text: str) -> None:
 
 def refusal(folder: Path, name: str, command: str = "check") -> str:
     """Of `kitchen COMMAND NAME` in a process of its own, for a module that was imported once stays."""
-    done = subprocess.run([sys.executable, "-m", "kitchen.cli", command, name], cwd=folder, capture_output=True, text=True, check=False)
+    line = [sys.executable, "-m", "kitchen.cli", command, name]
+    done = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr

@@ -23,7 +23,7 @@ def test_values_of_secret_variables_are_masked(name: str) -> None:
     assert mask(f"cannot log in with {HUSH}", {name: HUSH}) == "cannot log in with ***"
 
 
-@pytest.mark.parametrize("name", ["MAX_TOKENS", "KEYBOARD", "TOKENIZERS_PARALLELISM", "HOME"])
+@pytest.mark.parametrize("name", ["MAX_TOKENS", "KEYBOARD", "TOKENIZERS_PARALLELISM", "HOME", "PWD", "OLDPWD"])
 def test_other_variables_are_not(name: str) -> None:
     assert mask("seed 123456", {name: "123456"}) == "seed 123456"
 

@@ -11,8 +11,9 @@ from pydantic import Field, PositiveInt
 
 from kitchen.describing import described
 from kitchen.errors import ConfigError
+from kitchen.given import from_arguments, from_file
 from kitchen.recipe import Recipe
-from kitchen.settings import Settled, from_arguments, from_file, settle
+from kitchen.settings import Settled, settle
 from kitchen.stage import Stage
 from kitchen.workflow import Step, sequence
 from kitchen.yaml import read_yaml, yaml_value
@@ -174,7 +175,7 @@ class Tart(Recipe):
     sugar: float = 1.0  # g
     oven: Oven = Oven()
     sizes: tuple[int, ...] = ()
-    each: dict[str, float] = {}
+    each: dict[str, float] = Field(default={})
     share: Annotated[float, Field(gt=0, lt=1)] = 0.5
     either: int | bool = 0
 

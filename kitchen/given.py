@@ -1,0 +1,57 @@
+"""What a user gave: settings from the command line and from YAML files, each with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kitchen.errors import ConfigError
+from kitchen.yaml import read_yaml, yaml_value
+
+COMMAND_LINE = "command line"
+Keys = tuple[str, ...]  # ("rendering", "max_tokens")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One value that was given, and where."""
+
+    keys: Keys
+    value: Any
+    source: str  # "command line" or "config.yaml:3"
+
+    def __str__(self) -> str:
+        return f"{self.source}: {'.'.join(self.keys)}={yaml_value(self.value)}"
+
+
+def from_arguments(texts: Sequence[str]) -> Sequence[Setting]:
+    """`key=value`, the value in YAML; raises ConfigError for anything else."""
+    settings = []
+    for text in texts:
+        key, equals, value = text.partition("=")
+        keys = tuple(key.strip().split("."))
+        if not equals or not all(keys):
+            raise ConfigError(f"{COMMAND_LINE}: {text!r} is no setting; write it as key=value")
+        found = read_yaml(value, f"{COMMAND_LINE}: {text}", keys)
+        settings += [Setting(one.keys, one.value, COMMAND_LINE) for one in found]
+    return settings
+
+
+def from_file(path: Path) -> Sequence[Setting]:
+    """A YAML file of settings, nested or with dots; raises ConfigError that names file and line."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; --config takes a YAML file of settings") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
+    settings = []
+    for one in read_yaml(text, str(path)):
+        place = f"{path}:{one.line}"
+        if one.keys:
+            settings.append(Setting(tuple(".".join(one.keys).split(".")), one.value, place))
+        elif one.value not in (None, {}):
+            raise ConfigError(f"{place}: settings stand in lines such as 'learning_rate: 1e-4'; this is {one.value!r}")
+    return settings
