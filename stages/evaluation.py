@@ -198,7 +198,7 @@ class RenderHeldOut(Stage):
     """Render all held-out rows, so that a bad one is found before training, and keep the first `rows` of each set."""
 
     render: RenderDataset
-    rows: int = 32
+    rows: int = 16
 
     def run(self, held_out: HeldOut, tokenizer: Tokenizer) -> HeldOutData:
         sets = [rendered(rows, tokenizer, self.render)[: self.rows] for rows in held_out.sets.values()]

@@ -33,7 +33,7 @@ class PeftTraining:
 
     def __init__(
         self, hub: HubClient, blobs: BlobStore, *, device: str = "auto", dtype: str = "auto", threads: int = 0,
-        micro_batch_tokens: int = 0, checkpointing: bool = False, quantization: str = "none", sample_batch: int = 64,
+        micro_batch_tokens: int = 0, checkpointing: bool = False, quantization: str = "none", sample_batch: int = 128,
     ) -> None:
         self._hub, self._blobs = hub, blobs
         self._settings = Settings(device, dtype, threads, micro_batch_tokens, checkpointing, quantization, sample_batch)
