@@ -116,7 +116,7 @@ class ConsoleObserver(Observer):
         self._out, self._loops = out, dict[str, _Loop]()
         self._lines: list[_Line] = []  # of steps that are not over, oldest first
         self._ahead: dict[str, int] = {}  # by loop: steps that may begin before one is over
-        self._started = self._phase = time.perf_counter()
+        self._started = time.perf_counter()
         self.exported: Checkpoint | None = None  # the last
         self._bar = _bar(out) if out.is_terminal else None
         self._task: TaskID | None = None

@@ -9,8 +9,9 @@ import numpy as np
 
 from adapters.fake.bigram import Bigram, Table, log_softmax
 from adapters.fake.tokenizer import END, VOCABULARY, Bytes
-from kitchen.errors import ConfigError, DataError, KitchenError
+from kitchen.errors import ConfigError
 from kitchen.ports.future import Done, Failed, Future
+from kitchen.prompts import unfit, unreadable
 from kitchen.types import Floats, Sampled, Tokens
 
 CONTEXT = 4096  # tokens
@@ -24,13 +25,13 @@ class FakeSampler:
         self._drawing: dict[tuple[float, float, int], Table] = {}
 
     def logprobs(self, tokens: Tokens) -> Future[Floats]:
-        if problem := _unreadable(tokens):
+        if problem := unreadable(tokens, vocabulary=VOCABULARY, context=CONTEXT):
             return Failed(problem)
         scored = self._model.score(tokens[:-1], tokens[1:])
         return Done(np.concatenate([[np.nan], scored]).astype(np.float32))
 
     def top_logprobs(self, tokens: Tokens, k: int) -> Future[tuple[Tokens, Floats]]:
-        if problem := _unreadable(tokens):
+        if problem := unreadable(tokens, vocabulary=VOCABULARY, context=CONTEXT):
             return Failed(problem)
         if not 1 <= k <= VOCABULARY:
             return Failed(ConfigError(f"k is {k}, and must be from 1 to the vocabulary of {VOCABULARY}"))
@@ -43,7 +44,8 @@ class FakeSampler:
         self, prompt: Tokens, *, count: int = 1, max_tokens: int, temperature: float = 1.0, top_p: float = 1.0,
         top_k: int = 0, seed: int = 0, stop: Sequence[str] | Sequence[int] = (),
     ) -> Future[Sequence[Sampled]]:
-        problem = _unreadable(prompt) or _unfit(count, max_tokens, temperature, top_p, top_k, seed, stop)
+        problem = unreadable(prompt, vocabulary=VOCABULARY, context=CONTEXT) or unfit(
+            count=count, max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, stop=stop)
         if problem:
             return Failed(problem)
         stops = frozenset(Bytes.stop_ids) | {int(one) for one in stop if not isinstance(one, str)}
@@ -111,33 +113,3 @@ def _until(
         if stopped or len(ids) == max_tokens:
             return np.array(ids, np.int64), stopped
     raise AssertionError("a bigram model never ends by itself")
-
-
-def _unreadable(tokens: Tokens) -> KitchenError | None:
-    ids = np.asarray(tokens)
-    if ids.ndim != 1 or not len(ids) or not np.issubdtype(ids.dtype, np.integer):
-        return DataError(f"the prompt has shape {ids.shape} and dtype {ids.dtype}, not (T,) integers with T at least 1")
-    if len(ids) > CONTEXT:
-        return DataError(f"the prompt has {len(ids)} tokens, more than the model's context of {CONTEXT}")
-    if ids.min() < 0 or ids.max() >= VOCABULARY:
-        bad = ids[(ids < 0) | (ids >= VOCABULARY)][0]
-        return DataError(f"the prompt has token {bad}, outside the vocabulary of {VOCABULARY}")
-    return None
-
-
-def _unfit(
-    count: int, max_tokens: int, temperature: float, top_p: float, top_k: int, seed: int,
-    stop: Sequence[str] | Sequence[int],
-) -> KitchenError | None:
-    rules = {
-        f"count is {count}, and must be at least 1": count >= 1,
-        f"max_tokens is {max_tokens}, and must be at least 1": max_tokens >= 1,
-        f"temperature is {temperature}, and must be at least 0": temperature >= 0,
-        f"top_p is {top_p}, and must be above 0 and at most 1": 0 < top_p <= 1,
-        f"top_k is {top_k}, and must be at least 0": top_k >= 0,
-        f"seed is {seed}, and must be at least 0": seed >= 0,
-        f"stop is {stop!r}, and must be a list of strings or token ids": not isinstance(stop, str),
-        f"stop is {stop!r}, and an empty string stops nothing": isinstance(stop, str) or "" not in stop,
-    }
-    broken = [text for text, kept in rules.items() if not kept]
-    return ConfigError("; ".join(broken)) if broken else None

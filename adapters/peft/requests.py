@@ -8,9 +8,8 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
-from kitchen.errors import ConfigError, DataError, KitchenError
+from kitchen.errors import ConfigError, KitchenError
+from kitchen.prompts import unfit, unreadable
 from kitchen.types import Sampled, Tokens
 
 T = TypeVar("T")
@@ -35,18 +34,10 @@ class Sampling:
         return self.prompt
 
     def problem(self, vocabulary: int, context: int) -> KitchenError | None:
-        rules = {
-            f"count is {self.count}, and must be at least 1": self.count >= 1,
-            f"max_tokens is {self.max_tokens}, and must be at least 1": self.max_tokens >= 1,
-            f"temperature is {self.temperature}, and must be at least 0": self.temperature >= 0,
-            f"top_p is {self.top_p}, and must be above 0 and at most 1": 0 < self.top_p <= 1,
-            f"top_k is {self.top_k}, and must be at least 0": self.top_k >= 0,
-            f"seed is {self.seed}, and must be at least 0": self.seed >= 0,
-            f"stop is {self.stop!r}, and must be a list of strings or token ids": not isinstance(self.stop, str),
-            f"stop is {self.stop!r}, and an empty string stops nothing": "" not in list(self.stop),
-        }
-        broken = [text for text, kept in rules.items() if not kept]
-        return ConfigError("; ".join(broken)) if broken else unreadable(self.prompt, vocabulary, context)
+        wrong = unfit(
+            count=self.count, max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p,
+            top_k=self.top_k, seed=self.seed, stop=self.stop)
+        return wrong or unreadable(self.prompt, vocabulary=vocabulary, context=context)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +51,7 @@ class Scoring:
     def problem(self, vocabulary: int, context: int) -> KitchenError | None:
         if not 0 <= self.k <= vocabulary:
             return ConfigError(f"k is {self.k}, and must be from 1 to the vocabulary of {vocabulary}")
-        return unreadable(self.tokens, vocabulary, context)
+        return unreadable(self.tokens, vocabulary=vocabulary, context=context)
 
 
 Request = Sampling | Scoring
@@ -84,15 +75,3 @@ class Asked(Generic[T]):
         await asyncio.sleep(0)  # the other tasks of the same gather make their requests first
         self.demand()
         return await asyncio.wrap_future(self.work)
-
-
-def unreadable(tokens: Tokens, vocabulary: int, context: int) -> KitchenError | None:
-    ids = np.asarray(tokens)
-    if ids.ndim != 1 or not len(ids) or not np.issubdtype(ids.dtype, np.integer):
-        return DataError(f"the prompt has shape {ids.shape} and dtype {ids.dtype}, not (T,) integers with T at least 1")
-    if len(ids) > context:
-        return DataError(f"the prompt has {len(ids)} tokens, more than the model's context of {context}")
-    if ids.min() < 0 or ids.max() >= vocabulary:
-        bad = ids[(ids < 0) | (ids >= vocabulary)][0]
-        return DataError(f"the prompt has token {bad}, outside the vocabulary of {vocabulary}")
-    return None

@@ -53,9 +53,6 @@ class Trainer:
     def check(self, data: Sequence[Datum], loss: str | Loss, options: Options | None) -> None:
         """Raises DataError or ConfigError before anything is computed."""
         check_data(data, loss, options, vocabulary=self.network.vocabulary, context=self.network.context)
-        group = 1 if isinstance(loss, str) else int(getattr(loss, "group", 0) or 1)
-        if len(data) % group:
-            raise DataError(f"the loss sums over runs of {group} adjacent datums, and the batch has {len(data)}")
 
     def forward(self, data: Sequence[Datum], loss: str | Loss, options: Options | None) -> LossOutput:
         self.check(data, loss, options)

@@ -12,6 +12,7 @@ import pytest
 from adapters.fake.blobs import FakeBlobs
 from adapters.peft.client import PeftTraining
 from adapters.peft.tiny import tiny_model
+from kitchen.errors import BackendError
 from kitchen.types import Datum, Lora
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ class OneModel:
 
     def fetch(self, model: str) -> Path:
         if model == "nothing":
-            from kitchen.errors import BackendError
-
             raise BackendError("there is no model 'nothing'")
         return Path(model.removeprefix("path:")) if model.startswith("path:") else self._folder
 
@@ -41,7 +40,7 @@ class OneModel:
         return sorted(path.name for path in self.fetch(model).iterdir())
 
     def publish(self, model: str, folder: Path, *, message: str) -> str:
-        raise NotImplementedError
+        raise BackendError("this hub publishes nothing")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,42 @@
+"""What every adapter asks of a request to sample or to score, before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kitchen.errors import ConfigError, DataError
+from kitchen.types import Tokens
+
+
+def unreadable(tokens: Tokens, *, vocabulary: int, context: int) -> DataError | None:
+    """Why a model of so many token ids, which reads at most `context` tokens, cannot read these; None if it can."""
+    ids = np.asarray(tokens)
+    if ids.ndim != 1 or not len(ids) or not np.issubdtype(ids.dtype, np.integer):
+        return DataError(f"the prompt has shape {ids.shape} and dtype {ids.dtype}, not (T,) integers with T at least 1")
+    if len(ids) > context:
+        return DataError(f"the prompt has {len(ids)} tokens, more than the model's context of {context}")
+    if ids.min() < 0 or ids.max() >= vocabulary:
+        bad = ids[(ids < 0) | (ids >= vocabulary)][0]
+        return DataError(f"the prompt has token {bad}, outside the vocabulary of {vocabulary}")
+    return None
+
+
+def unfit(
+    *, count: int, max_tokens: int, temperature: float, top_p: float, top_k: int, seed: int,
+    stop: Sequence[str] | Sequence[int],
+) -> ConfigError | None:
+    """Everything that is wrong with the parameters of `Sampler.sample`; None if they can be."""
+    rules = {
+        f"count is {count}, and must be at least 1": count >= 1,
+        f"max_tokens is {max_tokens}, and must be at least 1": max_tokens >= 1,
+        f"temperature is {temperature}, and must be at least 0": temperature >= 0,
+        f"top_p is {top_p}, and must be above 0 and at most 1": 0 < top_p <= 1,
+        f"top_k is {top_k}, and must be at least 0": top_k >= 0,
+        f"seed is {seed}, and must be at least 0": seed >= 0,
+        f"stop is {stop!r}, and must be a list of strings or token ids": not isinstance(stop, str),
+        f"stop is {stop!r}, and an empty string stops nothing": isinstance(stop, str) or "" not in stop,
+    }
+    broken = [text for text, kept in rules.items() if not kept]
+    return ConfigError("; ".join(broken)) if broken else None
