@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: setup run test test-slow soak clean
+.PHONY: setup run test test-slow soak docs clean
 
 setup: $(VENV)/ready
 
@@ -29,5 +29,9 @@ test-slow: setup
 soak: setup
 	KITCHEN_SOAK=100 $(BIN)/python -m pytest -m slow tests/soak
 
+docs: setup
+	$(BIN)/python tests/docs/command_reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache site

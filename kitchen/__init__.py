@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from kitchen.recipe import Recipe
     from kitchen.registry import Kitchen
     from kitchen.resume import ResumeError
+    from kitchen.running import Outcome, Run
     from kitchen.stage import Need, Stage
+    from kitchen.standing import Event, Status
+    from kitchen.submitting import go_on, run, submit
     from kitchen.types import (
         Adam,
         Batch,
@@ -35,17 +38,18 @@ if TYPE_CHECKING:
 
 _HOME = {
     "observers": "Observer StageDone", "plan": "Plan PlanError check", "recipe": "Recipe", "registry": "Kitchen",
-    "resume": "ResumeError", "stage": "Need Stage",
+    "resume": "ResumeError", "running": "Outcome Run", "stage": "Need Stage", "standing": "Event Status",
+    "submitting": "go_on run submit",
     "types": "Adam Batch Checkpoint Datum Facts Lora Loss LossOutput Metrics Published Result RunId Sampled Samples "
              "Stepped Table",
     "progress": "Progress", "workflow": "Step every for_each parallel sequence when",
 }
 
 __all__ = [
-    "Adam", "Batch", "Checkpoint", "Datum", "Facts", "Kitchen", "Lora", "Loss", "LossOutput", "Metrics", "Need",
-    "Observer", "Plan", "PlanError", "Progress", "Published", "Recipe", "Result", "ResumeError", "RunId", "Sampled",
-    "Samples", "Stage", "StageDone", "Step", "Stepped", "Table", "check", "every", "for_each", "parallel", "sequence",
-    "when",
+    "Adam", "Batch", "Checkpoint", "Datum", "Event", "Facts", "Kitchen", "Lora", "Loss", "LossOutput", "Metrics",
+    "Need", "Observer", "Outcome", "Plan", "PlanError", "Progress", "Published", "Recipe", "Result", "ResumeError",
+    "Run", "RunId", "Sampled", "Samples", "Stage", "StageDone", "Status", "Step", "Stepped", "Table", "check", "every",
+    "for_each", "go_on", "parallel", "run", "sequence", "submit", "when",
 ]
 
 

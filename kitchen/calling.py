@@ -8,6 +8,7 @@ from typing import Any
 
 from kitchen.context import Context
 from kitchen.hints import name
+from kitchen.interrupt import Brake
 from kitchen.observers import Audience, StageDone
 from kitchen.ports.future import Future
 from kitchen.progress import Progress
@@ -20,14 +21,15 @@ from kitchen.types import Published
 class Caller:
     """Calls the stages of one run, in one process."""
 
-    def __init__(self, audience: Audience, keeper: Keeper | None, title: str) -> None:
-        self._audience, self._keeper, self._title = audience, keeper, title
+    def __init__(self, audience: Audience, keeper: Keeper | None, title: str, brake: Brake) -> None:
+        self.audience, self.keeper, self.brake, self._title = audience, keeper, brake, title
         self.published = 0  # over the whole run, those of earlier processes included
 
     async def call(self, stage: Stage, context: Context, at: str) -> Any:
+        self.brake.check(stage.title())
         contract, progress, started = stage.contract(), context[Progress], time.perf_counter()
         attributes = {"kitchen.recipe": self._title, "kitchen.stage": stage.title(), "kitchen.step": progress.step}
-        self._audience.entered(stage, progress)
+        self.audience.entered(stage, progress)
         try:
             with span(stage.title(), attributes):
                 result = self._kept_answer(stage, at)
@@ -43,11 +45,11 @@ class Caller:
 
     def _kept_answer(self, stage: Stage, at: str) -> Any:
         """What an earlier process answered here; None where there is none. Inside loops nothing is kept."""
-        return self._keeper.kept(stage, at) if self._keeper and stage.kept and "[" not in at else None
+        return self.keeper.kept(stage, at) if self.keeper and stage.kept and "[" not in at else None
 
     async def _keep_answer(self, stage: Stage, at: str, result: Any) -> None:
-        if self._keeper and stage.kept and "[" not in at:
-            await self._keeper.keep_answer(stage, at, result)
+        if self.keeper and stage.kept and "[" not in at:
+            await self.keeper.keep_answer(stage, at, result)
 
     def _put_down(self, stage: Stage, contract: Contract, context: Context, result: Any) -> tuple[Published, ...]:
         values = result if len(contract.returns) > 1 else (result,) * len(contract.returns)
@@ -69,11 +71,11 @@ class Caller:
     def _tell(
         self, stage: Stage, progress: Progress, seconds: float, told: tuple[Published, ...], context: Context
     ) -> None:
-        replayed = bool(self._keeper and self._keeper.target)
+        replayed = bool(self.keeper and self.keeper.target)
         where = " > ".join([*context.where(), stage.title()])
         event = StageDone(stage, progress, seconds, told, self.published, replayed, where)
         self.published += len(told)
-        self._audience.done(event)
+        self.audience.done(event)
 
 
 async def _answer(stage: Stage, context: Context, attributes: dict[str, Any]) -> Any:

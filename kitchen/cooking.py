@@ -8,6 +8,7 @@ import structlog
 
 from kitchen.context import Context
 from kitchen.errors import ConfigError
+from kitchen.interrupt import Brake, refuse_loop
 from kitchen.lease import lease
 from kitchen.logs import configure, into
 from kitchen.observers import Audience, Observer
@@ -15,16 +16,18 @@ from kitchen.plan import PlanError
 from kitchen.recipe import Recipe
 from kitchen.record import RunRecord
 from kitchen.registry import Kitchen
+from kitchen.runner import run as walk
 from kitchen.runs import Order
 
 
 def cook(
     order: Order, recipe: Recipe, kitchen: Kitchen, run: str, observers: Sequence[Observer] = (), *,
-    other_machine: bool = False, take_over: bool = False,
+    other_machine: bool = False, take_over: bool = False, brake: Brake | None = None,
 ) -> Context:
     """Cook the recipe as the run of this name, or go on with that run; returns what it left on the counter.
 
     Raises PlanError before anything is written, ConfigError for a run in use, ResumeError for one that is another.
+    Who has the `brake` can stop it from another thread.
     """
     if kitchen.blobs is None:
         raise ConfigError("a run needs a blob store for its record")
@@ -34,13 +37,15 @@ def cook(
     if not structlog.is_configured():
         configure()
     with lease(kitchen.blobs, run, take_over=take_over):
+        refuse_loop()
         record = RunRecord(kitchen.blobs, run, order, other_machine=other_machine)
         with into(record.log):
             audience = Audience((record, *observers))
             try:
-                context = kitchen.cook(recipe, audience, name=run)
+                context = walk(recipe.workflow(), kitchen.ports(), (audience,), name=run, leaves=recipe.leaves,
+                               title=recipe.title(), brake=brake)
+                audience.ended(None)
             except BaseException as error:
                 audience.ended(error)
                 raise
-            audience.ended(None)
             return context

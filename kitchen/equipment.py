@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from typing import Any
 
 from kitchen.errors import BackendError
 
-_DISTRIBUTION = "crucible-kitchen"
+DISTRIBUTION = "crucible-kitchen"
 _REQUIREMENT = re.compile(r"([\w.-]+)[^;]*(?:;.*\bextra\s*==\s*['\"]([\w-]+)['\"])?")
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What `pip install 'crucible-kitchen[NAME]'` brings."""
+
+    name: str  # "crucible-kitchen[local]"
+    packages: tuple[str, ...]
+    missing: tuple[str, ...]  # those of them that are not installed here
+    mend: str  # the pip command
 
 
 def packages(adapter: Any) -> Sequence[str]:
@@ -28,11 +39,21 @@ def check_installed(port: str, name: str, adapter: Any) -> None:
                            f"pip install {_quoted(mend)}")
 
 
+def extras() -> Sequence[Extra]:
+    """All that there are, but for those that only the kitchen's own development needs."""
+    found = []
+    for extra, brought in _extras().items():
+        name = f"{DISTRIBUTION}[{extra}]"
+        missing = tuple(sorted(package for package in brought if find_spec(package) is None))
+        found.append(Extra(name, tuple(sorted(brought)), missing, f"pip install {_quoted(name)}"))
+    return found
+
+
 def extra_for(wanted: Sequence[str]) -> str:
     """`crucible-kitchen[local]`: the extra that brings all of these; empty if none does."""
     for extra, brought in _extras().items():
         if wanted and set(wanted) <= brought:
-            return f"{_DISTRIBUTION}[{extra}]"
+            return f"{DISTRIBUTION}[{extra}]"
     return ""
 
 
@@ -45,12 +66,12 @@ def mend_missing(package: str) -> str:
 def _extras() -> Mapping[str, set[str]]:
     """Extra to the packages in it; import names, for of ours they are those of the distributions."""
     try:
-        lines = requires(_DISTRIBUTION) or []
+        lines = requires(DISTRIBUTION) or []
     except PackageNotFoundError:
         return {}
     found: dict[str, set[str]] = {}
     for line in lines:
-        if (match := _REQUIREMENT.match(line)) and match[2] and match[2] not in ("dev", "bench"):
+        if (match := _REQUIREMENT.match(line)) and match[2] and match[2] not in ("dev", "bench", "docs"):
             found.setdefault(match[2], set()).add(match[1].replace("-", "_").lower())
     return found
 

@@ -38,6 +38,14 @@ class BackendError(KitchenError):
     exit_code = 4
 
 
+class ApiError(BackendError):
+    """A server refused a request; `status` is that of HTTP, and `body` what it said, without secrets."""
+
+    def __init__(self, text: str, *, status: int, body: str = "") -> None:
+        super().__init__(text)
+        self.status, self.body = status, body
+
+
 class QualityError(KitchenError):
     """A quality target was not met."""
 

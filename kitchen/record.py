@@ -1,4 +1,4 @@
-"""The record of a run: run.json, metrics.jsonl, samples.jsonl, checkpoints.jsonl and log.jsonl, in the BlobStore."""
+"""The record of a run in the BlobStore: run.json, and journals of metrics, tables, samples, checkpoints and the log."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from kitchen.resume import ResumeError
 from kitchen.runs import Order, order_json, read_run
 from kitchen.secrets import masked
 from kitchen.stage import Stage
-from kitchen.types import Checkpoint, Facts, Metrics, Samples
+from kitchen.types import Checkpoint, Facts, Metrics, Samples, Table
 from kitchen.workflow import Step
 
 log = structlog.get_logger("kitchen.record")
 _PACKAGES = ("crucible-kitchen", "numpy", "torch", "transformers", "peft", "safetensors", "tinker")
-_JOURNALS = ("metrics", "samples", "checkpoints", "log")
+_JOURNALS = ("metrics", "tables", "samples", "checkpoints", "log")
 _FREE = "machine."  # facts that may differ if the user says so
 
 
@@ -68,11 +68,16 @@ class RunRecord(Observer):
             if isinstance(value, Metrics) and value:
                 seconds = round(time.perf_counter() - self._clock, 3)
                 self._journals["metrics"].put(number, [{**where, **value, "seconds": seconds}])
+            elif isinstance(value, Table):
+                self._journals["tables"].put(number, [{**where, **vars(value)}])
             elif isinstance(value, Samples):
                 self._journals["samples"].put(number, [{**where, **row} for row in value.rows])
+        if any(isinstance(value, Facts | Table) for value in event.published):
+            self.phase_over()  # a later stage may read them, for a model card
 
     def saved(self, checkpoint: Checkpoint, progress: Progress) -> None:
-        row = {**vars(checkpoint), "role": type(checkpoint).__name__, "at": self._blobs.locate(checkpoint.path)}
+        role, at = type(checkpoint).__name__, self._blobs.locate(checkpoint.path)
+        row = {**vars(checkpoint), "role": role, "at": at, "iteration": progress.step}
         self._journals["checkpoints"].replace("path", row)
 
     def keeping(self, progress: Progress) -> None:

@@ -21,7 +21,7 @@ from kitchen.runner import run
 PORTS: Mapping[str, Any] = {
     "training": TrainingClient, "datasets": DatasetStore, "hub": HubClient, "blobs": BlobStore,
 }
-DEFAULTS: Mapping[str, str] = {"training": "peft", "datasets": "local", "hub": "local", "blobs": "local"}
+DEFAULTS: Mapping[str, str] = {"training": "peft", "datasets": "local", "hub": "hf", "blobs": "local"}
 
 
 def available(port: str) -> Mapping[str, EntryPoint]:
@@ -30,12 +30,19 @@ def available(port: str) -> Mapping[str, EntryPoint]:
 
 
 def adapter_class(port: str, name: str) -> Any:
-    """The class behind a name; raises ConfigError for an unknown one, BackendError for one that cannot be imported."""
+    """The class behind a name, or behind `module:Class` for one of your own that is not installed.
+
+    Raises ConfigError for an unknown one, BackendError for one that cannot be imported.
+    """
     found = available(port)
+    if ":" in name:
+        found = {name: EntryPoint(name, name, f"kitchen.{port}")}
     if name not in found:
         raise ConfigError(f"there is no {port} adapter {name!r}; {did_you_mean(name, found)}")
     try:
         return found[name].load()
+    except AttributeError as error:
+        raise ConfigError(f"there is no {port} adapter {name!r}: {error}") from error
     except ImportError as error:
         raise BackendError(f"the {port} adapter {name!r} cannot be imported: {error}; "
                            "`kitchen list` shows what each adapter needs") from error
@@ -113,9 +120,17 @@ class _Builder:
     def build(self, port: str) -> Any:
         if port not in self.built:
             cls = adapter_class(port, self.names[port])
-            given = {name: self.build(other) for name, other in asked_for(cls).items()}
+            given = {name: self._beside(port, cls) if other == port else self.build(other)
+                     for name, other in asked_for(cls).items()}
             self.built[port] = cls(**given, **self._settings(port, adapter_settings(cls)))
         return self.built[port]
+
+    def _beside(self, port: str, cls: Any) -> Any:
+        """What an adapter that asks for its own port is put over: the one that its attribute `over` names."""
+        if not isinstance(under := getattr(cls, "over", None), str) or under == self.names[port]:
+            raise ConfigError(f"the {port} adapter {self.names[port]!r} asks for a {port} adapter to be put over, and "
+                              "must name another one: over = \"local\"")
+        return _Builder({**self.names, port: under}, {}, dict(self.built)).build(port)
 
     def _settings(self, port: str, known: Mapping[str, Any]) -> Mapping[str, Any]:
         values = {}

@@ -13,7 +13,7 @@ from kitchen.calling import Caller, note
 from kitchen.context import Context
 from kitchen.effects import cut
 from kitchen.errors import CorruptCheckpoint, Interrupted, RunFailed
-from kitchen.interrupt import Brake
+from kitchen.interrupt import Brake, refuse_loop
 from kitchen.observers import Audience, Observer
 from kitchen.plan import PlanError, check
 from kitchen.ports.blobs import BlobStore
@@ -27,25 +27,27 @@ from kitchen.workflow import ForEach, Parallel, Sequence, Step, When, saves, wal
 
 def run(
     step: Step, given: Mapping[Any, Any], observers: tuple[Observer, ...] = (), *, name: str = "run",
-    leaves: tuple[Any, ...] = (), title: str = "",
+    leaves: tuple[Any, ...] = (), title: str = "", brake: Brake | None = None,
 ) -> Context:
     """Check, then run, or go on where the run of this name stopped; return what the workflow left on the counter.
 
-    `leaves` are the types that it must leave, `title` is what errors call it. Raises PlanError before anything runs.
+    `leaves` are the types that it must leave, `title` is what errors call it, `brake` is for others to stop it.
+    Raises PlanError or ConfigError before anything runs.
     """
-    given = {**given, RunId: RunId(name)}
+    refuse_loop()
+    given, title, brake = {**given, RunId: RunId(name)}, title or name, brake or Brake()
     plan = check(step, given, leaves)
     if plan.problems:
         raise PlanError("\n".join(plan.problems))
     audience = Audience(observers)
     audience.began(name, step)
     keeps = BlobStore in given and (saves(step) or any(getattr(inner, "kept", False) for inner in walk(step)))
-    with span("run", {"kitchen.recipe": title or name, "kitchen.run": name}):
+    with span("run", {"kitchen.recipe": title, "kitchen.run": name}):
         while True:
-            context = Context({Progress: Progress(), **given}, where=title or name)
+            context = Context({Progress: Progress(), **given}, where=title)
             keeper = Keeper(given[BlobStore], name, str(plan)) if keeps else None
             try:
-                asyncio.run(_Run(audience, keeper, title or name).whole(step, context, leaves))
+                asyncio.run(_Run(Caller(audience, keeper, title, brake)).whole(step, context, leaves))
                 return context
             except _Damaged as damage:
                 if keeper is None or not keeper.fall_back(damage.error):
@@ -61,9 +63,8 @@ class _Damaged(Exception):
 
 
 class _Run:
-    def __init__(self, audience: Audience, keeper: Keeper | None, title: str) -> None:
-        self.audience, self.keeper, self.brake = audience, keeper, Brake()
-        self.caller = Caller(audience, keeper, title)
+    def __init__(self, caller: Caller) -> None:
+        self.caller, self.audience, self.keeper, self.brake = caller, caller.audience, caller.keeper, caller.brake
         self.steps: Counter[str] = Counter()  # iterations begun, by loop
 
     async def whole(self, step: Step, context: Context, leaves: tuple[Any, ...]) -> None:

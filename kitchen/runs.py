@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from kitchen.errors import ConfigError, did_you_mean
 from kitchen.lease import in_use
 from kitchen.ports.blobs import BlobStore
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _KEYS = ("run", "recipe", "order", "attempts", "facts", "status")  # of run.json
 
 
@@ -46,6 +48,16 @@ def new_run_id(recipe: str) -> str:
     return f"{stem}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
 
 
+def check_free(blobs: BlobStore, run: str) -> None:
+    """Raise ConfigError for what cannot be the name of a new run: weights are named by it, as run:NAME@STEP."""
+    if not _NAME.fullmatch(run):
+        raise ConfigError(f"{run!r} cannot be the name of a run: letters, digits, '.', '_' and '-' can, and the first "
+                          "is a letter or digit")
+    if blobs.read(f"{run}/run.json") is not None:
+        raise ConfigError(f"there is a run {run!r} already; go on with it by `kitchen resume {run}`, or choose another "
+                          "name")
+
+
 def run_names(blobs: BlobStore) -> Sequence[str]:
     return sorted(name.removesuffix("/run.json") for name in blobs.list() if name.endswith("/run.json")
                   and name.count("/") == 1)
@@ -70,14 +82,22 @@ def read_order(blobs: BlobStore, run: str) -> Order:
     return Order(**read_run(blobs, run)["order"])
 
 
+def read_journal(blobs: BlobStore, run: str, name: str) -> Sequence[dict[str, Any]]:
+    """The lines of `metrics`, `tables`, `samples`, `checkpoints` or `log`; raises ConfigError for what is not JSON."""
+    file = f"{run}/{name}.jsonl"
+    try:
+        return [json.loads(line) for line in (blobs.read(file) or b"").splitlines()]
+    except ValueError as error:
+        raise ConfigError(f"{blobs.locate(file)} is not JSON ({error}); the run cannot be read") from error
+
+
 def run_summary(blobs: BlobStore, run: str) -> RunSummary:
     found = read_run(blobs, run)
     status = "killed" if found["status"] == "running" and not in_use(blobs, run) else found["status"]
     seconds = sum(attempt.get("seconds", 0.0) for attempt in found["attempts"])
-    lines = (blobs.read(f"{run}/metrics.jsonl") or b"").decode().splitlines()
     last: dict[str, float] = {}
-    for line in lines:
-        last |= {key: value for key, value in json.loads(line).items() if key not in ("n", "stage", "step", "seconds")}
+    for row in read_journal(blobs, run, "metrics"):
+        last |= {key: value for key, value in row.items() if key not in ("n", "stage", "step", "seconds")}
     started = found["attempts"][0]["started"] if found["attempts"] else ""
     return RunSummary(run, found["recipe"], status, started, seconds, last, found.get("reason", ""))
 

@@ -4,7 +4,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from kitchen import Lora, Recipe, Step, every, for_each, sequence
 from stages.comparison import Compare, QualityGate
-from stages.data import Epochs, LoadDataset, ShuffledBatches
+from stages.data import Epochs, LoadDataset, Reading, ShuffledBatches
 from stages.evaluation import EvaluateBase, EvaluateWeights, Examination, MeasureHeldOut, RenderHeldOut
 from stages.keeping import ExportWeights, KeepBest, StartKeeping
 from stages.optimise import ForwardBackward, OptimStep, ReportStep
@@ -17,9 +17,9 @@ class SlBasic(Recipe):
     """Cross-entropy on the assistant's tokens: one LoRA, evaluated before and after."""
 
     leaves = (FinalWeights,)
-    model: str = "packaged:smollm2-135m-instruct"  # packaged:NAME, path:FOLDER, or a hub's NAME[@REVISION]
-    dataset: str = "ingredients"  # a packaged data set, or a file or folder: JSON, JSONL, CSV, Parquet
-    limit: PositiveInt | None = None  # training rows, from the top; null for all
+    model: str = "packaged:smollm2-135m-instruct"  # packaged:NAME, path:DIR, run:ID@best, or a hub's NAME[@REVISION]
+    dataset: str = "ingredients"  # a packaged data set, a file or a folder; with --datasets hf a name at the hub
+    reading: Reading = Reading()
     rendering: RenderDataset = RenderDataset()
     evaluation: Examination = Examination()
     lora_rank: PositiveInt = 16  # alpha is twice the rank
@@ -37,7 +37,7 @@ class SlBasic(Recipe):
 
     def workflow(self) -> Step:
         return sequence(
-            LoadDataset(self.dataset, self.limit, self.evaluation.held_out, self.seed),
+            LoadDataset(self.dataset, self.reading, self.seed, self.max_steps and self.max_steps * self.batch_size),
             OpenSession(self.model, Lora(self.lora_rank, alpha=2.0 * self.lora_rank, seed=self.seed)), StartKeeping(),
             self.rendering, RenderHeldOut(self.rendering), EvaluateBase(self.model, self.evaluation, self.rendering),
             for_each(Epochs(self.epochs, self.batch_size, self.max_steps))(

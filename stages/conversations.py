@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,9 +41,9 @@ class Conversation:
 
 @dataclass(frozen=True)
 class TrainRows:
-    """The conversations to train on."""
+    """The conversations to train on; they may be read when they are asked for."""
 
-    conversations: tuple[Conversation, ...]
+    conversations: Sequence[Conversation]
 
 
 def conversation(row: Row, where: str) -> Conversation:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveInt
 
 from kitchen.ports import Future, Sampler, Tokenizer, TrainingClient, TrainingSession, arrival, start
 from kitchen.stage import Stage
@@ -71,7 +71,6 @@ class Examination:
 
     metric: Literal["auto", "json", "text", "loss"] = "auto"  # auto: json if all answers are JSON objects, else loss
     max_tokens: PositiveInt = 64  # per answer; one that is cut there counts as wrong
-    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1  # share of the rows kept back where there is no other split
     at_least: NonNegativeFloat = 0.0  # exact match on the first held-out set, below which the run ends with exit code 5
 
     def choose(self, conversations: Sequence[Conversation]) -> str:
@@ -150,7 +149,7 @@ def prompt(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset)
 
 
 def rendered(conversations: Sequence[Conversation], tokenizer: Tokenizer, how: RenderDataset) -> tuple[Datum, ...]:
-    return how.run(TrainRows(tuple(conversations)), tokenizer)[0].data
+    return tuple(how.run(TrainRows(conversations), tokenizer)[0].data)
 
 
 class EvaluateBase(Stage):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -17,6 +20,8 @@ from stages.masks import TRAIN_ON, Masked, TrainOn, chosen, masks, rendering
 
 Overlong = Literal["error", "drop", "truncate"]
 OVERLONG: tuple[str, ...] = get_args(Overlong)
+KEPT = 1_000_000  # tokens of rendered data that stay in memory, about 20 bytes each
+OVERHEAD = 35  # tokens that would take the room of the objects around a row
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Counts:
 class TrainData:
     """Rendered training data, in the order of the rows."""
 
-    data: tuple[Datum, ...]
+    data: Sequence[Datum]
     counts: Counts
 
 
@@ -69,10 +74,9 @@ class RenderDataset(Stage):
             raise ConfigError(f"max_tokens={self.max_tokens} must be at least 2: one token to read, one to predict")
 
     def run(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[TrainData, Metrics]:
-        rendered = [_row(conversation, tokenizer, self) for conversation in rows.conversations]
-        data = tuple(datum for row in rendered for datum in row.data)
-        counts = sum((row.counts for row in rendered), Counts())
-        if not data:
+        data = _Rendered(rows.conversations, tokenizer, self)
+        counts = data.counts
+        if not len(data):
             raise DataError(f"nothing to train on: of {counts.rows} rows, {counts.dropped} sequences were dropped for "
                             f"max_tokens={self.max_tokens}")
         return TrainData(data, counts), counts.metrics()
@@ -82,6 +86,40 @@ class RenderDataset(Stage):
         pieces = tuple(("yes" if on else "", text.replace("\n", "↵\n").removesuffix("\n"))
                        for text, on in marked(rendered.data[0], tokenizer))
         return rendered, Table("The first datum", ("trained on", "text"), pieces), rendered.counts.table()
+
+
+class _Rendered(Sequence[Datum]):
+    """Every row is rendered once when this is made, for what is wrong with it and how many datums it gives.
+
+    The datums of the first rows are kept; those of the others are rendered again when they are asked for, so that
+    memory hardly grows with the data.
+    """
+
+    def __init__(self, rows: Sequence[Conversation], tokenizer: Tokenizer, how: RenderDataset) -> None:
+        self._rows, self._tokenizer, self._how = rows, tokenizer, how
+        self._ends = array("q")  # (rows,) datums up to and with each row
+        self._kept: list[tuple[Datum, ...]] = []
+        self.counts, datums, room = Counts(), 0, KEPT
+        for conversation in rows:
+            row = _row(conversation, tokenizer, how)
+            self.counts += row.counts
+            datums += len(row.data)
+            self._ends.append(datums)
+            room -= row.counts.tokens + OVERHEAD
+            if room > 0:
+                self._kept.append(row.data)
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple(self[each] for each in range(len(self))[index])
+        if not 0 <= index < len(self):
+            raise IndexError(f"datum {index} of {len(self)}")
+        row = bisect_right(self._ends, index)
+        data = self._kept[row] if row < len(self._kept) else _row(self._rows[row], self._tokenizer, self._how).data
+        return data[index - self._ends[row]]  # counted from the end of the row
 
 
 def render(
@@ -105,12 +143,20 @@ def marked(datum: Datum, tokenizer: Tokenizer) -> list[tuple[str, bool]]:
     return [("".join(text for text, _ in run), on) for on, run in groupby(pieces, key=lambda piece: piece[1])]
 
 
-def _row(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -> TrainData:
+@dataclass(frozen=True)
+class _Row:
+    """What one row gives."""
+
+    data: tuple[Datum, ...]
+    counts: Counts
+
+
+def _row(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -> _Row:
     sequences = _sequences(conversation, tokenizer, how)
     fitted = [_datum(sequence, how, conversation.where) for sequence in sequences]
     data = tuple(datum for datum in fitted if datum is not None)
     dropped = len(sequences) - len(data)
-    return TrainData(data, Counts(
+    return _Row(data, Counts(
         rows=1,
         datums=len(data),
         tokens=sum(len(datum.tokens) for datum in data),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 from kitchen.errors import DataError, did_you_mean
-from kitchen.ports.datasets import Dataset, Row
+from kitchen.ports.datasets import Dataset, DatasetInfo, Row, StreamedRow
 
 Splits = Mapping[str, Sequence[Row]]
 
@@ -19,22 +19,29 @@ class FakeDatasets:
     def __init__(self, data: Mapping[str, Splits] | None = None) -> None:
         self._data = _built_in() if data is None else data
 
-    def splits(self, name: str) -> Sequence[str]:
-        """Raises DataError for an unknown name."""
-        return sorted(self._named(name), key=lambda split: (split != "train", split))
+    def splits(self, name: str, *, revision: str | None = None) -> Sequence[str]:
+        return sorted(self._named(name, revision), key=lambda split: (split != "train", split))
+
+    def info(self, name: str, *, revision: str | None = None) -> DatasetInfo:
+        splits = self.splits(name, revision=revision)
+        return DatasetInfo(name, {split: len(self._data[name][split]) for split in splits}, about="Rows in memory.")
 
     def load(self, name: str, *, split: str = "train", revision: str | None = None) -> Dataset:
-        """Raises DataError for an unknown name, split or revision."""
-        splits = self._named(name)
+        splits = self._named(name, revision)
         if split not in splits:
             raise DataError(f"data set {name!r} has no split {split!r}; {did_you_mean(split, splits)}")
-        if revision is not None:
-            raise DataError(f"data set {name!r} has no revision {revision!r}: what is in memory has none")
         return FakeDataset(f"{name}:{split}", splits[split])
 
-    def _named(self, name: str) -> Splits:
+    def stream(self, name: str, *, split: str = "train", revision: str | None = None) -> Iterator[StreamedRow]:
+        data = self.load(name, split=split, revision=revision)
+        return (StreamedRow(data.where(index), data[index]) for index in range(len(data)))
+
+    def _named(self, name: str, revision: str | None) -> Splits:
         if name not in self._data:
             raise DataError(f"data set {name!r} is unknown to the fake data sets; {did_you_mean(name, self._data)}")
+        if revision is not None:
+            raise DataError(f"data set {name!r} has no revision {revision!r}: what is in memory has none; "
+                            "leave revision out")
         return self._data[name]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kitchen.errors import BackendError, did_you_mean
+from kitchen.ports import ModelInfo
 
 Files = Mapping[str, bytes]  # relative path to content
 
@@ -29,9 +30,19 @@ class FakeHub:
             (folder / path).write_bytes(content)
         return folder
 
+    def file(self, model: str, path: str) -> Path:
+        """Raises BackendError for an unknown name, and for a file that the model does not have."""
+        if path not in self._files(model):
+            raise BackendError(f"model {model!r} has no file {path!r}; {did_you_mean(path, self._files(model))}")
+        return self.fetch(model) / path
+
     def find(self, model: str) -> None:
         """Raises BackendError for an unknown name."""
         self._files(model)
+
+    def info(self, model: str) -> ModelInfo:
+        """Raises BackendError for an unknown name."""
+        return ModelInfo(model, size=sum(len(content) for content in self._files(model).values()))
 
     def sha256(self, model: str) -> str:
         """Of the safetensors files in order of their names; raises BackendError for an unknown name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from threading import RLock
 from typing import TypeVar
 
@@ -12,11 +13,13 @@ import numpy as np
 from adapters.fake.bigram import AdamW, Adapter, Bigram, Table, base, digest
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.checkpoints import Arrays, forget, keep, kept, listed
+from adapters.fake.exporting import logits, read_folder, write_folder
 from adapters.fake.own_loss import check_finite, own_slopes
 from adapters.fake.sampling import CONTEXT, FakeSampler
 from adapters.fake.tokenizer import VOCABULARY, Bytes
 from kitchen.datums import check_data
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
+from kitchen.folders import check_free
 from kitchen.losses import LOSSES, Options, sloped
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Done, Failed, Future
@@ -30,7 +33,7 @@ NAME = re.compile(r"path:\S.*|[A-Za-z0-9]([\w.:/@+-]*\w)?")
 class FakeTraining:
     """Stands in for every model; checkpoints go through the blob store."""
 
-    capabilities = frozenset({*(f"loss {name}" for name in LOSSES), "loss of one's own", "top_logprobs"})
+    capabilities = frozenset({*(f"loss {name}" for name in LOSSES), "loss of one's own", "top_logprobs", "export"})
 
     def __init__(self, blobs: BlobStore | None = None) -> None:
         self._blobs = blobs if blobs is not None else FakeBlobs()
@@ -49,10 +52,18 @@ class FakeTraining:
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
         """Raises BackendError for what cannot be a model's name, CorruptCheckpoint for a damaged checkpoint."""
+        if isinstance(weights, Checkpoint):
+            return FakeSampler(Bigram(logits(kept(self._blobs, weights, "weights.npz"))))
+        kind, _, folder = _model(weights).partition(":")
+        exported = read_folder(Path(folder).expanduser()) if kind == "path" else None
+        return FakeSampler(Bigram(base(weights) if exported is None else exported))
+
+    def export(self, weights: str | Checkpoint, folder: Path, *, merged: bool = False) -> None:
+        """Of a checkpoint; raises BackendError for a model, which was never trained."""
         if isinstance(weights, str):
-            return FakeSampler(Bigram(base(_model(weights))))
-        arrays = kept(self._blobs, weights, "weights.npz")
-        return FakeSampler(Bigram(arrays["base"] + arrays["a"] * arrays["b"]))
+            raise BackendError(f"{_model(weights)!r} is a model as it came, so there is nothing to export")
+        check_free(folder)
+        write_folder(kept(self._blobs, weights, "weights.npz"), folder, merged=merged)
 
     def checkpoints(self, prefix: str = "") -> Sequence[Checkpoint]:
         return listed(self._blobs, prefix)

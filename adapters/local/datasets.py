@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from adapters.local.documents import JsonRows, ParquetRows
-from adapters.local.lines import open_csv, open_jsonl
+from adapters.local.documents import JsonRows, ParquetRows, parquet_length, stream_json, stream_parquet
+from adapters.local.lines import open_csv, open_jsonl, reading, stream_csv, stream_jsonl
 from kitchen.errors import DataError, did_you_mean
-from kitchen.ports.datasets import Dataset
+from kitchen.ports.datasets import Dataset, DatasetInfo, StreamedRow
 
 PACKAGED: Mapping[str, Sequence[str]] = MappingProxyType(
     {"ingredients": ("train", "new_names", "new_grammars", "hand_typed")}
+)
+ABOUT: Mapping[str, str] = MappingProxyType(
+    {"ingredients": "A line of a recipe, and the JSON object that says what it asks for."}
 )
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 
@@ -29,33 +32,30 @@ class LocalDatasets:
     * .csv: the first line names the columns; every value is a string;
     * .parquet: needs the extra `local`.
 
-    Text is UTF-8. The syntax of every row is checked by `load`, so that no run fails in its middle over a missing
-    brace; the rows of JSONL and CSV are not kept but read again when they are asked for, and a file that
-    has changed since is an error. All errors are DataError and name file, line and mend, but for a missing pyarrow,
-    which is a BackendError.
+    Text is UTF-8. The syntax of every row of text is checked by `load`, so that no run fails in its middle over a
+    missing brace; rows are not kept but read again when they are asked for (those of .json as text in memory, those of
+    .parquet by row group), and a file that has changed since is an error. `stream` checks nothing ahead. All errors are
+    DataError and name file, line and mend, but for a missing pyarrow, which is a BackendError.
     """
 
     def __init__(self, root: str = ".", max_line_mb: int = 10) -> None:
         self._root = Path(root).expanduser()
         self._max_line_mb = max_line_mb  # of a line of JSONL or CSV
 
-    def splits(self, name: str) -> Sequence[str]:
-        return tuple(self._files(name))
+    def splits(self, name: str, *, revision: str | None = None) -> Sequence[str]:
+        return tuple(self._files(name, revision))
+
+    def info(self, name: str, *, revision: str | None = None) -> DatasetInfo:
+        files = self._files(name, revision)
+        rows = {split: parquet_length(path, shown) if path.suffix.lower() == ".parquet" else None
+                for split, (shown, path) in files.items()}
+        with reading(name):
+            size = sum(path.stat().st_size for _, path in files.values())
+        return DatasetInfo(name, rows, size=size, license="Apache-2.0" if name in PACKAGED else "",
+                           about=ABOUT.get(name, ""))
 
     def load(self, name: str, *, split: str = "train", revision: str | None = None) -> Dataset:
-        files = self._files(name)
-        if revision is not None:
-            raise DataError(f"{name!r} has no revision {revision!r}: files on this disk have one version only; "
-                            "leave revision out (the SHA-256 of the file is in the run's record)")
-        if split not in files:
-            raise DataError(f"{name!r} has no split {split!r}; {did_you_mean(split, files)}{_one_file(files)}")
-        shown, path = files[split]
-        try:
-            return self._read(path, shown)
-        except OSError as error:
-            raise DataError(f"{shown}: {error.strerror}; see that it is there and may be read") from error
-
-    def _read(self, path: Path, shown: str) -> Dataset:
+        shown, path = self._file(name, split, revision)
         match path.suffix.lower():
             case ".jsonl":
                 return open_jsonl(path, shown, self._max_line_mb)
@@ -66,8 +66,29 @@ class LocalDatasets:
             case _:
                 return ParquetRows(path, shown)
 
-    def _files(self, name: str) -> Mapping[str, tuple[str, Path]]:
+    def stream(self, name: str, *, split: str = "train", revision: str | None = None) -> Iterator[StreamedRow]:
+        shown, path = self._file(name, split, revision)
+        match path.suffix.lower():
+            case ".jsonl":
+                return stream_jsonl(path, shown, self._max_line_mb)
+            case ".csv":
+                return stream_csv(path, shown, self._max_line_mb)
+            case ".json":
+                return stream_json(path, shown)
+            case _:
+                return stream_parquet(path, shown)
+
+    def _file(self, name: str, split: str, revision: str | None) -> tuple[str, Path]:
+        files = self._files(name, revision)
+        if split not in files:
+            raise DataError(f"{name!r} has no split {split!r}; {did_you_mean(split, files)}{_one_file(files)}")
+        return files[split]
+
+    def _files(self, name: str, revision: str | None) -> Mapping[str, tuple[str, Path]]:
         """Splits to what people call the file, and the file."""
+        if revision is not None:
+            raise DataError(f"{name!r} has no revision {revision!r}: files on this disk have one version only; "
+                            "leave revision out (the SHA-256 of the file is in the run's record)")
         if name in PACKAGED:
             folder = Path(str(importlib.resources.files("adapters.local"))) / name
             return {split: (f"{name}/{split}.jsonl", folder / f"{split}.jsonl") for split in PACKAGED[name]}

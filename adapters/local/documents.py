@@ -1,4 +1,4 @@
-"""Rows of JSON and Parquet files, which are read whole."""
+"""Rows of JSON files, which are read whole, and of Parquet files, of which a few row groups are kept."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import hashlib
 import json
 import re
 from array import array
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from adapters.local.lines import BOM, checked
+from adapters.local.lines import BOM, Rows, checked, no_rows, reading, stamp, streamed
 from kitchen.errors import BackendError, DataError
-from kitchen.ports.datasets import Row
+from kitchen.ports.datasets import Row, StreamedRow
 
+_KEPT = 16_000_000  # bytes of row groups that are kept, as Parquet counts them
+_MOST_KEPT = 32  # row groups, however small
+_BATCH = 1000  # rows that are decoded together
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -22,22 +28,13 @@ class JsonRows:
     """The objects of a JSON array, or of the array under "data"; kept as text, parsed when they are asked for."""
 
     def __init__(self, path: Path, shown: str) -> None:
-        raw = path.read_bytes()
-        self.fingerprint = hashlib.sha256(raw).hexdigest()
-        self._shown, self._text = shown, _decoded(raw, shown)
-        self._breaks = [found.start() for found in re.finditer("\n", self._text)]  # characters from the start
-        self._starts = array("q")  # (rows,) characters from the start
-        try:
-            for start, end, row in _elements(self._text):
-                self._starts.append(start)
-                checked(row, self._text[start:end], self._error)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{shown}:{error.lineno}:{error.colno}: {error.msg}; "
-                            "the file must be a JSON array of objects") from error
-        except (RecursionError, ValueError) as error:
-            raise DataError(f"{shown}: cannot be read: {error}") from error
+        self._shown, (self._text, self.fingerprint) = shown, _read(path, shown)
+        self._starts, self._lines = array("q"), array("q")  # (rows,) characters from the start; (rows,) line from 1
+        for start, line, _ in _objects(self._text, shown):
+            self._starts.append(start)
+            self._lines.append(line)
         if not self._starts:
-            raise DataError(f"{shown}: has no rows; give it at least one, or another file")
+            raise no_rows(shown)
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -49,46 +46,115 @@ class JsonRows:
         return row
 
     def where(self, index: int) -> str:
-        return f"{self._shown}:{bisect_left(self._breaks, self._starts[index]) + 1}"
-
-    def _error(self, text: str) -> DataError:
-        return DataError(f"{self.where(-1)}: {text}")
+        return f"{self._shown}:{self._lines[index]}"
 
 
 class ParquetRows:
-    """The rows of a Parquet file, in memory as Arrow columns."""
+    """The rows of a Parquet file; row groups are read when they are asked for, and some are kept."""
 
     def __init__(self, path: Path, shown: str) -> None:
-        try:
-            import pyarrow
-            import pyarrow.parquet
-        except ImportError as error:
-            raise BackendError(f"{shown} needs pyarrow: pip install 'crucible-kitchen[local]'") from error
-        with path.open("rb") as file:
+        self._path, self._shown = path, shown
+        with reading(shown), path.open("rb") as file:
+            self._stamp = stamp(file)
             self.fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
-            file.seek(0)
-            try:
-                self._table: Any = pyarrow.parquet.ParquetFile(file).read()
-            except (pyarrow.ArrowException, OSError) as error:
-                raise DataError(f"{shown}: cannot be read as Parquet: {error}") from error
-        self._shown = shown
-        names = self._table.column_names
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise DataError(f"{shown}: two columns are called {twice[0]!r}; rename one")
+            self._metadata = _parquet(file, shown).metadata
+        groups = [self._metadata.row_group(number) for number in range(self._metadata.num_row_groups)]
+        self._starts = list(accumulate((group.num_rows for group in groups), initial=0))  # (groups + 1,) rows
+        largest = max((group.total_byte_size for group in groups), default=1)
+        self._group = lru_cache(min(_MOST_KEPT, max(1, _KEPT // max(1, largest))))(self._read)
         if not len(self):
-            raise DataError(f"{shown}: has no rows; give it at least one, or another file")
+            raise no_rows(shown)
 
     def __len__(self) -> int:
-        return int(self._table.num_rows)
+        return int(self._starts[-1])
 
     def __getitem__(self, index: int, /) -> Row:
         if not 0 <= index < len(self):
             raise IndexError(f"row {index} of {len(self)} in {self._shown}")
-        row: Row = self._table.slice(index, 1).to_pylist()[0]
+        group = bisect_right(self._starts, index) - 1
+        row: Row = self._group(group).slice(index - self._starts[group], 1).to_pylist()[0]
         return row
 
     def where(self, index: int) -> str:
         return f"{self._shown} row {index + 1}"
+
+    def _read(self, group: int) -> Any:
+        shown = f"{self._shown} from row {self._starts[group] + 1}"
+        with reading(shown), self._path.open("rb") as file:
+            if stamp(file) != self._stamp:
+                raise DataError(f"{shown}: the file changed after it was opened; start again")
+            with _arrow_errors(shown):
+                return _parquet(file, shown, self._metadata).read_row_group(group, use_threads=False)
+
+
+def stream_json(path: Path, shown: str) -> Iterator[StreamedRow]:
+    """The text of the file is read whole, its rows one by one."""
+    yield from streamed(_objects(_read(path, shown)[0], shown), shown)
+
+
+def stream_parquet(path: Path, shown: str) -> Iterator[StreamedRow]:
+    number = 0
+    with reading(shown), path.open("rb") as file:
+        parquet = _parquet(file, shown)
+        with _arrow_errors(shown):
+            batches = parquet.iter_batches(batch_size=_BATCH, use_threads=False)
+            for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
+                yield StreamedRow(f"{shown} row {number}", row)
+    if not number:
+        raise no_rows(shown)
+
+
+def parquet_length(path: Path, shown: str) -> int:
+    """How many rows the file says it has."""
+    with reading(shown), path.open("rb") as file:
+        return int(_parquet(file, shown).metadata.num_rows)
+
+
+def _parquet(file: BinaryIO, shown: str, metadata: Any = None) -> Any:
+    try:
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise BackendError(f"{shown} needs pyarrow: pip install 'crucible-kitchen[local]'") from error
+    with _arrow_errors(shown):
+        parquet = ParquetFile(file, metadata=metadata)
+        names = parquet.schema_arrow.names
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(f"{shown}: two columns are called {twice[0]!r}; rename one")
+    return parquet
+
+
+@contextmanager
+def _arrow_errors(shown: str) -> Iterator[None]:
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except (ArrowException, OSError) as error:
+        raise DataError(f"{shown}: cannot be read as Parquet: {error}") from error
+
+
+def _read(path: Path, shown: str) -> tuple[str, str]:
+    """Text and fingerprint."""
+    with reading(shown):
+        raw = path.read_bytes()
+    return _decoded(raw, shown), hashlib.sha256(raw).hexdigest()
+
+
+def _objects(text: str, shown: str) -> Rows:
+    at, line = 0, 1
+
+    def error(said: str) -> DataError:
+        return DataError(f"{shown}:{line}: {said}")
+
+    try:
+        for start, end, row in _elements(text):
+            at, line = start, line + text.count("\n", at, start)
+            yield start, line, checked(row, text[start:end], error)
+    except json.JSONDecodeError as broken:
+        raise DataError(f"{shown}:{broken.lineno}:{broken.colno}: {broken.msg}; "
+                        "the file must be a JSON array of objects") from broken
+    except (RecursionError, ValueError) as broken:
+        raise DataError(f"{shown}: cannot be read: {broken}") from broken
 
 
 def _decoded(raw: bytes, shown: str) -> str:

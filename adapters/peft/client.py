@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adapters.peft.settings import Settings
@@ -28,7 +29,7 @@ class PeftTraining:
     packages = ("torch", "transformers", "peft", "safetensors")
     capabilities = frozenset({
         *(f"loss {name}" for name in LOSSES),
-        "loss of one's own", "lora_alpha", "lora_dropout", "lora_targets", "top_logprobs",
+        "loss of one's own", "lora_alpha", "lora_dropout", "lora_targets", "top_logprobs", "export",
     })
 
     def __init__(
@@ -44,10 +45,12 @@ class PeftTraining:
         self._hub.find(model)
 
     def tokenizer(self, model: str) -> Tokenizer:
-        """Of the model's folder, which is fetched for it."""
+        """Of the model's folder, which is fetched for it, or of an adapter's."""
+        from adapters.peft.folders import demand_base, is_adapter
         from adapters.peft.tokenizer import load_tokenizer
 
-        return load_tokenizer(self._hub.fetch(model))
+        folder = self._hub.fetch(model)
+        return load_tokenizer(folder, self._hub.fetch(demand_base(model, folder)) if is_adapter(folder) else None)
 
     def open(self, model: str, lora: Lora) -> TrainingSession:
         """Comes back at once; what is wrong with the model surfaces on the session's futures and tokenizer."""
@@ -63,6 +66,13 @@ class PeftTraining:
         from adapters.peft.sampler import PeftSampler
 
         return PeftSampler.named(machine, self._blobs, weights)
+
+    def export(self, weights: str | Checkpoint, folder: Path, *, merged: bool = False) -> None:
+        """Of a checkpoint of either kind, or of an adapter's folder."""
+        _import()
+        from adapters.peft.export import export
+
+        export(self._hub, self._blobs, weights, folder, merged=merged)
 
     def checkpoints(self, prefix: str = "") -> Sequence[Checkpoint]:
         """Raises CorruptCheckpoint for one that cannot be read."""

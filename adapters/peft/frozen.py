@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from adapters.peft.base import Base, Network, base_name
-from adapters.peft.checkpoints import CONFIG, WEIGHTS, adapter_lora, read
+from adapters.peft.base import Base, Network
+from adapters.peft.checkpoints import CONFIG, WEIGHTS, Saved, adapter_lora, read
+from adapters.peft.folders import demand_base, is_adapter
 from adapters.peft.lora import Adapter, Tensors, adapted_paths
 from adapters.peft.machine import Machine
 from adapters.peft.tokenizer import FolderTokenizer, load_tokenizer
@@ -35,11 +36,16 @@ def freeze(machine: Machine, base: Base, tokenizer: FolderTokenizer, lora: Lora,
 def of_checkpoint(machine: Machine, blobs: BlobStore, checkpoint: Checkpoint) -> Frozen:
     saved = read(blobs, checkpoint)
     base = machine.base(saved.model)
-    if base.sha256 != saved.model_sha256:
-        raise BackendError(f"checkpoint {checkpoint.path!r} was trained on {saved.model!r} with SHA-256 "
-                           f"{saved.model_sha256[:16]}…, and {saved.model!r} now has {base.sha256[:16]}…")
+    check_base(saved, base.sha256)
     tensors = saved.tensors(WEIGHTS)
     return freeze(machine, base, load_tokenizer(base.folder), saved.lora, tensors, checkpoint.path)
+
+
+def check_base(saved: Saved, sha256: str) -> None:
+    """Raise BackendError if the base model is not the one that a checkpoint was trained on."""
+    if sha256 != saved.model_sha256:
+        raise BackendError(f"checkpoint {saved.checkpoint.path!r} was trained on {saved.model!r} with SHA-256 "
+                           f"{saved.model_sha256[:16]}…, and {saved.model!r} now has {sha256[:16]}…")
 
 
 def of_name(machine: Machine, name: str) -> Frozen:
@@ -47,11 +53,9 @@ def of_name(machine: Machine, name: str) -> Frozen:
     from safetensors.torch import load_file
 
     folder = machine.hub.fetch(name)
-    if not (folder / CONFIG).is_file():
+    if not is_adapter(folder):
         base = machine.base(name)
         return freeze(machine, base, load_tokenizer(base.folder), Lora(), {}, name)
-    if not base_name(folder):
-        raise BackendError(f"{name}: {CONFIG} does not say which base model it belongs to (base_model_name_or_path)")
-    base = machine.base(base_name(folder))
+    base = machine.base(demand_base(name, folder))
     lora = adapter_lora(json.loads((folder / CONFIG).read_text()), name)
-    return freeze(machine, base, load_tokenizer(base.folder), lora, load_file(folder / WEIGHTS), name)
+    return freeze(machine, base, load_tokenizer(folder, base.folder), lora, load_file(folder / WEIGHTS), name)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from adapters.peft.folders import tokenizer_files
 from kitchen.errors import BackendError, DataError
 from kitchen.ports.training import Message
 from kitchen.types import Tokens
@@ -16,26 +17,30 @@ from kitchen.types import Tokens
 TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endofturn|>", "<turn|>", "<|eom_id|>")
 
 
-def load_tokenizer(folder: Path) -> FolderTokenizer:
-    """Of a model's folder, without loading the model; raises BackendError where there is none."""
+def load_tokenizer(folder: Path, base: Path | None = None) -> FolderTokenizer:
+    """Of a model's folder, without loading the model; raises BackendError where there is none.
+
+    An adapter's folder may have one of its own; if not, it is that of the `base` model, whose answers end alike.
+    """
+    source = folder if base is None or tokenizer_files(folder) else base
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
         raise BackendError(
             f"the package {error.name or 'transformers'} is missing: pip install 'crucible-kitchen[local]'") from error
     try:
-        inner = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        inner = AutoTokenizer.from_pretrained(source, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        raise BackendError(f"{folder}: no tokenizer can be opened there: {error}") from error
-    return FolderTokenizer(inner, folder)
+        raise BackendError(f"{source}: no tokenizer can be opened there: {error}") from error
+    return FolderTokenizer(inner, source, base or folder)
 
 
 class FolderTokenizer:
     """Text to ids and back, as the model was trained to read it."""
 
-    def __init__(self, inner: Any, folder: Path) -> None:
+    def __init__(self, inner: Any, folder: Path, model: Path) -> None:
         self._inner, self._folder = inner, folder
-        self.stop_ids = _stop_ids(inner, folder)
+        self.stop_ids = _stop_ids(inner, model)
 
     @property
     def chat(self) -> bool:

@@ -47,7 +47,8 @@ def _adapter(port: str, name: str) -> dict[str, Any]:
     except KitchenError as error:
         return {**found, "about": reasons(error)[0], "needs": "?", "settings": []}
     about = (cls.__doc__ or "").strip().split("\n")[0]
-    needs = extra_for(packages(cls)) or ", ".join(packages(cls)) or "the core"
+    wanted = packages(cls) or tuple(getattr(cls, "lazily", ()))  # these once it is asked for what it alone has
+    needs = extra_for(wanted) or ", ".join(wanted) or "the core"
     return {**found, "about": about, "needs": needs, "settings": list(adapter_settings(cls))}
 
 

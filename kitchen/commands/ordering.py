@@ -11,7 +11,7 @@ from typing import Any
 
 from kitchen.equipment import check_installed
 from kitchen.errors import ConfigError, KitchenError, did_you_mean
-from kitchen.finding import broken, find_recipe, full_name, laid_out
+from kitchen.finding import broken, find_recipe, full_name, laid_out, stand_here
 from kitchen.given import Setting, from_arguments, from_file
 from kitchen.plan import Plan, check
 from kitchen.ports import BlobStore, blob_name
@@ -118,6 +118,7 @@ def prepare(wish: Wish) -> Prepared:
 
 def open_larder(larder: Larder, made: Prepared) -> None:
     """The adapters with their settings, and with what is missing noted."""
+    stand_here()  # an adapter may be a class in this folder
     before = len(made.problems)
     made.names = larder.chosen()
     for text in larder.settings:
@@ -147,6 +148,7 @@ def run_name(typed: str) -> str:
 
 def open_blobs(larder: Larder) -> BlobStore:
     """Where the runs are kept, and no other adapter; raises ConfigError or BackendError."""
+    stand_here()
     name, cls = larder.chosen()["blobs"], adapter_class("blobs", larder.chosen()["blobs"])
     check_installed("blobs", name, cls)
     settings = {"root": larder.runs or RUNS} if larder.runs is not None or "root" in adapter_settings(cls) else {}

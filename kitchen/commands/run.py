@@ -20,7 +20,7 @@ from kitchen.logs import configure
 from kitchen.recipe import Recipe
 from kitchen.registry import Kitchen
 from kitchen.resume import ResumeError
-from kitchen.runs import Order, new_run_id, read_order, run_summary
+from kitchen.runs import Order, check_free, new_run_id, read_order, run_summary
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,18 @@ class Manner:
     take_over: bool = False
 
 
-def run(wish: Wish, manner: Manner) -> int:
-    """Cook it as a new run; returns the exit code."""
+def run(wish: Wish, manner: Manner, name: str | None = None) -> int:
+    """Cook it as a new run, of this name if there is one; returns the exit code."""
     with redirect_stdout(sys.stderr) if manner.json else nullcontext():
         try:
             order, recipe, kitchen = prepare(wish).demand()
+            if name is not None and kitchen.blobs is not None:
+                check_free(kitchen.blobs, name)
         except KitchenError as error:
             tell(error, debug=manner.debug)
             outcome = _refused(error, wish.recipe)
         else:
-            outcome = _cook(order, recipe, kitchen, new_run_id(order.recipe), wish.larder, manner)
+            outcome = _cook(order, recipe, kitchen, name or new_run_id(order.recipe), wish.larder, manner)
     return _say_json(outcome, manner)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from kitchen.ports.future import Future
@@ -138,6 +139,14 @@ class TrainingClient(Protocol):
     def open(self, model: str, lora: Lora) -> TrainingSession: ...
     def sampler(self, weights: str | Checkpoint) -> Sampler:
         """Of a base model by name, or of a checkpoint of either kind."""
+        ...
+
+    def export(self, weights: str | Checkpoint, folder: Path, *, merged: bool = False) -> None:
+        """Write weights for other programs into a folder, which appears whole or not at all.
+
+        A folder of PEFT's with the tokenizer, or with `merged` a whole model that plain transformers opens. Needs the
+        capability "export"; raises BackendError where there is nothing to export, ConfigError for a folder in use.
+        """
         ...
 
     def checkpoints(self, prefix: str = "") -> Sequence[Checkpoint]: ...

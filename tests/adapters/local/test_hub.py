@@ -17,8 +17,11 @@ import pytest
 from adapters import local
 from adapters.local.hub import LocalHub
 from kitchen.errors import BackendError, RunFailed
+from kitchen.ports import ModelInfo
 
 MODEL = "packaged:smollm2-135m-instruct"
+CORE = ("structlog", "numpy", "numpy.libs", "pydantic", "pydantic_core", "annotated_types", "typing_extensions.py",
+        "typing_inspection")  # what an adapter imports of the kitchen, and what that imports
 
 
 @pytest.fixture
@@ -34,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     [
         ("packaged:smollm2-135m", r"no packaged model.*did you mean 'smollm2-135m-instruct'"),
         ("smollm2-135m-instruct", r"did you mean 'packaged:smollm2-135m-instruct'"),
-        ("Qwen/Qwen3-0.6B", r"does not have 'Qwen/Qwen3-0\.6B'.*--hub hf.*next release.*packaged:smollm2.*path:DIR"),
+        ("Qwen/Qwen3-0.6B", r"does not have 'Qwen/Qwen3-0\.6B'.*--hub hf.*packaged:smollm2.*path:DIR"),
         ("Qwen/Qwen3-0.6B@main", "--hub hf"),
         ("run:abc@final", "the run's own record"),
         ("tinker://run/weights", "Tinker"),
@@ -45,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 )
 def test_what_the_hub_does_not_have(tmp_path: Path, model: str, told: str) -> None:
     hub = LocalHub(str(tmp_path))
-    for verb in (hub.fetch, hub.sha256, hub.files):
+    for verb in (hub.fetch, hub.sha256, hub.files, hub.info, hub.find):
         with pytest.raises(BackendError, match=told):
             verb(model)
     assert list(tmp_path.iterdir()) == []
@@ -56,6 +59,12 @@ def test_a_folder(folder: Path) -> None:
     assert hub.fetch(model) == folder
     assert hub.files(model) == ["a.safetensors", "b.safetensors", "config.json"]
     assert hub.sha256(model) == hashlib.sha256(b"a.safetensorsb.safetensors").hexdigest()
+    assert hub.file(model, "config.json") == folder / "config.json"
+    assert hub.info(model) == ModelInfo(model, size=len("config.jsona.safetensorsb.safetensors"))
+    with pytest.raises(BackendError, match=r"no file 'config'; did you mean 'config\.json'"):
+        hub.file(model, "config")
+    with pytest.raises(BackendError, match=r"no file '\.\./model/config\.json'"):
+        hub.file(model, "../model/config.json")
     (folder / "b.safetensors").write_bytes(b"other")
     assert hub.sha256(model) == hashlib.sha256(b"a.safetensorsother").hexdigest()
     with pytest.raises(BackendError, match=f"cannot publish.*path:{folder}"):
@@ -96,7 +105,8 @@ def test_missing_packages_are_named_with_their_pip_command(tmp_path: Path) -> No
     import structlog
 
     installed, source = Path(structlog.__file__).parents[1], Path(str(local.__file__)).parents[2]
-    (tmp_path / "structlog").symlink_to(installed / "structlog")
+    for needed in CORE:
+        (tmp_path / needed).symlink_to(installed / needed)
     code = f"""
 from adapters.local.hub import LocalHub
 from kitchen.errors import BackendError

@@ -1,0 +1,50 @@
+"""What a folder of weights says of itself, read without torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kitchen.errors import BackendError
+from kitchen.weights import parse
+
+CONFIG = "adapter_config.json"
+TOKENIZER = (
+    "tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt",
+    "merges.txt", "spiece.model", "chat_template*", "generation_config.json",
+)
+
+
+def is_adapter(folder: Path) -> bool:
+    return (folder / CONFIG).is_file()
+
+
+def base_name(folder: Path) -> str:
+    """The model that an adapter's folder belongs to, as a hub knows it; empty where it does not say."""
+    config = json.loads((folder / CONFIG).read_text())
+    name, revision = str(config.get("base_model_name_or_path") or ""), config.get("revision")
+    if name and Path(name).is_dir():  # as PEFT reads it: a folder that is there comes before a name
+        return f"path:{name}"
+    return f"{name}@{revision}" if name and revision and ":" not in name else name
+
+
+def demand_base(name: str, folder: Path) -> str:
+    """Raises BackendError where an adapter's folder does not say which model it belongs to."""
+    if not (base := base_name(folder)):
+        raise BackendError(f"{name}: {CONFIG} does not say which base model it belongs to (base_model_name_or_path)")
+    return base
+
+
+def peft_base(model: str, folder: Path) -> dict[str, Any]:
+    """What PEFT opens a model by: the name and revision that a hub has it under, or else the folder that it is in."""
+    name = parse(model)
+    if name.kind == "hub":
+        return {"base_model_name_or_path": name.name, "revision": name.at or None}
+    return {"base_model_name_or_path": str(folder.absolute()), "revision": None}
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """The files of its tokenizer and of how it answers; empty where it has no tokenizer."""
+    found = sorted({path for pattern in TOKENIZER for path in folder.glob(pattern) if path.is_file()})
+    return found if any(path.name.startswith(("tokenizer", "vocab", "spiece")) for path in found) else []

@@ -1,0 +1,24 @@
+"""The command line; what a command needs is imported when it is called, so that `kitchen --help` is quick."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from kitchen.cli import cooking, weights, workshop
+
+app = typer.Typer(
+    name="kitchen", help="Cook recipes for LLM post-training: written once, checked before they run, cooked anywhere.",
+    no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
+)
+for commands in (cooking, weights, workshop):
+    app.add_typer(commands.app)
+
+
+def main() -> None:
+    """What the console script calls."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that has no ½ must not end a run
+    app()

@@ -1,0 +1,5 @@
+"""`python -m kitchen.cli`."""
+
+from kitchen.cli import main
+
+main()

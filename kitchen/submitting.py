@@ -1,0 +1,197 @@
+"""`kitchen.run`, `kitchen.submit` and `kitchen.go_on`: from Python values to a run that is under way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from inspect import isabstract
+from typing import Any
+
+from pydantic import ValidationError
+
+from kitchen.commands.ordering import RUNS, Larder, Prepared, Problems, _plan, open_blobs, run_name
+from kitchen.cooking import cook
+from kitchen.equipment import check_installed
+from kitchen.errors import ConfigError, did_you_mean
+from kitchen.finding import find_recipe, stand_here
+from kitchen.given import Keys, Setting
+from kitchen.observers import Observer
+from kitchen.ports import BlobStore, DatasetStore, HubClient, TrainingClient
+from kitchen.recipe import Recipe
+from kitchen.registry import PORTS, Kitchen, _Builder, adapter_class, adapter_settings
+from kitchen.resume import ResumeError
+from kitchen.running import Cook, Outcome, Run
+from kitchen.runs import Order, check_free, new_run_id, read_order, run_summary
+from kitchen.settings import leaves, settle
+from kitchen.standing import Listener
+
+Dish = Recipe | type[Recipe] | str
+Folder = str | os.PathLike[str]
+_TYPED_IN = "__main__"  # the module of what stands in a notebook or script, where no other process finds it
+
+
+def submit(
+    recipe: Dish, *, settings: Mapping[str, Any] | None = None, training: TrainingClient | str | None = None,
+    datasets: DatasetStore | str | None = None, hub: HubClient | str | None = None,
+    blobs: BlobStore | str | None = None, adapter_settings: Mapping[str, Mapping[str, Any]] | None = None,
+    runs: Folder | None = None, name: str | None = None, on_progress: Listener | None = None,
+    observers: Sequence[Observer] = (),
+) -> Run:
+    """Set a recipe going as a new run, and come back. Raises Problems: all that `kitchen check` would list.
+
+    The recipe is an instance, or a class or name with `settings`, which are nested or have dots. Adapters are names
+    or objects; `adapter_settings` are by port; `runs` is the folder or URL that runs are kept in.
+    """
+    made = _prepared(recipe, settings or {})
+    made.adapter_settings = {port: dict(each) for port, each in (adapter_settings or {}).items()}
+    _open(made, {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}, runs)
+    if made.recipe is not None:
+        _plan(made, made.recipe, False)
+    if name is not None and made.kitchen is not None and made.kitchen.blobs is not None:
+        with made.noting():
+            check_free(made.kitchen.blobs, name)
+    order, dish, kitchen = made.demand()
+    short = made.cls.__name__.lower() if made.cls.__module__ == _TYPED_IN else order.recipe
+    name = name or new_run_id(short)
+    return _start(name, order.recipe, kitchen, _where(runs, blobs), on_progress, lambda brake, standing: cook(
+        order, dish, kitchen, name, (standing, *observers), brake=brake))
+
+
+def run(
+    recipe: Dish, *, settings: Mapping[str, Any] | None = None, training: TrainingClient | str | None = None,
+    datasets: DatasetStore | str | None = None, hub: HubClient | str | None = None,
+    blobs: BlobStore | str | None = None, adapter_settings: Mapping[str, Mapping[str, Any]] | None = None,
+    runs: Folder | None = None, name: str | None = None, on_progress: Listener | None = None,
+    observers: Sequence[Observer] = (),
+) -> Outcome:
+    """Cook a recipe and wait for what comes of it: takes what `submit` takes, and waits as `Run.finish` does."""
+    return submit(recipe, settings=settings, training=training, datasets=datasets, hub=hub, blobs=blobs,
+                  adapter_settings=adapter_settings, runs=runs, name=name, on_progress=on_progress,
+                  observers=observers).finish()
+
+
+def go_on(
+    run: str, *, recipe: type[Recipe] | None = None, training: TrainingClient | None = None,
+    datasets: DatasetStore | None = None, hub: HubClient | None = None, blobs: BlobStore | str | None = None,
+    runs: Folder | None = None, other_machine: bool = False, take_over: bool = False,
+    on_progress: Listener | None = None, observers: Sequence[Observer] = (),
+) -> Run:
+    """Go on with a run where it stopped, and come back; one that is completed is over at once.
+
+    Recipe, settings and adapters are those of its record; give a class or objects for what that cannot build again.
+    """
+    store = open_blobs(_larder({"blobs": blobs}, runs)) if blobs is None or isinstance(blobs, str) else blobs
+    order = read_order(store, run_name(run))
+    given = {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}
+    chosen = {port: each for port, each in given.items() if each is not None}
+    made = Prepared(recipe or _found_again(run, order))
+    made.adapter_settings = {port: dict(each) for port, each in order.adapter_settings.items()
+                             if port != "blobs" and port not in chosen}
+    _open(made, {**order.adapters, "blobs": None, **chosen}, runs)
+    try:
+        dish = made.cls.model_validate(order.settings)
+    except (ValidationError, ConfigError) as error:
+        raise ResumeError(f"{order.recipe} no longer takes the settings of run {run!r}, so start a new one: "
+                          + " ".join(str(error).split())) from error
+    _plan(made, dish, False)
+    if made.problems or made.kitchen is None:
+        raise Problems(made.problems)
+    kitchen, over = made.kitchen, run_summary(store, run).status == "completed"
+    return _start(run, order.recipe, kitchen, _where(runs, blobs), on_progress, lambda brake, standing: (
+        standing.ended(None) if over else cook(order, dish, kitchen, run, (standing, *observers), brake=brake,
+                                               other_machine=other_machine, take_over=take_over)))
+
+
+def _start(name: str, recipe: str, kitchen: Kitchen, where: str, on_progress: Listener | None, cook: Cook) -> Run:
+    assert kitchen.blobs is not None
+    return Run(name, recipe, kitchen.blobs, cook, listeners=[on_progress] if on_progress else [],
+               again=f"kitchen.go_on({name!r}{where})")
+
+
+def _prepared(recipe: Dish, settings: Mapping[str, Any]) -> Prepared:
+    if isinstance(recipe, Recipe):
+        sources = {".".join(leaf): "recipe" if leaf[0] in recipe.model_fields_set else "default"
+                   for leaf in leaves(type(recipe))}
+        made = Prepared(type(recipe), recipe, sources)
+        if settings:
+            made.problems.append(ConfigError(f"the recipe is made already, so settings={settings} come too late: "
+                                             f"write them into it, or give the class {type(recipe).__name__}"))
+        return made
+    made = Prepared(find_recipe(recipe) if isinstance(recipe, str) else recipe)
+    if not issubclass(made.cls, Recipe) or isabstract(made.cls):
+        raise ConfigError(f"{made.cls.__name__} is no recipe: write a subclass of kitchen.Recipe with a workflow")
+    settled = settle(made.cls, list(_given(settings)))
+    made.recipe, made.sources, made.problems = settled.recipe, settled.sources, [*settled.problems]
+    return made
+
+
+def _given(settings: Mapping[str, Any], above: Keys = ()) -> Iterator[Setting]:
+    for key, value in settings.items():
+        keys = (*above, *key.split("."))
+        if isinstance(value, Mapping) and value:
+            yield from _given(value, keys)
+        else:
+            yield Setting(keys, value, "settings")
+
+
+def _open(made: Prepared, adapters: Mapping[str, Any], runs: Folder | None) -> None:
+    """The adapters, those with a name built around those that are there; what is wrong is noted."""
+    stand_here()  # an adapter may be a class in this folder
+    before = len(made.problems)
+    objects = {port: each for port, each in adapters.items() if each is not None and not isinstance(each, str)}
+    made.names = {**_larder(adapters, runs).chosen(), **{port: _class_name(each) for port, each in objects.items()}}
+    for port in {**made.names, **made.adapter_settings}:
+        with made.noting():
+            if port not in PORTS:
+                raise ConfigError(f"adapter_settings: there is no port {port!r}; {did_you_mean(port, PORTS)}")
+            if port not in objects:
+                _look_up(made, port, runs)
+            elif port in made.adapter_settings or (port == "blobs" and runs is not None):
+                raise ConfigError(f"the {port} adapter is an object that is set up already: give it no settings"
+                                  + ", and no runs" * (port == "blobs"))
+    if len(made.problems) == before:
+        with made.noting():
+            made.kitchen = _built(made, objects)
+
+
+def _look_up(made: Prepared, port: str, runs: Folder | None) -> None:
+    cls = adapter_class(port, made.names[port])
+    check_installed(port, made.names[port], cls)
+    if port == "blobs" and (runs is not None or "root" in adapter_settings(cls)):
+        made.adapter_settings.setdefault(port, {}).setdefault("root", os.fspath(runs or RUNS))
+
+
+def _built(made: Prepared, objects: Mapping[str, Any]) -> Kitchen:
+    try:
+        return _Builder(made.names, made.adapter_settings, dict(objects)).kitchen()
+    except TypeError as error:
+        own = " or ".join(name for port, name in made.names.items() if ":" in name and port not in objects)
+        if not own:
+            raise
+        raise ConfigError(f"{own} cannot be built by name: {error}; give the object itself") from error
+
+
+def _class_name(adapter: Any) -> str:
+    return f"{type(adapter).__module__}:{type(adapter).__qualname__}"
+
+
+def _larder(adapters: Mapping[str, Any], runs: Folder | None) -> Larder:
+    return Larder({port: each for port, each in adapters.items() if isinstance(each, str)},
+                  runs=None if runs is None else os.fspath(runs))
+
+
+def _found_again(run: str, order: Order) -> type[Recipe]:
+    try:
+        return find_recipe(order.recipe)
+    except ConfigError as error:
+        if not order.recipe.startswith(f"{_TYPED_IN}:"):
+            raise
+        raise ResumeError(f"run {run!r} was cooked from {order.recipe}, which was typed into a notebook or script and "
+                          "is not here: type it in again, or give it as recipe=...") from error
+
+
+def _where(runs: Folder | None, blobs: BlobStore | str | None) -> str:
+    """The arguments that find the store of the run again."""
+    given = {"runs": None if runs is None else repr(os.fspath(runs)),
+             "blobs": repr(blobs) if isinstance(blobs, str) else "..." if blobs is not None else None}
+    return "".join(f", {key}={value}" for key, value in given.items() if value is not None)

@@ -1,0 +1,77 @@
+"""Laws of export: what other programs are given says the same, and a folder appears whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kitchen.errors import BackendError, ConfigError, KitchenError
+from kitchen.ports.training import TrainingClient, TrainingSession
+from kitchen.testing.subject import TrainingSubject
+from kitchen.types import Adam, Checkpoint
+
+
+class ExportLaws(TrainingSubject):
+    """An exported folder, opened by the client as `path:FOLDER`, gives the log-probabilities of the weights in it."""
+
+    @pytest.fixture
+    def weights(self, training: TrainingClient, session: TrainingSession) -> Checkpoint:
+        if "export" not in training.capabilities:
+            pytest.skip(f"{type(training).__name__} exports nothing")
+        for _ in range(2):
+            session.forward_backward(self.data(session))
+            session.optim_step(Adam(0.01))
+        return session.save_weights("run/weights").result()
+
+    @pytest.mark.parametrize("merged", [False, True])
+    def test_what_is_exported_says_the_same(
+        self, training: TrainingClient, session: TrainingSession, weights: Checkpoint, tmp_path: Path, merged: bool
+    ) -> None:
+        tokens = self.data(session)[0].tokens
+        training.export(weights, tmp_path / "out", merged=merged)
+        expected = training.sampler(weights).logprobs(tokens).result()[1:]
+        got = training.sampler(f"path:{tmp_path / 'out'}").logprobs(tokens).result()[1:]
+        np.testing.assert_allclose(got, expected, atol=self.agreement)
+        base = training.sampler(self.model).logprobs(tokens).result()[1:]
+        assert np.abs(expected - base).max() > self.agreement, "training moved nothing that shows"
+
+    def test_a_checkpoint_with_its_optimiser_is_exported_too(
+        self, training: TrainingClient, session: TrainingSession, weights: Checkpoint, tmp_path: Path
+    ) -> None:
+        training.export(weights, tmp_path / "alone")
+        training.export(session.save("run/full").result(), tmp_path / "full")
+        alone, full = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+                       for name in ("alone", "full"))
+        assert alone == full
+
+    def test_a_folder_in_use_is_left_as_it_was(
+        self, training: TrainingClient, weights: Checkpoint, tmp_path: Path
+    ) -> None:
+        for path in (tmp_path / "file", tmp_path / "full" / "mine.txt"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("mine")
+        for name in ("file", "full"):
+            with pytest.raises(ConfigError, match=name):
+                training.export(weights, tmp_path / name)
+        assert (tmp_path / "file").read_text() == (tmp_path / "full" / "mine.txt").read_text() == "mine"
+        assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
+
+    def test_an_empty_folder_is_filled_and_missing_ones_are_made(
+        self, training: TrainingClient, weights: Checkpoint, tmp_path: Path
+    ) -> None:
+        (tmp_path / "empty").mkdir()
+        for folder in (tmp_path / "empty", tmp_path / "not" / "there"):
+            training.export(weights, folder)
+            assert any(folder.iterdir())
+
+    def test_what_cannot_be_exported_leaves_nothing_behind(
+        self, training: TrainingClient, weights: Checkpoint, tmp_path: Path
+    ) -> None:
+        training.delete(weights)
+        with pytest.raises(KitchenError, match="run/weights"):
+            training.export(weights, tmp_path / "place" / "out")
+        with pytest.raises(BackendError):
+            training.export(self.model, tmp_path / "place" / "out")
+        assert not (tmp_path / "place").exists() or not any((tmp_path / "place").iterdir())

@@ -1,0 +1,30 @@
+"""Evaluation: what weights of any name make of held-out data, asked greedily; nothing is trained."""
+
+from collections.abc import Mapping
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from kitchen import Recipe, Step, sequence
+from stages.comparison import QualityGate
+from stages.evaluation import Examination
+from stages.render import RenderDataset
+from stages.weights import ExamineWeights, LoadHeldOut, ReportExamination
+
+
+class Evaluate(Recipe):
+    """Exact match and field F1 with 95 % intervals, or the loss where answers cannot be compared."""
+
+    weights: str = "packaged:smollm2-135m-instruct"  # or run:ID[@STEP|final|best], path:FOLDER, NAME[@REVISION]
+    dataset: str = "ingredients"  # a packaged data set, or a file or folder: JSON, JSONL, CSV, Parquet
+    splits: tuple[str, ...] | None = None  # null for all but "train", or for that one where there is no other
+    rows: PositiveInt | None = None  # of each split, at most: a seeded choice; null for all
+    columns: Mapping[str, str] = {}  # renamed: columns.question=prompt
+    rendering: RenderDataset = RenderDataset()
+    evaluation: Examination = Examination()
+    seed: NonNegativeInt = 0  # of the choice of rows, and of bootstraps
+
+    def workflow(self) -> Step:
+        return sequence(
+            LoadHeldOut(self.dataset, self.splits, self.rows, self.columns, self.seed),
+            ExamineWeights(self.weights, self.evaluation, self.rendering), ReportExamination(self.seed),
+            QualityGate(self.evaluation.at_least))

@@ -1,0 +1,31 @@
+"""Publish what was trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kitchen.ports import BlobStore, HubClient, TrainingClient
+from kitchen.publishing import check_place, publish
+from kitchen.stage import Need, Stage
+from kitchen.types import RunId, Table
+from kitchen.weights import weights_of
+from stages.sessions import FinalWeights
+
+
+class Publish(Stage):
+    """Export the final weights and publish them at a hub as OWNER/NAME, with a model card of the run so far."""
+
+    repo: str
+
+    def run(
+        self, client: TrainingClient, hub: HubClient, blobs: BlobStore, run: RunId, weights: FinalWeights
+    ) -> Table:
+        again = f"`kitchen push {run.id} {self.repo}` publishes the weights, `kitchen resume {run.id}` ends the run"
+        url = publish(weights_of(run.id, weights, blobs), self.repo, client, hub, blobs, again=again)
+        return Table("Published", ("as", "where"), ((self.repo, url),))
+
+    def verify(self) -> None:
+        check_place(self.repo)
+
+    def needs(self) -> Iterable[Need]:
+        return [Need(TrainingClient, "export")]

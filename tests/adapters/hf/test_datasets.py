@@ -1,0 +1,520 @@
+"""Data sets of the Hugging Face Hub: the real libraries against a hub on loopback, and what can go wrong between."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from adapters.hf.datasets import HfDatasets
+from kitchen.errors import ApiError, BackendError, DataError, KitchenError
+from kitchen.ports.datasets import Dataset
+from tests.adapters.hf.server import HubServer, Repository
+
+ROWS = [{"prompt": f"{row} cups", "completion": f"Number {row}."} for row in range(5)]
+
+
+def jsonl(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def card(text: str, prose: str = "") -> str:
+    return f"---\n{text}\n---\n{prose}\n"
+
+
+def configured(**files: Mapping[str, str]) -> str:
+    """A card of configurations, each with a file per split."""
+    return card(json.dumps({"configs": [
+        {"config_name": name, "data_files": [{"split": split, "path": path} for split, path in splits.items()]}
+        for name, splits in files.items()
+    ]}))
+
+
+def store(timeout: float = 2.0) -> HfDatasets:
+    """As a new process has it: nothing is remembered but what the cache holds."""
+    return HfDatasets(timeout=timeout)
+
+
+def rows(data: Dataset) -> list[dict[str, Any]]:
+    return [dict(data[index]) for index in range(len(data))]
+
+
+def streamed(name: str, **options: Any) -> list[dict[str, Any]]:
+    return [dict(each.row) for each in store().stream(name, **options)]
+
+
+@pytest.fixture
+def data(hub_server: HubServer) -> Repository:
+    return hub_server.repository("owner/cups", {"train.jsonl": jsonl(ROWS), "test.jsonl": jsonl(ROWS[:2])},
+                                 kind="dataset")
+
+
+# --- what is read
+
+
+def as_parquet(given: Sequence[Mapping[str, Any]]) -> bytes:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(given)), file := BytesIO(), row_group_size=2)
+    return file.getvalue()
+
+
+def as_csv(given: Sequence[Mapping[str, Any]], comma: str = ",") -> bytes:
+    return "".join(f"{comma.join(cells)}\n" for cells in [given[0], *(each.values() for each in given)]).encode()
+
+
+FORMATS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], bytes]] = {
+    "train.jsonl": lambda given: jsonl(given).encode(),
+    "train.json": lambda given: json.dumps(given, indent=1).encode(),
+    "train.jsonl.gz": lambda given: gzip.compress(jsonl(given).encode()),
+    "train.csv": as_csv,
+    "train.tsv": lambda given: as_csv(given, "\t"),
+    "train.parquet": as_parquet,
+    "data/train-00000-of-00001.parquet": as_parquet,
+}
+
+
+@pytest.mark.parametrize("path", FORMATS)
+def test_formats(hub_server: HubServer, path: str) -> None:
+    hub_server.repository("owner/any", {path: FORMATS[path](ROWS), "LICENSE": "MIT"}, kind="dataset")
+    data = store().load("owner/any")
+    assert rows(data) == streamed("owner/any") == ROWS
+    assert data.where(3) == "owner/any train row 4"
+
+
+def test_lines_of_text(hub_server: HubServer) -> None:
+    hub_server.repository("owner/text", {"train.txt": "one\ntwo\n"}, kind="dataset")
+    assert rows(store().load("owner/text")) == streamed("owner/text") == [{"text": "one"}, {"text": "two"}]
+
+
+def test_a_split_of_many_files_is_read_in_their_order(hub_server: HubServer) -> None:
+    files = {f"data/train-0000{number}-of-00003.jsonl": jsonl([ROWS[number]]) for number in range(3)}
+    hub_server.repository("owner/many", {**files, "data/odd-00000-of-00001.jsonl": jsonl(ROWS[4:])}, kind="dataset")
+    assert list(store().splits("owner/many")) == ["train", "odd"]
+    assert rows(store().load("owner/many")) == streamed("owner/many") == ROWS[:3]
+    assert rows(store().load("owner/many", split="odd")) == ROWS[4:]
+
+
+def test_a_name_of_old_without_an_owner(hub_server: HubServer) -> None:
+    hub_server.repository("cups", {"train.jsonl": jsonl(ROWS)}, kind="dataset")
+    assert rows(store().load("cups")) == ROWS
+
+
+def test_only_the_files_of_the_split_are_fetched(hub_server: HubServer, data: Repository) -> None:
+    assert list(store().splits("owner/cups")) == ["train", "test"]
+    assert not hub_server.asked("jsonl")
+    store().load("owner/cups", split="test")
+    assert not hub_server.asked(r"train\.jsonl")
+    hub_server.requests.clear()
+    store().load("owner/cups", split="test")
+    assert not hub_server.asked("jsonl")
+
+
+def test_types_are_those_of_the_card(hub_server: HubServer) -> None:
+    moods = {"class_label": {"names": {"0": "sad", "1": "glad"}}}
+    types = {"text": "string", "mood": moods, "n": "float64"}
+    told = card(json.dumps({"dataset_info": {
+        "features": [{"name": name, "dtype": kind} for name, kind in types.items()],
+        "splits": [{"name": "train", "num_examples": 2, "num_bytes": 40}],
+    }}))
+    given = [{"text": "a", "mood": 1, "n": 2}, {"text": "b", "mood": 0, "n": 0.5}]
+    hub_server.repository("owner/moods", {"README.md": told, "train.jsonl": jsonl(given)}, kind="dataset")
+    assert rows(store().load("owner/moods")) == given
+    assert isinstance(store().load("owner/moods")[0]["n"], float)
+    assert store().info("owner/moods").splits == {"train": 2}
+
+
+def test_a_field_that_is_null_for_long(hub_server: HubServer) -> None:
+    given = [{"a": "x" * 100, "b": None}] * 20_000 + [{"a": "x", "b": "at last"}]
+    hub_server.repository("owner/late", {"train.jsonl": jsonl(given)}, kind="dataset")
+    assert store().load("owner/late")[20_000]["b"] == "at last"
+
+
+def test_a_row_that_has_an_image_is_as_the_library_gives_it(hub_server: HubServer) -> None:
+    image, features = pytest.importorskip("PIL.Image"), pytest.importorskip("datasets")
+    image.new("RGB", (2, 3), "red").save(png := BytesIO(), "png")
+    made = features.Dataset.from_dict({"text": ["a"], "image": [{"bytes": png.getvalue(), "path": None}]}).cast_column(
+        "image", features.Image())
+    made.to_parquet(file := BytesIO())
+    hub_server.repository("owner/images", {"train.parquet": file.getvalue()}, kind="dataset")
+    [row] = rows(store().load("owner/images"))
+    assert (row["text"], row["image"].size) == ("a", (2, 3))
+
+
+def test_what_is_known_beforehand(hub_server: HubServer) -> None:
+    made = hub_server.repository("owner/told", {
+        "README.md": card("license: [mit, apache-2.0]"), "train.jsonl": jsonl(ROWS), "x.bin": b"not counted",
+    }, kind="dataset")
+    info = store().info("owner/told")
+    assert (info.name, dict(info.splits), info.revision) == ("owner/told", {"train": None}, made.commits[-1].sha)
+    assert (info.size, info.license) == (len(jsonl(ROWS)), "mit, apache-2.0")
+    assert not hub_server.asked("train.jsonl")
+
+
+# --- configurations
+
+
+@pytest.fixture
+def several(hub_server: HubServer) -> Repository:
+    return hub_server.repository("owner/several", {
+        "README.md": configured(easy={"train": "easy.jsonl"}, hard={"train": "hard.jsonl", "dev": "dev.jsonl"}),
+        "easy.jsonl": jsonl(ROWS[:1]), "hard.jsonl": jsonl(ROWS[1:2]), "dev.jsonl": jsonl(ROWS[2:3]),
+    }, kind="dataset")
+
+
+def test_a_configuration_is_named(several: Repository) -> None:
+    assert rows(store().load("owner/several:easy")) == streamed("owner/several:easy") == ROWS[:1]
+    assert rows(store().load("owner/several:hard")) == ROWS[1:2]
+    assert list(store().splits(f"owner/several:hard@{several.commits[-1].sha}")) == ["train", "dev"]
+    assert store().load("owner/several:hard", split="dev").where(0) == "owner/several:hard dev row 1"
+
+
+def test_where_there_are_several_one_must_be_named(several: Repository) -> None:
+    for ask in (store().splits, store().info, store().load, store().stream):
+        with pytest.raises(DataError, match=r"several configurations \(easy, hard\); say which: 'owner/several:easy'"):
+            ask("owner/several")
+        with pytest.raises(DataError, match=r"no configuration 'haard'; did you mean 'hard'"):
+            ask("owner/several:haard")
+
+
+def test_one_that_is_the_default_need_not_be_named(hub_server: HubServer) -> None:
+    hub_server.repository("owner/two", {
+        "README.md": configured(other={"train": "other.jsonl"}, default={"train": "own.jsonl"}),
+        "own.jsonl": jsonl(ROWS[:1]), "other.jsonl": jsonl(ROWS[1:]),
+    }, kind="dataset")
+    assert rows(store().load("owner/two")) == ROWS[:1]
+
+
+# --- names and revisions
+
+
+@pytest.mark.parametrize("name", ["./rows", "/rows", "a/b/c", "rows.jsonl", "data/train.csv", "", "a b", "~/x", "a@"])
+def test_what_is_no_name_is_told_who_reads_files(hub_server: HubServer, name: str) -> None:
+    with pytest.raises(DataError, match=r"no name at the Hugging Face Hub.*--datasets local"):
+        store().load(name)
+    assert hub_server.requests == []
+
+
+def test_a_revision_is_what_it_was(data: Repository) -> None:
+    first = data.commits[-1].sha
+    data.refs["v1/old"] = first
+    second = data.commit({"train.jsonl": jsonl(ROWS[:3])})
+    for name, revision, count, commit in [
+        ("owner/cups", None, 3, second), ("owner/cups@main", None, 3, second), ("owner/cups", first, 5, first),
+        (f"owner/cups@{first}", None, 5, first), ("owner/cups@v1/old", "v1/old", 5, first),
+    ]:
+        assert store().info(name, revision=revision).revision == commit
+        assert rows(store().load(name, revision=revision)) == streamed(name, revision=revision) == ROWS[:count]
+
+
+def test_a_revision_that_is_not_there(data: Repository) -> None:
+    data.refs["v1.0"] = data.commits[0].sha
+    with pytest.raises(DataError, match=r"'owner/cups' has no revision 'v1.1'; did you mean 'v1.0'"):
+        store().load("owner/cups@v1.1")
+    with pytest.raises(DataError, match=r"'owner/cups@main' is asked for at revision 'v1.0', too"):
+        store().load("owner/cups@main", revision="v1.0")
+
+
+def test_a_name_means_one_commit_for_as_long_as_the_store_lives(data: Repository) -> None:
+    one = store()
+    assert len(one.load("owner/cups")) == 5
+    data.commit({"train.jsonl": jsonl(ROWS[:1])})
+    assert len(one.load("owner/cups")) == len(list(one.stream("owner/cups"))) == 5
+    assert len(store().load("owner/cups")) == 1
+
+
+def test_a_fingerprint_is_of_the_content_and_of_how_it_is_read(hub_server: HubServer) -> None:
+    def print_of(files: Mapping[str, str | bytes], name: str = "owner/a") -> str:
+        hub_server.repository(name, files, kind="dataset")
+        return store().load(name).fingerprint
+
+    content: Mapping[str, str | bytes] = {"train.csv": as_csv(ROWS)}
+    known = print_of(content)
+    assert print_of({**content, "README.md": card("license: mit", "More to read.")}) == known
+    assert print_of({**content, "test.csv": "a\n1\n"}, "owner/b") == known
+    assert print_of({"train.csv": as_csv(ROWS[:4])}) != known
+    semicolons = configured(default={"train": "train.csv"}).replace('"config_name"', '"sep": ";", "config_name"')
+    assert print_of({**content, "README.md": semicolons}) != known
+
+
+def test_a_setting_says_where_the_hub_is_and_where_the_cache(
+    hub_server: HubServer, data: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for constant in ("huggingface_hub.constants.ENDPOINT", "datasets.config.HF_ENDPOINT"):
+        monkeypatch.setattr(constant, "http://127.0.0.1:1")
+    chosen = HfDatasets(endpoint=f"{hub_server.url}/", cache=str(tmp_path / "mine"))
+    assert rows(chosen.load("owner/cups")) == [dict(each.row) for each in chosen.stream("owner/cups")] == ROWS
+    assert list((tmp_path / "mine" / "datasets--owner--cups").rglob("*.arrow"))
+    assert not list((tmp_path / "huggingface").rglob("*.arrow"))
+
+
+# --- what cannot be read
+
+UNREADABLE: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
+    "nothing": ({"README.md": "hello"}, r"no files that are read here.*but README\.md"),
+    "a program": ({"bad.py": "boom"}, r"no files.*but bad\.py; programs are not run.*owner/bad@refs/convert/parquet"),
+    "images": ({"a.png": b"x"}, r"no files that are read here \(json, csv, parquet, arrow, text\) but a\.png"),
+    "pickles": ({"train.pkl": b"x"}, r"no files that are read here.*but train\.pkl"),
+    "an empty file": ({"train.jsonl": ""}, "owner/bad train: has no rows"),
+    "a header alone": ({"train.csv": "a,b\n"}, "owner/bad train: has no rows"),
+    "a broken line": ({"train.jsonl": jsonl(ROWS) + "{oops\n"}, r"owner/bad train: train\.jsonl:6: is not JSON"),
+    "not UTF-8": ({"train.csv": b"a,b\n\xff,1\n"}, r"owner/bad train.*train\.csv.*utf-8"),
+    "a row too wide": ({"train.csv": "a,b\n1,2\n1,2,3\n"}, r"owner/bad train.*Expected 2 fields in line 3"),
+    "no Parquet": ({"train.parquet": b"PAR1"}, r"owner/bad train.*train\.parquet.*cannot be read"),
+    "a card out of hand": ({"README.md": card("configs: 7"), "train.jsonl": jsonl(ROWS)}, "owner/bad"),
+    "a file of this disk": ({"README.md": configured(default={"train": "/etc/passwd"})}, r"outside of it \(/etc/"),
+    "a file above": ({"README.md": configured(default={"train": "../../x.jsonl"})}, r"outside of it \(\.\./\.\./x"),
+    "a file elsewhere": ({"README.md": configured(default={"train": "https://example.org/x.jsonl"})}, "outside of it"),
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_what_cannot_be_read(hub_server: HubServer, tmp_path: Path, what: str) -> None:
+    files, told = UNREADABLE[what]
+    made = hub_server.repository("owner/bad", files, kind="dataset")
+    with pytest.raises(DataError, match=told) as refused:
+        store().load("owner/bad")
+    assert str(tmp_path) not in str(refused.value)
+    with pytest.raises(DataError, match=r"owner/bad|outside of it"):
+        streamed("owner/bad")
+    made.commit({**dict.fromkeys(files), "train.jsonl": jsonl(ROWS)})
+    assert rows(store().load("owner/bad")) == ROWS
+
+
+def test_a_text_that_is_no_text(hub_server: HubServer) -> None:
+    hub_server.repository("owner/bytes", {"train.jsonl": b'{"a": "b"}\n{"a": "\xff"}\n'}, kind="dataset")
+    data = store().load("owner/bytes")
+    assert data[0] == {"a": "b"}
+    with pytest.raises(DataError, match=r"owner/bytes train row 2: cannot be read: 'utf-8'"):
+        data[1]
+
+
+# --- streams
+
+
+def test_a_stream_reads_no_further_than_it_is_asked(hub_server: HubServer) -> None:
+    hub_server.repository("owner/long", {"train.jsonl": jsonl(ROWS) * 80_000}, kind="dataset")
+    stream = store().stream("owner/long")
+    assert not hub_server.asked(r"train\.jsonl")
+    assert next(stream).row == ROWS[0]
+    [*_, (first, last)] = [request.headers["Range"].removeprefix("bytes=").split("-")
+                           for request in hub_server.asked(r"GET .*train\.jsonl")]
+    assert (first, int(last) < 10_000_000) == ("0", True)
+
+
+def test_a_stream_tells_which_row_is_broken(hub_server: HubServer) -> None:
+    given = jsonl({"a": "x" * 1000} for _ in range(2000))
+    hub_server.repository("owner/late", {"train.jsonl": given + '{"a": \n'}, kind="dataset")
+    stream = store().stream("owner/late")
+    assert next(stream).where == "owner/late train row 1"
+    with pytest.raises(DataError, match=r"owner/late train row \d{4}: cannot be read"):
+        list(stream)
+
+
+def test_a_stream_goes_on_after_a_reset(hub_server: HubServer, data: Repository) -> None:
+    hub_server.cut(r"GET .*train\.jsonl", after=50, times=1, reset=True)
+    assert streamed("owner/cups") == ROWS
+
+
+@pytest.mark.parametrize("status", [401, 429, 500])
+def test_a_stream_that_the_hub_breaks_off(hub_server: HubServer, data: Repository, status: int) -> None:
+    hub_server.fail(r"GET .*train\.jsonl", status=status, times=1000)
+    with pytest.raises(ApiError, match="owner/cups") as told:
+        list(store(timeout=0.5).stream("owner/cups"))
+    assert (told.value.status, told.value.exit_code) == (status, 4)
+    hub_server.faults.clear()
+    assert streamed("owner/cups") == ROWS
+
+
+# --- what the hub refuses
+
+PARTS = {"information": r"GET /api/datasets/owner/cups(\?|$)", "content": r"(HEAD|GET) .*resolve/.*train\.jsonl"}
+
+
+def prepared(home: Path) -> list[str]:
+    return [path.name for path in home.rglob("*") if path.suffix == ".arrow" or path.name.endswith(".incomplete")]
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_hub_that_is_busy_or_broken(
+    hub_server: HubServer, data: Repository, tmp_path: Path, part: str, status: int
+) -> None:
+    hub_server.fail(PARTS[part], status=status, times=1000)
+    with pytest.raises(ApiError, match=rf"{hub_server.url}.*'owner/cups'.*try again") as told:
+        store(timeout=0.5).load("owner/cups")
+    assert (told.value.status, told.value.exit_code) == (status, 4)
+    assert prepared(tmp_path) == []
+    hub_server.faults.clear()
+    assert rows(store().load("owner/cups")) == ROWS
+
+
+def test_a_hub_that_asks_to_wait(hub_server: HubServer, data: Repository) -> None:
+    hub_server.fail(PARTS["content"], status=429, headers={"Retry-After": "1"}, times=2)
+    assert rows(store(timeout=5).load("owner/cups")) == ROWS
+    hub_server.fail(PARTS["information"], status=429, headers={"Retry-After": "3600"})
+    with pytest.raises(ApiError, match="in 3600 s"):
+        store().load("owner/cups")
+
+
+def test_what_is_not_there_and_what_is_private(hub_server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub_server.repository("owner/secret", {"train.jsonl": jsonl(ROWS)}, kind="dataset", private=True)
+    for token in (None, "hf_loopback_read"):
+        if token:
+            monkeypatch.setenv("HF_TOKEN", token)
+        with pytest.raises(DataError, match=r"there is no data set 'owner/none' at http.*HF_TOKEN") as told:
+            store().splits("owner/none")
+        assert told.value.exit_code == 3
+    assert rows(store().load("owner/secret")) == streamed("owner/secret") == ROWS
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(DataError, match=r"'owner/secret' at http.*or it is private"):
+        store().splits("owner/secret")
+
+
+def test_a_licence_that_is_not_accepted(hub_server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub_server.repository("owner/gated", {"train.jsonl": jsonl(ROWS)}, kind="dataset", gated=True, readers={"cook"})
+    for token, status in ((None, 401), ("hf_loopback_read", 403)):
+        if token:
+            monkeypatch.setenv("HF_TOKEN", token)
+        for ask in (store().load, lambda name: next(store().stream(name))):
+            with pytest.raises(ApiError, match=r"gated: accept its licence at http.*/datasets/owner/gated") as told:
+                ask("owner/gated")
+            assert told.value.status == status
+    monkeypatch.setenv("HF_TOKEN", "hf_loopback_write")
+    assert rows(store().load("owner/gated")) == streamed("owner/gated") == ROWS
+
+
+def test_a_token_is_never_shown(hub_server: HubServer, data: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_notatokenofanyone")
+    for ask in (store().load, store().info):
+        with pytest.raises(ApiError, match="does not accept the token") as told:
+            ask("owner/cups")
+        assert "notatoken" not in str(told.value) + told.value.body
+    assert hub_server.requests[-1].headers["Authorization"] == "Bearer hf_notatokenofanyone"
+
+
+# --- connections that break
+
+
+def test_a_download_goes_on_where_it_broke_off(hub_server: HubServer) -> None:
+    content = jsonl({"n": row, "pad": "x" * 1000} for row in range(5_000))
+    hub_server.repository("owner/big", {"train.jsonl": content}, kind="dataset")
+    hub_server.cut(r"GET .*train\.jsonl", after=3_000_000)
+    assert store().load("owner/big")[4_999]["n"] == 4_999
+    [_, again] = hub_server.asked(r"GET .*train\.jsonl")
+    assert again.headers["Range"].startswith("bytes=2")
+
+
+def test_a_download_that_never_comes_whole(hub_server: HubServer, data: Repository, tmp_path: Path) -> None:
+    hub_server.cut(r"GET .*train\.jsonl", after=50, times=1000, reset=True)
+    with pytest.raises(BackendError, match=r"broke off.*'owner/cups'.*try again") as told:
+        store().load("owner/cups")
+    assert told.value.exit_code == 4
+    assert prepared(tmp_path) == []
+    hub_server.faults.clear()
+    assert rows(store().load("owner/cups")) == ROWS
+
+
+def test_a_preparation_that_is_killed(hub_server: HubServer, tmp_path: Path) -> None:
+    hub_server.repository("owner/big", {"train.jsonl": jsonl(ROWS * 100_000)}, kind="dataset")
+    code = """
+import os, signal, threading, time
+from pathlib import Path
+from adapters.hf.datasets import HfDatasets
+
+def kill():
+    while not any(path.stat().st_size for path in Path(os.environ["HF_HOME"]).rglob("*.incomplete/*.arrow")):
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+threading.Thread(target=kill, daemon=True).start()
+HfDatasets().load("owner/big")
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == -9
+    assert any(name.endswith(".incomplete") for name in prepared(tmp_path))
+    data = store().load("owner/big")
+    assert (len(data), data[499_999]) == (500_000, ROWS[4])
+    assert len(prepared(tmp_path)) == 1
+
+
+# --- no network
+
+
+def test_without_a_network_a_pinned_data_set_works_and_a_branch_warns(hub_server: HubServer, data: Repository) -> None:
+    known = store().load("owner/cups").fingerprint
+    hub_server.unplug()
+    with capture_logs() as logs:
+        pinned = store().load(f"owner/cups@{data.commits[-1].sha}")
+        assert (rows(pinned), pinned.fingerprint) == (ROWS, known)
+    assert logs == []
+    with capture_logs() as logs:
+        branch = store()
+        assert list(branch.splits("owner/cups")) == ["train", "test"]
+        assert branch.load("owner/cups").fingerprint == known
+    assert [(log["log_level"], log["dataset"], log["commit"]) for log in logs] == [
+        ("warning", "owner/cups", data.commits[-1].sha)]
+
+
+def test_without_a_network_what_is_not_there_is_an_error(hub_server: HubServer, data: Repository) -> None:
+    store().load("owner/cups")
+    hub_server.unplug()
+    asked: Sequence[Callable[[], object]] = (
+        lambda: store().splits("owner/none"), lambda: store().load(f"owner/cups@{'0' * 40}"),
+        lambda: next(store().stream("owner/cups")))
+    for ask in asked:
+        with capture_logs(), pytest.raises(BackendError, match=rf"{hub_server.url} cannot be reached") as told:
+            ask()
+        assert told.value.exit_code == 4
+    hub_server.plug()
+    assert rows(store().load("owner/cups", split="test")) == ROWS[:2]
+
+
+@pytest.mark.slow
+def test_a_network_that_goes_away(hub_server: HubServer, data: Repository) -> None:
+    """What the client tries again by itself, it tries for half a minute at most."""
+    store().load("owner/cups")
+    stream = store().stream("owner/cups", split="test")
+    data.commit({"train.jsonl": jsonl(ROWS) * 200_000})
+    going = store().stream("owner/cups")
+    next(going)
+    hub_server.unplug()
+    for ask in (lambda: store().load("owner/cups", split="test"), lambda: next(stream), lambda: list(going)):
+        began = time.monotonic()
+        with capture_logs(), pytest.raises(BackendError, match=rf"{hub_server.url} cannot be reached"):
+            ask()
+        assert time.monotonic() - began < 40
+    hub_server.plug()
+    assert rows(store().load("owner/cups", split="test")) == ROWS[:2]
+
+
+def test_told_to_stay_offline(hub_server: HubServer, data: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    store().load("owner/cups")
+    hub_server.requests.clear()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with capture_logs():
+        assert rows(store().load("owner/cups")) == ROWS
+        with pytest.raises(KitchenError, match=r"HF_HUB_OFFLINE"):
+            store().load("owner/cups", split="test")
+    assert hub_server.requests == []
+
+
+def test_a_process_says_nothing_of_its_own(hub_server: HubServer, data: Repository) -> None:
+    code = """
+from adapters.hf.datasets import HfDatasets
+store = HfDatasets()
+assert len(store.load("owner/cups")) == len(list(store.stream("owner/cups"))) == 5
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")

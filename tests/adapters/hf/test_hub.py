@@ -1,0 +1,595 @@
+"""Models of the Hugging Face Hub: the real client against a hub on loopback, and all that can go wrong between."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from adapters import hf
+from adapters.fake.hub import FakeHub
+from adapters.hf.hub import HfHub
+from adapters.local.hub import LocalHub
+from kitchen.errors import ApiError, BackendError
+from kitchen.ports import ModelInfo
+from tests.adapters.hf.server import HubServer, Repository
+
+BIG = random.Random(0).randbytes(12_000_000)  # the client asks for 10 MiB at a time, and resumes after whole pieces
+SMALL: Mapping[str, bytes | str] = {"config.json": '{"model_type": "llama"}', "model.safetensors": b"weights"}
+
+
+def hub(timeout: float = 2.0) -> HfHub:
+    """As a new process has it: nothing is remembered but what the cache holds."""
+    return HfHub(FakeHub(), timeout=timeout)
+
+
+@pytest.fixture
+def model(hub_server: HubServer) -> Repository:
+    return hub_server.repository("owner/tiny", SMALL)
+
+
+def cached(home: Path) -> list[Path]:
+    """What could be taken for content."""
+    return [path for path in home.rglob("*") if path.is_file() and {"blobs", "snapshots"} & set(path.parts)]
+
+
+# --- what is fetched
+
+
+def test_what_can_be_opened_is_fetched_and_nothing_else(hub_server: HubServer, tmp_path: Path) -> None:
+    wanted = {"config.json": "{}", "model-1.safetensors": b"a", "model-2.safetensors": b"b", "merges.txt": "",
+              "tokenizer.model": b"t", "chat_template.jinja": "x", "README.md": "---\nlicense: mit\n---\n"}
+    hub_server.repository("owner/all", {
+        **wanted, "pytorch_model.bin": b"pickled", "onnx/model.onnx": b"o", "original/model.safetensors": b"c",
+        "consolidated.safetensors": b"d", "optimizer.pt": b"pickled", ".gitattributes": ""})
+    folder = hub().fetch("owner/all")
+    assert {path.relative_to(folder).as_posix() for path in folder.rglob("*")} == set(wanted)
+    assert folder.is_relative_to(tmp_path / "huggingface" / "hub" / "models--owner--all" / "snapshots")
+    assert hub().files("owner/all") == sorted(wanted)
+    assert hub().sha256("owner/all") == hashlib.sha256(b"ab").hexdigest()
+    commit = hub_server.repositories["model", "owner/all"].commits[-1].sha
+    size = sum(map(len, wanted.values()))
+    assert hub().info("owner/all") == ModelInfo("owner/all", commit, size, "mit")
+    assert not hub_server.asked(r"pytorch_model|onnx/|optimizer\.pt|consolidated")
+
+
+def test_one_file_alone(hub_server: HubServer, model: Repository) -> None:
+    assert hub().file("owner/tiny", "config.json").read_text() == SMALL["config.json"]
+    assert not hub_server.asked(r"model\.safetensors")
+    assert hub().fetch("owner/tiny").joinpath("model.safetensors").is_file()  # the part is not taken for the whole
+
+
+def test_a_setting_says_where_the_hub_is_and_where_the_cache(
+    hub_server: HubServer, model: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
+    chosen = HfHub(FakeHub(), endpoint=hub_server.url + "/", cache=str(tmp_path / "mine"))
+    assert chosen.fetch("owner/tiny").is_relative_to(tmp_path / "mine")
+
+
+def test_a_name_of_old_without_an_owner(hub_server: HubServer) -> None:
+    hub_server.repository("gpt2", SMALL)
+    assert (hub().fetch("gpt2") / "model.safetensors").read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize("card, license", [
+    ("---\nlanguage: en\nlicense: apache-2.0\n---\n# A model", "apache-2.0"), ("---\nlicense:\n- mit\n---\n", "mit"),
+    ("---\nlanguage: en\n---\nlicense: none of the head", ""), ("# A model\nlicense: mit", ""), ("---\n{: no YAML", ""),
+])
+def test_the_license_is_that_of_the_card(hub_server: HubServer, card: str, license: str) -> None:
+    hub_server.repository("owner/tiny", {**SMALL, "README.md": card})
+    assert hub().info("owner/tiny").license == license
+
+
+# --- revisions
+
+
+def test_a_revision_is_what_it_was(hub_server: HubServer, model: Repository) -> None:
+    first = model.commits[-1].sha
+    model.refs["v1.0"] = first
+    second = model.commit({"model.safetensors": b"better"})
+    for name, content, commit in (("owner/tiny", b"better", second), ("owner/tiny@main", b"better", second),
+                                  ("owner/tiny@v1.0", b"weights", first), (f"owner/tiny@{first}", b"weights", first)):
+        assert (hub().fetch(name) / "model.safetensors").read_bytes() == content
+        assert hub().info(name).revision == commit
+
+
+def test_a_name_means_one_commit_for_as_long_as_the_hub_lives(hub_server: HubServer, model: Repository) -> None:
+    one = hub()
+    before = one.fetch("owner/tiny")
+    model.commit({"model.safetensors": b"better"})
+    assert one.fetch("owner/tiny") == before
+    assert one.sha256("owner/tiny") == hashlib.sha256(b"weights").hexdigest()
+    assert hub().sha256("owner/tiny") == hashlib.sha256(b"better").hexdigest()
+
+
+def test_a_commit_that_is_there_is_not_asked_for(hub_server: HubServer, model: Repository) -> None:
+    pinned = f"owner/tiny@{model.commits[-1].sha}"
+    folder = hub().fetch(pinned)
+    hub_server.requests.clear()
+    again = hub()
+    assert (again.fetch(pinned), again.files(pinned), again.file(pinned, "config.json")) == (
+        folder, ["config.json", "model.safetensors"], folder / "config.json")
+    again.sha256(pinned)
+    again.info(pinned)
+    assert hub_server.requests == []
+
+
+# --- no network
+
+
+def test_without_a_network_a_pinned_model_works_and_a_branch_warns(hub_server: HubServer, model: Repository) -> None:
+    folder, sha = hub().fetch("owner/tiny"), hub().sha256("owner/tiny")
+    hub_server.unplug()
+    with capture_logs() as logs:
+        assert hub().fetch(f"owner/tiny@{model.commits[-1].sha}") == folder
+    assert logs == []
+    with capture_logs() as logs:
+        offline = hub()
+        assert (offline.fetch("owner/tiny"), offline.sha256("owner/tiny")) == (folder, sha)
+    assert [(log["log_level"], log["model"]) for log in logs] == [("warning", "owner/tiny")]
+    assert "cannot be reached" in logs[0]["why"]
+
+
+def test_without_a_network_what_is_not_there_is_an_error(hub_server: HubServer, model: Repository) -> None:
+    hub().file("owner/tiny", "config.json")
+    hub_server.unplug()
+    for name in ("owner/other", "owner/tiny", f"owner/tiny@{'0' * 40}"):
+        with pytest.raises(BackendError, match=rf"{hub_server.url} cannot be reached.*{name}.*packaged:NAME, path:DIR"):
+            hub().fetch(name)
+    hub_server.plug()
+    assert hub().fetch("owner/tiny")
+
+
+def test_told_to_stay_offline(hub_server: HubServer, model: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = hub().fetch("owner/tiny")
+    hub_server.requests.clear()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert hub().fetch("owner/tiny") == folder
+    with pytest.raises(BackendError, match=r"owner/other.*HF_HUB_OFFLINE"):
+        hub().fetch("owner/other")
+    assert hub_server.requests == []
+
+
+def test_a_hub_that_does_not_answer(hub_server: HubServer, model: Repository) -> None:
+    hub_server.slow("GET /api/models", seconds=3)
+    began = time.monotonic()
+    with pytest.raises(BackendError, match=r"cannot be reached.*timed out"):
+        hub(timeout=0.3).fetch("owner/tiny")
+    hub_server.slow("GET .*/tree/", seconds=3, times=1000)
+    with pytest.raises(BackendError, match=r"cannot be reached.*no answer for 0\.3 s"):
+        hub(timeout=0.3).fetch("owner/tiny")
+    assert time.monotonic() - began < 20
+    hub_server.faults.clear()
+    assert hub().fetch("owner/tiny")
+
+
+# --- what the hub refuses
+
+STAGES = {
+    "information": r"GET /api/models/owner/tiny(\?|$)",
+    "listing": "GET /api/models/owner/tiny/tree",
+    "head": "HEAD /owner/tiny/resolve/.*/model.safetensors",
+    "content": "GET /storage",
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_hub_that_is_broken(hub_server: HubServer, model: Repository, tmp_path: Path, stage: str) -> None:
+    hub_server.fail(STAGES[stage], status=500, times=1000)
+    told_to_wait = rf"{hub_server.url} fails with model 'owner/tiny' \(500.*try again later"
+    with pytest.raises(ApiError, match=told_to_wait) as told:
+        hub(timeout=1).fetch("owner/tiny")
+    assert (told.value.status, told.value.exit_code) == (500, 4)
+    assert "told to fail" in told.value.body or stage == "head"  # which has no body
+    assert len(hub_server.asked(STAGES[stage])) > 1 or stage == "content"
+    assert not [path for path in cached(tmp_path) if path.name == "model.safetensors"]
+    hub_server.faults.clear()
+    assert (hub().fetch("owner/tiny") / "model.safetensors").read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize("stage, status", [*((stage, 429) for stage in STAGES), ("information", 503), ("content", 503)])
+def test_a_hub_that_is_busy_for_a_moment(hub_server: HubServer, model: Repository, stage: str, status: int) -> None:
+    hub_server.fail(STAGES[stage], status=status, times=1)
+    assert (hub(timeout=5).fetch("owner/tiny") / "model.safetensors").read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize("stage, headers, told", [
+    *((stage, {"Retry-After": "3600"}, r"\(429\).*in 3600 s") for stage in STAGES),
+    ("information", {"ratelimit": '"api";r=0;t=55'}, r"\(429\).*in 55 s"),
+    ("listing", {"ratelimit": '"api";r=0;t=55'}, r"\(429\).*in 55 s"),
+    ("information", {}, r"\(429\).*in some minutes"),
+    ("content", {"Retry-After": "Fri, 31 Dec 2027 23:59:59 GMT"}, r"\(429\).*in some minutes"),
+])
+def test_too_many_requests(
+    hub_server: HubServer, model: Repository, stage: str, headers: Mapping[str, str], told: str
+) -> None:
+    hub_server.fail(STAGES[stage], status=429, times=1000, headers=headers)
+    began = time.monotonic()
+    with pytest.raises(ApiError, match=rf"owner/tiny.*{told}.*HF_TOKEN") as error:
+        hub(timeout=0.5).fetch("owner/tiny")
+    assert error.value.status == 429
+    assert time.monotonic() - began < 55
+
+
+def test_a_wait_that_is_short_enough_is_waited_for(hub_server: HubServer, model: Repository) -> None:
+    hub_server.fail(STAGES["listing"], status=429, headers={"Retry-After": "1"})
+    began = time.monotonic()
+    hub(timeout=5).fetch("owner/tiny")
+    assert time.monotonic() - began >= 1
+
+
+def test_a_gated_model(hub_server: HubServer, model: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    model.gated = True
+    licence = rf"'owner/tiny' is gated: accept its licence at {hub_server.url}/owner/tiny, and set HF_TOKEN"
+    with pytest.raises(ApiError, match=licence) as told:
+        hub().fetch("owner/tiny")
+    assert told.value.status == 401
+    monkeypatch.setenv("HF_TOKEN", "hf_loopback_read")
+    with pytest.raises(ApiError, match=licence) as told:
+        hub().fetch("owner/tiny")
+    assert told.value.status == 403
+    model.readers.add("guest")
+    assert hub().fetch("owner/tiny")
+
+
+def test_a_private_model_and_one_that_is_not_there(
+    hub_server: HubServer, model: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.private = True
+    for name in ("owner/tiny", "owner/tinny"):
+        with pytest.raises(ApiError, match=f"'{name}'.*misspelled, or private; set HF_TOKEN"):
+            hub().fetch(name)
+    monkeypatch.setenv("HF_TOKEN", "hf_loopback_read")
+    assert hub().fetch("owner/tiny")
+    with pytest.raises(BackendError, match=f"there is no model 'owner/tinny' at {hub_server.url}"):
+        hub().fetch("owner/tinny")
+
+
+def test_a_token_that_is_wrong(hub_server: HubServer, model: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_mistyped")
+    with pytest.raises(ApiError, match=f"does not accept the token.*{hub_server.url}/settings/tokens.*HF_TOKEN"):
+        hub().fetch("owner/tiny")
+
+
+def test_a_revision_that_is_not_there(hub_server: HubServer, model: Repository) -> None:
+    model.refs["v1.0"] = model.commits[-1].sha
+    with pytest.raises(BackendError, match=r"'owner/tiny' has no revision 'v1\.1'; did you mean 'v1\.0'"):
+        hub().fetch("owner/tiny@v1.1")
+    with pytest.raises(BackendError, match=f"'owner/tiny@{'0' * 40}'.*no such revision"):
+        hub().fetch(f"owner/tiny@{'0' * 40}")
+    with pytest.raises(ApiError, match="'owner/other@v1' to strangers"):
+        hub().fetch("owner/other@v1")
+
+
+# --- what breaks off
+
+
+def test_a_download_that_breaks_off_is_resumed(hub_server: HubServer) -> None:
+    hub_server.repository("owner/big", {**SMALL, "model.safetensors": BIG})
+    hub_server.cut("GET /storage", after=11_000_000)
+    assert hub().sha256("owner/big") == hashlib.sha256(BIG).hexdigest()
+    first, second = hub_server.asked("GET /storage")
+    assert (first.headers["Range"], first.status) == (None, 200)
+    assert (second.headers["Range"], second.status) == (f"bytes={10 * 1024 * 1024}-", 206)
+
+
+def test_a_connection_that_is_reset_is_made_again(hub_server: HubServer, model: Repository) -> None:
+    hub_server.cut("GET /storage", after=3, reset=True)
+    hub_server.cut(r"GET /api/models/owner/tiny(\?|$)", after=3, reset=True)
+    hub_server.cut(r"GET .*/tree/", after=3)
+    assert (hub().fetch("owner/tiny") / "model.safetensors").read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize("reset", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_file_that_never_comes_whole(
+    hub_server: HubServer, model: Repository, tmp_path: Path, reset: bool
+) -> None:
+    hub_server.cut("GET /storage", after=3, reset=reset, times=1000)
+    with pytest.raises(BackendError, match=r"broke off.*owner/tiny.*nothing half-done is kept; try again") as told:
+        hub(timeout=0.5).fetch("owner/tiny")
+    assert told.value.exit_code == 4
+    assert not [path for path in cached(tmp_path) if path.name == "model.safetensors" or path.stat().st_size == 3]
+    assert not list(tmp_path.rglob("*.incomplete"))
+    hub_server.faults.clear()
+    assert hub().sha256("owner/tiny") == hashlib.sha256(b"weights").hexdigest()
+
+
+def test_a_damaged_cache_is_mended(hub_server: HubServer, model: Repository) -> None:
+    pinned = f"owner/tiny@{model.commits[-1].sha}"
+    folder = hub().fetch(pinned)
+    os.truncate(folder / "model.safetensors", 3)
+    (folder / "config.json").unlink()
+    assert (hub().fetch(pinned) / "model.safetensors").read_bytes() == b"weights"
+    assert (folder / "config.json").read_text() == SMALL["config.json"]
+
+
+# --- digests
+
+
+def test_a_digest_is_remembered_as_long_as_the_files_are_the_same(hub_server: HubServer, model: Repository) -> None:
+    folder = hub().fetch("owner/tiny")
+    assert hub().sha256("owner/tiny") == hashlib.sha256(b"weights").hexdigest()
+    (note,) = (folder.parents[1] / "kitchen").iterdir()
+    note.write_text(json.dumps({**json.loads(note.read_text()), "sha256": "noted"}))
+    assert hub().sha256("owner/tiny") == "noted"
+    os.utime(folder / "model.safetensors", ns=(1, 1))
+    assert hub().sha256("owner/tiny") == hashlib.sha256(b"weights").hexdigest()
+
+
+# --- names
+
+
+@pytest.mark.parametrize("files, told", [
+    ({"config.json": "{}", "pytorch_model.bin": b"p"}, r"only pytorch_model\.bin.*not opened.*refs/pr/N.*path:DIR"),
+    ({"config.json": "{}"}, r"no weights as \*\.safetensors"),
+    ({"model.safetensors": b"w"}, "neither config.json"),
+])
+def test_a_model_that_cannot_be_opened(hub_server: HubServer, files: Mapping[str, bytes | str], told: str) -> None:
+    hub_server.repository("owner/odd", files)
+    with pytest.raises(BackendError, match=f"'owner/odd'.*{told}"):
+        hub().fetch("owner/odd")
+    assert not hub_server.asked("resolve|storage")
+
+
+@pytest.mark.parametrize("model, told", [
+    ("", "give NAME"), ("./model", "path:DIR"), ("a/b/c", "no name of a model"), ("owner/tiny@", "no name of a model"),
+    ("owner/tiny@../../x", "no name of a model"), ("owner/..", "owner/"),
+    ("smollm2-135m-instruct", "did you mean 'packaged:smollm2-135m-instruct'"),
+    ("packaged:smollm2-135m", "did you mean 'smollm2-135m-instruct'"),
+    ("run:abc@final", "the run's own record"), ("tinker://run/weights", "Tinker"), ("path:/nowhere", "no folder"),
+])
+def test_what_is_no_name_of_the_hub(hub_server: HubServer, tmp_path: Path, model: str, told: str) -> None:
+    one = HfHub(LocalHub(str(tmp_path)))
+    with pytest.raises(BackendError, match=told):
+        one.fetch(model)
+    if model != "owner/..":
+        with pytest.raises(BackendError, match=told):
+            one.find(model)
+    assert hub_server.requests == []
+
+
+def test_a_folder_without_its_kind(hub_server: HubServer, tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match=f"did you mean 'path:{tmp_path}'"):
+        hub().find(str(tmp_path))
+
+
+def test_a_name_is_found_without_a_network(hub_server: HubServer) -> None:
+    hub().find("owner/tiny@main")
+    assert hub_server.requests == []
+
+
+CORE = ("structlog", "numpy", "numpy.libs", "pydantic", "pydantic_core", "annotated_types", "typing_extensions.py",
+        "typing_inspection")  # what an adapter imports of the kitchen, and what that imports
+
+
+def test_without_the_package_only_its_own_names_are_refused(tmp_path: Path) -> None:
+    import structlog
+
+    installed, source = Path(structlog.__file__).parents[1], Path(hf.__file__ or "").parents[2]
+    for needed in CORE:
+        (tmp_path / needed).symlink_to(installed / needed)
+    (tmp_path / "model").mkdir()
+    for file in ("config.json", "model.safetensors"):
+        (tmp_path / "model" / file).touch()
+    code = f"""
+from adapters.hf.hub import HfHub
+from adapters.local.hub import LocalHub
+from kitchen.errors import BackendError
+hub = HfHub(LocalHub())
+print(hub.fetch("path:{tmp_path}/model"), hub.files("path:{tmp_path}/model"))
+for verb in (hub.find, hub.fetch, hub.info):
+    try:
+        verb("owner/tiny")
+    except BackendError as error:
+        print(error)
+"""
+    told = subprocess.run(
+        [sys.executable, "-S", "-c", code], env={"PYTHONPATH": f"{source}:{tmp_path}"},
+        capture_output=True, text=True, check=True, timeout=60,
+    ).stdout.splitlines()
+    assert told[0] == f"{tmp_path}/model ['config.json', 'model.safetensors']"
+    assert len(told) == 4
+    assert all("'owner/tiny'" in line and "pip install 'crucible-kitchen[hf]'" in line for line in told[1:])
+
+
+def test_nothing_is_imported_before_it_is_needed() -> None:
+    code = ("import sys; from adapters.hf.hub import HfHub; from adapters.fake.hub import FakeHub; "
+            "HfHub(FakeHub()).find('fake/bigram'); print('huggingface_hub' in sys.modules, 'httpx2' in sys.modules)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["False", "False"]
+
+
+# --- publishing
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> Path:
+    folder = tmp_path / "result"
+    (folder / "more").mkdir(parents=True)
+    for path, content in {"README.md": b"---\nlicense: mit\n---\n", "adapter_config.json": b"{}",
+                          "adapter_model.safetensors": BIG[:100_000], "more/notes.txt": b"n", "empty.txt": b""}.items():
+        (folder / path).write_bytes(content)
+    return folder
+
+
+@pytest.fixture
+def writer(hub_server: HubServer, monkeypatch: pytest.MonkeyPatch) -> HubServer:
+    monkeypatch.setenv("HF_TOKEN", "hf_loopback_write")
+    return hub_server
+
+
+def messages(server: HubServer, name: str = "cook/mine") -> list[str]:
+    return [commit.message for commit in server.repositories["model", name].commits]
+
+
+def test_a_result_is_published_in_one_commit(writer: HubServer, result: Path) -> None:
+    assert hub().publish("cook/mine", result, message="a soup") == f"{writer.url}/cook/mine"
+    assert messages(writer) == ["initial commit", "a soup"]
+    assert writer.repositories["model", "cook/mine"].private
+    files = writer.repositories["model", "cook/mine"].commits[-1].files
+    assert {path: files[path] for path in files if path != ".gitattributes"} == {
+        path.relative_to(result).as_posix(): path.read_bytes() for path in result.rglob("*") if path.is_file()}
+    assert (hub().fetch("cook/mine") / "adapter_model.safetensors").read_bytes() == BIG[:100_000]
+    assert hub().info("cook/mine").license == "mit"
+
+
+def test_a_public_one_has_to_be_asked_for(writer: HubServer, result: Path) -> None:
+    HfHub(FakeHub(), private=False).publish("cook/mine", result, message="a soup")
+    assert not writer.repositories["model", "cook/mine"].private
+
+
+def test_what_has_not_changed_makes_no_commit_and_what_has_makes_one(writer: HubServer, result: Path) -> None:
+    one = hub()
+    one.publish("cook/mine", result, message="first")
+    one.publish("cook/mine", result, message="again")
+    assert messages(writer) == ["initial commit", "first"]
+    before = one.sha256("cook/mine")
+    (result / "adapter_model.safetensors").rename(result / "adapter_model-1.safetensors")
+    (result / "adapter_model-1.safetensors").write_bytes(b"other")
+    one.publish("cook/mine", result, message="sharded")
+    assert messages(writer) == ["initial commit", "first", "sharded"]
+    assert one.files("cook/mine") == ["README.md", "adapter_config.json", "adapter_model-1.safetensors", "empty.txt",
+                                      "more/notes.txt"]
+    assert one.sha256("cook/mine") == hashlib.sha256(b"other").hexdigest() != before
+
+
+@pytest.mark.parametrize("step", [
+    "POST /api/repos/create", "POST .*/preupload/", "POST .*/objects/batch", "PUT /storage", "POST .*/commit/",
+])
+def test_a_publication_that_fails_half_way_is_not_seen(writer: HubServer, result: Path, step: str) -> None:
+    writer.fail(step, status=500, times=1000)
+    with pytest.raises(ApiError, match="fails with model 'cook/mine'") as told:
+        hub(timeout=0.5).publish("cook/mine", result, message="a soup")
+    assert told.value.status == 500
+    assert ("model", "cook/mine") not in writer.repositories or messages(writer) == ["initial commit"]
+    writer.faults.clear()
+    hub().publish("cook/mine", result, message="a soup")
+    assert messages(writer) == ["initial commit", "a soup"]
+
+
+def test_an_answer_that_is_lost_makes_no_second_commit(writer: HubServer, result: Path) -> None:
+    writer.cut("POST .*/commit/", after=5, reset=True)
+    hub().publish("cook/mine", result, message="a soup")
+    assert messages(writer) == ["initial commit", "a soup"]
+    assert len(writer.asked("POST .*/commit/")) == 1
+
+
+def test_publishing_needs_a_token_that_may(
+    hub_server: HubServer, result: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ApiError, match="set HF_TOKEN") as told:
+        hub().publish("cook/mine", result, message="a soup")
+    assert told.value.status == 401
+    monkeypatch.setenv("HF_TOKEN", "hf_loopback_read")
+    with pytest.raises(ApiError, match=r"token may not do this with model 'cook/mine'.*can only read") as told:
+        hub().publish("cook/mine", result, message="a soup")
+    assert told.value.status == 403
+    assert hub_server.repositories == {}
+
+
+def test_publishing_without_a_network(writer: HubServer, result: Path) -> None:
+    writer.unplug()
+    with pytest.raises(BackendError, match="cannot be reached for model 'cook/mine'"):
+        hub().publish("cook/mine", result, message="a soup")
+    writer.plug()
+    hub().publish("cook/mine", result, message="a soup")
+    assert messages(writer) == ["initial commit", "a soup"]
+
+
+@pytest.mark.parametrize("name", ["mine", "cook/mine@main"])
+def test_what_is_no_place_to_publish_at(writer: HubServer, result: Path, name: str) -> None:
+    with pytest.raises(BackendError, match="OWNER/NAME"):
+        hub().publish(name, result, message="a soup")
+    assert writer.requests == []
+
+
+# --- from the command line
+
+
+def run_with(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """With the hub that is the default, in a process that finds it by HF_ENDPOINT."""
+    return subprocess.run([sys.executable, "-m", "kitchen.cli", "run", "recipes.sl_basic", *arguments], cwd=folder,
+                          capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize("name, told", [
+    pytest.param("owner/tinny", "shows no model 'owner/tinny' to strangers", marks=pytest.mark.slow),
+    pytest.param("owner/tiny", "fails with model 'owner/tiny' (500", marks=pytest.mark.slow),
+    ("owner/busy", "had too many requests, model 'owner/busy' was one (429); try again in 3600 s"),
+])
+def test_a_run_ends_with_exit_code_4_and_says_why(
+    hub_server: HubServer, model: Repository, tmp_path: Path, name: str, told: str
+) -> None:
+    hub_server.fail("GET /api/models/owner/tiny", status=500, times=1000)
+    hub_server.fail("GET /api/models/owner/busy", status=429, times=1000, headers={"Retry-After": "3600"})
+    done = run_with(tmp_path, f"model={name}", "--set", "hub.timeout=0.5")
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert told in " ".join((done.stdout + done.stderr).split())
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_model_of_the_hub_is_trained(hub_server: HubServer, tmp_path: Path) -> None:
+    from adapters.peft.tiny import tiny_model
+
+    folder = tiny_model(tmp_path / "tiny")
+    hub_server.repository("owner/tiny", {path.name: path.read_bytes() for path in folder.iterdir()})
+    settings = ("model=owner/tiny", "max_steps=2", "rendering.overlong=drop", "rendering.max_tokens=200")
+    hub_server.unplug()
+    done = run_with(tmp_path, *settings)
+    assert done.returncode == 4
+    assert f"{hub_server.url} cannot be reached" in " ".join((done.stdout + done.stderr).split())
+    hub_server.plug()
+    done = run_with(tmp_path, *settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    hub_server.unplug()
+    done = run_with(tmp_path, *settings)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "taken as it was when last asked" in " ".join((done.stdout + done.stderr).split())
+
+
+# --- secrets
+
+
+def in_environment(token: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+
+
+def stored(token: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.mkdir(exist_ok=True)
+    (home / "token").write_text(token)
+
+
+@pytest.mark.parametrize("given", [in_environment, stored])
+def test_a_token_is_used_and_never_shown(
+    hub_server: HubServer, model: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str], given: Callable[[str, Path, pytest.MonkeyPatch], None],
+) -> None:
+    token = "hf_VerySecretToken0123456789"
+    hub_server.tokens[token] = "guest"
+    given(token, tmp_path / "huggingface", monkeypatch)
+    hub().fetch("owner/tiny")
+    assert {request.headers["Authorization"] for request in hub_server.asked("/api/|/resolve/")} == {f"Bearer {token}"}
+    assert {request.headers["Authorization"] for request in hub_server.asked("/storage/")} == {None}
+    model.commit({"model.safetensors": b"more"})
+    echo = {"X-Error-Message": f"no, {token}", "Content-Type": "text/plain"}
+    for status in (400, 403, 418, 500):
+        hub_server.fail("/tree/", status=status, times=1000, headers=echo, body=f"no, Bearer {token}")
+        with capture_logs() as logs, pytest.raises(ApiError) as told:
+            hub(timeout=0.1).fetch("owner/tiny")
+        assert "no, " in told.value.body
+        for text in (str(told.value), told.value.body, repr(told.value.args), str(logs)):
+            assert token not in text
+        hub_server.faults.clear()
+    out, err = capfd.readouterr()
+    assert token not in out + err

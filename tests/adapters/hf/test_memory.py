@@ -1,0 +1,55 @@
+"""Memory does not follow the size of a data set of the hub."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from tests.adapters.hf.server import HubServer
+
+READING = r"""
+import random, re, sys
+from adapters.hf.datasets import HfDatasets
+data = HfDatasets(endpoint=sys.argv[1], cache=sys.argv[2]).load(sys.argv[3])
+drawn = random.Random(0).sample(range(len(data)), 320)
+assert all(data[index]["prompt"].startswith(f"Row {index}:") for index in drawn)
+print(re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1])
+"""
+
+
+def jsonl(rows: int) -> bytes:
+    lines = (f'{{"prompt": "Row {row}: what is {row} and {row % 97}?", '
+             f'"completion": "It is {row + row % 97}, as anyone can tell."}}\n' for row in range(rows))
+    return "".join(lines).encode()
+
+
+def parquet(rows: int) -> bytes:
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table({"prompt": [f"Row {row}: {row * 7919 % 1_000_003:0>80}" for row in range(rows)]})
+    pyarrow.parquet.write_table(table, file := BytesIO(), row_group_size=50_000)
+    return file.getvalue()
+
+
+def peak(hub: HubServer, cache: Path, name: str) -> float:
+    """Of a process that fetches, prepares and reads 320 random rows, in MB."""
+    done = subprocess.run([sys.executable, "-c", READING, hub.url, str(cache), name], capture_output=True, text=True,
+                          check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return int(done.stdout) / 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix, room", [("jsonl", 20), ("parquet", 150)])  # Arrow reads Parquet far ahead
+def test_a_million_rows(hub_server: HubServer, tmp_path: Path, suffix: str, room: float) -> None:
+    written = {"jsonl": jsonl, "parquet": parquet}[suffix]
+    for name, rows in {"small": 10_000, "big": 1_000_000}.items():
+        hub_server.repository(f"rows/{name}", {f"train.{suffix}": written(rows)}, kind="dataset")
+    small, big, again = (peak(hub_server, tmp_path / "cache", f"rows/{name}") for name in ("small", "big", "big"))
+    assert big - small < room
+    assert again - small < 10  # once it is prepared

@@ -1,0 +1,79 @@
+"""From a model at a hub to a run, and back to the hub: pushed weights say what the run says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from kitchen.cli import app
+from tests.adapters.hf.server import HubServer
+
+pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+HERE = ("--hub", "hf", "--set", "training.device=cpu", "--set", "training.dtype=float32")
+CARD = "---\nlicense: apache-2.0\n---\n"
+
+
+@pytest.fixture
+def dish(hub_server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """A run on a model of the hub."""
+    from adapters.peft.tiny import tiny_model
+
+    base = tiny_model(tmp_path / "base")
+    files = {path.name: path.read_bytes() for path in base.iterdir()}
+    hub_server.repository("owner/tiny", {**files, "README.md": CARD})
+    monkeypatch.setenv("HF_TOKEN", "hf_loopback_write")
+    rows = [json.dumps({"prompt": "two cups", "completion": "onions"}) + "\n"] * 4
+    path = sys.path[:]
+    with contextlib.chdir(tmp_path):
+        (tmp_path / "data.jsonl").write_text("".join(rows))
+        done = kitchen("run", "recipes.sl_basic", *HERE, "--name", "dish", "model=owner/tiny", "dataset=data.jsonl",
+                       "reading.held_out=0.5", "epochs=9", "batch_size=2", "eval_every=0", "warmup_steps=0",
+                       "learning_rate=0.01", "evaluation.metric=text", "evaluation.max_tokens=4")
+        assert done.exit_code == 0, done.output
+        yield hub_server
+    sys.path[:] = path
+
+
+def kitchen(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def test_what_is_pushed_says_what_the_run_says(dish: HubServer) -> None:
+    pushed = kitchen("push", "dish", "cook/onions", "--message", "a soup")
+    assert (pushed.exit_code, pushed.stdout) == (0, f"{dish.url}/cook/onions\n"), pushed.output
+    repository = dish.repositories["model", "cook/onions"]
+    assert repository.private
+    assert repository.commits[-1].message == "a soup"
+    asked = ("two cups", "--temperature", "0", "--max-tokens", "8")
+    mine = kitchen("sample", "dish", *asked)
+    theirs = kitchen("sample", "cook/onions", *asked, *HERE)
+    assert theirs.exit_code == 0, theirs.output
+    assert theirs.stdout == mine.stdout != kitchen("sample", "owner/tiny", *asked, *HERE).stdout
+    config = json.loads(repository.commits[-1].files["adapter_config.json"])
+    assert config["base_model_name_or_path"] == "owner/tiny"
+    card = repository.commits[-1].files["README.md"].decode()
+    assert "base_model: owner/tiny\n" in card
+    assert "license: apache-2.0\n" in card
+    commits = len(repository.commits)
+    assert kitchen("push", "dish", "cook/onions").exit_code == 0
+    assert len(repository.commits) == commits, "pushed twice, it is the same"
+
+
+def test_a_push_that_is_refused_is_tried_again(dish: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_loopback_read")
+    refused = kitchen("push", "dish", "cook/onions", "--public")
+    assert refused.exit_code == 4
+    command = refused.stderr.strip().split("to try again: kitchen ")[1].split()
+    assert command == ["push", "dish", "cook/onions", "--public"]
+    assert "hf_loopback_read" not in refused.output
+    monkeypatch.setenv("HF_TOKEN", "hf_loopback_write")
+    assert kitchen(*command).exit_code == 0
+    assert not dish.repositories["model", "cook/onions"].private

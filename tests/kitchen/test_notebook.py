@@ -1,0 +1,123 @@
+"""Runs in a notebook: a real kernel, whose event loop is running, executes cells of our own and those of the docs."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+PAGE = Path(__file__).parents[2] / "docs/python-api.md"
+CELLS = [
+    """
+import asyncio
+import kitchen
+from recipes.sl_basic import SlBasic
+
+asyncio.get_running_loop()
+small = {"dataset": "greetings", "batch_size": 4, "evaluation.max_tokens": 4}
+fakes = {"training": "fake", "datasets": "fake"}
+""",
+    """
+class Mine(SlBasic):
+    seed: int = 7
+
+events = []
+run = kitchen.submit(Mine, settings=small, **fakes, on_progress=events.append)
+print(run.status().state in ("running", "completed"), run.id.split("-")[0])
+""",
+    """
+awaited, waited = await run, run.result()
+print(awaited == waited, run.status().state, [event.kind for event in events][::len(events) - 1])
+""",
+    """
+both = await asyncio.gather(*(kitchen.submit(Mine, settings={**small, "seed": seed}, **fakes) for seed in (7, 8)))
+blocking = kitchen.run(Mine, settings=small, **fakes)
+print(both[0].metrics == blocking.metrics == waited.metrics, both[0].loss != both[1].loss)
+""",
+    """
+stopped = kitchen.submit(Mine, settings={**small, "save_every": 2}, **fakes, name="stopped")
+stopped.cancel()
+try:
+    await stopped
+except kitchen.errors.Interrupted as error:
+    print(error.__notes__[0])
+again = await kitchen.go_on("stopped")
+print(stopped.status().state, again.metrics == waited.metrics)
+""",
+]
+
+
+def said(source: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What each cell printed to standard output; a cell that raises fails."""
+    for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(folder / "jupyter"))
+    new: Any = nbformat.v4
+    notebook = new.new_notebook(cells=[new.new_code_cell(cell) for cell in source])
+    where = {"metadata": {"path": str(folder)}}
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=where).execute()
+    return ["".join(output.text for output in cell.outputs if output.get("name") == "stdout")
+            for cell in notebook.cells]
+
+
+def test_a_notebook_submits_awaits_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert said(CELLS, tmp_path, monkeypatch) == [
+        "",
+        "True mine\n",
+        "True completed ['start', 'complete']\n",
+        "True True\n",
+        "to go on: kitchen.go_on('stopped')\ninterrupted True\n",
+    ]
+
+
+INTERRUPTED = [
+    """
+import os, time
+from pathlib import Path
+import kitchen
+
+def wait(event):
+    if event.step == 5:
+        Path("kernel").write_text(str(os.getpid()))
+        while not Path("pressed").exists():
+            time.sleep(0.01)
+""",
+    """
+small = {"dataset": "greetings", "batch_size": 2, "evaluation.max_tokens": 4}
+try:
+    kitchen.run("recipes.sl_basic", settings=small, training="fake", datasets="fake", name="mine", on_progress=wait)
+except KeyboardInterrupt as stopped:
+    print(stopped)
+""",
+    """
+print((await kitchen.go_on("mine")).checkpoint.step)
+""",
+]
+
+
+def test_the_stop_button_of_a_notebook_saves_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def press() -> None:
+        while not (tmp_path / "kernel").exists() or not (kernel := (tmp_path / "kernel").read_text()):
+            time.sleep(0.01)
+        os.kill(int(kernel), signal.SIGINT)
+        time.sleep(1)  # for the kernel to hear it before the run goes on
+        (tmp_path / "pressed").touch()
+
+    pressing = threading.Thread(target=press, daemon=True)
+    pressing.start()
+    _, stopped, step = said(INTERRUPTED, tmp_path, monkeypatch)
+    assert re.match(r"stopped at step \d+, and saved; to go on: kitchen\.go_on\('mine'\)\n", stopped)
+    assert step == "30\n"
+
+
+def test_the_page_of_the_docs_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) > 5
+    assert said([code for code, _ in blocks], tmp_path, monkeypatch) == [text for _, text in blocks]

@@ -1,0 +1,194 @@
+"""What is done with weights on the command line: sample, chat, eval, export and push, on the fake."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from kitchen.cli import app
+
+LOCAL = ("--training", "fake", "--hub", "local")
+GREEDY = ("--temperature", "0")
+AS_TEXT = ("evaluation.metric=text", "evaluation.max_tokens=8")
+CHATS = [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "fine"}]}] * 12
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder of one's own, with a run "dish" that has learnt to say "fine"."""
+    folder = tmp_path_factory.mktemp("mine")
+    (folder / "chats").mkdir()
+    for name, rows in (("train", CHATS), ("test", CHATS[:3])):
+        (folder / "chats" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "alone.jsonl").write_text("".join(json.dumps(row) + "\n" for row in CHATS))
+    path = sys.path[:]
+    with contextlib.chdir(folder):
+        told(0, "run", "recipes.sl_basic", *LOCAL, "--name", "dish", "dataset=chats", "batch_size=3", "epochs=10",
+             "learning_rate=0.5", "warmup_steps=0", "eval_every=10", *AS_TEXT)
+        yield folder
+    sys.path[:] = path
+
+
+@pytest.fixture(autouse=True)
+def here(trained: Path) -> Iterator[Path]:
+    with contextlib.chdir(trained):
+        yield trained
+
+
+def kitchen(*arguments: str, typed: str = "") -> Result:
+    return CliRunner().invoke(app, arguments, input=typed)
+
+
+def told(code: int, *arguments: str, typed: str = "") -> str:
+    """Both streams of a command that ends with this code, and never with a traceback."""
+    result = kitchen(*arguments, typed=typed)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result.output
+
+
+# --- sample
+
+
+@pytest.mark.parametrize("name", ["dish", "run:dish", "dish@40", "run:dish@best", "run:dish@final"])
+def test_a_run_answers_with_the_adapters_that_it_was_made_with(name: str) -> None:
+    assert kitchen("sample", name, "?", *GREEDY).stdout == "fine\n"
+
+
+def test_a_model_answers_with_the_adapters_that_are_asked_for() -> None:
+    assert told(0, "sample", "packaged:tiny", "?", *LOCAL, "--max-tokens", "4") != "fine\n"
+    wrong = told(2, "sample", "dish", "?", "--training", "fkae")
+    assert "there is no training adapter 'fkae'; did you mean 'fake'" in wrong
+
+
+def test_completions_in_json() -> None:
+    found = json.loads(kitchen("sample", "dish", "?", "--n", "3", *GREEDY, "--json").stdout)
+    assert (found["weights"], found["prompt"], found["exit_code"]) == ("run:dish@final", "?", 0)
+    assert found["completions"] == [{"text": "fine", "stop_reason": "stop", "tokens": 5}] * 3
+
+
+def test_several_completions_are_numbered_and_differ() -> None:
+    shown = told(0, "sample", "dish", "?", "--n", "2", "--temperature", "30", "--seed", "5", "--max-tokens", "9")
+    first, second = shown.split("[2/2]\n")
+    assert first.startswith("[1/2]\n")
+    assert first.removeprefix("[1/2]\n").split("\n(")[0].strip() != second.split("\n(")[0].strip()
+    assert "(cut at 9 tokens; --max-tokens allows more)" in shown
+    again = told(0, "sample", "dish", "?", "--n", "2", "--temperature", "30", "--seed", "5", "--max-tokens", "9")
+    assert again == shown
+
+
+def test_a_prompt_from_standard_input_raw_and_with_a_system_message() -> None:
+    assert kitchen("sample", "dish", "-", *GREEDY, typed="?\n").stdout == "fine\n"
+    assert kitchen("sample", "dish", "fin", "--raw", *GREEDY).stdout == "e\n"
+    assert kitchen("sample", "dish", "?", "--system", "be kind", *GREEDY).stdout == "fine\n"
+    assert "--system needs a chat template, and --raw passes it by" in told(
+        2, "sample", "dish", "?", "--system", "x", "--raw")
+
+
+@pytest.mark.parametrize(("name", "code", "why"), [
+    ("run:dihs", 2, "there is no run 'dihs'; did you mean 'dish'"),
+    ("dish@7", 2, "it has: 10, 30, 40, final (step 40)"),
+    ("dish@lsat", 2, "by a step, 'final' or 'best'"), ("rnu:dish", 2, "did you mean 'run'"),
+    ("path:nothing", 4, "path:nothing"), ("", 2, "names no weights"),
+])
+def test_weights_that_are_not_there(name: str, code: int, why: str) -> None:
+    arguments = () if "dish" in name else ("--training", "peft", "--hub", "local")
+    if name.startswith("path:"):
+        pytest.importorskip("torch")
+    assert why in told(code, "sample", name, "?", *arguments)
+
+
+def test_runs_may_lie_elsewhere(trained: Path, tmp_path: Path) -> None:
+    with contextlib.chdir(tmp_path):
+        assert kitchen("sample", "dish", "?", *GREEDY, "--runs", f"{trained}/runs").stdout == "fine\n"
+        assert kitchen("sample", "dish", "?", *GREEDY, "--runs", f"file://{trained}/runs").stdout == "fine\n"
+        assert "there is no run 'dish'" in told(2, "sample", "run:dish", "?")
+
+
+# --- chat, with its input from a pipe
+
+
+def test_a_conversation_from_a_pipe() -> None:
+    result = kitchen("chat", "dish", *GREEDY, typed="?\n\n/system be kind\n?\n/reset\n?")
+    assert result.exit_code == 0
+    assert result.stdout == "fine\nfine\nfine\n"
+    assert "(the system message is set)" in result.stderr
+    assert "(a new conversation)" in result.stderr
+
+
+def test_leaving_ends_it_and_what_comes_after_is_not_read() -> None:
+    assert kitchen("chat", "dish", *GREEDY, typed="?\n/exit\n?\n").stdout == "fine\n"
+
+
+def test_from_a_pipe_an_unknown_command_ends_it() -> None:
+    assert "/rset is no command; did you mean '/reset'" in told(2, "chat", "dish", typed="/rset\n")
+    assert kitchen("chat", "dish", *GREEDY, typed=" /rset\n").exit_code == 0
+
+
+def test_a_conversation_longer_than_the_context_is_told() -> None:
+    shown = told(3, "chat", "dish", *GREEDY, typed="?" * 5000 + "\n")
+    assert "more than the model's context of 4096; /reset begins a new conversation" in shown
+
+
+def test_an_answer_is_cut_and_told() -> None:
+    assert "(cut at 3 tokens; --max-tokens allows more)" in told(
+        0, "chat", "dish", *GREEDY, "--max-tokens", "3", typed="?\n")
+
+
+# --- eval
+
+
+def test_an_evaluation_is_a_run_with_intervals() -> None:
+    found: dict[str, Any] = json.loads(kitchen(
+        "eval", "dish", "--dataset", "chats", *AS_TEXT, "--json").stdout)
+    assert found["status"] == "completed"
+    assert found["metrics"]["test/exact_match"] == 1.0
+    assert found["metrics"]["test/exact_match_low"] == pytest.approx(0.4385, abs=1e-4)
+    rows = [json.loads(line) for line in Path(found["where"], "samples.jsonl").read_text().splitlines()]
+    assert [(row["set"], row["prompt"], row["text"]) for row in rows] == [("test", "?", "fine")] * 3
+
+
+def test_a_data_set_of_one_split_is_evaluated_whole_and_that_is_said() -> None:
+    shown = told(0, "eval", "dish", "--dataset", "alone.jsonl", *AS_TEXT)
+    assert "12 of 12; it has no other split, and may have been trained on" in shown
+    assert "1.000 [0.758, 1.000]" in shown
+
+
+def test_what_cannot_be_evaluated_is_told_at_once() -> None:
+    assert "no run 'dihs'" in told(2, "eval", "run:dihs", "--dataset", "chats")
+    assert "no split 'tset'" in told(3, "eval", "dish", "--dataset", "chats", "splits=[tset]")
+    assert "has no setting 'rosw'; did you mean 'rows'" in told(2, "eval", "dish", "--dataset", "chats", "rosw=3")
+    assert "exact match on test is" in told(
+        5, "eval", "packaged:tiny", "--dataset", "chats", *LOCAL, "evaluation.metric=text", "evaluation.at_least=0.5")
+
+
+# --- export and push
+
+
+def test_an_exported_folder_says_the_same(tmp_path: Path) -> None:
+    for options in ((), ("--merged",)):
+        out = tmp_path / f"out{len(options)}"
+        assert f"{out}  (" in told(0, "export", "dish@best", str(out), *options)
+        assert kitchen("sample", f"path:{out}", "?", *GREEDY, *LOCAL).stdout == "fine\n"
+    assert "is not empty" in told(2, "export", "dish", str(tmp_path / "out0"))
+    assert "so there is nothing to export" in told(4, "export", "packaged:tiny", str(tmp_path / "out2"), *LOCAL)
+    assert {path.name for path in tmp_path.iterdir()} == {"out0", "out1"}
+
+
+def test_pushing_prints_where(here: Path) -> None:
+    assert told(0, "push", "dish", "me/soup", "--hub", "fake").endswith("memory://me/soup\n")
+
+
+def test_a_push_that_fails_says_the_command_that_tries_again(trained: Path) -> None:
+    shown = told(4, "push", "dish@40", "me/soup", "--message", "a soup", "--runs", f"{trained}/runs")
+    assert shown.endswith("nothing is lost: to try again: kitchen push dish@40 me/soup "
+                          f"--runs {trained}/runs --message 'a soup'\n")
+    assert "give OWNER/NAME" in told(2, "push", "dish", "soup", "--hub", "fake")
+    assert "the hub adapter 'local' has no setting 'private'" in told(2, "push", "dish", "me/soup", "--private")

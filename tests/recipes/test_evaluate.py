@@ -1,0 +1,118 @@
+"""evaluate on the fake: what it reads, what it reports, and that a resumed one does not ask again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.datasets import FakeDatasets
+from adapters.fake.training import FakeTraining
+from kitchen import Kitchen
+from kitchen.cooking import cook
+from kitchen.errors import DataError, QualityError
+from kitchen.runs import Order, read_journal, read_run
+from recipes.evaluate import Evaluate
+from recipes.sl_basic import SlBasic
+
+
+def chats(answer: str, count: int) -> list[dict[str, Any]]:
+    return [{"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": answer}]}
+            for n in range(count)]
+
+
+DATA = FakeDatasets({
+    "chats": {"train": chats("{}", 8), "held": chats("{}", 4), "hard": chats('{"a": 1}', 3)},
+    "alone": {"train": chats("{}", 9)}, "texts": {"train": chats("no json", 3)},
+    "columns": {"test": [{"question": "1?", "answer": "{}"}]},
+})
+
+
+@pytest.fixture(scope="module")
+def blobs() -> FakeBlobs:
+    """With a run that has learnt to say "{}"."""
+    blobs = FakeBlobs()
+    recipe = SlBasic(model="tiny", dataset="chats", batch_size=2, epochs=5, learning_rate=0.5, warmup_steps=0)
+    cook(Order("recipes.sl_basic:SlBasic", recipe.model_dump(mode="json")), recipe,
+         Kitchen(FakeTraining(blobs), DATA, None, blobs), "dish")
+    return blobs
+
+
+def evaluated(blobs: FakeBlobs, name: str, training: FakeTraining | None = None, **settings: Any) -> dict[str, float]:
+    recipe = Evaluate(**{"weights": "run:dish", "dataset": "chats", **settings})
+    order = Order("recipes.evaluate:Evaluate", recipe.model_dump(mode="json"))
+    cook(order, recipe, Kitchen(training or FakeTraining(blobs), DATA, None, blobs), name)
+    found: dict[str, float] = {}
+    for row in read_journal(blobs, name, "metrics"):
+        found |= {key: value for key, value in row.items() if "/" in key}
+    return found
+
+
+def test_every_split_but_the_trained_one_is_scored_with_intervals(blobs: FakeBlobs) -> None:
+    found = evaluated(blobs, "all")
+    assert (found["held/exact_match"], found["hard/exact_match"]) == (1.0, 0.0)
+    assert found["held/exact_match_low"] == pytest.approx(4 / (4 + 1.96**2), abs=1e-3)
+    assert (found["held/field_f1_low"], found["held/field_f1"], found["held/field_f1_high"]) == (1.0, 1.0, 1.0)
+    assert not any(key.startswith("train/") for key in found)
+    titles = [table["title"] for table in read_journal(blobs, "all", "tables")]
+    assert titles == ["Evaluated of chats", "Evaluation, 95 % intervals"]
+
+
+def test_predictions_and_what_they_depend_on_are_recorded(blobs: FakeBlobs) -> None:
+    evaluated(blobs, "recorded")
+    rows = read_journal(blobs, "recorded", "samples")
+    assert [row["text"] for row in rows] == ["{}"] * 7
+    assert {row["set"] for row in rows} == {"held", "hard"}
+    facts = read_run(blobs, "recorded")["facts"]
+    assert (facts["weights"], facts["model"], len(facts["weights.sha256"])) == ("run:dish@final", "tiny", 64)
+    assert facts["data.held.sha256"] != facts["data.hard.sha256"]
+
+
+@pytest.mark.parametrize(("settings", "sets"), [
+    ({"splits": ("hard",)}, {"hard": 3}), ({"splits": ("train", "held")}, {"train": 8, "held": 4}),
+    ({"rows": 2}, {"held": 2, "hard": 2}), ({"dataset": "alone"}, {"train": 9}),
+])
+def test_which_rows(blobs: FakeBlobs, settings: dict[str, Any], sets: dict[str, int]) -> None:
+    name = json.dumps(settings).replace("/", "")
+    evaluated(blobs, name, **settings)
+    rows = [row["set"] for row in read_journal(blobs, name, "samples")]
+    assert {each: rows.count(each) for each in rows} == sets
+
+
+def test_answers_that_cannot_be_compared_have_a_loss(blobs: FakeBlobs) -> None:
+    found = evaluated(blobs, "loss", dataset="texts")
+    assert found.keys() == {"train/loss"}
+    assert found["train/loss"] > 0
+
+
+def test_columns_are_renamed(blobs: FakeBlobs) -> None:
+    how = {"question": "prompt", "answer": "completion"}
+    assert evaluated(blobs, "renamed", dataset="columns", columns=how)["test/exact_match"] == 1.0
+
+
+def test_a_model_is_evaluated_as_it_came(blobs: FakeBlobs) -> None:
+    assert evaluated(blobs, "base", weights="tiny")["held/exact_match"] == 0.0
+
+
+def test_a_split_that_is_not_there_is_an_error(blobs: FakeBlobs) -> None:
+    with pytest.raises(DataError, match="chats has no split 'hedl'; did you mean 'held'"):
+        evaluated(blobs, "split", splits=("hedl",))
+
+
+def test_a_quality_target_that_is_missed_ends_with_its_exit_code_and_is_not_asked_twice(blobs: FakeBlobs) -> None:
+    missed = {"splits": ("hard",), "evaluation": {"at_least": 0.5}}
+    with pytest.raises(QualityError, match="exact match on hard is 0"):
+        evaluated(blobs, "missed", **missed)
+
+    class Mute(FakeTraining):
+        """It can say nothing."""
+
+        def sampler(self, weights: Any) -> Any:
+            raise AssertionError("asked again")
+
+    with pytest.raises(QualityError):
+        evaluated(blobs, "missed", Mute(blobs), **missed)
+    with pytest.raises(AssertionError, match="asked again"):
+        evaluated(blobs, "fresh", Mute(blobs))
