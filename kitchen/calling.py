@@ -15,7 +15,7 @@ from kitchen.progress import Progress
 from kitchen.resume import Keeper
 from kitchen.stage import Contract, Read, Stage, published
 from kitchen.tracing import span, traced, untraced
-from kitchen.types import Published
+from kitchen.types import Checkpoint, Published
 
 
 class Caller:
@@ -23,6 +23,7 @@ class Caller:
 
     def __init__(self, audience: Audience, keeper: Keeper | None, title: str, brake: Brake) -> None:
         self.audience, self.keeper, self.brake, self._title = audience, keeper, brake, title
+        self._saved: set[Checkpoint] = set()  # those told of
         self.published = 0  # over the whole run, those of earlier processes included
 
     async def call(self, stage: Stage, context: Context, at: str) -> Any:
@@ -34,7 +35,7 @@ class Caller:
             with span(stage.title(), attributes):
                 result = self._kept_answer(stage, at)
                 if result is None:
-                    result = await _answer(stage, context, attributes)
+                    result = await self._answer(stage, context, attributes)
                     await self._keep_answer(stage, at, result)
             told = self._put_down(stage, contract, context, result)
         except Exception as error:
@@ -77,23 +78,29 @@ class Caller:
         self.published += len(told)
         self.audience.done(event)
 
+    async def _answer(self, stage: Stage, context: Context, attributes: dict[str, Any]) -> Any:
+        reads = [read for read in stage.contract().reads if read.kind in context]
+        arguments = {r.name: traced(r.kind, await self._value(r, context), attributes) for r in reads}
+        result = stage.run(**arguments)
+        return await result if isawaitable(result) and not isinstance(result, Future) else result
 
-async def _answer(stage: Stage, context: Context, attributes: dict[str, Any]) -> Any:
-    reads = stage.contract().reads
-    arguments = {r.name: traced(r.kind, await _value(r, context), attributes) for r in reads if r.kind in context}
-    result = stage.run(**arguments)
-    return await result if isawaitable(result) and not isinstance(result, Future) else result
+    async def _value(self, read: Read, context: Context) -> Any:
+        value = context[read.kind]
+        if read.pending or not isinstance(value, Future):
+            return value
+        return await self.arrival(value, context, context.asker(value) or name(read.kind))
 
-
-async def _value(read: Read, context: Context) -> Any:
-    value = context[read.kind]
-    if read.pending or not isinstance(value, Future):
+    async def arrival(self, future: Future[Any], context: Context, asker: str) -> Any:
+        """Wait for what was asked for; weights are told of as soon as somebody knows that they are there."""
+        try:
+            value = await future
+        except Exception as error:
+            note(error, context, asker)
+            raise
+        if isinstance(value, Checkpoint) and value not in self._saved:
+            self._saved.add(value)
+            self.audience.saved(value, context[Progress])
         return value
-    try:
-        return await value
-    except Exception as error:
-        note(error, context, context.asker(value) or name(read.kind))
-        raise
 
 
 def note(error: Exception, context: Context, stage: str) -> None:

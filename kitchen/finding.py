@@ -73,6 +73,9 @@ def find_recipe(name: str) -> type[Recipe]:
     stand_here()
     check_open()
     path, _, wanted = name.partition(":")
+    if path == "__main__" and wanted not in vars(sys.modules[path]):
+        raise ConfigError(f"{name} was typed into a notebook or script, and is not here: write it into a file "
+                          "recipes/NAME.py, or go on with its run where it was typed, by kitchen.go_on")
     module = _import(path)
     own = {key: value for key, value in vars(module).items() if _is_recipe(value) and value.__module__ == path}
     if wanted:

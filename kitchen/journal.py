@@ -19,7 +19,7 @@ class Journal:
 
     def __init__(self, blobs: BlobStore, name: str) -> None:
         self._blobs, self._name, self._lock = blobs, name, threading.Lock()
-        self._rows: list[str] = (blobs.read(name) or b"").decode().splitlines()
+        self._rows: list[str] = (blobs.read(name) or b"").decode().split("\n")[:-1]
         self._changed, self._next = False, 0.0
 
     def append(self, row: Mapping[str, Any]) -> None:

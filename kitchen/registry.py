@@ -83,13 +83,14 @@ class Kitchen:
 
     @classmethod
     def named(
-        cls, names: Mapping[str, str] | None = None, settings: Mapping[str, Mapping[str, Any]] | None = None
+        cls, names: Mapping[str, str] | None = None, settings: Mapping[str, Mapping[str, Any]] | None = None,
+        objects: Mapping[str, Any] | None = None,
     ) -> Kitchen:
-        """Adapters by name (`{"training": "fake"}`), the rest as `DEFAULTS`; settings by port."""
+        """Adapters by name (`{"training": "fake"}`), the rest as `DEFAULTS`; settings by port; `objects` are built."""
         for port in [*(names or {}), *(settings or {})]:
             if port not in PORTS:
                 raise ConfigError(f"there is no port {port!r}; {did_you_mean(port, PORTS)}")
-        return _Builder({**DEFAULTS, **(names or {})}, settings or {}).kitchen()
+        return _Builder({**DEFAULTS, **(names or {})}, settings or {}, dict(objects or {})).kitchen()
 
     def ports(self) -> Mapping[Any, Any]:
         return {kind: value for port, kind in PORTS.items() if (value := getattr(self, port)) is not None}
@@ -122,8 +123,17 @@ class _Builder:
             cls = adapter_class(port, self.names[port])
             given = {name: self._beside(port, cls) if other == port else self.build(other)
                      for name, other in asked_for(cls).items()}
-            self.built[port] = cls(**given, **self._settings(port, adapter_settings(cls)))
+            self.built[port] = self._made(port, cls, {**given, **self._settings(port, adapter_settings(cls))})
         return self.built[port]
+
+    def _made(self, port: str, cls: Any, given: Mapping[str, Any]) -> Any:
+        try:
+            return cls(**given)
+        except TypeError as error:
+            if ":" not in self.names[port]:
+                raise
+            raise ConfigError(f"{self.names[port]} cannot be built by name: {error}; give what it misses as --set "
+                              f"{port}.NAME=VALUE, or in Python the object itself") from error
 
     def _beside(self, port: str, cls: Any) -> Any:
         """What an adapter that asks for its own port is put over: the one that its attribute `over` names."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from kitchen.calling import Caller, note
+from kitchen.calling import Caller
 from kitchen.context import Context
 from kitchen.effects import cut
 from kitchen.errors import CorruptCheckpoint, Interrupted, RunFailed
@@ -21,7 +21,7 @@ from kitchen.ports.future import Future
 from kitchen.progress import Progress, shares_of
 from kitchen.resume import Keeper, ResumeError, SavePoint
 from kitchen.tracing import span
-from kitchen.types import Checkpoint, RunId
+from kitchen.types import RunId
 from kitchen.workflow import ForEach, Parallel, Sequence, Step, When, saves, walk
 
 
@@ -166,14 +166,7 @@ class _Run:
     async def close(self, scope: Context) -> None:
         """No answer is lost: a scope closes only once all that was asked in it has come back."""
         for future, asker in scope.asked:
-            try:
-                arrived = await future
-            except Exception as error:
-                note(error, scope, asker)
-                raise
-            scope.settle(future, arrived)
-            if isinstance(arrived, Checkpoint):
-                self.audience.saved(arrived, scope[Progress])
+            scope.settle(future, await self.caller.arrival(future, scope, asker))
         scope.asked.clear()
 
     def dispose(self, scope: Context, keep: tuple[Any, ...] = ()) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kitchen.commands.ordering import RUNS, Larder, Prepared, Problems, _plan, open_blobs, run_name
+from kitchen.commands.ordering import RUNS, Larder, Prepared, Problems, add_plan, open_blobs, run_name
 from kitchen.cooking import cook
 from kitchen.equipment import check_installed
 from kitchen.errors import ConfigError, did_you_mean
@@ -18,7 +18,7 @@ from kitchen.given import Keys, Setting
 from kitchen.observers import Observer
 from kitchen.ports import BlobStore, DatasetStore, HubClient, TrainingClient
 from kitchen.recipe import Recipe
-from kitchen.registry import PORTS, Kitchen, _Builder, adapter_class, adapter_settings
+from kitchen.registry import PORTS, Kitchen, adapter_class, adapter_settings
 from kitchen.resume import ResumeError
 from kitchen.running import Cook, Outcome, Run
 from kitchen.runs import Order, check_free, new_run_id, read_order, run_summary
@@ -46,7 +46,7 @@ def submit(
     made.adapter_settings = {port: dict(each) for port, each in (adapter_settings or {}).items()}
     _open(made, {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}, runs)
     if made.recipe is not None:
-        _plan(made, made.recipe, False)
+        add_plan(made, made.recipe, False)
     if name is not None and made.kitchen is not None and made.kitchen.blobs is not None:
         with made.noting():
             check_free(made.kitchen.blobs, name)
@@ -93,7 +93,7 @@ def go_on(
     except (ValidationError, ConfigError) as error:
         raise ResumeError(f"{order.recipe} no longer takes the settings of run {run!r}, so start a new one: "
                           + " ".join(str(error).split())) from error
-    _plan(made, dish, False)
+    add_plan(made, dish, False)
     if made.problems or made.kitchen is None:
         raise Problems(made.problems)
     kitchen, over = made.kitchen, run_summary(store, run).status == "completed"
@@ -151,7 +151,7 @@ def _open(made: Prepared, adapters: Mapping[str, Any], runs: Folder | None) -> N
                                   + ", and no runs" * (port == "blobs"))
     if len(made.problems) == before:
         with made.noting():
-            made.kitchen = _built(made, objects)
+            made.kitchen = Kitchen.named(made.names, made.adapter_settings, objects)
 
 
 def _look_up(made: Prepared, port: str, runs: Folder | None) -> None:
@@ -159,16 +159,6 @@ def _look_up(made: Prepared, port: str, runs: Folder | None) -> None:
     check_installed(port, made.names[port], cls)
     if port == "blobs" and (runs is not None or "root" in adapter_settings(cls)):
         made.adapter_settings.setdefault(port, {}).setdefault("root", os.fspath(runs or RUNS))
-
-
-def _built(made: Prepared, objects: Mapping[str, Any]) -> Kitchen:
-    try:
-        return _Builder(made.names, made.adapter_settings, dict(objects)).kitchen()
-    except TypeError as error:
-        own = " or ".join(name for port, name in made.names.items() if ":" in name and port not in objects)
-        if not own:
-            raise
-        raise ConfigError(f"{own} cannot be built by name: {error}; give the object itself") from error
 
 
 def _class_name(adapter: Any) -> str:

@@ -10,9 +10,10 @@ from typing import Literal
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveInt
 
-from kitchen.ports import Future, Sampler, Tokenizer, TrainingClient, TrainingSession, arrival, start
+from kitchen.ports import BlobStore, Future, Sampler, Tokenizer, TrainingClient, TrainingSession, arrival, start
 from kitchen.stage import Stage
 from kitchen.types import Datum, LossOutput, Sampled, Samples, Tokens
+from kitchen.weights import find_weights
 from stages.conversations import Conversation, Message, TrainRows
 from stages.data import HeldOut, averaged
 from stages.render import RenderDataset
@@ -160,8 +161,11 @@ class EvaluateBase(Stage):
     how: Examination
     render: RenderDataset
 
-    async def run(self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut) -> tuple[Before, Samples]:
-        found = await _examined(client.sampler(self.model), tokenizer, self.how, self.render, held_out)
+    async def run(
+        self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, blobs: BlobStore | None = None
+    ) -> tuple[Before, Samples]:
+        sampler = client.sampler(find_weights(self.model, client, blobs).source)
+        found = await examined(sampler, tokenizer, self.how, self.render, held_out)
         return Before(found.answers, found.nats), _samples("before", found)
 
 
@@ -175,13 +179,14 @@ class EvaluateWeights(Stage):
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, weights: FinalWeights
     ) -> tuple[After, Samples]:
-        found = await _examined(client.sampler(weights), tokenizer, self.how, self.render, held_out)
+        found = await examined(client.sampler(weights), tokenizer, self.how, self.render, held_out)
         return After(found.answers, found.nats), _samples("after", found)
 
 
-async def _examined(
+async def examined(
     sampler: Sampler, tokenizer: Tokenizer, how: Examination, render: RenderDataset, held_out: HeldOut
 ) -> Evaluation:
+    """What these weights make of the held-out sets; the sampler is closed."""
     try:
         return await _Examiner(sampler, tokenizer, how, render).evaluation(held_out)
     finally:

@@ -14,7 +14,7 @@ from kitchen.stage import Stage
 from kitchen.types import Checkpoint, Facts, Metrics, Samples, Table
 from kitchen.weights import find_weights
 from stages.data import Conversations, HeldOut
-from stages.evaluation import After, Answer, Examination, _examined
+from stages.evaluation import After, Answer, Examination, examined
 from stages.render import RenderDataset
 from stages.statistics import Interval, paired_bootstrap, wilson
 
@@ -68,7 +68,7 @@ class ExamineWeights(Stage):
     ) -> tuple[After, Samples, Facts]:
         found = find_weights(self.weights, client, blobs)
         tokenizer = client.tokenizer(found.model)
-        came = await _examined(client.sampler(found.source), tokenizer, self.how, self.render, held_out)
+        came = await examined(client.sampler(found.source), tokenizer, self.how, self.render, held_out)
         rows = tuple({"set": name, **vars(each)} for name, answers in came.answers.items() for each in answers)
         facts = Facts({"weights": found.name, "model": found.model})
         if isinstance(found.source, Checkpoint):

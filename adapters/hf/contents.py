@@ -16,12 +16,11 @@ from kitchen.errors import DataError, did_you_mean
 CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")  # what says how the other files are to be read
 # what is read at once bounds the memory that preparing takes
 FORMATS: Mapping[str, Mapping[str, int]] = {
-    "json": {"chunksize": 1 << 20}, "csv": {}, "parquet": {"batch_size": 10_000}, "arrow": {},
+    "json": {"chunksize": 1 << 20}, "csv": {}, "parquet": {"batch_size": 1000}, "arrow": {},
     "text": {"chunksize": 1 << 20},
 }
 _WIDER = 10 << 20  # bytes of JSON
 _WHICH = ("config_name", "data_files", "data_dir", "default")
-_ROWS = 50_000  # of an Arrow batch at most: each one costs 64 kB when the file is opened
 
 
 @dataclass(frozen=True)
@@ -85,11 +84,10 @@ def contents(
     import datasets
 
     told = _card(cards).get("configs") or []
-    for place in _places([each.get("data_files") or each.get("data_dir") for each in told]):
+    for place in _places([(each.get("data_files"), each.get("data_dir")) for each in told]):
         if "://" in place or place.startswith("/") or ".." in PurePosixPath(place).parts:
             raise DataError(f"the card of {name} names files outside of it ({place}); fetch them yourself, and read "
                             "them as local files")
-
     datasets.disable_progress_bars()
     datasets.utils.logging.set_verbosity(logging.CRITICAL)  # what it logs as an error it raises, too
     with tempfile.TemporaryDirectory(prefix="kitchen-") as temporary:
@@ -100,8 +98,7 @@ def contents(
         except FileNotFoundError as error:
             raise _unreadable(name, files) from error
         builder = datasets.load_dataset_builder(
-            str(root), chosen, cache_dir=f"{temporary}/cache", writer_batch_size=_ROWS,
-            storage_options={"hf": {"endpoint": endpoint}})
+            str(root), chosen, cache_dir=f"{temporary}/cache", storage_options={"hf": {"endpoint": endpoint}})
         if builder.name not in FORMATS:
             raise _unreadable(name, files)
         for option, value in FORMATS[builder.name].items():
@@ -148,7 +145,7 @@ def _card(cards: Mapping[str, Path]) -> Mapping[str, Any]:
 def _places(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping | list):
+    elif isinstance(value, Mapping | list | tuple):
         for each in value.values() if isinstance(value, Mapping) else value:
             yield from _places(each)
 

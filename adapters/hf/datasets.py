@@ -14,7 +14,7 @@ from adapters.hf.arrow import ArrowRows
 from adapters.hf.contents import CARDS, Contents, broken_line, contents, reading
 from adapters.hf.faults import Question, _Silent, clean, patience, translated
 from adapters.hf.repositories import Repositories, Repository
-from kitchen.errors import DataError, KitchenError, did_you_mean
+from kitchen.errors import BackendError, DataError, KitchenError, did_you_mean
 from kitchen.ports.datasets import Dataset, DatasetInfo, StreamedRow
 
 _NAME = re.compile(r"(?P<repo>(\w[\w.-]*/)?\w[\w.-]*)(:(?P<configuration>[^@:]+))?(@(?P<revision>\w[\w./+-]*))?",
@@ -152,6 +152,7 @@ class _Found:
     def fingerprint(self, split: str) -> str:
         """Of the digests of its files as the hub tells them, and of how they are read: nothing need be read for it."""
         told = [self.configuration, reading(self.cards, self.configuration),
+                self.repository.files.get("dataset_infos.json"),
                 [self.repository.files[path][0] for path in self.files(split)]]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
@@ -182,7 +183,11 @@ def _explained(error: Exception, question: Question, shown: str) -> KitchenError
     told: BaseException = error
     while told.__cause__ is not None:
         told = told.__cause__
+    if isinstance(told, StopIteration):
+        return _no_rows(shown)
     said = clean(str(told)).strip().splitlines() or [type(told).__name__]
+    if isinstance(told, ImportError):
+        return BackendError(f"{shown}: {said[0]}")
     mend = "; types are guessed from the first rows: let the card say them (dataset_info: features), or take Parquet"
     return DataError(f"{shown}: cannot be read: {said[0]}{mend if 'cast' in said[0] else ''}")
 

@@ -145,8 +145,11 @@ class Repositories:
         beside = self._offered(name, lambda: [each.id for each in self._api.list_datasets(
             author=owner or None, search=None if owner else own, limit=_LISTED)])
         near = difflib.get_close_matches(name, beside or [])
+        mend = did_you_mean(name, near) if near else "see how it is spelled"
+        if Path(name).exists():
+            mend = f"{name} on this disk is read by the local data sets: --datasets local"
         return DataError(f"there is no data set {name!r} at {self.host}, or it is private and HF_TOKEN is not of an "
-                         f"account that may read it; {did_you_mean(name, near) if near else 'see how it is spelled'}")
+                         f"account that may read it; {mend}")
 
     def _offered(self, name: str, ask_for: Callable[[], T]) -> T | None:
         """What a misspelled name is compared with; None where it is not told: that must not hide the misspelling."""
@@ -169,6 +172,6 @@ class Repositories:
 def _repository(info: DatasetInfo) -> Repository:
     files = {each.rfilename: (str(each.lfs.sha256 if each.lfs else each.blob_id), int(each.size or 0))
              for each in info.siblings or ()}
-    licensed = (info.card_data and info.card_data.to_dict().get("license")) or ""
+    licensed = getattr(info.card_data, "license", None) or ""
     return Repository(info.id, str(info.sha), files, licensed if isinstance(licensed, str) else ", ".join(licensed),
                       " ".join((info.description or "").split())[:_ABOUT])

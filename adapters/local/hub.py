@@ -81,7 +81,8 @@ class LocalHub:
         return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
 
     def publish(self, model: str, folder: Path, *, message: str) -> str:
-        raise BackendError(f"the local hub cannot publish {model!r}; the folder itself can be used as path:{folder}")
+        raise BackendError(f"the local hub cannot publish {model!r}; OWNER/NAME at the Hugging Face Hub can be, with "
+                           "--hub hf, and `kitchen export` writes a folder for path:FOLDER")
 
     def _packaged(self, name: str) -> Path:
         source = _check_packaged(name)

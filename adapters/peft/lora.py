@@ -80,7 +80,7 @@ class Adapter:
     def __init__(self, model: Any, lora: Lora, dtype: torch.dtype, paths: Sequence[str] = ()) -> None:
         """`paths`: the layers; those that the settings mean, unless told."""
         self.lora = lora
-        self.scale = (ALPHA if lora.alpha is None else lora.alpha) / lora.rank
+        self.scale = scale(lora)
         self.layers: dict[str, LoraLinear] = {}
         linear = [path for path, module in model.named_modules() if _is_linear(module)]
         self.transposed = False
@@ -132,6 +132,11 @@ class Adapter:
         with torch.no_grad():
             for name, parameter in named.items():
                 parameter.copy_(tensors[name])
+
+
+def scale(lora: Lora) -> float:
+    """What B A x is multiplied by: alpha / rank."""
+    return (ALPHA if lora.alpha is None else lora.alpha) / lora.rank
 
 
 def adapted_paths(tensors: Tensors) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from adapters.peft.checkpoints import OPTIMISER, WEIGHTS, Kind, forget, meta, read, weight_files, write
+from adapters.peft.lora import scale
 from adapters.peft.machine import Machine
 from adapters.peft.sampler import PeftSampler
 from adapters.peft.tokenizer import FolderTokenizer, load_tokenizer
@@ -131,6 +132,11 @@ class PeftSession:
             raise ConfigError(f"checkpoint {checkpoint.path!r} belongs to the model {saved.model!r} with SHA-256 "
                               f"{saved.model_sha256[:16]}…, and this session trains {self._model!r} with "
                               f"{trainer.base.sha256[:16]}…")
+        same_rank = saved.lora.rank == trainer.adapter.lora.rank  # else the shapes say what is wrong
+        if same_rank and (was := scale(saved.lora)) != trainer.adapter.scale:
+            raise ConfigError(f"checkpoint {checkpoint.path!r} was trained with alpha / rank = {was:g}, and this "
+                              f"session has {trainer.adapter.scale:g}: its weights would mean something else; open the "
+                              "session with the alpha that it had")
         trainer.adapter.load(saved.tensors(WEIGHTS), checkpoint.path)
         trainer.optimiser.load(saved.tensors(OPTIMISER) if with_optimiser else {},
                                saved.checkpoint.step if with_optimiser else 0)

@@ -112,7 +112,7 @@ def prepare(wish: Wish) -> Prepared:
         made.recipe, made.sources = settled.recipe, settled.sources
     open_larder(wish.larder, made)
     if made.recipe is not None:
-        _plan(made, made.recipe, wish.strict)
+        add_plan(made, made.recipe, wish.strict)
     return made
 
 
@@ -164,7 +164,8 @@ def _set(settings: dict[str, dict[str, Any]], one: Setting, *more: Setting) -> N
     settings.setdefault(port, {})[rest[0]] = one.value
 
 
-def _plan(made: Prepared, recipe: Recipe, strict: bool) -> None:
+def add_plan(made: Prepared, recipe: Recipe, strict: bool) -> None:
+    """The steps of the recipe and their plan, with what is wrong noted."""
     try:
         made.step = laid_out(recipe)
         ports = made.kitchen.ports() if made.kitchen else dict.fromkeys(PORTS.values())

@@ -7,8 +7,9 @@ import json
 import os
 import subprocess
 import sys
-import time
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from kitchen.errors import ApiError, BackendError, DataError, KitchenError
 from kitchen.ports.datasets import Dataset
 from tests.adapters.hf.server import HubServer, Repository
 
+PNG = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 ROWS = [{"prompt": f"{row} cups", "completion": f"Number {row}."} for row in range(5)]
 
 
@@ -142,14 +144,19 @@ def test_a_field_that_is_null_for_long(hub_server: HubServer) -> None:
 
 
 def test_a_row_that_has_an_image_is_as_the_library_gives_it(hub_server: HubServer) -> None:
-    image, features = pytest.importorskip("PIL.Image"), pytest.importorskip("datasets")
-    image.new("RGB", (2, 3), "red").save(png := BytesIO(), "png")
-    made = features.Dataset.from_dict({"text": ["a"], "image": [{"bytes": png.getvalue(), "path": None}]}).cast_column(
-        "image", features.Image())
+    from datasets import Dataset as Made
+    from datasets import Image
+
+    made = Made.from_dict({"text": ["a"], "image": [{"bytes": PNG, "path": None}]}).cast_column("image", Image())
     made.to_parquet(file := BytesIO())
     hub_server.repository("owner/images", {"train.parquet": file.getvalue()}, kind="dataset")
-    [row] = rows(store().load("owner/images"))
-    assert (row["text"], row["image"].size) == ("a", (2, 3))
+    data = store().load("owner/images")
+    if find_spec("PIL") is None:
+        for ask in (lambda: data[0], lambda: next(store().stream("owner/images"))):
+            with pytest.raises(BackendError, match=r"owner/images train row 1.*Pillow"):
+                ask()
+    else:
+        assert (data[0]["text"], data[0]["image"].size) == ("a", (1, 1))
 
 
 def test_what_is_known_beforehand(hub_server: HubServer) -> None:
@@ -204,6 +211,13 @@ def test_what_is_no_name_is_told_who_reads_files(hub_server: HubServer, name: st
     with pytest.raises(DataError, match=r"no name at the Hugging Face Hub.*--datasets local"):
         store().load(name)
     assert hub_server.requests == []
+
+
+def test_a_folder_of_this_disk_is_known(hub_server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data" / "chats").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"no data set 'data/chats'.*on this disk is read by.*--datasets local"):
+        store().load("data/chats")
 
 
 def test_a_revision_is_what_it_was(data: Repository) -> None:
@@ -267,6 +281,7 @@ UNREADABLE: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
     "images": ({"a.png": b"x"}, r"no files that are read here \(json, csv, parquet, arrow, text\) but a\.png"),
     "pickles": ({"train.pkl": b"x"}, r"no files that are read here.*but train\.pkl"),
     "an empty file": ({"train.jsonl": ""}, "owner/bad train: has no rows"),
+    "an empty list": ({"train.json": "[]"}, "owner/bad train: has no rows"),
     "a header alone": ({"train.csv": "a,b\n"}, "owner/bad train: has no rows"),
     "a broken line": ({"train.jsonl": jsonl(ROWS) + "{oops\n"}, r"owner/bad train: train\.jsonl:6: is not JSON"),
     "not UTF-8": ({"train.csv": b"a,b\n\xff,1\n"}, r"owner/bad train.*train\.csv.*utf-8"),
@@ -429,12 +444,11 @@ def test_a_download_that_never_comes_whole(hub_server: HubServer, data: Reposito
 def test_a_preparation_that_is_killed(hub_server: HubServer, tmp_path: Path) -> None:
     hub_server.repository("owner/big", {"train.jsonl": jsonl(ROWS * 100_000)}, kind="dataset")
     code = """
-import os, signal, threading, time
-from pathlib import Path
+import glob, os, signal, threading, time
 from adapters.hf.datasets import HfDatasets
 
 def kill():
-    while not any(path.stat().st_size for path in Path(os.environ["HF_HOME"]).rglob("*.incomplete/*.arrow")):
+    while not glob.glob(os.environ["HF_HOME"] + "/hub/*/kitchen/*/*/*.incomplete/*.arrow"):
         time.sleep(0.001)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -483,7 +497,7 @@ def test_without_a_network_what_is_not_there_is_an_error(hub_server: HubServer, 
 
 @pytest.mark.slow
 def test_a_network_that_goes_away(hub_server: HubServer, data: Repository) -> None:
-    """What the client tries again by itself, it tries for half a minute at most."""
+    """The client itself tries again for half a minute; that is the slow part."""
     store().load("owner/cups")
     stream = store().stream("owner/cups", split="test")
     data.commit({"train.jsonl": jsonl(ROWS) * 200_000})
@@ -491,10 +505,8 @@ def test_a_network_that_goes_away(hub_server: HubServer, data: Repository) -> No
     next(going)
     hub_server.unplug()
     for ask in (lambda: store().load("owner/cups", split="test"), lambda: next(stream), lambda: list(going)):
-        began = time.monotonic()
         with capture_logs(), pytest.raises(BackendError, match=rf"{hub_server.url} cannot be reached"):
             ask()
-        assert time.monotonic() - began < 40
     hub_server.plug()
     assert rows(store().load("owner/cups", split="test")) == ROWS[:2]
 

@@ -120,6 +120,13 @@ def test_weights_alone_start_a_fresh_optimiser(opened: Opened, weighted: list[Da
         other.load(alone).result()
 
 
+def test_a_checkpoint_of_another_alpha_is_refused(opened: Opened) -> None:
+    saved = opened(Lora(rank=4, alpha=8)).save("eight").result()
+    for load in ("load", "load_weights"):
+        with pytest.raises(ConfigError, match=r"alpha / rank = 2, and this session has 8"):
+            getattr(opened(Lora(rank=4)), load)(saved).result()
+
+
 def test_a_checkpoint_of_other_layers_is_refused(opened: Opened) -> None:
     saved = opened(Lora(rank=4)).save("four").result()
     with pytest.raises(ConfigError, match=r"lora_A.*\(4, 128\) there and \(8, 128\) here"):
