@@ -20,8 +20,13 @@ _AT_ONCE = 65_536  # numbers that are digested together
 
 
 def select(data: Dataset, indices: Sequence[int] | _Numbers) -> Dataset:
-    """The rows of these numbers, in this order; one may come twice. Raises IndexError for one that is not there."""
-    numbers = np.asarray(indices, dtype=np.int64)
+    """The rows of these numbers, in this order; one may come twice.
+
+    Raises IndexError for one that is not there, TypeError for what is no whole number, such as a mask.
+    """
+    if (given := np.asarray(indices)).size and given.dtype.kind not in "iu":
+        raise TypeError(f"rows are chosen by their numbers, not by {given.dtype}; of a mask take np.flatnonzero(mask)")
+    numbers = given.astype(np.int64)
     if wrong := numbers[(numbers < 0) | (numbers >= len(data))][:1].tolist():
         raise IndexError(f"row {wrong[0]} of {len(data)}")
     return _Chosen(data, _compact(numbers, len(data)))

@@ -37,7 +37,7 @@ class SlBasic(Recipe):
 
     def workflow(self) -> Step:
         return sequence(
-            LoadDataset(self.dataset, self.reading, self.seed, self.max_steps and self.max_steps * self.batch_size),
+            LoadDataset(self.dataset, self.reading, self.seed, self.rendering.rows_of(self.max_steps, self.batch_size)),
             OpenSession(self.model, Lora(self.lora_rank, alpha=2.0 * self.lora_rank, seed=self.seed)), StartKeeping(),
             self.rendering, RenderHeldOut(self.rendering), EvaluateBase(self.model, self.evaluation, self.rendering),
             for_each(Epochs(self.epochs, self.batch_size, self.max_steps))(

@@ -50,7 +50,7 @@ class KeepBest(Stage):
         better = loss.nats < kept.best_loss
         best, best_loss = (weights, loss.nats) if better else (kept.best, kept.best_loss)
         there = (*(w for w in kept.weights if w.path != weights.path), weights)
-        stay = {w.path for w in there[len(there) - self.last :]} | ({best.path} if best else set())
+        stay = {w.path for w in there[-self.last :]} | ({best.path} if best else set())
         for old in there:
             if old.path not in stay:
                 client.delete(old)

@@ -73,6 +73,10 @@ class RenderDataset(Stage):
         if self.max_tokens < 2:
             raise ConfigError(f"max_tokens={self.max_tokens} must be at least 2: one token to read, one to predict")
 
+    def rows_of(self, steps: int | None, size: int) -> int | None:
+        """How many rows `steps` batches of `size` datums take; None where it is not known, for rows may be dropped."""
+        return steps * size if steps is not None and self.overlong == "error" else None
+
     def run(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[TrainData, Metrics]:
         data = _Rendered(rows.conversations, tokenizer, self)
         counts = data.counts

@@ -13,8 +13,9 @@ from kitchen.rows import renamed, select
 from kitchen.stage import Stage
 from kitchen.types import Checkpoint, Facts, Metrics, Samples, Table
 from kitchen.weights import find_weights
-from stages.data import Conversations, HeldOut
+from stages.data import HeldOut
 from stages.evaluation import After, Answer, Examination, examined
+from stages.reading import Conversations
 from stages.render import RenderDataset
 from stages.statistics import Interval, paired_bootstrap, wilson
 

@@ -1,26 +1,24 @@
-"""Rows of JSON files, which are read whole, and of Parquet files, of which a few row groups are kept."""
+"""Rows of JSON files, which are read whole, and of Parquet files, which are laid out anew."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import re
+import tempfile
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from adapters.local.lines import BOM, Rows, checked, no_rows, reading, stamp, streamed
+from adapters.local.lines import BOM, Rows, checked, no_rows, reading, streamed
 from kitchen.errors import BackendError, DataError
 from kitchen.ports.datasets import Row, StreamedRow
 
-_KEPT = 16_000_000  # bytes of row groups that are kept, as Parquet counts them
-_MOST_KEPT = 32  # row groups, however small
 _BATCH = 1000  # rows that are decoded together
+_TOGETHER = 10_000  # rows in a piece of what is laid out: to open each piece touches a page of the file
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -50,41 +48,54 @@ class JsonRows:
 
 
 class ParquetRows:
-    """The rows of a Parquet file; row groups are read when they are asked for, and some are kept."""
+    """The rows of a Parquet file, laid out once in a temporary file where each can be read by itself.
+
+    Parquet gives whole row groups: in a shuffled order each row would cost tens of milliseconds.
+    """
 
     def __init__(self, path: Path, shown: str) -> None:
-        self._path, self._shown = path, shown
+        self._shown = shown
         with reading(shown), path.open("rb") as file:
-            self._stamp = stamp(file)
             self.fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
-            self._metadata = _parquet(file, shown).metadata
-        groups = [self._metadata.row_group(number) for number in range(self._metadata.num_row_groups)]
-        self._starts = list(accumulate((group.num_rows for group in groups), initial=0))  # (groups + 1,) rows
-        largest = max((group.total_byte_size for group in groups), default=1)
-        self._group = lru_cache(min(_MOST_KEPT, max(1, _KEPT // max(1, largest))))(self._read)
+            parquet = _parquet(file, shown)
+            with _arrow_errors(shown):
+                self._map, self._table = _laid_out(parquet)
         if not len(self):
             raise no_rows(shown)
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return int(self._table.num_rows)
 
     def __getitem__(self, index: int, /) -> Row:
         if not 0 <= index < len(self):
             raise IndexError(f"row {index} of {len(self)} in {self._shown}")
-        group = bisect_right(self._starts, index) - 1
-        row: Row = self._group(group).slice(index - self._starts[group], 1).to_pylist()[0]
+        row: Row = self._table.slice(index, 1).to_pylist()[0]
+        _let_go(self._map)
         return row
 
     def where(self, index: int) -> str:
         return f"{self._shown} row {index + 1}"
 
-    def _read(self, group: int) -> Any:
-        shown = f"{self._shown} from row {self._starts[group] + 1}"
-        with reading(shown), self._path.open("rb") as file:
-            if stamp(file) != self._stamp:
-                raise DataError(f"{shown}: the file changed after it was opened; start again")
-            with _arrow_errors(shown):
-                return _parquet(file, shown, self._metadata).read_row_group(group, use_threads=False)
+
+def _laid_out(parquet: Any) -> tuple[mmap.mmap, Any]:
+    """A memory-mapped file without a name, which goes with the last who reads it, and the table in it."""
+    import pyarrow
+
+    with tempfile.TemporaryFile(prefix="kitchen-") as file:
+        with pyarrow.ipc.new_stream(file, parquet.schema_arrow) as out:
+            for batch in parquet.iter_batches(batch_size=_TOGETHER, use_threads=False):
+                out.write_batch(batch)
+        file.flush()
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    table = pyarrow.ipc.open_stream(pyarrow.py_buffer(mapped)).read_all()
+    _let_go(mapped)
+    return mapped, table
+
+
+def _let_go(mapped: mmap.mmap) -> None:
+    """Pages that were read count as memory of this process, 64 kB around each row; they can be read again."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def stream_json(path: Path, shown: str) -> Iterator[StreamedRow]:
@@ -110,13 +121,13 @@ def parquet_length(path: Path, shown: str) -> int:
         return int(_parquet(file, shown).metadata.num_rows)
 
 
-def _parquet(file: BinaryIO, shown: str, metadata: Any = None) -> Any:
+def _parquet(file: BinaryIO, shown: str) -> Any:
     try:
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
         raise BackendError(f"{shown} needs pyarrow: pip install 'crucible-kitchen[local]'") from error
     with _arrow_errors(shown):
-        parquet = ParquetFile(file, metadata=metadata)
+        parquet = ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
         names = parquet.schema_arrow.names
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError(f"{shown}: two columns are called {twice[0]!r}; rename one")

@@ -53,6 +53,7 @@ def here(tmp_path: Path) -> Iterator[Path]:
     with contextlib.chdir(tmp_path):
         yield tmp_path
     sys.path[:] = path
+    sys.modules.pop("recipes.soup", None)  # others would take it for theirs
 
 
 def kitchen(*arguments: str) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -138,3 +139,9 @@ def test_numbers_of_rows_are_not_python_objects() -> None:
         assert view.indices.nbytes <= 4_000_000  # type: ignore[attr-defined]
     assert sys.getsizeof(take(Million(), 900_000).indices) < 100  # type: ignore[attr-defined]
     assert len(shuffle(Million(), 0).fingerprint) == 64
+
+
+@pytest.mark.parametrize("chosen", [[True, False], [0.5, 1.0], np.array([True, True])])
+def test_rows_are_chosen_by_whole_numbers(chosen: Any) -> None:
+    with pytest.raises(TypeError, match="rows are chosen by their numbers"):
+        select(numbers(2), chosen)

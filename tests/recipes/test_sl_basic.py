@@ -51,7 +51,7 @@ def test_it_learns_its_data_and_shows_it_on_held_out_answers() -> None:
     assert len(losses) == 20
     assert losses[-1] < 0.1 * losses[0]
     assert (seen.series("held/exact_match_before"), seen.series("held/exact_match_after")) == ([0.0], [1.0])
-    table, answers = seen.tables
+    _, table, answers = seen.tables
     assert table.rows[0][:3] == ("held", "2", "exact match")
     assert answers.rows[0][2:] == (ANSWER, ANSWER)
 

@@ -49,7 +49,7 @@ class Counted(FakeDatasets):
 
 
 def test_every_row_is_either_trained_on_or_held_out() -> None:
-    trained, held, _ = LoadDataset("many", Reading(held_out=0.5)).run(rows(20))
+    trained, held, *_ = LoadDataset("many", Reading(held_out=0.5)).run(rows(20))
     seen = [*asked(trained), *(each.messages[0].content for each in held.sets["held_out"])]
     assert sorted(seen, key=int) == [str(row) for row in range(20)]
     assert len(trained.conversations) == 10
@@ -59,7 +59,7 @@ def test_held_out_sets_have_at_most_so_many_rows_and_the_seed_chooses_them() -> 
     store = FakeDatasets({"many": {"train": pairs(9), "test": pairs(50, start=100)}})
 
     def held(seed: int) -> list[str]:
-        _, held, _ = LoadDataset("many", Reading(held_out_rows=5), seed=seed).run(store)
+        _, held, *_ = LoadDataset("many", Reading(held_out_rows=5), seed=seed).run(store)
         return [each.messages[0].content for each in held.sets["test"]]
 
     assert len(held(0)) == 5
@@ -71,7 +71,7 @@ def test_held_out_sets_have_at_most_so_many_rows_and_the_seed_chooses_them() -> 
 
 def test_a_run_of_few_steps_reads_few_rows() -> None:
     store = Counted({"many": {"train": pairs(5000)}})
-    trained, held, _ = LoadDataset("many", Reading(held_out_rows=10), seed=3, most=32).run(store)
+    trained, held, *_ = LoadDataset("many", Reading(held_out_rows=10), seed=3, most=32).run(store)
     data, _ = RenderDataset().run(trained, Bytes())
     assert len(data.data) == len(trained.conversations) == 32
     assert store.read == 10 + 32
@@ -81,13 +81,13 @@ def test_a_run_of_few_steps_reads_few_rows() -> None:
 
 def test_the_limit_takes_rows_from_the_top() -> None:
     store = FakeDatasets({"many": {"train": pairs(30), "test": pairs(3, start=100)}})
-    trained, _, _ = LoadDataset("many", Reading(limit=4)).run(store)
+    trained, *_ = LoadDataset("many", Reading(limit=4)).run(store)
     assert asked(trained) == ["0", "1", "2", "3"]
 
 
 def test_splits_are_chosen_by_name() -> None:
     store = FakeDatasets({"many": {name: pairs(3, start) for name, start in (("sft", 0), ("gen", 10), ("test", 20))}})
-    trained, held, _ = LoadDataset("many", Reading(train="sft", test=("test",))).run(store)
+    trained, held, *_ = LoadDataset("many", Reading(train="sft", test=("test",))).run(store)
     assert asked(trained) == ["0", "1", "2"]
     assert list(held.sets) == ["test"]
     with pytest.raises(DataError, match="no split 'tset'; did you mean 'test'"):
@@ -98,7 +98,7 @@ def test_splits_are_chosen_by_name() -> None:
 
 def test_columns_are_renamed() -> None:
     store = FakeDatasets({"sums": {"train": [{"question": f"{n} + 1", "answer": f"{n + 1}"} for n in range(20)]}})
-    trained, _, _ = LoadDataset("sums", Reading(columns={"question": "prompt", "answer": "completion"})).run(store)
+    trained, *_ = LoadDataset("sums", Reading(columns={"question": "prompt", "answer": "completion"})).run(store)
     assert [each.content for each in trained.conversations[0].messages][1] != ""
     with pytest.raises(DataError, match="did you mean 'question'"):
         LoadDataset("sums", Reading(columns={"qestion": "prompt"})).run(store)
@@ -106,17 +106,17 @@ def test_columns_are_renamed() -> None:
 
 def test_a_stream_is_read_no_further_than_it_must() -> None:
     store = Counted({"many": {"train": pairs(5000)}})
-    trained, held, facts = LoadDataset("many", Reading(stream=True, held_out_rows=5), most=20).run(store)
+    trained, held, facts, _ = LoadDataset("many", Reading(stream=True, held_out_rows=5), most=20).run(store)
     assert store.read == 25
     assert len(held.sets["held_out"]) + len(trained.conversations) <= 25
     assert len(trained.conversations) == 20
     assert len(facts["data.train.sha256"]) == 64
-    with pytest.raises(ConfigError, match=r"set reading\.limit or max_steps"):
+    with pytest.raises(ConfigError, match=r"set reading\.limit \(or max_steps"):
         LoadDataset("many", Reading(stream=True))
 
 
 def test_datums_that_are_not_kept_are_rendered_again_and_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    conversations, _, _ = LoadDataset("many", Reading(held_out=0.1)).run(rows(60))
+    conversations, *_ = LoadDataset("many", Reading(held_out=0.1)).run(rows(60))
     kept, _ = RenderDataset().run(conversations, Bytes())
     monkeypatch.setattr(rendering, "KEPT", 500)
     again, _ = RenderDataset().run(conversations, Bytes())
@@ -130,3 +130,16 @@ def test_datums_that_are_not_kept_are_rendered_again_and_are_the_same(monkeypatc
     batches = [list(ShuffledBatches(8).run(data, Epoch(0, 7, 1.0))) for data in (kept, again)]
     assert [b.data[0].tokens.tolist() for b in batches[0]] == [b.data[0].tokens.tolist() for b in batches[1]]
     assert [len(b.data) for b in batches[0]] == [8, 8, 8, 8, 8, 8, 6]
+
+
+def test_where_rows_may_be_dropped_steps_do_not_say_how_many_are_needed() -> None:
+    assert RenderDataset().rows_of(20, 8) == 160
+    assert RenderDataset().rows_of(None, 8) is None
+    for overlong in ("drop", "truncate"):
+        assert RenderDataset(overlong=overlong).rows_of(20, 8) is None
+
+
+def test_what_was_taken_is_told() -> None:
+    *_, told = LoadDataset("many", Reading(held_out_rows=5), most=32).run(rows(200))
+    assert told.title == "Rows of many"
+    assert told.rows == (("train", "trained on", "32", "200"), ("held_out", "held out", "5", "200"))

@@ -1,0 +1,137 @@
+"""How rows are taken from a data set: which split, which of its rows, and under which names."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, PositiveInt
+
+from kitchen.errors import DataError, did_you_mean
+from kitchen.ports import Dataset, DatasetStore, Row, StreamedRow
+from kitchen.rows import renamed, select
+from stages.conversations import Conversation, conversation
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Which rows of a data set are read, and by which names of columns."""
+
+    train: str | None = None  # the split to train on; null for the first, which is "train" where there is one
+    test: tuple[str, ...] | None = None  # the splits held out; null for all others
+    limit: PositiveInt | None = None  # training rows, from the top; null for all
+    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1  # share of the rows kept back where no split is held out
+    held_out_rows: PositiveInt = 200  # of each held-out set, at most: a seeded choice
+    columns: Mapping[str, str] = field(default_factory=dict)  # renamed: reading.columns.question=prompt
+    stream: bool = False  # take rows as they come, and no more of the data than that; needs reading.limit or max_steps
+
+    def wanted(self, most: int | None) -> int | None:
+        """Rows to train on, at most; None where it is not known."""
+        return min((count for count in (self.limit, most) if count is not None), default=None)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A data set as a run reads it: rows are read when they are asked for."""
+
+    store: DatasetStore
+    dataset: str
+    how: Reading
+    seed: int
+    most: int | None  # rows that the run can train on; None: not known
+
+    def splits(self) -> tuple[str, tuple[str, ...]]:
+        """The one to train on, and those held out; raises DataError for one that is not there."""
+        there = tuple(self.store.splits(self.dataset))
+        train = self.how.train or there[0]
+        test = tuple(split for split in there if split != train) if self.how.test is None else self.how.test
+        for split in (train, *test):
+            if split not in there:
+                raise DataError(f"{self.dataset} has no split {split!r}; {did_you_mean(split, there)}")
+        if train in test:
+            raise DataError(f"{self.dataset}: the split {train!r} is both trained on and held out; "
+                            "choose others (reading.train, reading.test)")
+        return train, test
+
+    def opened(self, split: str, wanted: int) -> Dataset:
+        """A split; of a stream so many rows of it as are `wanted`, and as many more as may be held out."""
+        if self.how.stream:
+            rows = islice(self.store.stream(self.dataset, split=split), wanted + self.how.held_out_rows)
+            return Taken(rows, f"{self.dataset} {split}")
+        return self.store.load(self.dataset, split=split)
+
+    def named(self, data: Dataset) -> Dataset:
+        """Under the names of columns that were set; raises DataError for a column that is not there."""
+        return renamed(data, self.how.columns) if self.how.columns else data
+
+    def trained_on(self, data: Dataset, but: Indices) -> Dataset:
+        """The rows to train on, in their order: not those kept back."""
+        chosen = np.delete(np.arange(len(data)), but)[: self.how.limit]
+        if self.most is not None and self.most < len(chosen):
+            chosen = np.sort(self._random().choice(chosen, self.most, replace=False, shuffle=False))
+        return select(data, chosen)
+
+    def few(self, data: Dataset) -> Dataset:
+        """As many rows as a held-out set may have."""
+        rows, most = len(data), self.how.held_out_rows
+        return data if rows <= most else select(data, np.sort(self._random().choice(rows, most, replace=False)))
+
+    def kept_back(self, data: Dataset) -> Indices:
+        """Rows for a held-out set, where no split is one."""
+        rows, share = len(data), self.how.held_out
+        count = min(round(rows * share), self.how.held_out_rows)
+        if not 0 < count < rows:
+            tuple(Conversations(data))  # what is wrong with the rows themselves is to be mended first
+            better = 1 / rows if count == 0 else 1 - 1 / rows
+            mend = "add rows" if rows < 2 else f"add rows, or set reading.held_out={better:.3g}"
+            raise DataError(f"{self.dataset}: reading.held_out={share} of {rows} rows keeps {count} back; "
+                            f"at least one row must be held out and one trained on: {mend}")
+        return np.sort(self._random().choice(rows, count, replace=False))
+
+    def _random(self) -> np.random.Generator:
+        return np.random.default_rng(self.seed)
+
+
+class Conversations(Sequence[Conversation]):
+    """The rows of a data set as conversations, each read when it is asked for."""
+
+    def __init__(self, data: Dataset) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[each] for each in range(len(self))[index]]
+        return conversation(self._data[index], self._data.where(index))
+
+
+class Taken:
+    """Rows that came by in a stream, kept in memory."""
+
+    def __init__(self, rows: Iterable[StreamedRow], shown: str) -> None:
+        self._rows = tuple(rows)
+        if not self._rows:
+            raise DataError(f"{shown}: no row came")
+        digest = hashlib.sha256()
+        for each in self._rows:
+            digest.update(json.dumps(each.row, sort_keys=True, default=repr).encode() + b"\n")
+        self.fingerprint = digest.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int, /) -> Row:
+        return self._rows[index].row
+
+    def where(self, index: int) -> str:
+        return self._rows[index].where
