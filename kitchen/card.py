@@ -13,8 +13,9 @@ from kitchen.types import Checkpoint
 from kitchen.weights import Weights, parse
 from kitchen.yaml import yaml_value
 
-_PLACE = re.compile(r"^(path:|file:|~|\.{0,2}/|[A-Za-z]:[\\/])")  # a value that is a place on some machine
-_INSIDE = re.compile(r"(?<![\w.:/])(?:path:|file://)?~?/(?:[^\s/\"'`,;|]+/)+(?=[^\s/])")  # up to its last part
+_PLACE = re.compile(r"^(path:|file:|~|\.{0,2}/|[A-Za-z]:[\\/]|\\\\)")  # a value that is a place on some machine
+_INSIDE = re.compile(  # up to its last part
+    r"(?<![\w.:/])(?:path:|file://)?~?/(?:[^\s/\"'`,;|]+/)+(?=[^\s/])|\b[A-Za-z]:\\(?:[^\s\\\"'`,;|]+\\)+")
 _REPOSITORY = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 _HUB_OF_DATA = "hf"  # the adapter whose data sets are those of a hub
 
@@ -37,7 +38,7 @@ def model_card(repo: str, base: Base, weights: Weights, tables: Sequence[Mapping
     shown = [table for table in tables if "measure" in table["columns"]]
     parts = [
         _front(base, record), f"# {repo.rpartition('/')[2]}", _about(base, weights),
-        *(["## Evaluation", *(part for table in shown for part in (f"**{table['title']}**", _table(table)))]
+        *(["## Evaluation", *(part for table in shown for part in (f"**{_public(table['title'])}**", _table(table)))]
           if shown else []),
         *_section("Data", ("split", "SHA-256"), _data(record)),
         *_section("Settings", ("setting", "value"), _flat(record.get("order", {}).get("settings", {}))),
@@ -81,16 +82,23 @@ def _about(base: Base, weights: Weights) -> str:
 def _data(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key, value in record.get("facts", {}).items():
         if key.startswith("data.") and key.endswith(".sha256"):
-            yield key.removeprefix("data.").removesuffix(".sha256"), value
+            yield _public(key.removeprefix("data.").removesuffix(".sha256")), value
 
 
 def _flat(settings: Any, above: str = "") -> Iterator[tuple[str, str]]:
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{above}{key}.")
+            yield from _flat(value, f"{above}{_public(key)}.")
         else:
-            shown = yaml_value(_public(value) if isinstance(value, str) else value)
-            yield f"{above}{key}", f"`{_INSIDE.sub('', shown)}`"
+            yield f"{above}{_public(key)}", f"`{yaml_value(_without_folders(value))}`"
+
+
+def _without_folders(value: Any) -> Any:
+    if isinstance(value, str):
+        return _public(value)
+    if isinstance(value, Mapping):
+        return {_public(key): _without_folders(each) for key, each in value.items()}
+    return [_without_folders(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _loading(repo: str, base: Base) -> str:
@@ -115,7 +123,7 @@ def _section(title: str, columns: Sequence[str], rows: Iterator[tuple[str, str]]
 
 
 def _table(table: Mapping[str, Any]) -> str:
-    return _grid(table["columns"], [[_public(str(cell)) for cell in row] for row in table["rows"]])
+    return _grid(_without_folders(table["columns"]), [[_public(str(cell)) for cell in row] for row in table["rows"]])
 
 
 def _grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

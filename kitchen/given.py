@@ -1,8 +1,8 @@
-"""What a user gave: settings from the command line and from YAML files, each with its place."""
+"""What a user gave: settings from the command line, from YAML files and from Python, each with its place."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from kitchen.errors import ConfigError
 from kitchen.yaml import read_yaml, yaml_value
 
 COMMAND_LINE = "command line"
-Keys = tuple[str, ...]  # ("rendering", "max_tokens")
+Keys = tuple[str, ...]  # ("rendering", "max_tokens"), or ("rendering.max_tokens",) as it was written
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Setting:
 
     keys: Keys
     value: Any
-    source: str  # "command line" or "config.yaml:3"
+    source: str  # "command line", "config.yaml:3", "settings"
 
     def __str__(self) -> str:
         return f"{self.source}: {'.'.join(self.keys)}={yaml_value(self.value)}"
@@ -31,10 +31,9 @@ def from_arguments(texts: Sequence[str]) -> Sequence[Setting]:
     settings = []
     for text in texts:
         key, equals, value = text.partition("=")
-        keys = tuple(key.strip().split("."))
-        if not equals or not all(keys):
+        if not equals or not all(key.strip().split(".")):
             raise ConfigError(f"{COMMAND_LINE}: {text!r} is no setting; write it as key=value")
-        found = read_yaml(value, f"{COMMAND_LINE}: {text}", keys)
+        found = read_yaml(value, f"{COMMAND_LINE}: {text}", (key.strip(),))
         settings += [Setting(one.keys, one.value, COMMAND_LINE) for one in found]
     return settings
 
@@ -51,7 +50,16 @@ def from_file(path: Path) -> Sequence[Setting]:
     for one in read_yaml(text, str(path)):
         place = f"{path}:{one.line}"
         if one.keys:
-            settings.append(Setting(tuple(".".join(one.keys).split(".")), one.value, place))
+            settings.append(Setting(one.keys, one.value, place))
         elif one.value not in (None, {}):
             raise ConfigError(f"{place}: settings stand in lines such as 'learning_rate: 1e-4'; this is {one.value!r}")
     return settings
+
+
+def from_mapping(settings: Mapping[str, Any], source: str, above: Keys = ()) -> Iterator[Setting]:
+    """Of Python, nested or with dots."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from from_mapping(value, source, (*above, str(key)))
+        else:
+            yield Setting((*above, str(key)), value, source)

@@ -17,9 +17,15 @@ from kitchen.ports.blobs import BlobStore
 _UNKNOWN = "unknown"  # when a process was born, where the system does not say
 
 
+class InUse(ConfigError):
+    """Another process may be at the run."""
+
+    option = "take_over"  # goes on all the same
+
+
 @contextmanager
 def lease(blobs: BlobStore, run: str, *, take_over: bool = False) -> Iterator[None]:
-    """Hold a run; raises ConfigError if another process may be at it.
+    """Hold a run; raises InUse if another process may be at it.
 
     Each process writes its own claim before it looks at those of others, so of two at the same moment at most one
     goes on. `take_over` disregards claims from other hosts, of which nobody can say here whether they are alive.
@@ -32,8 +38,8 @@ def lease(blobs: BlobStore, run: str, *, take_over: bool = False) -> Iterator[No
             if name == mine:
                 continue
             if _alive(other) and not (take_over and other.get("host") != claim["host"]):
-                raise ConfigError(f"run {run!r} is in use by process {other.get('pid')} on {other.get('host')}; wait "
-                                  "for it or stop it; if that host is gone, --take-over")
+                raise InUse(f"run {run!r} is in use by process {other.get('pid')} on {other.get('host')}; wait "
+                            "for it or stop it; if that host is gone, take it over")
             blobs.delete(name)
         yield
     finally:

@@ -23,18 +23,18 @@ log = structlog.get_logger("kitchen.publishing")
 class NotPublished(KitchenError):
     """Publishing failed, and lost nothing; it ends with the exit code of what went wrong."""
 
-    def __init__(self, why: KitchenError, again: str) -> None:
-        super().__init__(f"{why}; nothing is lost: {again}")
-        self.exit_code = why.exit_code
+    def __init__(self, why: KitchenError, repo: str, again: str) -> None:
+        super().__init__(f"{why}; nothing is lost{again}")
+        self.exit_code, self.repo = why.exit_code, repo
 
 
 def publish(
-    weights: Weights, repo: str, training: TrainingClient, hub: HubClient, blobs: BlobStore, *, again: str,
+    weights: Weights, repo: str, training: TrainingClient, hub: HubClient, blobs: BlobStore, *, again: str = "",
     message: str = "",
 ) -> str:
     """An adapter's folder with its model card; returns where a person finds it. Done twice, it is the same.
 
-    Raises NotPublished, which says how to do it `again`, where the hub fails.
+    Raises NotPublished where the hub fails, with how to do it `again`, which whoever set the run going may know alone.
     """
     check_exports(training)
     check_place(repo)
@@ -47,7 +47,7 @@ def publish(
         try:
             return hub.publish(repo, folder, message=message or f"Weights of {public_name(weights.name)}")
         except KitchenError as error:
-            raise NotPublished(error, again) from error
+            raise NotPublished(error, repo, again) from error
 
 
 def check_exports(training: TrainingClient) -> None:

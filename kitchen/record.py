@@ -32,6 +32,12 @@ _JOURNALS = ("metrics", "tables", "samples", "checkpoints", "log")
 _FREE = "machine."  # facts that may differ if the user says so
 
 
+class OtherMachine(ResumeError):
+    """The run began on a machine that computes other last bits."""
+
+    option = "other_machine"  # goes on all the same
+
+
 class RunRecord(Observer):
     """Writes down what a run is and what it did; what is there of an earlier attempt is gone on with."""
 
@@ -105,9 +111,10 @@ class RunRecord(Observer):
         for key, value in facts.items():
             was = self._known.get(key, value)
             if was != value and not (self._other_machine and key.startswith(_FREE)):
-                mend = ("go on with --other-machine if you accept numbers that differ in the last bits"
-                        if key.startswith(_FREE) else "start a new run")
-                raise ResumeError(f"run {self._run!r} began with {key} = {was!r}, and now it is {value!r}; {mend}")
+                what = f"run {self._run!r} began with {key} = {was!r}, and now it is {value!r}"
+                if key.startswith(_FREE):
+                    raise OtherMachine(f"{what}; go on all the same if you accept numbers that differ in the last bits")
+                raise ResumeError(f"{what}; start a new run")
             self._json["facts"][key] = value
 
     def _flush(self) -> None:

@@ -6,17 +6,21 @@ import asyncio
 import concurrent.futures
 import contextvars
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import structlog
 
 from kitchen.errors import ConfigError, Interrupted, KitchenError, RunFailed
 from kitchen.interrupt import Brake, at_signals
+from kitchen.lease import InUse
 from kitchen.observers import Observer
 from kitchen.ports.blobs import BlobStore
+from kitchen.record import OtherMachine
 from kitchen.runs import read_journal, run_summary
+from kitchen.secrets import mask
 from kitchen.standing import Listener, Standing, Status
 from kitchen.types import Checkpoint
 
@@ -24,6 +28,9 @@ log = structlog.get_logger("kitchen.running")
 _SAVING, _LEAVING = 60.0, 5.0  # seconds that the end of the process waits for a run: to save, to stop at once
 _LOOK = 0.1  # seconds from one look at whether the process is ending to the next
 
+E = TypeVar("E", bound=BaseException)
+R = TypeVar("R")
+P = ParamSpec("P")
 Cook = Callable[[Brake, Observer], object]  # from the first stage to the last
 
 
@@ -46,11 +53,13 @@ class Run:
     """
 
     def __init__(
-        self, name: str, recipe: str, blobs: BlobStore, cook: Cook, *, listeners: Sequence[Listener], again: str,
+        self, name: str, recipe: str, blobs: BlobStore, cook: Cook, *, again: str, on_progress: Listener | None,
+        earlier: Mapping[str, float],
     ) -> None:
         self.id = name
-        self._blobs, self._again = blobs, again  # how to go on with it, in Python
-        self._brake, self._standing = Brake(), Standing(name, recipe, listeners)
+        self._blobs, self._again = blobs, again  # how to go on with it, in Python; empty where nobody can
+        self._brake, self._standing = Brake(), Standing(name, recipe, on_progress, earlier)
+        self._pressed = False  # Ctrl-C while it was waited for, which is not every `cancel`
         self._answer: concurrent.futures.Future[Outcome] = concurrent.futures.Future()
         self._answer.set_running_or_notify_cancel()  # so that who gives up waiting for it does not cancel it
         here = contextvars.copy_context()  # so that spans nest in those of the caller
@@ -71,7 +80,8 @@ class Run:
     def on_progress(self, listener: Listener) -> None:
         """Call it with every event, on the run's thread; one that raises fails the run.
 
-        Who comes late is told at once that the run has started and, if so, that it is complete; not what was between.
+        Who comes late is told at once, on the thread that asks, that the run has started and, if so, that it is
+        complete; not what was between.
         """
         self._standing.listen(listener)
 
@@ -104,17 +114,20 @@ class Run:
             with at_signals(self._press):
                 outcome = self.result()
         except Interrupted as stopped:
+            if not self._pressed:
+                raise
             raise KeyboardInterrupt("; ".join([str(stopped), *stopped.__notes__])) from stopped
         except KeyboardInterrupt:
             self.cancel(at_once=True)
             raise
-        if self._brake.asked:
+        if self._pressed:
             raise KeyboardInterrupt(f"run {self.id!r} was complete before it could be stopped")
         return outcome
 
     def _press(self) -> None:
-        if self._brake.asked:
+        if self._pressed:
             raise KeyboardInterrupt
+        self._pressed = True
         self.cancel()
         log.warning("stopping: what can be saved is saved first; Ctrl-C again stops at once", run=self.id)
 
@@ -132,10 +145,12 @@ class Run:
     def _explained(self, error: BaseException) -> KitchenError:
         explained = error if isinstance(error, KitchenError) else RunFailed(f"{type(error).__name__}: {error}")
         if explained is not error:
-            explained.__cause__, explained.__notes__ = error, list(getattr(error, "__notes__", ()))
-        if self._standing.started and not isinstance(error, ConfigError):
+            explained.__cause__, explained.__notes__ = veiled(error), list(getattr(error, "__notes__", ()))
+        if self._again and isinstance(error, InUse | OtherMachine):
+            explained.add_note(f"to go on all the same: {self._again.removesuffix(')')}, {error.option}=True)")
+        elif self._again and self._standing.started and not isinstance(error, ConfigError):
             explained.add_note(f"to go on: {self._again}")
-        return explained
+        return veiled(explained)
 
     def _see_out(self) -> None:
         """Save if the process ends before the run. This thread is no daemon, so the end waits for it, and no longer."""
@@ -145,6 +160,29 @@ class Run:
             log.warning("the process ends before the run: what can be saved is saved first", run=self.id)
             self.cancel()
             self._thread.join(_LEAVING if self._brake.at_once else _SAVING)
+
+
+def without_secrets(call: Callable[P, R]) -> Callable[P, R]:
+    """The same function, whose errors are masked."""
+
+    @wraps(call)
+    def masking(*arguments: P.args, **named: P.kwargs) -> R:
+        try:
+            return call(*arguments, **named)
+        except KitchenError as error:
+            for each in (error, *getattr(error, "found", ())):
+                veiled(each)
+            raise
+
+    return masking
+
+
+def veiled(error: E) -> E:
+    """The same error with its texts masked: a traceback that a notebook keeps must show no secret."""
+    error.args = tuple(mask(each) if isinstance(each, str) else each for each in error.args)
+    if hasattr(error, "__notes__"):
+        error.__notes__ = [mask(note) for note in error.__notes__]
+    return error
 
 
 def _outcome(blobs: BlobStore, run: str) -> Outcome:

@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -27,6 +27,12 @@ class Order:
     sources: Mapping[str, str] = field(default_factory=dict)  # field -> "default", "command line", "config.yaml:3"
     adapters: Mapping[str, str] = field(default_factory=dict)  # port -> name
     adapter_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # port -> settings
+    objects: Sequence[str] = ()  # ports whose adapter was an object made with who knows what, so not to be built again
+
+    def lost(self, given: Iterable[str]) -> Mapping[str, str]:
+        """Why an adapter cannot be built again, by port: of those that are not given anew."""
+        return {port: f"the {port} adapter was an object of {self.adapters[port]}, and what it was made with is not "
+                      "recorded" for port in self.objects if port not in given}
 
 
 @dataclass(frozen=True)
@@ -54,8 +60,7 @@ def check_free(blobs: BlobStore, run: str) -> None:
         raise ConfigError(f"{run!r} cannot be the name of a run: letters, digits, '.', '_' and '-' can, and the first "
                           "is a letter or digit")
     if blobs.read(f"{run}/run.json") is not None:
-        raise ConfigError(f"there is a run {run!r} already; go on with it by `kitchen resume {run}`, or choose another "
-                          "name")
+        raise ConfigError(f"there is a run {run!r} already; go on with that one, or choose another name")
 
 
 def run_names(blobs: BlobStore) -> Sequence[str]:

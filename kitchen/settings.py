@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Number
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -29,6 +29,7 @@ class Settled:
 
 def settle(cls: type[Recipe], given: Sequence[Setting]) -> Settled:
     """The recipe with these settings over its defaults, later ones over earlier ones."""
+    given = [replace(setting, keys=_keys(cls, setting.keys)) for setting in given]
     problems = [problem for setting in given if (problem := _unknown(cls, setting) or _not_finite(setting))]
     known = [setting for setting in given if not _unknown(cls, setting) and not _not_finite(setting)]
     recipe, wrong = _validated(cls, known)
@@ -63,6 +64,15 @@ def leaves(annotation: Any, above: Keys = ()) -> Iterator[Keys]:
             yield from leaves(kind, (*above, name))
         else:
             yield (*above, name)
+
+
+def _keys(kind: Any, written: Keys) -> Keys:
+    """Dots set settings apart that are inside of each other; those in the keys of a mapping are part of a key."""
+    known = inner(kind)
+    if not written or not known:
+        return written
+    key, dot, rest = written[0].partition(".")
+    return (key, *_keys(known.get(key), (rest, *written[1:]) if dot else written[1:]))
 
 
 def _unknown(cls: type[Recipe], setting: Setting) -> ConfigError | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -52,14 +52,14 @@ Listener = Callable[[Event], object]
 class Standing(Observer):
     """Follows a run. `status` is replaced, never changed, so that any thread may read it."""
 
-    def __init__(self, run: str, recipe: str, listeners: Sequence[Listener]) -> None:
-        self._run, self._recipe, self._listeners = run, recipe, list(listeners)
-        self._lock = threading.RLock()  # again in the same thread: a listener may bring another one
+    def __init__(self, run: str, recipe: str, listener: Listener | None, earlier: Mapping[str, float]) -> None:
+        self._run, self._recipe, self._listeners = run, recipe, [listener] if listener else []
+        self._lock = threading.Lock()  # never held while a listener is called, which may wait for the run
         self._begun, self._ended = time.perf_counter(), 0.0
         self._innermost: set[str] = set()  # titles of loops that have none inside
-        self._metrics: dict[str, float] = {}
+        self._metrics = dict(earlier)  # the last of each, those of earlier attempts included
         self._told: list[Event] = []  # but for progress
-        self._status = Status()
+        self._status = Status(loss=self._metrics.get("loss"))
 
     @property
     def status(self) -> Status:
@@ -70,14 +70,21 @@ class Standing(Observer):
         return bool(self._told)
 
     def listen(self, listener: Listener) -> None:
-        with self._lock:
-            for event in self._told:
+        heard = 0
+        while True:
+            with self._lock:
+                missed = self._told[heard:]
+                if not missed:
+                    self._listeners.append(listener)
+                    return
+            for event in missed:
                 listener(event)
-            self._listeners.append(listener)
+            heard += len(missed)
 
     def over(self, state: Literal["completed", "failed", "interrupted"]) -> None:
         self._ended = time.perf_counter()
-        self._status = replace(self._status, state=state)
+        done = 1.0 if state == "completed" else self._status.done
+        self._status = replace(self._status, state=state, done=done)
 
     def began(self, run: str, step: Step) -> None:
         loops = [each for each in walk(step) if isinstance(each, ForEach)]
@@ -112,5 +119,6 @@ class Standing(Observer):
         with self._lock:
             if kind != "progress":
                 self._told.append(event)
-            for listener in tuple(self._listeners):
-                listener(event)
+            listeners = tuple(self._listeners)
+        for listener in listeners:
+            listener(event)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from inspect import isabstract
+from collections.abc import Mapping, Sequence
+from functools import partial
+from inspect import isabstract, signature
 from typing import Any
 
 from pydantic import ValidationError
@@ -14,22 +15,25 @@ from kitchen.cooking import cook
 from kitchen.equipment import check_installed
 from kitchen.errors import ConfigError, did_you_mean
 from kitchen.finding import find_recipe, stand_here
-from kitchen.given import Keys, Setting
+from kitchen.given import from_mapping
+from kitchen.interrupt import Brake
 from kitchen.observers import Observer
 from kitchen.ports import BlobStore, DatasetStore, HubClient, TrainingClient
 from kitchen.recipe import Recipe
 from kitchen.registry import PORTS, Kitchen, adapter_class, adapter_settings
 from kitchen.resume import ResumeError
-from kitchen.running import Cook, Outcome, Run
+from kitchen.running import Outcome, Run, without_secrets
 from kitchen.runs import Order, check_free, new_run_id, read_order, run_summary
 from kitchen.settings import leaves, settle
 from kitchen.standing import Listener
+from kitchen.workflow import sequence
 
 Dish = Recipe | type[Recipe] | str
 Folder = str | os.PathLike[str]
 _TYPED_IN = "__main__"  # the module of what stands in a notebook or script, where no other process finds it
 
 
+@without_secrets
 def submit(
     recipe: Dish, *, settings: Mapping[str, Any] | None = None, training: TrainingClient | str | None = None,
     datasets: DatasetStore | str | None = None, hub: HubClient | str | None = None,
@@ -52,9 +56,11 @@ def submit(
             check_free(made.kitchen.blobs, name)
     order, dish, kitchen = made.demand()
     short = made.cls.__name__.lower() if made.cls.__module__ == _TYPED_IN else order.recipe
-    name = name or new_run_id(short)
-    return _start(name, order.recipe, kitchen, _where(runs, blobs), on_progress, lambda brake, standing: cook(
-        order, dish, kitchen, name, (standing, *observers), brake=brake))
+    name, store, root = name or new_run_id(short), kitchen.blobs, order.adapter_settings.get("blobs", {}).get("root")
+    assert store is not None
+    return Run(name, order.recipe, store, lambda brake, standing: cook(
+        order, dish, kitchen, name, (standing, *observers), brake=brake), on_progress=on_progress, earlier={},
+        again=_again(name, order, store, blobs, root))
 
 
 def run(
@@ -70,6 +76,7 @@ def run(
                   observers=observers).finish()
 
 
+@without_secrets
 def go_on(
     run: str, *, recipe: type[Recipe] | None = None, training: TrainingClient | None = None,
     datasets: DatasetStore | None = None, hub: HubClient | None = None, blobs: BlobStore | str | None = None,
@@ -78,12 +85,18 @@ def go_on(
 ) -> Run:
     """Go on with a run where it stopped, and come back; one that is completed is over at once.
 
-    Recipe, settings and adapters are those of its record; give a class or objects for what that cannot build again.
+    Recipe, settings and adapters are those of its record; give a class or objects for what cannot be built from it.
     """
     store = open_blobs(_larder({"blobs": blobs}, runs)) if blobs is None or isinstance(blobs, str) else blobs
-    order = read_order(store, run_name(run))
+    order, so_far = read_order(store, run_name(run)), run_summary(store, run)
+    start = partial(Run, run, order.recipe, store, on_progress=on_progress, earlier=so_far.metrics,
+                    again=_again(run, order, store, blobs, runs))
+    if so_far.status == "completed":
+        return start(_nothing_left)
     given = {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}
     chosen = {port: each for port, each in given.items() if each is not None}
+    if lost := order.lost(chosen):
+        raise Problems([ConfigError(f"run {run!r}: {why}; give it again, {port}=...") for port, why in lost.items()])
     made = Prepared(recipe or _found_again(run, order))
     made.adapter_settings = {port: dict(each) for port, each in order.adapter_settings.items()
                              if port != "blobs" and port not in chosen}
@@ -96,16 +109,16 @@ def go_on(
     add_plan(made, dish, False)
     if made.problems or made.kitchen is None:
         raise Problems(made.problems)
-    kitchen, over = made.kitchen, run_summary(store, run).status == "completed"
-    return _start(run, order.recipe, kitchen, _where(runs, blobs), on_progress, lambda brake, standing: (
-        standing.ended(None) if over else cook(order, dish, kitchen, run, (standing, *observers), brake=brake,
-                                               other_machine=other_machine, take_over=take_over)))
+    kitchen = made.kitchen
+    return start(lambda brake, standing: cook(
+        order, dish, kitchen, run, (standing, *observers), brake=brake, other_machine=other_machine,
+        take_over=take_over))
 
 
-def _start(name: str, recipe: str, kitchen: Kitchen, where: str, on_progress: Listener | None, cook: Cook) -> Run:
-    assert kitchen.blobs is not None
-    return Run(name, recipe, kitchen.blobs, cook, listeners=[on_progress] if on_progress else [],
-               again=f"kitchen.go_on({name!r}{where})")
+def _nothing_left(_: Brake, standing: Observer) -> None:
+    """What a run that is completed tells of itself."""
+    standing.began("", sequence())
+    standing.ended(None)
 
 
 def _prepared(recipe: Dish, settings: Mapping[str, Any]) -> Prepared:
@@ -120,18 +133,9 @@ def _prepared(recipe: Dish, settings: Mapping[str, Any]) -> Prepared:
     made = Prepared(find_recipe(recipe) if isinstance(recipe, str) else recipe)
     if not issubclass(made.cls, Recipe) or isabstract(made.cls):
         raise ConfigError(f"{made.cls.__name__} is no recipe: write a subclass of kitchen.Recipe with a workflow")
-    settled = settle(made.cls, list(_given(settings)))
+    settled = settle(made.cls, list(from_mapping(settings, "settings")))
     made.recipe, made.sources, made.problems = settled.recipe, settled.sources, [*settled.problems]
     return made
-
-
-def _given(settings: Mapping[str, Any], above: Keys = ()) -> Iterator[Setting]:
-    for key, value in settings.items():
-        keys = (*above, *key.split("."))
-        if isinstance(value, Mapping) and value:
-            yield from _given(value, keys)
-        else:
-            yield Setting(keys, value, "settings")
 
 
 def _open(made: Prepared, adapters: Mapping[str, Any], runs: Folder | None) -> None:
@@ -140,6 +144,7 @@ def _open(made: Prepared, adapters: Mapping[str, Any], runs: Folder | None) -> N
     before = len(made.problems)
     objects = {port: each for port, each in adapters.items() if each is not None and not isinstance(each, str)}
     made.names = {**_larder(adapters, runs).chosen(), **{port: _class_name(each) for port, each in objects.items()}}
+    made.objects = [port for port, each in objects.items() if port != "blobs" and signature(type(each)).parameters]
     for port in {**made.names, **made.adapter_settings}:
         with made.noting():
             if port not in PORTS:
@@ -180,8 +185,12 @@ def _found_again(run: str, order: Order) -> type[Recipe]:
                           "is not here: type it in again, or give it as recipe=...") from error
 
 
-def _where(runs: Folder | None, blobs: BlobStore | str | None) -> str:
-    """The arguments that find the store of the run again."""
-    given = {"runs": None if runs is None else repr(os.fspath(runs)),
-             "blobs": repr(blobs) if isinstance(blobs, str) else "..." if blobs is not None else None}
-    return "".join(f", {key}={value}" for key, value in given.items() if value is not None)
+def _again(name: str, order: Order, store: BlobStore, blobs: BlobStore | str | None, root: Folder | None) -> str:
+    """How to go on with it; empty where the record goes with the store that it is in."""
+    if (blobs is None or isinstance(blobs, str)) and store.locate(name).startswith("memory://"):
+        return ""
+    given = {"runs": None if root is None or os.fspath(root) == RUNS else repr(os.fspath(root)),
+             "blobs": repr(blobs) if isinstance(blobs, str) else "..." if blobs is not None else None,
+             **dict.fromkeys(order.objects, "...")}
+    more = "".join(f", {key}={each}" for key, each in given.items() if each is not None)
+    return f"kitchen.go_on({name!r}{more})"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kitchen.errors import ConfigError, did_you_mean
+from kitchen.errors import ConfigError, CorruptCheckpoint, did_you_mean
 from kitchen.ports import BlobStore, TrainingClient
 from kitchen.runs import read_journal, read_run, run_names
 from kitchen.types import Checkpoint
@@ -83,8 +83,7 @@ def find_weights(text: str, client: TrainingClient, blobs: BlobStore | None) -> 
         return Weights(str(name), str(name), str(name))
     if blobs is None:
         raise ConfigError(f"{name}: without a blob store there are no runs to take weights from")
-    row = _chosen(name, client, blobs, read_run(blobs, name.name)["status"])
-    return weights_of(name.name, Checkpoint(row["path"], row["step"], row["kind"], row["sha256"]), blobs, name.at)
+    return weights_of(name.name, _chosen(name, client, blobs, read_run(blobs, name.name)["status"]), blobs, name.at)
 
 
 def weights_of(run: str, checkpoint: Checkpoint, blobs: BlobStore, at: str = "final") -> Weights:
@@ -95,46 +94,50 @@ def weights_of(run: str, checkpoint: Checkpoint, blobs: BlobStore, at: str = "fi
     return Weights(str(name), checkpoint, model, run, record)
 
 
-def _chosen(name: WeightsName, client: TrainingClient, blobs: BlobStore, status: str) -> Row:
+def _chosen(name: WeightsName, client: TrainingClient, blobs: BlobStore, status: str) -> Checkpoint:
     """Of checkpoints.jsonl, or as it would stand there had the run not failed before it was written."""
     rows = read_journal(blobs, name.name, "checkpoints")
-    if name.at == "best":
-        wanted = _by_loss(name, rows, blobs)
-    else:
-        wanted = [row for row in [*rows, *_unwritten(name, client)] if name.at in (str(row["step"]), _role(row))]
-    for row in wanted:
-        if _is_there(row, client):
-            return row
-    exist = [row for row in rows if _is_there(row, client)]
-    there = [f"final (step {row['step']})" if _role(row) else str(row["step"]) for row in exist]
-    have = f"it has: {', '.join(there)}" if there else f"it has none; `kitchen resume {name.name}` goes on with it"
+    for row in _by_loss(name, rows, blobs) if name.at == "best" else [each for each in rows if _is(name.at, each)]:
+        if _found(row["path"], client):
+            return Checkpoint(row["path"], row["step"], row["kind"], row["sha256"])
+    path = "final" if name.at == "final" else f"step-{name.at:>06}"
+    if name.at != "best" and (unwritten := _found(f"{name.name}/weights/{path}", client)):
+        return unwritten
+    there = list(_there(rows, client))
+    begun = "" if status == "completed" else "; go on with the run first"
     what = f"weights of step {name.at}" if name.at.isdigit() else f"{name.at} weights"
+    have = f"it has: {', '.join(there)}" if there else f"it has none{begun}"
     raise ConfigError(f"{name}: the run ({status}) has no {what}; {have}")
 
 
-def _unwritten(name: WeightsName, client: TrainingClient) -> Sequence[Row]:
-    final = f"{name.name}/weights/final"
-    found = client.checkpoints(final if name.at == "final" else f"{name.name}/weights/step-")
-    return [{**vars(each), "role": _FINAL if each.path == final else ""} for each in found]
+def _is(at: str, row: Row) -> bool:
+    return bool(row["role"] == _FINAL) if at == "final" else str(row["step"]) == at
 
 
-def _role(row: Row) -> str:
-    return "final" if row["role"] == _FINAL else ""
+def _found(path: str, client: TrainingClient) -> Checkpoint | None:
+    """Raises CorruptCheckpoint where that very one is damaged."""
+    return next((each for each in client.checkpoints(path) if each.path == path), None)
+
+
+def _there(rows: Sequence[Row], client: TrainingClient) -> Iterator[str]:
+    for row in rows:
+        at = f"final (step {row['step']})" if _is("final", row) else str(row["step"])
+        try:
+            if _found(row["path"], client):
+                yield at
+        except CorruptCheckpoint:
+            yield f"{at}, damaged"
 
 
 def _by_loss(name: WeightsName, rows: Sequence[Row], blobs: BlobStore) -> Sequence[Row]:
     """Lowest held-out loss first, the earlier of equals; the loss of an export is of the same iteration."""
     losses = {row["step"]: row["held_out_loss"] for row in read_journal(blobs, name.name, "metrics")
               if "held_out_loss" in row}
-    judged = [row for row in rows if row["role"] != _FINAL and row.get("iteration") in losses]
+    judged = [row for row in rows if not _is("final", row) and row.get("iteration") in losses]
     if not judged:
         raise ConfigError(f"{name}: the run recorded no held-out loss of any export, so none is the best; "
                           f"take run:{name.name}@final")
     return sorted(judged, key=lambda row: (losses[row["iteration"]], row["step"]))
-
-
-def _is_there(row: Row, client: TrainingClient) -> bool:
-    return any(each.path == row["path"] for each in client.checkpoints(row["path"]))
 
 
 def _something(name: str, text: str) -> str:

@@ -59,8 +59,21 @@ def conversation(row: Row, where: str) -> Conversation:
             if "assistant" not in roles:
                 raise DataError(f"{where}: no assistant message to train on; the messages are from: {', '.join(roles)}")
             return Conversation(messages, where, plain=roles == ["user", "assistant"])
+    for fields, _ in _READERS:
+        lacking = [field for field in fields if row.get(field) is None]
+        if len(lacking) < len(fields):
+            there = ", ".join(repr(field) for field in fields if field not in lacking)
+            what = "is null" if lacking[0] in row else "is missing"
+            raise DataError(f"{where}: {there} is there and {lacking[0]!r} {what}{_renamed(row, lacking[0])}")
     shown = ", ".join(f"{name}: {_short(value)}" for name, value in row.items())
-    raise DataError(f"{where}: no known format in the row {{{shown}}}; there are: " + "; ".join(FORMATS))
+    known = f"{'; '.join(FORMATS)}{_renamed(row, 'prompt')}"
+    raise DataError(f"{where}: no known format in the row {{{shown}}}; there are: {known}")
+
+
+def _renamed(row: Row, wanted: str) -> str:
+    """How to give columns the names that are known, for a row that has others."""
+    others = [name for name in row if name not in {field for fields, _ in _READERS for field in fields}]
+    return f"; where a column has another name: reading.columns.{others[0]}={wanted}" if others else ""
 
 
 def _prompt_completion(row: Row, where: str) -> tuple[Message, ...]:

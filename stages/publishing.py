@@ -20,8 +20,7 @@ class Publish(Stage):
     def run(
         self, client: TrainingClient, hub: HubClient, blobs: BlobStore, run: RunId, weights: FinalWeights
     ) -> Table:
-        again = f"`kitchen push {run.id} {self.repo}` publishes the weights, `kitchen resume {run.id}` ends the run"
-        url = publish(weights_of(run.id, weights, blobs), self.repo, client, hub, blobs, again=again)
+        url = publish(weights_of(run.id, weights, blobs), self.repo, client, hub, blobs)
         return Table("Published", ("as", "where"), ((self.repo, url),))
 
     def verify(self) -> None:

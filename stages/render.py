@@ -36,6 +36,7 @@ class Counts:
     dropped: int = 0  # datums left out: overlong, or with nothing to train on once cut
     split_rows: int = 0  # rows that gave one datum per assistant turn, for the template rewrites history
     endless: int = 0  # trained-on answers that the template ends with no stop token of the model
+    empty_answers: int = 0  # messages of the assistant without any text
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
@@ -169,6 +170,7 @@ def _row(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -
         dropped=dropped,
         split_rows=int(any(sequence.split for sequence in sequences)),
         endless=sum(sequence.endless for sequence in sequences),
+        empty_answers=sum(m.role == "assistant" and not m.content.strip() for m in conversation.messages),
     ))
 
 

@@ -27,37 +27,42 @@ class OpenSession(Stage):
     lora: Lora = Lora()
 
     def run(self, client: TrainingClient, blobs: BlobStore | None = None) -> tuple[TrainingSession, Tokenizer, Facts]:
-        weights = self._find(client, blobs)
-        session, facts = client.open(weights.model, self.lora), Facts({"lora": shape(self.lora)})
+        weights = fitting(self.model, self.lora, client, blobs)
+        session = client.open(weights.model, self.lora)
         try:
-            if isinstance(weights.source, Checkpoint):
-                session.load_weights(weights.source).result()
-                facts |= {"weights": weights.name, "weights.sha256": weights.source.sha256}
-            return session, session.tokenizer(), Facts({**session.facts(), **facts})
+            return session, session.tokenizer(), begun(session, self.lora, weights)
         except BaseException:
             session.close()
             raise
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
-        self._find(client, blobs)
+        fitting(self.model, self.lora, client, blobs)
 
     def preview(self, client: TrainingClient, blobs: BlobStore | None = None) -> Tokenizer:
-        return client.tokenizer(self._find(client, blobs).model)
-
-    def _find(self, client: TrainingClient, blobs: BlobStore | None) -> Weights:
-        """Raises ConfigError where the weights of a run have another shape."""
-        weights = find_weights(self.model, client, blobs)
-        was = weights.record["facts"].get("lora", "") if weights.record else ""
-        if was not in ("", shape(self.lora)):
-            raise ConfigError(f"{weights.name}: its weights are LoRA of {was}, and this session would have "
-                              f"{shape(self.lora)}; set what that run had")
-        return weights
+        return client.tokenizer(fitting(self.model, self.lora, client, blobs).model)
 
     def needs(self) -> Iterable[Need]:
-        if self.lora.alpha is not None:
-            yield Need(TrainingClient, "lora_alpha", must=False)
-        if self.lora.dropout:
-            yield Need(TrainingClient, "lora_dropout", must=False)
+        wanted = {"lora_alpha": self.lora.alpha is not None, "lora_dropout": self.lora.dropout}
+        return [Need(TrainingClient, name, must=False) for name, set_here in wanted.items() if set_here]
+
+
+def fitting(model: str, lora: Lora, client: TrainingClient, blobs: BlobStore | None) -> Weights:
+    """What is trained on; raises ConfigError where the weights of a run have another shape."""
+    weights = find_weights(model, client, blobs)
+    was = weights.record["facts"].get("lora", "") if weights.record else ""
+    if was not in ("", shape(lora)):
+        raise ConfigError(f"{weights.name}: its weights are LoRA of {was}, and this session would have "
+                          f"{shape(lora)}; set what that run had")
+    return weights
+
+
+def begun(session: TrainingSession, lora: Lora, weights: Weights) -> Facts:
+    """What numbers depend on, once the weights of a run, if it is one, are in the session."""
+    facts = Facts({**session.facts(), "lora": shape(lora)})
+    if isinstance(weights.source, Checkpoint):
+        session.load_weights(weights.source).result()
+        facts |= {"weights": weights.name, "weights.sha256": weights.source.sha256}
+    return facts
 
 
 def shape(lora: Lora) -> str:

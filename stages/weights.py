@@ -30,8 +30,9 @@ class LoadHeldOut(Stage):
     seed: int = 0
 
     def run(self, store: DatasetStore) -> tuple[HeldOut, Facts, Table]:
-        loaded = {split: store.load(self.dataset, split=split) for split in self._chosen(store)}
-        some = {split: self._some(data) for split, data in loaded.items()}
+        chosen = held_out_splits(store, self.dataset, self.splits)
+        loaded = {split: store.load(self.dataset, split=split) for split in chosen}
+        some = {split: some_of(data, self.columns, self.rows, self.seed) for split, data in loaded.items()}
         seen = "" if self.splits or "train" not in loaded else "; it has no other split, and may have been trained on"
         rows = tuple((split, f"{len(some[split]):,} of {len(data):,}{seen}") for split, data in loaded.items())
         facts = Facts({f"data.{split}.sha256": data.fingerprint for split, data in loaded.items()})
@@ -39,21 +40,25 @@ class LoadHeldOut(Stage):
         return HeldOut(sets), facts, Table(f"Evaluated of {self.dataset}", ("split", "rows"), rows)
 
     def verify(self, store: DatasetStore) -> None:
-        self._chosen(store)
+        held_out_splits(store, self.dataset, self.splits)
 
-    def _chosen(self, store: DatasetStore) -> Sequence[str]:
-        there = tuple(store.splits(self.dataset))
-        for split in self.splits or ():
-            if split not in there:
-                raise DataError(f"{self.dataset} has no split {split!r}; {did_you_mean(split, there)}")
-        return self.splits or [split for split in there if split != "train"] or there
 
-    def _some(self, data: Dataset) -> Dataset:
-        data = renamed(data, self.columns) if self.columns else data
-        if self.rows is None or len(data) <= self.rows:
-            return data
-        random = np.random.default_rng(self.seed)
-        return select(data, np.sort(random.choice(len(data), self.rows, replace=False, shuffle=False)))
+def held_out_splits(store: DatasetStore, dataset: str, wanted: Sequence[str] | None) -> Sequence[str]:
+    """Those that are wanted, else all but "train", or that one; raises DataError for one that is not there."""
+    there = tuple(store.splits(dataset))
+    for split in wanted or ():
+        if split not in there:
+            raise DataError(f"{dataset} has no split {split!r}; {did_you_mean(split, there)}")
+    return wanted or [split for split in there if split != "train"] or there
+
+
+def some_of(data: Dataset, columns: Mapping[str, str], rows: int | None, seed: int) -> Dataset:
+    """A seeded choice of at most so many rows, in their order, with their columns renamed."""
+    data = renamed(data, columns) if columns else data
+    if rows is None or len(data) <= rows:
+        return data
+    random = np.random.default_rng(seed)
+    return select(data, np.sort(random.choice(len(data), rows, replace=False, shuffle=False)))
 
 
 class ExamineWeights(Stage):

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,6 +21,7 @@ FORMATS: Mapping[str, Mapping[str, int]] = {
     "text": {"chunksize": 1 << 20},
 }
 _WIDER = 10 << 20  # bytes of JSON
+_CLOSED = (".py", ".zip")  # `datasets` opens archives, and refuses a program of the data set's name beside data
 _WHICH = ("config_name", "data_files", "data_dir", "default")
 
 
@@ -29,6 +31,17 @@ class Contents:
 
     builder: Any
     files: Mapping[str, Sequence[str]]  # split to paths in the repository, "train" first
+    card: Mapping[str, Any]
+
+    def reading(self) -> Any:
+        """What the card says of how it is read, but for which files it has."""
+        name, told = self.builder.config.name, self.card.get("dataset_info") or []
+        return {
+            "features": [each.get("features") for each in (told if isinstance(told, list) else [told])
+                         if each.get("config_name", "default") == name],
+            "options": [{option: value for option, value in each.items() if option not in _WHICH}
+                        for each in self.card.get("configs") or [] if each.get("config_name") == name],
+        }
 
     def rows(self, split: str) -> int | None:
         """How many the card says there are."""
@@ -61,6 +74,8 @@ class Contents:
         config.STREAMING_OPEN_MAX_RETRIES = config.STREAMING_READ_MAX_RETRIES = 1
         config.STREAMING_OPEN_RETRY_INTERVAL = config.STREAMING_READ_RETRY_INTERVAL = 0
         config.STREAMING_READ_SERVER_UNAVAILABLE_RETRY_INTERVAL = config.STREAMING_READ_RATE_LIMIT_RETRY_INTERVAL = 0
+        if self.builder.name == "json":
+            self.builder.config.chunksize = _WIDER  # there is no second reading, as `prepare` has
         self._read_from(split, [f"{repository}/{path}" for path in self.files[split]])
         return iter(self.builder.as_streaming_dataset(split=split))
 
@@ -83,16 +98,13 @@ def contents(
     """
     import datasets
 
-    told = _card(cards).get("configs") or []
-    for place in _places([(each.get("data_files"), each.get("data_dir")) for each in told]):
-        if "://" in place or place.startswith("/") or ".." in PurePosixPath(place).parts:
-            raise DataError(f"the card of {name} names files outside of it ({place}); fetch them yourself, and read "
-                            "them as local files")
     datasets.disable_progress_bars()
     datasets.utils.logging.set_verbosity(logging.CRITICAL)  # what it logs as an error it raises, too
     with tempfile.TemporaryDirectory(prefix="kitchen-") as temporary:
         root = Path(temporary) / PurePosixPath(name).name
         _lay_out(root, files, cards)
+        card = _card(root)
+        _check_places(name, card)
         try:
             chosen = _configuration(name, configuration, root)
         except FileNotFoundError as error:
@@ -103,9 +115,27 @@ def contents(
             raise _unreadable(name, files)
         for option, value in FORMATS[builder.name].items():
             setattr(builder.config, option, value)
+        if builder.name == "csv" and builder.info.features is None:
+            _as_text(builder)
         found = {str(split): [Path(path).relative_to(root.resolve()).as_posix() for path in paths]
                  for split, paths in builder.config.data_files.items()}
-        yield Contents(builder, dict(sorted(found.items(), key=lambda item: item[0] != "train")))
+        yield Contents(builder, dict(sorted(found.items(), key=lambda item: item[0] != "train")), card)
+
+
+def _as_text(builder: Any) -> None:
+    """Every value of a CSV is text, as in a file on this disk; `datasets` would take 007 for 7 and NA for nothing."""
+    from datasets import Features, Value
+
+    config, read = builder.config, builder._generate_tables
+
+    def tables(base_files: Any, files_iterables: Any) -> Iterator[Any]:
+        for files in files_iterables:
+            config.features = None
+            for _, table in islice(read(base_files, [files]), 1):
+                config.features = Features(dict.fromkeys(table.column_names, Value("string")))
+            yield from read(base_files, [files])
+
+    config.na_filter, builder._generate_tables = False, tables
 
 
 def broken_line(names: Sequence[str], paths: Sequence[Path]) -> str | None:
@@ -121,25 +151,23 @@ def broken_line(names: Sequence[str], paths: Sequence[Path]) -> str | None:
     return None
 
 
-def reading(cards: Mapping[str, Path], configuration: str) -> Any:
-    """What the card says of how a configuration is read, but for which files it has."""
-    card = _card(cards)
-    told = card.get("dataset_info") or []
-    return {
-        "features": [each.get("features") for each in (told if isinstance(told, list) else [told])
-                     if each.get("config_name", "default") == configuration],
-        "options": [{option: value for option, value in each.items() if option not in _WHICH}
-                    for each in card.get("configs") or [] if each.get("config_name") == configuration],
-    }
-
-
-def _card(cards: Mapping[str, Path]) -> Mapping[str, Any]:
+def _card(root: Path) -> Mapping[str, Any]:
     from huggingface_hub import metadata_load
     from ruamel.yaml import YAML
 
-    card = (metadata_load(cards["README.md"]) if "README.md" in cards else None) or {}
-    beside = YAML(typ="safe").load(cards[".huggingface.yaml"]) if ".huggingface.yaml" in cards else None
-    return {**card, **(beside or {})}
+    readme, beside = root / "README.md", root / ".huggingface.yaml"
+    card = metadata_load(readme) if readme.exists() else None
+    if card is None:
+        readme.unlink(missing_ok=True)  # prose alone, which would be taken for data
+    return {**(card or {}), **((YAML(typ="safe").load(beside) if beside.exists() else None) or {})}
+
+
+def _check_places(name: str, card: Mapping[str, Any]) -> None:
+    told = card.get("configs") or []
+    for place in _places([(each.get("data_files"), each.get("data_dir")) for each in told]):
+        if "://" in place or place.startswith("/") or ".." in PurePosixPath(place).parts:
+            raise DataError(f"the card of {name} names files outside of it ({place}); fetch them yourself, and read "
+                            "them as local files")
 
 
 def _places(value: Any) -> Iterator[str]:
@@ -151,24 +179,24 @@ def _places(value: Any) -> Iterator[str]:
 
 
 def _lay_out(root: Path, files: Iterable[str], cards: Mapping[str, Path]) -> None:
-    from huggingface_hub import metadata_load
-
     root.mkdir()
     for path in files:
         parts = PurePosixPath(path)
-        program = parts.suffix == ".py"  # one of the name of the data set would be refused, though its data can be read
-        if program or parts.is_absolute() or ".." in parts.parts:
-            continue
-        if path == "README.md" and metadata_load(cards[path]) is None:
+        if parts.suffix.lower() in _CLOSED or parts.is_absolute() or ".." in parts.parts:
             continue
         (root / parts).parent.mkdir(parents=True, exist_ok=True)
-        (root / parts).write_bytes(cards[path].read_bytes() if path in cards else b"")
+        text = cards[path].read_bytes().decode("utf-8", "replace") if path in cards else ""
+        (root / parts).write_bytes(text.encode())
 
 
 def _unreadable(name: str, files: Iterable[str]) -> DataError:
     shown = [path for path in files if not path.startswith(".")]
-    mend = (f"programs are not run: many such data sets have their rows at {name}@refs/convert/parquet"
-            if any(path.endswith(".py") for path in shown) else "see whether another data set has them so")
+    if any(path.endswith(".py") for path in shown):
+        mend = f"programs are not run: many such data sets have their rows at {name}@refs/convert/parquet"
+    elif any(path.lower().endswith(".zip") for path in shown):
+        mend = "archives are not unpacked: do so yourself, and read what is in them as local files"
+    else:
+        mend = "see whether another data set has them so"
     return DataError(f"data set {name!r} has no files that are read here ({', '.join(FORMATS)}) but "
                      f"{', '.join(shown[:5]) or 'none'}; {mend}")
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-from adapters.hf.arrow import ArrowRows
-from adapters.hf.contents import CARDS, Contents, broken_line, contents, reading
-from adapters.hf.faults import Question, _Silent, clean, patience, translated
+from adapters.hf.arrow import ArrowRows, Damaged
+from adapters.hf.contents import CARDS, Contents, broken_line, contents
+from adapters.hf.faults import Question, clean, translated
+from adapters.hf.patience import Silent, patience
 from adapters.hf.repositories import Repositories, Repository
 from kitchen.errors import BackendError, DataError, KitchenError, did_you_mean
 from kitchen.ports.datasets import Dataset, DatasetInfo, StreamedRow
 
 _NAME = re.compile(r"(?P<repo>(\w[\w.-]*/)?\w[\w.-]*)(:(?P<configuration>[^@:]+))?(@(?P<revision>\w[\w./+-]*))?",
                    re.ASCII)
+_ROW = re.compile(r" in row \d+$")  # of a piece that Arrow read, not of the data
 _FILES = (".csv", ".json", ".jsonl", ".parquet")
 
 
@@ -57,15 +59,21 @@ class HfDatasets:
         with self._opened(_named(name, revision)) as found:
             files, shown, repository = found.files(split), found.shown(split), found.repository
             folder = self._hub.storage(repository.name) / "kitchen" / repository.commit / found.configuration / split
-            if not folder.is_dir():
-                paths = [self._hub.fetch(repository, path) for path in files]
+            if folder.is_dir():
                 try:
-                    with self._faults(repository.name, f"{shown} ({', '.join(files[:3])})"):
-                        found.contents.prepare(split, paths, folder)
-                except DataError as error:
-                    if line := broken_line(files, paths):
-                        raise DataError(f"{shown}: {line}") from error
-                    raise
+                    return ArrowRows(folder, shown, found.fingerprint(split))
+                except Damaged:
+                    with self._faults(repository.name, shown):
+                        shutil.rmtree(folder)
+            paths = [self._hub.fetch(repository, path) for path in files]
+            self._hub.fetched(repository.name, found.name.revision, repository.commit)
+            try:
+                with self._faults(repository.name, f"{shown} ({', '.join(files[:3])})"):
+                    found.contents.prepare(split, paths, folder)
+            except DataError as error:
+                if line := broken_line(files, paths):
+                    raise DataError(f"{shown}: {line}") from error
+                raise
             return ArrowRows(folder, shown, found.fingerprint(split))
 
     def stream(self, name: str, *, split: str = "train", revision: str | None = None) -> Iterator[StreamedRow]:
@@ -82,13 +90,12 @@ class HfDatasets:
             with self._faults(repository.name, f"{shown} ({', '.join(files[:3])})"):
                 rows = found.contents.stream(split, f"hf://datasets/{repository.name}@{repository.commit}")
         while True:
-            where = f"{shown} row {number + 1}"
-            with self._faults(repository.name, where):
+            with self._faults(repository.name, f"{shown} from row {number + 1} on"):  # many are read at once
                 row = next(rows, None)
             if row is None:
                 break
             number += 1
-            yield StreamedRow(where, row)
+            yield StreamedRow(f"{shown} row {number}", row)
         if not number:
             raise _no_rows(shown)
 
@@ -100,7 +107,7 @@ class HfDatasets:
             with self._faults(name.repo, f"data set {str(name)!r}"):
                 found = contents(name.repo, name.configuration, repository.files, cards, self._hub.host)
                 opened = stack.enter_context(found)
-            yield _Found(name, repository, cards, opened)
+            yield _Found(name, repository, opened)
 
     @contextmanager
     def _faults(self, repo: str, shown: str) -> Iterator[None]:
@@ -131,7 +138,6 @@ class _Found:
 
     name: _Name
     repository: Repository
-    cards: Mapping[str, Path]
     contents: Contents
 
     @property
@@ -151,7 +157,7 @@ class _Found:
 
     def fingerprint(self, split: str) -> str:
         """Of the digests of its files as the hub tells them, and of how they are read: nothing need be read for it."""
-        told = [self.configuration, reading(self.cards, self.configuration),
+        told = [self.configuration, self.contents.reading(),
                 self.repository.files.get("dataset_infos.json"),
                 [self.repository.files[path][0] for path in self.files(split)]]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
@@ -177,7 +183,7 @@ def _explained(error: Exception, question: Question, shown: str) -> KitchenError
     while link := behind[-1].__cause__ or behind[-1].__context__:
         behind.append(link)
     for link in behind:
-        of_hub = isinstance(link, httpx2.HTTPError | OfflineModeIsEnabled | _Silent)
+        of_hub = isinstance(link, httpx2.HTTPError | OfflineModeIsEnabled | Silent)
         if of_hub or getattr(link, "errno", None) is not None:
             return translated(link, question)
     told: BaseException = error
@@ -185,7 +191,7 @@ def _explained(error: Exception, question: Question, shown: str) -> KitchenError
         told = told.__cause__
     if isinstance(told, StopIteration):
         return _no_rows(shown)
-    said = clean(str(told)).strip().splitlines() or [type(told).__name__]
+    said = _ROW.sub("", clean(str(told)).strip()).splitlines() or [type(told).__name__]
     if isinstance(told, ImportError):
         return BackendError(f"{shown}: {said[0]}")
     mend = "; types are guessed from the first rows: let the card say them (dataset_info: features), or take Parquet"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import importlib.util
 import json
@@ -10,12 +9,15 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from adapters.hf.snapshots import Name, Snapshots, wanted, write
+from adapters.hf.cache import noted, write
+from adapters.hf.snapshots import Name, Snapshots, wanted
 from kitchen.errors import BackendError
 from kitchen.ports import HubClient, ModelInfo
 
 _REPOSITORY = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 _REVISION = re.compile(r"(?!.*\.\.)\w[\w./+-]*", re.ASCII)
+_WEIGHTS = re.compile(r"[^/]+\.safetensors(\.index\.json)?")
+_CONFIGS = ("config.json", "adapter_config.json")
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 _OFFLINE = "without a network there are packaged:NAME, path:DIR and what was fetched before"
 
@@ -47,31 +49,31 @@ class HfHub:
         if ":" in model:
             self._beside.find(model)
         else:
-            self._name(model)
+            self._read(model)
 
     def fetch(self, model: str) -> Path:
         if ":" in model:
             return self._beside.fetch(model)
-        name = self._name(model)
+        name = self._read(model)
         _check_weights(name, self._snapshots.tree(name))
         return self._snapshots.fetch(name)
 
     def file(self, model: str, path: str) -> Path:
         if ":" in model:
             return self._beside.file(model, path)
-        return self._snapshots.file(self._name(model), path)
+        return self._snapshots.file(self._read(model), path)
 
     def files(self, model: str) -> Sequence[str]:
         if ":" in model:
             return self._beside.files(model)
-        return wanted(self._snapshots.tree(self._name(model)))
+        return wanted(self._snapshots.tree(self._read(model)))
 
     def info(self, model: str) -> ModelInfo:
         if ":" in model:
             return self._beside.info(model)
-        name = self._name(model)
+        name = self._read(model)
         tree = self._snapshots.tree(name)
-        card = self._snapshots.file(name, "README.md").read_text("utf-8") if "README.md" in tree else ""
+        card = self._snapshots.file(name, "README.md").read_text("utf-8", "replace") if "README.md" in tree else ""
         size = sum(tree[path] for path in wanted(tree))
         return ModelInfo(model, self._snapshots.commit(name), size, _license(card))
 
@@ -79,16 +81,22 @@ class HfHub:
         if ":" in model:
             return self._beside.sha256(model)
         folder = self.fetch(model)
-        stamps = {path.name: [path.stat().st_size, path.stat().st_mtime_ns] for path in folder.glob("*.safetensors")}
+        weights = [folder / path for path in self.files(model) if path.endswith(".safetensors")]  # not what others put by
+        stats = {path.name: path.stat() for path in weights}
+        stamps = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
         note = folder.parents[1] / "kitchen" / f"{folder.name}.json"  # it goes when the model is deleted from the cache
-        known = json.loads(note.read_text()) if note.is_file() else {}
-        if known.get("files") != stamps:
-            known = {"sha256": _digest(folder), "files": stamps}
+        known = noted(note)
+        if known is None or known["files"] != stamps:
+            known = {"sha256": _digest(weights), "files": stamps}
             write(note, json.dumps(known))
         return str(known["sha256"])
 
     def publish(self, model: str, folder: Path, *, message: str) -> str:
-        """In one commit, and none where nothing changes; weights there that the folder lacks go, lest two be mixed."""
+        """In one commit, and none where nothing changes.
+
+        Where the folder has weights, those at the root of the repository go which it lacks, and so do config.json and
+        adapter_config.json, lest two models be mixed. Nothing in a folder of the repository is taken away.
+        """
         if ":" in model:
             return self._beside.publish(model, folder, message=message)
         name = self._name(model)
@@ -99,7 +107,7 @@ class HfHub:
             raise BackendError(f"{folder} holds no files, so there is nothing to publish as {model!r}")
         self._snapshots.ask(name, lambda: self._upload(name.repo, paths, message))
         self._snapshots.forget(name.repo)
-        return f"{self._snapshots.host}/{name.repo}"
+        return f"{self._snapshots.shown}/{name.repo}"
 
     def _upload(self, repo: str, paths: Mapping[str, Path], message: str) -> None:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
@@ -107,12 +115,19 @@ class HfHub:
         api = self._snapshots.api
         api.create_repo(repo, private=self._private, exist_ok=True)
         now = api.model_info(repo)
-        there = [each.rfilename for each in now.siblings or ()]
-        stale = [path for path in fnmatch.filter(there, "*.safetensors*") if path not in paths]
+        there = [each.rfilename for each in now.siblings or ()] if any(map(_WEIGHTS.fullmatch, paths)) else []
+        stale = [path for path in there if (_WEIGHTS.fullmatch(path) or path in _CONFIGS) and path not in paths]
         api.create_commit(repo, [
             *(CommitOperationAdd(path, str(file)) for path, file in paths.items()),
             *(CommitOperationDelete(path) for path in stale),
         ], commit_message=message, parent_commit=now.sha)
+
+    def _read(self, model: str) -> Name:
+        name = self._name(model)
+        if not name.revision and any((Path(name.repo) / file).is_file() for file in _CONFIGS):
+            raise BackendError(f"{model!r} is a folder here, and may be a model of the Hugging Face Hub; did you mean "
+                               f"'path:{model}'? (else '{model}@main')")
+        return name
 
     def _name(self, model: str) -> Name:
         repo, at, revision = model.partition("@")
@@ -144,7 +159,7 @@ def _check_weights(name: Name, tree: Mapping[str, int]) -> None:
         why = f"only {pickled[0]}, and pickled weights are not opened: they can run any program" if pickled else "none"
         raise BackendError(f"model {str(name)!r} has no weights as *.safetensors but {why}; many have them at "
                            f"'{name.repo}@refs/pr/N', or convert it where you trust it and give path:DIR")
-    if not {"config.json", "adapter_config.json"} & set(files):
+    if not set(_CONFIGS) & set(files):
         raise BackendError(f"model {str(name)!r} has neither config.json (a model) nor adapter_config.json (a LoRA "
                            "adapter); it is of another kind of program")
 
@@ -155,9 +170,9 @@ def _license(card: str) -> str:
     return found[1].strip("'\"") if found else ""
 
 
-def _digest(folder: Path) -> str:
+def _digest(weights: Sequence[Path]) -> str:
     digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in weights:
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)

@@ -14,7 +14,7 @@ from torch import nn
 
 from adapters.peft.base import Base, load_base, without_bars
 from adapters.peft.checkpoints import CONFIG, WEIGHTS, Saved, adapter_lora, read
-from adapters.peft.folders import demand_base, is_adapter, peft_base, tokenizer_files
+from adapters.peft.folders import demand_base, is_adapter, peft_base, read_config, tokenizer_files
 from adapters.peft.frozen import check_base
 from adapters.peft.lora import Adapter, adapted_paths
 from adapters.peft.settings import Settings
@@ -24,9 +24,6 @@ from kitchen.folders import appearing, check_free
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
 from kitchen.types import Checkpoint, Lora
-
-DTYPES: Mapping[str, torch.dtype] = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16,
-                                     "F64": torch.float64}  # by the names of safetensors
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ def _of_folder(hub: HubClient, name: str) -> _Adapter:
     if not is_adapter(folder):
         raise BackendError(f"{name} is a whole model with nothing trained beside it, so there is nothing to export: "
                            f"other programs open it as it is, in {folder}")
-    model, config = demand_base(name, folder), json.loads((folder / CONFIG).read_text())
+    model, config = demand_base(name, folder), read_config(folder)
     base = hub.fetch(model)
     tokenizer = folder if tokenizer_files(folder) else base
     return _Adapter(
@@ -80,14 +77,15 @@ def _of_folder(hub: HubClient, name: str) -> _Adapter:
 def _write_merged(adapter: _Adapter, hub: HubClient, part: Path) -> None:
     from safetensors.torch import load
 
-    base = load_base(hub, adapter.model, Settings(), torch.device("cpu"), _dtype(adapter.base))
+    # float32 whatever the base is in: rounded to bfloat16 the sum would say something else, by 1e-2 nats
+    base = load_base(hub, adapter.model, Settings(), torch.device("cpu"), torch.float32)
     _merge(base, adapter.lora, load(adapter.weights), adapter.name)
     with without_bars():
         base.model.save_pretrained(part)
 
 
 def _merge(base: Base, lora: Lora, tensors: Mapping[str, torch.Tensor], source: str) -> None:
-    """W + scale · B A, added up in float32, in place of W."""
+    """W + scale · B A, in place of W."""
     model = base.model
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     put = Adapter(model, lora, torch.float32, adapted_paths(tensors))
@@ -99,20 +97,5 @@ def _merge(base: Base, lora: Lora, tensors: Mapping[str, torch.Tensor], source: 
             moved = moved.t()
         if plain is head and plain.weight is embedding.weight:  # the embedding stays as it was
             model.config.tie_word_embeddings = False
-        plain.weight = nn.Parameter((plain.weight.float() + moved).to(plain.weight.dtype), requires_grad=False)
+        plain.weight = nn.Parameter(plain.weight + moved, requires_grad=False)
         model.set_submodule(path, plain)
-
-
-def _dtype(folder: Path) -> torch.dtype:
-    """Of the largest matrix in the files of a model."""
-    from safetensors import safe_open
-
-    found: list[tuple[int, str]] = []
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            slices = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118 it is no mapping
-            found += [(torch.Size(each.get_shape()).numel(), each.get_dtype()) for each in slices]
-    kind = max(found)[1] if found else "nothing"
-    if kind not in DTYPES:
-        raise BackendError(f"{folder}: its weights are {kind}, to which nothing can be added; export without merging")
-    return DTYPES[kind]

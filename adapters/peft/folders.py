@@ -22,11 +22,22 @@ def is_adapter(folder: Path) -> bool:
 
 def base_name(folder: Path) -> str:
     """The model that an adapter's folder belongs to, as a hub knows it; empty where it does not say."""
-    config = json.loads((folder / CONFIG).read_text())
+    config = read_config(folder)
     name, revision = str(config.get("base_model_name_or_path") or ""), config.get("revision")
     if name and Path(name).is_dir():  # as PEFT reads it: a folder that is there comes before a name
         return f"path:{name}"
     return f"{name}@{revision}" if name and revision and ":" not in name else name
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Of an adapter; raises BackendError that names the file where it cannot be read."""
+    try:
+        config = json.loads((folder / CONFIG).read_bytes())
+    except ValueError as error:
+        raise BackendError(f"{folder / CONFIG} is not JSON ({error}); fetch or export the adapter again") from error
+    if not isinstance(config, dict):
+        raise BackendError(f"{folder / CONFIG} is no JSON object; fetch or export the adapter again")
+    return config
 
 
 def demand_base(name: str, folder: Path) -> str:

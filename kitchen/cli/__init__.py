@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
 from kitchen.cli import cooking, weights, workshop
 
-app = typer.Typer(
-    name="kitchen", help="Cook recipes for LLM post-training: written once, checked before they run, cooked anywhere.",
-    no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
-)
+app = typer.Typer(name="kitchen", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"crucible-kitchen {version('crucible-kitchen')}")
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say it, and exit.")]
+
+
+@app.callback()
+def kitchen(version: Version = False) -> None:
+    """Cook recipes for LLM post-training: written once, checked before they run, cooked anywhere."""
+
+
 for commands in (cooking, weights, workshop):
     app.add_typer(commands.app)
 

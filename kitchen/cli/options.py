@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
@@ -13,6 +15,7 @@ from kitchen.cli.completion import adapters, recipes, runs
 if TYPE_CHECKING:
     from kitchen.commands.ordering import Larder, Wish
 
+_SEEN_ENOUGH = 141  # as a program ends whose reader has gone
 Text = Optional[str]  # noqa: UP045 Typer evaluates it
 RecipeName = Annotated[str, typer.Argument(
     metavar="RECIPE", help="A module with one recipe in it, or MODULE:CLASS.", autocompletion=recipes)]
@@ -67,6 +70,10 @@ def carry_out(command: Callable[[], int], debug: bool) -> None:
 
     try:
         code = command()
+        sys.stdout.flush()
+    except BrokenPipeError:  # `kitchen schema ... | head`: who reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = _SEEN_ENOUGH
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 no traceback unless it is asked for
         tell(error, debug=debug)
         code = exit_code(error)

@@ -69,7 +69,8 @@ def evaluate(
 ) -> None:
     """Evaluate weights on held-out data, as a run of recipes.evaluate with these settings.
 
-    Evaluated are all splits but "train", or, where there is no other, that one.
+    Evaluated are all splits but "train", or, where there is no other, that one. Data is rendered as the run was
+    trained, unless `rendering...` is given.
     """
     from kitchen.commands.evaluate import evaluate as examine
     from kitchen.commands.run import Manner
@@ -81,7 +82,7 @@ def evaluate(
 @app.command()
 def export(
     weights: Weights, folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet.")],
-    merged: Annotated[bool, typer.Option("--merged", help="A whole model instead of an adapter.")] = False,
+    merged: Annotated[bool, typer.Option("--merged", help="A whole model, in float32, instead of an adapter.")] = False,
     training: Training = None, hub: Hub = None, blobs: Blobs = None, adapter: Set = None, runs: Runs = None,
     debug: Debug = False,
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from kitchen.commands.failure import tell
-from kitchen.commands.opening import Drawing, answer_text, conversation, open_weights
+from kitchen.commands.opening import PAST_TEMPLATE, Drawing, answer_text, conversation, open_weights
 from kitchen.commands.ordering import Larder
 from kitchen.console import console, printable
 from kitchen.errors import ConfigError, DataError, KitchenError, did_you_mean
@@ -32,16 +32,18 @@ NEW = "/reset begins a new conversation"
 
 def chat(typed: str, larder: Larder, how: Drawing, system: str) -> int:
     """A conversation, until the end of the input."""
-    opened, at_terminal = open_weights(typed, larder), sys.stdin.isatty() and sys.stdout.isatty()
-    tokenizer = opened.tokenizer()
-    if not tokenizer.chat:
-        raise ConfigError(f"{opened.weights.name}: its tokenizer has no chat template, so it cannot chat; `kitchen "
-                          "sample` completes a text")
-    with opened.sampler() as sampler:
-        sampler.logprobs(tokenizer.encode("a")).result()  # what cannot be loaded is told before the first word
-        if at_terminal:
-            console(to_stderr=True).print(f"{opened.weights.name}: /help shows what can be typed", soft_wrap=True)
-        _converse(Chat(sampler, tokenizer, how, system), at_terminal=at_terminal)
+    at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    with open_weights(typed, larder) as opened:
+        tokenizer = opened.tokenizer()
+        if opened.joined(tokenizer) is not None:
+            why = PAST_TEMPLATE if tokenizer.chat else "its tokenizer has none"
+            raise ConfigError(f"{opened.weights.name}: to chat needs a chat template, and {why}; `kitchen sample` "
+                              "completes a text")
+        with opened.sampler() as sampler:
+            sampler.logprobs(tokenizer.encode("a")).result()  # what cannot be loaded is told before the first word
+            if at_terminal:
+                console(to_stderr=True).print(f"{opened.weights.name}: /help shows what can be typed", soft_wrap=True)
+            _converse(Chat(sampler, tokenizer, how, system), at_terminal=at_terminal)
     return 0
 
 
@@ -64,10 +66,11 @@ class Chat:
     system: str
     turns: list[Message] = field(default_factory=list)
     asked: int = 0  # requests, each with a seed of its own
+    aside: str = ""  # why the last answer ended where it did, if that is worth a word
 
     def answer(self, said: str) -> Iterator[str]:
         """The answer in pieces; what came of it is remembered, however it ends."""
-        turns, answer = [*self.turns, {"role": "user", "content": said}], Answer()
+        turns, answer, self.aside = [*self.turns, {"role": "user", "content": said}], Answer(), ""
         prompt = self.tokenizer.render(conversation(self.system, turns), answer=True)
         try:
             for size in chain(PIECES, repeat(PIECES[-1])):
@@ -79,11 +82,11 @@ class Chat:
             if answer.text or answer.ended:
                 self.turns = [*turns, {"role": "assistant", "content": answer.text}]
         if answer.ended == "length":
-            _note(f"cut at {self.how.max_tokens} tokens; --max-tokens allows more")
+            self.aside = f"cut at {self.how.max_tokens} tokens; --max-tokens allows more"
         elif answer.ended == "context":
-            _note(f"the model's context is full; {NEW}")
+            self.aside = f"the model's context is full; {NEW}"
         elif not answer.text:
-            _note("the model says nothing")
+            self.aside = "the model says nothing"
 
     def _extend(self, answer: Answer, prompt: Tokens, size: int) -> None:
         how, self.asked = self.how, self.asked + 1
@@ -151,6 +154,8 @@ def _say(chat: Chat, said: str) -> None:
         for piece in chat.answer(said):
             print(printable(piece), end="", flush=True)
         print(flush=True)
+        if chat.aside:
+            _note(chat.aside)
     except KeyboardInterrupt:
         print(flush=True)
         _note("stopped")

@@ -48,6 +48,8 @@ def check(wish: Wish, *, json: bool, debug: bool, with_preview: bool) -> int:
         tell(problems, debug=debug)
     else:
         out.print("\nno problems", style="green")
+        if not with_preview:
+            out.print("the rows of the data are not read here: --preview reads and shows them", style="dim")
     code = problems.exit_code if made.problems else 0
     return _said(json, _summary(made, used), code)
 

@@ -50,7 +50,7 @@ class Larder:
 
     def hint(self) -> str:
         """The options that find the runs again: `--set blobs.root=DIR` comes before `--runs`, as for the run itself."""
-        typed = [one.value for text in self.settings for one in from_arguments([text]) if one.keys == ("blobs", "root")]
+        typed = [one.value for text in self.settings for one in from_arguments([text]) if one.keys == ("blobs.root",)]
         given = {"--runs": str(typed[-1]) if typed else self.runs, "--blobs": self.names.get("blobs")}
         return "".join(f" {option} {shlex.quote(value)}" for option, value in given.items() if value is not None)
 
@@ -64,6 +64,7 @@ class Wish:
     config: Path | None
     larder: Larder
     strict: bool = False
+    before: Sequence[Setting] = ()  # what is known without being typed
 
 
 @dataclass
@@ -75,6 +76,7 @@ class Prepared:
     sources: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     adapter_settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    objects: Sequence[str] = ()  # ports whose adapter cannot be built again
     kitchen: Kitchen | None = None
     step: Step | None = None
     plan: Plan | None = None
@@ -93,14 +95,14 @@ class Prepared:
         if self.problems or self.recipe is None or self.kitchen is None:
             raise Problems(self.problems)
         settings = self.recipe.model_dump(mode="json")
-        order = Order(full_name(self.cls), settings, self.sources, self.names, self.adapter_settings)
+        order = Order(full_name(self.cls), settings, self.sources, self.names, self.adapter_settings, self.objects)
         return order, self.recipe, self.kitchen
 
 
 def prepare(wish: Wish) -> Prepared:
     """Raises ConfigError or BackendError if there is no such recipe; every other problem is listed."""
     made = Prepared(find_recipe(wish.recipe))
-    given: list[Setting] = []
+    given = [*wish.before]
     with made.noting():
         given += from_file(wish.config) if wish.config else ()
     for text in wish.settings:
@@ -157,7 +159,7 @@ def open_blobs(larder: Larder) -> BlobStore:
 
 
 def _set(settings: dict[str, dict[str, Any]], one: Setting, *more: Setting) -> None:
-    port, *rest = one.keys
+    port, *rest = ".".join(one.keys).split(".")
     if port not in PORTS or len(rest) != 1 or more:
         near = f"; {did_you_mean(port, PORTS)}" if port not in PORTS else ""
         raise ConfigError(f"--set {'.'.join(one.keys)}: write it as PORT.SETTING=VALUE{near}")

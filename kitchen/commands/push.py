@@ -14,9 +14,9 @@ from kitchen.publishing import publish
 def push(typed: str, repo: str, larder: Larder, *, message: str, private: bool | None) -> int:
     """Publish weights as an adapter with a model card; `private` None leaves that to the hub's own setting."""
     flag = () if private is None else (f"hub.private={str(private).lower()}",)
-    opened = open_weights(typed, replace(larder, settings=(*larder.settings, *flag)))
-    url = publish(opened.weights, repo, opened.training, opened.hub, opened.blobs, message=message,
-                  again=f"to try again: {_command(typed, repo, larder, message, private)}")
+    with open_weights(typed, replace(larder, settings=(*larder.settings, *flag))) as opened:
+        url = publish(opened.weights, repo, opened.training, opened.hub, opened.blobs, message=message,
+                      again=f": to try again: {_command(typed, repo, larder, message, private)}")
     console().print(url, soft_wrap=True)
     return 0
 

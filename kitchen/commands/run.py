@@ -16,8 +16,11 @@ from kitchen.console import ConsoleObserver, clock, console
 from kitchen.cooking import cook
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.finding import find_recipe, laid_out
+from kitchen.lease import InUse
 from kitchen.logs import configure
+from kitchen.publishing import NotPublished
 from kitchen.recipe import Recipe
+from kitchen.record import OtherMachine
 from kitchen.registry import Kitchen
 from kitchen.resume import ResumeError
 from kitchen.runs import Order, check_free, new_run_id, read_order, run_summary
@@ -52,18 +55,25 @@ def resume(name: str, larder: Larder, manner: Manner) -> int:
     """Go on with a run where it stopped; returns the exit code."""
     with redirect_stdout(sys.stderr) if manner.json else nullcontext():
         try:
-            order, recipe, kitchen = _ordered(name, larder)
-            over = kitchen.blobs is not None and run_summary(kitchen.blobs, name).status == "completed"
+            store = open_blobs(larder)
+            order = read_order(store, run_name(name))
+            if run_summary(store, name).status == "completed":
+                console().print(f"run {name} is completed: there is nothing left to do", soft_wrap=True)
+                outcome = _outcome(None, Kitchen(blobs=store), name, 0.0)
+            else:
+                recipe, kitchen = _made_again(name, order, larder)
+                outcome = _cook(order, recipe, kitchen, name, larder, manner)
         except KitchenError as error:
             tell(error, debug=manner.debug)
             outcome = _refused(error, name)
-        else:
-            outcome = _over(kitchen, name) if over else _cook(order, recipe, kitchen, name, larder, manner)
     return _say_json(outcome, manner)
 
 
-def _ordered(name: str, larder: Larder) -> tuple[Order, Recipe, Kitchen]:
-    order = read_order(open_blobs(larder), run_name(name))
+def _made_again(name: str, order: Order, larder: Larder) -> tuple[Recipe, Kitchen]:
+    if lost := order.lost(["blobs"]):
+        again = ", ".join(f"{port}=..." for port in lost)
+        raise ConfigError(f"run {name!r}: {'; '.join(lost.values())}; go on with it in Python, "
+                          f"kitchen.go_on({name!r}, {again})")
     made = Prepared(find_recipe(order.recipe))
     made.adapter_settings = {port: dict(each) for port, each in order.adapter_settings.items() if port != "blobs"}
     open_larder(replace(larder, names={**order.adapters, "blobs": larder.chosen()["blobs"]}), made)
@@ -75,12 +85,7 @@ def _ordered(name: str, larder: Larder) -> tuple[Order, Recipe, Kitchen]:
     if made.problems or made.kitchen is None:
         raise Problems(made.problems)
     laid_out(recipe)
-    return order, recipe, made.kitchen
-
-
-def _over(kitchen: Kitchen, name: str) -> dict[str, Any]:
-    console().print(f"run {name} is completed: there is nothing left to do", soft_wrap=True)
-    return _outcome(None, kitchen, name, 0.0)
+    return recipe, made.kitchen
 
 
 def _cook(order: Order, recipe: Recipe, kitchen: Kitchen, name: str, larder: Larder, manner: Manner) -> dict[str, Any]:
@@ -102,19 +107,25 @@ def _cook(order: Order, recipe: Recipe, kitchen: Kitchen, name: str, larder: Lar
         if observer.exported is not None:
             out.print(f"weights  {_where(kitchen, observer.exported.path)}", soft_wrap=True)
         out.print(f"record   {outcome['where']}", soft_wrap=True)
+        if observer.exported is not None and not outcome["where"].startswith("memory://"):
+            out.print(f"talk     kitchen chat {name}{larder.hint()}", soft_wrap=True)
     return outcome
 
 
 def _hints(failed: BaseException, kitchen: Kitchen, name: str, larder: Larder) -> list[str]:
     """How to go on, where that makes sense."""
     blobs = kitchen.blobs
+    if isinstance(failed, InUse | OtherMachine):
+        return [f"to go on all the same: kitchen resume {name} --{failed.option.replace('_', '-')}{larder.hint()}"]
     if blobs is None or isinstance(failed, ConfigError) or blobs.read(f"{name}/run.json") is None:
         return []
     if blobs.locate(name).startswith("memory://"):
         return ["the run was kept in memory, and is gone"]
     saved = any(blob.endswith(".json") for blob in blobs.list(f"{name}/save/"))
     kept = "what it had reached is saved" if saved else "it had not come to a save point, and begins again"
-    return [f"to go on ({kept}): kitchen resume {name}{larder.hint()}"]
+    push = [f"to publish its weights alone: kitchen push {name} {failed.repo}{larder.hint()}"] if isinstance(
+        failed, NotPublished) else []
+    return [*push, f"to go on ({kept}): kitchen resume {name}{larder.hint()}"]
 
 
 def _outcome(failed: BaseException | None, kitchen: Kitchen, name: str, seconds: float) -> dict[str, Any]:

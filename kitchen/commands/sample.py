@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from kitchen.commands.failure import as_json
-from kitchen.commands.opening import Drawing, answer_text, open_weights, prompt_tokens
+from kitchen.commands.opening import PAST_TEMPLATE, Drawing, answer_text, open_weights, prompt_tokens
 from kitchen.commands.ordering import Larder
 from kitchen.console import console, printable
 from kitchen.types import Sampled
@@ -16,13 +16,17 @@ def sample(
 ) -> int:
     """Completions of one prompt, "-" being standard input."""
     text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
-    opened = open_weights(typed, larder)
-    tokenizer = opened.tokenizer()
-    tokens = prompt_tokens(text, tokenizer, system, raw=raw)
-    with opened.sampler() as sampler:
-        drawn = sampler.sample(tokens, count=count, max_tokens=how.max_tokens, temperature=how.temperature,
-                               top_p=how.top_p, seed=how.seed).result()
-    texts = [answer_text(each.tokens, tokenizer) for each in drawn]
+    with open_weights(typed, larder) as opened:
+        tokenizer = opened.tokenizer()
+        joined = opened.joined(tokenizer)
+        past = "--raw passes it by" if raw else PAST_TEMPLATE if tokenizer.chat and joined is not None else ""
+        tokens = prompt_tokens(text, tokenizer, system, raw=past)
+        with opened.sampler() as sampler:
+            drawn = sampler.sample(tokens, count=count, max_tokens=how.max_tokens, temperature=how.temperature,
+                                   top_p=how.top_p, seed=how.seed).result()
+    if past == PAST_TEMPLATE:
+        console(to_stderr=True).print(f"(without the chat template: {past})", style="dim", soft_wrap=True)
+    texts = [answer_text(each.tokens, tokenizer).removeprefix("" if raw else joined or "") for each in drawn]
     if json:
         answers = [{"text": each, "stop_reason": one.stop_reason, "tokens": len(one.tokens)}
                    for each, one in zip(texts, drawn, strict=True)]

@@ -69,6 +69,7 @@ def test_rows_of_the_data_stay_at_home() -> None:
 @pytest.mark.parametrize("value", [
     "/home/ada/data/chats.jsonl", "~/data/chats.jsonl", "../ada/chats.jsonl", "path:/home/ada/chats.jsonl",
     "file:///home/ada/chats.jsonl", "/home/ada/my data/chats.jsonl", "C:\\ada\\chats.jsonl", "C:/ada/chats.jsonl",
+    "\\\\ada\\chats.jsonl",
 ])
 def test_folders_of_a_machine_stay_at_home(value: str) -> None:
     text = card(dataset=value)
@@ -77,12 +78,24 @@ def test_folders_of_a_machine_stay_at_home(value: str) -> None:
 
 
 def test_folders_inside_of_other_values_stay_at_home_too() -> None:
-    table = {**SCORES, "title": "Scores", "rows": [["see /home/ada/out/log.txt", "1", "exact match", "1/2"]]}
-    text = card(tables=(table,), splits=["/home/ada/one.jsonl", "two"])
+    table = {**SCORES, "title": "Scores of /home/ada/q.jsonl", "rows": [
+        ["see /home/ada/out/log.txt", "1", "exact match", "1/2"], ["at C:\\ada\\log.txt", "1", "exact match", "1/3"]]}
+    text = card(tables=(table,), splits=["/home/ada/one.jsonl", "two"], pages={"/home/ada/p": {"/home/ada/r": "s"}},
+                twice=["C:\\ada\\a.jsonl", ["/home/ada/b.jsonl"]])
     assert "ada" not in text.replace("adapter", "")
     assert "see log.txt" in text
+    assert "**Scores of q.jsonl**" in text
     assert "`[one.jsonl, two]`" in text
+    assert "| pages.p.r | `s` |" in text
+    assert "`[a.jsonl, [b.jsonl]]`" in text
     assert "| 1/2 |" in text
+
+
+def test_a_split_that_is_a_file_is_named_without_its_folder() -> None:
+    made = record()
+    made["facts"]["data./home/ada/one.jsonl.sha256"] = SHA
+    weights = Weights("run:dish@final", Checkpoint("p", 1, "weights", "e"), "owner/base", "dish", made)
+    assert f"| one.jsonl | {SHA} |" in model_card("me/soup", Base("owner/base"), weights, ())
 
 
 def test_a_base_in_a_folder_is_named_by_that_folder(tmp_path: Path) -> None:

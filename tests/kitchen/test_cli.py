@@ -305,7 +305,7 @@ def test_the_command_to_go_on_with_finds_the_run(here: Path, where: tuple[str, .
     shown = told(3, "run", *SMALL, "dataset=rows.jsonl", *where)
     command = shown.split("begins again): kitchen ")[1].splitlines()[0]
     assert command.endswith(options)
-    assert "no known format" in told(3, *shlex.split(command))
+    assert "why: rows.jsonl:" in told(3, *shlex.split(command))
 
 
 def test_a_stage_that_exits_is_a_run_that_failed() -> None:
@@ -336,13 +336,15 @@ def test_a_run_that_another_host_holds_can_be_taken_over(here: Path) -> None:
     [run] = (here / "runs").iterdir()
     (run / "lease").mkdir(exist_ok=True)
     (run / "lease/other.json").write_text('{"host": "elsewhere", "pid": 1, "born": "2"}')
-    assert "in use by process 1 on elsewhere" in told(2, "resume", run.name)
+    shown = told(2, "resume", run.name)
+    assert "in use by process 1 on elsewhere" in shown
+    assert f"to go on all the same: kitchen resume {run.name} --take-over" in shown
     assert "half a pot" in told(1, "resume", run.name, "--take-over")
 
 
 def test_a_run_can_be_given_a_name_and_only_once(here: Path) -> None:
     told(0, "run", *SMALL, "--name", "soup.1")
     assert (here / "runs/soup.1/run.json").is_file()
-    assert "kitchen resume soup.1" in told(2, "run", *SMALL, "--name", "soup.1")
+    assert "there is a run 'soup.1' already; go on with that one" in told(2, "run", *SMALL, "--name", "soup.1")
     for name in ("soup@1", "a/b", "../up", ""):
         assert "cannot be the name of a run" in told(2, "run", *SMALL, "--name", name)

@@ -145,3 +145,14 @@ def test_output_that_nobody_can_show_does_not_end_a_run(mine: Path) -> None:
                           env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}, check=False)
     assert done.returncode == 0, done.stderr
     assert b"Stir(seconds=0.05)" in done.stdout
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(mine: Path) -> None:
+    command = f"{sys.executable} -m kitchen.cli schema recipes.sl_basic | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=mine, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert done.stdout.strip() in ("0", "141")
+
+
+def test_the_version_is_told(mine: Path) -> None:
+    assert kitchen(mine, "--version").stdout.startswith("crucible-kitchen 0.")

@@ -69,6 +69,7 @@ def test_a_new_recipe_runs_and_its_test_passes_in_an_empty_folder(tmp_path: Path
     assert {path.name for path in tmp_path.iterdir()} >= {"recipes", "tests", "conftest.py", "runs"}
 
 
+@pytest.mark.slow
 def test_it_can_be_looked_at_before_it_runs(tmp_path: Path) -> None:
     told = done(tmp_path, "kitchen new recipe soup && kitchen check recipes.soup --preview --training fake")
     assert "The first datum" in told
@@ -76,6 +77,7 @@ def test_it_can_be_looked_at_before_it_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_what_is_told_to_do_next_is_true(tmp_path: Path) -> None:
     told = done(tmp_path, "kitchen new recipe soup 'a menu'")
     commands = [line.split("#")[0].strip() for line in told.splitlines() if line.startswith("  ")]
@@ -86,10 +88,12 @@ def test_what_is_told_to_do_next_is_true(tmp_path: Path) -> None:
     done(tmp_path, " && ".join(commands))
 
 
-def test_a_new_stage_is_short_and_its_test_passes(tmp_path: Path) -> None:
+def test_a_new_stage_is_short_and_its_test_passes_beside_a_conftest_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("# mine\n")
     assert "from stages.stir import Stir" in written(tmp_path, "stage stir")
     assert "1 passed" in done(tmp_path, "pytest")
     assert len((tmp_path / "stages/stir.py").read_text().splitlines()) < 25
+    assert (tmp_path / "conftest.py").read_text() == "# mine\n"
 
 
 @pytest.mark.parametrize("what", ["recipe it", "stage it", *(f"adapter it --port {port}" for port in LAST)])
@@ -117,13 +121,6 @@ def test_nothing_is_overwritten_and_all_files_appear_or_none(tmp_path: Path) -> 
     assert "stew.py is there already" in refused(tmp_path, "recipe stew")
 
 
-def test_a_conftest_of_ones_own_stays(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text("# mine\n")
-    written(tmp_path, "stage stir")
-    done(tmp_path, "pytest")
-    assert (tmp_path / "conftest.py").read_text() == "# mine\n"
-
-
 @pytest.mark.parametrize(("what", "why"), [
     ("recipe my-soup", "'my_soup' could be"), ("recipe 2soups", "'soups' could be"), ("recipe ../up", "first a letter"),
     ("recipe ''", "first a letter"), ("recipe _soup", "'soup' could be"), ("stage class", "class is a word of Python"),
@@ -148,7 +145,8 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         tmp_path, "recipe soup there")
 
 
-@pytest.mark.parametrize("port", LAST)
+@pytest.mark.parametrize("port", ["training", *(pytest.param(port, marks=pytest.mark.slow) for port in LAST
+                                               if port != "training")])
 def test_the_laws_say_what_to_write_of_a_new_adapter(tmp_path: Path, port: str) -> None:
     told = written(tmp_path, f"adapter cloud --port {port}")
     cls = f"Cloud{port.capitalize()}"
@@ -176,6 +174,7 @@ def test_every_verb_of_a_port_is_in_the_skeleton(tmp_path: Path) -> None:
         assert not [verb for verb in verbs if f"    def {verb}(" not in text]
 
 
+@pytest.mark.slow
 def test_an_adapter_is_written_step_by_step_until_it_keeps_the_laws(tmp_path: Path) -> None:
     written(tmp_path, "adapter cloud --port blobs")
     file = tmp_path / "adapters/cloud.py"

@@ -67,6 +67,7 @@ def said(source: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> li
             for cell in notebook.cells]
 
 
+@pytest.mark.slow
 def test_a_notebook_submits_awaits_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert said(CELLS, tmp_path, monkeypatch) == [
         "",

@@ -237,7 +237,7 @@ def test_another_machine_is_refused_unless_told() -> None:
     record = json.loads(blobs.read("run/run.json") or b"")
     record["facts"]["machine.numpy"] = "0.1"
     blobs.write("run/run.json", json.dumps(record).encode())
-    with pytest.raises(ResumeError, match=r"machine.numpy = '0.1'.*--other-machine"):
+    with pytest.raises(ResumeError, match=r"machine.numpy = '0.1'.*all the same"):
         cooked(recipe, blobs, Fuse())
     kitchen = Kitchen(FakeTraining(blobs), FakeDatasets({"chats": {"train": CHATS, "held": HELD}}), None, blobs)
     cook(ORDER, recipe, kitchen, "run", other_machine=True)
@@ -323,7 +323,7 @@ def test_the_way_back_is_not_swept_away() -> None:
 def test_claims_of_other_hosts_hold_until_taken_over() -> None:
     blobs = FakeBlobs()
     blobs.write("run/lease/other.json", json.dumps({"host": "elsewhere", "pid": 1, "born": "2"}).encode())
-    with pytest.raises(ConfigError, match=r"in use by process 1 on elsewhere.*--take-over"):
+    with pytest.raises(ConfigError, match=r"in use by process 1 on elsewhere.*take it over"):
         cooked(BASIC, blobs, Fuse())
     data = FakeDatasets({"chats": {"train": CHATS, "held": HELD}})
     cook(ORDER, BASIC, Kitchen(FakeTraining(blobs), data, None, blobs), "run", take_over=True)

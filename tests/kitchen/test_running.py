@@ -10,19 +10,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen import Event, Metrics, Outcome, Recipe, ResumeError, Run, Stage, Step, for_each, sequence
+from kitchen.cli import app
 from kitchen.commands.ordering import Problems
 from kitchen.errors import ApiError, ConfigError, Interrupted, RunFailed
 from kitchen.runs import read_run
@@ -78,7 +81,7 @@ class Spoil(Stage):
     def run(self) -> Metrics:
         if self.how == "api":
             raise ApiError("the server refused", status=503, body='{"error": "busy"}')
-        raise ZeroDivisionError("no salt left")
+        raise ZeroDivisionError("no salt left" if self.how == "salt" else self.how)
 
 
 class Stew(Recipe):
@@ -247,18 +250,85 @@ def test_adapters_can_be_objects_and_named_ones_are_given_them() -> None:
     assert kitchen.go_on(outcome.run, blobs=blobs).result() == outcome, "it is completed: nothing is done again"
 
 
-def test_an_adapter_that_cannot_be_built_again_is_asked_for() -> None:
-    class Chats(FakeDatasets):
-        def __init__(self, chats: Mapping[str, Any]) -> None:
-            super().__init__(chats)
+def test_an_object_that_was_set_up_is_asked_for_again_and_never_built_by_name() -> None:
+    chats = FakeDatasets({"greetings": {"train": [{"prompt": "hi", "completion": "ho"}] * 20}})
+    run = cancelled_at(2, SlBasic, settings=SMALL, training="fake", datasets=chats, name="mine")
+    with pytest.raises(Interrupted) as stopped:
+        run.result()
+    assert stopped.value.__notes__[-1] == "to go on: kitchen.go_on('mine', datasets=...)"
+    why = r"run 'mine': the datasets adapter was an object of adapters\.fake\.datasets:FakeDatasets, and what it was"
+    with pytest.raises(Problems, match=rf"{why} made with is not recorded; give it again, datasets=\.\.\."):
+        kitchen.go_on("mine")
+    told = CliRunner().invoke(app, ["resume", "mine"])
+    assert told.exit_code == 2
+    assert re.search(rf"{why}.*go on with it in Python, kitchen\.go_on\('mine', datasets=\.\.\.\)", told.output)
+    assert kitchen.go_on("mine", datasets=chats).result().loss is not None
 
-    chats = Chats({"greetings": {"train": [{"prompt": "hi", "completion": "ho"}] * 20}})
-    run = cancelled_at(2, SlBasic, settings=SMALL, training="fake", datasets=chats)
+
+class Plain(FakeDatasets):
+    """It takes no settings, so that a name says all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+def test_an_object_that_takes_nothing_is_built_again() -> None:
+    run = cancelled_at(2, SlBasic, settings=SMALL, training="fake", datasets=Plain())
     with pytest.raises(Interrupted):
         run.result()
-    with pytest.raises(Problems, match=r"there is no datasets adapter .*Chats"):
-        kitchen.go_on(run.id)
-    assert kitchen.go_on(run.id, datasets=chats).result().loss is not None
+    assert kitchen.go_on(run.id).result().loss is not None
+
+
+@pytest.mark.parametrize("asked, note", [
+    ({"adapter_settings": {"blobs": {"root": "there"}}}, "kitchen.go_on('mine', runs='there')"),
+    ({"runs": "there", "blobs": "local"}, "kitchen.go_on('mine', runs='there', blobs='local')"),
+    ({"blobs": FakeBlobs()}, "kitchen.go_on('mine', blobs=...)"), ({"blobs": "fake"}, None),
+    ({"runs": "memory://me:hunter22@there"}, None),
+])
+def test_the_way_on_is_one_that_leads_there(asked: dict[str, Any], note: str | None) -> None:
+    run = kitchen.submit(Stew(spoil="salt"), training="fake", name="mine", **asked)
+    with pytest.raises(RunFailed) as error:
+        run.result()
+    assert error.value.__notes__[1:] == ([f"to go on: {note}"] if note else [])
+    if note and "..." not in note:
+        with pytest.raises(RunFailed, match="no salt left"):
+            eval(note, {"kitchen": kitchen}).result()
+
+
+def test_errors_show_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_KEY", "s3cr3t-s3cr3t")
+    with pytest.raises(RunFailed) as failed:
+        kitchen.submit(Stew(spoil="s3cr3t-s3cr3t"), training="fake", blobs=FakeBlobs()).result()
+    assert "s3cr3t" not in "".join(traceback.format_exception(failed.value)).replace('spoil="s3cr3t-s3cr3t"', "")
+    with pytest.raises(ConfigError) as refused:
+        kitchen.go_on("s3://me:s3cr3t@host/mine")
+    assert "s3cr3t" not in str(refused.value)
+    with pytest.raises(Problems) as problems:
+        kitchen.submit(Stew, training="s3cr3t-s3cr3t")
+    assert "s3cr3t" not in str(problems.value) + str(problems.value.found)
+
+
+def test_a_run_that_another_host_may_be_at_is_gone_on_with_if_told(here: Path) -> None:
+    with pytest.raises(RunFailed):
+        kitchen.run(Stew(spoil="salt"), training="fake", name="mine")
+    (here / "runs/mine/lease").mkdir(exist_ok=True)
+    (here / "runs/mine/lease/a.json").write_text(json.dumps({"host": "elsewhere", "pid": 1, "born": "2"}))
+    with pytest.raises(ConfigError, match=r"in use by process 1 on elsewhere") as error:
+        kitchen.go_on("mine").result()
+    assert error.value.__notes__ == ["to go on all the same: kitchen.go_on('mine', take_over=True)"]
+    with pytest.raises(RunFailed, match="no salt left"):
+        kitchen.go_on("mine", take_over=True).result()
+
+
+@pytest.mark.parametrize("columns", [
+    {"reading": {"columns": {"meta.q": "prompt"}}}, {"reading.columns": {"meta.q": "prompt"}},
+    {"reading.columns.meta.q": "prompt"},
+])
+def test_a_column_may_have_a_dot_in_its_name(columns: dict[str, Any]) -> None:
+    rows = FakeDatasets({"menu": {"train": [{"meta.q": f"{number}?", "completion": "ho"} for number in range(20)]}})
+    settings = {**SMALL, "dataset": "menu", "max_steps": 1, **columns}
+    outcome = kitchen.run(SlBasic, settings=settings, training="fake", datasets=rows, blobs=(blobs := FakeBlobs()))
+    assert read_run(blobs, outcome.run)["order"]["settings"]["reading"]["columns"] == {"meta.q": "prompt"}
 
 
 def test_events_are_counted_and_come_in_order() -> None:
@@ -275,6 +345,36 @@ def test_events_are_counted_and_come_in_order() -> None:
     late: list[Event] = []
     run.on_progress(late.append)
     assert late == [events[0], events[-1]]
+
+
+def test_a_late_listener_that_waits_does_not_hold_the_run() -> None:
+    gate, heard = Gate(4), list[str]()
+    run = kitchen.submit(Stew, training="fake", on_progress=gate)
+    assert gate.reached.wait(60)
+
+    def late(event: Event) -> None:
+        heard.append(event.kind)
+        if event.kind == "start":
+            gate.open.set()
+            assert run.result(60).metrics["stirred"] == 10
+
+    run.on_progress(late)
+    assert heard == ["start", "complete"]
+
+
+def test_a_run_gone_on_with_tells_the_numbers_of_all_attempts() -> None:
+    run = cancelled_at(9, SlBasic, **GREETINGS, name="mine")
+    with pytest.raises(Interrupted):
+        run.result()
+    for _ in range(2):  # the second time it is completed: nothing is done again
+        events: list[Event] = []
+        again = kitchen.go_on("mine", on_progress=events.append)
+        outcome = again.result()
+        assert [events[0].kind, events[-1].kind] == ["start", "complete"]
+        assert events[-1].metrics == outcome.metrics
+        assert outcome.metrics["data/rows"] > 0, "published in the first attempt alone"
+        assert (again.status().loss, again.status().done) == (outcome.loss, 1.0)
+    assert len(events) == 2
 
 
 def test_status_tells_where_a_run_stands() -> None:
@@ -390,6 +490,11 @@ def test_cancelled_outside_of_loops_lets_go_of_what_it_waits_for() -> None:
     assert run.status().state == "interrupted"
 
 
+def test_a_cancel_from_elsewhere_is_no_ctrl_c() -> None:
+    with pytest.raises(Interrupted, match="and saved"):
+        cancelled_at(3, Stew, training="fake").finish()
+
+
 def test_cancelled_before_a_stage_does_not_begin_it() -> None:
     run = cancelled_at(3, Stew(save=0), training="fake")
     with pytest.raises(Interrupted, match="stopped before Taste"):
@@ -409,7 +514,7 @@ def test_cancelled_at_once_does_not_save_first() -> None:
     assert over.result().metrics["stirred"] == 10, "it was completed before"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_ctrl_c_saves_first_and_the_script_can_go_on(here: Path, number: int) -> None:
     process = started(here, "kitchen.run(Stew(), training='fake', name='mine', on_progress=tell)")
     process.send_signal(number)
@@ -419,8 +524,38 @@ def test_ctrl_c_saves_first_and_the_script_can_go_on(here: Path, number: int) ->
     assert found, told
     assert status(here) == "interrupted"
     assert stirred(here) == list(range(1, int(found[1]) + 1))
+    with pytest.raises(ResumeError, match=r"run 'mine' was cooked from __main__:Stew, which was typed into a notebook"):
+        kitchen.go_on("mine")
     (here / "again.py").write_text(SCRIPT + "kitchen.go_on('mine').finish()")
     subprocess.run([sys.executable, "again.py"], cwd=here, check=True, timeout=60)
+    assert stirred(here) == list(range(1, 21))
+
+
+SEVERAL = """
+def cook(name, **how):
+    return kitchen.{call}(Stew(), training='fake', name=name, on_progress=tell, **how)
+"""
+
+
+def test_ctrl_c_saves_all_that_were_submitted(here: Path) -> None:
+    last = "runs = [cook('mine'), cook('other')]\n[run.finish() for run in runs]"
+    process = started(here, SEVERAL.format(call="submit") + last)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT, told
+    for name in ("mine", "other"):
+        assert json.loads((here / f"runs/{name}/run.json").read_text())["reason"].startswith("Interrupted: stopped at")
+
+
+@pytest.mark.slow
+def test_ctrl_c_does_not_reach_runs_in_a_pool_of_threads(here: Path) -> None:
+    process = started(here, "from concurrent.futures import ThreadPoolExecutor\n" + SEVERAL.format(call="run") + """
+with ThreadPoolExecutor(2) as pool:
+    list(pool.map(cook, ["mine", "other"]))
+""")
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT, told
     assert stirred(here) == list(range(1, 21))
 
 
@@ -450,7 +585,7 @@ run.result()
     assert stirred(here) == list(range(1, 21))
 
 
-@pytest.mark.parametrize("last, code", [("", 0), ("sys.exit(3)", 3)])
+@pytest.mark.parametrize("last, code", [pytest.param("", 0, marks=pytest.mark.slow), ("sys.exit(3)", 3)])
 def test_a_run_under_way_when_the_process_ends_is_saved(here: Path, last: str, code: int) -> None:
     process = started(here, f"""
 reached = threading.Event()
@@ -465,17 +600,7 @@ reached.wait()
     assert status(here) == "interrupted"
     before = stirred(here)
     assert 5 <= len(before) < 20
-    (here / "again.py").write_text(SCRIPT + "kitchen.go_on('mine').finish()")
-    subprocess.run([sys.executable, "again.py"], cwd=here, check=True, timeout=60)
-    assert stirred(here) == list(range(1, 21))
-
-
-def test_a_recipe_typed_into_a_script_is_asked_for_elsewhere(here: Path) -> None:
-    process = started(here, "kitchen.run(Stew(), training='fake', name='mine', on_progress=tell)")
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    with pytest.raises(ResumeError, match=r"run 'mine' was cooked from __main__:Stew, which was typed into a notebook"):
-        kitchen.go_on("mine")
+    assert list((here / "runs/mine/save").glob("*.json"))
 
 
 LOCAL = """

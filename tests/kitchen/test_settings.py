@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field, PositiveInt
+from ruamel.yaml import YAML
 
 from kitchen.describing import described
 from kitchen.errors import ConfigError
-from kitchen.given import from_arguments, from_file
+from kitchen.given import from_arguments, from_file, from_mapping
 from kitchen.recipe import Recipe
 from kitchen.settings import Settled, settle
 from kitchen.stage import Stage
@@ -112,6 +114,26 @@ def test_a_file_may_have_dotted_keys_merges_and_nothing_at_all(tmp_path: Path) -
     assert settle(Cake, from_file(file)).recipe == Cake(oven=Oven(120.0))
     file.write_text("oven: &warm\n  <<: {fan: true}\n  heat: 60\n")
     assert settle(Cake, from_file(file)).recipe == Cake(oven=Oven(60.0, True))
+
+
+class Soup(Recipe):
+    """A soup."""
+
+    oven: Oven = Oven()
+    names: Mapping[str, str] = {}
+
+    def workflow(self) -> Step:
+        return sequence(Bake(1))
+
+
+def test_keys_of_a_mapping_may_have_dots_wherever_they_are_given(tmp_path: Path) -> None:
+    file = tmp_path / "soup.yaml"
+    for text in ("names:\n  a.b: c\noven.heat: 9\n", "names.a.b: c\noven:\n  heat: 9\n"):
+        file.write_text(text)
+        given: Mapping[str, Any] = YAML(typ="safe").load(text)
+        typed = ["names={a.b: c}" if "names.a.b" not in text else "names.a.b=c", "oven.heat=9"]
+        for settings in (from_file(file), from_mapping(given, "here"), from_arguments(typed)):
+            assert settle(Soup, list(settings)).recipe == Soup(names={"a.b": "c"}, oven=Oven(9.0))
 
 
 def test_every_mistake_is_told_at_once() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,15 @@ LOCAL = ("--training", "fake", "--hub", "local")
 GREEDY = ("--temperature", "0")
 AS_TEXT = ("evaluation.metric=text", "evaluation.max_tokens=8")
 CHATS = [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "fine"}]}] * 12
+SHARED = '''"""It publishes what it trained."""
+from kitchen import Step, sequence
+from recipes.sl_basic import SlBasic
+from stages.publishing import Publish
+class Shared(SlBasic):
+    """And all that it does is said by its base."""
+    def workflow(self) -> Step:
+        return sequence(super().workflow(), Publish("me/soup"))
+'''
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +37,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "chats").mkdir()
     for name, rows in (("train", CHATS), ("test", CHATS[:3])):
         (folder / "chats" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "pairs.jsonl").write_text('{"prompt": "?", "completion": "fine"}\n' * 12)
+    (folder / "recipes").mkdir()
+    (folder / "recipes/shared.py").write_text(SHARED)
     (folder / "alone.jsonl").write_text("".join(json.dumps(row) + "\n" for row in CHATS))
     path = sys.path[:]
     with contextlib.chdir(folder):
         told(0, "run", "recipes.sl_basic", *LOCAL, "--name", "dish", "dataset=chats", "batch_size=3", "epochs=10",
              "learning_rate=0.5", "warmup_steps=0", "eval_every=10", *AS_TEXT)
+        told(0, "run", "recipes.sl_basic", *LOCAL, "--name", "joined", "dataset=pairs.jsonl", "reading.held_out_rows=2",
+             "batch_size=3", "epochs=12", "learning_rate=0.5", "warmup_steps=0", "rendering.chat=false", *AS_TEXT)
         yield folder
     sys.path[:] = path
 
@@ -112,6 +127,39 @@ def test_runs_may_lie_elsewhere(trained: Path, tmp_path: Path) -> None:
         assert "there is no run 'dish'" in told(2, "sample", "run:dish", "?")
 
 
+def test_a_run_trained_past_the_chat_template_is_asked_past_it() -> None:
+    result = kitchen("sample", "joined", "?", *GREEDY)
+    assert result.stdout == "fine\n", "without the separator, which is neither of the prompt nor of the answer"
+    assert "without the chat template: the run was trained without it (rendering.chat=false)" in result.stderr
+    assert kitchen("sample", "joined", "?", "--raw", *GREEDY).stdout == " fine\n"
+    assert "--system needs a chat template, and the run was trained without it" in told(
+        2, "sample", "joined", "?", "--system", "be kind")
+    assert "the run was trained without it (rendering.chat=false); `kitchen sample` completes a text" in told(
+        2, "chat", "joined", typed="?\n")
+
+
+def test_a_plain_name_that_is_no_model_may_have_been_meant_as_a_run(here: Path) -> None:
+    pytest.importorskip("torch")
+    plain = ("--training", "peft", "--hub", "local")
+    why = "there is no run 'dihs' in runs; did you mean 'dish'?"
+    assert f"{why}; and as a model: the local hub does not have 'dihs'" in told(4, "sample", "dihs", "?", *plain)
+    assert why in told(4, "eval", "dihs", "--dataset", "chats", *plain)
+    assert "there is no run" not in told(4, "sample", "me/dihs", "?", *plain)
+
+
+def test_an_adapter_that_was_an_object_must_be_named(here: Path) -> None:
+    record = json.loads((here / "runs/dish/run.json").read_text())
+    record["order"]["objects"] = ["hub", "datasets"]
+    (here / "runs/lent").mkdir()
+    for path in (here / "runs/dish").glob("*.jsonl"):
+        (here / "runs/lent" / path.name).write_bytes(path.read_bytes())
+    (here / "runs/lent/run.json").write_text(json.dumps(record))
+    shown = told(2, "push", "lent", "me/soup")
+    assert "the hub adapter was an object of local, and what it was made with is not recorded; name the one" in shown
+    assert "--hub NAME" in shown
+    assert kitchen("sample", "lent", "?", *GREEDY, "--hub", "fake").stdout == "fine\n", "it needs no data"
+
+
 # --- chat, with its input from a pipe
 
 
@@ -138,8 +186,8 @@ def test_a_conversation_longer_than_the_context_is_told() -> None:
 
 
 def test_an_answer_is_cut_and_told() -> None:
-    assert "(cut at 3 tokens; --max-tokens allows more)" in told(
-        0, "chat", "dish", *GREEDY, "--max-tokens", "3", typed="?\n")
+    assert told(0, "chat", "dish", *GREEDY, "--max-tokens", "3", typed="?\n") == (
+        "fin\n(cut at 3 tokens; --max-tokens allows more)\n")
 
 
 # --- eval
@@ -153,6 +201,19 @@ def test_an_evaluation_is_a_run_with_intervals() -> None:
     assert found["metrics"]["test/exact_match_low"] == pytest.approx(0.4385, abs=1e-4)
     rows = [json.loads(line) for line in Path(found["where"], "samples.jsonl").read_text().splitlines()]
     assert [(row["set"], row["prompt"], row["text"]) for row in rows] == [("test", "?", "fine")] * 3
+
+
+def test_an_evaluation_renders_as_the_run_was_trained() -> None:
+    def found(*more: str) -> Any:
+        result = kitchen("eval", "joined", "--dataset", "pairs.jsonl", *AS_TEXT, *more, "--json")
+        return result.stderr, json.loads(result.stdout)
+
+    shown, made = found()
+    assert made["metrics"]["train/exact_match"] == 1.0
+    assert "rendering={chat: false}, as run:joined@final was trained" in shown
+    order = json.loads(Path(made["where"], "run.json").read_text())["order"]
+    assert order["sources"]["rendering.chat"] == "run:joined@final"
+    assert found("rendering.chat=true")[1]["metrics"]["train/exact_match"] == 0.0, "what is typed comes first"
 
 
 def test_a_data_set_of_one_split_is_evaluated_whole_and_that_is_said() -> None:
@@ -192,3 +253,12 @@ def test_a_push_that_fails_says_the_command_that_tries_again(trained: Path) -> N
                           f"--runs {trained}/runs --message 'a soup'\n")
     assert "give OWNER/NAME" in told(2, "push", "dish", "soup", "--hub", "fake")
     assert "the hub adapter 'local' has no setting 'private'" in told(2, "push", "dish", "me/soup", "--private")
+
+
+def test_a_run_that_cannot_publish_says_the_commands_that_do(tmp_path: Path) -> None:
+    shown = told(4, "run", "recipes.shared", *LOCAL, "--name", "soup", "--runs", str(tmp_path / "there"),
+                 "dataset=chats", "max_steps=2", *AS_TEXT)
+    [push] = [line.split(": ", 1)[1] for line in shown.splitlines() if "to publish its weights alone: " in line]
+    [resume] = [line.split(": ", 1)[1] for line in shown.splitlines() if "to go on (" in line]
+    assert told(0, *shlex.split(push)[1:], "--hub", "fake").endswith("memory://me/soup\n")
+    assert "nothing is lost" in told(4, *shlex.split(resume)[1:])

@@ -133,7 +133,11 @@ def test_a_run_that_never_came_to_its_end_says_what_it_has(blobs: FakeBlobs) -> 
         find_weights("run:dish", training, blobs)
     for step in (3, 6, 9, 12):
         training.delete(Checkpoint(f"dish/weights/step-{step:06d}", step, "weights"))
-    with pytest.raises(ConfigError, match="it has none; `kitchen resume dish`"):
+    with pytest.raises(ConfigError, match=r"has no final weights; it has none$"):  # completed: nothing to go on with
+        find_weights("run:dish", training, blobs)
+    record = json.loads(blobs.read("dish/run.json") or b"")
+    blobs.write("dish/run.json", json.dumps({**record, "status": "interrupted"}).encode())
+    with pytest.raises(ConfigError, match="it has none; go on with the run first"):
         find_weights("run:dish", training, blobs)
 
 
@@ -143,6 +147,27 @@ def test_a_damaged_checkpoint_is_named(blobs: FakeBlobs) -> None:
     with pytest.raises(CorruptCheckpoint, match="dish/weights/final/checkpoint"):
         find_weights("run:dish", training, blobs)
     assert find_weights("run:dish@12", training, blobs).run == "dish"
+
+
+def test_damage_of_one_does_not_hide_the_others(blobs: FakeBlobs) -> None:
+    training = cooked(blobs, keep=9)
+    for name in blobs.list("dish/weights/step-000006/"):
+        blobs.write(name, b"{")
+    for at in ("3", "12", "final", "best"):
+        assert find_weights(f"run:dish@{at}", training, blobs).run == "dish"
+    with pytest.raises(CorruptCheckpoint, match="step-000006"):
+        find_weights("run:dish@6", training, blobs)
+    with pytest.raises(ConfigError, match=r"no weights of step 7; it has: 3, 6, damaged, 9, 12, final"):
+        find_weights("run:dish@7", training, blobs)
+
+
+def test_an_export_that_was_not_written_down_is_found(blobs: FakeBlobs) -> None:
+    training = cooked(blobs, keep=9)
+    blobs.delete("dish/checkpoints.jsonl")
+    for at, step in (("3", 3), ("final", 12)):
+        found = find_weights(f"run:dish@{at}", training, blobs)
+        assert isinstance(found.source, Checkpoint)
+        assert found.source.step == step
 
 
 def test_a_record_without_a_model_is_told(blobs: FakeBlobs) -> None:

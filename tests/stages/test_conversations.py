@@ -1,5 +1,7 @@
 """Rows of every known shape become conversations; all else is refused with its place."""
 
+from typing import Any
+
 import pytest
 
 from kitchen.errors import DataError
@@ -86,3 +88,17 @@ def test_an_unknown_row_is_shown_shortened_beside_the_formats():
     assert told.startswith("faq.csv:3: no known format in the row {question: 'why why ")
     assert all(form in told for form in FORMATS)
     assert len(told) < 500
+
+
+@pytest.mark.parametrize(("row", "why"), [
+    ({"prompt": "why?"}, "'prompt' is there and 'completion' is missing"),
+    ({"prompt": "why?", "completion": None}, "'prompt' is there and 'completion' is null"),
+    ({"prompt": "why?", "answer": "so"}, "'completion' is missing; where a column has another name: "
+                                         "reading.columns.answer=completion"),
+    ({"question": "why?", "answer": "so"}, "where a column has another name: reading.columns.question=prompt"),
+])
+def test_what_is_missing_is_named_and_how_columns_are_renamed(row: dict[str, Any], why: str) -> None:
+    with pytest.raises(DataError) as error:
+        conversation(row, "faq.csv:3")
+    assert str(error.value).startswith("faq.csv:3: ")
+    assert why in str(error.value)

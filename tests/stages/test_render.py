@@ -252,7 +252,8 @@ def test_overlong_sequences_are_cut_or_dropped_and_counted():
     assert [shown(datum) for datum in cut.data] == ["<259>a<257><260>[BBBB]", "<259>a<257><260>[B<257>]"]
     assert cut.counts == Counts(rows=3, datums=2, tokens=12, trained_tokens=6, truncated=1, dropped=1)
     assert metrics == {"data/rows": 3, "data/datums": 2, "data/tokens": 12, "data/trained_tokens": 6,
-                       "data/truncated": 1, "data/dropped": 1, "data/split_rows": 0, "data/endless": 0}
+                       "data/truncated": 1, "data/dropped": 1, "data/split_rows": 0, "data/endless": 0,
+                       "data/empty_answers": 0}
     dropped, _ = RenderDataset(max_tokens=8, overlong="drop").run(rows, Bytes())
     assert dropped.counts == Counts(rows=3, datums=1, tokens=5, trained_tokens=2, dropped=2)
     exact, _ = RenderDataset(max_tokens=6).run(TrainRows((short,)), Bytes())
@@ -287,3 +288,8 @@ def test_whatever_is_trained_on_the_tokens_are_the_template_s(train_on):
     for tokenizer in (Bytes(), Newline(), Forgetful(), Strict()):
         datum = only(render(LONG, tokenizer, train_on=train_on))
         assert np.append(datum.tokens, datum.targets[-1]).tolist() == tokenizer.render(said).tolist()
+
+
+def test_answers_without_text_are_counted() -> None:
+    rows = tuple(conversation({"prompt": "hm?", "completion": text}, "a test") for text in ("", " ", "yes"))
+    assert RenderDataset().run(TrainRows(rows), Bytes())[1]["data/empty_answers"] == 2

@@ -95,6 +95,31 @@ def test_formats(hub_server: HubServer, path: str) -> None:
     assert data.where(3) == "owner/any train row 4"
 
 
+CSV = "id,answer\n007,NA\n1.50,None\n2020-01-01,null\ntrue,\n"
+
+
+def test_every_value_of_a_csv_is_text(hub_server: HubServer) -> None:
+    more = "id,answer\n8,nan\n"
+    hub_server.repository("owner/csv", {"train-0.csv": CSV, "train-1.csv": more}, kind="dataset")
+    told = [{"id": cell, "answer": other} for cell, other in (
+        ("007", "NA"), ("1.50", "None"), ("2020-01-01", "null"), ("true", ""), ("8", "nan"))]
+    assert rows(store().load("owner/csv")) == streamed("owner/csv") == told
+
+
+def test_files_of_one_csv_have_the_same_columns(hub_server: HubServer) -> None:
+    hub_server.repository("owner/csv", {"train-0.csv": CSV, "train-1.csv": "id,answer,more\n8,b,c\n"}, kind="dataset")
+    with pytest.raises(DataError, match=r"owner/csv train.*more"):
+        store().load("owner/csv")
+
+
+def test_a_csv_has_the_types_of_its_card(hub_server: HubServer) -> None:
+    types = [{"name": "id", "dtype": "int64"}, {"name": "answer", "dtype": "string"}]
+    hub_server.repository("owner/csv", {
+        "README.md": card(json.dumps({"dataset_info": {"features": types}})), "train.csv": "id,answer\n007,b\n",
+    }, kind="dataset")
+    assert rows(store().load("owner/csv")) == streamed("owner/csv") == [{"id": 7, "answer": "b"}]
+
+
 def test_lines_of_text(hub_server: HubServer) -> None:
     hub_server.repository("owner/text", {"train.txt": "one\ntwo\n"}, kind="dataset")
     assert rows(store().load("owner/text")) == streamed("owner/text") == [{"text": "one"}, {"text": "two"}]
@@ -153,7 +178,7 @@ def test_a_row_that_has_an_image_is_as_the_library_gives_it(hub_server: HubServe
     data = store().load("owner/images")
     if find_spec("PIL") is None:
         for ask in (lambda: data[0], lambda: next(store().stream("owner/images"))):
-            with pytest.raises(BackendError, match=r"owner/images train row 1.*Pillow"):
+            with pytest.raises(BackendError, match=r"owner/images train .*row 1.*Pillow"):
                 ask()
     else:
         assert (data[0]["text"], data[0]["image"].size) == ("a", (1, 1))
@@ -262,6 +287,12 @@ def test_a_fingerprint_is_of_the_content_and_of_how_it_is_read(hub_server: HubSe
     assert print_of({**content, "README.md": semicolons}) != known
 
 
+def test_a_card_that_is_not_utf_8(hub_server: HubServer) -> None:
+    readme = card("license: mit", "café").encode("latin-1")
+    hub_server.repository("owner/old", {"README.md": readme, "train.jsonl": jsonl(ROWS)}, kind="dataset")
+    assert rows(store().load("owner/old")) == streamed("owner/old") == ROWS
+
+
 def test_a_setting_says_where_the_hub_is_and_where_the_cache(
     hub_server: HubServer, data: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +307,8 @@ def test_a_setting_says_where_the_hub_is_and_where_the_cache(
 # --- what cannot be read
 
 UNREADABLE: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
+    "an archive": ({"data.zip": b"PK"}, r"no files that are read here.*but data\.zip; archives are not unpacked"),
+    "a named archive": ({"README.md": configured(default={"train": "a.zip"}), "a.zip": b"PK"}, r"a\.zip; archives are"),
     "nothing": ({"README.md": "hello"}, r"no files that are read here.*but README\.md"),
     "a program": ({"bad.py": "boom"}, r"no files.*but bad\.py; programs are not run.*owner/bad@refs/convert/parquet"),
     "images": ({"a.png": b"x"}, r"no files that are read here \(json, csv, parquet, arrow, text\) but a\.png"),
@@ -319,22 +352,32 @@ def test_a_text_that_is_no_text(hub_server: HubServer) -> None:
 
 
 def test_a_stream_reads_no_further_than_it_is_asked(hub_server: HubServer) -> None:
-    hub_server.repository("owner/long", {"train.jsonl": jsonl(ROWS) * 80_000}, kind="dataset")
+    content = jsonl({"a": "x" * 10_000} for _ in range(4000))
+    hub_server.repository("owner/long", {"train.jsonl": content}, kind="dataset")
     stream = store().stream("owner/long")
     assert not hub_server.asked(r"train\.jsonl")
-    assert next(stream).row == ROWS[0]
+    assert next(stream).row == {"a": "x" * 10_000}
     [*_, (first, last)] = [request.headers["Range"].removeprefix("bytes=").split("-")
                            for request in hub_server.asked(r"GET .*train\.jsonl")]
-    assert (first, int(last) < 10_000_000) == ("0", True)
+    assert (first, int(last) < 20_000_000) == ("0", True)
 
 
-def test_a_stream_tells_which_row_is_broken(hub_server: HubServer) -> None:
-    given = jsonl({"a": "x" * 1000} for _ in range(2000))
-    hub_server.repository("owner/late", {"train.jsonl": given + '{"a": \n'}, kind="dataset")
-    stream = store().stream("owner/late")
-    assert next(stream).where == "owner/late train row 1"
-    with pytest.raises(DataError, match=r"owner/late train row \d{4}: cannot be read"):
-        list(stream)
+def test_a_stream_tells_from_which_row_on_it_is_broken(hub_server: HubServer) -> None:
+    given = jsonl({"a": "x" * 10_000} for _ in range(1500))
+    hub_server.repository("owner/late", {"train.jsonl": given + '{"a": \n' + given}, kind="dataset")
+    stream, read = store().stream("owner/late"), 0
+    with pytest.raises(DataError, match=r"^owner/late train from row \d+ on: cannot be read: JSON[^0-9]*$") as told:
+        for read, row in enumerate(stream, 1):
+            assert row.where == f"owner/late train row {read}"
+    assert 0 < read < 1500
+    assert f"from row {read + 1} on" in str(told.value)
+
+
+def test_a_column_that_comes_late_comes_in_a_stream_as_when_loaded(hub_server: HubServer) -> None:
+    given = [{"prompt": "x" * 200, "completion": "y"}] * 8000 + [{"prompt": "a", "completion": "b", "extra": 1}]
+    hub_server.repository("owner/late", {"train.jsonl": jsonl(given)}, kind="dataset")
+    data, rest = store().load("owner/late"), streamed("owner/late")
+    assert (data[8000], len(data)) == (rest[8000], len(rest)) == (given[8000], 8001)
 
 
 def test_a_stream_goes_on_after_a_reset(hub_server: HubServer, data: Repository) -> None:
@@ -463,7 +506,85 @@ HfDatasets().load("owner/big")
     assert len(prepared(tmp_path)) == 1
 
 
+# --- a damaged cache
+
+
+def test_a_fetched_file_that_is_cut_is_fetched_again(
+    hub_server: HubServer, data: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import hf_hub_download
+
+    fetched = Path(hf_hub_download("owner/cups", "train.jsonl", repo_type="dataset"))
+    os.truncate(fetched, len(jsonl(ROWS[:3])))
+    assert rows(store().load("owner/cups")) == ROWS
+    assert fetched.read_text() == jsonl(ROWS)
+
+
+def cut(arrow: Path) -> None:
+    os.truncate(arrow, arrow.stat().st_size // 2)
+
+
+def cut_between_batches(arrow: Path) -> None:
+    import pyarrow
+
+    content = arrow.read_bytes()
+    table = pyarrow.ipc.open_stream(content).read_all()
+    with pyarrow.ipc.new_stream(arrow, table.schema) as writer:
+        writer.write_table(table.slice(0, 2))
+
+
+def empty(arrow: Path) -> None:
+    os.truncate(arrow, 0)
+
+
+def scribble(arrow: Path) -> None:
+    arrow.write_bytes(b"no Arrow" * 100)
+
+
+def lose_what_is_known(arrow: Path) -> None:
+    (arrow.parent / "dataset_info.json").unlink()
+
+
+def scribble_over_what_is_known(arrow: Path) -> None:
+    (arrow.parent / "dataset_info.json").write_text("{")
+
+
+@pytest.mark.parametrize("damage", [
+    cut, cut_between_batches, empty, scribble, Path.unlink, lose_what_is_known, scribble_over_what_is_known])
+def test_what_was_prepared_and_is_damaged_is_prepared_again(
+    hub_server: HubServer, data: Repository, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    known = store().load("owner/cups").fingerprint
+    [arrow] = (tmp_path / "huggingface").rglob("*.arrow")
+    damage(arrow)
+    again = store().load("owner/cups")
+    assert (rows(again), again.fingerprint) == (ROWS, known)
+    assert len(prepared(tmp_path)) == 1
+
+
+def test_a_note_that_is_damaged_is_made_again(hub_server: HubServer, data: Repository, tmp_path: Path) -> None:
+    pinned = f"owner/cups@{data.commits[-1].sha}"
+    store().load(pinned)
+    [note] = tmp_path.rglob("kitchen/*.json")
+    note.write_text("{")
+    assert rows(store().load(pinned)) == ROWS
+    assert json.loads(note.read_text())["name"] == "owner/cups"
+
+
 # --- no network
+
+
+def test_without_a_network_it_is_the_newest_that_was_fetched(hub_server: HubServer, data: Repository) -> None:
+    first = data.commits[-1].sha
+    store().load("owner/cups")
+    data.commit({"README.md": card("license: mit"), "more.jsonl": jsonl(ROWS)})
+    assert store().info("owner/cups").revision != first
+    hub_server.unplug()
+    with capture_logs() as logs:
+        assert rows(store().load("owner/cups")) == ROWS
+    assert [log["commit"] for log in logs] == [first]
+    hub_server.plug()
+    assert store().info("owner/cups").revision != first
 
 
 def test_without_a_network_a_pinned_data_set_works_and_a_branch_warns(hub_server: HubServer, data: Repository) -> None:
@@ -523,6 +644,9 @@ def test_told_to_stay_offline(hub_server: HubServer, data: Repository, monkeypat
 
 
 def test_a_process_says_nothing_of_its_own(hub_server: HubServer, data: Repository) -> None:
+    hub_server.fail(PARTS["content"], status=503)
+    hub_server.fail(PARTS["content"], status=429, headers={"Retry-After": "0"})
+    hub_server.cut(r"GET .*train\.jsonl", after=50, reset=True)
     code = """
 from adapters.hf.datasets import HfDatasets
 store = HfDatasets()

@@ -85,7 +85,7 @@ def test_a_name_of_old_without_an_owner(hub_server: HubServer) -> None:
     ("---\nlanguage: en\nlicense: apache-2.0\n---\n# A model", "apache-2.0"), ("---\nlicense:\n- mit\n---\n", "mit"),
     ("---\nlanguage: en\n---\nlicense: none of the head", ""), ("# A model\nlicense: mit", ""), ("---\n{: no YAML", ""),
 ])
-def test_the_license_is_that_of_the_card(hub_server: HubServer, card: str, license: str) -> None:
+def test_the_license_is_that_of_the_card(hub_server: HubServer, card: str | bytes, license: str) -> None:
     hub_server.repository("owner/tiny", {**SMALL, "README.md": card})
     assert hub().info("owner/tiny").license == license
 
@@ -125,6 +125,27 @@ def test_a_commit_that_is_there_is_not_asked_for(hub_server: HubServer, model: R
 
 
 # --- no network
+
+
+def test_without_a_network_it_is_the_newest_that_was_fetched(
+    hub_server: HubServer, model: Repository, tmp_path: Path
+) -> None:
+    from huggingface_hub import hf_hub_download
+
+    folder = hub().fetch("owner/tiny")
+    ref = tmp_path / "huggingface" / "hub" / "models--owner--tiny" / "refs" / "main"
+    newer = model.commit({"model.safetensors": b"better"})
+    assert hub().info("owner/tiny").revision == newer
+    assert ref.read_text() == folder.name, "other programs find what is there, too"
+    hf_hub_download("owner/tiny", "config.json")
+    assert ref.read_text() == newer
+    hub_server.unplug()
+    with capture_logs() as logs:
+        offline = hub()
+        assert (offline.fetch("owner/tiny"), offline.info("owner/tiny").revision) == (folder, folder.name)
+    assert [log["commit"] for log in logs] == [folder.name]
+    hub_server.plug()
+    assert hub().fetch("owner/tiny").name == ref.read_text() == newer
 
 
 def test_without_a_network_a_pinned_model_works_and_a_branch_warns(hub_server: HubServer, model: Repository) -> None:
@@ -319,11 +340,23 @@ def test_a_damaged_cache_is_mended(hub_server: HubServer, model: Repository) -> 
 def test_a_digest_is_remembered_as_long_as_the_files_are_the_same(hub_server: HubServer, model: Repository) -> None:
     folder = hub().fetch("owner/tiny")
     assert hub().sha256("owner/tiny") == hashlib.sha256(b"weights").hexdigest()
-    (note,) = (folder.parents[1] / "kitchen").iterdir()
+    (note,) = (folder.parents[1] / "kitchen").glob("*.json")
     note.write_text(json.dumps({**json.loads(note.read_text()), "sha256": "noted"}))
     assert hub().sha256("owner/tiny") == "noted"
+    note.write_text("{")
+    assert hub().sha256("owner/tiny") == hashlib.sha256(b"weights").hexdigest()
     os.utime(folder / "model.safetensors", ns=(1, 1))
     assert hub().sha256("owner/tiny") == hashlib.sha256(b"weights").hexdigest()
+
+
+def test_a_digest_is_not_of_what_other_programs_put_beside(hub_server: HubServer) -> None:
+    from huggingface_hub import hf_hub_download
+
+    hub_server.repository("owner/two", {**SMALL, "consolidated.safetensors": b"once more", "b/model.safetensors": b""})
+    assert hub().sha256("owner/two") == hashlib.sha256(b"weights").hexdigest()
+    for path in ("consolidated.safetensors", "b/model.safetensors"):
+        hf_hub_download("owner/two", path)
+    assert hub().sha256("owner/two") == hashlib.sha256(b"weights").hexdigest()
 
 
 # --- names
@@ -361,6 +394,22 @@ def test_what_is_no_name_of_the_hub(hub_server: HubServer, tmp_path: Path, model
 def test_a_folder_without_its_kind(hub_server: HubServer, tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=f"did you mean 'path:{tmp_path}'"):
         hub().find(str(tmp_path))
+
+
+def test_a_folder_that_looks_like_a_name_is_not_taken_for_one(
+    hub_server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub_server.repository("models/tiny", SMALL)
+    hub().find("models/tiny")
+    (tmp_path / "models" / "tiny").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    hub().find("models/tiny")  # no model is in it
+    (tmp_path / "models" / "tiny" / "adapter_config.json").touch()
+    one = hub()
+    for verb in (one.find, one.fetch, one.files, one.info, one.sha256, lambda name: one.file(name, "config.json")):
+        with pytest.raises(BackendError, match=r"did you mean 'path:models/tiny'\?.*'models/tiny@main'"):
+            verb("models/tiny")
+    assert one.fetch("models/tiny@main")
 
 
 def test_a_name_is_found_without_a_network(hub_server: HubServer) -> None:
@@ -463,6 +512,20 @@ def test_what_has_not_changed_makes_no_commit_and_what_has_makes_one(writer: Hub
     assert one.sha256("cook/mine") == hashlib.sha256(b"other").hexdigest() != before
 
 
+def test_what_of_another_model_is_there_goes_and_nothing_else(writer: HubServer, result: Path) -> None:
+    mine = writer.repository("cook/mine", {
+        **SMALL, "model.safetensors.index.json": "{}", "tokenizer.json": "{}", "step-100/config.json": "{}",
+        "step-100/model.safetensors": b"old"})
+    hub().publish("cook/mine", result, message="a soup")
+    assert mine.commits[-1].files.keys() == {
+        *(path.relative_to(result).as_posix() for path in result.rglob("*") if path.is_file()),
+        "tokenizer.json", "step-100/config.json", "step-100/model.safetensors"}
+    (result / "adapter_model.safetensors").unlink()
+    (result / "adapter_config.json").unlink()
+    hub().publish("cook/mine", result, message="a card alone")
+    assert {"adapter_model.safetensors", "adapter_config.json"} <= mine.commits[-1].files.keys()
+
+
 @pytest.mark.parametrize("step", [
     "POST /api/repos/create", "POST .*/preupload/", "POST .*/objects/batch", "PUT /storage", "POST .*/commit/",
 ])
@@ -555,10 +618,22 @@ def test_a_model_of_the_hub_is_trained(hub_server: HubServer, tmp_path: Path) ->
     hub_server.unplug()
     done = run_with(tmp_path, *settings)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "taken as it was when last asked" in " ".join((done.stdout + done.stderr).split())
+    assert "what was fetched before is taken" in " ".join((done.stdout + done.stderr).split())
 
 
 # --- secrets
+
+
+def test_credentials_of_the_endpoint_are_never_shown(hub_server: HubServer, model: Repository) -> None:
+    secret = hub_server.url.replace("://", "://cook:s3cret@")
+    assert HfHub(FakeHub(), endpoint=secret).fetch("owner/tiny")
+    told = []
+    for server, name in ((secret, "owner/none"), ("http://s3cret@127.0.0.1:9", "owner/tiny"), (secret, "owner/tiny@v1")):
+        with pytest.raises(BackendError) as refused:
+            HfHub(FakeHub(), endpoint=server, timeout=0.5).fetch(name)
+        told.append(str(refused.value))
+    assert "s3cret" not in str(told)
+    assert hub_server.url in told[0]
 
 
 def in_environment(token: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,19 +123,26 @@ def checkpoint(tmp_path: Path) -> tuple[PeftTraining, Checkpoint, FakeBlobs]:
 Trained = tuple[PeftTraining, Checkpoint, FakeBlobs]
 
 
-def test_a_merged_model_has_the_dtype_of_the_file_that_it_came_from(tmp_path: Path) -> None:
-    from safetensors import safe_open
-
+def test_a_base_of_16_bits_is_merged_in_float32_and_says_the_same(tmp_path: Path) -> None:
     base = tiny_model(tmp_path / "base")
     transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(base)
     training = client(FakeBlobs(), tmp_path)
     checkpoint = trained(training, f"path:{base}", Lora(rank=8, seed=1))
     training.export(checkpoint, tmp_path / "merged", merged=True)
-    with safe_open(tmp_path / "merged/model.safetensors", "pt") as file:
-        assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"BF16"}  # noqa: SIM118
-    assert json.loads((tmp_path / "merged/config.json").read_text())["dtype"] == "bfloat16"
-    np.testing.assert_allclose(
-        theirs(of_transformers(tmp_path / "merged")), ours(training, checkpoint), atol=0.1)  # of rounded weights
+    assert json.loads((tmp_path / "merged/config.json").read_text())["dtype"] == "float32"
+    np.testing.assert_allclose(theirs(of_transformers(tmp_path / "merged")), ours(training, checkpoint), atol=1e-4)
+
+
+@pytest.mark.parametrize(("content", "why"), [("{", "is not JSON"), ("[]", "is no JSON object")])
+def test_a_damaged_adapter_config_is_named(checkpoint: Trained, content: str, why: str, tmp_path: Path) -> None:
+    training, weights, _ = checkpoint
+    training.export(weights, tmp_path / "out")
+    (tmp_path / "out/adapter_config.json").write_text(content)
+    name = f"path:{tmp_path / 'out'}"
+    export = partial(training.export, folder=tmp_path / "again")
+    for use in (training.tokenizer, partial(ours, training), export):
+        with pytest.raises(BackendError, match=rf"out/adapter_config\.json {why}.*fetch or export the adapter again"):
+            use(name)
 
 
 def test_the_tokenizer_comes_along(checkpoint: Trained, tmp_path: Path) -> None:
