@@ -59,8 +59,21 @@ def check_free(blobs: BlobStore, run: str) -> None:
     if not _NAME.fullmatch(run):
         raise ConfigError(f"{run!r} cannot be the name of a run: letters, digits, '.', '_' and '-' can, and the first "
                           "is a letter or digit")
-    if blobs.read(f"{run}/run.json") is not None:
+    if blobs.read(f"{run}/run.json") is not None and not _came_to_nothing(blobs, run):
         raise ConfigError(f"there is a run {run!r} already; go on with that one, or choose another name")
+
+
+def clear(blobs: BlobStore, run: str) -> None:
+    """Make room for a run under the name of one that came to nothing, which `check_free` lets through."""
+    for name in blobs.list(f"{run}/"):
+        blobs.delete(name)
+
+
+def _came_to_nothing(blobs: BlobStore, run: str) -> bool:
+    """Whether a run failed before there was anything to go on from, over a file that cannot be read, say."""
+    reached = any(name.startswith((f"{run}/kept/", f"{run}/weights/")) or
+                  (name.startswith(f"{run}/save/") and name.endswith(".json")) for name in blobs.list(f"{run}/"))
+    return not reached and not in_use(blobs, run) and read_run(blobs, run)["status"] == "failed"
 
 
 def run_names(blobs: BlobStore) -> Sequence[str]:

@@ -23,7 +23,7 @@ from kitchen.recipe import Recipe
 from kitchen.registry import PORTS, Kitchen, adapter_class, adapter_settings
 from kitchen.resume import ResumeError
 from kitchen.running import Outcome, Run, without_secrets
-from kitchen.runs import Order, check_free, new_run_id, read_order, run_summary
+from kitchen.runs import Order, check_free, clear, new_run_id, read_order, run_summary
 from kitchen.settings import leaves, settle
 from kitchen.standing import Listener
 from kitchen.workflow import sequence
@@ -58,6 +58,7 @@ def submit(
     short = made.cls.__name__.lower() if made.cls.__module__ == _TYPED_IN else order.recipe
     name, store, root = name or new_run_id(short), kitchen.blobs, order.adapter_settings.get("blobs", {}).get("root")
     assert store is not None
+    clear(store, name)
     return Run(name, order.recipe, store, lambda brake, standing: cook(
         order, dish, kitchen, name, (standing, *observers), brake=brake), on_progress=on_progress, earlier={},
         again=_again(name, order, store, blobs, root))

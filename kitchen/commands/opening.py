@@ -11,6 +11,7 @@ from kitchen.commands.ordering import RUNS, Larder, Prepared, Problems, open_blo
 from kitchen.errors import BackendError, ConfigError, did_you_mean
 from kitchen.ports import BlobStore, HubClient, Message, Sampler, Tokenizer, TrainingClient
 from kitchen.recipe import Recipe
+from kitchen.registry import adapter_class
 from kitchen.runs import read_order, run_names
 from kitchen.types import Tokens
 from kitchen.weights import Weights, WeightsName, find_weights, parse_typed
@@ -86,6 +87,11 @@ def made_with(typed: str, larder: Larder, ports: Sequence[str]) -> tuple[Weights
         if port in ports:
             raise ConfigError(f"{name}: {why}; name the one to use, --{port} NAME, with its settings, "
                               f"--set {port}.KEY=VALUE")
+    made_by = order.adapters["training"]
+    if asked.get("training", made_by) != made_by and "training" not in order.objects:
+        adapter_class("training", asked["training"])  # an unknown one is another mistake
+        raise ConfigError(f"{name}: its weights were made by the training adapter {made_by!r}, and only that can open "
+                          "them: leave --training away")
     names = {port: each for port, each in order.adapters.items() if port in ports and port not in asked}
     settings = [f"{port}.{key}={yaml_value(value)}" for port, each in order.adapter_settings.items()
                 for key, value in each.items() if port in ports and {**names, **asked}[port] == order.adapters[port]]

@@ -23,7 +23,7 @@ from kitchen.recipe import Recipe
 from kitchen.record import OtherMachine
 from kitchen.registry import Kitchen
 from kitchen.resume import ResumeError
-from kitchen.runs import Order, check_free, new_run_id, read_order, run_summary
+from kitchen.runs import Order, check_free, clear, new_run_id, read_order, run_summary
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ def run(wish: Wish, manner: Manner, name: str | None = None) -> int:
             order, recipe, kitchen = prepare(wish).demand()
             if name is not None and kitchen.blobs is not None:
                 check_free(kitchen.blobs, name)
+                clear(kitchen.blobs, name)
         except KitchenError as error:
             tell(error, debug=manner.debug)
             outcome = _refused(error, wish.recipe)

@@ -348,3 +348,19 @@ def test_a_run_can_be_given_a_name_and_only_once(here: Path) -> None:
     assert "there is a run 'soup.1' already; go on with that one" in told(2, "run", *SMALL, "--name", "soup.1")
     for name in ("soup@1", "a/b", "../up", ""):
         assert "cannot be the name of a run" in told(2, "run", *SMALL, "--name", name)
+
+
+def test_the_name_of_a_run_that_came_to_nothing_can_be_used_again(here: Path) -> None:
+    (here / "rows.jsonl").write_text('{"prompt": "a", "completion"')
+    again = ("run", *SMALL, "dataset=rows.jsonl", "reading.held_out=0.5", "--name", "mended")
+    told(3, *again)
+    (here / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 4)
+    told(0, *again)
+    assert "there is a run 'mended' already" in told(2, *again)
+
+
+def test_weights_are_opened_by_the_adapter_that_made_them(here: Path) -> None:
+    told(0, "run", *SMALL, "--name", "soup")
+    for command in ("sample soup hi", "export soup out", "eval soup --dataset ingredients"):
+        assert "made by the training adapter 'fake', and only that can open them" in told(
+            2, *command.split(), "--training", "peft")
