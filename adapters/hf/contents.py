@@ -204,11 +204,12 @@ def _unreadable(name: str, files: Iterable[str]) -> DataError:
 def _configuration(name: str, wanted: str, root: Path) -> str:
     import datasets
 
+    if not wanted and (default := datasets.get_dataset_default_config_name(str(root))):
+        return str(default)
     known = datasets.get_dataset_config_names(str(root))
-    if wanted and wanted not in known:
-        raise DataError(f"data set {name!r} has no configuration {wanted!r}; {did_you_mean(wanted, known)}")
-    chosen = wanted or datasets.get_dataset_default_config_name(str(root))
-    if chosen is None:
+    if not wanted:
         raise DataError(f"data set {name!r} has several configurations ({', '.join(known)}); say which: "
                         f"'{name}:{known[0]}'")
-    return str(chosen)
+    if wanted not in known:
+        raise DataError(f"data set {name!r} has no configuration {wanted!r}; {did_you_mean(wanted, known)}")
+    return wanted

@@ -28,7 +28,10 @@ class HfDatasets:
     """Data sets of the Hugging Face Hub as `NAME[:CONFIGURATION][@REVISION]`, read by `datasets`.
 
     The files lie in the cache of `huggingface_hub`, where other programs find them too, and beside them, once loaded,
-    the rows as Arrow. The token is that of HF_TOKEN, or of `hf auth login`. Data sets that are programs are not run.
+    the rows as Arrow. The token is that of HF_TOKEN, or of `hf auth login`. Data sets that are programs are not run,
+    and archives (.zip) are not unpacked. Values of CSV are text unless the card says their types; all others are as
+    `datasets` gives them, which reads a field of JSON that holds nothing but ISO 8601 dates as datetime.
+
     Raises DataError for what is unknown or cannot be read, ApiError for what the hub refuses, BackendError where it
     cannot be reached.
     """

@@ -81,7 +81,7 @@ class HfHub:
         if ":" in model:
             return self._beside.sha256(model)
         folder = self.fetch(model)
-        weights = [folder / path for path in self.files(model) if path.endswith(".safetensors")]  # not what others put by
+        weights = [folder / path for path in self.files(model) if path.endswith(".safetensors")]
         stats = {path.name: path.stat() for path in weights}
         stamps = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
         note = folder.parents[1] / "kitchen" / f"{folder.name}.json"  # it goes when the model is deleted from the cache

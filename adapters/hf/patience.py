@@ -89,8 +89,9 @@ class _Patience:
             return
         if self._waited(key) >= self._seconds:
             raise Silent(f"no answer for {self._seconds:g} s: {error}")
-        if isinstance(error, httpcore2.ConnectError):  # at which the client would close its session, and with it this
-            raise httpx2.NetworkError(str(error))
+        if isinstance(error, httpcore2.ConnectError):
+            # at a ConnectError the client would close its session, and this with it; a time-out it treats alike but so
+            raise httpx2.ConnectTimeout(str(error))
 
     def _waited(self, key: tuple[int, str]) -> float:
         now = time.monotonic()

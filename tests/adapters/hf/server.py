@@ -296,7 +296,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def about(self, kind: str, name: str, revision: str = "") -> None:
         repository, commit = self._commit(kind, name, revision)
-        card = commit.files.get("README.md", b"").decode()
+        card = commit.files.get("README.md", b"").decode("utf-8", "replace")
         head = YAML(typ="safe").load(card.split("---\n")[1]) if card.count("---\n") > 1 else {}
         siblings = [{"rfilename": path, **(_sizes(content) if "blobs=" in self.path else {}),
                      **({"lfs": _large(content)} if "blobs=" in self.path and _is_large(path) else {})}

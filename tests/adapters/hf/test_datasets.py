@@ -87,7 +87,11 @@ FORMATS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("path", FORMATS)
+@pytest.mark.parametrize("path", [
+    "train.jsonl", "train.csv", "train.parquet",
+    *(pytest.param(path, marks=pytest.mark.slow) for path in (
+        "train.json", "train.jsonl.gz", "train.tsv", "data/train-00000-of-00001.parquet")),
+])
 def test_formats(hub_server: HubServer, path: str) -> None:
     hub_server.repository("owner/any", {path: FORMATS[path](ROWS), "LICENSE": "MIT"}, kind="dataset")
     data = store().load("owner/any")
@@ -108,7 +112,7 @@ def test_every_value_of_a_csv_is_text(hub_server: HubServer) -> None:
 
 def test_files_of_one_csv_have_the_same_columns(hub_server: HubServer) -> None:
     hub_server.repository("owner/csv", {"train-0.csv": CSV, "train-1.csv": "id,answer,more\n8,b,c\n"}, kind="dataset")
-    with pytest.raises(DataError, match=r"owner/csv train.*more"):
+    with pytest.raises(DataError, match=r"owner/csv train \(train-0.csv, train-1.csv\): cannot be read: Couldn't cast"):
         store().load("owner/csv")
 
 
@@ -365,12 +369,12 @@ def test_a_stream_reads_no_further_than_it_is_asked(hub_server: HubServer) -> No
 def test_a_stream_tells_from_which_row_on_it_is_broken(hub_server: HubServer) -> None:
     given = jsonl({"a": "x" * 10_000} for _ in range(1500))
     hub_server.repository("owner/late", {"train.jsonl": given + '{"a": \n' + given}, kind="dataset")
-    stream, read = store().stream("owner/late"), 0
-    with pytest.raises(DataError, match=r"^owner/late train from row \d+ on: cannot be read: JSON[^0-9]*$") as told:
-        for read, row in enumerate(stream, 1):
-            assert row.where == f"owner/late train row {read}"
-    assert 0 < read < 1500
-    assert f"from row {read + 1} on" in str(told.value)
+    read: list[str] = []
+    with pytest.raises(DataError) as told:
+        read.extend(row.where for row in store().stream("owner/late"))
+    assert 0 < len(read) < 1500
+    assert read[-1] == f"owner/late train row {len(read)}"
+    assert str(told.value).startswith(f"owner/late train from row {len(read) + 1} on: cannot be read: ")
 
 
 def test_a_column_that_comes_late_comes_in_a_stream_as_when_loaded(hub_server: HubServer) -> None:
@@ -380,6 +384,7 @@ def test_a_column_that_comes_late_comes_in_a_stream_as_when_loaded(hub_server: H
     assert (data[8000], len(data)) == (rest[8000], len(rest)) == (given[8000], 8001)
 
 
+@pytest.mark.slow
 def test_a_stream_goes_on_after_a_reset(hub_server: HubServer, data: Repository) -> None:
     hub_server.cut(r"GET .*train\.jsonl", after=50, times=1, reset=True)
     assert streamed("owner/cups") == ROWS
@@ -387,7 +392,7 @@ def test_a_stream_goes_on_after_a_reset(hub_server: HubServer, data: Repository)
 
 @pytest.mark.parametrize("status", [401, 429, 500])
 def test_a_stream_that_the_hub_breaks_off(hub_server: HubServer, data: Repository, status: int) -> None:
-    hub_server.fail(r"GET .*train\.jsonl", status=status, times=1000)
+    hub_server.fail(r"GET .*train\.jsonl", status=status, times=1000, headers={"Retry-After": "60"})
     with pytest.raises(ApiError, match="owner/cups") as told:
         list(store(timeout=0.5).stream("owner/cups"))
     assert (told.value.status, told.value.exit_code) == (status, 4)
@@ -405,11 +410,12 @@ def prepared(home: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("status, headers", [
+    (429, {"Retry-After": "60"}), (500, {"Retry-After": "60"}), pytest.param(503, {}, marks=pytest.mark.slow)])
 def test_a_hub_that_is_busy_or_broken(
-    hub_server: HubServer, data: Repository, tmp_path: Path, part: str, status: int
+    hub_server: HubServer, data: Repository, tmp_path: Path, part: str, status: int, headers: Mapping[str, str]
 ) -> None:
-    hub_server.fail(PARTS[part], status=status, times=1000)
+    hub_server.fail(PARTS[part], status=status, times=1000, headers=headers)
     with pytest.raises(ApiError, match=rf"{hub_server.url}.*'owner/cups'.*try again") as told:
         store(timeout=0.5).load("owner/cups")
     assert (told.value.status, told.value.exit_code) == (status, 4)
@@ -418,8 +424,9 @@ def test_a_hub_that_is_busy_or_broken(
     assert rows(store().load("owner/cups")) == ROWS
 
 
+@pytest.mark.slow
 def test_a_hub_that_asks_to_wait(hub_server: HubServer, data: Repository) -> None:
-    hub_server.fail(PARTS["content"], status=429, headers={"Retry-After": "1"}, times=2)
+    hub_server.fail(PARTS["content"], status=429, headers={"Retry-After": "0"})  # to which the client adds a second
     assert rows(store(timeout=5).load("owner/cups")) == ROWS
     hub_server.fail(PARTS["information"], status=429, headers={"Retry-After": "3600"})
     with pytest.raises(ApiError, match="in 3600 s"):
@@ -465,6 +472,7 @@ def test_a_token_is_never_shown(hub_server: HubServer, data: Repository, monkeyp
 # --- connections that break
 
 
+@pytest.mark.slow
 def test_a_download_goes_on_where_it_broke_off(hub_server: HubServer) -> None:
     content = jsonl({"n": row, "pad": "x" * 1000} for row in range(5_000))
     hub_server.repository("owner/big", {"train.jsonl": content}, kind="dataset")
@@ -474,6 +482,7 @@ def test_a_download_goes_on_where_it_broke_off(hub_server: HubServer) -> None:
     assert again.headers["Range"].startswith("bytes=2")
 
 
+@pytest.mark.slow
 def test_a_download_that_never_comes_whole(hub_server: HubServer, data: Repository, tmp_path: Path) -> None:
     hub_server.cut(r"GET .*train\.jsonl", after=50, times=1000, reset=True)
     with pytest.raises(BackendError, match=r"broke off.*'owner/cups'.*try again") as told:
@@ -484,6 +493,7 @@ def test_a_download_that_never_comes_whole(hub_server: HubServer, data: Reposito
     assert rows(store().load("owner/cups")) == ROWS
 
 
+@pytest.mark.slow
 def test_a_preparation_that_is_killed(hub_server: HubServer, tmp_path: Path) -> None:
     hub_server.repository("owner/big", {"train.jsonl": jsonl(ROWS * 100_000)}, kind="dataset")
     code = """
@@ -498,8 +508,9 @@ def kill():
 threading.Thread(target=kill, daemon=True).start()
 HfDatasets().load("owner/big")
 """
-    done = subprocess.run([sys.executable, "-c", code], check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == -9
+    done = subprocess.run([sys.executable, "-c", code], check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+                          capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (-9, "", "")
     assert any(name.endswith(".incomplete") for name in prepared(tmp_path))
     data = store().load("owner/big")
     assert (len(data), data[499_999]) == (500_000, ROWS[4])
@@ -643,10 +654,11 @@ def test_told_to_stay_offline(hub_server: HubServer, data: Repository, monkeypat
     assert hub_server.requests == []
 
 
+@pytest.mark.slow
 def test_a_process_says_nothing_of_its_own(hub_server: HubServer, data: Repository) -> None:
     hub_server.fail(PARTS["content"], status=503)
     hub_server.fail(PARTS["content"], status=429, headers={"Retry-After": "0"})
-    hub_server.cut(r"GET .*train\.jsonl", after=50, reset=True)
+    hub_server.cut(r"GET .*train\.jsonl", after=50)
     code = """
 from adapters.hf.datasets import HfDatasets
 store = HfDatasets()

@@ -5,34 +5,68 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from io import StringIO
 
+import httpx2
 import pytest
 
 from adapters.fake.hub import FakeHub
 from adapters.hf.datasets import HfDatasets
 from adapters.hf.hub import HfHub
+from adapters.hf.patience import patience, told_wait
 from kitchen.errors import ApiError, BackendError
 from tests.adapters.hf.server import HubServer
 
 SMALL = {"config.json": "{}", "model.safetensors": b"weights"}
 
 
-@pytest.mark.parametrize("headers", [
-    {"Retry-After": "3600"}, {"Retry-After": "3600", "ratelimit": '"api";r=0;t=1'}])
-def test_a_refused_connection_does_not_end_it(hub_server: HubServer, headers: dict[str, str]) -> None:
+def test_a_refused_connection_does_not_end_it(hub_server: HubServer) -> None:
+    from huggingface_hub import get_session
+
+    session = get_session()
     hub_server.repository("owner/cups", {"train.jsonl": '{"a": "b"}\n'}, kind="dataset")
     store = HfDatasets(timeout=1.5)
     store.splits("owner/cups")
-    hub_server.fail("HEAD .*train.jsonl", status=503, headers=headers)
+    hub_server.fail("HEAD .*train.jsonl", status=503, headers={"Retry-After": "3600"})
     hub_server.unplug()
     threading.Timer(0.3, hub_server.plug).start()
     with pytest.raises(ApiError, match=r"owner/cups.*503") as told:
         store.load("owner/cups")
     assert told.value.status == 503
+    assert get_session() is session, "the client of all others, too"
     assert len(hub_server.asked("HEAD")) == 1
     assert len(store.load("owner/cups")) == 1
 
 
+@pytest.mark.parametrize("headers, seconds", [
+    ({}, 0), ({"Retry-After": "3600"}, 3600), ({"Retry-After": "Fri, 31 Dec 2027 23:59:59 GMT"}, 0),
+    ({"ratelimit": '"api";r=0;t=55'}, 55), ({"ratelimit": '"api";r=7;t=55'}, 0),
+    ({"ratelimit": '"api";r=0;t=55', "Retry-After": "3600"}, 3600),
+])
+def test_what_a_server_says_to_wait(headers: dict[str, str], seconds: float) -> None:
+    assert told_wait(httpx2.Response(429, headers=headers)) == seconds
+
+
+def test_what_the_client_says_of_trying_again_is_not_shown(hub_server: HubServer) -> None:
+    from huggingface_hub.utils import _http
+
+    hub_server.repository("owner/tiny", SMALL)
+    hub_server.fail("HEAD .*config.json", status=429, headers={"Retry-After": "0"})
+    said = logging.StreamHandler(StringIO())
+    logger = logging.getLogger("huggingface_hub")
+    logger.addHandler(said)
+    try:
+        HfHub(FakeHub(), timeout=5).file("owner/tiny", "config.json")
+        assert len(hub_server.asked("HEAD")) == 2
+        with patience(1):
+            _http.logger.warning("A note of the server")
+        _http.logger.warning("Retrying in 1s, of another program")
+    finally:
+        logger.removeHandler(said)
+    assert said.stream.getvalue() == "A note of the server\nRetrying in 1s, of another program\n"
+
+
+@pytest.mark.slow
 def test_a_server_that_refuses_every_connection(hub_server: HubServer) -> None:
     hub_server.repository("owner/cups", {"train.jsonl": '{"a": "b"}\n'}, kind="dataset")
     store = HfDatasets(timeout=0.5)
@@ -52,7 +86,6 @@ def test_nothing_of_it_stays_behind(hub_server: HubServer) -> None:
     filters = [list(handler.filters) for handler in handlers]
     for number in range(6):
         hub_server.repository(f"owner/tiny-{number}", SMALL)
-    hub_server.fail("tiny-[012]/resolve", status=500, times=2)
 
     def fetched(number: int) -> bool:
         return HfHub(FakeHub(), timeout=5).fetch(f"owner/tiny-{number}").is_dir()
