@@ -20,7 +20,8 @@ FORMATS: Mapping[str, Mapping[str, int]] = {
     "json": {"chunksize": 1 << 20}, "csv": {}, "parquet": {"batch_size": 1000}, "arrow": {},
     "text": {"chunksize": 1 << 20},
 }
-_WIDER = 10 << 20  # bytes of JSON
+_WIDER = 10 << 20  # bytes of JSON, as `datasets` itself reads at once
+_STREAMED = 4 << 20  # bytes of JSON; it takes six times as much memory
 _CLOSED = (".py", ".zip")  # `datasets` opens archives, and refuses a program of the data set's name beside data
 _WHICH = ("config_name", "data_files", "data_dir", "default")
 
@@ -75,7 +76,7 @@ class Contents:
         config.STREAMING_OPEN_RETRY_INTERVAL = config.STREAMING_READ_RETRY_INTERVAL = 0
         config.STREAMING_READ_SERVER_UNAVAILABLE_RETRY_INTERVAL = config.STREAMING_READ_RATE_LIMIT_RETRY_INTERVAL = 0
         if self.builder.name == "json":
-            self.builder.config.chunksize = _WIDER  # there is no second reading, as `prepare` has
+            self.builder.config.chunksize = _STREAMED  # wide at once: there is no second reading, as `prepare` has
         self._read_from(split, [f"{repository}/{path}" for path in self.files[split]])
         return iter(self.builder.as_streaming_dataset(split=split))
 
@@ -106,11 +107,14 @@ def contents(
         card = _card(root)
         _check_places(name, card)
         try:
-            chosen = _configuration(name, configuration, root)
+            builder = datasets.load_dataset_builder(
+                str(root), configuration or None, cache_dir=f"{temporary}/cache",
+                storage_options={"hf": {"endpoint": endpoint}})
         except FileNotFoundError as error:
             raise _unreadable(name, files) from error
-        builder = datasets.load_dataset_builder(
-            str(root), chosen, cache_dir=f"{temporary}/cache", storage_options={"hf": {"endpoint": endpoint}})
+        except ValueError:
+            _check_configuration(name, configuration, datasets.get_dataset_config_names(str(root)))
+            raise
         if builder.name not in FORMATS:
             raise _unreadable(name, files)
         for option, value in FORMATS[builder.name].items():
@@ -201,15 +205,9 @@ def _unreadable(name: str, files: Iterable[str]) -> DataError:
                      f"{', '.join(shown[:5]) or 'none'}; {mend}")
 
 
-def _configuration(name: str, wanted: str, root: Path) -> str:
-    import datasets
-
-    if not wanted and (default := datasets.get_dataset_default_config_name(str(root))):
-        return str(default)
-    known = datasets.get_dataset_config_names(str(root))
-    if not wanted:
+def _check_configuration(name: str, wanted: str, known: Sequence[str]) -> None:
+    if wanted and wanted not in known:
+        raise DataError(f"data set {name!r} has no configuration {wanted!r}; {did_you_mean(wanted, known)}")
+    if not wanted and len(known) > 1:
         raise DataError(f"data set {name!r} has several configurations ({', '.join(known)}); say which: "
                         f"'{name}:{known[0]}'")
-    if wanted not in known:
-        raise DataError(f"data set {name!r} has no configuration {wanted!r}; {did_you_mean(wanted, known)}")
-    return wanted

@@ -11,6 +11,11 @@ import pytest
 from tests.adapters.hf.server import HubServer
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """`huggingface_hub` itself gives httpx2 the bytes of a commit in a way that is no longer liked."""
+    config.addinivalue_line("filterwarnings", "ignore:Use 'content=<...>':DeprecationWarning:httpx2._models")
+
+
 @pytest.fixture
 def hub_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     """A hub of this test's own: `huggingface_hub` and `datasets` of this process and of its children go to it.

@@ -224,6 +224,12 @@ def test_where_there_are_several_one_must_be_named(several: Repository) -> None:
             ask("owner/several:haard")
 
 
+def test_where_there_is_one_it_is_called_default(data: Repository) -> None:
+    assert rows(store().load("owner/cups:default")) == ROWS
+    with pytest.raises(DataError, match=r"no configuration 'easy'; there are: default"):
+        store().load("owner/cups:easy")
+
+
 def test_one_that_is_the_default_need_not_be_named(hub_server: HubServer) -> None:
     hub_server.repository("owner/two", {
         "README.md": configured(other={"train": "other.jsonl"}, default={"train": "own.jsonl"}),
