@@ -320,7 +320,8 @@ def test_a_connection_that_is_reset_is_made_again(hub_server: HubServer, model: 
     assert (hub().fetch("owner/tiny") / "model.safetensors").read_bytes() == b"weights"
 
 
-@pytest.mark.parametrize("reset", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("reset", [True, False])
 def test_a_file_that_never_comes_whole(
     hub_server: HubServer, model: Repository, tmp_path: Path, reset: bool
 ) -> None:

@@ -67,6 +67,7 @@ def test_what_is_pushed_says_what_the_run_says(dish: HubServer) -> None:
     assert len(repository.commits) == commits, "pushed twice, it is the same"
 
 
+@pytest.mark.slow
 def test_a_push_that_is_refused_is_tried_again(dish: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_loopback_read")
     refused = kitchen("push", "dish", "cook/onions", "--public")
