@@ -1,10 +1,11 @@
-"""Cook an order: with a record, a lease and a log of its own."""
+"""Cook an order, with a record, a lease and a log of its own; or one that was written down."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import structlog
+from pydantic import ValidationError
 
 from kitchen.context import Context
 from kitchen.errors import ConfigError
@@ -16,6 +17,7 @@ from kitchen.plan import PlanError
 from kitchen.recipe import Recipe
 from kitchen.record import RunRecord
 from kitchen.registry import Kitchen
+from kitchen.resume import ResumeError
 from kitchen.runner import run as walk
 from kitchen.runs import Order
 
@@ -49,3 +51,12 @@ def cook(
                 audience.ended(error)
                 raise
             return context
+
+
+def recipe_of(cls: type[Recipe], run: str, order: Order) -> Recipe:
+    """The recipe as a run was ordered; raises ResumeError where its class no longer takes those settings."""
+    try:
+        return cls.model_validate(order.settings)
+    except (ValidationError, ConfigError) as error:
+        raise ResumeError(f"{order.recipe} no longer takes the settings of run {run!r}, so start a new one: "
+                          + " ".join(str(error).split())) from error

@@ -1,11 +1,12 @@
-"""A folder that appears whole or not at all."""
+"""Folders that appear whole or not at all, and what is in them."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,3 +41,13 @@ def check_free(folder: Path) -> None:
         raise ConfigError(f"{folder} is not empty; delete it, or give another folder")
     if folder.absolute() == Path.cwd():
         raise ConfigError(f"{folder} is where you stand, and cannot be replaced; give a folder inside of it")
+
+
+def digest_of(files: Iterable[Path]) -> str:
+    """Of the bytes of files, one after the other, in hex: `cat FILES | sha256sum`."""
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()

@@ -8,11 +8,8 @@ from functools import partial
 from inspect import isabstract, signature
 from typing import Any
 
-from pydantic import ValidationError
-
-from kitchen.commands.ordering import RUNS, Larder, Prepared, Problems, add_plan, open_blobs, run_name
-from kitchen.cooking import cook
-from kitchen.equipment import check_installed
+from kitchen.commands.ordering import RUNS, Larder, Prepared, Problems, add_plan, look_up, open_blobs, run_name
+from kitchen.cooking import cook, recipe_of
 from kitchen.errors import ConfigError, did_you_mean
 from kitchen.finding import find_recipe, stand_here
 from kitchen.given import from_mapping
@@ -20,7 +17,7 @@ from kitchen.interrupt import Brake
 from kitchen.observers import Observer
 from kitchen.ports import BlobStore, DatasetStore, HubClient, TrainingClient
 from kitchen.recipe import Recipe
-from kitchen.registry import PORTS, Kitchen, adapter_class, adapter_settings
+from kitchen.registry import PORTS, Kitchen
 from kitchen.resume import ResumeError
 from kitchen.running import Outcome, Run, without_secrets
 from kitchen.runs import Order, check_free, clear, new_run_id, read_order, run_summary
@@ -102,11 +99,7 @@ def go_on(
     made.adapter_settings = {port: dict(each) for port, each in order.adapter_settings.items()
                              if port != "blobs" and port not in chosen}
     _open(made, {**order.adapters, "blobs": None, **chosen}, runs)
-    try:
-        dish = made.cls.model_validate(order.settings)
-    except (ValidationError, ConfigError) as error:
-        raise ResumeError(f"{order.recipe} no longer takes the settings of run {run!r}, so start a new one: "
-                          + " ".join(str(error).split())) from error
+    dish = recipe_of(made.cls, run, order)
     add_plan(made, dish, False)
     if made.problems or made.kitchen is None:
         raise Problems(made.problems)
@@ -142,29 +135,22 @@ def _prepared(recipe: Dish, settings: Mapping[str, Any]) -> Prepared:
 def _open(made: Prepared, adapters: Mapping[str, Any], runs: Folder | None) -> None:
     """The adapters, those with a name built around those that are there; what is wrong is noted."""
     stand_here()  # an adapter may be a class in this folder
-    before = len(made.problems)
+    before, larder = len(made.problems), _larder(adapters, runs)
     objects = {port: each for port, each in adapters.items() if each is not None and not isinstance(each, str)}
-    made.names = {**_larder(adapters, runs).chosen(), **{port: _class_name(each) for port, each in objects.items()}}
+    made.names = {**larder.chosen(), **{port: _class_name(each) for port, each in objects.items()}}
     made.objects = [port for port, each in objects.items() if port != "blobs" and signature(type(each)).parameters]
     for port in {**made.names, **made.adapter_settings}:
         with made.noting():
             if port not in PORTS:
                 raise ConfigError(f"adapter_settings: there is no port {port!r}; {did_you_mean(port, PORTS)}")
             if port not in objects:
-                _look_up(made, port, runs)
+                look_up(made, port, made.names[port], larder.runs)
             elif port in made.adapter_settings or (port == "blobs" and runs is not None):
                 raise ConfigError(f"the {port} adapter is an object that is set up already: give it no settings"
                                   + ", and no runs" * (port == "blobs"))
     if len(made.problems) == before:
         with made.noting():
             made.kitchen = Kitchen.named(made.names, made.adapter_settings, objects)
-
-
-def _look_up(made: Prepared, port: str, runs: Folder | None) -> None:
-    cls = adapter_class(port, made.names[port])
-    check_installed(port, made.names[port], cls)
-    if port == "blobs" and (runs is not None or "root" in adapter_settings(cls)):
-        made.adapter_settings.setdefault(port, {}).setdefault("root", os.fspath(runs or RUNS))
 
 
 def _class_name(adapter: Any) -> str:

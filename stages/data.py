@@ -13,7 +13,7 @@ from kitchen.rows import select
 from kitchen.stage import Stage
 from kitchen.types import Batch, Datum, Facts, Table
 from stages.conversations import Conversation, TrainRows
-from stages.reading import Conversations, Indices, Reader
+from stages.reading import Conversations, Indices, Reader, few, named
 from stages.reading import Reading as Reading  # recipes that load data set it
 from stages.render import TrainData
 
@@ -65,17 +65,18 @@ def _loaded(reader: Reader) -> tuple[TrainRows, HeldOut, Facts, Table]:
     opened = {split: reader.opened(split, wanted) for split, wanted in
               ((train, reader.how.wanted(reader.most) or 0), *((split, 0) for split in test))}
     facts = Facts({f"data.{split}.sha256": data.fingerprint for split, data in opened.items()})
-    named = {split: reader.named(data) for split, data in opened.items()}
-    back = np.zeros(0, np.int64) if test else reader.kept_back(named[train])
-    held = {split: reader.few(named[split]) for split in test} if test else {"held_out": select(named[train], back)}
-    chosen = reader.trained_on(named[train], back)
+    rows = {split: named(data, reader.how.columns) for split, data in opened.items()}
+    back = np.zeros(0, np.int64) if test else reader.kept_back(rows[train])
+    held = {split: few(rows[split], reader.how.held_out_rows, reader.seed) for split in test} if test else {
+        "held_out": select(rows[train], back)}
+    chosen = reader.trained_on(rows[train], back)
     sets = HeldOut({split: tuple(Conversations(data)) for split, data in held.items()})
     parts = [(train, "trained on", chosen), *((split, "held out", data) for split, data in held.items())]
-    rows = tuple((split, what, f"{len(data):,}", f"{len(named.get(split, named[train])):,}")
+    told = tuple((split, what, f"{len(data):,}", f"{len(rows.get(split, rows[train])):,}")
                  for split, what, data in parts)
     commit = reader.store.info(reader.dataset).revision
     title = f"Rows of {reader.dataset}{f' at {commit}' if commit else ''}"
-    return TrainRows(Conversations(chosen)), sets, facts, Table(title, ("split", "are", "rows", "of"), rows)
+    return TrainRows(Conversations(chosen)), sets, facts, Table(title, ("split", "are", "rows", "of"), told)
 
 
 class Epochs(Stage):

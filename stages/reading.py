@@ -53,9 +53,7 @@ class Reader:
         there = tuple(self.store.splits(self.dataset))
         train = self.how.train or there[0]
         test = tuple(split for split in there if split != train) if self.how.test is None else self.how.test
-        for split in (train, *test):
-            if split not in there:
-                raise DataError(f"{self.dataset} has no split {split!r}; {did_you_mean(split, there)}")
+        check_splits(self.dataset, (train, *test), there)
         if train in test:
             raise DataError(f"{self.dataset}: the split {train!r} is both trained on and held out; "
                             "choose others (reading.train, reading.test)")
@@ -68,21 +66,12 @@ class Reader:
             return Taken(rows, f"{self.dataset} {split}")
         return self.store.load(self.dataset, split=split)
 
-    def named(self, data: Dataset) -> Dataset:
-        """Under the names of columns that were set; raises DataError for a column that is not there."""
-        return renamed(data, self.how.columns) if self.how.columns else data
-
     def trained_on(self, data: Dataset, but: Indices) -> Dataset:
         """The rows to train on, in their order: not those kept back."""
         chosen = np.delete(np.arange(len(data)), but)[: self.how.limit]
         if self.most is not None and self.most < len(chosen):
             chosen = np.sort(self._random().choice(chosen, self.most, replace=False, shuffle=False))
         return select(data, chosen)
-
-    def few(self, data: Dataset) -> Dataset:
-        """As many rows as a held-out set may have."""
-        rows, most = len(data), self.how.held_out_rows
-        return data if rows <= most else select(data, np.sort(self._random().choice(rows, most, replace=False)))
 
     def kept_back(self, data: Dataset) -> Indices:
         """Rows for a held-out set, where no split is one."""
@@ -98,6 +87,25 @@ class Reader:
 
     def _random(self) -> np.random.Generator:
         return np.random.default_rng(self.seed)
+
+
+def check_splits(dataset: str, wanted: Iterable[str], there: Sequence[str]) -> None:
+    """Raise DataError for a split that a data set does not have."""
+    for split in wanted:
+        if split not in there:
+            raise DataError(f"{dataset} has no split {split!r}; {did_you_mean(split, there)}")
+
+
+def named(data: Dataset, columns: Mapping[str, str]) -> Dataset:
+    """Under the names of columns that were set; raises DataError for a column that is not there."""
+    return renamed(data, columns) if columns else data
+
+
+def few(data: Dataset, most: int, seed: int) -> Dataset:
+    """A seeded choice of at most so many rows, in their order."""
+    if len(data) <= most:
+        return data
+    return select(data, np.sort(np.random.default_rng(seed).choice(len(data), most, replace=False)))
 
 
 class Conversations(Sequence[Conversation]):

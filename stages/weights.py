@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-import numpy as np
-
-from kitchen.errors import DataError, did_you_mean
 from kitchen.ports import BlobStore, Dataset, DatasetStore, TrainingClient
-from kitchen.rows import renamed, select
 from kitchen.stage import Stage
 from kitchen.types import Checkpoint, Facts, Metrics, Samples, Table
 from kitchen.weights import find_weights
 from stages.data import HeldOut
 from stages.evaluation import After, Answer, Examination, examined
-from stages.reading import Conversations
+from stages.reading import Conversations, check_splits, few, named
 from stages.render import RenderDataset
 from stages.statistics import Interval, paired_bootstrap, wilson
 
@@ -46,19 +42,14 @@ class LoadHeldOut(Stage):
 def held_out_splits(store: DatasetStore, dataset: str, wanted: Sequence[str] | None) -> Sequence[str]:
     """Those that are wanted, else all but "train", or that one; raises DataError for one that is not there."""
     there = tuple(store.splits(dataset))
-    for split in wanted or ():
-        if split not in there:
-            raise DataError(f"{dataset} has no split {split!r}; {did_you_mean(split, there)}")
+    check_splits(dataset, wanted or (), there)
     return wanted or [split for split in there if split != "train"] or there
 
 
 def some_of(data: Dataset, columns: Mapping[str, str], rows: int | None, seed: int) -> Dataset:
     """A seeded choice of at most so many rows, in their order, with their columns renamed."""
-    data = renamed(data, columns) if columns else data
-    if rows is None or len(data) <= rows:
-        return data
-    random = np.random.default_rng(seed)
-    return select(data, np.sort(random.choice(len(data), rows, replace=False, shuffle=False)))
+    data = named(data, columns)
+    return data if rows is None else few(data, rows, seed)
 
 
 class ExamineWeights(Stage):

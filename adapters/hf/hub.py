@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import re
@@ -12,6 +11,7 @@ from pathlib import Path
 from adapters.hf.cache import noted, write
 from adapters.hf.snapshots import Name, Snapshots, wanted
 from kitchen.errors import BackendError
+from kitchen.folders import digest_of
 from kitchen.ports import HubClient, ModelInfo
 
 _REPOSITORY = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
@@ -87,7 +87,7 @@ class HfHub:
         note = folder.parents[1] / "kitchen" / f"{folder.name}.json"  # it goes when the model is deleted from the cache
         known = noted(note)
         if known is None or known["files"] != stamps:
-            known = {"sha256": _digest(weights), "files": stamps}
+            known = {"sha256": digest_of(weights), "files": stamps}
             write(note, json.dumps(known))
         return str(known["sha256"])
 
@@ -168,12 +168,3 @@ def _license(card: str) -> str:
     head = card.split("---", 2)[1] if card.startswith("---") else ""
     found = re.search(r"^license:\s*(?:- *)?(\S+)", head, re.MULTILINE)
     return found[1].strip("'\"") if found else ""
-
-
-def _digest(weights: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in weights:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()

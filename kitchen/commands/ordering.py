@@ -128,13 +128,18 @@ def open_larder(larder: Larder, made: Prepared) -> None:
             _set(made.adapter_settings, *from_arguments([text]))
     for port, name in made.names.items():
         with made.noting():
-            cls = adapter_class(port, name)
-            check_installed(port, name, cls)
-            if port == "blobs" and (larder.runs is not None or "root" in adapter_settings(cls)):
-                made.adapter_settings.setdefault("blobs", {}).setdefault("root", larder.runs or RUNS)
+            look_up(made, port, name, larder.runs)
     if len(made.problems) == before:
         with made.noting():
             made.kitchen = Kitchen.named(made.names, made.adapter_settings)
+
+
+def look_up(made: Prepared, port: str, name: str, runs: str | None) -> None:
+    """See that an adapter is there with all that it needs; that of blobs is told where runs are kept."""
+    cls = adapter_class(port, name)
+    check_installed(port, name, cls)
+    if port == "blobs" and (place := _kept_at(cls, runs)):
+        made.adapter_settings[port] = {**place, **made.adapter_settings.get(port, {})}
 
 
 def run_name(typed: str) -> str:
@@ -153,9 +158,13 @@ def open_blobs(larder: Larder) -> BlobStore:
     stand_here()
     name, cls = larder.chosen()["blobs"], adapter_class("blobs", larder.chosen()["blobs"])
     check_installed("blobs", name, cls)
-    settings = {"root": larder.runs or RUNS} if larder.runs is not None or "root" in adapter_settings(cls) else {}
-    found: BlobStore = build("blobs", {"blobs": name}, {"blobs": settings})
+    found: BlobStore = build("blobs", {"blobs": name}, {"blobs": _kept_at(cls, larder.runs)})
     return found
+
+
+def _kept_at(cls: Any, runs: str | None) -> dict[str, Any]:
+    """Where runs are kept, for an adapter that has a setting for it or that was told."""
+    return {"root": runs or RUNS} if runs is not None or "root" in adapter_settings(cls) else {}
 
 
 def _set(settings: dict[str, dict[str, Any]], one: Setting, *more: Setting) -> None:

@@ -8,12 +8,10 @@ from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import ValidationError
-
 from kitchen.commands.failure import as_json, exit_code, place, reasons, tell
 from kitchen.commands.ordering import Larder, Prepared, Problems, Wish, open_blobs, open_larder, prepare, run_name
 from kitchen.console import ConsoleObserver, clock, console
-from kitchen.cooking import cook
+from kitchen.cooking import cook, recipe_of
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.finding import find_recipe, laid_out
 from kitchen.lease import InUse
@@ -22,7 +20,6 @@ from kitchen.publishing import NotPublished
 from kitchen.recipe import Recipe
 from kitchen.record import OtherMachine
 from kitchen.registry import Kitchen
-from kitchen.resume import ResumeError
 from kitchen.runs import Order, check_free, clear, new_run_id, read_order, run_summary
 
 
@@ -78,11 +75,7 @@ def _made_again(name: str, order: Order, larder: Larder) -> tuple[Recipe, Kitche
     made = Prepared(find_recipe(order.recipe))
     made.adapter_settings = {port: dict(each) for port, each in order.adapter_settings.items() if port != "blobs"}
     open_larder(replace(larder, names={**order.adapters, "blobs": larder.chosen()["blobs"]}), made)
-    try:
-        recipe = made.cls.model_validate(order.settings)
-    except (ValidationError, ConfigError) as error:
-        raise ResumeError(f"{order.recipe} no longer takes the settings of run {name!r}, so start a new one: "
-                          + " ".join(str(error).split())) from error
+    recipe = recipe_of(made.cls, name, order)
     if made.problems or made.kitchen is None:
         raise Problems(made.problems)
     laid_out(recipe)
