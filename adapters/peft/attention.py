@@ -1,4 +1,10 @@
-"""Attention on a CPU in bfloat16, where torch's own kernel is several times slower than plain matrix products."""
+"""Causal attention over a layout, tile by tile, with the gradient by hand: no tile's probabilities are kept.
+
+Plain matrix products, in which the query heads that share a key head are stacked so that keys are not repeated: on a
+CPU faster than torch's own kernel, which computes what lies above the diagonal too, and takes ten times as long as
+this for the gradient in bfloat16 (docs/benchmarks.md). As in FlashAttention (Dao et al., 2022, arXiv:2205.14135) the
+probabilities are computed again on the way back.
+"""
 
 from __future__ import annotations
 
@@ -6,62 +12,97 @@ from typing import Any
 
 import torch
 
-NAME = "kitchen_cpu"
-PLAIN = 256  # tokens; a longer sequence is not worth its (T, T) probabilities, which are kept for the backward pass
+from adapters.peft.layout import Layout, Tiles
+
+NAME = "kitchen"
 
 
-def use_plain_attention(model: Any) -> None:
-    """Let a model attend by `attend` instead of torch's scaled_dot_product_attention."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
-
-    AttentionInterface.register(NAME, attend)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    model.set_attn_implementation(NAME)
-
-
-def attend(
-    module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-    attention_mask: torch.Tensor | None, **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """Query (B, H, T, D), key and value (B, K, S, D), mask (B or 1, 1, T, S) bool or none, to (B, T, H, D)."""
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    length, plain = query.shape[2], _is_plain(module, kwargs)
-    if plain and length == 1:
-        return _plain(query, key, value, kwargs.get("scaling"), _bias(attention_mask, query)), None
-    if plain and attention_mask is None and length == key.shape[2] <= PLAIN:
-        causal = torch.full((length, length), float("-inf"), dtype=query.dtype).triu_(1)
-        return _plain(query, key, value, kwargs.get("scaling"), causal), None
-    # float32 takes half the time of torch's kernel for bfloat16
-    attended, _ = sdpa_attention_forward(module, query.float(), key.float(), value.float(), attention_mask, **kwargs)
-    return attended.to(query.dtype), None
-
-
-def _is_plain(module: torch.nn.Module, kwargs: dict[str, Any]) -> bool:
-    unusual = ("softcap", "position_bias", "s_aux", "sinks")
-    return (getattr(module, "is_causal", True) and kwargs.get("is_causal") is not False
-            and not kwargs.get("dropout") and all(kwargs.get(name) is None for name in unusual))
-
-
-def _bias(mask: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
-    """(B, 1, 1, S), 0 where attended."""
-    if mask is None:
-        return None
-    return torch.zeros(mask.shape, dtype=like.dtype).masked_fill_(~mask, float("-inf"))
-
-
-def _plain(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None, bias: torch.Tensor | None
+def forward(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Layout, scale: float
 ) -> torch.Tensor:
-    """The query heads that share a key head are stacked, so that keys are not repeated. Returns (B, T, H, D)."""
-    batch, heads, length, width = query.shape
-    groups, source = key.shape[1], key.shape[2]
-    stacked = query.reshape(batch * groups, heads // groups * length, width)
-    scores = torch.bmm(stacked, key.reshape(batch * groups, source, width).transpose(1, 2))
-    scores = scores.mul(width**-0.5 if scaling is None else scaling).view(batch, heads, length, source)
-    if bias is not None:
-        scores = scores + bias
-    weights = torch.softmax(scores, -1).view(batch * groups, -1, source)
-    out = torch.bmm(weights, value.reshape(batch * groups, source, value.shape[-1]))
-    return out.view(batch, heads, length, -1).transpose(1, 2).contiguous()
+    """Query (N, H, D), key and value (N, K, D) with H a multiple of K, to (N, H, D)."""
+    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    for tiles in layout.tiles:
+        queries, keys = _queries(query, tiles, key.shape[1]), _keys(key, tiles)
+        weights = _weights(queries, keys, tiles, key.shape[1], scale)
+        _put(out, torch.bmm(weights, _keys(value, tiles)), tiles)
+    return out
+
+
+def backward(
+    gradient: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor,
+    layout: Layout, scale: float, into: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+) -> None:
+    """The gradients by query, key and value go `into` tensors of their shapes."""
+    groups = key.shape[1]
+    dquery, dkey, dvalue = into
+    dkey.zero_()
+    dvalue.zero_()
+    inner = torch.linalg.vecdot(gradient, out)[..., None]  # (N, H, 1)
+    for tiles in layout.tiles:
+        queries, keys, values = _queries(query, tiles, groups), _keys(key, tiles), _keys(value, tiles)
+        down, drop = _queries(gradient, tiles, groups, blank=True), _queries(inner, tiles, groups, blank=True)
+        weights = _weights(queries, keys, tiles, groups, scale)
+        _add(dvalue, torch.bmm(weights.transpose(1, 2), down), tiles)
+        slopes = torch.bmm(down, values.transpose(1, 2)).sub_(drop).mul_(weights)
+        _put(dquery, torch.bmm(slopes, keys).mul_(scale), tiles)
+        _add(dkey, torch.bmm(slopes.transpose(1, 2), queries).mul_(scale), tiles)
+
+
+class TiledAttention(torch.autograd.Function):
+    """`forward` and `backward` for a model whose other parts are left to autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Layout,
+                scale: float) -> torch.Tensor:
+        out = forward(query, key, value, layout, scale)
+        ctx.save_for_backward(query, key, value, out)
+        ctx.layout, ctx.scale = layout, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        query, key, value, out = ctx.saved_tensors
+        into = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+        backward(gradients[0], query, key, value, out, ctx.layout, ctx.scale, into)
+        return *into, None, None
+
+
+def _weights(queries: torch.Tensor, keys: torch.Tensor, tiles: Tiles, groups: int, scale: float) -> torch.Tensor:
+    """(B · K, H / K · t, S)."""
+    heads = queries.shape[1] // tiles.queries.shape[1]
+    bias = tiles.bias(groups, heads, queries.dtype)
+    return torch.softmax(torch.baddbmm(bias, queries, keys.transpose(1, 2), alpha=scale), -1)
+
+
+def _queries(x: torch.Tensor, tiles: Tiles, groups: int, *, blank: bool = False) -> torch.Tensor:
+    """(N, H, D) to (B · K, H / K · t, D); where padded, 0 if `blank`, else of any token."""
+    rows, count = tiles.queries.shape
+    found = x.index_select(0, tiles.queries.view(-1)).view(rows, count, groups, -1, x.shape[-1])
+    if blank and tiles.padded is not None:
+        found.masked_fill_(tiles.padded[:, :, None, None, None], 0)
+    return found.permute(0, 2, 3, 1, 4).reshape(rows * groups, -1, x.shape[-1])
+
+
+def _keys(x: torch.Tensor, tiles: Tiles) -> torch.Tensor:
+    """(N, K, D) to (B · K, S, D)."""
+    rows, count = tiles.keys.shape
+    found = x.index_select(0, tiles.keys.view(-1)).view(rows, count, *x.shape[1:])
+    return found.transpose(1, 2).reshape(-1, count, x.shape[-1])
+
+
+def _put(x: torch.Tensor, found: torch.Tensor, tiles: Tiles) -> None:
+    """(B · K, H / K · t, D) into (N, H, D)."""
+    rows, count = tiles.queries.shape
+    width = x.shape[-1]
+    heads = x.shape[1] * rows // len(found)
+    found = found.view(rows, -1, heads, count, width).permute(0, 3, 1, 2, 4).reshape(rows * count, -1, width)
+    x.index_copy_(0, tiles.lie, found if len(found) == len(tiles.real) else found.index_select(0, tiles.real))
+
+
+def _add(x: torch.Tensor, found: torch.Tensor, tiles: Tiles) -> None:
+    """(B · K, S, D) onto (N, K, D), run by run: adding by index takes several times as long on a CPU."""
+    rows, count = tiles.keys.shape
+    found = found.view(rows, -1, count, x.shape[-1]).transpose(1, 2)
+    for row, first, lies, length in tiles.runs:
+        x[lies : lies + length] += found[row, first : first + length]

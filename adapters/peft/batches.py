@@ -8,23 +8,30 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from adapters.peft.layout import Layout, lay_out
+from adapters.peft.packing import LEAST
 from kitchen.types import Array, Datum
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MicroBatch:
-    """Rows that go through the model together, and the positions to be scored, datum after datum."""
+    """Datums that go through the model together, and the positions to be scored, in the order in which they lie."""
 
     indices: tuple[int, ...]  # of its datums in the batch
-    lengths: tuple[int, ...]  # tokens of each
-    ids: torch.Tensor  # (R, T), padded on the right with 0
-    where: torch.Tensor  # (S,) of the scored positions in the flattened ids
+    layout: Layout
+    where: torch.Tensor  # (U,) of the scored tokens in the layout, each once
     targets: torch.Tensor  # (S, K), K the most targets of a position; what is padded has slope 0
-    owner: Array  # (S,) row of each scored position
+    row: torch.Tensor  # (S,) of each scored position, which of `where` it is; ascending
+    owner: Array  # (S,) which of `indices` it belongs to
     position: Array  # (S,) its place in the datum
 
+    @property
+    def rows(self) -> list[tuple[int, int]]:
+        """Datum and length of each."""
+        return [(index, len(places)) for index, places in zip(self.indices, self.layout.places, strict=True)]
+
     def spread(self, row: int, values: Array, datum: Datum) -> Array:
-        """Of the (S, K) values those of one row, in the shape of its targets; 0 where not scored."""
+        """Of the (S, K) values those of one datum, in the shape of its targets; 0 where not scored."""
         targets, mine = np.asarray(datum.targets), self.owner == row
         out = np.zeros((len(targets), self.targets.shape[1]), values.dtype)
         out[self.position[mine]] = values[mine]
@@ -32,22 +39,21 @@ class MicroBatch:
 
 
 def micro_batch(
-    data: Sequence[Datum], masks: Sequence[Array], indices: tuple[int, ...], device: torch.device
+    data: Sequence[Datum], masks: Sequence[Array], indices: tuple[int, ...], device: torch.device, least: int = LEAST
 ) -> MicroBatch:
     """`masks` says where each datum of the batch is scored, (N,) bool."""
     chosen = [data[index] for index in indices]
-    lengths = tuple(len(datum.tokens) for datum in chosen)
-    wide = [np.asarray(datum.targets).reshape(length, -1) for datum, length in zip(chosen, lengths, strict=True)]
-    ids = np.zeros((len(chosen), max(lengths)), np.int64)
-    targets = np.zeros((sum(int(masks[index].sum()) for index in indices), max(t.shape[1] for t in wide)), np.int64)
-    owner, position = np.empty(len(targets), np.int64), np.empty(len(targets), np.int64)
+    layout = lay_out([np.asarray(datum.tokens) for datum in chosen], device, least)
+    wide = [np.asarray(datum.targets).reshape(len(datum.tokens), -1) for datum in chosen]
+    scored = [np.flatnonzero(masks[index]) for index in indices]
+    targets = np.zeros((sum(map(len, scored)), max(each.shape[1] for each in wide)), np.int64)
     end = 0
-    for row, (index, datum) in enumerate(zip(indices, chosen, strict=True)):
-        ids[row, : lengths[row]] = datum.tokens
-        places = np.flatnonzero(masks[index])
-        piece = slice(end, end := end + len(places))
-        owner[piece], position[piece] = row, places
-        targets[piece, : wide[row].shape[1]] = wide[row][places]
-    where = owner * ids.shape[1] + position
-    ids_, where_, targets_ = (torch.from_numpy(array).to(device) for array in (ids, where, targets))
-    return MicroBatch(indices, lengths, ids_, where_, targets_, owner, position)
+    for each, places in zip(wide, scored, strict=True):
+        targets[end : (end := end + len(places)), : each.shape[1]] = each[places]
+    owner = np.repeat(np.arange(len(chosen)), [len(places) for places in scored])
+    position = np.concatenate(scored)
+    lies = np.concatenate([mine[places] for mine, places in zip(layout.places, scored, strict=True)])
+    order = np.argsort(lies, kind="stable")
+    where, row = np.unique(lies[order], return_inverse=True)
+    where_, targets_, row_ = (torch.from_numpy(array).to(device) for array in (where, targets[order], row))
+    return MicroBatch(indices, layout, where_, targets_, row_, owner[order], position[order])

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from transformers.cache_utils import DynamicCache
 
-from adapters.peft.base import Network
 from adapters.peft.cache import Slots
 from adapters.peft.drawing import Row, Spell, draw
+from adapters.peft.network import Network
 from adapters.peft.packing import pack
 from kitchen.types import Tokens
 
@@ -31,7 +31,7 @@ def complete(network: Network, rows: Sequence[Row], spell: Spell, high: torch.dt
                 cache.take(kept)
             columns = torch.arange(cache.capacity, device=network.device)
             mask = (columns >= starts) & (columns <= cache.length)
-            states = network.hidden(ids[:, None], position_ids=cache.length - starts, past_key_values=cache,
+            states = network.padded(ids[:, None], position_ids=cache.length - starts, past_key_values=cache,
                                     attention_mask=mask)[:, 0]
 
 
@@ -52,7 +52,7 @@ def _read(network: Network, rows: Sequence[Row], budget: int) -> tuple[torch.Ten
     lengths = [len(prompt) for prompt in prompts]
     slots, states = Slots(network.layers, len(prompts), max(lengths)), []
     order: list[int] = []
-    for indices in pack(lengths, budget):
+    for indices in pack(prompts, budget):
         states.append(_read_some(network, [prompts[index] for index in indices], indices, slots))
         order += indices
     back = torch.tensor(np.argsort(order), device=network.device)
@@ -70,6 +70,6 @@ def _read_some(network: Network, prompts: Sequence[Tokens], indices: Sequence[in
     for row, prompt in enumerate(prompts):
         ids[row, : len(prompt)] = prompt
     read: Any = DynamicCache()
-    hidden = network.hidden(torch.from_numpy(ids).to(network.device), past_key_values=read)
+    hidden = network.padded(torch.from_numpy(ids).to(network.device), past_key_values=read)
     slots.put(read, indices, lengths)
     return hidden[torch.arange(len(prompts)), torch.tensor(lengths) - 1]

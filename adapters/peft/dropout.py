@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Dropout:
     """Inputs of the low-rank path set to zero at random, the rest scaled up (Srivastava et al., 2014, JMLR 15).
 
-    Neither the cut into micro-batches, nor padding, nor a second pass, nor torch's own random state changes it.
+    Neither the cut into micro-batches, nor a second pass, nor torch's own random state changes it.
     """
 
     def __init__(self, rate: float, seed: int, layers: Sequence[LoraLinear]) -> None:
@@ -27,7 +27,7 @@ class Dropout:
 
     @contextmanager
     def during(self, call: int, rows: Sequence[tuple[int, int]]) -> Iterator[None]:
-        """On within; `rows` gives datum and length of each row of the micro-batch, `call` counts forward_backwards."""
+        """On within; `rows`: datum and length of each sequence of the micro-batch, `call` counts forward_backwards."""
         self._call, self._rows = call, rows
         for layer in self._layers if self._rate else ():
             layer.dropout = self
@@ -38,12 +38,13 @@ class Dropout:
                 layer.dropout = None
 
     def __call__(self, x: torch.Tensor, layer: LoraLinear) -> torch.Tensor:
-        """Of (R, T, inputs)."""
-        kept = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
-        for row, (datum, length) in enumerate(self._rows):
+        """Of (1, N, inputs), datum after datum."""
+        kept = torch.empty_like(x)
+        end = 0
+        for datum, length in self._rows:
             numbers = (self._seed, self._call, datum, self._numbers[layer])
             state = np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]
             generator = torch.Generator(x.device).manual_seed(int(state >> np.uint64(1)))
             drawn = torch.rand((length, x.shape[-1]), generator=generator, device=x.device)
-            kept[row, :length] = (drawn >= self._rate).to(x.dtype)
+            kept[0, end : (end := end + length)] = (drawn >= self._rate).to(x.dtype)
         return x * kept.div_(1 - self._rate)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from adapters.peft.base import Base, Network
+from adapters.peft.base import Base
 from adapters.peft.checkpoints import CONFIG, WEIGHTS, Saved, adapter_lora, read
 from adapters.peft.folders import demand_base, is_adapter
 from adapters.peft.lora import Adapter, Tensors, adapted_paths
 from adapters.peft.machine import Machine
+from adapters.peft.network import Network
 from adapters.peft.tokenizer import FolderTokenizer, load_tokenizer
 from kitchen.errors import BackendError
 from kitchen.ports.blobs import BlobStore
@@ -30,7 +31,7 @@ def freeze(machine: Machine, base: Base, tokenizer: FolderTokenizer, lora: Lora,
     model = base.tree()
     if any(bool(tensor.any()) for name, tensor in tensors.items() if ".lora_B." in name):  # else they change nothing
         Adapter(model, lora, machine.high, adapted_paths(tensors)).freeze(tensors, machine.dtype, source)
-    return Frozen(Network(model), tokenizer, base)
+    return Frozen(Network(model, base.way), tokenizer, base)
 
 
 def of_checkpoint(machine: Machine, blobs: BlobStore, checkpoint: Checkpoint) -> Frozen:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import nn
 
+from adapters.peft.batches import MicroBatch
 from kitchen.types import Array
 
 ROWS = 256  # positions whose logits exist at the same time
@@ -15,31 +17,46 @@ Slope = Callable[[slice, Array], Array]  # positions and their (s, K) log-probab
 
 
 def score(
-    head: nn.Module, hidden: torch.Tensor, targets: torch.Tensor, high: torch.dtype, slope: Slope | None = None
+    head: nn.Module, hidden: torch.Tensor, batch: MicroBatch, high: torch.dtype, slope: Slope | None = None
 ) -> Array:
-    """(S, H) states and (S, K) ids to (S, K) nats; with `slope`, the gradient goes on into `hidden`.
+    """(U, H) states to (S, K) nats of the targets; with `slope`, the gradient goes on into `hidden`.
 
-    dloss/dlogits = sum over targets of dloss/dlogprob times (onehot - softmax).
+    dloss/dlogits = sum over targets of dloss/dlogprob times (onehot - softmax). Logits are computed once for each
+    state, however many targets it has.
     """
-    logprobs = np.empty(tuple(targets.shape), np.float64 if high == torch.float64 else np.float32)
+    logprobs = np.empty(tuple(batch.targets.shape), np.float64 if high == torch.float64 else np.float32)
     gradient = torch.empty_like(hidden) if slope else None
-    for start in range(0, len(hidden), ROWS):
-        rows = slice(start, start + ROWS)
+    edges = torch.searchsorted(batch.row, torch.arange(0, len(hidden) + ROWS, ROWS, device=hidden.device)).tolist()
+    for start, (first, last) in zip(range(0, len(hidden), ROWS), pairwise(edges), strict=False):
+        rows, scored = slice(start, start + ROWS), slice(first, last)
         piece = hidden[rows].detach().requires_grad_(slope is not None)
         with torch.set_grad_enabled(slope is not None):
             logits = head(piece)
         with torch.no_grad():
-            everywhere = torch.log_softmax(logits, -1, dtype=high)
-            logprobs[rows] = everywhere.gather(1, targets[rows]).cpu().numpy()
+            likely = torch.softmax(logits, -1, dtype=high)
+            places, targets = (batch.row[scored] - start)[:, None], batch.targets[scored]
+            found = _logprobs(logits, likely, places, targets, high)
+            logprobs[scored] = found.cpu().numpy()
         if slope is not None and gradient is not None:
-            slopes = torch.from_numpy(slope(rows, logprobs[rows])).to(everywhere)
-            pushed = everywhere.exp_().mul_(-slopes.sum(1, keepdim=True)).scatter_add_(1, targets[rows], slopes)
+            slopes = torch.from_numpy(slope(scored, logprobs[scored])).to(likely)
+            total = likely.new_zeros(len(piece)).index_add_(0, places[:, 0], slopes.sum(1))
+            pushed = likely.mul_(-total[:, None])
+            pushed.index_put_((places.expand_as(targets), targets), slopes, accumulate=True)
             torch.autograd.backward(logits, pushed.to(logits.dtype))
             assert piece.grad is not None
             gradient[rows] = piece.grad
     if gradient is not None and hidden.requires_grad:
         torch.autograd.backward(hidden, gradient)
     return logprobs
+
+
+def _logprobs(
+    logits: torch.Tensor, likely: torch.Tensor, places: torch.Tensor, targets: torch.Tensor, high: torch.dtype
+) -> torch.Tensor:
+    """(S, K) nats, by the likeliest token's logit and probability; a target's own may be too small for a logarithm."""
+    top, token = logits.max(-1, keepdim=True)
+    normaliser = top.to(high) - likely.gather(1, token).log()
+    return logits[places, targets].to(high) - normaliser[places[:, 0]]
 
 
 def likeliest(head: nn.Module, hidden: torch.Tensor, k: int, high: torch.dtype) -> tuple[Array, Array]:

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from adapters.peft.base import Network
 from adapters.peft.batches import micro_batch
 from adapters.peft.decoding import complete
 from adapters.peft.drawing import Row
 from adapters.peft.frozen import Frozen
 from adapters.peft.head import likeliest, score
 from adapters.peft.machine import Machine
+from adapters.peft.network import Network
 from adapters.peft.packing import pack
 from adapters.peft.requests import Request, Sampling, Scoring
 from kitchen.types import Array, Datum, Sampled
@@ -44,16 +44,17 @@ def _score(network: Network, requests: Sequence[Scoring], high: torch.dtype, bud
         if len(request.tokens) == 1:
             request.work.set_result(_first(request, np.empty((0,)), np.empty((0, 0))))
     long = [place for place, datum in enumerate(data) if len(datum.tokens)]
-    for packed in pack([len(data[place].tokens) for place in long], budget):
-        batch = micro_batch(data, masks, tuple(long[place] for place in packed), network.device)
+    for packed in pack([data[place].tokens for place in long], budget, least=network.least):
+        batch = micro_batch(data, masks, tuple(long[place] for place in packed), network.device,
+                            network.least)
         with torch.inference_mode():
-            states = network.hidden(batch.ids).flatten(0, 1).index_select(0, batch.where)
-            logprobs = score(network.head, states, batch.targets, high)[:, 0]
+            states = network.hidden(batch.layout)
+            logprobs = score(network.head, states.index_select(0, batch.where), batch, high)
             for row, index in enumerate(batch.indices):
-                request, mine = requests[index], batch.owner == row
-                places = torch.from_numpy(np.flatnonzero(mine)).to(states.device)
+                request = requests[index]
+                places = torch.from_numpy(batch.layout.places[row]).to(states.device)
                 top = likeliest(network.head, states[places], request.k, high) if request.k else ()
-                request.work.set_result(_first(request, logprobs[mine], *top))
+                request.work.set_result(_first(request, batch.spread(row, logprobs, data[index]), *top))
 
 
 def _first(request: Scoring, logprobs: Array, ids: Array | None = None, values: Array | None = None) -> Any:

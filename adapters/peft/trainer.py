@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from adapters.peft.base import Base, Network, checkpoint_activations
+from adapters.peft.base import Base
 from adapters.peft.batches import MicroBatch, micro_batch
 from adapters.peft.dropout import Dropout
 from adapters.peft.head import Slope, score
 from adapters.peft.lora import Adapter
+from adapters.peft.network import Network, Way
 from adapters.peft.optimiser import Optimiser
-from adapters.peft.packing import pack
+from adapters.peft.packing import NEVER, pack
 from adapters.peft.slopes import GivenSlopes, NamedSlopes, check_finite, combined, own_slopes
 from kitchen.datums import check_data
-from kitchen.errors import ConfigError, DataError, RunFailed
+from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.losses import Options, scored, sloped
 from kitchen.types import Adam, Array, Datum, Lora, Loss, LossOutput, Stepped
 
@@ -42,12 +43,11 @@ class Trainer:
         model = base.tree()
         self.adapter = Adapter(model, lora, high)
         self.adapter.start()
-        if checkpointing:
-            checkpoint_activations(model)
-        self.network = Network(model)
+        self.network = Network(model, _way(base, lora), checkpointing=checkpointing)
         self.optimiser = Optimiser(self.adapter.named())
         self.calls = 0  # of forward_backward, which dropout follows
         self.pending = False  # a gradient not yet stepped along
+        self._least = NEVER if lora.dropout else self.network.least  # what is dropped of a beginning differs by datum
         self._dropout = Dropout(lora.dropout, lora.seed, list(self.adapter.layers.values()))
 
     def check(self, data: Sequence[Datum], loss: str | Loss, options: Options | None) -> None:
@@ -120,14 +120,14 @@ class Trainer:
         """One pass: the graph of a micro-batch waits while its whole runs are judged."""
         answer = _Answer()
         for batch in self._cut(data, masks, group):
-            with self._dropout.during(self.calls, list(zip(batch.indices, batch.lengths, strict=True))):
+            with self._dropout.during(self.calls, batch.rows):
                 states = self._states(batch)
-                self._keep(data, batch, answer, score(self.network.head, states.detach(), batch.targets, self.high))
+                self._keep(data, batch, answer, score(self.network.head, states.detach(), batch, self.high))
                 metrics, slopes = own_slopes(loss, [data[i] for i in batch.indices],
                                              [answer.logprobs[i] for i in batch.indices], batch.indices, len(data))
                 answer.metrics.append((len(batch.indices), metrics))
                 given = GivenSlopes(dict(zip(batch.indices, slopes, strict=True)), batch)
-                score(self.network.head, states, batch.targets, self.high, given)
+                score(self.network.head, states, batch, self.high, given)
         return answer
 
     def _scored_everywhere(self, data: Sequence[Datum]) -> _Answer:
@@ -135,27 +135,37 @@ class Trainer:
         for batch in self._cut(data, [np.ones(len(datum.tokens), bool) for datum in data]):
             with torch.no_grad():
                 states = self._states(batch)
-            self._keep(data, batch, answer, score(self.network.head, states, batch.targets, self.high))
+            self._keep(data, batch, answer, score(self.network.head, states, batch, self.high))
         return answer
 
     def _pass(self, data: Sequence[Datum], batch: MicroBatch, answer: _Answer, slope: Slope | None = None) -> None:
         """Through the model, and back where there is a slope."""
-        with self._dropout.during(self.calls, list(zip(batch.indices, batch.lengths, strict=True))):
+        with self._dropout.during(self.calls, batch.rows):
             with torch.set_grad_enabled(slope is not None):
                 states = self._states(batch)
-            self._keep(data, batch, answer, score(self.network.head, states, batch.targets, self.high, slope))
+            self._keep(data, batch, answer, score(self.network.head, states, batch, self.high, slope))
 
     def _states(self, batch: MicroBatch) -> torch.Tensor:
-        """(S, H) of the scored positions; where there are none, the model is not asked."""
+        """(U, H) of the scored tokens; where there are none, the model is not asked."""
         if not len(batch.where):
-            return torch.zeros(0, 1, device=batch.ids.device)
-        return self.network.hidden(batch.ids).flatten(0, 1).index_select(0, batch.where)
+            return torch.zeros(0, 1, device=batch.where.device)
+        return self.network.hidden(batch.layout).index_select(0, batch.where)
 
     def _cut(self, data: Sequence[Datum], masks: Sequence[Array], group: int = 1) -> list[MicroBatch]:
-        packed = pack([len(datum.tokens) for datum in data], self._budget, group=group)
-        return [micro_batch(data, masks, indices, self.network.device) for indices in packed]
+        packed = pack([datum.tokens for datum in data], self._budget, group=group, least=self._least)
+        return [micro_batch(data, masks, indices, self.network.device, self._least) for indices in packed]
 
     @staticmethod
     def _keep(data: Sequence[Datum], batch: MicroBatch, answer: _Answer, logprobs: Array) -> None:
         for row, index in enumerate(batch.indices):
             answer.logprobs[index] = batch.spread(row, logprobs, data[index])
+
+
+def _way(base: Base, lora: Lora) -> Way:
+    """Dropout needs the layers one by one; raises BackendError where it cannot be."""
+    if not lora.dropout or base.way == Way.TILED:
+        return base.way
+    if base.way == Way.ALONE:
+        raise BackendError(f"lora dropout is {lora.dropout}, and a {type(base.model).__name__} reads one sequence at a "
+                           "time here, to which dropout has not been fitted; set it to 0")
+    return Way.TILED

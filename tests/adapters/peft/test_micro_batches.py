@@ -7,28 +7,54 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from adapters.peft.packing import pack
+from adapters.peft.packing import NEVER, pack
 from adapters.peft.session import PeftSession
 from kitchen.types import Adam, Array, Datum, Lora
 
 Opened = Callable[..., PeftSession]
 
 
+def random_sequences(count: int) -> list[Array]:
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, 500, length) for length in rng.integers(1, 90, count)]
+
+
 def test_micro_batches_stay_within_the_budget_and_lose_nothing() -> None:
-    lengths = np.random.default_rng(0).integers(1, 90, 200).tolist()
-    packed = pack(lengths, 400)
+    sequences = random_sequences(200)
+    packed = pack(sequences, 400)
     assert sorted(index for batch in packed for index in batch) == list(range(200))
-    assert all(len(batch) * max(lengths[index] for index in batch) <= 400 for batch in packed)
-    assert len(packed) < 2 * sum(lengths) / 400
+    tokens = [sum(len(sequences[index]) for index in batch) for batch in packed]
+    assert max(tokens) <= 400
+    assert len(packed) < 1.2 * sum(tokens) / 400
+    assert max(tokens) < 1.5 * min(tokens)
 
 
 def test_a_sequence_above_the_budget_goes_alone() -> None:
-    assert pack([3, 900, 4], 100) == [(1,), (2, 0)]
+    lengths = [3, 900, 4]
+    packed = pack([np.full(length, token) for token, length in enumerate(lengths)], 100)
+    assert (1,) in packed
+    assert sorted(index for batch in packed for index in batch) == [0, 1, 2]
 
 
 def test_runs_stay_together_and_in_order() -> None:
-    assert pack([5, 9, 30, 2, 8, 8], 60, group=2) == [(2, 3), (0, 1, 4, 5)]
+    sequences = random_sequences(24)
+    for batch in pack(sequences, 200, group=4):
+        assert [index % 4 for index in batch] == [0, 1, 2, 3] * (len(batch) // 4)
+        assert all(batch[place] // 4 == batch[place - place % 4] // 4 for place in range(len(batch)))
+
+
+def test_nothing_is_cut_into_nothing() -> None:
+    assert pack([], 100) == []
+
+
+def test_what_sequences_begin_with_counts_once() -> None:
+    beginning = np.arange(300)
+    sequences = [np.concatenate([beginning, np.full(50, token)]) for token in range(4)]
+    mixed = [sequences[0], np.arange(400, 600), sequences[1], np.arange(600, 800), sequences[2], sequences[3]]
+    assert sorted(pack(mixed, 500)) == [(0, 2, 4, 5), (1, 3)]
+    assert len(pack(mixed, 500, least=NEVER)) > 2
 
 
 def gradient(session: PeftSession, *calls: list[Datum]) -> dict[str, Array]:
@@ -90,23 +116,32 @@ def test_idle_data_have_no_gradient_but_can_be_stepped_along(opened: Opened, wei
     assert session.optim_step(Adam()).result().metrics["grad_norm"] == 0
 
 
-def test_no_logits_of_a_whole_batch_exist(opened: Opened, weighted: list[Datum]) -> None:
-    """The head is asked for a bounded number of positions at a time, and for scored ones alone."""
+def test_no_logits_of_a_whole_batch_exist(opened: Opened) -> None:
+    """The head is asked for a bounded number of positions at a time, for scored ones alone, and once for each."""
     session, asked = opened(), list[int]()
     session._ask(lambda trainer: trainer.network.head.register_forward_hook(
         lambda module, inputs, output: asked.append(output.shape[0]))).result()
-    many = weighted * 20
+    rng, many = np.random.default_rng(1), []
+    for length in rng.integers(20, 60, 30):
+        ids = rng.integers(3, 300, length + 1)
+        many.append(Datum(ids[:-1], {"target_tokens": ids[1:], "weights": (rng.random(length) < 0.6).astype(float)}))
     session.forward_backward(many).result()
     assert sum(asked) == sum(int((datum.loss_inputs["weights"] != 0).sum()) for datum in many)
     assert max(asked) == 256
+    asked.clear()
+    session.forward([many[0]] * 5).result()
+    assert asked == [len(many[0].tokens)]
 
 
-@pytest.mark.parametrize(("checkpointing", "times"), [(False, 1), (True, 2)])
-def test_checkpointing_computes_activations_again(
-    opened: Opened, weighted: list[Datum], checkpointing: bool, times: int
-) -> None:
-    session, calls = opened(checkpointing=checkpointing), list[int]()
-    session._ask(lambda trainer: trainer.network.model.model.layers[0].mlp.register_forward_pre_hook(
-        lambda module, inputs: calls.append(1))).result()
-    session.forward_backward(weighted).result()
-    assert len(calls) == times
+def test_checkpointing_keeps_less(opened: Opened, weighted: list[Datum]) -> None:
+    def kept(session: PeftSession) -> int:
+        sizes = list[int]()
+
+        def work(trainer: Any) -> None:
+            with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
+                trainer.backward(weighted, "cross_entropy", None)
+
+        session._ask(work).result()
+        return sum(sizes)
+
+    assert kept(opened(checkpointing=True)) < 0.25 * kept(opened())

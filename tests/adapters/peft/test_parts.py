@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from adapters.fake.blobs import FakeBlobs
-from adapters.peft.attention import attend
 from adapters.peft.client import PeftTraining
+from adapters.peft.interface import attend
 from adapters.peft.lora import target_paths
 from adapters.peft.tokenizer import load_tokenizer
 from adapters.peft.worker import Worker, stop_if_closed

@@ -1,0 +1,119 @@
+"""How the tokens of a micro-batch lie: one after the other without padding, a shared beginning once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from adapters.peft.packing import LEAST, shared
+from kitchen.types import Array, Tokens
+
+TILE = 128  # queries that attend together: what lies above the diagonal is computed within a tile alone
+AREA = 2**18  # of queries times keys, for each head, that are computed at once
+WASTE = 1.3  # of the area, that padding may make of it
+
+
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    """Some runs of queries, each with all the keys before it; padded to one shape."""
+
+    queries: torch.Tensor  # (B, t) where they lie; padded with 0
+    padded: torch.Tensor | None  # (B, t) bool, if there is padding
+    keys: torch.Tensor  # (B, S)
+    real: torch.Tensor  # (M,) of the B·t queries, those that are no padding
+    lie: torch.Tensor  # (M,) where these lie
+    runs: tuple[tuple[int, int, int, int], ...]  # row, first key, where it lies, how many lie there in a row
+    allowed: torch.Tensor  # (B, t, S) bool
+    _biases: dict[tuple[int, int, torch.dtype], torch.Tensor] = field(default_factory=dict)
+
+    def bias(self, groups: int, heads: int, dtype: torch.dtype) -> torch.Tensor:
+        """(B · groups, heads · t, S), 0 where a query may attend; one for all layers that have these heads."""
+        key = groups, heads, dtype
+        if key not in self._biases:
+            bias = torch.zeros(self.allowed.shape, dtype=dtype, device=self.allowed.device)
+            bias.masked_fill_(~self.allowed, float("-inf"))
+            rows, queries, keys = bias.shape
+            bias = bias[:, None, None].expand(rows, groups, heads, queries, keys)
+            self._biases[key] = bias.reshape(rows * groups, heads * queries, keys)
+        return self._biases[key]
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """N tokens, where those of each sequence lie, and who attends to whom."""
+
+    ids: torch.Tensor  # (N,)
+    positions: torch.Tensor  # (N,) of each token in its sequences
+    places: tuple[Array, ...]  # of each sequence, (T,) where its tokens lie
+    starts: tuple[int, ...]  # of each sequence, how many of its tokens lie in an earlier one
+    tiles: tuple[Tiles, ...]
+
+
+def lay_out(sequences: Sequence[Tokens], device: torch.device, least: int = LEAST) -> Layout:
+    """A sequence shares what it begins with with the one before it, from `least` tokens on."""
+    places: list[Array] = []
+    starts: list[int] = []
+    end = 0
+    for index, tokens in enumerate(sequences):
+        start = shared(sequences[index - 1], tokens, least) if index else 0
+        own = np.arange(end, end := end + len(tokens) - start)
+        places.append(np.concatenate([places[-1][:start], own]) if start else own)
+        starts.append(start)
+    fresh = list(zip(sequences, starts, strict=True))
+    ids = np.concatenate([tokens[start:] for tokens, start in fresh]).astype(np.int64)
+    positions = np.concatenate([np.arange(start, len(tokens)) for tokens, start in fresh])
+    tiles = tuple(_tiles(batch, device) for batch in _batched(list(_cut(places, starts))))
+    on = partial(_on, device)
+    return Layout(on(ids), on(positions), tuple(places), tuple(starts), tiles)
+
+
+def _cut(places: Sequence[Array], starts: Sequence[int]) -> Iterator[tuple[int, Array]]:
+    """Tiles as (first query, places of all up to the last query)."""
+    for mine, start in zip(places, starts, strict=True):
+        count = -(-(len(mine) - start) // TILE)
+        edges = np.linspace(start, len(mine), count + 1).astype(int).tolist() if count else []
+        yield from ((first, mine[:end]) for first, end in pairwise(edges))
+
+
+def _batched(tiles: list[tuple[int, Array]]) -> list[list[tuple[int, Array]]]:
+    """Those of nearly one size together."""
+    batches: list[list[tuple[int, Array]]] = []
+    for tile in sorted(tiles, key=lambda tile: (len(tile[1]), tile[0])):
+        if batches:
+            wider = [*batches[-1], tile]
+            area = len(wider) * max(len(p) - first for first, p in wider) * len(tile[1])
+            if area <= AREA and area <= WASTE * sum((len(p) - first) * len(p) for first, p in wider):
+                batches[-1].append(tile)
+                continue
+        batches.append([tile])
+    return batches
+
+
+def _tiles(batch: Sequence[tuple[int, Array]], device: torch.device) -> Tiles:
+    most = max(len(places) - first for first, places in batch)
+    width = max(len(places) for _, places in batch)
+    queries, keys = np.zeros((len(batch), most), np.int64), np.zeros((len(batch), width), np.int64)
+    depth = np.full((len(batch), most), width)  # of a padded query: it may attend to whatever there is
+    real = np.zeros((len(batch), most), bool)
+    runs = []
+    for row, (first, places) in enumerate(batch):
+        count = len(places) - first
+        queries[row, :count], keys[row, : len(places)] = places[first:], places
+        depth[row, :count], real[row, :count] = np.arange(first, len(places)), True
+        cuts = [0, *(np.flatnonzero(np.diff(places) != 1) + 1).tolist(), len(places)]
+        runs += [(row, begin, int(places[begin]), end - begin) for begin, end in pairwise(cuts)]
+    within = np.arange(width) < np.array([[len(places)] for _, places in batch])
+    allowed = (np.arange(width) <= depth[:, :, None]) & within[:, None]
+    at = np.flatnonzero(real)
+    on = partial(_on, device)
+    padded = None if real.all() else on(~real)
+    return Tiles(on(queries), padded, on(keys), on(at), on(queries.ravel()[at]), tuple(runs), on(allowed))
+
+
+def _on(device: torch.device, array: Array) -> torch.Tensor:
+    return torch.from_numpy(array).to(device)

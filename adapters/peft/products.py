@@ -1,0 +1,109 @@
+"""Linear layers that read the same input, as one product, and the low-rank weights beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from adapters.peft.lora import LoraLinear
+
+
+def lay_together(layers: Sequence[nn.Linear]) -> None:
+    """Put the weights of some layers, and their biases, one after the other into memory: a view then has them all."""
+    for name in ("weight", "bias"):
+        parts = [getattr(layer, name) for layer in layers]
+        if all(part is not None for part in parts):
+            whole = torch.cat([part.detach() for part in parts])
+            for part, piece in zip(parts, torch.split(whole, [len(part) for part in parts]), strict=True):
+                part.data = piece
+
+
+class Product:
+    """y = W x + b + scale · B A x over layers side by side, and its gradient; W is frozen.
+
+    The products with A and B are in the dtype of the base, as in mixed-precision training; their gradients are added up
+    in the dtype of A and B.
+    """
+
+    def __init__(self, layers: Sequence[nn.Linear | LoraLinear]) -> None:
+        bases: list[Any] = [layer.base if isinstance(layer, LoraLinear) else layer for layer in layers]
+        self.weight = _whole([base.weight for base in bases])  # (out, in)
+        self.bias = None if bases[0].bias is None else _whole([base.bias for base in bases])
+        self.low: list[tuple[slice, slice, LoraLinear]] = []  # columns of y, columns of A x, the weights
+        out = rank = 0
+        for layer, base in zip(layers, bases, strict=True):
+            size = base.weight.shape[0]
+            if isinstance(layer, LoraLinear):
+                more = layer.a.shape[0]
+                self.low.append((slice(out, out + size), slice(rank, rank + more), layer))
+                rank += more
+            out += size
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """A and B of each layer."""
+        return [side for _, _, layer in self.low for side in (layer.a, layer.b)]
+
+    def forward(self, x: torch.Tensor, onto: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """(N, in) to (N, out), added to `onto` if that is given, and scale · A x (N, ranks)."""
+        out = _dense(x, self.weight.t(), self.bias, onto)
+        if not self.low:
+            return out, x.new_empty(0)
+        down = x @ self._a(x.dtype).t()
+        for columns, ranks, layer in self.low:
+            if layer.scale != 1:
+                down[:, ranks] *= layer.scale
+            out[:, columns].addmm_(down[:, ranks], layer.b.to(x.dtype).t())
+        return out, down
+
+    def backward(
+        self, gradient: torch.Tensor, x: torch.Tensor, down: torch.Tensor
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """The gradient by x, and those of `trained`."""
+        found, low = self.gradients(gradient, x, down)
+        dx = gradient @ self.weight
+        return (dx.addmm_(low, self._a(x.dtype)) if self.low else dx), found
+
+    def gradients(
+        self, gradient: torch.Tensor, x: torch.Tensor, down: torch.Tensor
+    ) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Those of `trained`, and the gradient by A x (N, ranks)."""
+        low = torch.empty_like(down)
+        if not self.low:
+            return [], low
+        for columns, ranks, layer in self.low:
+            torch.mm(gradient[:, columns], layer.b.to(x.dtype), out=low[:, ranks])
+            if layer.scale != 1:
+                low[:, ranks] *= layer.scale
+        da = low.t() @ x
+        found = []
+        for columns, ranks, layer in self.low:
+            db = gradient[:, columns].t() @ down[:, ranks]
+            found += [da[ranks].to(layer.a.dtype), db.to(layer.b.dtype)]
+        return found, low
+
+    def _a(self, dtype: torch.dtype) -> torch.Tensor:
+        sides: list[torch.Tensor] = [layer.a for *_, layer in self.low]
+        return (sides[0] if len(sides) == 1 else torch.cat(sides)).to(dtype)
+
+
+def _dense(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, onto: torch.Tensor | None
+) -> torch.Tensor:
+    if bias is None:
+        return x @ weight if onto is None else torch.addmm(onto, x, weight)
+    return torch.addmm(bias, x, weight) if onto is None else torch.addmm(bias, x, weight).add_(onto)
+
+
+def _whole(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Them all, without a copy where `lay_together` has been."""
+    first = parts[0].detach()
+    end, stored = first.storage_offset(), first.untyped_storage().data_ptr()
+    for part in parts:
+        if part.untyped_storage().data_ptr() != stored or part.storage_offset() != end or not part.is_contiguous():
+            return torch.cat([part.detach() for part in parts])
+        end += part.numel()
+    return first.as_strided((sum(len(part) for part in parts), *first.shape[1:]), first.stride())
