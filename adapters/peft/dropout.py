@@ -28,8 +28,11 @@ class Dropout:
     @contextmanager
     def during(self, call: int, rows: Sequence[tuple[int, int]]) -> Iterator[None]:
         """On within; `rows`: datum and length of each sequence of the micro-batch, `call` counts forward_backwards."""
+        if not self._rate:
+            yield
+            return
         self._call, self._rows = call, rows
-        for layer in self._layers if self._rate else ():
+        for layer in self._layers:
             layer.dropout = self
         try:
             yield

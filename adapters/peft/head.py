@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -16,16 +17,27 @@ ROWS = 256  # positions whose logits exist at the same time
 Slope = Callable[[slice, Array], Array]  # positions and their (s, K) log-probabilities to (s, K) dloss/dlogprob
 
 
+@dataclass(frozen=True)
+class Scored:
+    """Log-probabilities, and with slopes the gradients by the states and by the head's own trained weights."""
+
+    logprobs: Array  # (S, K) nats
+    states: torch.Tensor | None = None  # (U, H)
+    head: tuple[torch.Tensor, ...] = ()
+
+
 def score(
     head: nn.Module, hidden: torch.Tensor, batch: MicroBatch, high: torch.dtype, slope: Slope | None = None
-) -> Array:
-    """(U, H) states to (S, K) nats of the targets; with `slope`, the gradient goes on into `hidden`.
+) -> Scored:
+    """(U, H) states to log-probabilities of the targets, and the gradient back where there is a slope.
 
     dloss/dlogits = sum over targets of dloss/dlogprob times (onehot - softmax). Logits are computed once for each
     state, however many targets it has.
     """
     logprobs = np.empty(tuple(batch.targets.shape), np.float64 if high == torch.float64 else np.float32)
     gradient = torch.empty_like(hidden) if slope else None
+    trained = trained_of(head)
+    sums = [torch.zeros_like(parameter) for parameter in trained] if slope else []
     edges = torch.searchsorted(batch.row, torch.arange(0, len(hidden) + ROWS, ROWS, device=hidden.device)).tolist()
     for start, (first, last) in zip(range(0, len(hidden), ROWS), pairwise(edges), strict=False):
         rows, scored = slice(start, start + ROWS), slice(first, last)
@@ -35,19 +47,20 @@ def score(
         with torch.no_grad():
             likely = torch.softmax(logits, -1, dtype=high)
             places, targets = (batch.row[scored] - start)[:, None], batch.targets[scored]
-            found = _logprobs(logits, likely, places, targets, high)
-            logprobs[scored] = found.cpu().numpy()
+            logprobs[scored] = _logprobs(logits, likely, places, targets, high).cpu().numpy()
         if slope is not None and gradient is not None:
             slopes = torch.from_numpy(slope(scored, logprobs[scored])).to(likely)
             total = likely.new_zeros(len(piece)).index_add_(0, places[:, 0], slopes.sum(1))
             pushed = likely.mul_(-total[:, None])
             pushed.index_put_((places.expand_as(targets), targets), slopes, accumulate=True)
-            torch.autograd.backward(logits, pushed.to(logits.dtype))
-            assert piece.grad is not None
-            gradient[rows] = piece.grad
-    if gradient is not None and hidden.requires_grad:
-        torch.autograd.backward(hidden, gradient)
-    return logprobs
+            gradient[rows], *found = torch.autograd.grad(logits, [piece, *trained], pushed.to(logits.dtype))
+            sums = [total + part for total, part in zip(sums, found, strict=True)]
+    return Scored(logprobs, gradient, tuple(sums))
+
+
+def trained_of(head: nn.Module) -> list[nn.Parameter]:
+    """What of it is in training."""
+    return [parameter for parameter in head.parameters() if parameter.requires_grad]
 
 
 def _logprobs(

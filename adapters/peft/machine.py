@@ -5,16 +5,19 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
+from functools import cached_property
 from importlib.metadata import version
 from types import MappingProxyType
 
 import torch
 
 from adapters.peft.base import Base, load_base
+from adapters.peft.lanes import Lanes
 from adapters.peft.settings import Settings
 from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
 
+LANES = 2  # at most; each has its share of the threads and of the budget
 BUDGETS = MappingProxyType({"cpu": 1024, "cuda": 8192})  # on a CPU, more takes memory and no less time
 _MALLOPT = {"trim threshold": (-1, 2**31 - 1), "mmap threshold": (-3, 2**30), "arenas": (-8, 1)}  # of <malloc.h>
 
@@ -42,6 +45,12 @@ class Machine:
             found = load_base(self.hub, model, self.settings, self.device, self.dtype)
             self._bases[model] = found
         return found
+
+    @cached_property
+    def lanes(self) -> Lanes:
+        """Only to be called by a worker. On a device of its own there is one."""
+        threads = self.settings.threads or torch.get_num_threads()
+        return Lanes(min(LANES, threads) if self.device.type == "cpu" else 1, threads)
 
     def facts(self) -> dict[str, str]:
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"

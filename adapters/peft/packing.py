@@ -13,11 +13,14 @@ NEVER = 2**62  # as LEAST: every sequence stands alone
 EVEN = (1.0, 1.05, 1.15, 1.3)  # of an even share of the tokens: limits to try, so that no batch is a small rest
 
 
-def pack(sequences: Sequence[Tokens], budget: int, *, group: int = 1, least: int = LEAST) -> list[tuple[int, ...]]:
+def pack(
+    sequences: Sequence[Tokens], budget: int, *, group: int = 1, least: int = LEAST, lanes: int = 1
+) -> list[tuple[int, ...]]:
     """Indices of the sequences of each micro-batch, those that begin alike next to each other.
 
     The tokens stay within `budget`, but for a single group that is larger by itself. Runs of `group` adjacent
-    sequences stay together and in order. Cut as evenly as can be without more batches.
+    sequences stay together and in order. Cut as evenly as can be without more batches than it takes, so that each of
+    `lanes` has as many.
     """
     keys = [np.asarray(tokens).astype(">u4").tobytes() for tokens in sequences]
     starts = sorted(range(0, len(sequences), group), key=lambda start: keys[start])
@@ -26,9 +29,11 @@ def pack(sequences: Sequence[Tokens], budget: int, *, group: int = 1, least: int
         return []
     whole = _filled(sequences, runs, budget, least)
     total = sum(sum(batch.values()) for batch in whole)
-    limits = [min(budget, int(share * total / len(whole)) + 1) for share in EVEN]
+    count = -(-len(whole) // lanes) * lanes
+    limits = [min(budget, int(share * total / count) + 1) for share in EVEN]
     tries = [_filled(sequences, runs, limit, least) for limit in limits] + [whole]
-    return [tuple(batch) for batch in min(tries, key=len)]
+    fitting = [batches for batches in tries if len(batches) <= count]
+    return [tuple(batch) for batch in fitting[0]]
 
 
 def shared(before: Tokens, after: Tokens, least: int = LEAST) -> int:

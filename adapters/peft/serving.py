@@ -49,7 +49,7 @@ def _score(network: Network, requests: Sequence[Scoring], high: torch.dtype, bud
                             network.least)
         with torch.inference_mode():
             states = network.hidden(batch.layout)
-            logprobs = score(network.head, states.index_select(0, batch.where), batch, high)
+            logprobs = score(network.head, states.index_select(0, batch.where), batch, high).logprobs
             for row, index in enumerate(batch.indices):
                 request = requests[index]
                 places = torch.from_numpy(batch.layout.places[row]).to(states.device)

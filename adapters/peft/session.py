@@ -33,7 +33,8 @@ class PeftSession:
         self._worker = Worker(f"training {model}")
         self._folder = self._worker.submit(lambda: machine.hub.fetch(model))
         self._trainer = self._worker.submit(lambda: Trainer(
-            machine.base(model), lora, machine.high, machine.budget, checkpointing=machine.settings.checkpointing))
+            machine.base(model), lora, machine.high, machine.budget, machine.lanes,
+            checkpointing=machine.settings.checkpointing))
         self._lock, self._failure, self._closed = threading.Lock(), "", False
 
     def tokenizer(self) -> Tokenizer:

@@ -7,7 +7,8 @@ import concurrent.futures
 import queue
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from kitchen.errors import RunFailed
@@ -15,6 +16,7 @@ from kitchen.errors import RunFailed
 T = TypeVar("T")
 Job = tuple["concurrent.futures.Future[Any]", Callable[[], Any]]
 ALONE = threading.Lock()  # held by whoever computes or loads, in all the process: see Worker
+_OWNER = threading.local()  # of a thread that helps a worker, that worker's
 PATIENCE = 10.0  # seconds that the end of the process waits for a worker to stop
 
 
@@ -42,9 +44,19 @@ class Worker:
 
 def stop_if_closed() -> None:
     """For the work of a worker to call now and then; raises RunFailed if the worker has been closed."""
-    thread = threading.current_thread()
+    thread = getattr(_OWNER, "thread", threading.current_thread())
     if isinstance(thread, _Thread) and thread.closed.is_set():
         raise RunFailed("it was closed while this call was running")
+
+
+@contextmanager
+def working_for(owner: threading.Thread) -> Iterator[None]:
+    """What this thread does in here stops when that worker is closed."""
+    _OWNER.thread = owner
+    try:
+        yield
+    finally:
+        del _OWNER.thread
 
 
 class _Thread(threading.Thread):
