@@ -10,7 +10,7 @@ from kitchen.context import Context
 from kitchen.hints import name
 from kitchen.interrupt import Brake
 from kitchen.observers import Audience, StageDone
-from kitchen.ports.future import Future
+from kitchen.ports.future import Future, is_future
 from kitchen.progress import Progress
 from kitchen.resume import Keeper
 from kitchen.stage import Contract, Read, Stage, published
@@ -82,11 +82,11 @@ class Caller:
         reads = [read for read in stage.contract().reads if read.kind in context]
         arguments = {r.name: traced(r.kind, await self._value(r, context), attributes) for r in reads}
         result = stage.run(**arguments)
-        return await result if isawaitable(result) and not isinstance(result, Future) else result
+        return await result if isawaitable(result) and not is_future(result) else result
 
     async def _value(self, read: Read, context: Context) -> Any:
         value = context[read.kind]
-        if read.pending or not isinstance(value, Future):
+        if read.pending or not is_future(value):
             return value
         return await self.arrival(value, context, context.asker(value) or name(read.kind))
 

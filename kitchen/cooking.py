@@ -13,7 +13,7 @@ from kitchen.interrupt import Brake, refuse_loop
 from kitchen.lease import lease
 from kitchen.logs import configure, into
 from kitchen.observers import Audience, Observer
-from kitchen.plan import PlanError
+from kitchen.plan import Plan, PlanError
 from kitchen.recipe import Recipe
 from kitchen.record import RunRecord
 from kitchen.registry import Kitchen
@@ -24,16 +24,16 @@ from kitchen.runs import Order
 
 def cook(
     order: Order, recipe: Recipe, kitchen: Kitchen, run: str, observers: Sequence[Observer] = (), *,
-    other_machine: bool = False, take_over: bool = False, brake: Brake | None = None,
+    other_machine: bool = False, take_over: bool = False, brake: Brake | None = None, plan: Plan | None = None,
 ) -> Context:
     """Cook the recipe as the run of this name, or go on with that run; returns what it left on the counter.
 
     Raises PlanError before anything is written, ConfigError for a run in use, ResumeError for one that is another.
-    Who has the `brake` can stop it from another thread.
+    Who has the `brake` can stop it from another thread; who has asked for the `plan` already can give it.
     """
     if kitchen.blobs is None:
         raise ConfigError("a run needs a blob store for its record")
-    plan = kitchen.check(recipe)
+    plan = plan or kitchen.check(recipe)
     if plan.problems:
         raise PlanError("\n".join(plan.problems))
     if not structlog.is_configured():
@@ -44,8 +44,8 @@ def cook(
         with into(record.log):
             audience = Audience((record, *observers))
             try:
-                context = walk(recipe.workflow(), kitchen.ports(), (audience,), name=run, leaves=recipe.leaves,
-                               title=recipe.title(), brake=brake)
+                context = walk(plan.step, kitchen.ports(), (audience,), name=run, leaves=recipe.leaves,
+                               title=recipe.title(), brake=brake, plan=plan)
                 audience.ended(None)
             except BaseException as error:
                 audience.ended(error)

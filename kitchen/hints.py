@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -42,10 +43,16 @@ def _leaves(cls: type[Stage], kind: Any) -> bool:
     return kind in contract.writes or contract.yields is kind
 
 
+@cache
+def in_json(kind: Any) -> TypeAdapter[Any]:
+    """The way of a type into JSON and back, which pydantic takes milliseconds to find."""
+    return TypeAdapter(kind)
+
+
 def unkeepable(kind: Any) -> str:
     """Why a value of this type cannot be written down and come back equal; empty if it can."""
     try:
-        TypeAdapter(kind)
+        in_json(kind)
     except (PydanticSchemaGenerationError, TypeError) as error:
         return f"pydantic cannot write {name(kind)} down: {str(error).splitlines()[0]}"
     return ""

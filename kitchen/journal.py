@@ -9,38 +9,48 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kitchen.ports.blobs import BlobStore
-from kitchen.secrets import masked
+from kitchen.secrets import masked, secrets
 
+_JSON = json.JSONEncoder(default=str, ensure_ascii=False)
 _PATIENCE = 1.0  # seconds between writes, at least; longer where writing takes long
 
 
 class Journal:
-    """Rows kept in memory and written whole: now and then, and when it matters (`flush`)."""
+    """Rows kept in memory and written whole: now and then, and when it matters (`flush`).
+
+    Rows are masked when they are first written, all at once: to look through the environment for each would be much
+    of what a stage call costs. What was a secret at one writing stays one.
+    """
 
     def __init__(self, blobs: BlobStore, name: str) -> None:
         self._blobs, self._name, self._lock = blobs, name, threading.Lock()
-        self._rows: list[str] = (blobs.read(name) or b"").decode().split("\n")[:-1]
+        self._lines: list[str] = (blobs.read(name) or b"").decode().split("\n")[:-1]
+        self._rows: list[Mapping[str, Any]] = []  # those that came after, not written yet
+        self._secrets = set(secrets())
         self._changed, self._next = False, 0.0
 
     def append(self, row: Mapping[str, Any]) -> None:
         with self._lock:
-            self._rows.append(_line(row))
+            self._rows.append(row)
             self._changed = True
         self._write_now_and_then()
 
     def put(self, number: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Rows of that number, in place of what is there from it on."""
         with self._lock:
-            while self._rows and json.loads(self._rows[-1])["n"] >= number:
+            while self._rows and self._rows[-1]["n"] >= number:
                 self._rows.pop()
-            self._rows += [_line(row) for row in rows]
+            while not self._rows and self._lines and json.loads(self._lines[-1])["n"] >= number:
+                self._lines.pop()
+            self._rows += rows
             self._changed = True
         self._write_now_and_then()
 
     def replace(self, key: str, row: Mapping[str, Any]) -> None:
         """A row in place of the one with the same value at `key`."""
         with self._lock:
-            self._rows = [line for line in self._rows if json.loads(line)[key] != row[key]] + [_line(row)]
+            self._lines = [line for line in self._lines if json.loads(line)[key] != row[key]]
+            self._rows = [*(each for each in self._rows if each[key] != row[key]), row]
             self._changed = True
         self._write_now_and_then()
 
@@ -49,14 +59,14 @@ class Journal:
             if not self._changed:
                 return
             started = time.monotonic()
-            self._blobs.write(self._name, "".join(f"{line}\n" for line in self._rows).encode())
+            self._secrets.update(secrets())
+            longest_first = sorted(self._secrets, key=len, reverse=True)  # one may be part of another
+            rows, self._rows = self._rows, []  # one that is no JSON fails one writing, not all that follow
+            self._lines += [_JSON.encode(masked(row, longest_first)) for row in rows]
+            self._blobs.write(self._name, "".join(f"{line}\n" for line in self._lines).encode())
             self._changed = False
             self._next = time.monotonic() + max(_PATIENCE, 20 * (time.monotonic() - started))
 
     def _write_now_and_then(self) -> None:
         if time.monotonic() >= self._next:
             self.flush()
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    return json.dumps(masked(row), default=str, ensure_ascii=False)

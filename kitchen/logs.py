@@ -23,9 +23,9 @@ def configure(debug: bool = False) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            masked,
             into_run,
             _only_from("debug" if debug else "info"),
+            masked,
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0),
         ],
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # of now: a progress bar puts its own
@@ -55,9 +55,10 @@ def into_run(logger: Any, method: str, event: MutableMapping[str, Any]) -> Mutab
 
 def _only_from(level: str) -> Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]:
     order = ("debug", "info", "warning", "error", "critical")
+    below = order[: order.index(level)]
 
     def drop(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        if order.index(event.get("level", "info")) < order.index(level):
+        if event.get("level") in below:
             raise structlog.DropEvent
         return event
 

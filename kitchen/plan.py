@@ -43,6 +43,7 @@ class Line:
 class Plan:
     """What a workflow will do, and what is wrong with it."""
 
+    step: Step
     lines: list[Line] = field(default_factory=list)
     ports: set[Any] = field(default_factory=set)  # given types that some stage reads
     missing: set[Any] = field(default_factory=set)  # types that nothing leaves
@@ -59,7 +60,7 @@ def check(step: Step, given: Mapping[Any, Any] | Iterable[Any], leaves: tuple[An
     `given` are the ports: adapters by type, or the types alone, which leaves out what adapters can do.
     """
     adapters = given if isinstance(given, Mapping) else {}
-    checker = _Checker(Plan(), adapters, frozenset(given), Ledger(), resumable=saves(step))
+    checker = _Checker(Plan(step), adapters, frozenset(given), Ledger(), resumable=saves(step))
     added = checker.visit(step, dict.fromkeys([*given, Progress], True), 0)
     for kind in leaves:
         if added.get(kind) is not True:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, cast
+
+Shares = Callable[[int], tuple[float, float]]  # of the item at an index: where in its loop it begins, its share of it
 
 
 @dataclass(frozen=True)
@@ -15,17 +18,21 @@ class Progress:
     done: float | None = 0.0  # share of the outermost loop behind us, 0..1; None where its length is unknown
     width: float = 1.0  # share of it that this iteration is
 
-    def within(self, step: int, index: int, shares: Sequence[float] | None) -> Progress:
+    def within(self, step: int, index: int, shares: Shares | None) -> Progress:
         """Of the item at `index` of a loop inside this iteration, whose items have these shares of it."""
         if shares is None or self.done is None:
             return Progress(step, None, 0.0)
-        return Progress(step, self.done + self.width * sum(shares[:index]), self.width * shares[index])
+        begins, share = shares(index)
+        return Progress(step, self.done + self.width * begins, self.width * share)
 
 
-def shares_of(items: Any, kind: Any) -> Sequence[float] | None:
+def shares_of(items: Any, kind: Any) -> Shares | None:
     """Which share of its loop each item is: what it says itself in `share`, else all alike; None if nobody knows."""
     if not isinstance(items, Sized):
         return None
     if "share" in getattr(kind, "__annotations__", {}):
-        return [item.share for item in cast(Iterable[Any], items)]
-    return [1 / len(items)] * len(items)
+        shares = [item.share for item in cast(Iterable[Any], items)]
+        begins = list(accumulate(shares, initial=0.0))
+        return lambda index: (begins[index], shares[index])
+    count = len(items)
+    return lambda index: (index / count, 1 / count)

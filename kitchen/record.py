@@ -54,7 +54,7 @@ class RunRecord(Observer):
         self._set("running")
 
     def log(self, event: MutableMapping[str, Any]) -> None:
-        self._journals["log"].append(dict(event))
+        self._journals["log"].append(event)
 
     def began(self, run: str, step: Step) -> None:
         log.debug("began", run=run)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_type_hints
 
@@ -26,7 +29,16 @@ DEFAULTS: Mapping[str, str] = {"training": "peft", "datasets": "local", "hub": "
 
 def available(port: str) -> Mapping[str, EntryPoint]:
     """The adapters of a port by name; an adapter of one's own is an entry point of the group `kitchen.PORT`."""
-    return {entry.name: entry for entry in entry_points(group=f"kitchen.{port}")}
+    places = [os.path.abspath(place) for place in sys.path]
+    changed = tuple((place, os.stat(place).st_mtime_ns) for place in places if os.path.exists(place))
+    return _installed(changed)[port]
+
+
+@lru_cache(maxsize=1)
+def _installed(changed: tuple[tuple[str, int], ...]) -> Mapping[str, Mapping[str, EntryPoint]]:
+    """By port; read once, and again when a folder on the path has changed, as to install a package changes one."""
+    found = entry_points()
+    return {port: {entry.name: entry for entry in found.select(group=f"kitchen.{port}")} for port in PORTS}
 
 
 def adapter_class(port: str, name: str) -> Any:
@@ -50,15 +62,20 @@ def adapter_class(port: str, name: str) -> Any:
 
 def adapter_settings(cls: Any) -> Mapping[str, Any]:
     """The settings of an adapter: constructor parameters that are not ports, name to type."""
-    hints = get_type_hints(cls.__init__) if "__init__" in vars(cls) else {}
+    hints = _hints(cls)
     parameters = list(inspect.signature(cls).parameters)
     return {name: hints.get(name, Any) for name in parameters if _port_of(hints.get(name)) is None}
 
 
 def asked_for(cls: Any) -> Mapping[str, str]:
     """The ports that an adapter is given by its constructor: parameter to port."""
-    hints = get_type_hints(cls.__init__) if "__init__" in vars(cls) else {}
-    return {name: port for name, hint in hints.items() if name != "return" and (port := _port_of(hint))}
+    return {name: port for name, hint in _hints(cls).items() if name != "return" and (port := _port_of(hint))}
+
+
+@cache
+def _hints(cls: Any) -> Mapping[str, Any]:
+    """Types by parameter of the constructor."""
+    return get_type_hints(cls.__init__) if "__init__" in vars(cls) else {}
 
 
 def build(port: str, names: Mapping[str, str], settings: Mapping[str, Mapping[str, Any]]) -> Any:

@@ -15,9 +15,9 @@ from kitchen.effects import cut
 from kitchen.errors import CorruptCheckpoint, Interrupted, RunFailed
 from kitchen.interrupt import Brake, refuse_loop
 from kitchen.observers import Audience, Observer
-from kitchen.plan import PlanError, check
+from kitchen.plan import Plan, PlanError, check
 from kitchen.ports.blobs import BlobStore
-from kitchen.ports.future import Future
+from kitchen.ports.future import is_future
 from kitchen.progress import Progress, shares_of
 from kitchen.resume import Keeper, ResumeError, SavePoint
 from kitchen.tracing import span
@@ -27,16 +27,17 @@ from kitchen.workflow import ForEach, Parallel, Sequence, Step, When, saves, wal
 
 def run(
     step: Step, given: Mapping[Any, Any], observers: tuple[Observer, ...] = (), *, name: str = "run",
-    leaves: tuple[Any, ...] = (), title: str = "", brake: Brake | None = None,
+    leaves: tuple[Any, ...] = (), title: str = "", brake: Brake | None = None, plan: Plan | None = None,
 ) -> Context:
     """Check, then run, or go on where the run of this name stopped; return what the workflow left on the counter.
 
-    `leaves` are the types that it must leave, `title` is what errors call it, `brake` is for others to stop it.
+    `leaves` are the types that it must leave, `title` is what errors call it, `brake` is for others to stop it, `plan`
+    is what `check` made of this step and what is given, where it was asked already.
     Raises PlanError or ConfigError before anything runs.
     """
     refuse_loop()
     given, title, brake = {**given, RunId: RunId(name)}, title or name, brake or Brake()
-    plan = check(step, given, leaves)
+    plan = plan or check(step, given, leaves)
     if plan.problems:
         raise PlanError("\n".join(plan.problems))
     audience = Audience(observers)
@@ -173,7 +174,7 @@ class _Run:
         """Close what can be closed and belongs to this scope; what is still in flight is let go."""
         kept = {id(scope[kind]) for kind in keep if kind in scope}
         for value in scope.disposable():
-            if id(value) not in kept and not isinstance(value, Future) and hasattr(value, "close"):
+            if id(value) not in kept and not is_future(value) and hasattr(value, "close"):
                 value.close()
 
     async def come_back(self, loop: ForEach, context: Context, at: str) -> SavePoint:

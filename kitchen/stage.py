@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from types import UnionType
 from typing import Any, ClassVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
@@ -42,7 +42,7 @@ class Contract:
     yields: Any = None  # the item type, for a stage that returns Iterable[item]
     decides: bool = False  # returns bool: a condition
 
-    @property
+    @cached_property
     def writes(self) -> tuple[Any, ...]:
         """What goes onto the counter."""
         return tuple(kind for kind in self.returns if not published(kind))
@@ -104,6 +104,10 @@ class _Using(Stage):
         return self.stage.run(**values)
 
     def contract(self) -> Contract:
+        return self._contract
+
+    @cached_property
+    def _contract(self) -> Contract:
         was, roles = self.stage.contract(), self.roles
         return replace(
             was,

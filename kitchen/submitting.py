@@ -57,8 +57,8 @@ def submit(
     assert store is not None
     clear(store, name)
     return Run(name, order.recipe, store, lambda brake, standing: cook(
-        order, dish, kitchen, name, (standing, *observers), brake=brake), on_progress=on_progress, earlier={},
-        again=_again(name, order, store, blobs, root))
+        order, dish, kitchen, name, (standing, *observers), brake=brake, plan=made.plan),
+        on_progress=on_progress, earlier={}, again=_again(name, order, store, blobs, root))
 
 
 def run(
@@ -106,7 +106,7 @@ def go_on(
     kitchen = made.kitchen
     return start(lambda brake, standing: cook(
         order, dish, kitchen, run, (standing, *observers), brake=brake, other_machine=other_machine,
-        take_over=take_over))
+        take_over=take_over, plan=made.plan))
 
 
 def _nothing_left(_: Brake, standing: Observer) -> None:

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from opentelemetry import trace
 
-from kitchen.ports.future import Future
+from kitchen.ports.future import Future, is_future
 
 Attributes = Mapping[str, str | int]
 _NAME = "crucible-kitchen"
 
 
-@contextmanager
-def span(name: str, attributes: Attributes) -> Iterator[None]:
-    with trace.get_tracer(_NAME).start_as_current_span(name, attributes=dict(attributes)):
-        yield
+def span(name: str, attributes: Attributes) -> AbstractContextManager[Any]:
+    if not _heard():
+        return nullcontext()
+    return trace.get_tracer(_NAME).start_as_current_span(name, attributes=dict(attributes))
 
 
 def traced(kind: Any, value: Any, attributes: Attributes) -> Any:
     """A port in a wrapper that opens a span per call, if someone listens; anything else as it is."""
-    if not getattr(kind, "_is_protocol", False) or isinstance(value, (Future, _Traced)):
-        return value
-    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+    if not getattr(kind, "_is_protocol", False) or not _heard() or isinstance(value, _Traced) or is_future(value):
         return value
     return _Traced(value, kind.__name__, attributes)
 
 
 def untraced(value: Any) -> Any:
     return object.__getattribute__(value, "_value") if isinstance(value, _Traced) else value
+
+
+def _heard() -> bool:
+    """Whether someone listens: an SDK has taken the place of what the API begins with."""
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 class _Traced:
@@ -60,7 +63,7 @@ class _Traced:
             except BaseException:
                 opened.end()
                 raise
-            if isinstance(answer, Future):
+            if is_future(answer):
                 return _Ending(answer, opened)
             opened.end()
             return answer

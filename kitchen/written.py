@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pydantic import TypeAdapter
-
-from kitchen.ports.future import Future
+from kitchen.hints import in_json
+from kitchen.ports.future import is_future
 
 
 async def write_down(kind: Any, value: Any) -> str:
     """JSON with NaN and infinities, which pydantic's own dump would turn into null."""
-    arrived = await value if isinstance(value, Future) else value
-    return json.dumps(TypeAdapter(kind).dump_python(arrived, mode="json"))
+    arrived = await value if is_future(value) else value
+    return json.dumps(in_json(kind).dump_python(arrived, mode="json"))
 
 
 def read_back(kind: Any, text: str) -> Any:
-    return TypeAdapter(kind).validate_python(json.loads(text))
+    return in_json(kind).validate_python(json.loads(text))

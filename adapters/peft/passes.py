@@ -83,7 +83,7 @@ class Pass:
             return self._spread(self._score(self._states()))
 
     def and_back(self, slope: Slope | None = None, judge: Judge | None = None) -> Logprobs:
-        """The gradient too, along a slope that is known, or one that a judge gives who has seen the log-probabilities."""
+        """The gradient too, along a slope that is known, or that a judge gives who has seen the log-probabilities."""
         with self._dropping():
             states = self._states()
             known = states.detach()

@@ -16,6 +16,7 @@ from kitchen.errors import ConfigError, KitchenError
 from kitchen.finding import find_recipe, laid_out
 from kitchen.lease import InUse
 from kitchen.logs import configure
+from kitchen.plan import Plan
 from kitchen.publishing import NotPublished
 from kitchen.recipe import Recipe
 from kitchen.record import OtherMachine
@@ -37,7 +38,8 @@ def run(wish: Wish, manner: Manner, name: str | None = None) -> int:
     """Cook it as a new run, of this name if there is one; returns the exit code."""
     with redirect_stdout(sys.stderr) if manner.json else nullcontext():
         try:
-            order, recipe, kitchen = prepare(wish).demand()
+            made = prepare(wish)
+            order, recipe, kitchen = made.demand()
             if name is not None and kitchen.blobs is not None:
                 check_free(kitchen.blobs, name)
                 clear(kitchen.blobs, name)
@@ -45,7 +47,8 @@ def run(wish: Wish, manner: Manner, name: str | None = None) -> int:
             tell(error, debug=manner.debug)
             outcome = _refused(error, wish.recipe)
         else:
-            outcome = _cook(order, recipe, kitchen, name or new_run_id(order.recipe), wish.larder, manner)
+            name = name or new_run_id(order.recipe)
+            outcome = _cook(order, recipe, kitchen, name, wish.larder, manner, made.plan)
     return _say_json(outcome, manner)
 
 
@@ -82,13 +85,16 @@ def _made_again(name: str, order: Order, larder: Larder) -> tuple[Recipe, Kitche
     return recipe, made.kitchen
 
 
-def _cook(order: Order, recipe: Recipe, kitchen: Kitchen, name: str, larder: Larder, manner: Manner) -> dict[str, Any]:
+def _cook(
+    order: Order, recipe: Recipe, kitchen: Kitchen, name: str, larder: Larder, manner: Manner, plan: Plan | None = None,
+) -> dict[str, Any]:
     configure(manner.debug)
     out, started = console(to_stderr=manner.json), time.perf_counter()
     observer = ConsoleObserver(out)
     failed: BaseException | None = None
     try:
-        cook(order, recipe, kitchen, name, (observer,), other_machine=manner.other_machine, take_over=manner.take_over)
+        cook(order, recipe, kitchen, name, (observer,), other_machine=manner.other_machine, take_over=manner.take_over,
+             plan=plan)
     except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 it is told, and is the exit code
         failed = error
     finally:

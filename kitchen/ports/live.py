@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import is_dataclass
+from functools import cache
 from typing import Any, Protocol, get_type_hints
 
 from kitchen.ports.future import Future
@@ -29,6 +30,7 @@ def is_live(kind: Any) -> bool:
     return all(hasattr(kind, verb) for verb in ("save", "load", "delete"))
 
 
+@cache
 def hides_live(kind: Any) -> bool:
     """A dataclass around a live value would be missed by the save points."""
     return is_dataclass(kind) and any(is_live(inner) for inner in get_type_hints(kind).values())
