@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: setup run test test-slow soak docs clean
+.PHONY: setup run test test-slow soak bench docs clean
 
 setup: $(VENV)/ready
 
@@ -28,6 +28,11 @@ test-slow: setup
 
 soak: setup
 	KITCHEN_SOAK=100 $(BIN)/python -m pytest -m slow tests/soak
+
+bench: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	mkdir -p build
+	$(BIN)/python -m tests.bench --json build/bench.jsonl
 
 docs: setup
 	$(BIN)/python tests/docs/command_reference.py

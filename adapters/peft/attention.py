@@ -14,14 +14,12 @@ import torch
 
 from adapters.peft.layout import Layout, Tiles
 
-NAME = "kitchen"
-
 
 def forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Layout, scale: float
 ) -> torch.Tensor:
-    """Query (N, H, D), key and value (N, K, D) with H a multiple of K, to (N, H, D)."""
-    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    """Query (N, H, D), key (N, K, D) and value (N, K, V) with H a multiple of K, to (N, H, V)."""
+    out = query.new_empty(*query.shape[:2], value.shape[-1])
     for tiles in layout.tiles:
         queries, keys = _queries(query, tiles, key.shape[1]), _keys(key, tiles)
         weights = _weights(queries, keys, tiles, key.shape[1], scale)

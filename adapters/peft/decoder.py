@@ -13,15 +13,15 @@ from adapters.peft.layout import Layout
 from adapters.peft.lora import LoraLinear
 from adapters.peft.products import lay_together
 
+FAMILIES = frozenset({"llama", "mistral", "qwen2"})  # others may do more between the same parts
 PARTS = {"self_attn": ("q_proj", "k_proj", "v_proj", "o_proj"), "mlp": ("gate_proj", "up_proj", "down_proj")}
 
 
 def fits(model: Any) -> bool:
-    """Whether a model is built of such layers, whatever its name; that the sums agree too, `load_base` proves."""
-    body = model.base_model
-    layers = getattr(body, "layers", None)
-    return (layers is not None and all(hasattr(body, part) for part in ("embed_tokens", "norm", "rotary_emb"))
-            and all(_is_plain(layer) for layer in layers))
+    """Whether a model is built of such layers; that the sums agree too, `way_of` proves."""
+    config = model.config.get_text_config()
+    return (config.model_type in FAMILIES and config.hidden_act == "silu"
+            and all(_is_plain(layer) for layer in model.base_model.layers))
 
 
 def gather(model: Any) -> None:
@@ -76,11 +76,6 @@ class _Normed(torch.autograd.Function):
 
 
 def _is_plain(layer: Any) -> bool:
-    """Its parts are frozen or LoRA matrices, and nothing it says of itself asks for more."""
-    attends, mlp = getattr(layer, "self_attn", None), getattr(layer, "mlp", None)
-    parts = [getattr(holder, name, None) for holder, names in ((attends, PARTS["self_attn"]), (mlp, PARTS["mlp"]))
-             for name in names]
-    norms = [getattr(layer, name, None) for name in ("input_layernorm", "post_attention_layernorm")]
-    return (all(type(part) is nn.Linear or isinstance(part, LoraLinear) for part in parts)
-            and all(hasattr(norm, "variance_epsilon") for norm in norms)
-            and not any(getattr(attends, name, None) is not None for name in ("q_norm", "sliding_window", "sinks")))
+    """Its parts are frozen or LoRA matrices, not packed ones."""
+    parts = [getattr(getattr(layer, holder), name) for holder, names in PARTS.items() for name in names]
+    return all(type(part) is nn.Linear or isinstance(part, LoraLinear) for part in parts)

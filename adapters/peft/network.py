@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from adapters.peft.decoder import Decoder, fits
+from adapters.peft.interface import NAME
 from adapters.peft.layout import Layout, lay_out
 from adapters.peft.packing import LEAST, NEVER
 from adapters.peft.worker import stop_if_closed
@@ -94,8 +95,19 @@ def way_of(name: str, model: Any) -> Way:
         if not _agrees(network, sequences, expected):
             raise BackendError(f"{name}: a {type(model).__name__} changes its logits after the output layer, which the "
                                "local adapter cannot train; choose another architecture")
-        ways = [Way.FUSED] * fits(model) + [Way.TILED] * (model.config._attn_implementation == "kitchen")
+        ways = [Way.FUSED] * fits(model) + [Way.TILED] * (model.config._attn_implementation == NAME)
+        if _changes_with_length(model.config.get_text_config()):
+            return Way.ALONE
         return next((way for way in ways if _agrees(Network(model, way), sequences, expected)), Way.ALONE)
+
+
+def _changes_with_length(config: Any) -> bool:
+    """Windows, layers that are no attention, rotations by the longest sequence there is: a short trial misses them."""
+    window = getattr(config, "sliding_window", None)
+    kinds = set(getattr(config, "layer_types", None) or ())
+    rope = getattr(config, "rope_parameters", None) or {}
+    turns = {each.get("rope_type") for each in (rope, *rope.values()) if isinstance(each, dict)}
+    return window is not None or bool(kinds - {"full_attention"}) or bool(turns & {"dynamic", "longrope"})
 
 
 def _agrees(network: Network, sequences: Sequence[Any], expected: Sequence[torch.Tensor]) -> bool:
