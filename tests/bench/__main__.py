@@ -1,0 +1,89 @@
+"""`python -m tests.bench [WORK...] [--pairs N] [--json PATH]`: prints a table per work, writes JSON lines."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tests.bench import machine
+from tests.bench.catalogue import WORKS
+from tests.bench.kitchen_side import StartWeights
+from tests.bench.results import Order, Result
+from tests.bench.turns import MODEL
+from tests.bench.worker import Worker
+
+QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false",
+         "TRL_EXPERIMENTAL_SILENCE": "1"}  # no network while the clock runs
+
+
+def main() -> int:
+    """0, or 1 where two sides did not compute the same."""
+    options = _options()
+    os.environ.update(QUIET)
+    console, sound = Console(width=150), True
+    facts = {**machine.facts(), "model": options.model, "seed": str(options.seed)}
+    console.print("\n".join(f"{name}: {value}" for name, value in facts.items()))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kitchen-bench-")))
+        (folder / "trl").mkdir()
+        lines = stack.enter_context(options.json.open("a")) if options.json else None
+        _write(lines, {"run": facts})
+        order = Order(folder, options.seed, options.pairs, options.model)
+        with Worker(StartWeights(order.setup(0)), folder) as worker:
+            worker.ready()
+        for name in options.works or WORKS:
+            result = WORKS[name](order)
+            _print(console, result)
+            for record in result.records:
+                _write(lines, record)
+            sound &= result.sound
+    return 0 if sound else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="The local engine against TRL.")
+    parser.add_argument("works", nargs="*", metavar="WORK", help=f"all unless told: {', '.join(WORKS)}")
+    parser.add_argument("--pairs", type=int, help="measured steps of each side, at least 1")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="append JSON lines; /dev/stdout prints them")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--model", default=MODEL, help="a small Llama: packaged:NAME or path:DIR")
+    options = parser.parse_args()
+    if unknown := [name for name in options.works if name not in WORKS]:
+        parser.error(f"no work is called {unknown[0]!r}; there are {', '.join(WORKS)}")
+    if options.pairs is not None and options.pairs < 1:
+        parser.error("--pairs must be at least 1")
+    return options
+
+
+def _print(console: Console, result: Result) -> None:
+    table = Table(title=result.title, title_justify="left", title_style="bold")
+    for number, column in enumerate(result.columns):
+        table.add_column(escape(column), justify="right" if number else "left")
+    for row in result.rows:
+        table.add_row(*map(escape, row))
+    console.print()
+    console.print(table)
+    for note in result.notes:
+        console.print(f"  {note}", markup=False)
+    if not result.sound:
+        console.print("  THE SIDES DID NOT COMPUTE THE SAME", style="bold red")
+
+
+def _write(lines: Any, record: Mapping[str, Any]) -> None:
+    if lines:
+        print(json.dumps(record), file=lines, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""All works by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+
+from tests.bench.ceilings import ceilings
+from tests.bench.core import CORE
+from tests.bench.dpo import dpo
+from tests.bench.results import Work
+from tests.bench.rl import rl
+from tests.bench.sampling import sampling
+from tests.bench.sft import sft, sft_memory
+
+WORKS: Mapping[str, Work] = MappingProxyType({
+    "ceilings": ceilings,
+    **{f"sft_{kind.lower()}_{dtype}": partial(sft, kind=kind, dtype=dtype)
+       for kind in "AB" for dtype in ("float32", "bfloat16")},
+    "sft_memory": sft_memory,
+    "dpo": dpo,
+    "rl": rl,
+    **{f"sampling_{prompts * count}_{dtype}": partial(sampling, prompts=prompts, count=count, dtype=dtype)
+       for prompts, count in ((4, 8), (1, 1)) for dtype in ("float32", "bfloat16")},
+    **CORE,
+})

@@ -1,0 +1,86 @@
+"""The local adapter against rivals on one work: who does what, and what must come out the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from tests.bench.interleave import interleave
+from tests.bench.outcome import Goal as Goal  # works name their figures
+from tests.bench.outcome import Outcome
+from tests.bench.results import Order, Result
+from tests.bench.turns import Side, Step
+
+COLUMNS = ("side", "s a step, median [quartiles]", "tokens/s", "MB above weights", "GFLOP/s needed",
+           "share of GEMM rate")
+
+
+@dataclass(frozen=True)
+class Same:
+    """A value that all sides tell of each step, and how far it may differ from ours."""
+
+    value: str
+    most: float
+    relative: bool = False
+
+    def difference(self, ours: Sequence[Step], theirs: Sequence[Step]) -> float:
+        """The largest over the steps; infinity where a number is none."""
+        found = 0.0
+        for here, there in zip(ours, theirs, strict=False):  # who left early has fewer
+            apart = _apart(here.values[self.value], there.values[self.value], self.relative)
+            found = max(found, apart if apart == apart else float("inf"))
+        return found
+
+    def shown(self, found: float) -> str:
+        kept = "within" if found <= self.most else "NOT WITHIN"
+        return f"{self.value} differs by at most {found:.1e}{' of it' if self.relative else ''} ({kept} {self.most:g})"
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One work, and who does it. Our side tells "tokens" and, if it trains, "flops" and "flops_shared"."""
+
+    work: str
+    title: str
+    ours: Side
+    rivals: tuple[Side, ...]  # that the figures to reach name: the fastest counts; the first is the plain way
+    same: tuple[Same, ...]
+    speed: Goal | None = None
+    memory: Goal | None = None  # against the plain way
+    share: Goal | None = None  # of the GEMM rate, shared prefixes counted once
+    others: tuple[Side, ...] = ()  # more ways of theirs, which the figures to reach do not name
+    gauge: Side | None = None  # of the machine's matrix products
+    heats: int = 3  # rounds that all rivals take part in
+    about: tuple[str, ...] = ()  # more notes
+
+
+def hold(contest: Contest, order: Order, steps: int) -> Result:
+    sides = [contest.ours, *contest.rivals, *contest.others, *([contest.gauge] if contest.gauge else [])]
+    rivals, others = ([side.name for side in some] for some in (contest.rivals, contest.others))
+    held = interleave(sides, order.folder, steps, rivals, contest.heats)
+    outcome = Outcome(held.taken, contest.ours.name, contest.gauge.name if contest.gauge else "")
+    found = {same: {name: same.difference(held.taken[outcome.ours], held.taken[name]) for name in (*rivals, *others)}
+             for same in contest.same}
+    sound = all(apart <= same.most for same, differences in found.items() for apart in differences.values())
+    told = [outcome.speed(held.fastest, contest.speed), *(outcome.speed(name) for name in others),
+            *(outcome.memory(name, contest.memory if name == rivals[0] else None)
+              for name in dict.fromkeys((rivals[0], held.fastest, *others))),
+            *([outcome.share(contest.share)] if contest.share else [])]
+    notes = (*(one.note for one in told), "compared, step by step: " + "; ".join(
+        same.shown(max(differences.values())) for same, differences in found.items()), *contest.about)
+    records = (*outcome.records(contest.work), {
+        "work": contest.work, "figures": {one.what: one.value for one in told}, "sound": sound,
+        "differences": {same.value: differences for same, differences in found.items()}})
+    rows = tuple(outcome.row(name) for name in (outcome.ours, *rivals, *others))
+    return Result(contest.work, contest.title, COLUMNS, rows, notes, records, sound)
+
+
+def _apart(a: Any, b: Any, relative: bool) -> float:
+    """Of two numbers; of two lists of texts, the share of tokens that are not the same."""
+    if isinstance(a, list):
+        pairs = [two for left, right in zip(a, b, strict=True) for two in zip_longest(left, right)]
+        return sum(1 for left, right in pairs if left != right) / len(pairs)
+    apart: float = abs(float(a) - float(b))
+    return apart / abs(float(a)) if relative else apart

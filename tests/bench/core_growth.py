@@ -1,0 +1,71 @@
+"""A slice of a data set costs what the slice costs, however large the data set is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench.contest import Goal
+from tests.bench.figures import Figure, Ratio
+from tests.bench.results import DROPPED, Order, Result
+from tests.recipes.test_memory import lines, peak
+
+SMALL, LARGE = 1_000, 1_000_000  # rows
+STEPS, BATCH = 200, 4  # so that one epoch of the small set is enough
+PAIRS = 5  # of runs
+ROOM = Goal(1.1, 1.0, of_memory=True)
+SPEED = Goal(0.9, 1.0)
+ABOUT = (f"recipes.sl_basic --training fake, {STEPS} steps of {BATCH} rows of a JSONL file, each run in a process of "
+         "its own; tokens/s in the loop, without the dropped steps; memory is the process's peak",
+         "the engine gets a step's datums and never sees how many rows there are; on the fake nothing else hides what "
+         "the rows cost: beside a real model the same megabytes are a smaller share")
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What one run took."""
+
+    rate: float  # tokens a second
+    peak: float  # MB
+    steps: int
+
+
+def growth(order: Order) -> Result:
+    """Tokens a second and memory of the same number of steps on a small and on a large file."""
+    large = lines(LARGE).splitlines(keepends=True)
+    for rows in (SMALL, LARGE):  # of the same lengths
+        (order.folder / _file(rows)).write_text("".join(large[:: LARGE // rows]))
+    runs: dict[int, list[Slice]] = {SMALL: [], LARGE: []}
+    for number in range(order.pairs or PAIRS):
+        for rows, taken in runs.items():
+            taken.append(run_slice(order.folder, rows, f"slice-{rows}-{number}"))
+    rate = Ratio.of([each.rate for each in runs[LARGE]], [each.rate for each in runs[SMALL]])
+    memory = Ratio.of([each.peak for each in runs[LARGE]], [each.peak for each in runs[SMALL]])
+    sound = all(each.steps == STEPS for taken in runs.values() for each in taken)
+    notes = (f"tokens/s, of a million rows to a thousand: {rate.shown()}; {SPEED.shown(rate.of_medians)}",
+             f"memory: {memory.shown()}; {ROOM.shown(memory.of_medians)}",
+             f"all runs took {STEPS} steps: {'yes' if sound else 'NO'}", *ABOUT)
+    rows_ = tuple((f"{rows:,}", Figure.of([each.rate for each in taken]).shown(0),
+                   Figure.of([each.peak for each in taken]).shown(1)) for rows, taken in runs.items())
+    records = (*({"work": "growth", "rows": rows, "tokens_per_second": [each.rate for each in taken],
+                  "peak_mb": [each.peak for each in taken]} for rows, taken in runs.items()),
+               {"work": "growth", "speed": rate.of_medians, "memory": memory.of_medians, "sound": sound})
+    return Result("growth", f"{STEPS} steps out of a thousand and out of a million rows",
+                  ("rows", "tokens/s, median [quartiles]", "peak MB"), rows_, notes, records, sound)
+
+
+def run_slice(folder: Path, rows: int, name: str, steps: int = STEPS) -> Slice:
+    """Of the file that is in the folder."""
+    megabytes = peak(folder, f"dataset={_file(rows)}", f"max_steps={steps}", f"batch_size={BATCH}", "eval_every=0",
+                     "--name", name)
+    told = [json.loads(line) for line in (folder / "runs" / name / "metrics.jsonl").read_text().splitlines()]
+    taken: list[Mapping[str, float]] = [row for row in told if row["stage"] == "ReportStep"]
+    kept = taken[DROPPED:]
+    seconds = kept[-1]["seconds"] - taken[DROPPED - 1]["seconds"]
+    return Slice(sum(row["tokens"] for row in kept) / seconds, megabytes, len(taken))
+
+
+def _file(rows: int) -> str:
+    return f"rows-{rows}.jsonl"

@@ -1,0 +1,166 @@
+"""A recipe's training loop, cooked as `kitchen run` does, against the same calls of the port written by hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Semaphore
+from time import perf_counter
+
+from rich.console import Console
+
+from adapters.fake.training import FakeTraining
+from adapters.local.blobs import LocalBlobs
+from adapters.local.datasets import LocalDatasets
+from adapters.local.hub import LocalHub
+from adapters.peft.client import PeftTraining
+from kitchen import Adam, Kitchen, Lora, Metrics, Observer, StageDone, Step
+from kitchen.console import ConsoleObserver
+from kitchen.cooking import cook
+from kitchen.logs import configure
+from kitchen.runs import Order as Cooked
+from recipes.sl_basic import SlBasic
+from stages.data import Epochs, LoadDataset, Reading, ShuffledBatches
+from stages.evaluation import Examination
+from stages.optimise import ReportStep
+from stages.schedules import schedule
+from tests.bench.contest import Goal
+from tests.bench.figures import Figure, Ratio
+from tests.bench.results import DROPPED, Order, Result
+from tests.bench.rows import MODEL
+from tests.bench.turns import Setup, Turns
+from tests.bench.worker import Worker
+
+BATCH = 2  # rows: few, for what the kitchen costs is the same whatever a step costs
+PAIRS = {"peft": 30, "fake": 600}  # of steps
+GOAL = Goal(0.98, 0.995)
+ABOUT = (
+    "recipes.sl_basic through the runner, with record, journals, log and console, and the same calls by hand, on "
+    "batches that lie ready: two sessions in one process, which step in turn; all that comes between the end of a step "
+    "and that of the one before is counted",
+    "ahead=0, so that nothing of the kitchen hides behind the engine; no evaluation, export or save point among the "
+    "steps")
+
+
+def kitchen_run(order: Order, training: str) -> Result:
+    """How many times the speed of the bare loop a kitchen run has, and what it adds to a step."""
+    setup = Setup(order.folder, order.seed, DROPPED + (order.pairs or PAIRS[training]))
+    with Worker(Loops(setup, training), order.folder) as worker:
+        worker.ready()
+        pairs = [worker.step().values for _ in range(setup.steps)]
+    cooked, bare = ([pair[side]["seconds"] for pair in pairs[DROPPED:]] for side in ("kitchen", "bare"))
+    ratio, sound = Ratio.of(bare, cooked), all(pair["kitchen"]["loss"] == pair["bare"]["loss"] for pair in pairs)
+    added = [1e3 * (one - other) for one, other in zip(cooked, bare, strict=True)]
+    notes = [f"speed against the bare loop: {ratio.of_medians:.4f} (pairs {ratio.pairs.shown(4)})"
+             + (f"; {GOAL.shown(ratio.of_medians)}" if training == "peft" else ", of an engine that takes no time"),
+             f"the kitchen adds {Figure.of(added).shown(3)} ms to a step, {sum(added) / len(added):.3f} on average",
+             f"compared: the losses of all steps are {'' if sound else 'NOT '}equal to the last bit", *ABOUT]
+    rows = tuple((name, Figure.of([1e3 * each for each in side]).shown(3))
+                 for name, side in (("kitchen run", cooked), ("bare loop", bare)))
+    record = {"work": f"kitchen_run_{training}", "kitchen": cooked, "bare": bare, "speed": ratio.of_medians,
+              "added_ms": Figure.of(added).record(), "sound": sound}
+    return Result(f"kitchen_run_{training}", f"A kitchen run against a bare loop: {training}, batches of {BATCH}",
+                  ("side", "ms a step, median [quartiles]"), rows, tuple(notes), (record,), sound)
+
+
+class Turnstile(Observer):
+    """Holds a run up at its beginning and at the end of each step, until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.loss = 0.0  # nats per trained token, of the last step
+        self._here, self._go = Semaphore(0), Semaphore(0)
+
+    def done(self, event: StageDone) -> None:
+        if isinstance(event.stage, ReportStep):
+            [self.loss] = (each["loss"] for each in event.published if isinstance(each, Metrics))
+            self._here.release()
+            self._go.acquire()
+
+    def began(self, run: str, step: Step) -> None:
+        self._go.acquire()
+
+    def go_on(self, steps: int = 1) -> None:
+        self._go.release(steps)
+
+    def arrived(self) -> None:
+        """Comes back when the run stands at the end of a step, or is over."""
+        self._here.acquire()
+
+    def over(self, _: object) -> None:
+        self._here.release()
+
+
+@dataclass(frozen=True)
+class Loops:
+    """Both loops in one process, so that nothing but the kitchen is between them."""
+
+    setup: Setup
+    training: str  # "peft" or "fake"
+    name: str = "kitchen and bare"
+
+    def run(self, turns: Turns) -> None:
+        configure()
+        pairs = self.pairs()
+        for _ in range(self.setup.steps):
+            turns.wait()
+            cooked, bare = next(pairs)
+            turns.stop()
+            turns.tell(kitchen=cooked, bare=bare)
+        next(pairs, None)  # its end, or why it failed
+
+    def pairs(self) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
+        """Seconds and loss of each step, in the kitchen and by hand."""
+        hand, gate = by_hand(self.recipe(), self.kitchen()), Turnstile()
+        with Path(os.devnull).open("w") as nowhere, ThreadPoolExecutor(1) as pool:
+            observers = (ConsoleObserver(Console(file=nowhere, width=100)), gate)
+            order = Cooked("recipes.sl_basic:SlBasic", self.recipe().model_dump(mode="json"))
+            run = pool.submit(cook, order, self.recipe(), self.kitchen(), "run", observers)
+            run.add_done_callback(gate.over)
+            try:
+                for _ in range(self.setup.steps):
+                    started = perf_counter()  # the first step has the loading in it, and is dropped
+                    gate.go_on()
+                    gate.arrived()
+                    cooked = {"seconds": perf_counter() - started, "loss": gate.loss}
+                    if run.done():  # it failed
+                        break
+                    started = perf_counter()
+                    loss = next(hand)
+                    yield cooked, {"seconds": perf_counter() - started, "loss": loss}
+            finally:
+                gate.go_on(self.setup.steps)  # without a stop to its end
+            run.result()
+
+    def recipe(self) -> SlBasic:
+        return SlBasic(
+            model=MODEL, max_steps=self.setup.steps, batch_size=BATCH, seed=self.setup.seed, save_every=0, eval_every=0,
+            ahead=0, evaluation=Examination(metric="loss"), reading=Reading(held_out_rows=1))
+
+    def kitchen(self) -> Kitchen:
+        blobs, hub = LocalBlobs(str(self.setup.folder / f"runs-{self.training}")), LocalHub()
+        client = FakeTraining(blobs) if self.training == "fake" else PeftTraining(hub, blobs, dtype=self.setup.dtype)
+        return Kitchen(client, LocalDatasets(), hub, blobs)
+
+
+def by_hand(recipe: SlBasic, kitchen: Kitchen) -> Iterator[float]:
+    """The loss of each step, in nats per trained token, as one would write it who has no kitchen."""
+    assert kitchen.training is not None
+    assert kitchen.datasets is not None
+    most = recipe.rendering.rows_of(recipe.max_steps, recipe.batch_size)
+    rows = LoadDataset(recipe.dataset, recipe.reading, recipe.seed, most).run(kitchen.datasets)[0]
+    lora = Lora(recipe.lora_rank, alpha=2.0 * recipe.lora_rank, seed=recipe.seed)
+    session = kitchen.training.open(recipe.model, lora)
+    data = recipe.rendering.run(rows, session.tokenizer())[0]
+    [epoch] = Epochs(1, recipe.batch_size, recipe.max_steps).run(data)
+    rate = schedule(recipe.schedule, recipe.learning_rate, recipe.warmup_steps)
+    batches = list(ShuffledBatches(recipe.batch_size, recipe.seed).run(data, epoch))
+    for number, batch in enumerate(batches):
+        gradient = session.forward_backward(batch.data)
+        stepped = session.optim_step(Adam(rate(number / len(batches), 1 / len(batches))))
+        loss = gradient.result().metrics["loss:sum"]
+        stepped.result()
+        yield loss
+    session.close()

@@ -1,0 +1,74 @@
+"""How long `kitchen check recipes.sl_basic` takes, once Python has started and modules are imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from time import perf_counter
+
+from kitchen.commands.check import check
+from kitchen.commands.ordering import Larder, Wish, prepare
+from kitchen.registry import PORTS
+from tests.bench.figures import Figure
+from tests.bench.results import DROPPED, Order, Result
+from tests.bench.turns import Turns
+from tests.bench.worker import Worker
+
+TIMES = 30
+MOST = 5.0  # ms, the figure to reach
+ABOUT = {"plan": "the workflow laid out, walked through, and all that is wrong with it found",
+         "check": "settings, adapters looked up and built, the plan, and what stages can verify",
+         "check, printed": "and the tree, the adapters and the verdict as text"}
+
+
+def check_plan(order: Order) -> Result:
+    """Milliseconds; the adapters are the defaults, and the model is the packaged one."""
+    with Worker(Checks(), order.folder) as worker:
+        worker.ready()
+        times = [worker.step().values for _ in range(DROPPED + (order.pairs or TIMES))][DROPPED:]
+    found = {kind: Figure.of([1e3 * each[kind] for each in times]) for kind in ABOUT}
+    reached, problems = found["check"].median, {problem for each in times for problem in each["problems"]}
+    notes = (f"check: {reached:.2f} ms; {'reached' if reached <= MOST else 'MISSED'}: at most {MOST:g}",
+             f"problems found: {'; '.join(sorted(problems)) or 'none'}")
+    rows = tuple((kind, about, found[kind].shown()) for kind, about in ABOUT.items())
+    records = tuple({"work": "check", "side": kind, "ms": figure.record()} for kind, figure in found.items())
+    return Result("check", "Checking recipes.sl_basic", ("what", "which is", "ms, median [quartiles]"), rows, notes,
+                  records, sound=not problems)
+
+
+@dataclass(frozen=True)
+class Checks:
+    """The three one after the other, in a process that does nothing else."""
+
+    names: tuple[tuple[str, str], ...] = ()  # port and adapter, beyond the defaults
+    name: str = "check"
+
+    def run(self, turns: Turns) -> None:
+        while True:
+            turns.wait()
+            seconds, problems = self.measured()
+            turns.stop()
+            turns.tell(**seconds, problems=problems)
+
+    def measured(self) -> tuple[Mapping[str, float], list[str]]:
+        wish = Wish("recipes.sl_basic", (), None, Larder({**dict.fromkeys(PORTS), **dict(self.names)}))
+        made = prepare(wish)
+        problems = [str(problem) for problem in made.problems]
+        if made.kitchen is None or made.recipe is None:
+            raise RuntimeError("\n".join(problems))
+        kitchen, recipe = made.kitchen, made.recipe
+        works = (lambda: kitchen.check(recipe), lambda: prepare(wish), lambda: _printed(wish))
+        return dict(zip(ABOUT, map(_seconds, works), strict=True)), problems
+
+
+def _printed(wish: Wish) -> None:
+    with redirect_stdout(StringIO()):
+        check(wish, json=False, debug=False, with_preview=False)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = perf_counter()
+    work()
+    return perf_counter() - started

@@ -1,0 +1,128 @@
+"""Preference optimisation: 4 pairs a step, the reference pass inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from adapters.local.hub import LocalHub
+from kitchen.ports.training import Sampler
+from kitchen.types import Datum, Floats
+from tests.bench import kitchen_side, rows, trl_side
+from tests.bench.ceilings import Gauge
+from tests.bench.contest import Contest, Goal, hold
+from tests.bench.flops import Counted, Shape
+from tests.bench.results import Order, Result
+from tests.bench.rows import Pair
+from tests.bench.same import losses_and_gradients
+from tests.bench.turns import Setup, Turns
+
+BATCH, PAIRS, BETA = 4, 3, 0.1
+
+
+def dpo(order: Order) -> Result:
+    """Time and memory of a DPO step: prompt 256, answers of 64 tokens."""
+    setup = order.setup(PAIRS)
+    return hold(Contest(
+        "dpo", f"DPO, {BATCH} pairs, prompt 256 + 2 × 64 tokens, float32", KitchenDpo(setup),
+        (TrlDpo(setup),), losses_and_gradients("float32"), Goal(2.5, 4.0), Goal(0.3, 0.2, of_memory=True),
+        others=(TrlDpo(setup, f"TRL {BATCH} micro-batches", BATCH),), gauge=Gauge("float32"), about=(
+            "tokens are those of 8 sequences; GFLOP/s needed: each sequence for itself / the prompt of a pair once, "
+            "both with the reference pass",)), order, setup.steps)
+
+
+@dataclass(frozen=True)
+class Preference:
+    """Minus log sigmoid of the margin (Rafailov et al., 2023, arXiv:2305.18290, eq. 7), a mean over `pairs`."""
+
+    pairs: int
+    beta: float
+    group: int = 2  # the preferred answer, then the other
+
+    def __call__(self, data: Sequence[Datum], logprobs: Sequence[Floats]
+                 ) -> tuple[float, Sequence[Floats], Mapping[str, float]]:
+        sums = [float(((lp - datum.loss_inputs["reference"]) * datum.loss_inputs["weights"]).sum())
+                for datum, lp in zip(data, logprobs, strict=True)]  # nats above the reference
+        margins = self.beta * (np.asarray(sums[0::2]) - np.asarray(sums[1::2]))
+        value = float(np.logaddexp(0.0, -margins).sum()) / self.pairs
+        pull = -self.beta / (1.0 + np.exp(margins)) / self.pairs
+        slopes = [np.asarray(sign * pull[index // 2] * datum.loss_inputs["weights"], np.float32)
+                  for index, (datum, sign) in enumerate(zip(data, [1.0, -1.0] * len(margins), strict=True))]
+        return value, slopes, {"loss:sum": value}
+
+
+@dataclass(frozen=True)
+class KitchenDpo:
+    """One step asks the base model for all 8 sequences, then is forward_backward and optim_step."""
+
+    setup: Setup
+    name: str = "kitchen"
+
+    def run(self, turns: Turns) -> None:
+        training = kitchen_side.client(self.setup)
+        session, reference = kitchen_side.session(training, self.setup), training.sampler(self.setup.model)
+        batches = _batches(self.setup)
+        shape = Shape.of(LocalHub().fetch(self.setup.model), kitchen_side.LORA.rank)
+        reference.logprobs(batches[0][0].prompt).result()  # loaded
+        turns.loaded()
+        for batch in batches:
+            turns.wait()
+            data = _judged(batch, reference)
+            loss = session.forward_backward(data, Preference(len(batch), BETA))
+            grad_norm = session.optim_step(kitchen_side.ADAM).result().metrics["grad_norm"]
+            turns.stop()
+            turns.tell(loss=loss.result().metrics["loss:sum"], grad_norm=grad_norm, **_needed(data, shape))
+
+
+@dataclass(frozen=True)
+class TrlDpo:
+    """One step is one of the trainer's own loop; the reference is the model with its LoRA switched off."""
+
+    setup: Setup
+    name: str = "TRL plain"
+    accumulate: int = 1  # micro-batches of a batch
+
+    def run(self, turns: Turns) -> None:
+        import trl
+        from datasets import Dataset
+
+        model = trl_side.base_model(self.setup)
+        turns.loaded()
+        text = Dataset.from_list([{"prompt": "a", "chosen": " b", "rejected": " c"}])
+        library: Any = trl
+        args = library.DPOConfig(**trl_side.settings(self.setup, BATCH, self.accumulate), beta=BETA, max_length=None)
+        trainer = library.DPOTrainer(
+            model, args=args, train_dataset=text, processing_class=trl_side.fast_tokenizer(self.setup),
+            peft_config=trl_side.lora_config(self.setup))
+        # it takes text alone, which would not give these tokens again
+        trainer.train_dataset = Dataset.from_list([_ids(pair) for batch in _batches(self.setup) for pair in batch])
+        trl_side.train(trainer, self.setup, turns)
+
+
+def _batches(setup: Setup) -> list[Sequence[Pair]]:
+    data = rows.pairs(setup, setup.steps * BATCH)
+    return [data[start : start + BATCH] for start in range(0, len(data), BATCH)]
+
+
+def _judged(batch: Sequence[Pair], reference: Sampler) -> list[Datum]:
+    """What the base model says of each answer, beside it."""
+    whole = [np.concatenate([pair.prompt, answer]) for pair in batch for answer in (pair.chosen, pair.rejected)]
+    asked = [reference.logprobs(tokens) for tokens in whole]
+    return [rows.datum(tokens, len(batch[0].prompt), reference=np.asarray(found.result()[1:]))
+            for tokens, found in zip(whole, asked, strict=True)]
+
+
+def _ids(pair: Pair) -> dict[str, Any]:
+    return {"prompt_ids": pair.prompt.tolist(), "chosen_ids": pair.chosen.tolist(),
+            "rejected_ids": pair.rejected.tolist()}
+
+
+def _needed(data: Sequence[Datum], shape: Shape) -> dict[str, float]:
+    """The reference is needed where the loss reads it, as the policy is."""
+    read, scored = [datum.tokens for datum in data], [datum.loss_inputs["weights"] != 0 for datum in data]
+    plain, shared = Counted.plain(read, scored), Counted.shared(read, scored)
+    return {"tokens": plain.tokens, "flops": plain.training(shape) + plain.forward(shape),
+            "flops_shared": shared.training(shape) + shared.forward(shape)}

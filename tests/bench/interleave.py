@@ -1,0 +1,47 @@
+"""A B A B: the sides take turns, so that what else the machine does meets them all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from tests.bench.results import DROPPED
+from tests.bench.turns import Side, Step
+from tests.bench.worker import Worker
+
+BEHIND = 1.2  # times the fastest rival's best step: who is further behind leaves after the heats
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The steps of every side, those that left early included."""
+
+    taken: dict[str, list[Step]]
+    fastest: str  # of the rivals that stayed, by the median of what counts; "" if there are none
+
+
+def interleave(sides: Sequence[Side], logs: Path, steps: int, rivals: Sequence[str] = (), heats: int = 3) -> Taken:
+    """`rivals` are the names of those sides of which, after so many `heats`, only the fast ones stay."""
+    with ExitStack() as stack:
+        workers = {side.name: stack.enter_context(Worker(side, logs)) for side in sides}
+        for worker in workers.values():
+            worker.ready()
+        taken: dict[str, list[Step]] = {name: [] for name in workers}
+        for number in range(steps):
+            for name, worker in workers.items():
+                taken[name].append(worker.step())
+            if number == heats - 1:
+                for slow in behind(taken, rivals):
+                    workers.pop(slow).close()
+    middles = {name: median(step.seconds for step in taken[name][DROPPED:] or taken[name])
+               for name in rivals if name in workers}
+    return Taken(taken, min(middles, key=middles.__getitem__, default=""))
+
+
+def behind(taken: Mapping[str, Sequence[Step]], rivals: Iterable[str]) -> list[str]:
+    """By the best step but the first, which takes memory and chooses kernels: it has noise in one direction only."""
+    best = {name: min(step.seconds for step in taken[name][1:] or taken[name]) for name in rivals}
+    return [name for name, seconds in best.items() if seconds > BEHIND * min(best.values())]

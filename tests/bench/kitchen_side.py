@@ -1,0 +1,42 @@
+"""The local adapter, as all works open it: at its port, and never further in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from adapters.local.blobs import LocalBlobs
+from adapters.local.hub import LocalHub
+from adapters.peft.client import PeftTraining
+from kitchen.ports.training import TrainingSession
+from kitchen.types import Adam, Lora
+from tests.bench.rows import ingredients
+from tests.bench.turns import Setup, Turns
+
+START = "start"  # the checkpoint that both sides begin with, in PEFT's format
+ADAM = Adam(learning_rate=1e-4, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.0, grad_clip_norm=1.0)
+LORA = Lora(rank=16, alpha=32.0)  # on all linear layers of attention and MLP
+
+
+def client(setup: Setup) -> PeftTraining:
+    return PeftTraining(LocalHub(), LocalBlobs(str(setup.folder)), dtype=setup.dtype)
+
+
+def session(training: PeftTraining, setup: Setup) -> TrainingSession:
+    """Comes back when model and start weights are in memory."""
+    opened = training.open(setup.model, LORA)
+    opened.load_weights(next(iter(training.checkpoints(START)))).result()
+    return opened
+
+
+@dataclass(frozen=True)
+class StartWeights:
+    """Not a side: makes the weights that both begin with, one step from zero, so that no product is 0."""
+
+    setup: Setup
+    name: str = "start weights"
+
+    def run(self, turns: Turns) -> None:
+        opened = client(self.setup).open(self.setup.model, LORA)
+        opened.forward_backward(ingredients(self.setup, 8))
+        opened.optim_step(ADAM)
+        opened.save_weights(START).result()

@@ -1,0 +1,44 @@
+"""What figures depend on: the machine, the versions, the day."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = ("crucible-kitchen", "torch", "transformers", "peft", "trl", "accelerate", "numpy")
+INFO, MEMORY = Path("/proc/cpuinfo"), Path("/proc/meminfo")
+
+
+def facts() -> dict[str, str]:
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "processor": _line(INFO, "model name") or platform.processor(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "memory": _line(MEMORY, "MemTotal"),
+        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "versions": ", ".join(f"{package} {_version(package)}" for package in PACKAGES),
+        "commit": _commit(),
+    }
+
+
+def _line(path: Path, name: str) -> str:
+    return next((line.partition(":")[2].strip() for line in path.read_text().splitlines() if line.startswith(name)), "")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _commit() -> str:
+    """With a plus where files differ from it."""
+    root = Path(__file__).parent
+    asked = [subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
+             for words in (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))]
+    return f"{asked[0].stdout.strip()}{'+' if asked[1].stdout.strip() else ''}" if not asked[0].returncode else "none"

@@ -1,0 +1,42 @@
+"""What a work is asked for, and what it found: a table for people, records for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tests.bench.turns import MODEL, Setup
+
+DROPPED = 2  # steps at the beginning that no figure counts: memory is taken, kernels are chosen
+
+
+@dataclass(frozen=True)
+class Order:
+    """What was typed."""
+
+    folder: Path  # for files of this run: start weights, logs
+    seed: int = 0
+    pairs: int | None = None  # measured steps of each side, beyond the dropped; None: as many as the work takes
+    model: str = MODEL  # as the local hub knows it
+
+    def setup(self, pairs: int, dtype: str = "float32") -> Setup:
+        """Of a work that takes so many pairs unless told."""
+        return Setup(self.folder, self.seed, DROPPED + (self.pairs or pairs), dtype, self.model)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one work found."""
+
+    work: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()  # the figure to reach, and what was compared
+    records: tuple[Mapping[str, Any], ...] = ()  # one JSON line each
+    sound: bool = True  # the sides computed the same
+
+
+Work: TypeAlias = Callable[[Order], Result]

@@ -1,0 +1,103 @@
+"""The data of the works, the same for both sides: real text, cut by a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from adapters.local.blobs import LocalBlobs
+from adapters.local.datasets import LocalDatasets
+from adapters.local.hub import LocalHub
+from adapters.peft.client import PeftTraining
+from kitchen.ports.training import Tokenizer
+from kitchen.types import Array, Datum, Tokens
+from stages.data import LoadDataset
+from stages.render import RenderDataset
+from tests.bench.turns import MODEL as MODEL  # the model of all works
+from tests.bench.turns import Setup
+
+MASKED = 0.75  # share of the tokens of a row of B that are not trained on
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A prompt and two answers, the first of which is preferred."""
+
+    prompt: Tokens
+    chosen: Tokens
+    rejected: Tokens
+
+
+@dataclass(frozen=True)
+class Group:
+    """A prompt, completions of it, and what each was worth."""
+
+    prompt: Tokens
+    completions: tuple[Tokens, ...]
+    rewards: tuple[float, ...]
+
+
+@cache
+def tokenizer(model: str) -> Tokenizer:
+    return PeftTraining(LocalHub(), LocalBlobs()).tokenizer(model)
+
+
+def ingredients(setup: Setup, count: int) -> Sequence[Datum]:
+    """Data A: rows of `ingredients` as recipes/sl_basic renders them, prompts masked."""
+    rows = LoadDataset("ingredients", seed=setup.seed).run(LocalDatasets())[0]
+    data: Sequence[Datum] = RenderDataset().run(rows, tokenizer(setup.model))[0].data[:count]
+    return data
+
+
+def log_uniform(setup: Setup, count: int, shortest: int = 64, longest: int = 512) -> Sequence[Datum]:
+    """Data B: lengths spread evenly over their logarithms, the first three quarters of each row masked."""
+    rng = np.random.default_rng([setup.seed, 1])
+    lengths = np.exp(rng.uniform(np.log(shortest), np.log(longest), count)).round().astype(int)
+    cut = (_cut(setup.model, rng, int(length) + 1) for length in lengths)
+    return [datum(row, int(len(row) * MASKED)) for row in cut]
+
+
+def pairs(setup: Setup, count: int, prompt: int = 256, answer: int = 64) -> Sequence[Pair]:
+    rng = np.random.default_rng([setup.seed, 2])
+    found = []
+    for _ in range(count):
+        whole = _cut(setup.model, rng, prompt + answer)
+        found.append(Pair(whole[:prompt], whole[prompt:], _cut(setup.model, rng, answer)))
+    return found
+
+
+def groups(setup: Setup, count: int, size: int = 8, prompt: int = 256, answer: int = 64) -> Sequence[Group]:
+    rng = np.random.default_rng([setup.seed, 3])
+    found = []
+    for _ in range(count):
+        whole = _cut(setup.model, rng, prompt + answer)
+        completions = (whole[prompt:], *(_cut(setup.model, rng, answer) for _ in range(size - 1)))
+        found.append(Group(whole[:prompt], completions, tuple(rng.normal(size=size).tolist())))
+    return found
+
+
+def prompts(setup: Setup, count: int, length: int = 256) -> Sequence[Tokens]:
+    rng = np.random.default_rng([setup.seed, 4])
+    return [_cut(setup.model, rng, length) for _ in range(count)]
+
+
+def datum(row: Tokens, masked: int, **inputs: Array) -> Datum:
+    """(T,) tokens of which the first `masked` are not trained on."""
+    weights = (np.arange(len(row)) >= masked).astype(np.float32)
+    return Datum(row[:-1], {"target_tokens": row[1:], "weights": weights[1:], **inputs})
+
+
+@cache
+def _text(model: str) -> Tokens:
+    """(T,) tokens of all that is said in `ingredients`, one conversation after the other."""
+    rows = LocalDatasets().load("ingredients", split="train")
+    said = (message["content"] + "\n" for at in range(len(rows)) for message in rows[at]["messages"])
+    return np.concatenate([tokenizer(model).encode(text) for text in said])
+
+
+def _cut(model: str, rng: np.random.Generator, length: int) -> Tokens:
+    start = int(rng.integers(len(_text(model)) - length))
+    return _text(model)[start : start + length]

@@ -1,0 +1,116 @@
+"""Sampling: completions of long prompts, many at once and one alone, against generate() of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kitchen.ports.training import Sampler
+from kitchen.types import Tokens
+from tests.bench import kitchen_side, rows, trl_side
+from tests.bench.contest import Contest, Goal, Same, hold
+from tests.bench.results import Order, Result
+from tests.bench.turns import Setup, Turns
+
+LENGTH = 64  # tokens of a completion
+PAIRS = {1: 8, 32: 3}  # by how many completions a step writes
+ABOUT = ("each step has prompts of its own, of 256 tokens; temperature 1, nothing cut off; tokens are those that were "
+         "written: generate() does not stop before 64, ours may, which the tokens a second allow for",
+         "greedy: one completion of each prompt of the first step, before the clock; the share of tokens that differ")
+
+
+def sampling(order: Order, prompts: int, count: int, dtype: str) -> Result:
+    """Tokens a second of `count` completions of each prompt."""
+    alone = prompts * count == 1
+    setup = order.setup(PAIRS[prompts * count], dtype)
+    asked = Asked(setup, prompts, count)
+    return hold(Contest(
+        f"sampling_{prompts * count}_{dtype}", f"Sampling, {prompts} × {count} completions, 256 + 64 tokens, {dtype}",
+        KitchenSampling(asked), (Generate(asked), Generate(asked, "generate() merged", merged=True)),
+        (Same("greedy", 0.01 if dtype == "float32" else 1.0),), Goal(1.3, 2.0) if alone else Goal(2.5, 4.0),
+        heats=3 if alone else 2, about=ABOUT), order, setup.steps)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a step is to write."""
+
+    setup: Setup
+    prompts: int
+    count: int
+
+    def steps(self) -> list[Sequence[Tokens]]:
+        found = rows.prompts(self.setup, self.setup.steps * self.prompts)
+        return [found[start : start + self.prompts] for start in range(0, len(found), self.prompts)]
+
+
+@dataclass(frozen=True)
+class KitchenSampling:
+    """One step is a request per prompt, all made before the first is waited for."""
+
+    asked: Asked
+    name: str = "kitchen"
+
+    def run(self, turns: Turns) -> None:
+        opened = kitchen_side.session(kitchen_side.client(self.asked.setup), self.asked.setup)
+        sampler = opened.snapshot().result()
+        first = self._written(sampler, self.asked.steps()[0], 1, temperature=0.0)
+        turns.loaded()
+        for number, prompts in enumerate(self.asked.steps()):
+            turns.wait()
+            written = self._written(sampler, prompts, self.asked.count, seed=number)
+            turns.stop()
+            turns.tell(tokens=sum(map(len, written)), greedy=first)
+
+    @staticmethod
+    def _written(sampler: Sampler, prompts: Sequence[Tokens], count: int, *, temperature: float = 1.0, seed: int = 0
+                 ) -> list[list[int]]:
+        futures = [sampler.sample(prompt, count=count, max_tokens=LENGTH, temperature=temperature, seed=seed)
+                   for prompt in prompts]
+        return [one.tokens.tolist() for future in futures for one in future.result()]
+
+
+@dataclass(frozen=True)
+class Generate:
+    """One step is one call of generate() for all the sequences."""
+
+    asked: Asked
+    name: str = "generate()"
+    merged: bool = False  # LoRA added into the weights
+
+    def run(self, turns: Turns) -> None:
+        import torch
+
+        torch.manual_seed(self.asked.setup.seed)
+        model = self._model()
+        first = self._written(model, self.asked.steps()[0], 1, do_sample=False)
+        turns.loaded()
+        for prompts in self.asked.steps():
+            turns.wait()
+            written = self._written(model, prompts, self.asked.count, do_sample=True, temperature=1.0, top_k=0,
+                                    top_p=1.0)
+            turns.stop()
+            turns.tell(tokens=sum(map(len, written)), greedy=first)
+
+    def _model(self) -> Any:
+        from peft import PeftModel
+
+        setup = self.asked.setup
+        model: Any = PeftModel.from_pretrained(trl_side.base_model(setup), str(setup.folder / kitchen_side.START))
+        model = model.merge_and_unload() if self.merged else model
+        model.generation_config.eos_token_id = None  # so that none stops early
+        return model.eval()
+
+    @staticmethod
+    def _written(model: Any, prompts: Sequence[Tokens], count: int, **how: Any) -> list[list[int]]:
+        import torch
+
+        ids = torch.from_numpy(np.stack(prompts).repeat(count, 0))
+        with torch.inference_mode():
+            out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=LENGTH,
+                                 pad_token_id=0, **how)
+        found: list[list[int]] = out[:, ids.shape[1] :].tolist()
+        return found

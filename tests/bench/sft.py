@@ -1,0 +1,132 @@
+"""Supervised fine-tuning: the local adapter and TRL's SFTTrainer on the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from adapters.local.hub import LocalHub
+from kitchen.types import Datum
+from tests.bench import kitchen_side, rows, trl_side
+from tests.bench.ceilings import Gauge
+from tests.bench.contest import Contest, Goal, hold
+from tests.bench.flops import Counted, Shape
+from tests.bench.results import Order, Result
+from tests.bench.same import losses_and_gradients
+from tests.bench.turns import Setup, Turns
+
+BATCH = 8  # rows
+PAIRS = 5
+MICRO_BATCHES = {"A": 4, "B": 8}  # of those tried (2, 4, 8) the fastest for TRL, by gradient accumulation
+GOALS = {"float32": Goal(2.2, 3.0), "bfloat16": Goal(1.8, 2.5)}
+ABOUT = "tokens are those that the model reads, without padding; packed: the rows of a batch in one sequence, " \
+        "each attending to itself"
+
+
+def sft(order: Order, kind: str, dtype: str) -> Result:
+    """Tokens a second of supervised fine-tuning, batch 8, on data A or B."""
+    setup = order.setup(PAIRS, dtype)
+    data, parts = Rows(kind), MICRO_BATCHES[kind]
+    return hold(Contest(
+        f"sft_{kind.lower()}_{dtype}", f"SFT, data {kind}, {dtype}, batch {BATCH}", KitchenSft(setup, data),
+        (TrlSft(setup, data), TrlSft(setup, data, "TRL packed", padding_free=True)), losses_and_gradients(dtype),
+        speed=GOALS[dtype], share=Goal(0.38, 0.6) if dtype == "float32" else None,
+        others=(TrlSft(setup, data, f"TRL {parts} micro-batches", accumulate=parts),), gauge=Gauge(dtype),
+        about=(ABOUT,)), order, setup.steps)
+
+
+def sft_memory(order: Order) -> Result:
+    """Memory above the loaded weights: rows of 512 tokens, batch 8."""
+    setup = order.setup(1)
+    data = Rows("512")
+    return hold(Contest(
+        "sft_memory", "SFT memory, rows of 512 tokens, float32, batch 8", KitchenSft(setup, data),
+        (TrlSft(setup, data),), losses_and_gradients("float32"), memory=Goal(0.5, 0.35, of_memory=True),
+        others=(TrlSft(setup, data, f"TRL {BATCH} micro-batches", accumulate=BATCH),)),
+        order, setup.steps)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows a batch has: "A", "B", or "512", which is B with rows of 512 tokens."""
+
+    kind: str
+
+    def batches(self, setup: Setup) -> list[Sequence[Datum]]:
+        count = setup.steps * BATCH
+        if self.kind == "A":
+            data = rows.ingredients(setup, count)
+        else:
+            data = rows.log_uniform(setup, count, shortest=512 if self.kind == "512" else 64)
+        return [data[start : start + BATCH] for start in range(0, count, BATCH)]
+
+
+@dataclass(frozen=True)
+class KitchenSft:
+    """One step is forward_backward and optim_step."""
+
+    setup: Setup
+    rows: Rows
+    name: str = "kitchen"
+
+    def run(self, turns: Turns) -> None:
+        session = kitchen_side.session(kitchen_side.client(self.setup), self.setup)
+        batches = [_mean(batch) for batch in self.rows.batches(self.setup)]
+        shape = Shape.of(LocalHub().fetch(self.setup.model), kitchen_side.LORA.rank)
+        turns.loaded()
+        for batch in batches:
+            turns.wait()
+            loss, step = session.forward_backward(batch), session.optim_step(kitchen_side.ADAM)
+            grad_norm = step.result().metrics["grad_norm"]
+            turns.stop()
+            turns.tell(loss=loss.result().metrics["loss:sum"], grad_norm=grad_norm, **_needed(batch, shape))
+
+
+@dataclass(frozen=True)
+class TrlSft:
+    """One step is one of the trainer's own loop."""
+
+    setup: Setup
+    rows: Rows
+    name: str = "TRL plain"
+    accumulate: int = 1  # micro-batches of a batch
+    padding_free: bool = False  # the rows of a micro-batch in one sequence, each attending to itself
+    attention: str = "sdpa"
+
+    def run(self, turns: Turns) -> None:
+        import trl
+        from datasets import Dataset
+
+        model = trl_side.base_model(self.setup, self.attention)
+        batches = self.rows.batches(self.setup)
+        turns.loaded()
+        data = [datum for batch in batches for datum in batch]
+        library: Any = trl
+        args = library.SFTConfig(**trl_side.settings(self.setup, BATCH, self.accumulate),
+                                 padding_free=self.padding_free, max_length=None, packing=False)
+        trainer = library.SFTTrainer(
+            model, args, train_dataset=Dataset.from_list([_labelled(datum) for datum in data]),
+            processing_class=trl_side.fast_tokenizer(self.setup), peft_config=trl_side.lora_config(self.setup))
+        trl_side.train(trainer, self.setup, turns)
+
+
+def _needed(batch: Sequence[Datum], shape: Shape) -> dict[str, float]:
+    read, scored = [datum.tokens for datum in batch], [datum.loss_inputs["weights"] != 0 for datum in batch]
+    plain = Counted.plain(read, scored)
+    return {"tokens": plain.tokens, "flops": plain.training(shape),
+            "flops_shared": Counted.shared(read, scored).training(shape)}
+
+
+def _mean(batch: Sequence[Datum]) -> list[Datum]:
+    """Weights that make the sum over the batch a mean over its trained tokens."""
+    total = sum(float(datum.loss_inputs["weights"].sum()) for datum in batch)
+    return [replace(datum, loss_inputs={**datum.loss_inputs, "weights": datum.loss_inputs["weights"] / total})
+            for datum in batch]
+
+
+def _labelled(datum: Datum) -> dict[str, list[int]]:
+    targets = np.where(datum.loss_inputs["weights"] != 0, datum.targets, -100)
+    return {"input_ids": [*datum.tokens.tolist(), int(datum.targets[-1])], "labels": [-100, *targets.tolist()]}

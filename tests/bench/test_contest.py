@@ -1,0 +1,131 @@
+"""The sides take turns in processes of their own, and what they tell is compared."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.bench.contest import Contest, Goal, Same, hold
+from tests.bench.interleave import behind, interleave
+from tests.bench.outcome import Outcome
+from tests.bench.results import DROPPED, Order
+from tests.bench.turns import Step, Turns
+from tests.bench.worker import Worker
+
+
+@dataclass(frozen=True)
+class Sleeper:
+    """A side that computes nothing for so long."""
+
+    name: str
+    seconds: float
+    loss: float = 1.0
+    told_in: str = ""  # a file that every step is written into
+
+    def run(self, turns: Turns) -> None:
+        turns.loaded()
+        while True:
+            turns.wait()
+            time.sleep(self.seconds)
+            turns.stop()
+            if self.told_in:
+                with open(self.told_in, "a") as file:
+                    file.write(self.name)
+            turns.tell(tokens=100, loss=self.loss)
+
+
+@dataclass(frozen=True)
+class Hoarder:
+    """A side that takes memory while it steps, and gives it back."""
+
+    megabytes: int
+    name: str = "hoarder"
+
+    def run(self, turns: Turns) -> None:
+        turns.loaded()
+        turns.wait()
+        taken = b"\1" * (self.megabytes * 2**20)
+        turns.stop()
+        del taken
+        turns.tell()
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A side that fails in its first step."""
+
+    name: str = "broken"
+
+    def run(self, turns: Turns) -> None:
+        turns.loaded()
+        turns.wait()
+        print("what it said before")
+        raise ValueError("no such batch")
+
+
+def test_sides_take_turns_and_who_is_behind_leaves(tmp_path: Path) -> None:
+    log = tmp_path / "turns"
+    sides = [Sleeper("a", 0.01, told_in=str(log)), Sleeper("b", 0.02, told_in=str(log)),
+             Sleeper("c", 0.3, told_in=str(log))]
+    held = interleave(sides, tmp_path, 4, ["b", "c"], heats=2)
+    assert log.read_text() == "abcabcabab"
+    assert held.fastest == "b"
+    assert [len(steps) for steps in held.taken.values()] == [4, 4, 2]
+    assert min(step.seconds for step in held.taken["c"]) >= 0.3
+
+
+def test_who_is_little_behind_stays() -> None:
+    taken = {name: [Step(9.0), Step(seconds)] for name, seconds in (("a", 1.0), ("b", 1.1), ("c", 1.3))}
+    assert behind(taken, ["a", "b", "c"]) == ["c"]
+
+
+def test_memory_is_the_peak_above_what_was_loaded(tmp_path: Path) -> None:
+    with Worker(Hoarder(300), tmp_path) as worker:
+        worker.ready()
+        assert 290 < worker.step().values["peak_mb"] < 330
+
+
+def test_what_fails_in_a_side_is_raised_with_its_log(tmp_path: Path) -> None:
+    with Worker(Broken(), tmp_path) as worker:
+        worker.ready()
+        with pytest.raises(RuntimeError, match="no such batch") as caught:
+            worker.step()
+    assert "what it said before" in str(caught.value)
+
+
+@pytest.mark.parametrize(("loss", "sound"), [(1.0005, True), (1.002, False), (float("nan"), False)])
+def test_a_contest_says_who_was_faster_and_whether_they_computed_the_same(
+    tmp_path: Path, loss: float, sound: bool
+) -> None:
+    contest = Contest("work", "A work", Sleeper("ours", 0.02), (Sleeper("theirs", 0.1, loss),), (Same("loss", 1e-3),),
+                      speed=Goal(2.0, 50.0), others=(Sleeper("other", 0.02),))
+    result = hold(contest, Order(tmp_path), steps=5)
+    assert result.sound is sound
+    assert [row[0] for row in result.rows] == ["ours", "theirs", "other"]
+    figures = result.records[-1]["figures"]
+    assert 3 < figures["speed against theirs"] < 6
+    assert "reached: at least 2, aim 50" in result.notes[0]
+    assert ("NOT WITHIN" in "\n".join(result.notes)) is not sound
+
+
+def test_rates_and_shares_leave_out_the_first_steps() -> None:
+    values = {"tokens": 100, "flops": 4e9, "flops_shared": 2e9, "peak_mb": 10.0}
+    dropped = [Step(50.0, values)] * DROPPED
+    taken = {
+        "ours": [*dropped, Step(1.0, values), Step(1.0, values)],
+        "theirs": [*dropped, Step(2.0, {"peak_mb": 40.0}), Step(4.0, {"peak_mb": 30.0})],
+        "machine": [Step(0.1, {"gemm_gflops": rate, "peak_mb": 0.0}) for rate in (10.0, 16.0, 12.0, 12.0)]}
+    outcome = Outcome(taken, "ours", "machine")
+    assert outcome.speed("theirs").value == pytest.approx(100 / 37.5)
+    assert outcome.memory("theirs", Goal(0.3, 0.2, of_memory=True)).note.endswith("0.25; reached: at most 0.3, aim 0.2")
+    share = outcome.share(Goal(0.38, 0.6))
+    assert share.value == 2 / 16
+    assert "25%, or 12% with shared prefixes counted once; MISSED" in share.note
+
+
+def test_texts_differ_by_the_share_of_their_tokens() -> None:
+    ours, theirs = ([Step(1.0, {"greedy": texts})] for texts in ([[1, 2, 3], [4, 5]], [[1, 2, 9], [4]]))
+    assert Same("greedy", 0.01).difference(ours, theirs) == 2 / 5

@@ -1,0 +1,86 @@
+"""The works of the core, small: both sides compute the same, and what a call costs is of the right order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import Field
+from rich.console import Console
+
+from adapters.local.blobs import LocalBlobs
+from kitchen import Step
+from kitchen.cooking import cook
+from kitchen.errors import RunFailed
+from kitchen.runs import Order as Cooked
+from kitchen.runs import read_journal
+from recipes.sl_basic import SlBasic
+from tests.bench.core_calls import CALLS, Calls, Ends
+from tests.bench.core_growth import run_slice
+from tests.bench.core_loop import Loops
+from tests.bench.core_plan import ABOUT, Checks
+from tests.bench.turns import Setup
+from tests.recipes.test_memory import lines
+
+BOUND = 200e-6  # seconds a stage call: several times what it takes on a machine that is busy
+
+
+def test_the_loop_by_hand_computes_what_the_kitchen_does(tmp_path: Path) -> None:
+    pairs = list(Loops(Setup(tmp_path, steps=6), "fake").pairs())
+    assert len(pairs) == 6
+    assert all(cooked["loss"] == bare["loss"] for cooked, bare in pairs)
+    assert pairs[0][0]["loss"] > pairs[-1][0]["loss"]
+    assert all(cooked["seconds"] > 0 < bare["seconds"] for cooked, bare in pairs)
+
+
+def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
+    (tmp_path / "runs-fake").write_text("a file where a folder should be")
+    with pytest.raises(RunFailed, match="runs-fake"):
+        list(Loops(Setup(tmp_path, steps=2), "fake").pairs())
+
+
+def test_what_is_dropped_is_not_counted() -> None:
+    assert Ends([0.0, 7.0, 8.0, 10.0]).mean() == pytest.approx(1.5)
+
+
+def test_a_stage_call_costs_microseconds(tmp_path: Path) -> None:
+    with (tmp_path / "console").open("w") as file:
+        calls = Calls(tmp_path, count=100)
+        found = [calls.measured(str(number), Console(file=file)) for number in range(3)]
+    for kind in found[0].keys() - {"by hand"}:
+        added = min(each[kind] - each["by hand"] for each in found) / CALLS
+        assert 0 < added < BOUND, kind
+    assert len((tmp_path / "calls" / "plain-0" / "log.jsonl").read_text().splitlines()) > 100 * CALLS
+
+
+def test_a_check_has_its_parts_in_it() -> None:
+    found = [Checks((("training", "fake"), ("hub", "local"))).measured() for _ in range(3)]
+    assert not any(problems for _, problems in found)
+    plan, check, printed = (min(seconds[kind] for seconds, _ in found) for kind in ABOUT)
+    assert 0 < plan < check < printed
+
+
+def test_a_slice_has_its_steps_and_its_tokens(tmp_path: Path) -> None:
+    (tmp_path / "rows-100.jsonl").write_text(lines(100))
+    taken = run_slice(tmp_path, 100, "slice", steps=5)
+    assert taken.steps == 5
+    assert taken.rate > 0
+    assert taken.peak > 10
+
+
+class Counted(SlBasic):
+    """Counts how often its workflow is laid out."""
+
+    laid: list[int] = Field(default_factory=list)  # one entry each time
+
+    def workflow(self) -> Step:
+        self.laid.append(1)
+        return super().workflow()
+
+
+def test_a_plan_that_was_made_is_not_made_again(tmp_path: Path) -> None:
+    loops = Loops(Setup(tmp_path, steps=2), "fake")
+    recipe, kitchen, blobs = Counted(**dict(loops.recipe())), loops.kitchen(), LocalBlobs(str(tmp_path / "runs-fake"))
+    cook(Cooked("recipes.sl_basic:SlBasic", {}), recipe, kitchen, "run", plan=kitchen.check(recipe))
+    assert len(recipe.laid) == 1
+    assert [row["step"] for row in read_journal(blobs, "run", "metrics") if row["stage"] == "ReportStep"] == [0, 1]

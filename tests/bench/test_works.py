@@ -1,0 +1,78 @@
+"""The works, on a Llama of two layers: the rows, the loss of preferences, and that both sides compute the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+from adapters.peft.tiny import tiny_model
+from kitchen.types import Array
+from tests.bench import rows
+from tests.bench.catalogue import WORKS
+from tests.bench.dpo import Preference
+from tests.bench.kitchen_side import StartWeights
+from tests.bench.results import Order
+from tests.bench.turns import Setup
+from tests.bench.worker import Worker
+
+
+@pytest.fixture(scope="module")
+def order(tmp_path_factory: pytest.TempPathFactory) -> Order:
+    """With the start weights in its folder."""
+    folder = tmp_path_factory.mktemp("bench")
+    order = Order(folder, pairs=1, model=f"path:{tiny_model(folder / 'tiny', context=1024)}")
+    (folder / "trl").mkdir()
+    with Worker(StartWeights(order.setup(1)), folder) as worker:
+        worker.ready()
+    return order
+
+
+def test_the_lengths_of_b_spread_evenly_over_their_logarithms(order: Order) -> None:
+    data = rows.log_uniform(order.setup(1), 400)
+    lengths = np.array([len(datum.tokens) for datum in data])
+    assert lengths.min() >= 64
+    assert lengths.max() <= 512
+    assert np.mean(lengths < 181) == pytest.approx(0.5, abs=0.07)  # the middle, √(64 · 512)
+    trained = sum(int(datum.loss_inputs["weights"].sum()) for datum in data)
+    assert trained / lengths.sum() == pytest.approx(0.25, abs=0.01)
+
+
+def test_rows_are_the_same_for_the_same_seed_alone(order: Order) -> None:
+    setup = order.setup(1)
+    [first], [again] = (rows.groups(setup, 1) for _ in range(2))
+    [other] = rows.groups(Setup(setup.folder, seed=1, model=setup.model), 1)
+    assert first.prompt.tolist() == again.prompt.tolist() != other.prompt.tolist()
+    assert [len(completion) for completion in first.completions] == [64] * 8
+
+
+def test_the_slopes_of_the_preference_loss_are_its_differences(order: Order) -> None:
+    rng = np.random.default_rng(0)
+    data = [rows.datum(np.arange(6), 3, reference=rng.normal(size=5)) for _ in range(4)]
+    loss = Preference(pairs=2, beta=0.7)
+    logprobs: list[Array] = [rng.normal(size=5) for _ in range(4)]
+    value, slopes, _ = loss(data, logprobs)
+    for row in range(4):
+        for at in range(5):
+            moved = [lp.copy() for lp in logprobs]
+            moved[row][at] += 1e-5
+            assert slopes[row][at] == pytest.approx((loss(data, moved)[0] - value) / 1e-5, abs=1e-4)
+    assert np.abs(slopes[0][:2]).max() == 0 < np.abs(slopes[0][2:]).min()
+
+
+def test_sampling_writes_what_generate_writes(order: Order) -> None:
+    result = WORKS["sampling_1_float32"](order)
+    assert result.sound, result.notes
+    assert [step["tokens"] for step in result.records[1]["steps"]] == [64] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("work", ["sft_a_float32", "sft_b_float32", "sft_b_bfloat16", "sft_memory", "dpo", "rl"])
+def test_both_sides_compute_the_same(order: Order, work: str) -> None:
+    pytest.importorskip("trl")
+    result = WORKS[work](order)
+    assert result.sound, result.notes
+    differences = result.records[-1]["differences"]
+    assert all(apart < 1 for found in differences.values() for apart in found.values())

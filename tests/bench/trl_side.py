@@ -1,0 +1,85 @@
+"""TRL's trainers, as all works open them: the same weights, the same AdamW, data in order, and steps on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from adapters.local.hub import LocalHub
+from tests.bench.kitchen_side import ADAM, START
+from tests.bench.turns import Setup, Turns, Values
+
+
+def base_model(setup: Setup, attention: str = "sdpa") -> Any:
+    """The base model, every weight of it touched, for those of a file come into memory when they are read."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    library: Any = AutoModelForCausalLM
+    model = library.from_pretrained(LocalHub().fetch(setup.model), dtype=getattr(torch, setup.dtype),
+                                    attn_implementation=attention)
+    with torch.no_grad():
+        model(input_ids=torch.arange(4)[None])
+    return model
+
+
+def fast_tokenizer(setup: Setup) -> Any:
+    from transformers import AutoTokenizer
+
+    library: Any = AutoTokenizer
+    return library.from_pretrained(LocalHub().fetch(setup.model))
+
+
+def settings(setup: Setup, batch: int, accumulate: int = 1) -> dict[str, Any]:
+    """Of any TRL config: no evaluation, no saving, no reports; bfloat16 lies in the weights, not in autocast."""
+    return {
+        "output_dir": str(setup.folder / "trl"), "use_cpu": True, "seed": setup.seed, "max_steps": setup.steps,
+        "per_device_train_batch_size": batch // accumulate, "gradient_accumulation_steps": accumulate,
+        "gradient_checkpointing": False, "bf16": False,
+        "learning_rate": ADAM.learning_rate, "adam_beta1": ADAM.beta1, "adam_beta2": ADAM.beta2,
+        "adam_epsilon": ADAM.eps, "weight_decay": ADAM.weight_decay, "max_grad_norm": ADAM.grad_clip_norm,
+        "lr_scheduler_type": "constant", "optim": "adamw_torch_fused", "train_sampling_strategy": "sequential",
+        "eval_strategy": "no", "save_strategy": "no", "report_to": "none", "disable_tqdm": True,
+        "logging_strategy": "steps", "logging_steps": 1,  # after the clock has stopped
+        "dataloader_pin_memory": False,
+    }
+
+
+def lora_config(setup: Setup) -> Any:
+    from peft import PeftConfig
+
+    config = PeftConfig.from_pretrained(str(setup.folder / START))
+    config.inference_mode = False
+    return config
+
+
+def train(trainer: Any, setup: Setup, turns: Turns, told: Callable[[], Values] = dict) -> None:
+    """`trainer.train()`, each step of it when there is the word; `told` adds to what is told of the last step."""
+    from peft import set_peft_model_state_dict
+    from safetensors.torch import load_file
+    from transformers import PrinterCallback
+
+    set_peft_model_state_dict(trainer.model, load_file(setup.folder / START / "adapter_model.safetensors"))
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(_stepper(turns, told))
+    trainer.train()
+
+
+def _stepper(turns: Turns, told: Callable[[], Values]) -> Any:
+    from transformers import TrainerCallback
+
+    class Stepper(TrainerCallback):
+        """The trainer's loop, held up before every step until there is the word."""
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            turns.wait()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            turns.stop()
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **kwargs: Any
+                   ) -> None:
+            if logs and "loss" in logs:  # the last of all logs is a summary
+                turns.tell(loss=logs["loss"], grad_norm=logs["grad_norm"], **told())
+
+    return Stepper()
