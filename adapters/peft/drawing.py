@@ -13,6 +13,8 @@ from adapters.peft.requests import Sampling
 from kitchen.types import Sampled
 
 Spell = Callable[[Sequence[int]], str]
+BLOCK = 256  # tokens whose chances are added up first, so that a sum from token to token is needed in one block alone
+LIKELIEST = 256  # tokens among which top-k and top-p are tried first, for sorting the whole vocabulary takes long
 
 
 @dataclass(eq=False)
@@ -51,46 +53,96 @@ class Row:
         return any(stop in text for stop in self._texts)
 
 
-def draw(logits: torch.Tensor, rows: Sequence[Row], high: torch.dtype) -> tuple[list[int], list[float]]:
-    """(R, V) logits to a token for each row and its log-probability, nats, before top-k and top-p cut anything off."""
+def draw(logits: torch.Tensor, rows: Sequence[Row], high: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """(R, V) logits to (R,) tokens and their log-probabilities, nats, before top-k and top-p cut anything off."""
     heats = [row.request.temperature or 1.0 for row in rows]
+    logits = logits.to(high)
     if set(heats) != {1.0}:
-        logits = logits.to(high) / torch.tensor(heats, dtype=high, device=logits.device)[:, None]
-    logprobs = torch.log_softmax(logits, -1, dtype=high)
-    tokens = logprobs.argmax(-1)
-    random = [place for place, row in enumerate(rows) if row.request.temperature > 0 and row.request.top_k != 1]
-    for cut in (False, True):
-        places = [place for place in random if _cuts(rows[place].request) == cut]
-        if places:
-            where = torch.tensor(places, device=logits.device)
-            numbers = torch.tensor([[rows[place].uniform()] for place in places], dtype=torch.float64).to(logits.device)
-            chances = logprobs[where].exp_().double()
-            pick = _pick_cut(chances, [rows[p].request for p in places], numbers) if cut else _pick(chances, numbers)
-            tokens[where] = pick
-    chosen = logprobs.gather(1, tokens[:, None])[:, 0]
-    return tokens.tolist(), chosen.tolist()
+        logits = logits / torch.tensor(heats, dtype=high, device=logits.device)[:, None]
+    top = logits.amax(-1, keepdim=True)
+    chances = _chances(logits, top)
+    sums = chances.sum(-1, dtype=torch.float64)  # (R, blocks)
+    tokens = _tokens(logits, chances, sums, rows)
+    found = logits.gather(1, tokens[:, None])
+    return tokens, (found - top - sums.sum(-1, keepdim=True).log())[:, 0]
 
 
-def _cuts(request: Sampling) -> bool:
-    return request.top_p < 1 or request.top_k > 0
+def _chances(logits: torch.Tensor, top: torch.Tensor) -> torch.Tensor:
+    """(R, V) to (R, blocks, BLOCK), the likeliest 1; what pads the last block has chance 0."""
+    rows, vocabulary = logits.shape
+    found = logits.new_empty(rows, -(-vocabulary // BLOCK) * BLOCK)
+    found[:, vocabulary:] = float("-inf")
+    torch.sub(logits, top, out=found[:, :vocabulary])
+    return found.exp_().view(rows, -1, BLOCK)
 
 
-def _pick(chances: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """(R, V) chances, not necessarily of sum 1, and (R, 1) uniform numbers to (R,) places: the inverse of the sum."""
-    summed = chances.cumsum(-1)
-    found = torch.searchsorted(summed, numbers * summed[:, -1:], right=True)[:, 0]
-    last = (chances > 0).to(torch.int8).mul_(2).cumsum(-1, dtype=torch.int64).argmax(-1)  # rounding may lead past it
-    return torch.minimum(found, last)
+def _tokens(logits: torch.Tensor, chances: torch.Tensor, sums: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
+    """(R,) of each row as its request says."""
+    kinds: dict[str, list[int]] = {}
+    for place, row in enumerate(rows):
+        kinds.setdefault(_kind(row.request), []).append(place)
+    tokens = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
+    for kind, places in kinds.items():
+        where = torch.tensor(places, device=logits.device) if len(places) < len(rows) else slice(None)
+        if kind == "likeliest":
+            tokens[where] = logits[where].argmax(-1)
+            continue
+        numbers = torch.tensor([[rows[place].uniform()] for place in places], dtype=torch.float64).to(logits.device)
+        if kind == "all":
+            tokens[where] = _pick(chances[where], sums[where], numbers)
+        else:
+            mine = chances[where].flatten(1)[:, : logits.shape[1]]
+            tokens[where] = _pick_cut(mine, sums[where].sum(-1), [rows[place].request for place in places], numbers)
+    return tokens
 
 
-def _pick_cut(chances: torch.Tensor, requests: Sequence[Sampling], numbers: torch.Tensor) -> torch.Tensor:
-    """Top-k, then top-p of what is left (Holtzman et al., 2020, arXiv:1904.09751); ties go to the lower id."""
-    ranked, order = chances.sort(stable=True, dim=-1, descending=True)
-    for row, request in zip(ranked, requests, strict=True):
-        if request.top_k:
-            row[request.top_k :] = 0
-    ranked /= ranked.sum(-1, keepdim=True)
-    limits = torch.tensor([[request.top_p] for request in requests], dtype=ranked.dtype, device=ranked.device)
-    ranked[(ranked.cumsum(-1) - ranked >= limits) & (limits < 1)] = 0  # the token that reaches top_p stays
-    found: torch.Tensor = order.gather(1, _pick(ranked, numbers)[:, None])[:, 0]
-    return found
+def _kind(request: Sampling) -> Literal["likeliest", "cut", "all"]:
+    if request.temperature == 0 or request.top_k == 1:
+        return "likeliest"
+    return "cut" if request.top_p < 1 or request.top_k > 0 else "all"
+
+
+def _pick(chances: torch.Tensor, sums: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """(R, blocks, n) chances, their (R, blocks) sums and (R, 1) uniform numbers to (R,) places: the sum's inverse."""
+    ends = sums.cumsum(-1)
+    wanted = numbers * ends[:, -1:]
+    block = torch.searchsorted(ends, wanted, right=True).clamp_(max=sums.shape[1] - 1)  # (R, 1)
+    within = torch.take_along_dim(chances, block[..., None], 1)[:, 0].cumsum(-1, dtype=torch.float64)
+    wanted -= (ends - sums).gather(1, block)
+    last = (within < within[:, -1:]).sum(-1)  # of a chance above 0: rounding may lead past it
+    return block[:, 0] * chances.shape[2] + torch.minimum(torch.searchsorted(within, wanted, right=True)[:, 0], last)
+
+
+def _pick_cut(
+    chances: torch.Tensor, totals: torch.Tensor, requests: Sequence[Sampling], numbers: torch.Tensor
+) -> torch.Tensor:
+    """(R, V) chances with their (R,) totals; all are ranked only where the likeliest do not settle the cut."""
+    some = min(chances.shape[1], max(LIKELIEST, 1 + max(request.top_k for request in requests)))
+    tokens, sure = _ranked(chances, totals, requests, numbers, some)
+    open_ = [place for place, settled in enumerate(sure.tolist()) if not settled]
+    if open_:
+        where = torch.tensor(open_, device=chances.device)
+        rest = [requests[place] for place in open_]
+        tokens[where] = _ranked(chances[where], totals[where], rest, numbers[where], chances.shape[1])[0]
+    return tokens
+
+
+def _ranked(
+    chances: torch.Tensor, totals: torch.Tensor, requests: Sequence[Sampling], numbers: torch.Tensor, some: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Top-k, then top-p of what is left (Holtzman et al., 2020, arXiv:1904.09751); ties go to the lower id.
+
+    Returns (R,) tokens, and whether the `some` likeliest, which are all that is looked at, held all that is left.
+    """
+    ids = chances.topk(some, sorted=False).indices.sort(-1).values
+    ranked, order = chances.gather(1, ids).double().sort(dim=-1, descending=True, stable=True)
+    limits = torch.tensor([[request.top_p] for request in requests], dtype=torch.float64, device=chances.device)
+    ranks = torch.tensor([[request.top_k or chances.shape[1]] for request in requests], device=chances.device)
+    left = torch.arange(some, device=chances.device) < ranks
+    shares = ranked * left
+    shares /= torch.where(ranks < chances.shape[1], shares.sum(-1, keepdim=True), totals[:, None])
+    left &= (shares.cumsum(-1) - shares < limits) | (limits == 1)  # the token that reaches top_p stays
+    sure = ~(left & (ranked == ranked[:, -1:])).any(-1)
+    shares *= left
+    found = _pick(shares[:, None], shares.sum(-1, keepdim=True), numbers)
+    return ids.gather(1, order.gather(1, found[:, None]))[:, 0], sure

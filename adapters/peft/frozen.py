@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from torch import nn
+
 from adapters.peft.base import Base
 from adapters.peft.checkpoints import CONFIG, WEIGHTS, Saved, adapter_lora, read
+from adapters.peft.decoding import Body
+from adapters.peft.fixed import Fixed, fix
 from adapters.peft.folders import demand_base, is_adapter
-from adapters.peft.lora import Adapter, Tensors, adapted_paths
+from adapters.peft.fused import Fused
+from adapters.peft.lora import Adapter, LoraLinear, Tensors, adapted_paths
 from adapters.peft.machine import Machine
+from adapters.peft.modules import Modules
 from adapters.peft.network import Network
+from adapters.peft.products import Product
 from adapters.peft.tokenizer import FolderTokenizer, load_tokenizer
 from kitchen.errors import BackendError
 from kitchen.ports.blobs import BlobStore
@@ -24,6 +31,14 @@ class Frozen:
     network: Network
     tokenizer: FolderTokenizer
     base: Base
+    head: Fixed | None  # of a decoder that is computed by hand
+
+    def body(self, budget: int) -> Body:
+        """With no rows yet; it reads prompts so many tokens at a time."""
+        decoder = self.network.decoder
+        if decoder is None or self.head is None:
+            return Modules(self.network, budget)
+        return Fused(decoder, self.head, budget)
 
 
 def freeze(machine: Machine, base: Base, tokenizer: FolderTokenizer, lora: Lora, tensors: Tensors, source: str
@@ -31,7 +46,11 @@ def freeze(machine: Machine, base: Base, tokenizer: FolderTokenizer, lora: Lora,
     model = base.tree()
     if any(bool(tensor.any()) for name, tensor in tensors.items() if ".lora_B." in name):  # else they change nothing
         Adapter(model, lora, machine.high, adapted_paths(tensors)).freeze(tensors, machine.dtype, source)
-    return Frozen(Network(model, base.way), tokenizer, base)
+    network = Network(model, base.way)
+    if network.decoder is None or not isinstance(network.head, nn.Linear | LoraLinear):
+        return Frozen(network, tokenizer, base, None)
+    fix(network.decoder)
+    return Frozen(network, tokenizer, base, Fixed(Product([network.head])))
 
 
 def of_checkpoint(machine: Machine, blobs: BlobStore, checkpoint: Checkpoint) -> Frozen:

@@ -42,6 +42,18 @@ class Layer:
         """Views of (N, heads + 2 · groups, D)."""
         return torch.split(qkv, [self.heads, self.groups, self.groups], 1)  # type: ignore[return-value]
 
+    def attend_to(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
+        """(N, H) to queries, keys and values side by side, (N, heads + 2 · groups, D), turned by their positions."""
+        found = self.into.forward(self.norms[0].forward(x)[0])[0].view(len(x), -1, self.width)
+        turn(found[:, : self.heads + self.groups], rope)
+        return found
+
+    def finish(self, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """(N, H) and (N, heads · D) to (N, H)."""
+        y = self.out.forward(attended, x)[0]
+        gate, up = self.up.forward(self.norms[1].forward(y)[0])[0].chunk(2, -1)
+        return self.down.forward(functional.silu(gate).mul_(up), y)[0]
+
 
 @dataclass(frozen=True)
 class Kept:

@@ -13,8 +13,9 @@ from adapters.peft.decoding import complete
 from adapters.peft.drawing import Row
 from adapters.peft.frozen import Frozen
 from adapters.peft.head import likeliest, score
+from adapters.peft.lanes import ONE, Lanes
 from adapters.peft.machine import Machine
-from adapters.peft.network import Network
+from adapters.peft.network import Network, Way
 from adapters.peft.packing import pack
 from adapters.peft.requests import Request, Sampling, Scoring
 from kitchen.types import Array, Datum, Sampled
@@ -25,8 +26,9 @@ def serve(model: Frozen, requests: Sequence[Request], machine: Machine) -> None:
     wanted = [request for request in requests if request.work.set_running_or_notify_cancel()]
     fit = [request for request in wanted if not _refused(request, model.network)]
     scorings, samplings = [r for r in fit if isinstance(r, Scoring)], [r for r in fit if isinstance(r, Sampling)]
-    _score(model.network, scorings, machine.high, machine.budget)
-    _sample(model, samplings, machine.high, machine.budget, machine.settings.sample_batch)
+    lanes = machine.lanes if model.network.way == Way.FUSED else ONE
+    _score(model.network, scorings, machine, lanes)
+    _sample(model, samplings, machine, lanes)
 
 
 def _refused(request: Request, network: Network) -> bool:
@@ -37,24 +39,28 @@ def _refused(request: Request, network: Network) -> bool:
     return problem is not None
 
 
-def _score(network: Network, requests: Sequence[Scoring], high: torch.dtype, budget: int) -> None:
-    data = [Datum(r.tokens[:-1], {"target_tokens": r.tokens[1:]}) for r in requests]
-    masks = [np.ones(len(datum.tokens), bool) for datum in data]
+def _score(network: Network, requests: Sequence[Scoring], machine: Machine, lanes: Lanes) -> None:
+    data = [Datum(request.tokens[:-1], {"target_tokens": request.tokens[1:]}) for request in requests]
+    long = [place for place, datum in enumerate(data) if len(datum.tokens)]
     for request in requests:
         if len(request.tokens) == 1:
             request.work.set_result(_first(request, np.empty((0,)), np.empty((0, 0))))
-    long = [place for place, datum in enumerate(data) if len(datum.tokens)]
-    for packed in pack([data[place].tokens for place in long], budget, least=network.least):
-        batch = micro_batch(data, masks, tuple(long[place] for place in packed), network.device,
-                            network.least)
-        with torch.inference_mode():
-            states = network.hidden(batch.layout)
-            logprobs = score(network.head, states.index_select(0, batch.where), batch, high).logprobs
-            for row, index in enumerate(batch.indices):
-                request = requests[index]
-                places = torch.from_numpy(batch.layout.places[row]).to(states.device)
-                top = likeliest(network.head, states[places], request.k, high) if request.k else ()
-                request.work.set_result(_first(request, batch.spread(row, logprobs, data[index]), *top))
+    budget = max(machine.budget // lanes.count, 1)
+    packed = pack([data[place].tokens for place in long], budget, least=network.least, lanes=lanes.count)
+    lanes.each(lambda _, some: _score_some(network, [requests[long[place]] for place in some],
+                                           [data[long[place]] for place in some], machine.high), packed)
+
+
+def _score_some(network: Network, requests: Sequence[Scoring], data: Sequence[Datum], high: torch.dtype) -> None:
+    masks = [np.ones(len(datum.tokens), bool) for datum in data]
+    batch = micro_batch(data, masks, tuple(range(len(data))), network.device, network.least)
+    with torch.inference_mode():
+        states = network.hidden(batch.layout)
+        logprobs = score(network.head, states.index_select(0, batch.where), batch, high).logprobs
+        for row, index in enumerate(batch.indices):
+            request, places = requests[index], torch.from_numpy(batch.layout.places[row]).to(states.device)
+            top = likeliest(network.head, states[places], request.k, high) if request.k else ()
+            request.work.set_result(_first(request, batch.spread(row, logprobs, data[index]), *top))
 
 
 def _first(request: Scoring, logprobs: Array, ids: Array | None = None, values: Array | None = None) -> Any:
@@ -67,15 +73,16 @@ def _first(request: Scoring, logprobs: Array, ids: Array | None = None, values: 
     return np.vstack([none, ids]), np.vstack([np.full((1, request.k), np.nan), values]).astype(np.float32)
 
 
-def _sample(model: Frozen, requests: Sequence[Sampling], high: torch.dtype, budget: int, batch: int) -> None:
+def _sample(model: Frozen, requests: Sequence[Sampling], machine: Machine, lanes: Lanes) -> None:
     rows = [
         Row(request, index, min(request.max_tokens, model.network.context - len(request.prompt)),
             frozenset(model.tokenizer.stop_ids) | {int(one) for one in request.stop if not isinstance(one, str)})
         for request in requests for index in range(request.count)
     ]
-    by_length = sorted(rows, key=lambda row: -len(row.request.prompt))
-    for start in range(0, len(by_length), batch):
-        complete(model.network, by_length[start : start + batch], model.tokenizer.spell, high, budget)
+    share = -(-len(rows) // lanes.count)
+    parts = [rows[start : start + share] for start in range(0, len(rows), share)]
+    most, budget = -(-machine.settings.sample_batch // lanes.count), -(-machine.budget // lanes.count)
+    lanes.each(lambda _, part: complete(model.body(budget), part, model.tokenizer.spell, machine.high, most), parts)
     written: dict[Sampling, list[Sampled]] = {request: [] for request in requests}
     for row in rows:
         written[row.request].append(row.sampled())

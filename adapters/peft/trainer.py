@@ -11,7 +11,7 @@ import torch
 from adapters.peft.base import Base
 from adapters.peft.dropout import Dropout
 from adapters.peft.head import Slope
-from adapters.peft.lanes import Lanes
+from adapters.peft.lanes import ONE, Lanes
 from adapters.peft.lora import Adapter
 from adapters.peft.network import Network, Way
 from adapters.peft.optimiser import Optimiser
@@ -44,7 +44,7 @@ class Trainer:
         self._passes = Passes(
             self.network, list(self.adapter.named().values()),
             Dropout(lora.dropout, lora.seed, list(self.adapter.layers.values())),
-            lanes if self.network.way == Way.FUSED else Lanes(1, 1), budget=budget, least=least, high=high)
+            lanes if self.network.way == Way.FUSED else ONE, budget=budget, least=least, high=high)
         self._turn = threading.Lock()  # a loss of one's own is asked by one lane at a time
 
     def check(self, data: Sequence[Datum], loss: str | Loss, options: Options | None) -> None:

@@ -1,0 +1,90 @@
+"""Products with weights that no longer change, for as few rows as decoding has."""
+
+from __future__ import annotations
+
+from math import gcd
+
+import torch
+
+from adapters.peft.decoder import Decoder
+from adapters.peft.products import Product
+
+FEW = 2  # rows, up to which reading the weights as they lie is all the time there is
+USUAL = 32  # rows that weights are laid out for
+
+
+class Fixed(Product):
+    """y = W x + b + B A x with A and B that are not trained; on a CPU, W is a copy laid out for some tens of rows.
+
+    In float32 B A is added to that copy. In bfloat16 it would be lost in rounding, and stays beside it.
+    """
+
+    def __init__(self, product: Product) -> None:
+        self.weight, self.bias, self.low = product.weight, product.bias, []
+        self._sides = _sides(product)  # (in, ranks), (ranks, out)
+        on_cpu = self.weight.device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        exact, whole = self.weight.dtype == torch.float32, self.weight
+        if exact and self._sides is not None:
+            whole = torch.addmm(whole, self._sides[1].t(), self._sides[0].t())
+        self._whole = torch.ops.mkldnn._reorder_linear_weight(whole, USUAL) if on_cpu and (
+            exact or whole.dtype == torch.bfloat16) else None
+        self._few, self._beside = FEW * exact, self._sides if not exact else None
+
+    def forward(self, x: torch.Tensor, onto: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """(N, in) to (N, out), added to `onto` if that is given; nothing is kept for a way back."""
+        if self._whole is not None and len(x) > self._few:
+            out, beside = _laid_out(x, self._whole, self.bias, onto), self._beside
+        else:
+            out, beside = self._plain(x), self._sides
+            if onto is not None:
+                out += onto
+        if beside is not None:
+            out.addmm_(x @ beside[0], beside[1])
+        return out, x.new_empty(0)
+
+    def _plain(self, x: torch.Tensor) -> torch.Tensor:
+        out = x @ self.weight.t() if self._whole is None else _in_parts(x, self.weight)
+        return out if self.bias is None else out.add_(self.bias)
+
+
+def fix(decoder: Decoder) -> None:
+    """Let all its layers compute so."""
+    for layer in decoder.layers:
+        layer.into, layer.out = Fixed(layer.into), Fixed(layer.out)
+        layer.up, layer.down = Fixed(layer.up), Fixed(layer.down)
+
+
+def _sides(product: Product) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """A and B of all its layers, as one matrix each."""
+    if not product.low:
+        return None
+    down = torch.cat([layer.a.detach() for *_, layer in product.low]).to(product.weight.dtype).t()
+    up = product.weight.new_zeros(down.shape[1], len(product.weight))  # 0 between different layers
+    for columns, ranks, layer in product.low:
+        up[ranks, columns] = (layer.b.detach() * layer.scale).t().to(up.dtype)
+    return down, up
+
+
+def _in_parts(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """(N, in) to (N, out), each core with its part of the weights: MKL's plain product keeps one busy alone.
+
+    A core by itself reads the weights for two rows in less time than for one.
+    """
+    parts = gcd(len(weight), torch.get_num_threads())
+    rows = x if parts > 1 or len(x) > 1 else torch.cat([x, x])
+    found = torch.bmm(weight.view(parts, -1, weight.shape[1]), rows.t().expand(parts, -1, -1)).view(-1, len(rows))
+    if len(x) == 1:
+        return found[:, 0].contiguous()[None]  # with the strides of a row, or the next product takes it for a column
+    return found.t().contiguous()
+
+
+def _laid_out(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, onto: torch.Tensor | None
+) -> torch.Tensor:
+    """By oneDNN, as torch.compile has it done: with some tens of rows MKL takes nearly twice as long."""
+    found: torch.Tensor
+    if onto is None:
+        found = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    else:
+        found = torch.ops.mkldnn._linear_pointwise.binary(x, onto, weight, bias, "add")
+    return found

@@ -1,0 +1,140 @@
+"""Decoding with the layers of a decoder computed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from adapters.peft import attention
+from adapters.peft.decoder import Decoder
+from adapters.peft.fixed import Fixed
+from adapters.peft.grid import Grid, Heads, arrange, key
+from adapters.peft.layout import Layout, lay_out
+from adapters.peft.packing import pack
+from adapters.peft.worker import stop_if_closed
+from kitchen.types import Tokens
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A prompt and its place in a grid."""
+
+    prompt: Tokens
+    grid: Grid
+    number: int
+
+
+class Fused:
+    """The rows of a batch, each of which has read a prompt and writes after it, all of them a token at a time."""
+
+    def __init__(self, decoder: Decoder, head: Fixed, budget: int) -> None:
+        """`budget`: tokens of prompts that are read together."""
+        layer = decoder.layers[0]
+        self._decoder, self._head, self._budget, self._device = decoder, head, budget, head.weight.device
+        self._heads = Heads(layer.heads, layer.groups, layer.width, layer.scale)
+        self._grids: list[Grid] = []
+        self._held: dict[bytes, tuple[torch.Tensor, torch.Tensor]] = {}  # states, keys and values
+        self._positions = torch.empty(0, dtype=torch.int64, device=self._device)  # (R,) of the next token of each row
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        return self._head.forward(states)[0]
+
+    def read(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
+        """A row more for each of the prompts; returns their (r, H) states. What is wanted `later` again is kept."""
+        places = self._open(prompts)
+        states = {which: state for which, (state, _) in self._held.items() if which in places}
+        for which in states:
+            place, found = places[which], self._held[which][1]
+            for layer, read in enumerate(found):
+                place.grid.put(layer, [place.number], read[None])
+        unread = {which: place for which, place in places.items() if which not in states}
+        states |= self._read(unread)
+        new = {which: (states[which], place.grid.take(place.number)) for which, place in places.items()}
+        self._held = {which: held for which, held in (self._held | new).items() if which in later}
+        self._look()
+        return torch.stack([states[key(prompt)] for prompt in prompts])
+
+    def step(self, ids: torch.Tensor) -> torch.Tensor:
+        """(R,) newest tokens of the rows to their (R, H) states."""
+        stop_if_closed()
+        x = self._decoder.embed(ids)
+        rope = self._decoder.rope(x, self._positions)
+        self._positions = self._positions + 1
+        for grid in self._grids:
+            grid.advance()
+        for number, layer in enumerate(self._decoder.layers):
+            qkv = layer.attend_to(x, rope)
+            found = [grid.attend(number, qkv) for grid in self._grids]
+            attended = (found[0] if len(found) == 1 else torch.cat(found)).index_select(0, self._back)
+            x = layer.finish(x, attended.view(len(x), -1))
+        return self._decoder.norm.forward(x)[0]
+
+    def keep(self, staying: Sequence[int]) -> None:
+        """These rows alone go on, in this order."""
+        number = np.full(len(self._positions), -1)
+        number[list(staying)] = np.arange(len(staying))
+        self._positions = self._positions[torch.tensor(staying, dtype=torch.int64, device=self._device)]
+        self._grids = [grid for grid in self._grids if grid.keep(number)]
+        self._look()
+
+    def _open(self, prompts: Sequence[Tokens]) -> dict[bytes, Place]:
+        """Grids for these prompts, whose rows are numbered on; returns where the keys of each will lie."""
+        count, places = len(self._positions), dict[bytes, Place]()
+        for numbers in arrange(prompts):
+            own = [prompts[first] for first in numbers[:, 0]]
+            rows = np.where(numbers >= 0, numbers + count, -1)
+            grid = Grid(self._heads, len(self._decoder.layers), rows, [len(each) for each in own], self._head.weight)
+            self._grids.append(grid)
+            places |= {key(prompt): Place(prompt, grid, number) for number, prompt in enumerate(own)}
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=self._device)
+        self._positions = torch.cat([self._positions, lengths])
+        return places
+
+    def _look(self) -> None:
+        """Where in what the grids give the answer to each head of each row lies."""
+        back = np.empty((len(self._positions), self._heads.queries), np.int64)
+        start = 0
+        for grid in self._grids:
+            rows, lies = grid.back
+            back[rows] = lies + start
+            start += grid.rows.size * self._heads.queries
+        self._back = torch.from_numpy(back.ravel()).to(self._device)
+
+    def _read(self, places: dict[bytes, Place]) -> dict[bytes, torch.Tensor]:
+        """The (H,) states after some prompts, whose keys and values go into their places."""
+        states, names, all_ = dict[bytes, torch.Tensor](), list(places), list(places.values())
+        for indices in pack([place.prompt for place in all_], self._budget):
+            found = self._read_some([all_[index] for index in indices])
+            states |= dict(zip([names[index] for index in indices], found, strict=True))
+        return states
+
+    def _read_some(self, places: Sequence[Place]) -> torch.Tensor:
+        """(P, H); of the last layer no more is computed than that."""
+        layout = lay_out([place.prompt for place in places], self._device)
+        spots = list(self._spots(places, layout))
+        ends = torch.tensor([int(lies[-1]) for lies in layout.places], device=self._device)
+        x = self._decoder.embed(layout.ids)
+        rope = self._decoder.rope(x, layout.positions)
+        for number, layer in enumerate(self._decoder.layers):
+            stop_if_closed()
+            qkv = layer.attend_to(x, rope)
+            for grid, prompts, lies in spots:
+                read = qkv[:, layer.heads :].index_select(0, lies.flatten())
+                grid.put(number, prompts, read.view(*lies.shape, *read.shape[1:]))
+            attended = attention.forward(*layer.split(qkv), layout, layer.scale).view(len(x), -1)
+            if number == len(self._decoder.layers) - 1:
+                x, attended = x[ends], attended[ends]
+            x = layer.finish(x, attended)
+        return self._decoder.norm.forward(x)[0]
+
+    def _spots(self, places: Sequence[Place], layout: Layout) -> Iterable[tuple[Grid, list[int], torch.Tensor]]:
+        """Of each grid its prompts, and where in the layout their tokens lie, (p, S), padded with 0."""
+        for grid in dict.fromkeys(place.grid for place in places):
+            mine = [index for index, place in enumerate(places) if place.grid is grid]
+            lies = np.zeros((len(mine), max(len(layout.places[index]) for index in mine)), np.int64)
+            for row, index in enumerate(mine):
+                lies[row, : len(layout.places[index])] = layout.places[index]
+            yield grid, [places[index].number for index in mine], torch.from_numpy(lies).to(self._device)
