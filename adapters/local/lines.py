@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +19,7 @@ from kitchen.errors import DataError
 from kitchen.ports.datasets import Row, StreamedRow
 
 BOM = b"\xef\xbb\xbf"
+EACH = 8  # rows from one mark to the next
 Rows = Iterator[tuple[int, int, Row]]  # where it begins in bytes, its line, the row
 
 
@@ -54,9 +56,9 @@ class Lines:
 
 
 class LineRows:
-    """A data set of lines. All of it is read and checked once when it is opened; what is kept is 8 bytes a row.
+    """A data set of lines. All of it is read and checked once when it is opened; what is kept is a byte or two a row.
 
-    Of a file beyond 4 GB it is 16.
+    That is a mark at every so-manieth row; the rows between are read again from there.
     """
 
     def __init__(
@@ -67,31 +69,43 @@ class LineRows:
             self._stamp = stamp(file)
             self.fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
             wide = "I" if self._stamp[0] < 2**32 else "Q"
-            self._offsets, self._lines = array(wide), array(wide)  # (rows,) bytes from the start; (rows,) line from 1
+            self._offsets, self._lines = array(wide), array(wide)  # of the marks: bytes from the start; line, from 1
+            self._count, self._even = 0, True  # rows; whether each is one line, with none between
             file.seek(after[0])
             for offset, line, _ in rows(Lines(file, shown, limit_mb, after[1])):
-                self._offsets.append(offset)
-                self._lines.append(line)
-        if not self._offsets:
+                if self._count % EACH == 0:
+                    self._offsets.append(offset)
+                    self._lines.append(line)
+                self._even = self._even and line == self._lines[0] + self._count
+                self._count += 1
+        if not self._count:
             raise no_rows(shown)
 
     def __len__(self) -> int:
-        return len(self._offsets)
+        return self._count
 
     def __getitem__(self, index: int, /) -> Row:
         if not 0 <= index < len(self):
             raise IndexError(f"row {index} of {len(self)} in {self._shown}")
+        return self._found(index)[1]
+
+    def where(self, index: int) -> str:
+        return f"{self._shown}:{self._lines[0] + index if self._even else self._found(index)[0]}"
+
+    def _found(self, index: int) -> tuple[int, Row]:
+        """Its line and the row."""
+        mark = index // EACH
+        near = f"{self._shown}:{self._lines[0] + index if self._even else self._lines[mark]}"
         try:
             with self._path.open("rb") as file:
                 if stamp(file) != self._stamp:
-                    raise DataError(f"{self.where(index)}: the file changed after it was opened; start again")
-                file.seek(self._offsets[index])
-                return next(self._rows(Lines(file, self._shown, self._limit_mb, self._lines[index] - 1)))[2]
+                    raise DataError(f"{near}: the file changed after it was opened; start again")
+                file.seek(self._offsets[mark])
+                rows = self._rows(Lines(file, self._shown, self._limit_mb, self._lines[mark] - 1))
+                _, line, row = next(islice(rows, index % EACH, None))
+                return line, row
         except OSError as error:
-            raise DataError(f"{self.where(index)}: {error.strerror}; the file must stay while it is in use") from error
-
-    def where(self, index: int) -> str:
-        return f"{self._shown}:{self._lines[index]}"
+            raise DataError(f"{near}: {error.strerror}; the file must stay while it is in use") from error
 
 
 def open_jsonl(path: Path, shown: str, limit_mb: int) -> LineRows:

@@ -1,0 +1,231 @@
+"""The parts of sampling, each against the plain way to do the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from adapters.peft.decoding import Body, complete
+from adapters.peft.drawing import Row, draw
+from adapters.peft.fixed import Fixed
+from adapters.peft.frozen import Frozen
+from adapters.peft.grid import arrange
+from adapters.peft.lanes import Lanes
+from adapters.peft.lora import LoraLinear
+from adapters.peft.modules import Modules
+from adapters.peft.products import Product
+from adapters.peft.requests import Sampling
+from adapters.peft.session import PeftSession
+from kitchen.types import Adam, Datum, Sampled, Tokens
+
+RNG = np.random.default_rng(8)
+PROMPTS = [RNG.integers(3, 300, length) for length in (40, 7, 40, 1, 22, 70)]
+
+
+@pytest.fixture
+def frozen(opened: Callable[..., PeftSession], weighted: list[Datum]) -> Iterator[Frozen]:
+    session = opened()
+    for _ in range(3):
+        session.forward_backward(weighted)
+        session.optim_step(Adam(0.02))
+    sampler: Any = session.snapshot().result()
+    yield sampler._frozen.result()
+    sampler.close()
+
+
+def asked(prompt: Tokens, seed: int, **how: Any) -> Sampling:
+    return Sampling(**{"prompt": prompt, "count": 1, "max_tokens": 9, "temperature": 1.0, "top_p": 1.0, "top_k": 0,
+                       "seed": seed, "stop": (), **how})
+
+
+def rows_of(prompts: Sequence[Tokens], count: int = 3) -> list[Row]:
+    """Of each prompt so many, of unlike lengths."""
+    return [Row(asked(prompt, place), index, 1 + (7 * place + 5 * index) % 40, frozenset())
+            for place, prompt in enumerate(prompts) for index in range(count)]
+
+
+def written(frozen: Frozen, body: Body, rows: Sequence[Row], most: int) -> list[Sampled]:
+    complete(body, rows, frozen.tokenizer.spell, torch.float32, most)
+    return [row.sampled() for row in rows]
+
+
+def bodies(frozen: Frozen) -> dict[str, Body]:
+    return {"by hand": frozen.body(64), "modules": Modules(frozen.network, 64)}
+
+
+@pytest.mark.parametrize("name", ["by hand", "modules"])
+@pytest.mark.parametrize("most", [1, 2, 5, 100])
+def test_rows_that_join_and_leave_are_as_they_would_be_alone(frozen: Frozen, name: str, most: int) -> None:
+    body = bodies(frozen)[name]
+    together = written(frozen, body, rows_of(PROMPTS), most)
+    for row, one in zip(rows_of(PROMPTS), together, strict=True):
+        alone = written(frozen, bodies(frozen)["modules"], [row], 1)[0]
+        assert one.tokens.tolist() == alone.tokens.tolist()
+        assert len(one.tokens) == row.room
+        np.testing.assert_allclose(one.logprobs, alone.logprobs, atol=1e-4)
+
+
+def test_no_more_rows_than_allowed_are_alive_and_they_come_in_order(
+    frozen: Frozen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body, came, alive = frozen.body(64), list[bytes](), list[int]()
+    read, step = body.read, body.step
+
+    def reading(prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
+        came.extend(prompt.tobytes() for prompt in prompts)
+        return read(prompts, later)
+
+    def stepping(ids: torch.Tensor) -> torch.Tensor:
+        alive.append(len(ids))
+        return step(ids)
+
+    monkeypatch.setattr(body, "read", reading)
+    monkeypatch.setattr(body, "step", stepping)
+    written(frozen, body, rows_of(PROMPTS), 5)
+    assert came == [prompt.tobytes() for prompt in PROMPTS for _ in range(3)]
+    assert max(alive) == 5
+    assert sum(alive) == sum(row.room - 1 for row in rows_of(PROMPTS)), "a row more is no row that has ended"
+
+
+def test_a_prompt_is_read_once_however_many_write_after_it(frozen: Frozen, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder: Any = frozen.network.decoder
+    seen, embed = list[int](), decoder.embed
+
+    def embedding(ids: torch.Tensor) -> torch.Tensor:
+        seen.append(len(ids))
+        found: torch.Tensor = embed(ids)
+        return found
+
+    monkeypatch.setattr(decoder, "embed", embedding)
+    rows = rows_of([PROMPTS[0], PROMPTS[4], PROMPTS[0]], 6)
+    written(frozen, frozen.body(1024), rows, 4)
+    steps = sum(row.room - 1 for row in rows)
+    assert sum(seen) - steps == len(PROMPTS[0]) + len(PROMPTS[4])
+
+
+def test_lanes_change_nothing(client: Callable[..., Any]) -> None:
+    def run(threads: int) -> list[Sampled]:
+        sampler = client(threads=threads).sampler("tiny")
+        futures = [sampler.sample(prompt, count=3, max_tokens=12, seed=4) for prompt in PROMPTS]
+        scored = sampler.logprobs(PROMPTS[0]), [sampler.logprobs(prompt) for prompt in PROMPTS]
+        np.testing.assert_array_equal(scored[0].result(), scored[1][0].result())
+        found = [one for future in futures for one in future.result()]
+        sampler.close()
+        return found
+
+    before = torch.get_num_threads()
+    try:
+        pairs = list(zip(run(1), run(2), strict=True))
+    finally:
+        torch.set_num_threads(before)
+    for one, other in pairs:
+        assert one.tokens.tolist() == other.tokens.tolist()
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
+
+
+def test_four_hundred_threads_each_get_their_own_answer(client: Callable[..., Any]) -> None:
+    sampler = client(sample_batch=32).sampler("tiny")
+    found: dict[int, list[int]] = {}
+
+    def ask(number: int) -> None:
+        drawn = sampler.sample(PROMPTS[number % 6], max_tokens=5, seed=number).result(timeout=120)
+        found[number] = drawn[0].tokens.tolist()
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(400)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 400
+    for number in range(0, 400, 57):
+        again = sampler.sample(PROMPTS[number % 6], max_tokens=5, seed=number).result()
+        assert again[0].tokens.tolist() == found[number]
+    sampler.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("rows", [1, 2, 3, 20, 70])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("lora", [False, True])
+def test_fixed_products_are_the_plain_ones(dtype: torch.dtype, rows: int, bias: bool, lora: bool) -> None:
+    torch.manual_seed(3)
+    layers: list[Any] = [nn.Linear(48, size, bias, dtype=dtype) for size in (32, 16)]
+    if lora:
+        layers = [adapted(layer) for layer in layers]
+    product, x, onto = Product(layers), torch.randn(rows, 48).to(dtype), torch.randn(rows, 48).to(dtype)
+    with torch.inference_mode():
+        fixed, ways = Fixed(product), [(None, None), (onto, onto.clone())]
+        for mine, theirs in ways:
+            expected = product.forward(x, theirs)[0]
+            found = [fixed.forward(x, None if mine is None else mine.clone())[0],
+                     *Lanes(2, 2).each(lambda _, given: fixed.forward(x, given)[0],
+                                       [None if mine is None else mine.clone() for _ in range(2)])]
+            for one in found:
+                near = {"rtol": 0.02, "atol": 0.15} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 2e-5}
+                torch.testing.assert_close(one, expected, **near)  # type: ignore[arg-type]
+                assert one.is_contiguous()
+
+
+def adapted(layer: Any) -> LoraLinear:
+    found = LoraLinear(layer, layer.weight, 4, 0.5, torch.float32, (48, len(layer.weight)), layer.weight.device)
+    nn.init.normal_(found.a)
+    nn.init.normal_(found.b)
+    return found
+
+
+lengths = st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 40)), min_size=1, max_size=12)
+
+
+@given(lengths)
+def test_grids_hold_every_row_once_and_little_else(sizes: list[tuple[int, int]]) -> None:
+    prompts = [np.full(length, number) for number, (length, count) in enumerate(sizes) for _ in range(count)]
+    order = np.random.default_rng(0).permutation(len(prompts))
+    grids = arrange([prompts[place] for place in order])
+    assert sorted(number for grid in grids for number in grid[grid >= 0]) == list(range(len(prompts)))
+    for grid in grids:
+        own = [len(prompts[order[first]]) for first in grid[:, 0]]
+        assert len(own) * max(own) <= 1.3 * sum(own) + 1024
+        for line in grid:
+            assert len({prompts[order[number]].tobytes() for number in line[line >= 0]}) == 1
+
+
+@pytest.mark.parametrize("how", [
+    {}, {"temperature": 0.6}, {"top_k": 5}, {"top_k": 500}, {"top_p": 0.5}, {"top_p": 0.98},
+    {"top_k": 40, "top_p": 0.7}, {"temperature": 0.0}, {"temperature": 1.7, "top_p": 0.2}])
+@pytest.mark.parametrize("spread", [0.3, 6.0])
+def test_what_is_drawn_is_the_inverse_of_the_sum(how: dict[str, Any], spread: float) -> None:
+    """Over all the vocabulary, one number after the other; top-k first, then top-p of what is left."""
+    logits = torch.from_numpy(np.random.default_rng(1).normal(0, spread, (60, 1000)))
+    logits[:, 700:] = logits[:, :300]  # ties
+    rows = [Row(asked(PROMPTS[0], seed, **how), 0, 9, frozenset()) for seed in range(60)]
+    tokens, logprobs = draw(logits, rows, torch.float64)
+    for place, row in enumerate(rows):
+        token, logprob = plainly(logits[place].numpy(), Row(row.request, 0, 9, frozenset()))
+        assert int(tokens[place]) == token
+        assert float(logprobs[place]) == pytest.approx(logprob, abs=1e-10)
+
+
+def plainly(logits: Any, row: Row) -> tuple[int, float]:
+    how = row.request
+    scaled = logits / (how.temperature or 1.0)
+    logprobs = scaled - scaled.max() - np.log(np.exp(scaled - scaled.max()).sum())
+    if how.temperature == 0:
+        return int(logprobs.argmax()), float(logprobs.max())
+    order = np.argsort(-logprobs, kind="stable") if how.top_k or how.top_p < 1 else np.arange(len(logprobs))
+    chances = np.exp(logprobs[order])
+    if how.top_k:
+        chances[how.top_k:] = 0
+    chances /= chances.sum()
+    if how.top_p < 1:
+        chances[np.cumsum(chances) - chances >= how.top_p] = 0
+    summed = np.cumsum(chances)
+    token = int(order[np.searchsorted(summed, row.uniform() * summed[-1], side="right")])
+    return token, float(logprobs[token])
