@@ -30,7 +30,7 @@ def who_leaves(kind: Any) -> str:
 
 def _stages(base: type[Stage]) -> Iterator[type[Stage]]:
     for cls in base.__subclasses__():
-        if cls.__module__ in sys.modules and not cls.__name__.startswith("_"):
+        if cls.__module__ in sys.modules and not cls.__name__.startswith("_") and hasattr(cls, "run"):
             yield cls
         yield from _stages(cls)
 

@@ -26,7 +26,7 @@ def _unpack(value: Any) -> Any:
     return np.load(io.BytesIO(base64.b64decode(value)), allow_pickle=False) if isinstance(value, str) else value
 
 
-_EXACT = (PlainSerializer(_pack, return_type=str), PlainValidator(_unpack))  # to the last bit, through JSON
+_EXACT = (PlainValidator(_unpack), PlainSerializer(_pack, return_type=str))  # to the last bit, through JSON
 Tokens = Annotated[npt.NDArray[np.int64], *_EXACT]  # (T,) token ids
 Floats = Annotated[npt.NDArray[np.float32], *_EXACT]  # (T,) one number per token
 Mask = Annotated[npt.NDArray[np.bool_], *_EXACT]  # (T,)

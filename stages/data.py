@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from kitchen.errors import ConfigError
-from kitchen.ports import DatasetStore
+from kitchen.ports import Dataset, DatasetStore
 from kitchen.rows import select
 from kitchen.stage import Stage
 from kitchen.types import Batch, Datum, Facts, Table
-from stages.conversations import Conversation, TrainRows
-from stages.reading import Conversations, Indices, Reader, few, named
+from stages.conversations import Conversation, TrainRows, conversation
+from stages.reading import Indices, Reader, Rows, few, named
 from stages.reading import Reading as Reading  # recipes that load data set it
 from stages.render import TrainData
 
@@ -34,12 +34,8 @@ class Epoch:
     share: float  # of all steps of the run
 
 
-class LoadDataset(Stage):
-    """Read a data set: rows to train on, and as held-out sets its other splits, or rows kept back if it has none.
-
-    No more than `most` rows to train on are taken, a seeded choice: what a run of a few steps will not see, it need
-    not read.
-    """
+class Loading(Stage):
+    """What stages that read a data set have in common."""
 
     dataset: str
     reading: Reading = Reading()
@@ -51,16 +47,37 @@ class LoadDataset(Stage):
             raise ConfigError("reading.stream=true takes rows as they come, and must know how many: set reading.limit "
                               "(or max_steps, where rendering.overlong=error, so that no row is dropped)")
 
-    def run(self, store: DatasetStore) -> tuple[TrainRows, HeldOut, Facts, Table]:
-        return _loaded(Reader(store, self.dataset, self.reading, self.seed, self.most))
-
-    preview = run
-
     def verify(self, store: DatasetStore) -> None:
         Reader(store, self.dataset, self.reading, self.seed, self.most).splits()
 
 
-def _loaded(reader: Reader) -> tuple[TrainRows, HeldOut, Facts, Table]:
+class LoadDataset(Loading):
+    """Read a data set: rows to train on, and as held-out sets its other splits, or rows kept back if it has none.
+
+    No more than `most` rows to train on are taken, a seeded choice: what a run of a few steps will not see, it need
+    not read.
+    """
+
+    def run(self, store: DatasetStore) -> tuple[TrainRows, HeldOut, Facts, Table]:
+        found = loaded(Reader(store, self.dataset, self.reading, self.seed, self.most))
+        sets = HeldOut({split: tuple(Rows(data, conversation)) for split, data in found.held.items()})
+        return TrainRows(Rows(found.train, conversation)), sets, found.facts, found.table
+
+    preview = run
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A data set in the parts that a run has for it."""
+
+    train: Dataset
+    held: Mapping[str, Dataset]  # held out, by name
+    facts: Facts
+    table: Table
+
+
+def loaded(reader: Reader) -> Loaded:
+    """The rows to train on and those held out; raises DataError."""
     train, test = reader.splits()
     opened = {split: reader.opened(split, wanted) for split, wanted in
               ((train, reader.how.wanted(reader.most) or 0), *((split, 0) for split in test))}
@@ -70,13 +87,12 @@ def _loaded(reader: Reader) -> tuple[TrainRows, HeldOut, Facts, Table]:
     held = {split: few(rows[split], reader.how.held_out_rows, reader.seed) for split in test} if test else {
         "held_out": select(rows[train], back)}
     chosen = reader.trained_on(rows[train], back)
-    sets = HeldOut({split: tuple(Conversations(data)) for split, data in held.items()})
     parts = [(train, "trained on", chosen), *((split, "held out", data) for split, data in held.items())]
     told = tuple((split, what, f"{len(data):,}", f"{len(rows.get(split, rows[train])):,}")
                  for split, what, data in parts)
     commit = reader.store.info(reader.dataset).revision
     title = f"Rows of {reader.dataset}{f' at {commit}' if commit else ''}"
-    return TrainRows(Conversations(chosen)), sets, facts, Table(title, ("split", "are", "rows", "of"), told)
+    return Loaded(chosen, held, facts, Table(title, ("split", "are", "rows", "of"), told))
 
 
 class Epochs(Stage):
@@ -109,8 +125,12 @@ class ShuffledBatches(Stage):
     seed: int = 0
 
     def run(self, data: TrainData, epoch: Epoch) -> Iterable[Batch]:
-        order = np.random.default_rng([self.seed, epoch.number]).permutation(len(data.data))
-        return _Batches(order[: epoch.steps * self.size], self.size, data.data)
+        return _Batches(chosen_for(epoch, len(data.data), self.size, self.seed), self.size, data.data)
+
+
+def chosen_for(epoch: Epoch, count: int, size: int, seed: int) -> Indices:
+    """Which of `count` things an epoch of batches of `size` takes, in an order of its own."""
+    return np.random.default_rng([seed, epoch.number]).permutation(count)[: epoch.steps * size]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -12,10 +12,11 @@ from pydantic import NonNegativeFloat, PositiveInt
 
 from kitchen.ports import BlobStore, Future, Sampler, Tokenizer, TrainingClient, TrainingSession, arrival, start
 from kitchen.stage import Stage
-from kitchen.types import Datum, LossOutput, Sampled, Samples, Tokens
+from kitchen.types import Datum, Loss, LossOutput, Sampled, Samples, Tokens
 from kitchen.weights import find_weights
 from stages.conversations import Conversation, Message, TrainRows
 from stages.data import HeldOut, averaged
+from stages.optimise import summed
 from stages.render import RenderDataset
 from stages.scores import choose_metric, exact_text, json_fields
 from stages.sessions import FinalWeights
@@ -61,9 +62,10 @@ class HeldOutData:
 
 @dataclass(frozen=True)
 class HeldOutLoss:
-    """Mean loss per trained-on token of held-out data."""
+    """What the loss says of held-out data."""
 
-    nats: float
+    nats: float  # the loss: of cross-entropy the mean per trained-on token
+    metrics: Mapping[str, float] = field(default_factory=dict)  # "loss" and what else it says
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Examination:
         """The metric of a held-out set."""
         if self.metric == "loss":
             return "loss"
-        chosen = choose_metric(self.metric, [_wanted(each) for each in conversations])
+        chosen = choose_metric(self.metric, [wanted(each) for each in conversations])
         return "loss" if self.metric == "auto" and chosen == "text" else chosen
 
 
@@ -104,7 +106,7 @@ class _Examiner:
         prompts = [prompt(each, self.tokenizer, self.render) for each in conversations]
         asked = [self.sampler.sample(p, max_tokens=self.how.max_tokens, temperature=0.0) for p in prompts]
         came = await asyncio.gather(*map(arrival, asked))
-        return tuple(_scored(each, self.tokenizer, sampled, metric)
+        return tuple(scored(each, self.tokenizer, sampled, metric)
                      for each, [sampled] in zip(conversations, came, strict=True))
 
     async def _loss(self, conversations: Sequence[Conversation]) -> float:
@@ -115,20 +117,22 @@ class _Examiner:
         return -sum(float(lp[1:].astype(np.float64) @ w) for lp, w in zip(scores, weights, strict=True))
 
 
-def _scored(conversation: Conversation, tokenizer: Tokenizer, sampled: Sampled, metric: str) -> Answer:
-    wanted, text, cut = _wanted(conversation), tokenizer.decode(sampled.tokens), sampled.stop_reason == "length"
+def scored(conversation: Conversation, tokenizer: Tokenizer, sampled: Sampled, metric: str) -> Answer:
+    """An answer against the one that is right; `metric` is json or text."""
+    right, text, cut = wanted(conversation), tokenizer.decode(sampled.tokens), sampled.stop_reason == "length"
     if metric == "json":
-        score = json_fields(text, wanted)
+        score = json_fields(text, right)
         exact, f1, parsed = score.exact, score.f1, score.parsed
     else:
-        exact, parsed = exact_text(text, wanted), True
+        exact, parsed = exact_text(text, right), True
         f1 = float(exact)
     if cut:
         exact, f1, parsed = False, 0.0, False
-    return Answer(_asked(conversation)[-1].content, wanted, text, exact, f1, parsed, cut)
+    return Answer(_asked(conversation)[-1].content, right, text, exact, f1, parsed, cut)
 
 
-def _wanted(conversation: Conversation) -> str:
+def wanted(conversation: Conversation) -> str:
+    """The answer that is right."""
     return conversation.messages[_last(conversation)].content
 
 
@@ -212,9 +216,12 @@ class RenderHeldOut(Stage):
 class MeasureHeldOut(Stage):
     """Ask for the mean loss on held-out data; the answer comes later."""
 
+    loss: str | Loss = "cross_entropy"
+
     def run(self, session: TrainingSession, data: HeldOutData) -> Future[HeldOutLoss]:
-        return start(_measured(session.forward(data.data)))
+        return start(_measured(session.forward(data.data, self.loss)))
 
 
 async def _measured(asked: Future[LossOutput]) -> HeldOutLoss:
-    return HeldOutLoss((await asked).metrics["loss:sum"])
+    metrics = summed((await asked).metrics)
+    return HeldOutLoss(metrics["loss"], metrics)

@@ -55,4 +55,5 @@ class KeepBest(Stage):
             if old.path not in stay:
                 client.delete(old)
         return Kept(tuple(w for w in there if w.path in stay), best, best_loss), Metrics(
+            {f"held_out_{name}": value for name, value in loss.metrics.items()},
             held_out_loss=loss.nats, best_held_out_loss=best_loss)

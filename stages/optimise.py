@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from kitchen.ports import Future, TrainingClient, TrainingSession
 from kitchen.progress import Progress
 from kitchen.stage import Need, Stage
-from kitchen.types import Adam, Batch, LossOutput, Metrics, Result, Stepped
+from kitchen.types import Adam, Batch, Loss, LossOutput, Metrics, Result, Stepped
 from stages.schedules import Schedule
 
 
@@ -22,13 +22,14 @@ class LearningRate(Result):
 class ForwardBackward(Stage):
     """Ask for the gradient of `loss` on the batch; the answer comes later."""
 
-    loss: str = "cross_entropy"
+    loss: str | Loss = "cross_entropy"
+    options: Mapping[str, float] = field(default_factory=dict)  # of a loss by name
 
     def run(self, session: TrainingSession, batch: Batch) -> Future[LossOutput]:
-        return session.forward_backward(batch.data, self.loss)
+        return session.forward_backward(batch.data, self.loss, self.options or None)
 
     def needs(self) -> Iterable[Need]:
-        return [Need(TrainingClient, f"loss {self.loss}")]
+        return [Need(TrainingClient, f"loss {self.loss}" if isinstance(self.loss, str) else "loss of one's own")]
 
 
 class OptimStep(Stage):
@@ -47,14 +48,19 @@ class OptimStep(Stage):
 
 
 class ReportStep(Stage):
-    """Publish the mean loss per trained token, in nats, and what the optimiser says."""
+    """Publish what the loss says of the batch, and what the optimiser does; the weights of a batch make sums means."""
 
     def run(self, batch: Batch, output: LossOutput, stepped: Stepped, rate: LearningRate) -> Metrics:
         weights = [datum.loss_inputs["weights"] for datum in batch.data]
         return Metrics(
-            loss=output.metrics["loss:sum"],
+            **summed(output.metrics),
             learning_rate=rate.value,
             grad_norm=stepped.metrics["grad_norm"],
             tokens=float(sum(len(datum.tokens) for datum in batch.data)),
             trained_tokens=float(sum((each != 0).sum() for each in weights)),
         )
+
+
+def summed(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The sums among what a loss says, by their plain names."""
+    return {key.removesuffix(":sum"): value for key, value in metrics.items() if key.endswith(":sum")}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,9 @@ from pydantic import Field, PositiveInt
 from kitchen.errors import DataError, did_you_mean
 from kitchen.ports import Dataset, DatasetStore, Row, StreamedRow
 from kitchen.rows import renamed, select
-from stages.conversations import Conversation, conversation
+from stages.conversations import conversation
 
+T = TypeVar("T")
 Indices = npt.NDArray[np.int64]
 
 
@@ -47,6 +48,7 @@ class Reader:
     how: Reading
     seed: int
     most: int | None  # rows that the run can train on; None: not known
+    read: Callable[[Row, str], Any] = conversation  # of a row and its place
 
     def splits(self) -> tuple[str, tuple[str, ...]]:
         """The one to train on, and those held out; raises DataError for one that is not there."""
@@ -78,7 +80,7 @@ class Reader:
         rows, share = len(data), self.how.held_out
         count = min(round(rows * share), self.how.held_out_rows)
         if not 0 < count < rows:
-            tuple(Conversations(data))  # what is wrong with the rows themselves is to be mended first
+            tuple(Rows(data, self.read))  # what is wrong with the rows themselves is to be mended first
             better = 1 / rows if count == 0 else 1 - 1 / rows
             mend = "add rows" if rows < 2 else f"add rows, or set reading.held_out={better:.3g}"
             raise DataError(f"{self.dataset}: reading.held_out={share} of {rows} rows keeps {count} back; "
@@ -108,11 +110,11 @@ def few(data: Dataset, most: int, seed: int) -> Dataset:
     return select(data, np.sort(np.random.default_rng(seed).choice(len(data), most, replace=False)))
 
 
-class Conversations(Sequence[Conversation]):
-    """The rows of a data set as conversations, each read when it is asked for."""
+class Rows(Sequence[T]):
+    """The rows of a data set as what they say, each read when it is asked for."""
 
-    def __init__(self, data: Dataset) -> None:
-        self._data = data
+    def __init__(self, data: Dataset, read: Callable[[Row, str], T]) -> None:
+        self._data, self._read = data, read
 
     def __len__(self) -> int:
         return len(self._data)
@@ -120,7 +122,7 @@ class Conversations(Sequence[Conversation]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[each] for each in range(len(self))[index]]
-        return conversation(self._data[index], self._data.where(index))
+        return self._read(self._data[index], self._data.where(index))
 
 
 class Taken:

@@ -62,6 +62,42 @@ def paired_bootstrap(
     return Interval(float(gain.mean()), float(low), float(high), confidence)
 
 
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Of a mean of (n,) independent values, such as one a seed, by Student's t (Student, 1908, doi:10.2307/2331554).
+
+    Raises ValueError for fewer than two values.
+    """
+    found = np.asarray(values, np.float64)
+    if len(found) < 2:
+        raise ValueError("the interval of a mean needs at least two values")
+    error = float(found.std(ddof=1)) / math.sqrt(len(found))
+    mean, half = float(found.mean()), _t_quantile(0.5 + _checked(confidence) / 2, len(found) - 1) * error
+    return Interval(mean, mean - half, mean + half, confidence)
+
+
+def _t_quantile(share: float, freedom: int) -> float:
+    """The inverse of Student's distribution, by bisection of its integral, which is a finite sum (Abramowitz and
+    Stegun, 1964, 26.7.3 and 26.7.4)."""
+    low, high = 0.0, 1e6
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_within(middle, freedom) < 2 * share - 1 else (low, middle)
+    return (low + high) / 2
+
+
+def _t_within(t: float, freedom: int) -> float:
+    """The chance that Student's t lies between -t and t."""
+    angle = math.atan2(t, math.sqrt(freedom))
+    cosine, odd = math.cos(angle), freedom % 2
+    term, total = (cosine, cosine) if odd else (1.0, 1.0)
+    for k in range(2 + odd, freedom - 1, 2):
+        term *= cosine**2 * (k - 1) / k
+        total += term
+    if not odd:
+        return math.sin(angle) * total
+    return 2 / math.pi * (angle + (math.sin(angle) * total if freedom > 1 else 0.0))
+
+
 def _checked(confidence: float) -> float:
     if not 0 < confidence < 1:
         raise ValueError(f"the confidence {confidence} must lie between 0 and 1")

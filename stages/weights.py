@@ -9,9 +9,10 @@ from kitchen.ports import BlobStore, Dataset, DatasetStore, TrainingClient
 from kitchen.stage import Stage
 from kitchen.types import Checkpoint, Facts, Metrics, Samples, Table
 from kitchen.weights import find_weights
+from stages.conversations import conversation
 from stages.data import HeldOut
 from stages.evaluation import After, Answer, Examination, examined
-from stages.reading import Conversations, check_splits, few, named
+from stages.reading import Rows, check_splits, few, named
 from stages.render import RenderDataset
 from stages.statistics import Interval, paired_bootstrap, wilson
 
@@ -32,7 +33,7 @@ class LoadHeldOut(Stage):
         seen = "" if self.splits or "train" not in loaded else "; it has no other split, and may have been trained on"
         rows = tuple((split, f"{len(some[split]):,} of {len(data):,}{seen}") for split, data in loaded.items())
         facts = Facts({f"data.{split}.sha256": data.fingerprint for split, data in loaded.items()})
-        sets = {split: tuple(Conversations(data)) for split, data in some.items()}
+        sets = {split: tuple(Rows(data, conversation)) for split, data in some.items()}
         return HeldOut(sets), facts, Table(f"Evaluated of {self.dataset}", ("split", "rows"), rows)
 
     def verify(self, store: DatasetStore) -> None:

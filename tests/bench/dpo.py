@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,9 @@ import numpy as np
 
 from adapters.local.hub import LocalHub
 from kitchen.ports.training import Sampler
-from kitchen.types import Datum, Floats
+from kitchen.types import Datum
+from stages.dpo import PairLoss
+from stages.preferences import as_batch
 from tests.bench import kitchen_side, rows, trl_side
 from tests.bench.ceilings import Gauge
 from tests.bench.contest import Contest, Goal, hold
@@ -35,26 +37,6 @@ def dpo(order: Order) -> Result:
 
 
 @dataclass(frozen=True)
-class Preference:
-    """Minus log sigmoid of the margin (Rafailov et al., 2023, arXiv:2305.18290, eq. 7), a mean over `pairs`."""
-
-    pairs: int
-    beta: float
-    group: int = 2  # the preferred answer, then the other
-
-    def __call__(self, data: Sequence[Datum], logprobs: Sequence[Floats]
-                 ) -> tuple[float, Sequence[Floats], Mapping[str, float]]:
-        sums = [float(((lp - datum.loss_inputs["reference"]) * datum.loss_inputs["weights"]).sum())
-                for datum, lp in zip(data, logprobs, strict=True)]  # nats above the reference
-        margins = self.beta * (np.asarray(sums[0::2]) - np.asarray(sums[1::2]))
-        value = float(np.logaddexp(0.0, -margins).sum()) / self.pairs
-        pull = -self.beta / (1.0 + np.exp(margins)) / self.pairs
-        slopes = [np.asarray(sign * pull[index // 2] * datum.loss_inputs["weights"], np.float32)
-                  for index, (datum, sign) in enumerate(zip(data, [1.0, -1.0] * len(margins), strict=True))]
-        return value, slopes, {"loss:sum": value}
-
-
-@dataclass(frozen=True)
 class KitchenDpo:
     """One step asks the base model for all 8 sequences, then is forward_backward and optim_step."""
 
@@ -71,7 +53,7 @@ class KitchenDpo:
         for batch in batches:
             turns.wait()
             data = _judged(batch, reference)
-            loss = session.forward_backward(data, Preference(len(batch), BETA))
+            loss = session.forward_backward(data, PairLoss(beta=BETA))
             grad_norm = session.optim_step(kitchen_side.ADAM).result().metrics["grad_norm"]
             turns.stop()
             turns.tell(loss=loss.result().metrics["loss:sum"], grad_norm=grad_norm, **_needed(data, shape))
@@ -107,12 +89,13 @@ def _batches(setup: Setup) -> list[Sequence[Pair]]:
     return [data[start : start + BATCH] for start in range(0, len(data), BATCH)]
 
 
-def _judged(batch: Sequence[Pair], reference: Sampler) -> list[Datum]:
-    """What the base model says of each answer, beside it."""
+def _judged(batch: Sequence[Pair], reference: Sampler) -> Sequence[Datum]:
+    """What the base model says of each answer, beside it; a mean over the pairs."""
     whole = [np.concatenate([pair.prompt, answer]) for pair in batch for answer in (pair.chosen, pair.rejected)]
     asked = [reference.logprobs(tokens) for tokens in whole]
-    return [rows.datum(tokens, len(batch[0].prompt), reference=np.asarray(found.result()[1:]))
+    data = [rows.datum(tokens, len(batch[0].prompt), reference=np.asarray(found.result()[1:]))
             for tokens, found in zip(whole, asked, strict=True)]
+    return as_batch(list(zip(data[::2], data[1::2], strict=True)))
 
 
 def _ids(pair: Pair) -> dict[str, Any]:

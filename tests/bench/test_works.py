@@ -9,10 +9,8 @@ pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from adapters.peft.tiny import tiny_model
-from kitchen.types import Array
 from tests.bench import rows
 from tests.bench.catalogue import WORKS
-from tests.bench.dpo import Preference
 from tests.bench.kitchen_side import StartWeights
 from tests.bench.results import Order
 from tests.bench.turns import Setup
@@ -46,20 +44,6 @@ def test_rows_are_the_same_for_the_same_seed_alone(order: Order) -> None:
     [other] = rows.groups(Setup(setup.folder, seed=1, model=setup.model), 1)
     assert first.prompt.tolist() == again.prompt.tolist() != other.prompt.tolist()
     assert [len(completion) for completion in first.completions] == [64] * 8
-
-
-def test_the_slopes_of_the_preference_loss_are_its_differences(order: Order) -> None:
-    rng = np.random.default_rng(0)
-    data = [rows.datum(np.arange(6), 3, reference=rng.normal(size=5)) for _ in range(4)]
-    loss = Preference(pairs=2, beta=0.7)
-    logprobs: list[Array] = [rng.normal(size=5) for _ in range(4)]
-    value, slopes, _ = loss(data, logprobs)
-    for row in range(4):
-        for at in range(5):
-            moved = [lp.copy() for lp in logprobs]
-            moved[row][at] += 1e-5
-            assert slopes[row][at] == pytest.approx((loss(data, moved)[0] - value) / 1e-5, abs=1e-4)
-    assert np.abs(slopes[0][:2]).max() == 0 < np.abs(slopes[0][2:]).min()
 
 
 def test_sampling_writes_what_generate_writes(order: Order) -> None:

@@ -15,11 +15,13 @@ import pytest
 KILLS = int(os.environ.get("KITCHEN_SOAK", "0"))
 
 
-def soak(folder: Path, backend: str, ahead: int, kills: int, shown: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+def soak(
+    folder: Path, recipe: str, backend: str, ahead: int, kills: int, shown: pytest.CaptureFixture[str]
+) -> list[dict[str, Any]]:
     seed = random.SystemRandom().randrange(10**6)
     with shown.disabled():
-        print(f" backend={backend} ahead={ahead} kills={kills} seed={seed}")
-    command = [sys.executable, str(Path(__file__).with_name("victims.py")), str(folder), backend]
+        print(f" recipe={recipe} backend={backend} ahead={ahead} kills={kills} seed={seed}")
+    command = [sys.executable, str(Path(__file__).with_name("victims.py")), str(folder), recipe, backend]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([*command, str(ahead), str(kills), str(seed)], capture_output=True, text=True, check=False,
                           env=environment)
@@ -28,20 +30,24 @@ def soak(folder: Path, backend: str, ahead: int, kills: int, shown: pytest.Captu
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_a_few_kills_of_the_fake(ahead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(soak(tmp_path, "fake", ahead, 4, capsys)) == 4
+@pytest.mark.parametrize("recipe, ahead", [("sl_basic", 0), ("sl_basic", 1), ("sl_basic", 3), ("dpo", 1)])
+def test_a_few_kills_of_the_fake(
+    recipe: str, ahead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(soak(tmp_path, recipe, "fake", ahead, 4, capsys)) == 4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_the_fake_is_killed(ahead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = soak(tmp_path, "fake", ahead, KILLS or 30, capsys)
+@pytest.mark.parametrize("recipe, ahead", [("sl_basic", 0), ("sl_basic", 1), ("sl_basic", 3), ("dpo", 0), ("dpo", 2)])
+def test_the_fake_is_killed(recipe: str, ahead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = soak(tmp_path, recipe, "fake", ahead, KILLS or 30, capsys)
     assert sum(bool(row["inside_write"]) for row in rows) >= len(rows) // 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_a_tiny_local_model_is_killed(ahead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = soak(tmp_path, "peft", ahead, KILLS or 10, capsys)
+@pytest.mark.parametrize("recipe, ahead", [("sl_basic", 0), ("sl_basic", 1), ("sl_basic", 3), ("dpo", 1)])
+def test_a_tiny_local_model_is_killed(
+    recipe: str, ahead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = soak(tmp_path, recipe, "peft", ahead, KILLS or 10, capsys)
     assert all(row["same"] for row in rows)

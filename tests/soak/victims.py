@@ -1,6 +1,6 @@
 """Runs that are killed with SIGKILL and gone on with, each in a process of its own.
 
-python tests/soak/victims.py FOLDER BACKEND AHEAD KILLS SEED
+python tests/soak/victims.py FOLDER RECIPE BACKEND AHEAD KILLS SEED
 
 Prints one JSON line per kill. Imports once and forks, so that a victim costs its run and not its imports.
 """
@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,17 @@ from adapters.local.blobs import LocalBlobs
 from kitchen import Kitchen, Observer, StageDone
 from kitchen.cooking import cook
 from kitchen.runs import Order
+from recipes.dpo import Dpo
 from recipes.sl_basic import SlBasic
+from stages.training import TrainingInEpochs
 
 WORDS = ("hello", "hallo", "hey you", "good day", "moin", "salut", "ciao", "servus", "ahoy")
 CHATS = [{"messages": [{"role": "user", "content": f"say {n}"}, {"role": "assistant", "content": word}]}
          for n, word in enumerate(WORDS)]
-DATA = {"chats": {"train": CHATS, "held": CHATS[:2]}}
+PAIRS = [{"prompt": f"say {n}", "chosen": word, "rejected": f"not {word}"} for n, word in enumerate(WORDS)]
+DATA = {"chats": {"train": CHATS, "held": CHATS[:2]}, "pairs": {"train": PAIRS, "held": PAIRS[:2]}}
+RECIPES: dict[str, tuple[type[TrainingInEpochs], dict[str, Any]]] = {
+    "sl_basic": (SlBasic, {"dataset": "chats"}), "dpo": (Dpo, {"dataset": "pairs", "beta": 0.5})}
 
 
 class KilledWriting(LocalBlobs):
@@ -76,12 +82,23 @@ def training(backend: str, blobs: LocalBlobs, folder: Path) -> Any:
     return PeftTraining(LocalHub(str(folder / "cache")), blobs, dtype="float32", device="cpu", threads=1)
 
 
-def cooked(root: Path, folder: Path, backend: str, ahead: int, killer: KilledCalling, blobs: KilledWriting) -> None:
-    model = f"path:{folder / 'model'}" if backend == "peft" else "any"
-    recipe = SlBasic(model=model, dataset="chats", batch_size=2, epochs=3, learning_rate=1e-2, save_every=2,
-                     eval_every=4, keep=1, ahead=ahead, warmup_steps=2, lora_rank=4, evaluation={"max_tokens": 8})
-    kitchen = Kitchen(training(backend, blobs, folder), FakeDatasets(DATA), None, blobs)
-    cook(Order("recipes.sl_basic:SlBasic", {}), recipe, kitchen, "run", [killer])
+@dataclass(frozen=True)
+class Dish:
+    """What is cooked, and on what."""
+
+    folder: Path
+    recipe: str
+    backend: str
+    ahead: int
+
+    def cook(self, killer: KilledCalling, blobs: KilledWriting) -> None:
+        cls, own = RECIPES[self.recipe]
+        model = f"path:{self.folder / 'model'}" if self.backend == "peft" else "any"
+        recipe = cls(**{"model": model, "batch_size": 2, "epochs": 3, "learning_rate": 1e-2, "save_every": 2,
+                        "eval_every": 4, "keep": 1, "ahead": self.ahead, "warmup_steps": 2, "lora_rank": 4,
+                        "evaluation": {"max_tokens": 8}, **own})
+        kitchen = Kitchen(training(self.backend, blobs, self.folder), FakeDatasets(DATA), None, blobs)
+        cook(Order(f"recipes.{self.recipe}:{cls.__name__}", {}), recipe, kitchen, "run", [killer])
 
 
 def in_child(work: Any) -> int:
@@ -107,8 +124,9 @@ def outcome(root: Path) -> dict[str, Any]:
     return {"metrics": [{k: v for k, v in row.items() if k != "seconds"} for row in rows], "digests": digests}
 
 
-def main(folder: Path, backend: str, ahead: int, kills: int, seed: int) -> int:
-    if backend == "peft":
+def main(dish: Dish, kills: int, seed: int) -> int:
+    folder = dish.folder
+    if dish.backend == "peft":
         import torch  # noqa: F401 once, before any fork
 
         import adapters.peft.session  # noqa: F401
@@ -120,7 +138,7 @@ def main(folder: Path, backend: str, ahead: int, kills: int, seed: int) -> int:
 
     def count() -> None:
         killer, blobs = KilledCalling(), KilledWriting(str(whole))
-        cooked(whole, folder, backend, ahead, killer, blobs)
+        dish.cook(killer, blobs)
         counts.write_text(json.dumps([killer.count, blobs.count]))
 
     if in_child(count):
@@ -132,8 +150,8 @@ def main(folder: Path, backend: str, ahead: int, kills: int, seed: int) -> int:
         at = dice.randint(1, writes if inside else calls)
         blobs = KilledWriting(str(root), at if inside else -1, dice.random() * 2e-3)
         killer = KilledCalling(-1 if inside else at)
-        status = in_child(lambda k=killer, b=blobs, r=root: cooked(r, folder, backend, ahead, k, b))
-        again = in_child(lambda r=root: cooked(r, folder, backend, ahead, KilledCalling(), KilledWriting(str(r))))
+        status = in_child(lambda k=killer, b=blobs: dish.cook(k, b))
+        again = in_child(lambda r=root: dish.cook(KilledCalling(), KilledWriting(str(r))))
         same = again == 0 and outcome(root) == wanted
         row = {"kill": number, "at": at, "inside_write": inside, "status": status, "same": same}
         print(json.dumps(row), flush=True)
@@ -143,4 +161,4 @@ def main(folder: Path, backend: str, ahead: int, kills: int, seed: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:6])))
+    sys.exit(main(Dish(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])), *map(int, sys.argv[5:7])))

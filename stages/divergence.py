@@ -1,0 +1,69 @@
+"""How far weights have gone from others: the Kullback-Leibler divergence, from answers that they write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+
+from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient, arrival
+from kitchen.stage import Stage
+from kitchen.types import Array, Metrics, Sampled, Table, Tokens
+from kitchen.weights import find_weights
+from stages.data import HeldOut
+from stages.evaluation import prompt
+from stages.render import RenderDataset
+from stages.sessions import FinalWeights
+from stages.statistics import paired_bootstrap
+
+
+class MeasureKL(Stage):
+    """KL(trained || reference) over the answers to held-out prompts: the mean of log(pi / ref) where pi is drawn from.
+
+    One answer to each of the first `rows` prompts of a set, at temperature 1, cut at `max_tokens`.
+    """
+
+    kept = True
+    reference: str  # a name of weights
+    render: RenderDataset
+    max_tokens: int
+    seed: int = 0
+    rows: int = 32
+
+    async def run(
+        self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, weights: FinalWeights,
+        blobs: BlobStore | None = None,
+    ) -> tuple[Metrics, Table]:
+        asked = [each for rows in held_out.sets.values() for each in rows[: self.rows]]
+        prompts = [prompt(each, tokenizer, self.render) for each in asked]
+        answers = await self._answers(client.sampler(weights), prompts)
+        theirs = await _scores(client.sampler(find_weights(self.reference, client, blobs).source), prompts, answers)
+        each = [float(one.logprobs.astype(np.float64).sum() - other.sum())
+                for one, other in zip(answers, theirs, strict=True)]
+        found = paired_bootstrap([0.0] * len(each), each, self.seed)
+        tokens = sum(len(one.tokens) for one in answers)
+        per_token = sum(each) / tokens
+        shown = f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"
+        return Metrics(kl=found.estimate, kl_per_token=per_token), Table(
+            f"KL to {self.reference}, 95 % interval", ("answers", "nats per answer", "nats per token"),
+            ((str(len(each)), shown, f"{per_token:.4f}"),))
+
+    async def _answers(self, sampler: Sampler, prompts: Sequence[Tokens]) -> list[Sampled]:
+        try:
+            asked = [sampler.sample(one, max_tokens=self.max_tokens, seed=self.seed + at)
+                     for at, one in enumerate(prompts)]
+            return [drawn[0] for drawn in await asyncio.gather(*map(arrival, asked))]
+        finally:
+            sampler.close()
+
+
+async def _scores(sampler: Sampler, prompts: Sequence[Tokens], answers: Sequence[Sampled]) -> list[Array]:
+    """(T,) nats of each answer's tokens."""
+    try:
+        asked = [sampler.logprobs(np.concatenate([one, answer.tokens])) for one, answer in
+                 zip(prompts, answers, strict=True)]
+        came = await asyncio.gather(*map(arrival, asked))
+        return [scores[len(one):].astype(np.float64) for one, scores in zip(prompts, came, strict=True)]
+    finally:
+        sampler.close()

@@ -1,0 +1,213 @@
+"""Comparisons: an answer that is wanted and one that is not, read, completed and rendered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from pydantic import PositiveFloat, PositiveInt
+
+from kitchen.errors import DataError
+from kitchen.ports import BlobStore, DatasetStore, Sampler, Tokenizer, TrainingClient, arrival
+from kitchen.ports.datasets import Row
+from kitchen.stage import Stage
+from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
+from kitchen.weights import find_weights
+from stages.conversations import Conversation, Message, conversation
+from stages.data import HeldOut, Loading, loaded
+from stages.evaluation import prompt, scored, wanted
+from stages.reading import Reader, Rows
+from stages.render import RenderDataset, render
+from stages.scores import choose_metric
+
+FORMATS = ("prompt + chosen + rejected", "chosen + rejected, each a list of messages")
+Pair = tuple[Datum, Datum]  # chosen, rejected
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two answers to the same prompt; where there is no rejected one, the model's own mistakes can be it."""
+
+    chosen: Conversation  # its last message is the answer
+    rejected: Conversation | None
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """Comparisons to train on, and those held out, by the name of their set."""
+
+    train: Sequence[Comparison]
+    held_out: Mapping[str, Sequence[Comparison]]
+
+    def sets(self) -> Mapping[str, Sequence[Comparison]]:
+        """All of them; those to train on under the empty name."""
+        return {"": self.train, **self.held_out}
+
+
+@dataclass(frozen=True)
+class Mistakes:
+    """Wrong answers that a model wrote itself, by set and by the number of the row."""
+
+    texts: Mapping[str, Mapping[int, str]]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Comparisons as datums, with weight 1 on the tokens of the answers."""
+
+    train: tuple[Pair, ...]
+    held_out: Mapping[str, tuple[Pair, ...]]
+
+    def data(self) -> list[Datum]:
+        """All of them, chosen and rejected by turns."""
+        return [datum for pairs in (self.train, *self.held_out.values()) for pair in pairs for datum in pair]
+
+
+class LoadComparisons(Loading):
+    """Read preferences, or conversations whose answer is the chosen one; held-out sets as LoadDataset makes them."""
+
+    def run(self, store: DatasetStore) -> tuple[Comparisons, HeldOut, Facts, Table]:
+        found = loaded(Reader(store, self.dataset, self.reading, self.seed, self.most, comparison))
+        held = {split: tuple(Rows(data, comparison)) for split, data in found.held.items()}
+        chosen = HeldOut({split: tuple(each.chosen for each in rows) for split, rows in held.items()})
+        return Comparisons(tuple(Rows(found.train, comparison)), held), chosen, found.facts, found.table
+
+    preview = run
+
+
+def comparison(row: Row, where: str) -> Comparison:
+    """The comparison of a row in any of FORMATS, or of a conversation. Raises DataError that names the field."""
+    if row.get("chosen") is None and row.get("rejected") is None:
+        return Comparison(conversation(row, where), None)
+    for field in ("chosen", "rejected"):
+        if row.get(field) is None:
+            raise DataError(f"{where}: {field!r} is missing or null; a comparison has both; there are: "
+                            f"{'; '.join(FORMATS)}")
+    chosen, rejected = (_answered(row, field, where) for field in ("chosen", "rejected"))
+    if chosen.messages[:-1] != rejected.messages[:-1]:
+        raise DataError(f"{where}: chosen and rejected answer different prompts; they may differ in the last message")
+    if chosen.messages == rejected.messages:
+        raise DataError(f"{where}: chosen and rejected are the same text; drop the row")
+    return Comparison(chosen, rejected)
+
+
+def _answered(row: Row, field: str, where: str) -> Conversation:
+    """The prompt and one of its answers; an answer that is a whole conversation already is read as that."""
+    answer: Any = row[field]
+    whole = isinstance(answer, list | tuple) and len(answer) > 1
+    if not whole and row.get("prompt") is None:
+        raise DataError(f"{where}: {field!r} is an answer alone, and 'prompt' is missing; there are: "
+                        f"{'; '.join(FORMATS)}")
+    found = conversation({"messages": answer} if whole else {"prompt": row["prompt"], "completion": answer},
+                         f"{where}: {field}")
+    if found.messages[-1].role != "assistant":
+        raise DataError(f"{where}: {field} ends with a message of {found.messages[-1].role!r}, not of the assistant")
+    return replace(found, where=where)
+
+
+@dataclass(frozen=True)
+class OwnMistakes:
+    """How wrong answers are come by where the data has none."""
+
+    tries: PositiveInt = 4  # answers that the model writes to each prompt; the first wrong one is taken
+    temperature: PositiveFloat = 1.0
+    max_tokens: PositiveInt = 64  # per answer; one that is cut there is not taken
+
+
+class WriteMistakes(Stage):
+    """Where a comparison lacks a rejected answer, let the model write some and take the first that is wrong.
+
+    A row to which it writes none has none.
+    """
+
+    kept = True
+    model: str
+    render: RenderDataset
+    how: OwnMistakes = OwnMistakes()
+    seed: int = 0
+
+    async def run(
+        self, client: TrainingClient, tokenizer: Tokenizer, comparisons: Comparisons, blobs: BlobStore | None = None
+    ) -> tuple[Mistakes, Samples]:
+        lacking = {name: [at for at, each in enumerate(rows) if each.rejected is None]
+                   for name, rows in comparisons.sets().items()}
+        if not any(lacking.values()):
+            return Mistakes({}), Samples(())
+        sampler = client.sampler(find_weights(self.model, client, blobs).source)
+        try:
+            texts = {name: await self._mistakes(sampler, tokenizer, comparisons.sets()[name], places)
+                     for name, places in lacking.items() if places}
+        finally:
+            sampler.close()
+        return Mistakes(texts), Samples(tuple({"when": "mistake", "set": name or "train", "row": at, "text": text}
+                                              for name, found in texts.items() for at, text in found.items()))
+
+    async def _mistakes(
+        self, sampler: Sampler, tokenizer: Tokenizer, rows: Sequence[Comparison], places: Sequence[int]
+    ) -> dict[int, str]:
+        metric = choose_metric("auto", [wanted(rows[at].chosen) for at in places])
+        how, prompts = self.how, [prompt(rows[at].chosen, tokenizer, self.render) for at in places]
+        asked = [sampler.sample(one, count=how.tries, seed=self.seed + at, max_tokens=how.max_tokens,
+                                temperature=how.temperature) for at, one in zip(places, prompts, strict=True)]
+        found = {}
+        for at, drawn in zip(places, await asyncio.gather(*map(arrival, asked)), strict=True):
+            wrong = _first_wrong(rows[at].chosen, tokenizer, drawn, metric)
+            if wrong is not None:
+                found[at] = wrong
+        return found
+
+
+def _first_wrong(chosen: Conversation, tokenizer: Tokenizer, drawn: Sequence[Sampled], metric: str) -> str | None:
+    answers = [scored(chosen, tokenizer, one, metric) for one in drawn]
+    return next((each.text for each in answers if not each.exact and not each.truncated and each.text.strip()), None)
+
+
+class RenderPairs(Stage):
+    """Turn comparisons into pairs of datums; those without a rejected answer are left out, and counted."""
+
+    render: RenderDataset
+
+    def run(self, comparisons: Comparisons, mistakes: Mistakes, tokenizer: Tokenizer) -> tuple[Pairs, Metrics]:
+        found = {name: self._pairs(rows, mistakes.texts.get(name, {}), tokenizer)
+                 for name, rows in comparisons.sets().items()}
+        train = found.pop("")
+        if not train:
+            raise DataError(f"nothing to train on: of {len(comparisons.train)} rows none has a rejected answer that "
+                            "can be trained on; give the model more tries (mistakes.tries) or other data")
+        held = {name: pairs for name, pairs in found.items() if pairs}
+        tokens = sum(len(datum.tokens) for pair in train for datum in pair)
+        return Pairs(train, held), Metrics({
+            "data/rows": float(len(comparisons.train)), "data/pairs": float(len(train)), "data/tokens": float(tokens),
+            "data/held_out_pairs": float(sum(map(len, held.values())))})
+
+    def _pairs(
+        self, rows: Sequence[Comparison], mistakes: Mapping[int, str], tokenizer: Tokenizer
+    ) -> tuple[Pair, ...]:
+        found = []
+        for at, each in enumerate(rows):
+            rejected = _with_answer(each.chosen, mistakes[at]) if at in mistakes else each.rejected
+            if rejected is None:
+                continue
+            two = [datum for one in (each.chosen, rejected) for datum in self._datums(one, tokenizer)]
+            if len(two) == 2:
+                found.append((two[0], two[1]))
+        return tuple(found)
+
+    def _datums(self, one: Conversation, tokenizer: Tokenizer) -> list[Datum]:
+        how = self.render
+        return render(one, tokenizer, train_on=how.train_on, max_tokens=how.max_tokens, overlong=how.overlong,
+                      chat=how.chat, separator=how.separator)
+
+
+def _with_answer(chosen: Conversation, text: str) -> Conversation:
+    return replace(chosen, messages=(*chosen.messages[:-1], Message("assistant", text)))
+
+
+def as_batch(pairs: Sequence[Pair]) -> tuple[Datum, ...]:
+    """Chosen and rejected by turns; the weights of each pair are divided by the number of pairs."""
+    share = np.float32(1 / len(pairs))
+    return tuple(Datum(datum.tokens, {**datum.loss_inputs, "weights": datum.loss_inputs["weights"] * share})
+                 for pair in pairs for datum in pair)

@@ -1,0 +1,51 @@
+"""What recipes that train have in common: their settings, and the steps inside their loop."""
+
+from __future__ import annotations
+
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+
+from kitchen import Lora, Recipe, Step, every
+from kitchen.types import Loss
+from stages.data import Reading
+from stages.evaluation import Examination, MeasureHeldOut
+from stages.keeping import ExportWeights, KeepBest
+from stages.optimise import ForwardBackward, OptimStep, ReportStep
+from stages.schedules import ScheduleName, schedule
+
+
+class Training(Recipe):
+    """One LoRA, trained by AdamW."""
+
+    model: str = "packaged:smollm2-135m-instruct"  # packaged:NAME, path:DIR, run:ID@best, or a hub's NAME[@REVISION]
+    dataset: str = "ingredients"  # a packaged data set, a file or a folder; with --datasets hf a name at the hub
+    reading: Reading = Reading()
+    lora_rank: PositiveInt = 16  # alpha is twice the rank
+    learning_rate: PositiveFloat = 1e-4  # the highest, at the end of warm-up
+    schedule: ScheduleName = "linear"
+    warmup_steps: NonNegativeInt = 0  # optimiser steps
+    seed: NonNegativeInt = 0
+    save_every: NonNegativeInt = 25  # batches from one point to resume from to the next; 0 for none
+
+    @property
+    def lora(self) -> Lora:
+        return Lora(self.lora_rank, alpha=2.0 * self.lora_rank, seed=self.seed)
+
+    @property
+    def optim(self) -> OptimStep:
+        return OptimStep(schedule(self.schedule, self.learning_rate, self.warmup_steps))
+
+
+class TrainingInEpochs(Training):
+    """Passes over data that lies there, with a look at held-out data now and then, and an evaluation at the end."""
+
+    evaluation: Examination = Examination()
+    epochs: PositiveInt = 1
+    max_steps: PositiveInt | None = None  # optimiser steps in all; null for whole epochs
+    eval_every: NonNegativeInt = 50  # optimiser steps between held-out losses and exports of the weights; 0 for none
+    keep: PositiveInt = 2  # exports: the last so many, and the best
+    ahead: NonNegativeInt = 1  # optimiser steps submitted beyond the one waited for
+
+    def step(self, loss: str | Loss) -> tuple[Step, ...]:
+        """What is done with one batch: an optimiser step, reported, and now and then a look at held-out data."""
+        return (ForwardBackward(loss), self.optim, every(self.eval_every)(MeasureHeldOut(loss), ExportWeights()),
+                ReportStep(), every(self.eval_every)(KeepBest(self.keep)))

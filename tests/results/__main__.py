@@ -1,0 +1,85 @@
+"""`python -m tests.results [WORK...] [--seeds N]`: cooks what is not there yet, and writes docs/results.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from stages.statistics import mean_interval
+from tests.results.works import WORKS, Cooking
+
+ROOT = Path(__file__).parents[2]
+PAGE, ROWS = ROOT / "docs/results.md", ROOT / "docs/results.jsonl"
+HEAD = """# Shown to learn
+
+Each row is three runs on SmolLM2-135M-Instruct, one a seed, on a machine with 2 cores and no graphics card; the numbers
+are means with their 95 % intervals (Student's t over the seeds). `make results` cooks what is not there yet, goes on
+with what was interrupted, and writes this page; `results.jsonl` beside it has each seed with its commit and seconds.
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.results", description="What each recipe is shown to learn.")
+    parser.add_argument("works", nargs="*", metavar="WORK", help=f"all unless told: {', '.join(WORKS)}")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--runs", type=Path, default=ROOT / "build/results")
+    options = parser.parse_args()
+    if unknown := [name for name in options.works if name not in WORKS]:
+        parser.error(f"no work is called {unknown[0]!r}; there are {', '.join(WORKS)}")
+    console = Console(width=120)
+    for name in options.works or WORKS:
+        for seed in range(options.seeds):
+            if any((row["work"], row["seed"]) == (name, seed) for row in rows()):
+                continue
+            begun = time.monotonic()
+            found = WORKS[name].measure(Cooking(options.runs, seed))
+            row = {"work": name, "seed": seed, "commit": commit(), "seconds": round(time.monotonic() - begun), **found}
+            with ROWS.open("a") as lines:
+                print(json.dumps(row), file=lines)
+            console.print(row)
+            PAGE.write_text(page(rows()))
+    return 0
+
+
+def rows() -> Sequence[Mapping[str, Any]]:
+    return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
+
+
+def commit() -> str:
+    said = subprocess.run(["git", "describe", "--always", "--dirty=+", "--exclude=*"], cwd=ROOT, capture_output=True,
+                          text=True, check=True)
+    return said.stdout.strip()
+
+
+def page(found: Sequence[Mapping[str, Any]]) -> str:
+    parts = [HEAD]
+    for name, work in WORKS.items():
+        mine = [row for row in found if row["work"] == name]
+        if not mine:
+            continue
+        names = [key for key in mine[0] if key not in ("work", "seed", "commit", "seconds")]
+        lines = [f"| {key} | {shown([row[key] for row in mine])} | " + ", ".join(f"{row[key]:.3f}" for row in mine)
+                 + " |" for key in names]
+        commits = ", ".join(f"seed {row['seed']}: {row['commit']}, {row['seconds']} s" for row in mine)
+        parts.append("\n".join([f"## {work.title}", "", f"Wanted: {'; '.join(work.goals)}.", "",
+                                "| measure | mean | by seed |", "| --- | --- | --- |", *lines, "", f"{commits}.", ""]))
+    return "\n".join(parts)
+
+
+def shown(values: Sequence[float]) -> str:
+    if len(values) < 2:
+        return f"{values[0]:.3f}"
+    found = mean_interval(values)
+    return f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

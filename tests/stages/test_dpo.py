@@ -1,0 +1,151 @@
+"""The preference losses against their formulas, their gradients against finite differences."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adapters.fake.training import FakeTraining
+from kitchen.errors import ConfigError, DataError
+from kitchen.types import Array, Datum, Lora
+from stages.dpo import PairLoss
+from stages.preferences import Comparison, as_batch, comparison
+
+RNG = np.random.default_rng(4)
+
+
+def pair(lengths: tuple[int, int], prompt: int = 3) -> tuple[Datum, Datum]:
+    def datum(answer: int) -> Datum:
+        count = prompt + answer
+        weights = np.repeat([0.0, 1.0], [prompt, answer]).astype(np.float32)
+        return Datum(RNG.integers(1, 9, count), {
+            "target_tokens": RNG.integers(1, 9, count), "weights": weights, "reference": RNG.normal(-2, 1, count)})
+
+    return datum(lengths[0]), datum(lengths[1])
+
+
+DATA = as_batch([pair((4, 2)), pair((1, 5)), pair((3, 3))])
+LOGPROBS: list[Any] = [RNG.normal(-2, 1, len(datum.tokens)) for datum in DATA]
+
+
+def plainly(kind: str, beta: float, smooth: float, logprobs: list[Array]) -> float:
+    """One pair after the other, as the papers have it."""
+    total = 0.0
+    for at in range(0, len(DATA), 2):
+        chosen, rejected = (sum(
+            lp - ref for lp, ref, weight in zip(logprobs[one], DATA[one].loss_inputs["reference"],
+                                                DATA[one].loss_inputs["weights"], strict=True) if weight)
+                            for one in (at, at + 1))
+        h = chosen - rejected
+        if kind == "ipo":
+            total += (h - 1 / (2 * beta)) ** 2
+        elif kind == "hinge":
+            total += max(0.0, 1 - beta * h)
+        else:
+            total -= (1 - smooth) * math.log(1 / (1 + math.exp(-beta * h)))
+            total -= smooth * math.log(1 / (1 + math.exp(beta * h)))
+    return total / (len(DATA) // 2)
+
+
+@pytest.mark.parametrize(("kind", "smooth"), [("sigmoid", 0.0), ("sigmoid", 0.2), ("ipo", 0.0), ("hinge", 0.0)])
+@pytest.mark.parametrize("beta", [0.1, 0.7])
+def test_value_and_gradient(kind: Any, smooth: float, beta: float) -> None:
+    loss = PairLoss(kind, beta, smooth)
+    value, gradients, metrics = loss(DATA, LOGPROBS)
+    assert value == pytest.approx(plainly(kind, beta, smooth, LOGPROBS), rel=1e-6)
+    assert metrics["loss:sum"] == value
+    for at, gradient in enumerate(gradients):
+        for place in range(len(gradient)):
+            moved = [[lp.copy() for lp in LOGPROBS] for _ in range(2)]
+            moved[0][at][place] += 1e-6
+            moved[1][at][place] -= 1e-6
+            slope = (plainly(kind, beta, smooth, moved[0]) - plainly(kind, beta, smooth, moved[1])) / 2e-6
+            assert gradient[place] == pytest.approx(slope, rel=1e-4, abs=1e-6)
+
+
+def test_a_step_raises_the_chosen_answer_and_lowers_the_other() -> None:
+    _, gradients, metrics = PairLoss()(DATA, LOGPROBS)
+    for at, gradient in enumerate(gradients):
+        answer = DATA[at].loss_inputs["weights"] != 0
+        assert (gradient[answer] < 0).all() if at % 2 == 0 else (gradient[answer] > 0).all()
+        assert (gradient[~answer] == 0).all()
+    assert metrics["margin:sum"] == pytest.approx(metrics["chosen_reward:sum"] - metrics["rejected_reward:sum"])
+
+
+def test_at_the_reference_nothing_is_preferred() -> None:
+    value, _, metrics = PairLoss()(DATA, [datum.loss_inputs["reference"] for datum in DATA])
+    assert value == pytest.approx(math.log(2), abs=1e-6)
+    assert (metrics["accuracy:sum"], metrics["margin:sum"]) == (0.0, 0.0)
+
+
+def test_runs_of_pairs_add_up_to_the_batch() -> None:
+    whole = PairLoss()(DATA, LOGPROBS)
+    parts = [PairLoss()(DATA[at : at + 2], LOGPROBS[at : at + 2]) for at in (0, 2, 4)]
+    assert sum(part[0] for part in parts) == pytest.approx(whole[0])
+    for mine, theirs in zip([one for part in parts for one in part[1]], whole[1], strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+
+
+def test_margins_that_are_far_off_are_no_overflow() -> None:
+    far = [lp + (5000 if at % 2 else -5000) for at, lp in enumerate(LOGPROBS)]
+    with np.errstate(all="raise", under="ignore"):
+        value, gradients, _ = PairLoss("sigmoid", 10.0)(DATA, far)
+    assert math.isfinite(value)
+    assert all(np.isfinite(one).all() for one in gradients)
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"kind": "sigmod"}, "sigmoid"), ({"beta": 0.0}, "beta"), ({"label_smoothing": 0.5}, "label_smoothing"),
+    ({"kind": "ipo", "label_smoothing": 0.1}, "loss=sigmoid")])
+def test_settings_that_cannot_be(settings: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        PairLoss(**settings)
+
+
+def test_the_fake_learns_to_prefer() -> None:
+    session = FakeTraining().open("fake", Lora())
+    from kitchen.types import Adam
+
+    seen = []
+    for _ in range(30):
+        seen.append(session.forward_backward(DATA, PairLoss(beta=1.0)).result().metrics["loss:sum"])
+        session.optim_step(Adam(0.1)).result()
+    assert seen[-1] < 0.5 * seen[0]
+
+
+CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "yes"}]
+
+
+@pytest.mark.parametrize("row", [
+    {"prompt": "q", "chosen": "yes", "rejected": "no"},
+    {"prompt": CHAT[:1], "chosen": CHAT[1:], "rejected": [{"role": "assistant", "content": "no"}]},
+    {"chosen": CHAT, "rejected": [CHAT[0], {"role": "assistant", "content": "no"}]},
+    {"prompt": "q", "chosen": CHAT, "rejected": [CHAT[0], {"role": "assistant", "content": "no"}]}])
+def test_rows_of_preferences(row: Any) -> None:
+    found = comparison(row, "here:1")
+    assert found.rejected is not None
+    assert [m.content for m in found.chosen.messages] == ["q", "yes"]
+    assert [m.content for m in found.rejected.messages] == ["q", "no"]
+    assert found.chosen.where == found.rejected.where == "here:1"
+
+
+def test_a_row_with_the_right_answer_alone() -> None:
+    assert isinstance(comparison({"prompt": "q", "completion": "yes"}, "here:1"), Comparison)
+    assert comparison({"prompt": "q", "completion": "yes"}, "here:1").rejected is None
+
+
+@pytest.mark.parametrize(("row", "words"), [
+    ({"prompt": "q", "chosen": "yes"}, "'rejected' is missing"),
+    ({"prompt": "q", "chosen": "yes", "rejected": None}, "'rejected' is missing or null"),
+    ({"chosen": "yes", "rejected": "no"}, "'prompt' is missing"),
+    ({"prompt": "q", "chosen": "yes", "rejected": "yes"}, "the same text"),
+    ({"prompt": "q", "chosen": "yes", "rejected": 3}, "rejected"),
+    ({"chosen": CHAT, "rejected": [{"role": "user", "content": "other"}, CHAT[1]]}, "different prompts"),
+    ({"chosen": [*CHAT, CHAT[0]], "rejected": CHAT}, "ends with a message of 'user'")])
+def test_rows_that_are_no_comparison(row: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words) as found:
+        comparison(row, "pairs.jsonl:7")
+    assert str(found.value).startswith("pairs.jsonl:7")
