@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
+from itertools import islice
 from typing import Protocol
 
 import torch
@@ -12,18 +13,21 @@ from adapters.peft.drawing import Row, Spell, draw
 from adapters.peft.grid import key
 from kitchen.types import Tokens
 
-SPARSE = 0.75  # of the rows that there may be, below which others join: prompts are read faster several at once
-
 
 class Body(Protocol):
     """The rows of a batch, each of which has read a prompt and writes after it, all of them a token at a time."""
+
+    @property
+    def joined(self) -> float:
+        """The share of the rows that there may be, from which on downwards others join."""
+        ...
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """(r, H) to (r, V)."""
         ...
 
     def read(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
-        """A row more for each of the prompts; returns their (r, H) states. `later`: keys of prompts still to come."""
+        """A row more for each of the prompts; returns their (r, H) states. `later`: keys of prompts that come next."""
         ...
 
     def step(self, ids: torch.Tensor) -> torch.Tensor:
@@ -41,9 +45,10 @@ def complete(body: Body, rows: Sequence[Row], spell: Spell, high: torch.dtype, m
     states = torch.empty(0)
     with torch.inference_mode():
         while waiting or live:
-            if waiting and len(live) <= SPARSE * most:
+            if waiting and len(live) <= body.joined * most:
                 fresh = [waiting.popleft() for _ in range(min(most - len(live), len(waiting)))]
-                read = body.read([row.request.prompt for row in fresh], {key(row.request.prompt) for row in waiting})
+                later = {key(row.request.prompt) for row in islice(waiting, most)}
+                read = body.read([row.request.prompt for row in fresh], later)
                 states, live = torch.cat([states, read]) if live else read, live + fresh
             tokens, logprobs = draw(body.logits(states), live, high)
             staying = _write(live, tokens, logprobs, spell)

@@ -57,23 +57,21 @@ def draw(logits: torch.Tensor, rows: Sequence[Row], high: torch.dtype) -> tuple[
     """(R, V) logits to (R,) tokens and their log-probabilities, nats, before top-k and top-p cut anything off."""
     heats = [row.request.temperature or 1.0 for row in rows]
     logits = logits.to(high)
+    below = logits - logits.amax(-1, keepdim=True)  # so that no temperature makes them overflow
     if set(heats) != {1.0}:
-        logits = logits / torch.tensor(heats, dtype=high, device=logits.device)[:, None]
-    top = logits.amax(-1, keepdim=True)
-    chances = _chances(logits, top)
+        below /= torch.tensor(heats, dtype=high, device=logits.device).clamp_(min=torch.finfo(high).tiny)[:, None]
+    chances = _chances(below)
     sums = chances.sum(-1, dtype=torch.float64)  # (R, blocks)
-    tokens = _tokens(logits, chances, sums, rows)
-    found = logits.gather(1, tokens[:, None])
-    return tokens, (found - top - sums.sum(-1, keepdim=True).log())[:, 0]
+    tokens = _tokens(below, chances, sums, rows)
+    return tokens, (below.gather(1, tokens[:, None]) - sums.sum(-1, keepdim=True).log())[:, 0]
 
 
-def _chances(logits: torch.Tensor, top: torch.Tensor) -> torch.Tensor:
+def _chances(below: torch.Tensor) -> torch.Tensor:
     """(R, V) to (R, blocks, BLOCK), the likeliest 1; what pads the last block has chance 0."""
-    rows, vocabulary = logits.shape
-    found = logits.new_empty(rows, -(-vocabulary // BLOCK) * BLOCK)
-    found[:, vocabulary:] = float("-inf")
-    torch.sub(logits, top, out=found[:, :vocabulary])
-    return found.exp_().view(rows, -1, BLOCK)
+    rows, vocabulary = below.shape
+    found = below.new_zeros(rows, -(-vocabulary // BLOCK) * BLOCK)
+    torch.exp(below, out=found[:, :vocabulary])
+    return found.view(rows, -1, BLOCK)
 
 
 def _tokens(logits: torch.Tensor, chances: torch.Tensor, sums: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
@@ -119,7 +117,7 @@ def _pick_cut(
     """(R, V) chances with their (R,) totals; all are ranked only where the likeliest do not settle the cut."""
     some = min(chances.shape[1], max(LIKELIEST, 1 + max(request.top_k for request in requests)))
     tokens, sure = _ranked(chances, totals, requests, numbers, some)
-    open_ = [place for place, settled in enumerate(sure.tolist()) if not settled]
+    open_ = [place for place, settled in enumerate(sure.tolist()) if not settled and some < chances.shape[1]]
     if open_:
         where = torch.tensor(open_, device=chances.device)
         rest = [requests[place] for place in open_]
@@ -137,12 +135,13 @@ def _ranked(
     ids = chances.topk(some, sorted=False).indices.sort(-1).values
     ranked, order = chances.gather(1, ids).double().sort(dim=-1, descending=True, stable=True)
     limits = torch.tensor([[request.top_p] for request in requests], dtype=torch.float64, device=chances.device)
-    ranks = torch.tensor([[request.top_k or chances.shape[1]] for request in requests], device=chances.device)
+    size = chances.shape[1]
+    ranks = torch.tensor([[min(request.top_k or size, size)] for request in requests], device=chances.device)
     left = torch.arange(some, device=chances.device) < ranks
     shares = ranked * left
-    shares /= torch.where(ranks < chances.shape[1], shares.sum(-1, keepdim=True), totals[:, None])
+    shares /= torch.where(ranks < size, shares.sum(-1, keepdim=True), totals[:, None])
     left &= (shares.cumsum(-1) - shares < limits) | (limits == 1)  # the token that reaches top_p stays
-    sure = ~(left & (ranked == ranked[:, -1:])).any(-1)
+    sure = ~(left & (ranked == ranked[:, -1:]) & (ranked > 0)).any(-1)
     shares *= left
     found = _pick(shares[:, None], shares.sum(-1, keepdim=True), numbers)
     return ids.gather(1, order.gather(1, found[:, None]))[:, 0], sure

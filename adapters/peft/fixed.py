@@ -22,7 +22,7 @@ class Fixed(Product):
     def __init__(self, product: Product) -> None:
         self.weight, self.bias, self.low = product.weight, product.bias, []
         self._sides = _sides(product)  # (in, ranks), (ranks, out)
-        on_cpu = self.weight.device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        on_cpu = self.weight.device.type == "cpu" and _has_onednn()
         exact, whole = self.weight.dtype == torch.float32, self.weight
         if exact and self._sides is not None:
             whole = torch.addmm(whole, self._sides[1].t(), self._sides[0].t())
@@ -45,6 +45,12 @@ class Fixed(Product):
     def _plain(self, x: torch.Tensor) -> torch.Tensor:
         out = x @ self.weight.t() if self._whole is None else _in_parts(x, self.weight)
         return out if self.bias is None else out.add_(self.bias)
+
+
+def _has_onednn() -> bool:
+    """And one that multiplies bfloat16, so that all its formats are there."""
+    there: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return there and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def fix(decoder: Decoder) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import nn
 
 from adapters.peft.base import Base
 from adapters.peft.checkpoints import CONFIG, WEIGHTS, Saved, adapter_lora, read
+from adapters.peft.decoder import Decoder
 from adapters.peft.decoding import Body
 from adapters.peft.fixed import Fixed, fix
 from adapters.peft.folders import demand_base, is_adapter
@@ -31,14 +33,20 @@ class Frozen:
     network: Network
     tokenizer: FolderTokenizer
     base: Base
-    head: Fixed | None  # of a decoder that is computed by hand
 
     def body(self, budget: int) -> Body:
-        """With no rows yet; it reads prompts so many tokens at a time."""
-        decoder = self.network.decoder
-        if decoder is None or self.head is None:
-            return Modules(self.network, budget)
-        return Fused(decoder, self.head, budget)
+        """With no rows yet; it reads prompts so many tokens at a time. Only to be called by a worker."""
+        found = self._fixed
+        return Modules(self.network, budget) if found is None else Fused(*found, budget)
+
+    @cached_property
+    def _fixed(self) -> tuple[Decoder, Fixed] | None:
+        """Layers and head for decoding, made when the first completion is asked for: on a CPU they are a copy."""
+        if self.network.decoder is None or not isinstance(self.network.head, nn.Linear | LoraLinear):
+            return None
+        decoder = Decoder(self.network.model)
+        fix(decoder)
+        return decoder, Fixed(Product([self.network.head]))
 
 
 def freeze(machine: Machine, base: Base, tokenizer: FolderTokenizer, lora: Lora, tensors: Tensors, source: str
@@ -46,11 +54,7 @@ def freeze(machine: Machine, base: Base, tokenizer: FolderTokenizer, lora: Lora,
     model = base.tree()
     if any(bool(tensor.any()) for name, tensor in tensors.items() if ".lora_B." in name):  # else they change nothing
         Adapter(model, lora, machine.high, adapted_paths(tensors)).freeze(tensors, machine.dtype, source)
-    network = Network(model, base.way)
-    if network.decoder is None or not isinstance(network.head, nn.Linear | LoraLinear):
-        return Frozen(network, tokenizer, base, None)
-    fix(network.decoder)
-    return Frozen(network, tokenizer, base, Fixed(Product([network.head])))
+    return Frozen(Network(model, base.way), tokenizer, base)
 
 
 def of_checkpoint(machine: Machine, blobs: BlobStore, checkpoint: Checkpoint) -> Frozen:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,74 +12,57 @@ from transformers.cache_utils import DynamicCache
 from adapters.peft.cache import Slots
 from adapters.peft.network import Network
 from adapters.peft.packing import pack
-from kitchen.types import Array, Tokens
+from kitchen.types import Tokens
 
 SPARSE = 0.75  # of a cache's rows in use, below which the others are taken out
 
 
-@dataclass(eq=False)
-class Cohort:
-    """Rows that have begun together, flush right in a cache of their own."""
-
-    slots: Slots
-    starts: torch.Tensor  # (C, 1) the column where each begins
-    rows: Array  # (C,) which row of the batch each is, -1 if it has ended
-
-
 class Modules:
-    """The rows of a batch, each of which has read a prompt and writes after it, all of them a token at a time."""
+    """The rows of a batch, which have begun together, flush right in one cache; each writes a token at a time."""
+
+    joined = 0.0  # none joins: rows that begin later would be a forward pass of their own at each token
 
     def __init__(self, network: Network, budget: int) -> None:
         """`budget`: tokens of prompts that are read together."""
         self._network, self._budget = network, budget
-        self._cohorts: list[Cohort] = []
-        self._count = 0  # rows
+        self._rows = np.empty(0, np.int64)  # (C,) which row of the batch each of the cache is, -1 if it has ended
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self._network.head(states)
         return found
 
     def read(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
-        """A row more for each of the prompts; returns their (r, H) states. What comes `later` is read again then."""
+        """A row for each of the prompts; returns their (r, H) states. What comes `later` is read again then."""
         keys = [prompt.tobytes() for prompt in prompts]
         distinct = dict(zip(keys, prompts, strict=True))
         places = {key: place for place, key in enumerate(distinct)}
-        states, slots, starts = self._read(list(distinct.values()))
+        states, self._slots, starts = self._read(list(distinct.values()))
         origin = torch.tensor([places[key] for key in keys], device=self._network.device)
         if len(distinct) < len(prompts):
-            slots.take(origin)
-        self._cohorts.append(Cohort(slots, starts[origin], np.arange(len(prompts)) + self._count))
-        self._count += len(prompts)
+            self._slots.take(origin)
+        self._starts, self._rows = starts[origin], np.arange(len(prompts))  # (C, 1) the column where each begins
         return states[origin]
 
     def step(self, ids: torch.Tensor) -> torch.Tensor:
-        """(R,) newest tokens of the rows to their (R, H) states."""
-        rows = np.concatenate([cohort.rows for cohort in self._cohorts])
-        states = torch.cat([self._step(cohort, ids) for cohort in self._cohorts])
-        back = np.flatnonzero(rows >= 0)[np.argsort(rows[rows >= 0])]
-        return states[torch.from_numpy(back).to(states.device)]
+        """(R,) newest tokens of the rows to their (R, H) states; a row that has ended reads what another does."""
+        rows = torch.from_numpy(self._rows).to(ids.device)
+        columns = torch.arange(self._slots.capacity, device=ids.device)
+        mask = (columns >= self._starts) & (columns <= self._slots.length)
+        positions = torch.where(rows[:, None] >= 0, self._slots.length - self._starts, 0)
+        states = self._network.padded(ids[rows.clamp(min=0)][:, None], position_ids=positions, attention_mask=mask,
+                                      past_key_values=self._slots)[:, 0]
+        return states[torch.from_numpy(np.flatnonzero(self._rows >= 0)).to(ids.device)]
 
     def keep(self, staying: Sequence[int]) -> None:
-        """These rows alone go on, in this order."""
-        number = np.full(self._count, -1)
+        """These rows alone go on, in this order, which is the one they are in."""
+        number = np.full((self._rows >= 0).sum(), -1)
         number[list(staying)] = np.arange(len(staying))
-        self._count = len(staying)
-        for cohort in self._cohorts:
-            cohort.rows = np.where(cohort.rows >= 0, number[cohort.rows], -1)
-            alive = np.flatnonzero(cohort.rows >= 0)
-            if 0 < len(alive) <= SPARSE * len(cohort.rows):
-                kept = torch.from_numpy(alive).to(cohort.starts.device)
-                cohort.slots.take(kept)
-                cohort.rows, cohort.starts = cohort.rows[alive], cohort.starts[kept]
-        self._cohorts = [cohort for cohort in self._cohorts if (cohort.rows >= 0).any()]
-
-    def _step(self, cohort: Cohort, ids: torch.Tensor) -> torch.Tensor:
-        """(C, H); a row that has ended reads what another does."""
-        slots, rows = cohort.slots, torch.from_numpy(np.maximum(cohort.rows, 0)).to(ids.device)
-        columns = torch.arange(slots.capacity, device=ids.device)
-        mask = (columns >= cohort.starts) & (columns <= slots.length)
-        return self._network.padded(ids[rows][:, None], position_ids=slots.length - cohort.starts,
-                                    past_key_values=slots, attention_mask=mask)[:, 0]
+        self._rows = np.where(self._rows >= 0, number[self._rows], -1)
+        alive = np.flatnonzero(self._rows >= 0)
+        if 0 < len(alive) <= SPARSE * len(self._rows):
+            kept = torch.from_numpy(alive).to(self._starts.device)
+            self._slots.take(kept)
+            self._rows, self._starts = self._rows[alive], self._starts[kept]
 
     def _read(self, prompts: Sequence[Tokens]) -> tuple[torch.Tensor, Slots, torch.Tensor]:
         """(P, H) states after the prompts; keys and values, flush right; (P, 1) the column where each begins."""

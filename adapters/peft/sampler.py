@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,12 +24,12 @@ from kitchen.types import Checkpoint, Floats, Lora, Sampled, Tokens
 
 
 class PeftSampler:
-    """Requests wait until one of them is wanted; then all that wait are served, in batches by length."""
+    """Requests wait until one of them is wanted; then all that wait are served together."""
 
     def __init__(self, machine: Machine, name: str, load: Callable[[], Frozen]) -> None:
         self._machine = machine
         self._worker = Worker(f"sampling {name}")
-        self._frozen = self._worker.submit(load)
+        self._frozen: concurrent.futures.Future[Frozen] | Failed = self._worker.submit(load)
         self._waiting: list[Request] = []
         self._lock, self._closed = threading.Lock(), False
 
@@ -59,6 +60,7 @@ class PeftSampler:
             self._closed, waiting, self._waiting = True, self._waiting, []
         _fail(waiting, RunFailed("the sampler was closed before this request had its turn"))
         self._worker.close()
+        self._frozen = Failed(RunFailed("the sampler is closed"))  # who keeps the sampler need not keep the weights
 
     def _ask(self, request: Request) -> Future[Any]:
         with self._lock:

@@ -79,10 +79,11 @@ def _sample(model: Frozen, requests: Sequence[Sampling], machine: Machine, lanes
             frozenset(model.tokenizer.stop_ids) | {int(one) for one in request.stop if not isinstance(one, str)})
         for request in requests for index in range(request.count)
     ]
-    share = -(-len(rows) // lanes.count)
-    parts = [rows[start : start + share] for start in range(0, len(rows), share)]
-    most, budget = -(-machine.settings.sample_batch // lanes.count), -(-machine.budget // lanes.count)
-    lanes.each(lambda _, part: complete(model.body(budget), part, model.tokenizer.spell, machine.high, most), parts)
+    most = machine.settings.sample_batch
+    count = min(lanes.count, most, max(len(rows), 1))
+    parts = [(model.body(-(-machine.budget // count)), rows[start : start + -(-len(rows) // count)])
+             for start in range(0, len(rows), -(-len(rows) // count) or 1)]
+    lanes.each(lambda _, part: complete(*part, model.tokenizer.spell, machine.high, most // count), parts)
     written: dict[Sampling, list[Sampled]] = {request: [] for request in requests}
     for row in rows:
         written[row.request].append(row.sampled())

@@ -22,7 +22,7 @@ class Settings:
     micro_batch_tokens: int = 0  # tokens, padding included, that go through the model at once; 0: by device
     checkpointing: bool = False  # of activations: less memory, a third more time
     quantization: str = "none"  # of the base model: none or 4bit
-    sample_batch: int = 128  # completions written at the same time
+    sample_batch: int = 128  # completions written at the same time, at most
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(self.device)):
