@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.statistics import paired_bootstrap, wilson
+from stages.statistics import mean_interval, paired_bootstrap, wilson
 
 
 @pytest.mark.parametrize("successes, n, low, high", [
@@ -73,3 +73,17 @@ def test_the_seed_decides():
 def test_what_has_no_interval_is_an_error(call):
     with pytest.raises(ValueError, match=r"\d"):
         call()
+
+
+@pytest.mark.parametrize("n, t", [(2, 12.706), (3, 4.303), (4, 3.182), (5, 2.776), (11, 2.228), (31, 2.042)])
+def test_the_interval_of_a_mean_is_by_the_tables_of_student(n, t):
+    values = np.random.default_rng(n).normal(3, 2, n)
+    found = mean_interval(values.tolist())
+    half = t * values.std(ddof=1) / math.sqrt(n)
+    assert found.estimate == pytest.approx(values.mean())
+    assert (found.high - found.low) / 2 == pytest.approx(half, rel=4e-4)
+
+
+def test_one_value_has_no_interval():
+    with pytest.raises(ValueError, match="at least two"):
+        mean_interval([1.0])
