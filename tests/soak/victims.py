@@ -26,16 +26,21 @@ from kitchen import Kitchen, Observer, StageDone
 from kitchen.cooking import cook
 from kitchen.runs import Order
 from recipes.dpo import Dpo
+from recipes.rl import Rl
 from recipes.sl_basic import SlBasic
-from stages.training import TrainingInEpochs
+from stages.training import Training
 
 WORDS = ("hello", "hallo", "hey you", "good day", "moin", "salut", "ciao", "servus", "ahoy")
 CHATS = [{"messages": [{"role": "user", "content": f"say {n}"}, {"role": "assistant", "content": word}]}
          for n, word in enumerate(WORDS)]
 PAIRS = [{"prompt": f"say {n}", "chosen": word, "rejected": f"not {word}"} for n, word in enumerate(WORDS)]
 DATA = {"chats": {"train": CHATS, "held": CHATS[:2]}, "pairs": {"train": PAIRS, "held": PAIRS[:2]}}
-RECIPES: dict[str, tuple[type[TrainingInEpochs], dict[str, Any]]] = {
-    "sl_basic": (SlBasic, {"dataset": "chats"}), "dpo": (Dpo, {"dataset": "pairs", "beta": 0.5})}
+EPOCHS = {"epochs": 3, "eval_every": 4, "keep": 1, "evaluation": {"max_tokens": 8}}
+RECIPES: dict[str, tuple[type[Training], dict[str, Any]]] = {
+    "sl_basic": (SlBasic, {**EPOCHS, "dataset": "chats"}), "dpo": (Dpo, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
+    "rl": (Rl, {"dataset": "chats", "reward": "exact", "group": 3, "steps": 6, "kl_penalty": 0.1, "kl_discount": 0.9,
+                "updates": 2, "playing": {"max_tokens": 5}})}
+AHEAD = {"rl": "stale"}  # what looking ahead is called
 
 
 class KilledWriting(LocalBlobs):
@@ -94,9 +99,8 @@ class Dish:
     def cook(self, killer: KilledCalling, blobs: KilledWriting) -> None:
         cls, own = RECIPES[self.recipe]
         model = f"path:{self.folder / 'model'}" if self.backend == "peft" else "any"
-        recipe = cls(**{"model": model, "batch_size": 2, "epochs": 3, "learning_rate": 1e-2, "save_every": 2,
-                        "eval_every": 4, "keep": 1, "ahead": self.ahead, "warmup_steps": 2, "lora_rank": 4,
-                        "evaluation": {"max_tokens": 8}, **own})
+        recipe = cls(**{"model": model, "batch_size": 2, "learning_rate": 1e-2, "save_every": 2, "warmup_steps": 2,
+                        "lora_rank": 4, AHEAD.get(self.recipe, "ahead"): self.ahead, **own})
         kitchen = Kitchen(training(self.backend, blobs, self.folder), FakeDatasets(DATA), None, blobs)
         cook(Order(f"recipes.{self.recipe}:{cls.__name__}", {}), recipe, kitchen, "run", [killer])
 

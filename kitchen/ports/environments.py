@@ -1,0 +1,39 @@
+"""Where answers are rewarded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kitchen.ports.training import Message
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What an environment says to an answer."""
+
+    reward: float  # for this answer alone; that of a rollout is their sum
+    messages: tuple[Message, ...] = ()  # what is said next; empty where it is over
+    parsed: bool = True  # whether the answer could be read as what was asked for
+
+
+class Env(Protocol):
+    """One problem, played once: a second rollout takes another Env."""
+
+    async def begin(self) -> Sequence[Message]:
+        """What is said first."""
+        ...
+
+    async def act(self, answer: str) -> Turn: ...
+
+
+class Task(Protocol):
+    """A problem that can be played any number of times; a group of rollouts plays the same one."""
+
+    @property
+    def tag(self) -> str:
+        """What kind of problem it is: rewards are reported by it."""
+        ...
+
+    def env(self) -> Env: ...

@@ -1,0 +1,95 @@
+"""How well weights play held-out problems, before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient
+from kitchen.stage import Stage
+from kitchen.types import Metrics, Samples, Table
+from kitchen.weights import find_weights
+from stages.rollouts import Player, Playing, Rollouts
+from stages.sessions import FinalWeights
+from stages.statistics import paired_bootstrap
+from stages.tasks import Tasks
+
+
+@dataclass(frozen=True)
+class Played:
+    """The reward of each held-out problem, greedily, by set; a rollout that failed has 0."""
+
+    rewards: Mapping[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class PlayedBefore(Played):
+    """By the model as it came."""
+
+
+@dataclass(frozen=True)
+class PlayedAfter(Played):
+    """By the weights that were saved."""
+
+
+class PlayBase(Stage):
+    """What the model as it came makes of the held-out problems."""
+
+    kept = True
+    model: str
+    how: Playing
+
+    async def run(
+        self, client: TrainingClient, tokenizer: Tokenizer, tasks: Tasks, blobs: BlobStore | None = None
+    ) -> tuple[PlayedBefore, Samples]:
+        rewards, shown = await played(client.sampler(find_weights(self.model, client, blobs).source), tokenizer, tasks,
+                                      self.how, "before")
+        return PlayedBefore(rewards), shown
+
+
+class PlayWeights(Stage):
+    """What the saved weights make of the held-out problems."""
+
+    kept = True
+    how: Playing
+
+    async def run(
+        self, client: TrainingClient, tokenizer: Tokenizer, tasks: Tasks, weights: FinalWeights
+    ) -> tuple[PlayedAfter, Samples]:
+        rewards, shown = await played(client.sampler(weights), tokenizer, tasks, self.how, "after")
+        return PlayedAfter(rewards), shown
+
+
+async def played(
+    sampler: Sampler, tokenizer: Tokenizer, tasks: Tasks, how: Playing, when: str
+) -> tuple[Mapping[str, tuple[float, ...]], Samples]:
+    """One greedy rollout of each problem; the sampler is closed."""
+    player, found = Player(sampler, tokenizer, how, temperature=0.0), dict[str, Rollouts]()
+    try:
+        for name, some in tasks.held_out.items():
+            found[name] = await player.groups(some, 1, [0])
+    finally:
+        sampler.close()
+    return {name: tuple(each.reward for each in one.all()) for name, one in found.items()}, Samples(tuple(
+        {"when": when, "set": name, "text": each.text, "reward": each.reward, "parsed": each.parsed,
+         "truncated": each.truncated, "failed": each.failed} for name, one in found.items() for each in one.all()))
+
+
+class ComparePlayed(Stage):
+    """Mean reward before and after, with a paired bootstrap, set by set."""
+
+    seed: int = 0
+
+    def run(self, before: PlayedBefore, after: PlayedAfter) -> tuple[Metrics, Table]:
+        metrics, rows = Metrics(), list[tuple[str, ...]]()
+        for name, now in after.rewards.items():
+            was = before.rewards[name]
+            gain = paired_bootstrap(was, now, self.seed)
+            metrics |= {f"{name}/reward_before": float(np.mean(was)), f"{name}/reward_after": float(np.mean(now)),
+                        f"{name}/reward_gain": gain.estimate, f"{name}/reward_gain_low": gain.low}
+            rows.append((name, str(len(now)), f"{np.mean(was):.3f}", f"{np.mean(now):.3f}",
+                         f"{gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"))
+        columns = ("held-out set", "n", "before", "after", "difference")
+        return metrics, Table("Mean reward, greedily, 95 % intervals", columns, tuple(rows))

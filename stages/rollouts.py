@@ -1,0 +1,187 @@
+"""Rollouts: what a policy answers to a problem, turn by turn, and what that is worth."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from kitchen.errors import RunFailed
+from kitchen.ports import Future, Message, Sampler, Tokenizer, TrainingSession, arrival, start
+from kitchen.ports.environments import Env, Task
+from kitchen.progress import Progress
+from kitchen.stage import Stage
+from kitchen.types import Floats, Mask, Metrics, Sampled, Samples, Tokens
+from stages.tasks import TaskBatch
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One sequence of T tokens: what was said to the policy, and what it answered."""
+
+    tokens: Tokens  # (T,)
+    logprobs: Floats  # (T,) nats, of the policy that answered; 0 where it did not speak
+    acted: Mask  # (T,) where it spoke
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One problem, played to its end. One episode, or several where the template rewrites what was said before."""
+
+    episodes: tuple[Episode, ...]
+    reward: float
+    tag: str
+    text: str  # the last answer
+    parsed: bool = True  # whether all answers could be read as what was asked for
+    truncated: bool = False  # an answer was cut at max_tokens
+    failed: str = ""  # what went wrong in its environment; it then has no reward
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """By problem: those of one group played the same one."""
+
+    groups: tuple[tuple[Rollout, ...], ...]
+
+    def all(self) -> Iterator[Rollout]:
+        return (rollout for group in self.groups for rollout in group)
+
+
+@dataclass(frozen=True)
+class Playing:
+    """How problems are played."""
+
+    max_tokens: int = 64  # per answer
+    max_turns: int = 8  # answers of a rollout
+    max_seconds: float = 60.0  # that an environment may take over one answer
+    max_failed: float = 0.2  # share of the rollouts of a batch that may fail before the run does
+
+
+class Snapshot(Stage):
+    """Ask for a copy of the weights to act with."""
+
+    def run(self, session: TrainingSession) -> Future[Sampler]:
+        return session.snapshot()
+
+
+class RollOut(Stage):
+    """Set all rollouts of a batch going, `group` of them on each problem; nobody waits yet."""
+
+    group: int
+    how: Playing = Playing()
+    seed: int = 0
+
+    def run(
+        self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, progress: Progress
+    ) -> Future[Rollouts]:
+        return start(self._all(batch, sampler, tokenizer, progress.step))
+
+    async def _all(self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, step: int) -> Rollouts:
+        player = Player(await arrival(sampler), tokenizer, self.how)
+        return await player.groups(batch.tasks, self.group, [self.seed, step])
+
+
+@dataclass(frozen=True)
+class Player:
+    """A policy that plays problems."""
+
+    policy: Sampler
+    tokenizer: Tokenizer
+    how: Playing
+    temperature: float = 1.0
+
+    async def groups(self, tasks: Sequence[Task], count: int, seed: Sequence[int]) -> Rollouts:
+        """`count` rollouts of each task; raises RunFailed where too many fail."""
+        seeds = np.random.SeedSequence(list(seed)).generate_state(len(tasks) * count).tolist()
+        played = await asyncio.gather(*(self._guarded(task, number) for task, number in zip(
+            [task for task in tasks for _ in range(count)], seeds, strict=True)))
+        failed = [rollout.failed for rollout in played if rollout.failed]
+        if len(failed) > self.how.max_failed * len(played):
+            raise RunFailed(f"{len(failed)} of {len(played)} rollouts failed, and {self.how.max_failed:.0%} may; the "
+                            f"first: {failed[0]}")
+        return Rollouts(tuple(tuple(played[at : at + count]) for at in range(0, len(played), count)))
+
+    async def _guarded(self, task: Task, seed: int) -> Rollout:
+        try:
+            return await self._played(task.env(), task.tag, seed)
+        except _EnvFailed as error:
+            return Rollout((), 0.0, task.tag, "", parsed=False, failed=str(error))
+
+    async def _played(self, env: Env, tag: str, seed: int) -> Rollout:
+        said: list[Message] = list(await self._asked(env.begin()))
+        episodes, reward, parsed, truncated, answer = list[Episode](), 0.0, True, False, ""
+        for turn in range(self.how.max_turns):
+            prompt = self._read(said)
+            [drawn] = await arrival(self.policy.sample(
+                prompt, max_tokens=self.how.max_tokens, seed=seed + turn, temperature=self.temperature))
+            episodes = extended(episodes, prompt, drawn)
+            answer, truncated = self.tokenizer.decode(drawn.tokens), truncated or drawn.stop_reason == "length"
+            came = await self._asked(env.act(answer))
+            reward, parsed = reward + came.reward, parsed and came.parsed
+            if not came.messages:
+                break
+            said += [{"role": "assistant", "content": answer}, *came.messages]
+        return Rollout(tuple(episodes), reward, tag, answer, parsed, truncated)
+
+    def _read(self, said: Sequence[Message]) -> Tokens:
+        if self.tokenizer.chat:
+            return self.tokenizer.render(said, answer=True)
+        return self.tokenizer.encode("".join(message["content"] for message in said), special=True)
+
+    async def _asked(self, call: Awaitable[T]) -> T:
+        try:
+            return await asyncio.wait_for(call, self.how.max_seconds)
+        except TimeoutError:
+            raise _EnvFailed(f"it took more than {self.how.max_seconds:g} s") from None
+        except Exception as error:
+            raise _EnvFailed(f"{type(error).__name__}: {error}") from error
+
+
+class _EnvFailed(Exception):
+    """An environment or its grader went wrong: that rollout fails, not the run."""
+
+
+def extended(episodes: Sequence[Episode], prompt: Tokens, drawn: Sampled) -> list[Episode]:
+    """With an answer more: in the last episode if the prompt goes on where that ends, else in one of its own."""
+    before = episodes[-1] if episodes else None
+    if before is not None and np.array_equal(prompt[: len(before.tokens)], before.tokens):
+        rest, kept = prompt[len(before.tokens) :], list(episodes[:-1])
+    else:
+        before, rest, kept = None, prompt, list(episodes)
+    quiet, spoke = np.zeros(len(rest), np.float32), np.ones(len(drawn.tokens), bool)
+    tokens, logprobs, acted = [rest, drawn.tokens], [quiet, drawn.logprobs], [quiet.astype(bool), spoke]
+    if before is not None:
+        tokens, logprobs, acted = [before.tokens, *tokens], [before.logprobs, *logprobs], [before.acted, *acted]
+    return [*kept, Episode(np.concatenate(tokens), np.concatenate(logprobs).astype(np.float32), np.concatenate(acted))]
+
+
+class ReportRollouts(Stage):
+    """Publish rewards, by tag too, and how many rollouts failed, were cut or could not be read."""
+
+    shown: int = 2  # rollouts of a batch that go into the record
+
+    def run(self, rollouts: Rollouts) -> tuple[Metrics, Samples]:
+        played = [each for each in rollouts.all() if not each.failed]
+        every = list(rollouts.all())
+        metrics = Metrics(
+            rollouts=float(len(every)), failed=sum(bool(each.failed) for each in every) / len(every),
+            truncated=sum(each.truncated for each in played) / max(len(played), 1),
+            parsed=sum(each.parsed for each in played) / max(len(played), 1),
+            constant_groups=sum(is_constant(group) for group in rollouts.groups) / len(rollouts.groups),
+            sampled_tokens=float(sum(int(one.acted.sum()) for each in played for one in each.episodes)))
+        for tag in dict.fromkeys(["", *(each.tag for each in played)]):
+            rewards = [each.reward for each in played if tag in ("", each.tag)]
+            name = f"reward/{tag}" if tag else "reward"
+            metrics |= {name: float(np.mean(rewards)), f"{name}_std": float(np.std(rewards))}
+        return metrics, Samples(tuple({"when": "rollout", "tag": each.tag, "text": each.text, "reward": each.reward}
+                                      for each in played[: self.shown]))
+
+
+def is_constant(group: Sequence[Rollout]) -> bool:
+    """Whether no rollout of it went better than another, so that there is nothing to learn from it."""
+    return len({each.reward for each in group if not each.failed}) < 2

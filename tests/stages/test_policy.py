@@ -1,0 +1,143 @@
+"""Rollouts and what is learnt from them, against the formulas."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adapters.fake.training import FakeTraining
+from kitchen.errors import ConfigError, RunFailed
+from kitchen.ports import Message
+from kitchen.ports.environments import Turn
+from kitchen.types import Sampled
+from stages.policy import Minibatches, PolicyData, PolicyUpdate, ReferenceScores, advantages
+from stages.rollouts import Episode, Player, Playing, Rollout, Rollouts, extended
+from stages.tasks import LoadTasks, Question, TaskBatches, Tasks, field_f1
+
+
+def rollout(reward: float, said: int = 2, failed: str = "") -> Rollout:
+    tokens = np.arange(3 + said)
+    acted = tokens >= 3
+    played = Episode(tokens, np.where(acted, -0.5, 0).astype(np.float32), acted)
+    return Rollout(() if failed else (played,), reward, "t", "", failed=failed)
+
+
+@pytest.mark.parametrize(("how", "expected"), [
+    ("centred", [1.25, -0.75, 0.25, -0.75]), ("leave_one_out", [5 / 3, -1, 1 / 3, -1]),
+    ("normalised", [1.25 / math.sqrt(0.6875), -0.75 / math.sqrt(0.6875), 0.25 / math.sqrt(0.6875),
+                    -0.75 / math.sqrt(0.6875)])])
+def test_advantages_within_a_group(how: Any, expected: Sequence[float]) -> None:
+    found = advantages([rollout(reward) for reward in (2.0, 0.0, 1.0, 0.0)], how)
+    np.testing.assert_allclose(found, expected)
+
+
+def test_the_data_of_an_update() -> None:
+    groups = Rollouts(((rollout(1.0), rollout(0.0, said=4)), (rollout(0.5), rollout(0.5)),
+                       (rollout(9.0, failed="broken"), rollout(1.0), rollout(0.0))))
+    data = PolicyUpdate().run(groups, ReferenceScores()).data
+    assert len(data) == 4, "the constant group and what failed are left out"
+    first = data[0]
+    assert first.tokens.tolist() == [0, 1, 2, 3]
+    assert first.targets.tolist() == [1, 2, 3, 4]
+    np.testing.assert_allclose(first.loss_inputs["advantages"], [0, 0, 0.05, 0.05])  # of 2 + 4 + 2 + 2 tokens
+    np.testing.assert_allclose(first.loss_inputs["logprobs"], [0, 0, -0.5, -0.5])
+    assert sum(float(one.loss_inputs["advantages"].sum()) for one in data[2:]) == pytest.approx(0.0)
+
+
+def test_straying_costs_and_later_tokens_count_by_the_discount() -> None:
+    one, other = rollout(0.0, said=3), rollout(0.0, said=3)
+    reference = np.array([np.nan, 9, 9, -1.5, -0.5, -2.5], np.float32)  # 1, 0 and 2 nats under the policy
+    scores = ReferenceScores((reference,) * 2)
+    data = PolicyUpdate(penalty=0.3, discount=0.5).run(Rollouts(((one, other),)), scores).data
+    costs = [1 + 0.5 * (0 + 0.5 * 2), 0 + 0.5 * 2, 2]
+    np.testing.assert_allclose(data[0].loss_inputs["advantages"][2:], [-0.3 * cost / 6 for cost in costs], rtol=1e-6)
+
+
+def test_minibatches_share_out_the_data() -> None:
+    data = PolicyUpdate().run(Rollouts(((rollout(1.0), rollout(0.0), rollout(0.0)),)), ReferenceScores())
+    batches = list(Minibatches(2).run(data))
+    assert [len(batch.data) for batch in batches] == [2, 1]
+    assert list(Minibatches(2).run(PolicyData(()))) == []
+
+
+@dataclass
+class Guessing:
+    """Says "again" until it has been answered three times."""
+
+    slow: float = 0.0
+    fails: bool = False
+    heard: list[str] = field(default_factory=list)
+    tag: str = "guessing"
+
+    def env(self) -> Guessing:
+        return Guessing(self.slow, self.fails)
+
+    async def begin(self) -> Sequence[Message]:
+        return [{"role": "user", "content": "guess"}]
+
+    async def act(self, answer: str) -> Turn:
+        await asyncio.sleep(self.slow)
+        if self.fails:
+            raise ValueError("the grader broke")
+        self.heard.append(answer)
+        over = len(self.heard) == 3
+        return Turn(1.0, () if over else ({"role": "user", "content": "again"},), parsed=len(self.heard) < 3)
+
+
+def play(*tasks: Any, **how: Any) -> Rollouts:
+    client = FakeTraining()
+    player = Player(client.sampler("fake"), client.tokenizer("fake"), Playing(**{"max_tokens": 4, **how}))
+    return asyncio.run(player.groups(tasks, 2, [0, 0]))
+
+
+def test_several_turns_are_one_rollout() -> None:
+    [[one, other]] = play(Guessing()).groups
+    assert (one.reward, one.parsed, one.tag) == (3.0, False, "guessing")
+    assert sum(int(episode.acted.sum()) for episode in one.episodes) <= 12
+    said = [[episode.tokens.tolist() for episode in each.episodes] for each in (one, other)]
+    assert said[0] != said[1], "each has a seed of its own"
+    assert play(Guessing(), max_turns=2).groups[0][0].reward == 2.0
+
+
+def test_an_answer_that_a_prompt_goes_on_from_stays_in_its_episode() -> None:
+    def drawn(*ids: int) -> Sampled:
+        return Sampled(np.array(ids), np.full(len(ids), -1.0, np.float32), "stop")
+
+    first = extended([], np.array([1, 2]), drawn(3, 4))
+    [whole] = extended(first, np.array([1, 2, 3, 4, 5, 6]), drawn(7))
+    assert whole.tokens.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert whole.acted.tolist() == [False, False, True, True, False, False, True]
+    assert whole.logprobs.tolist() == [0, 0, -1, -1, 0, 0, -1]
+    apart = extended(first, np.array([1, 2, 9, 5]), drawn(7))
+    assert [each.tokens.tolist() for each in apart] == [[1, 2, 3, 4], [1, 2, 9, 5, 7]]
+
+
+def test_what_fails_is_a_rollout_that_failed_until_too_many_do() -> None:
+    found = play(*[Guessing()] * 4, Guessing(fails=True)).groups
+    assert [bool(one.failed) for group in found for one in group] == [False] * 8 + [True] * 2
+    assert found[4][0].failed == "ValueError: the grader broke"
+    with pytest.raises(RunFailed, match="2 of 4 rollouts failed, and 20% may; the first: ValueError: the grader broke"):
+        play(Guessing(), Guessing(fails=True))
+    [[late, _]] = play(Guessing(slow=1.0), max_seconds=0.01, max_failed=1.0).groups
+    assert late.failed == "it took more than 0.01 s"
+
+
+def test_a_question_is_worth_what_its_answer_is() -> None:
+    assert field_f1('{"a": 1}', '{"a": 1, "b": 2}') == Turn(2 / 3)
+    assert field_f1("no", '{"a": 1}') == Turn(0.0, parsed=False)
+    with pytest.raises(ConfigError, match="field_f1"):
+        LoadTasks("x", reward="field_f2")
+
+
+def test_batches_take_every_problem_once_before_one_comes_again() -> None:
+    tasks = Tasks(tuple(Question((), str(at), "exact", "t") for at in range(6)), {})
+    batches: list[Any] = list(TaskBatches(4, 3, seed=1).run(tasks))
+    rights = [question.right for batch in batches for question in batch.tasks]
+    assert sorted(rights[:6]) == sorted(rights[6:]) == list("012345")
+    assert rights[:6] != rights[6:]
