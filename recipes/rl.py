@@ -1,7 +1,6 @@
 """Reinforcement learning on groups: try each problem several times, and prefer what went better than the rest."""
 
 from collections.abc import Mapping
-from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -9,7 +8,7 @@ from kitchen import Step, for_each, sequence
 from kitchen.ports import TrainingSession
 from stages.optimise import ForwardBackward
 from stages.playing import ComparePlayed, PlayBase, PlayWeights
-from stages.policy import AdvantageName, Minibatches, PolicyUpdate, ReportPolicy, ScoreRollouts
+from stages.policy import AdvantageName, Minibatches, PolicyLossName, PolicyUpdate, ReportPolicy, ScoreRollouts
 from stages.rollouts import Playing, ReportRollouts, RollOut, Snapshot
 from stages.sessions import FinalWeights, OpenSession, SaveFinal
 from stages.tasks import LoadTasks, TaskBatches
@@ -26,7 +25,7 @@ class Rl(Training):
     batch_size: PositiveInt = 8  # problems of a batch
     group: PositiveInt = 8  # rollouts of each problem
     advantages: AdvantageName = "centred"
-    loss: Literal["importance_sampling", "ppo", "cispo"] = "importance_sampling"
+    loss: PolicyLossName = "importance_sampling"
     loss_options: Mapping[str, float] = {}  # of ppo and cispo: clip_low_threshold, clip_high_threshold
     updates: PositiveInt = 1  # optimiser steps on each batch of rollouts
     kl_penalty: NonNegativeFloat = 0.0  # reward lost per nat that the policy strays from the reference

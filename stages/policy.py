@@ -17,6 +17,7 @@ from kitchen.weights import find_weights
 from stages.optimise import LearningRate, summed
 from stages.rollouts import Episode, Rollout, Rollouts, is_constant
 
+PolicyLossName = Literal["importance_sampling", "ppo", "cispo"]
 AdvantageName = Literal["centred", "normalised", "leave_one_out"]
 
 

@@ -15,7 +15,7 @@ from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, RunFailed
 from kitchen.ports import Message
 from kitchen.ports.environments import Turn
-from kitchen.types import Sampled
+from kitchen.types import Datum, Lora, Sampled
 from stages.policy import Minibatches, PolicyData, PolicyUpdate, ReferenceScores, advantages
 from stages.rollouts import Episode, Player, Playing, Rollout, Rollouts, extended
 from stages.tasks import LoadTasks, Question, TaskBatches, Tasks, field_f1
@@ -141,3 +141,33 @@ def test_batches_take_every_problem_once_before_one_comes_again() -> None:
     rights = [question.right for batch in batches for question in batch.tasks]
     assert sorted(rights[:6]) == sorted(rights[6:]) == list("012345")
     assert rights[:6] != rights[6:]
+
+
+def test_the_policy_gradient_is_that_of_the_expected_reward() -> None:
+    """Every answer of one token there can be, as often as the policy gives it, against finite differences."""
+    session: Any = FakeTraining().open("fake", Lora(seed=3))
+    read, vocabulary = np.array([65, 66]), session.tokenizer().vocabulary
+    reward = np.random.default_rng(0).normal(size=vocabulary)
+
+    def chances() -> Any:
+        data = [Datum(read, {"target_tokens": np.array([66, token]), "weights": np.ones(2)})
+                for token in range(vocabulary)]
+        return np.exp([float(lp[1]) for lp in session.forward(data).result().logprobs])
+
+    acted = chances()
+    episodes = [Episode(np.array([65, 66, token]), np.log([1, 1, chance]).astype(np.float32),
+                        np.array([False, False, True])) for token, chance in enumerate(acted)]
+    group = tuple(Rollout((one,), float(worth), "t", "") for one, worth in zip(episodes, reward, strict=True))
+    data = PolicyUpdate().run(Rollouts((group,)), ReferenceScores()).data
+    often = [Datum(one.tokens, {**one.loss_inputs, "advantages": one.loss_inputs["advantages"] * vocabulary * chance})
+             for one, chance in zip(data, acted, strict=True)]
+    session.forward_backward(often, "importance_sampling").result()
+    for token in (5, 66, 200):
+        was, values = session._adapter.b.copy(), []
+        for sign in (1, -1):
+            session._adapter.b = was.copy()
+            session._adapter.b[66, token] += sign * 1e-2
+            session._model = session._adapter.over(session._base)
+            values.append(float(chances() @ reward))
+        session._adapter.b = was
+        assert -session._gradient[66, token] == pytest.approx((values[0] - values[1]) / 2e-2, rel=2e-2, abs=1e-6)
