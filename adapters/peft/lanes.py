@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import queue
 import threading
+import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,7 +18,10 @@ R = TypeVar("R")
 
 
 class Lanes:
-    """Threads that need not wait for each other between operations, as torch's own do after every single one."""
+    """Threads that need not wait for each other between operations, as torch's own do after every single one.
+
+    They are not of concurrent.futures: that takes nothing more on while the process ends, which is when a run saves.
+    """
 
     def __init__(self, count: int, threads: int) -> None:
         """`threads`: of torch, those of all lanes together. To be made by the thread that will use it."""
@@ -24,15 +29,11 @@ class Lanes:
         if count == 1:
             return
         there = threading.Barrier(count + 1)
-
-        def begin() -> None:
-            torch.get_num_threads()  # else its first operation would set the number of all the process again
-            torch.set_num_threads(max(threads // count, 1))
-            there.wait()
-
-        self._pool = ThreadPoolExecutor(count, "lane", initializer=begin)
-        for _ in range(count):
-            self._pool.submit(int)
+        self._lanes: list[Any] = [queue.SimpleQueue() for _ in range(count)]
+        for number, jobs in enumerate(self._lanes):
+            threading.Thread(target=_work, args=(jobs, max(threads // count, 1), there), name=f"lane {number}",
+                             daemon=True).start()
+            weakref.finalize(self, jobs.put, None).atexit = False
         there.wait()
         torch.set_num_threads(threads)  # of this thread, and of those that begin later
 
@@ -49,12 +50,30 @@ class Lanes:
             with working_for(owner):
                 return [work(lane, item) for item in items[lane :: self.count]]
 
-        lanes = [self._pool.submit(go, lane) for lane in range(min(self.count, len(items)))]
+        lanes = [self._begin(lane, go) for lane in range(min(self.count, len(items)))]
         errors = [error for lane in lanes if (error := lane.exception()) is not None]
         if errors:
             raise errors[0]
         done = [lane.result() for lane in lanes]
         return [done[place % self.count][place // self.count] for place in range(len(items))]
+
+    def _begin(self, lane: int, go: Callable[[int], list[R]]) -> concurrent.futures.Future[list[R]]:
+        future: concurrent.futures.Future[list[R]] = concurrent.futures.Future()
+        self._lanes[lane].put((future, lambda: go(lane)))
+        return future
+
+
+def _work(jobs: Any, threads: int, there: threading.Barrier) -> None:
+    torch.get_num_threads()  # else its first operation would set the number of all the process again
+    torch.set_num_threads(threads)
+    there.wait()
+    while (job := jobs.get()) is not None:
+        future, work = job
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 it surfaces on the future
+            future.set_exception(error)
+        job = future = work = None  # else what the last job holds would live until the next one comes
 
 
 ONE = Lanes(1, 1)  # for what is not made for several
