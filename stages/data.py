@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from stages.conversations import Conversation, TrainRows, conversation
 from stages.reading import Indices, Reader, Rows, few, named
 from stages.reading import Reading as Reading  # recipes that load data set it
 from stages.render import TrainData
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -125,28 +128,32 @@ class ShuffledBatches(Stage):
     seed: int = 0
 
     def run(self, data: TrainData, epoch: Epoch) -> Iterable[Batch]:
-        return _Batches(chosen_for(epoch, len(data.data), self.size, self.seed), self.size, data.data)
+        return shuffled(data.data, epoch, self.size, self.seed, averaged)
 
 
-def chosen_for(epoch: Epoch, count: int, size: int, seed: int) -> Indices:
-    """Which of `count` things an epoch of batches of `size` takes, in an order of its own."""
-    return np.random.default_rng([seed, epoch.number]).permutation(count)[: epoch.steps * size]
+def shuffled(
+    items: Sequence[T], epoch: Epoch, size: int, seed: int, joined: Callable[[Sequence[T]], tuple[Datum, ...]]
+) -> Iterable[Batch]:
+    """Batches of `size` items, `joined` when they are asked for, in an order of this epoch's own."""
+    order = np.random.default_rng([seed, epoch.number]).permutation(len(items))[: epoch.steps * size]
+    return _Batches(order, size, items, joined)
 
 
 @dataclass(frozen=True)
-class _Batches:
+class _Batches(Generic[T]):
     """Batches made when they are asked for."""
 
     order: Indices
     size: int
-    data: Sequence[Datum]
+    items: Sequence[T]
+    joined: Callable[[Sequence[T]], tuple[Datum, ...]]
 
     def __len__(self) -> int:
         return -(-len(self.order) // self.size)
 
     def __iter__(self) -> Iterator[Batch]:
         for start in range(0, len(self.order), self.size):
-            yield Batch(averaged([self.data[index] for index in self.order[start : start + self.size].tolist()]))
+            yield Batch(self.joined([self.items[at] for at in self.order[start : start + self.size].tolist()]))
 
 
 def averaged(data: Sequence[Datum]) -> tuple[Datum, ...]:

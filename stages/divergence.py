@@ -9,11 +9,11 @@ import numpy as np
 
 from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
-from kitchen.types import Array, Metrics, Sampled, Table, Tokens
-from kitchen.weights import find_weights
+from kitchen.types import Metrics, Sampled, Table, Tokens
 from stages.data import HeldOut
 from stages.evaluation import prompt
 from stages.render import RenderDataset
+from stages.scoring import sampler_of, scores
 from stages.sessions import FinalWeights
 from stages.statistics import paired_bootstrap
 
@@ -38,9 +38,10 @@ class MeasureKL(Stage):
         asked = [each for rows in held_out.sets.values() for each in rows[: self.rows]]
         prompts = [prompt(each, tokenizer, self.render) for each in asked]
         answers = await self._answers(client.sampler(weights), prompts)
-        theirs = await _scores(client.sampler(find_weights(self.reference, client, blobs).source), prompts, answers)
-        each = [float(one.logprobs.astype(np.float64).sum() - other.sum())
-                for one, other in zip(answers, theirs, strict=True)]
+        whole = [np.concatenate([one, answer.tokens]) for one, answer in zip(prompts, answers, strict=True)]
+        theirs = await scores(sampler_of(self.reference, client, blobs), whole)
+        each = [float(answer.logprobs.astype(np.float64).sum() - other[len(one) :].astype(np.float64).sum())
+                for one, answer, other in zip(prompts, answers, theirs, strict=True)]
         found = paired_bootstrap([0.0] * len(each), each, self.seed)
         tokens = sum(len(one.tokens) for one in answers)
         per_token = sum(each) / tokens
@@ -56,14 +57,3 @@ class MeasureKL(Stage):
             return [drawn[0] for drawn in await asyncio.gather(*map(arrival, asked))]
         finally:
             sampler.close()
-
-
-async def _scores(sampler: Sampler, prompts: Sequence[Tokens], answers: Sequence[Sampled]) -> list[Array]:
-    """(T,) nats of each answer's tokens."""
-    try:
-        asked = [sampler.logprobs(np.concatenate([one, answer.tokens])) for one, answer in
-                 zip(prompts, answers, strict=True)]
-        came = await asyncio.gather(*map(arrival, asked))
-        return [scores[len(one):].astype(np.float64) for one, scores in zip(prompts, came, strict=True)]
-    finally:
-        sampler.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
@@ -14,9 +13,10 @@ from kitchen.ports import BlobStore, TrainingClient, TrainingSession, arrival
 from kitchen.stage import Stage
 from kitchen.types import Array, Batch, Datum, Floats, Metrics, Table
 from kitchen.weights import find_weights
-from stages.data import Epoch, chosen_for
+from stages.data import Epoch, shuffled
 from stages.evaluation import HeldOutData
 from stages.preferences import Pair, Pairs, as_batch
+from stages.scoring import sampler_of, scores
 from stages.statistics import wilson
 
 PairLossName = Literal["sigmoid", "ipo", "hinge"]
@@ -111,12 +111,9 @@ class ScoreReference(Stage):
     reference: str  # a name of weights
 
     async def run(self, client: TrainingClient, pairs: Pairs, blobs: BlobStore | None = None) -> ReferenceLogprobs:
-        sampler = client.sampler(find_weights(self.reference, client, blobs).source)
-        try:
-            asked = [sampler.logprobs(np.append(datum.tokens, datum.targets[-1])) for datum in pairs.data()]
-            return ReferenceLogprobs(tuple(one[1:] for one in await asyncio.gather(*map(arrival, asked))))
-        finally:
-            sampler.close()
+        whole = [np.append(datum.tokens, datum.targets[-1]) for datum in pairs.data()]
+        found = await scores(sampler_of(self.reference, client, blobs), whole)
+        return ReferenceLogprobs(tuple(one[1:] for one in found))
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.reference, client, blobs)
@@ -128,10 +125,10 @@ class JoinReference(Stage):
     rows: int = 16  # pairs of each held-out set that are measured along the way
 
     def run(self, pairs: Pairs, reference: ReferenceLogprobs) -> tuple[PairData, HeldOutPairs, HeldOutData]:
-        scores = iter(reference.logprobs)
+        left = iter(reference.logprobs)
 
         def joined(some: Sequence[Pair]) -> tuple[Pair, ...]:
-            return tuple((_with(one, next(scores)), _with(other, next(scores))) for one, other in some)
+            return tuple((_with(one, next(left)), _with(other, next(left))) for one, other in some)
 
         train = joined(pairs.train)
         held = {name: joined(some) for name, some in pairs.held_out.items()}
@@ -150,9 +147,7 @@ class ShuffledPairs(Stage):
     seed: int = 0
 
     def run(self, pairs: PairData, epoch: Epoch) -> Iterable[Batch]:
-        order = chosen_for(epoch, len(pairs.data), self.size, self.seed).tolist()
-        return [Batch(as_batch([pairs.data[at] for at in order[start : start + self.size]]))
-                for start in range(0, len(order), self.size)]
+        return shuffled(pairs.data, epoch, self.size, self.seed, as_batch)
 
 
 class JudgePairs(Stage):

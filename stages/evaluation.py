@@ -10,15 +10,16 @@ from typing import Literal
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveInt
 
+from kitchen import ports
 from kitchen.ports import BlobStore, Future, Sampler, Tokenizer, TrainingClient, TrainingSession, arrival, start
 from kitchen.stage import Stage
 from kitchen.types import Datum, Loss, LossOutput, Sampled, Samples, Tokens
-from kitchen.weights import find_weights
 from stages.conversations import Conversation, Message, TrainRows
 from stages.data import HeldOut, averaged
 from stages.optimise import summed
 from stages.render import RenderDataset
 from stages.scores import choose_metric, exact_text, json_fields
+from stages.scoring import sampler_of
 from stages.sessions import FinalWeights
 
 
@@ -128,7 +129,7 @@ def scored(conversation: Conversation, tokenizer: Tokenizer, sampled: Sampled, m
         f1 = float(exact)
     if cut:
         exact, f1, parsed = False, 0.0, False
-    return Answer(_asked(conversation)[-1].content, right, text, exact, f1, parsed, cut)
+    return Answer(question(conversation)[-1].content, right, text, exact, f1, parsed, cut)
 
 
 def wanted(conversation: Conversation) -> str:
@@ -136,7 +137,8 @@ def wanted(conversation: Conversation) -> str:
     return conversation.messages[_last(conversation)].content
 
 
-def _asked(conversation: Conversation) -> tuple[Message, ...]:
+def question(conversation: Conversation) -> tuple[Message, ...]:
+    """What comes before the answer."""
     return conversation.messages[: _last(conversation)]
 
 
@@ -147,10 +149,19 @@ def _last(conversation: Conversation) -> int:
 
 def prompt(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -> Tokens:
     """(T,) what the model reads before its answer."""
-    asked = _asked(conversation)
-    if how.chat is False or (how.chat is None and not tokenizer.chat):
-        return tokenizer.encode("".join(message.content for message in asked), special=True)
-    return tokenizer.render([{"role": m.role, "content": m.content} for m in asked], answer=True)
+    return read_before([spoken(message) for message in question(conversation)], tokenizer, how.chat)
+
+
+def spoken(message: Message) -> ports.Message:
+    """A message as tokenizers know it."""
+    return {"role": message.role, "content": message.content}
+
+
+def read_before(messages: Sequence[ports.Message], tokenizer: Tokenizer, chat: bool | None = None) -> Tokens:
+    """(T,) through the chat template, or joined; None: through the template if there is one."""
+    if chat is False or (chat is None and not tokenizer.chat):
+        return tokenizer.encode("".join(message["content"] for message in messages), special=True)
+    return tokenizer.render(messages, answer=True)
 
 
 def rendered(conversations: Sequence[Conversation], tokenizer: Tokenizer, how: RenderDataset) -> tuple[Datum, ...]:
@@ -168,7 +179,7 @@ class EvaluateBase(Stage):
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, blobs: BlobStore | None = None
     ) -> tuple[Before, Samples]:
-        sampler = client.sampler(find_weights(self.model, client, blobs).source)
+        sampler = sampler_of(self.model, client, blobs)
         found = await examined(sampler, tokenizer, self.how, self.render, held_out)
         return Before(found.answers, found.nats), _samples("before", found)
 

@@ -10,8 +10,8 @@ import numpy as np
 from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Samples, Table
-from kitchen.weights import find_weights
 from stages.rollouts import Player, Playing, Rollouts
+from stages.scoring import sampler_of
 from stages.sessions import FinalWeights
 from stages.statistics import paired_bootstrap
 from stages.tasks import Tasks
@@ -44,7 +44,7 @@ class PlayBase(Stage):
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, tasks: Tasks, blobs: BlobStore | None = None
     ) -> tuple[PlayedBefore, Samples]:
-        rewards, shown = await played(client.sampler(find_weights(self.model, client, blobs).source), tokenizer, tasks,
+        rewards, shown = await played(sampler_of(self.model, client, blobs), tokenizer, tasks,
                                       self.how, "before")
         return PlayedBefore(rewards), shown
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,12 +9,13 @@ from typing import Literal
 import numpy as np
 
 from kitchen.losses import named
-from kitchen.ports import BlobStore, Sampler, TrainingClient, arrival
+from kitchen.ports import BlobStore, TrainingClient
 from kitchen.stage import Stage
 from kitchen.types import Array, Batch, Datum, Floats, LossOutput, Metrics, Stepped
 from kitchen.weights import find_weights
 from stages.optimise import LearningRate, summed
 from stages.rollouts import Episode, Rollout, Rollouts, is_constant
+from stages.scoring import sampler_of, scores
 
 PolicyLossName = Literal["importance_sampling", "ppo", "cispo"]
 AdvantageName = Literal["centred", "normalised", "leave_one_out"]
@@ -44,12 +44,8 @@ class ScoreRollouts(Stage):
     async def run(self, client: TrainingClient, rollouts: Rollouts, blobs: BlobStore | None = None) -> ReferenceScores:
         if not self.penalty:
             return ReferenceScores()
-        sampler: Sampler = client.sampler(find_weights(self.reference, client, blobs).source)
-        try:
-            asked = [sampler.logprobs(one.tokens) for one in episodes_of(rollouts)]
-            return ReferenceScores(tuple(await asyncio.gather(*map(arrival, asked))))
-        finally:
-            sampler.close()
+        asked = [one.tokens for one in episodes_of(rollouts)]
+        return ReferenceScores(tuple(await scores(sampler_of(self.reference, client, blobs), asked)))
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.reference, client, blobs)
@@ -74,14 +70,15 @@ class PolicyUpdate(Stage):
     discount: float = 0.0  # of the penalties of later tokens; 0: a token pays for itself alone
 
     def run(self, rollouts: Rollouts, reference: ReferenceScores) -> PolicyData:
-        scores, found = iter(reference.logprobs), list[tuple[Episode, Array]]()
+        left, found = iter(reference.logprobs), list[tuple[Episode, Array]]()
         for group in rollouts.groups:
-            worth = dict(zip(map(id, alive(group)), advantages(alive(group), self.advantages), strict=True))
-            for rollout in group:
+            if is_constant(group) and not self.penalty:
+                continue
+            played = alive(group)  # the others have no episodes
+            for rollout, worth in zip(played, advantages(played, self.advantages), strict=True):
                 for one in rollout.episodes:
-                    straying = self._paid(one, next(scores)) if reference.logprobs else np.zeros(len(one.tokens))
-                    if id(rollout) in worth and not (is_constant(group) and not self.penalty):
-                        found.append((one, (worth[id(rollout)] + straying) * one.acted))
+                    straying = self._paid(one, next(left)) if self.penalty else 0.0
+                    found.append((one, (worth + straying) * one.acted))
         chosen = sum(int(one.acted.sum()) for one, _ in found)
         return PolicyData(tuple(_datum(one, each / chosen) for one, each in found))
 

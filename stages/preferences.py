@@ -15,13 +15,13 @@ from kitchen.ports import BlobStore, DatasetStore, Sampler, Tokenizer, TrainingC
 from kitchen.ports.datasets import Row
 from kitchen.stage import Stage
 from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
-from kitchen.weights import find_weights
 from stages.conversations import Conversation, Message, conversation
 from stages.data import HeldOut, Loading, loaded
 from stages.evaluation import prompt, scored, wanted
 from stages.reading import Reader, Rows
-from stages.render import RenderDataset, render
+from stages.render import RenderDataset
 from stages.scores import choose_metric
+from stages.scoring import sampler_of
 
 FORMATS = ("prompt + chosen + rejected", "chosen + rejected, each a list of messages")
 Pair = tuple[Datum, Datum]  # chosen, rejected
@@ -136,7 +136,7 @@ class WriteMistakes(Stage):
                    for name, rows in comparisons.sets().items()}
         if not any(lacking.values()):
             return Mistakes({}), Samples(())
-        sampler = client.sampler(find_weights(self.model, client, blobs).source)
+        sampler = sampler_of(self.model, client, blobs)
         try:
             texts = {name: await self._mistakes(sampler, tokenizer, comparisons.sets()[name], places)
                      for name, places in lacking.items() if places}
@@ -191,15 +191,10 @@ class RenderPairs(Stage):
             rejected = _with_answer(each.chosen, mistakes[at]) if at in mistakes else each.rejected
             if rejected is None:
                 continue
-            two = [datum for one in (each.chosen, rejected) for datum in self._datums(one, tokenizer)]
+            two = [datum for one in (each.chosen, rejected) for datum in self.render.datums(one, tokenizer)]
             if len(two) == 2:
                 found.append((two[0], two[1]))
         return tuple(found)
-
-    def _datums(self, one: Conversation, tokenizer: Tokenizer) -> list[Datum]:
-        how = self.render
-        return render(one, tokenizer, train_on=how.train_on, max_tokens=how.max_tokens, overlong=how.overlong,
-                      chat=how.chat, separator=how.separator)
 
 
 def _with_answer(chosen: Conversation, text: str) -> Conversation:

@@ -86,6 +86,10 @@ class RenderDataset(Stage):
                             f"max_tokens={self.max_tokens}")
         return TrainData(data, counts), counts.metrics()
 
+    def datums(self, conversation: Conversation, tokenizer: Tokenizer) -> tuple[Datum, ...]:
+        """Those of one conversation."""
+        return _row(conversation, tokenizer, self).data
+
     def preview(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[TrainData, Table, Table]:
         rendered, _ = self.run(rows, tokenizer)
         pieces = tuple(("yes" if on else "", text.replace("\n", "↵\n").removesuffix("\n"))
@@ -132,8 +136,7 @@ def render(
     max_tokens: int = 1024, overlong: Overlong = "error", chat: bool | None = None, separator: str = " ",
 ) -> list[Datum]:
     """The datums of one conversation, as RenderDataset makes them."""
-    how = RenderDataset(train_on, max_tokens, overlong, chat, separator)
-    return list(_row(conversation, tokenizer, how).data)
+    return list(RenderDataset(train_on, max_tokens, overlong, chat, separator).datums(conversation, tokenizer))
 
 
 def marked(datum: Datum, tokenizer: Tokenizer) -> list[tuple[str, bool]]:

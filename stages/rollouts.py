@@ -15,6 +15,7 @@ from kitchen.ports.environments import Env, Task
 from kitchen.progress import Progress
 from kitchen.stage import Stage
 from kitchen.types import Floats, Mask, Metrics, Sampled, Samples, Tokens
+from stages.evaluation import read_before
 from stages.tasks import TaskBatch
 
 T = TypeVar("T")
@@ -116,7 +117,7 @@ class Player:
         said: list[Message] = list(await self._asked(env.begin()))
         episodes, reward, parsed, truncated, answer = list[Episode](), 0.0, True, False, ""
         for turn in range(self.how.max_turns):
-            prompt = self._read(said)
+            prompt = read_before(said, self.tokenizer)
             [drawn] = await arrival(self.policy.sample(
                 prompt, max_tokens=self.how.max_tokens, seed=seed + turn, temperature=self.temperature))
             episodes = extended(episodes, prompt, drawn)
@@ -127,11 +128,6 @@ class Player:
                 break
             said += [{"role": "assistant", "content": answer}, *came.messages]
         return Rollout(tuple(episodes), reward, tag, answer, parsed, truncated)
-
-    def _read(self, said: Sequence[Message]) -> Tokens:
-        if self.tokenizer.chat:
-            return self.tokenizer.render(said, answer=True)
-        return self.tokenizer.encode("".join(message["content"] for message in said), special=True)
 
     async def _asked(self, call: Awaitable[T]) -> T:
         try:
@@ -166,8 +162,8 @@ class ReportRollouts(Stage):
     shown: int = 2  # rollouts of a batch that go into the record
 
     def run(self, rollouts: Rollouts) -> tuple[Metrics, Samples]:
-        played = [each for each in rollouts.all() if not each.failed]
         every = list(rollouts.all())
+        played = [each for each in every if not each.failed]
         metrics = Metrics(
             rollouts=float(len(every)), failed=sum(bool(each.failed) for each in every) / len(every),
             truncated=sum(each.truncated for each in played) / max(len(played), 1),

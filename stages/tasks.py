@@ -15,7 +15,7 @@ from kitchen.stage import Stage
 from kitchen.types import Facts, Table
 from stages.conversations import Conversation, conversation
 from stages.data import Loading, loaded
-from stages.evaluation import wanted
+from stages.evaluation import question, spoken, wanted
 from stages.reading import Reader, Rows
 from stages.scores import exact_text, json_fields
 
@@ -93,12 +93,7 @@ class LoadTasks(Loading):
     preview = run
 
     def _tasks(self, rows: Sequence[Conversation], tag: str) -> tuple[Question, ...]:
-        return tuple(Question(_before_the_answer(each), wanted(each), self.reward, tag) for each in rows)
-
-
-def _before_the_answer(each: Conversation) -> tuple[Message, ...]:
-    last = max(at for at, message in enumerate(each.messages) if message.role == "assistant")
-    return tuple({"role": message.role, "content": message.content} for message in each.messages[:last])
+        return tuple(Question(tuple(map(spoken, question(each))), wanted(each), self.reward, tag) for each in rows)
 
 
 class TaskBatches(Stage):

@@ -56,9 +56,9 @@ class Lines:
 
 
 class LineRows:
-    """A data set of lines. All of it is read and checked once when it is opened; what is kept is a byte or two a row.
+    """A data set of lines. All of it is read and checked once when it is opened; what is kept is a byte a row.
 
-    That is a mark at every so-manieth row; the rows between are read again from there.
+    That is a mark at every eighth row, of 8 bytes, or 16 in a file beyond 4 GB; those between are read from there.
     """
 
     def __init__(

@@ -28,7 +28,8 @@ def serve(model: Frozen, requests: Sequence[Request], machine: Machine) -> None:
     scorings, samplings = [r for r in fit if isinstance(r, Scoring)], [r for r in fit if isinstance(r, Sampling)]
     lanes = machine.lanes if model.network.way == Way.FUSED else ONE
     _score(model.network, scorings, machine, lanes)
-    _sample(model, samplings, machine, lanes)
+    if samplings:
+        _sample(model, samplings, machine, lanes)
 
 
 def _refused(request: Request, network: Network) -> bool:
@@ -80,9 +81,9 @@ def _sample(model: Frozen, requests: Sequence[Sampling], machine: Machine, lanes
         for request in requests for index in range(request.count)
     ]
     most = machine.settings.sample_batch
-    count = min(lanes.count, most, max(len(rows), 1))
-    parts = [(model.body(-(-machine.budget // count)), rows[start : start + -(-len(rows) // count)])
-             for start in range(0, len(rows), -(-len(rows) // count) or 1)]
+    count = min(lanes.count, most, len(rows))
+    budget, share = -(-machine.budget // count), -(-len(rows) // count)
+    parts = [(model.body(budget), rows[start : start + share]) for start in range(0, len(rows), share)]
     lanes.each(lambda _, part: complete(*part, model.tokenizer.spell, machine.high, most // count), parts)
     written: dict[Sampling, list[Sampled]] = {request: [] for request in requests}
     for row in rows:

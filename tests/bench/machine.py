@@ -21,7 +21,7 @@ def facts() -> dict[str, str]:
         "memory": _line(MEMORY, "MemTotal"),
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         "versions": ", ".join(f"{package} {_version(package)}" for package in PACKAGES),
-        "commit": _commit(),
+        "commit": commit(),
     }
 
 
@@ -36,7 +36,7 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _commit() -> str:
+def commit() -> str:
     """With a plus where files differ from it."""
     root = Path(__file__).parent
     asked = [subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)

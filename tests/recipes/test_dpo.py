@@ -10,27 +10,17 @@ import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
-from kitchen import Metrics, Observer, Recipe, StageDone, Table
+from kitchen import Observer, Recipe, Table
 from kitchen.errors import DataError
 from kitchen.types import Samples
 from recipes.dpo import Dpo
 from recipes.sl_basic import SlBasic
+from tests.recipes.seen import Seen
 
 PAIRS = [{"prompt": "?", "chosen": "{}", "rejected": text} for text in ("[]", "()", "no", "{x}")] * 2
 RIGHT = [{"prompt": "?", "completion": "{}"}] * 6
 DATA = FakeDatasets({"pairs": {"train": PAIRS, "held": PAIRS[:3]}, "right": {"train": RIGHT, "held": RIGHT[:2]},
                      "chats": {"train": RIGHT}})
-
-
-class Seen(Observer):
-    def __init__(self) -> None:
-        self.published: list[Any] = []
-
-    def done(self, event: StageDone) -> None:
-        self.published += event.published
-
-    def series(self, key: str) -> list[float]:
-        return [each[key] for each in self.published if isinstance(each, Metrics) and key in each]
 
 
 def cook(blobs: FakeBlobs | None = None, name: str = "run", **settings: Any) -> Seen:

@@ -10,25 +10,14 @@ import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
-from kitchen import Metrics, Observer, StageDone
 from kitchen.errors import KitchenError
 from kitchen.ports.environments import Turn
 from recipes.rl import Rl
 from stages import tasks
+from tests.recipes.seen import Seen
 
 ROWS = [{"prompt": "?", "completion": "{}"}] * 4
 DATA = FakeDatasets({"right": {"train": ROWS, "held": ROWS[:2]}})
-
-
-class Seen(Observer):
-    def __init__(self) -> None:
-        self.published: list[Any] = []
-
-    def done(self, event: StageDone) -> None:
-        self.published += event.published
-
-    def series(self, key: str) -> list[float]:
-        return [each[key] for each in self.published if isinstance(each, Metrics) and key in each]
 
 
 def cook(**settings: Any) -> Seen:

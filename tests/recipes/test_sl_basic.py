@@ -12,29 +12,17 @@ import pytest
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
-from kitchen import Kitchen, Metrics, Observer, RunId, StageDone, Table, check
+from kitchen import Kitchen, RunId, check
 from kitchen.errors import QualityError
 from kitchen.ports import DatasetStore
 from kitchen.workflow import ForEach, Sequence, Step, When
 from recipes.sl_basic import SlBasic
 from stages.data import Reading
+from tests.recipes.seen import Seen
 
 ANSWER = "{}"  # a bigram model can say it
 CHATS = [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": ANSWER}]}] * 8
 DATA = FakeDatasets({"chats": {"train": CHATS, "held": CHATS[:2]}, "alone": {"train": CHATS * 5}})
-
-
-class Seen(Observer):
-    def __init__(self) -> None:
-        self.metrics: list[dict[str, float]] = []
-        self.tables: list[Table] = []
-
-    def done(self, event: StageDone) -> None:
-        self.metrics += [dict(value) for value in event.published if isinstance(value, Metrics)]
-        self.tables += [value for value in event.published if isinstance(value, Table)]
-
-    def series(self, key: str) -> list[float]:
-        return [each[key] for each in self.metrics if key in each]
 
 
 def cook(**settings: Any) -> tuple[Seen, FakeBlobs]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from stages.statistics import mean_interval
+from tests.bench.machine import commit
 from tests.results.works import WORKS, Cooking
 
 ROOT = Path(__file__).parents[2]
@@ -51,12 +51,6 @@ def main() -> int:
 
 def rows() -> Sequence[Mapping[str, Any]]:
     return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
-
-
-def commit() -> str:
-    said = subprocess.run(["git", "describe", "--always", "--dirty=+", "--exclude=*"], cwd=ROOT, capture_output=True,
-                          text=True, check=True)
-    return said.stdout.strip()
 
 
 def page(found: Sequence[Mapping[str, Any]]) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError
-from kitchen.types import Array, Datum, Lora
+from kitchen.types import Adam, Array, Datum, Lora
 from stages.dpo import PairLoss
 from stages.preferences import Comparison, as_batch, comparison
 
@@ -106,10 +106,7 @@ def test_settings_that_cannot_be(settings: Any, words: str) -> None:
 
 
 def test_the_fake_learns_to_prefer() -> None:
-    session = FakeTraining().open("fake", Lora())
-    from kitchen.types import Adam
-
-    seen = []
+    session, seen = FakeTraining().open("fake", Lora()), []
     for _ in range(30):
         seen.append(session.forward_backward(DATA, PairLoss(beta=1.0)).result().metrics["loss:sum"])
         session.optim_step(Adam(0.1)).result()
