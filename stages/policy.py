@@ -14,7 +14,7 @@ from kitchen.stage import Stage
 from kitchen.types import Array, Batch, Datum, Floats, LossOutput, Metrics, Stepped
 from kitchen.weights import find_weights
 from stages.optimise import LearningRate, summed
-from stages.rollouts import Episode, Rollout, Rollouts, is_constant
+from stages.rollouts import Episode, Rollout, Rollouts, alive, is_constant
 from stages.scoring import sampler_of, scores
 
 PolicyLossName = Literal["importance_sampling", "ppo", "cispo"]
@@ -80,7 +80,7 @@ class PolicyUpdate(Stage):
                     straying = self._paid(one, next(left)) if self.penalty else 0.0
                     found.append((one, (worth + straying) * one.acted))
         chosen = sum(int(one.acted.sum()) for one, _ in found)
-        return PolicyData(tuple(_datum(one, each / chosen) for one, each in found))
+        return PolicyData(tuple(one.datum(logprobs=one.logprobs, advantages=each / chosen) for one, each in found))
 
     def _paid(self, episode: Episode, reference: Floats) -> Array:
         """(T,) what straying costs each token and those after it, as a negative number."""
@@ -88,11 +88,6 @@ class PolicyUpdate(Stage):
         for at in range(len(cost) - 2, -1, -1):
             cost[at] += self.discount * cost[at + 1]
         return cost
-
-
-def alive(group: Sequence[Rollout]) -> list[Rollout]:
-    """Those that have a reward."""
-    return [rollout for rollout in group if not rollout.failed]
 
 
 def advantages(group: Sequence[Rollout], how: AdvantageName) -> Array:
@@ -106,11 +101,6 @@ def advantages(group: Sequence[Rollout], how: AdvantageName) -> Array:
     elif how == "normalised" and rewards.std() > 0:
         centred /= rewards.std()
     return centred
-
-
-def _datum(one: Episode, worth: Array) -> Datum:
-    return Datum(one.tokens[:-1], {"target_tokens": one.tokens[1:], "logprobs": one.logprobs[1:],
-                                   "advantages": worth[1:].astype(np.float32)})
 
 
 class Minibatches(Stage):

@@ -14,7 +14,7 @@ from kitchen.ports import Future, Message, Sampler, Tokenizer, TrainingSession, 
 from kitchen.ports.environments import Env, Task
 from kitchen.progress import Progress
 from kitchen.stage import Stage
-from kitchen.types import Floats, Mask, Metrics, Sampled, Samples, Tokens
+from kitchen.types import Array, Datum, Floats, Mask, Metrics, Sampled, Samples, Tokens
 from stages.evaluation import read_before
 from stages.tasks import TaskBatch
 
@@ -28,6 +28,11 @@ class Episode:
     tokens: Tokens  # (T,)
     logprobs: Floats  # (T,) nats, of the policy that answered; 0 where it did not speak
     acted: Mask  # (T,) where it spoke
+
+    def datum(self, **inputs: Array) -> Datum:
+        """To train on; each of the inputs is (T,), one number per token."""
+        return Datum(self.tokens[:-1], {
+            "target_tokens": self.tokens[1:], **{name: each[1:].astype(np.float32) for name, each in inputs.items()}})
 
 
 @dataclass(frozen=True)
@@ -163,7 +168,7 @@ class ReportRollouts(Stage):
 
     def run(self, rollouts: Rollouts) -> tuple[Metrics, Samples]:
         every = list(rollouts.all())
-        played = [each for each in every if not each.failed]
+        played = alive(every)
         metrics = Metrics(
             rollouts=float(len(every)), failed=sum(bool(each.failed) for each in every) / len(every),
             truncated=sum(each.truncated for each in played) / max(len(played), 1),
@@ -178,6 +183,11 @@ class ReportRollouts(Stage):
                                       for each in played[: self.shown]))
 
 
+def alive(group: Sequence[Rollout]) -> list[Rollout]:
+    """Those that have a reward."""
+    return [rollout for rollout in group if not rollout.failed]
+
+
 def is_constant(group: Sequence[Rollout]) -> bool:
     """Whether no rollout of it went better than another, so that there is nothing to learn from it."""
-    return len({each.reward for each in group if not each.failed}) < 2
+    return len({each.reward for each in alive(group)}) < 2
