@@ -11,6 +11,7 @@ from tests.bench.core import CORE
 from tests.bench.dpo import dpo
 from tests.bench.results import Work
 from tests.bench.rl import rl
+from tests.bench.rl_step import rl_step
 from tests.bench.sampling import sampling
 from tests.bench.sft import sft, sft_memory
 
@@ -21,6 +22,7 @@ WORKS: Mapping[str, Work] = MappingProxyType({
     "sft_memory": sft_memory,
     "dpo": dpo,
     "rl": rl,
+    "rl_step": rl_step,
     **{f"sampling_{prompts * count}_{dtype}": partial(sampling, prompts=prompts, count=count, dtype=dtype)
        for prompts, count in ((4, 8), (1, 1)) for dtype in ("float32", "bfloat16")},
     **CORE,

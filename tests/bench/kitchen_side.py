@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import mkdtemp
 
 from adapters.local.blobs import LocalBlobs
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
+from adapters.peft.tokenizer import TURN_ENDS
 from kitchen.ports.training import TrainingSession
 from kitchen.types import Adam, Lora
 from tests.bench.rows import ingredients
@@ -26,6 +30,26 @@ def session(training: PeftTraining, setup: Setup) -> TrainingSession:
     opened = training.open(setup.model, LORA)
     opened.load_weights(next(iter(training.checkpoints(START)))).result()
     return opened
+
+
+def endless(setup: Setup) -> Setup:
+    """The same model in a folder of its own, in which no token ends an answer: ours has no least length."""
+    source, folder = LocalHub().fetch(setup.model), Path(mkdtemp(prefix="endless-", dir=setup.folder))
+    for path in source.iterdir():
+        if path.suffix == ".safetensors":
+            (folder / path.name).symlink_to(path)
+        else:
+            (folder / path.name).write_text(_without_ends(path.read_text(), path.suffix == ".json"))
+    return replace(setup, model=f"path:{folder}")
+
+
+def _without_ends(text: str, is_json: bool) -> str:
+    """Tokens keep their numbers, but are called otherwise."""
+    for end in TURN_ENDS:
+        text = text.replace(end, end.upper())
+    if not is_json:
+        return text
+    return json.dumps({key: value for key, value in json.loads(text).items() if not key.startswith("eos_token")})
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from tests.bench.same import losses_and_gradients
 from tests.bench.turns import Setup, Turns, Values
 
 GROUPS, SIZE, PAIRS = 2, 8, 2  # groups of a step, completions of a group
+SPEED, MEMORY = Goal(3.0, 6.0), Goal(0.2, 0.12, of_memory=True)
 
 
 def rl(order: Order) -> Result:
@@ -28,7 +29,7 @@ def rl(order: Order) -> Result:
     return hold(Contest(
         "rl", f"RL update, {GROUPS} groups of {SIZE}, 256 + 64 tokens, float32", KitchenRl(setup),
         (TrlGrpo(setup),), (*losses_and_gradients("float32"), Same("logprob", 1e-3)),
-        Goal(3.0, 6.0), Goal(0.2, 0.12, of_memory=True),
+        SPEED, MEMORY,
         others=(TrlGrpo(setup, f"TRL {GROUPS * SIZE} micro-batches", GROUPS * SIZE),), gauge=Gauge("float32"), about=(
             "the loss of a fresh batch is 0, for the advantages of a group add up to that; the gradient and the mean "
             "log-probability of the completions tell more",
@@ -75,25 +76,34 @@ class TrlGrpo:
     accumulate: int = 1  # micro-batches of a batch
 
     def run(self, turns: Turns) -> None:
-        import trl
-        from datasets import Dataset
-
-        model = trl_side.base_model(self.setup)
         groups = [group for batch in _batches(self.setup) for group in batch]
-        turns.loaded()
-        library: Any = trl
-        args = library.GRPOConfig(
-            **trl_side.settings(self.setup, GROUPS * SIZE, self.accumulate), num_generations=SIZE,
-            max_completion_length=len(groups[0].completions[0]), beta=0.0, num_iterations=1, scale_rewards="none",
-            loss_type="dapo", shuffle_dataset=False, log_completions=False)
-        trainer = library.GRPOTrainer(
-            model, args=args, reward_funcs=_given, rollout_func=_Rollout(groups),
-            train_dataset=Dataset.from_list([{"prompt": str(number)} for number in range(len(groups))]),
-            processing_class=trl_side.fast_tokenizer(self.setup), peft_config=trl_side.lora_config(self.setup))
-        trl_side.train(trainer, self.setup, turns, _recorded(trainer))
+        trainer = grpo(self.setup, turns, list(map(str, range(len(groups)))), len(groups[0].completions[0]), _given,
+                       self.accumulate, rollout=_Rollout(groups))
+        trl_side.train(trainer, self.setup, turns, recorded(trainer))
 
 
-def _recorded(trainer: Any) -> Callable[[], Values]:
+def grpo(
+    setup: Setup, turns: Turns, prompts: Sequence[Any], length: int, rewards: Callable[..., list[float]],
+    accumulate: int, *, rollout: Any = None, **options: Any,
+) -> Any:
+    """TRL's trainer: one update a batch, no reference, advantages as ours, a mean over all tokens of the batch."""
+    import trl
+    from datasets import Dataset
+
+    model = trl_side.base_model(setup)
+    turns.loaded()
+    library: Any = trl
+    args = library.GRPOConfig(
+        **trl_side.settings(setup, GROUPS * SIZE, accumulate), num_generations=SIZE, max_completion_length=length,
+        beta=0.0, num_iterations=1, scale_rewards="none", loss_type="dapo", shuffle_dataset=False,
+        log_completions=False, **options)
+    return library.GRPOTrainer(
+        model, args=args, reward_funcs=rewards, rollout_func=rollout,
+        train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]),
+        processing_class=trl_side.fast_tokenizer(setup), peft_config=trl_side.lora_config(setup))
+
+
+def recorded(trainer: Any) -> Callable[[], Values]:
     """The mean log-probability of the completions of the last step, for what the trainer scores is kept here."""
     seen: list[float] = []
     scored = trainer._get_per_token_logps_and_entropies

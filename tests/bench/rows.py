@@ -12,7 +12,7 @@ from adapters.local.blobs import LocalBlobs
 from adapters.local.datasets import LocalDatasets
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
-from kitchen.ports.training import Tokenizer
+from kitchen.ports.training import Message, Tokenizer
 from kitchen.types import Array, Datum, Tokens
 from stages.data import LoadDataset
 from stages.render import RenderDataset
@@ -82,6 +82,21 @@ def groups(setup: Setup, count: int, size: int = 8, prompt: int = 256, answer: i
 def prompts(setup: Setup, count: int, length: int = 256) -> Sequence[Tokens]:
     rng = np.random.default_rng([setup.seed, 4])
     return [_cut(setup.model, rng, length) for _ in range(count)]
+
+
+def questions(setup: Setup, count: int, length: int = 256) -> Sequence[str]:
+    """Texts of which the chat template makes so many tokens."""
+    rng, known = np.random.default_rng([setup.seed, 5]), tokenizer(setup.model)
+    around, found = len(known.render(asked(""), answer=True)), list[str]()
+    while len(found) < count:
+        text = known.decode(_cut(setup.model, rng, length - around))
+        if len(known.render(asked(text), answer=True)) == length:  # where it is cut, tokens may join
+            found.append(text)
+    return found
+
+
+def asked(text: str) -> list[Message]:
+    return [{"role": "user", "content": text}]
 
 
 def datum(row: Tokens, masked: int, **inputs: Array) -> Datum:

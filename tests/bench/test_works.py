@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from adapters.peft.tiny import tiny_model
-from tests.bench import rows
+from tests.bench import kitchen_side, rows
 from tests.bench.catalogue import WORKS
 from tests.bench.kitchen_side import StartWeights
 from tests.bench.results import Order
@@ -46,6 +46,16 @@ def test_rows_are_the_same_for_the_same_seed_alone(order: Order) -> None:
     assert [len(completion) for completion in first.completions] == [64] * 8
 
 
+def test_questions_have_so_many_tokens_and_nothing_ends_an_answer(order: Order) -> None:
+    setup = order.setup(1)
+    known, endless = (rows.tokenizer(each.model) for each in (setup, kitchen_side.endless(setup)))
+    assert endless.stop_ids == () != known.stop_ids
+    for text in rows.questions(setup, 3):
+        asked = known.render(rows.asked(text), answer=True)
+        assert len(asked) == 256
+        assert endless.render(rows.asked(text), answer=True).tolist() == asked.tolist()
+
+
 def test_sampling_writes_what_generate_writes(order: Order) -> None:
     result = WORKS["sampling_1_float32"](order)
     assert result.sound, result.notes
@@ -53,7 +63,8 @@ def test_sampling_writes_what_generate_writes(order: Order) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("work", ["sft_a_float32", "sft_b_float32", "sft_b_bfloat16", "sft_memory", "dpo", "rl"])
+@pytest.mark.parametrize("work", [
+    "sft_a_float32", "sft_b_float32", "sft_b_bfloat16", "sft_memory", "dpo", "rl", "rl_step"])
 def test_both_sides_compute_the_same(order: Order, work: str) -> None:
     pytest.importorskip("trl")
     result = WORKS[work](order)

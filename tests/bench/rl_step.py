@@ -1,0 +1,129 @@
+"""A whole step of reinforcement learning: the weights are copied, answer, are rewarded and learn from it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kitchen.ports import Message
+from kitchen.ports.environments import Turn
+from stages.policy import PolicyUpdate, ReferenceScores
+from stages.rollouts import Player, Playing, Rollouts
+from tests.bench import kitchen_side, rows, trl_side
+from tests.bench.contest import Contest, Same, hold
+from tests.bench.results import Order, Result
+from tests.bench.rl import GROUPS, MEMORY, SIZE, SPEED, grpo, recorded
+from tests.bench.turns import Setup, Turns, Values
+
+LENGTH, PAIRS = 64, 2  # tokens of a completion
+
+
+def rl_step(order: Order) -> Result:
+    """Time and memory of a step that samples for itself: prompts of 256, completions of 64 tokens."""
+    setup = order.setup(PAIRS)
+    return hold(Contest(
+        "rl_step", f"RL step, {GROUPS} prompts × {SIZE} completions, 256 + 64 tokens, float32", KitchenStep(setup),
+        (TrlStep(setup),), (Same("prompts", 0.0), Same("lengths", 0.0), Same("logprob", 1.0)), SPEED, MEMORY,
+        others=(TrlStep(setup, f"TRL {GROUPS * SIZE} micro-batches", GROUPS * SIZE),), about=(
+            "each side draws for itself, at temperature 1, so texts and rewards differ; compared are the tokens of the "
+            "prompts, how many were written after each, and roughly their mean log-probability; the work rl compares "
+            "updates on the same completions, the works of sampling greedy texts",
+            "every completion has 64 tokens: TRL is told so, ours has a tokenizer in which none ends an answer",
+            "tokens are those of 16 sequences, prompts included")), order, setup.steps)
+
+
+@dataclass(frozen=True)
+class KitchenStep:
+    """One step is what recipes/rl.py does in one, from the copy of the weights to the optimiser's step."""
+
+    setup: Setup
+    name: str = "kitchen"
+
+    def run(self, turns: Turns) -> None:
+        setup = kitchen_side.endless(self.setup)
+        session, batches = kitchen_side.session(kitchen_side.client(setup), setup), _batches(self.setup)
+        tokenizer = session.tokenizer()
+        turns.loaded()
+        for number, texts in enumerate(batches):
+            turns.wait()
+            sampler = session.snapshot().result()
+            player = Player(sampler, tokenizer, Playing(max_tokens=LENGTH))
+            rollouts = asyncio.run(player.groups(list(map(Said, texts)), SIZE, [setup.seed, number]))
+            session.forward_backward(PolicyUpdate().run(rollouts, ReferenceScores()).data, "importance_sampling")
+            session.optim_step(kitchen_side.ADAM).result()
+            sampler.close()
+            turns.stop()
+            turns.tell(**_told(rollouts))
+
+
+@dataclass(frozen=True)
+class TrlStep:
+    """One step is one of the trainer's own loop, generate() of transformers inside."""
+
+    setup: Setup
+    name: str = "TRL plain"
+    accumulate: int = 1  # micro-batches of a batch
+
+    def run(self, turns: Turns) -> None:
+        prompts = [rows.asked(text) for batch in _batches(self.setup) for text in batch]
+        trainer = grpo(self.setup, turns, prompts, LENGTH, _rewarded, self.accumulate, use_vllm=False, temperature=1.0,
+                       top_p=1.0, top_k=0, generation_kwargs={"min_new_tokens": LENGTH})
+        scored, written = recorded(trainer), _watched(trainer)
+        trl_side.train(trainer, self.setup, turns, lambda: {**scored(), **written()})
+
+
+@dataclass(frozen=True)
+class Said:
+    """A problem, and its environment: something is said, and whatever is answered has its worth."""
+
+    text: str
+    tag: str = "bench"
+
+    def env(self) -> Said:
+        return self
+
+    async def begin(self) -> Sequence[Message]:
+        return rows.asked(self.text)
+
+    async def act(self, answer: str) -> Turn:
+        return Turn(worth(answer))
+
+
+def worth(answer: str) -> float:
+    """How many different characters it has."""
+    return float(len(set(answer)))
+
+
+def _rewarded(completions: Sequence[Sequence[Message]], **kwargs: Any) -> list[float]:
+    return [worth(said[-1]["content"]) for said in completions]
+
+
+def _batches(setup: Setup) -> list[Sequence[str]]:
+    texts = rows.questions(setup, setup.steps * GROUPS)
+    return [texts[start : start + GROUPS] for start in range(0, len(texts), GROUPS)]
+
+
+def _told(rollouts: Rollouts) -> dict[str, Any]:
+    episodes = [rollout.episodes[0] for rollout in rollouts.all()]
+    return {"prompts": [one.tokens[~one.acted].tolist() for one in episodes],
+            "lengths": [[int(one.acted.sum()) for one in episodes]],
+            "logprob": float(np.concatenate([one.logprobs[one.acted] for one in episodes]).mean()),
+            "tokens": sum(len(one.tokens) for one in episodes)}
+
+
+def _watched(trainer: Any) -> Callable[[], Values]:
+    """What the trainer read and wrote in the last step, in the order of the batch."""
+    seen: dict[str, Any] = {}
+    generate = trainer._generate_single_turn
+
+    def watching(prompts: Any, *args: Any, **kwargs: Any) -> Any:
+        found = generate(prompts, *args, **kwargs)
+        seen.update(prompts=[list(map(int, ids)) for ids in prompts], lengths=[list(map(len, found[0]))])
+        return found
+
+    trainer._generate_single_turn = watching
+    return lambda: dict(seen)
