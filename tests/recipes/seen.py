@@ -1,10 +1,12 @@
-"""What a recipe tells while it is cooked."""
+"""What a recipe tells while it is cooked, and what it comes to."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kitchen import Metrics, Observer, StageDone, Table
+from kitchen import Metrics, Observer, Outcome, StageDone, Table
+from kitchen.ports import BlobStore
+from kitchen.runs import read_journal
 
 
 class Seen(Observer):
@@ -22,3 +24,11 @@ class Seen(Observer):
 
     def series(self, key: str) -> list[float]:
         return [each[key] for each in self.published if isinstance(each, Metrics) and key in each]
+
+
+def numbers(blobs: BlobStore, outcome: Outcome) -> tuple[list[dict[str, Any]], str]:
+    """What a run came to: all its metrics, without what clocks say, and the digest of the weights exported last."""
+    assert outcome.checkpoint is not None
+    rows = [{key: value for key, value in row.items() if key not in ("seconds", "timestamp")}
+            for row in read_journal(blobs, outcome.run, "metrics")]
+    return rows, outcome.checkpoint.sha256

@@ -11,31 +11,21 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen.errors import KitchenError
-from kitchen.ports.environments import Turn
 from recipes.rl import Rl
-from stages import tasks
 from tests.recipes.seen import Seen
 
 ROWS = [{"prompt": "?", "completion": "{}"}] * 4
 DATA = FakeDatasets({"right": {"train": ROWS, "held": ROWS[:2]}})
+pytestmark = pytest.mark.usefixtures("letters")
 
 
 def cook(**settings: Any) -> Seen:
     seen, blobs = Seen(), FakeBlobs()
-    defaults = {"dataset": "right", "batch_size": 4, "group": 16, "steps": 25, "learning_rate": 0.1, "reward": "begins",
-                "playing": {"max_tokens": 3}}
+    defaults = {"dataset": "right", "batch_size": 4, "group": 16, "steps": 25, "learning_rate": 0.1,
+                "reward": "letters", "playing": {"max_tokens": 3}}
     kitchen.run(Rl(**{**defaults, **settings}), training=FakeTraining(blobs), datasets=DATA, blobs=blobs, name="run",
                 observers=[seen])
     return seen
-
-
-@pytest.fixture(autouse=True)
-def _partial(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reward that a bigram model comes upon by chance: how much of the answer is right, letter by letter."""
-    def begins(answer: str, right: str) -> Turn:
-        return Turn(sum(letter in right for letter in answer[:3]) / 3)
-
-    monkeypatch.setattr(tasks, "REWARDS", {**tasks.REWARDS, "begins": begins})
 
 
 @pytest.mark.parametrize("settings", [

@@ -1,0 +1,73 @@
+"""The data that recipes make of a tiny model: sharing what it begins with alike changes neither loss nor gradient."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+import pytest
+
+from adapters.fake.datasets import FakeDatasets
+from adapters.peft.session import PeftSession
+from kitchen.types import Datum
+from stages.dpo import JoinReference, PairLoss, ScoreReference
+from stages.policy import PolicyUpdate, ScoreRollouts
+from stages.preferences import LoadComparisons, Mistakes, RenderPairs, as_batch
+from stages.render import RenderDataset
+from stages.rollouts import Player, Playing
+from stages.tasks import LoadTasks
+from tests.adapters.peft.test_prefixes import both, nodes, read, same, step
+
+ASKED = "How long do I cook an egg, a carrot and a pound of rice? "
+RIGHT = [{"prompt": ASKED + word, "completion": "eight to ten minutes"} for word in ("Now.", "Later.")]
+PAIRS = [{"prompt": ASKED + word, "chosen": "minutes", "rejected": f"an hour, {word}"}
+         for word in ("now", "later", "or never")]
+DATA = FakeDatasets({"right": {"train": RIGHT, "held": RIGHT}, "pairs": {"train": PAIRS, "held": PAIRS}})
+
+
+class PairLossInTwoPasses(PairLoss):
+    """The same, but for saying that it looks at two at a time, so that no two datums need go together."""
+
+    group: ClassVar[int] = 0
+
+
+def policy_data(session: PeftSession, client: Any, penalty: float) -> tuple[Datum, ...]:
+    """As recipes/rl.py makes them: two groups of four, their reference the model as it came."""
+    sampler = session.snapshot().result()
+    tasks = LoadTasks("right", reward="letters").run(DATA)[0]
+    rollouts = asyncio.run(Player(sampler, session.tokenizer(), Playing(max_tokens=12)).groups(tasks.train, 4, [0]))
+    sampler.close()
+    reference = asyncio.run(ScoreRollouts("tiny", penalty).run(client, rollouts))
+    return PolicyUpdate(penalty=penalty, discount=0.9).run(rollouts, reference).data
+
+
+def pair_data(session: PeftSession, client: Any) -> tuple[Datum, ...]:
+    """As recipes/dpo.py makes them: three pairs, their reference the model as it came."""
+    comparisons = LoadComparisons("pairs").run(DATA)[0]
+    pairs = RenderPairs(RenderDataset()).run(comparisons, Mistakes({}), session.tokenizer())[0]
+    reference = asyncio.run(ScoreReference("tiny").run(client, pairs))
+    return as_batch(JoinReference().run(pairs, reference)[0].data)
+
+
+@pytest.mark.parametrize(("loss", "penalty"), [("importance_sampling", 0.0), ("ppo", 0.1), ("cispo", 0.1)])
+def test_a_step_of_rl(opened: Any, client: Any, letters: None, loss: str, penalty: float) -> None:
+    shared, alone = both(opened)
+    data = policy_data(shared, client(dtype="float64"), penalty)
+    worth = [datum.loss_inputs["advantages"] for datum in data]
+    assert len(data) in (4, 8), "groups that are not all of one reward"
+    assert len({float(each[-1]) for each in worth}) > 1
+    compare(shared, alone, data, loss, loss)
+
+
+@pytest.mark.parametrize("kind", ["sigmoid", "ipo", "hinge"])
+def test_a_step_of_dpo(opened: Any, client: Any, kind: Any) -> None:
+    shared, alone = both(opened)
+    data = pair_data(shared, client(dtype="float64"))
+    assert len(data) == 6
+    compare(shared, alone, data, PairLoss(kind), PairLossInTwoPasses(kind))
+
+
+def compare(shared: PeftSession, alone: PeftSession, data: tuple[Datum, ...], loss: Any, plain: Any) -> None:
+    once, each = read(shared), read(alone)
+    same(step(shared, data, loss), step(alone, data, plain))
+    assert sum(once) == nodes(data) < 0.75 * sum(each)
