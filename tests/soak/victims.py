@@ -28,7 +28,9 @@ from kitchen.runs import Order
 from recipes.dpo import Dpo
 from recipes.rl import Rl
 from recipes.sl_basic import SlBasic
+from stages import tasks
 from stages.training import Training
+from tests.recipes.letters import REWARDS
 
 WORDS = ("hello", "hallo", "hey you", "good day", "moin", "salut", "ciao", "servus", "ahoy")
 CHATS = [{"messages": [{"role": "user", "content": f"say {n}"}, {"role": "assistant", "content": word}]}
@@ -38,7 +40,7 @@ DATA = {"chats": {"train": CHATS, "held": CHATS[:2]}, "pairs": {"train": PAIRS, 
 EPOCHS = {"epochs": 3, "eval_every": 4, "keep": 1, "evaluation": {"max_tokens": 8}}
 RECIPES: dict[str, tuple[type[Training], dict[str, Any]]] = {
     "sl_basic": (SlBasic, {**EPOCHS, "dataset": "chats"}), "dpo": (Dpo, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
-    "rl": (Rl, {"dataset": "chats", "reward": "exact", "group": 3, "steps": 6, "kl_penalty": 0.1, "kl_discount": 0.9,
+    "rl": (Rl, {"dataset": "chats", "reward": "letters", "group": 3, "steps": 6, "kl_penalty": 0.1, "kl_discount": 0.9,
                 "updates": 2, "playing": {"max_tokens": 5}})}
 AHEAD = {"rl": "stale"}  # what looking ahead is called
 
@@ -125,11 +127,12 @@ def outcome(root: Path) -> dict[str, Any]:
     files = sorted([*root.glob("run/weights/**/*"), *root.glob("run/save/*/TrainingSession/*")])
     tensors = [file for file in files if file.suffix in (".npz", ".safetensors")]
     digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in tensors]
+    assert any(row.get("grad_norm") for row in rows), "nothing was learnt, so nothing could go wrong"
     return {"metrics": [{k: v for k, v in row.items() if k != "seconds"} for row in rows], "digests": digests}
 
 
 def main(dish: Dish, kills: int, seed: int) -> int:
-    folder = dish.folder
+    folder, tasks.REWARDS = dish.folder, REWARDS
     if dish.backend == "peft":
         import torch  # noqa: F401 once, before any fork
 
