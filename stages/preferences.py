@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,12 +47,27 @@ class Comparisons:
         """All of them; those to train on under the empty name."""
         return {"": self.train, **self.held_out}
 
+    def lacking(self) -> Mapping[str, Sequence[int]]:
+        """The numbers of the rows without a rejected answer, by set; sets that have them all are left out."""
+        found = {name: [at for at, each in enumerate(rows) if each.rejected is None]
+                 for name, rows in self.sets().items()}
+        return {name: places for name, places in found.items() if places}
+
 
 @dataclass(frozen=True)
 class Mistakes:
     """Wrong answers that a model wrote itself, by set and by the number of the row."""
 
     texts: Mapping[str, Mapping[int, str]]
+
+    def samples(self) -> Samples:
+        return Samples(tuple({"when": "mistake", "set": name or "train", "row": at, "text": text}
+                             for name, found in self.texts.items() for at, text in found.items()))
+
+    def rejected(self, name: str, at: int, row: Comparison) -> Conversation | None:
+        """What was written to a row of a set, or what it has itself."""
+        text = self.texts.get(name, {}).get(at)
+        return row.rejected if text is None else _with_answer(row.chosen, text)
 
 
 @dataclass(frozen=True)
@@ -118,10 +134,7 @@ class OwnMistakes:
 
 
 class WriteMistakes(Stage):
-    """Where a comparison lacks a rejected answer, let the model write some and take the first that is wrong.
-
-    A row to which it writes none has none.
-    """
+    """Where a comparison lacks a rejected answer, let the model write some: the first wrong one, if any, is taken."""
 
     kept = True
     model: str
@@ -132,37 +145,39 @@ class WriteMistakes(Stage):
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, comparisons: Comparisons, blobs: BlobStore | None = None
     ) -> tuple[Mistakes, Samples]:
-        lacking = {name: [at for at, each in enumerate(rows) if each.rejected is None]
-                   for name, rows in comparisons.sets().items()}
-        if not any(lacking.values()):
+        lacking, sets = comparisons.lacking(), comparisons.sets()
+        if not lacking:
             return Mistakes({}), Samples(())
-        sampler = sampler_of(self.model, client, blobs)
-        try:
-            texts = {name: await self._mistakes(sampler, tokenizer, comparisons.sets()[name], places)
-                     for name, places in lacking.items() if places}
-        finally:
-            sampler.close()
-        return Mistakes(texts), Samples(tuple({"when": "mistake", "set": name or "train", "row": at, "text": text}
-                                              for name, found in texts.items() for at, text in found.items()))
+        with closing(sampler_of(self.model, client, blobs)) as sampler:
+            writer = _Writer(sampler, tokenizer, self.render, self.how, self.seed)
+            found = Mistakes({name: await writer.mistakes(sets[name], places) for name, places in lacking.items()})
+        return found, found.samples()
 
-    async def _mistakes(
-        self, sampler: Sampler, tokenizer: Tokenizer, rows: Sequence[Comparison], places: Sequence[int]
-    ) -> dict[int, str]:
+
+@dataclass(frozen=True)
+class _Writer:
+    """A model that answers, now and then wrongly."""
+
+    sampler: Sampler
+    tokenizer: Tokenizer
+    render: RenderDataset
+    how: OwnMistakes
+    seed: int
+
+    async def mistakes(self, rows: Sequence[Comparison], places: Sequence[int]) -> dict[int, str]:
+        """The first wrong answer to each of these rows, by its number; none where it wrote none."""
         metric = choose_metric("auto", [wanted(rows[at].chosen) for at in places])
-        how, prompts = self.how, [prompt(rows[at].chosen, tokenizer, self.render) for at in places]
-        asked = [sampler.sample(one, count=how.tries, seed=self.seed + at, max_tokens=how.max_tokens,
-                                temperature=how.temperature) for at, one in zip(places, prompts, strict=True)]
-        found = {}
-        for at, drawn in zip(places, await asyncio.gather(*map(arrival, asked)), strict=True):
-            wrong = _first_wrong(rows[at].chosen, tokenizer, drawn, metric)
-            if wrong is not None:
-                found[at] = wrong
-        return found
+        how, prompts = self.how, [prompt(rows[at].chosen, self.tokenizer, self.render) for at in places]
+        asked = [self.sampler.sample(one, count=how.tries, seed=self.seed + at, max_tokens=how.max_tokens,
+                                     temperature=how.temperature) for at, one in zip(places, prompts, strict=True)]
+        drawn = await asyncio.gather(*map(arrival, asked))
+        first = {at: self._wrong(rows[at].chosen, some, metric) for at, some in zip(places, drawn, strict=True)}
+        return {at: text for at, text in first.items() if text is not None}
 
-
-def _first_wrong(chosen: Conversation, tokenizer: Tokenizer, drawn: Sequence[Sampled], metric: str) -> str | None:
-    answers = [scored(chosen, tokenizer, one, metric) for one in drawn]
-    return next((each.text for each in answers if not each.exact and not each.truncated and each.text.strip()), None)
+    def _wrong(self, chosen: Conversation, drawn: Sequence[Sampled], metric: str) -> str | None:
+        answers = [scored(chosen, self.tokenizer, one, metric) for one in drawn]
+        return next((each.text for each in answers if not each.exact and not each.truncated and each.text.strip()),
+                    None)
 
 
 class RenderPairs(Stage):
@@ -171,30 +186,23 @@ class RenderPairs(Stage):
     render: RenderDataset
 
     def run(self, comparisons: Comparisons, mistakes: Mistakes, tokenizer: Tokenizer) -> tuple[Pairs, Metrics]:
-        found = {name: self._pairs(rows, mistakes.texts.get(name, {}), tokenizer)
-                 for name, rows in comparisons.sets().items()}
-        train = found.pop("")
+        found = {name: [self._datums(each.chosen, mistakes.rejected(name, at, each), tokenizer)
+                        for at, each in enumerate(rows)] for name, rows in comparisons.sets().items()}
+        pairs = {name: tuple((two[0], two[1]) for two in some if len(two) == 2) for name, some in found.items()}
+        train = pairs.pop("")
         if not train:
             raise DataError(f"nothing to train on: of {len(comparisons.train)} rows none has a rejected answer that "
                             "can be trained on; give the model more tries (mistakes.tries) or other data")
-        held = {name: pairs for name, pairs in found.items() if pairs}
-        tokens = sum(len(datum.tokens) for pair in train for datum in pair)
+        held = {name: some for name, some in pairs.items() if some}
         return Pairs(train, held), Metrics({
-            "data/rows": float(len(comparisons.train)), "data/pairs": float(len(train)), "data/tokens": float(tokens),
+            "data/rows": float(len(comparisons.train)), "data/pairs": float(len(train)),
+            "data/tokens": float(sum(len(datum.tokens) for pair in train for datum in pair)),
             "data/held_out_pairs": float(sum(map(len, held.values())))})
 
-    def _pairs(
-        self, rows: Sequence[Comparison], mistakes: Mapping[int, str], tokenizer: Tokenizer
-    ) -> tuple[Pair, ...]:
-        found = []
-        for at, each in enumerate(rows):
-            rejected = _with_answer(each.chosen, mistakes[at]) if at in mistakes else each.rejected
-            if rejected is None:
-                continue
-            two = [datum for one in (each.chosen, rejected) for datum in self.render.datums(one, tokenizer)]
-            if len(two) == 2:
-                found.append((two[0], two[1]))
-        return tuple(found)
+    def _datums(self, chosen: Conversation, rejected: Conversation | None, tokenizer: Tokenizer) -> list[Datum]:
+        """Of both answers, but for what is dropped; none of a chosen one alone."""
+        both = (chosen, rejected) if rejected else ()
+        return [datum for one in both for datum in self.render.datums(one, tokenizer)]
 
 
 def _with_answer(chosen: Conversation, text: str) -> Conversation:
