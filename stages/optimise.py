@@ -57,7 +57,7 @@ class ReportStep(Stage):
             learning_rate=rate.value,
             grad_norm=stepped.metrics["grad_norm"],
             tokens=float(sum(len(datum.tokens) for datum in batch.data)),
-            trained_tokens=float(sum((each != 0).sum() for each in weights)),
+            trained_tokens=float(sum((each.reshape(len(each), -1) != 0).any(-1).sum() for each in weights)),
         )
 
 

@@ -164,18 +164,29 @@ class ReportRollouts(Stage):
     def run(self, rollouts: Rollouts) -> tuple[Metrics, Samples]:
         every = list(rollouts.all())
         played = [each for each in every if not each.failed]
-        metrics = Metrics(
-            rollouts=float(len(every)), failed=sum(bool(each.failed) for each in every) / len(every),
-            truncated=sum(each.truncated for each in played) / max(len(played), 1),
+        metrics = written(rollouts) | Metrics(
+            failed=1 - len(played) / len(every),
             parsed=sum(each.parsed for each in played) / max(len(played), 1),
-            constant_groups=sum(is_constant(group) for group in rollouts.groups) / len(rollouts.groups),
-            sampled_tokens=float(sum(int(one.acted.sum()) for each in played for one in each.episodes)))
-        for tag in dict.fromkeys(["", *(each.tag for each in played)]):
+            constant_groups=sum(is_constant(group) for group in rollouts.groups) / len(rollouts.groups))
+        for tag in dict.fromkeys(["", *(each.tag for each in played)]) if played else ():
             rewards = [each.reward for each in played if tag in ("", each.tag)]
             name = f"reward/{tag}" if tag else "reward"
             metrics |= {name: float(np.mean(rewards)), f"{name}_std": float(np.std(rewards))}
-        return metrics, Samples(tuple({"when": "rollout", "tag": each.tag, "text": each.text, "reward": each.reward}
-                                      for each in played[: self.shown]))
+        return Metrics(metrics), shown(rollouts, self.shown)
+
+
+def written(rollouts: Rollouts) -> Metrics:
+    """How many rollouts there are, what share of them was cut, and their tokens."""
+    every = list(rollouts.all())
+    return Metrics(rollouts=float(len(every)), truncated=sum(each.truncated for each in every) / len(every),
+                   sampled_tokens=float(sum(int(one.acted.sum()) for each in every for one in each.episodes)))
+
+
+def shown(rollouts: Rollouts, count: int) -> Samples:
+    """The first few of them that did not fail, for the record."""
+    played = [each for each in rollouts.all() if not each.failed]
+    return Samples(tuple({"when": "rollout", "tag": each.tag, "text": each.text, "reward": each.reward}
+                         for each in played[:count]))
 
 
 def is_constant(group: Sequence[Rollout]) -> bool:
