@@ -229,6 +229,8 @@ def test_a_preview_marks_what_is_trained_on(here: Path) -> None:
     assert "            <259>two<257><260>\nyes         deux<257>\n" in flat
     assert "share of tokens trained on  50.0%" in shown  # 5 of the 10 tokens that the model reads of a row
     assert "optimiser steps in all      5" in flat  # 18 rows, 2 of 20 held out
+    assert re.search(r"^set +0\.001 +the highest of the schedule$", flat, re.MULTILINE)
+    assert re.search(r"^suggested for supervised fine-tuning +not known +the formula was fitted on", flat, re.MULTILINE)
     assert not (here / "runs").exists()
 
 
