@@ -16,6 +16,7 @@ from kitchen.ports.datasets import Row
 from kitchen.stage import Stage
 from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
 from stages.conversations import Conversation, Message, conversation
+from stages.costs import AT_MOST, EpochSize
 from stages.data import HeldOut, Loading, loaded
 from stages.evaluation import prompt, scored, wanted
 from stages.reading import Reader, Rows
@@ -145,6 +146,15 @@ class WriteMistakes(Stage):
         return Mistakes(texts), Samples(tuple({"when": "mistake", "set": name or "train", "row": at, "text": text}
                                               for name, found in texts.items() for at, text in found.items()))
 
+    def preview(self, comparisons: Comparisons, tokenizer: Tokenizer) -> EpochSize:
+        rows = comparisons.train
+        sizes = [size for each in rows if (size := read_of(each, tokenizer, self.render, self.how))]
+        if not sizes:
+            raise DataError(f"nothing to train on: all of {len(rows)} rows are left out, for they do not fit into "
+                            f"max_tokens={self.render.max_tokens}")
+        unwritten = any(each.rejected is None for each in rows)
+        return EpochSize(len(sizes), "pairs", sum(sizes), AT_MOST if unwritten else "")
+
     async def _mistakes(
         self, sampler: Sampler, tokenizer: Tokenizer, rows: Sequence[Comparison], places: Sequence[int]
     ) -> dict[int, str]:
@@ -158,6 +168,16 @@ class WriteMistakes(Stage):
             if wrong is not None:
                 found[at] = wrong
         return found
+
+
+def read_of(each: Comparison, tokenizer: Tokenizer, render: RenderDataset, how: OwnMistakes) -> int:
+    """Tokens of both datums, a mistake yet to be written being as long as it may be; 0 for a row that is left out."""
+    answers = [each.chosen] if each.rejected is None else [each.chosen, each.rejected]
+    data = [datum for one in answers for datum in render.datums(one, tokenizer)]
+    if len(data) != len(answers):
+        return 0
+    unwritten = len(prompt(each.chosen, tokenizer, render)) + how.max_tokens if each.rejected is None else 0
+    return sum(len(datum.tokens) for datum in data) + unwritten
 
 
 def _first_wrong(chosen: Conversation, tokenizer: Tokenizer, drawn: Sequence[Sampled], metric: str) -> str | None:

@@ -50,7 +50,7 @@ def rates(schedule: Schedule, learner: Learner) -> Table:
 
 def _suggestion(learner: Learner) -> tuple[str, str]:
     if (known := family(learner.model)) is None:
-        return "not known", f"the formula was fitted on {' and '.join(EXPONENTS)}; {learner.model} is called neither"
+        return "not known", f"{learner.model} is called neither {' nor '.join(EXPONENTS)}, which the formula is for"
     if learner.hidden_size is None:
         return "not known", f"the training adapter does not know how wide {learner.model} is"
     other = f"; here alpha is {learner.alpha:g}" if learner.alpha not in (None, ALPHA) else ""

@@ -35,7 +35,7 @@ def test_what_is_set_is_the_highest_of_the_schedule(schedule: Schedule) -> None:
     (Learner("meta-llama/Llama-3.1-8B", 4096, 64.0), "0.00029", "with LoRA of alpha 32; here alpha is 64"),
     (Learner("meta-llama/Llama-3.1-8B", 4096, 32.0), "0.00029", "with LoRA of alpha 32"),
     (Learner("meta-llama/Llama-3.1-8B", None, 32.0), "not known", "does not know how wide meta-llama/Llama-3.1-8B is"),
-    (Learner("packaged:smollm2", 576, 32.0), "not known", "packaged:smollm2 is called neither"),
+    (Learner("packaged:smollm2", 576, 32.0), "not known", "packaged:smollm2 is called neither Llama nor Qwen"),
 ])
 def test_it_says_what_it_is_by_or_why_it_is_not_known(learner: Learner, value: str, why: str) -> None:
     _, (_, shown, told) = rates(Constant(1e-3), learner).rows
