@@ -198,6 +198,9 @@ class RenderPairs(Stage):
             raise DataError(f"nothing to train on: of {len(comparisons.train)} rows none has a rejected answer that "
                             "can be trained on; give the model more tries (mistakes.tries) or other data")
         held = {name: pairs for name, pairs in found.items() if pairs}
+        if not held:
+            raise DataError("nothing to measure on: no held-out row has a rejected answer; give the model more tries "
+                            "(mistakes.tries) or longer ones (mistakes.max_tokens), or hold out more rows")
         tokens = sum(len(datum.tokens) for pair in train for datum in pair)
         return Pairs(train, held), Metrics({
             "data/rows": float(len(comparisons.train)), "data/pairs": float(len(train)), "data/tokens": float(tokens),
