@@ -147,13 +147,7 @@ class WriteMistakes(Stage):
                                               for name, found in texts.items() for at, text in found.items()))
 
     def preview(self, comparisons: Comparisons, tokenizer: Tokenizer) -> EpochSize:
-        rows = comparisons.train
-        sizes = [size for each in rows if (size := read_of(each, tokenizer, self.render, self.how))]
-        if not sizes:
-            raise DataError(f"nothing to train on: all of {len(rows)} rows are left out, for they do not fit into "
-                            f"max_tokens={self.render.max_tokens}")
-        unwritten = any(each.rejected is None for each in rows)
-        return EpochSize(len(sizes), "pairs", sum(sizes), AT_MOST if unwritten else "")
+        return to_be_read(comparisons.train, tokenizer, self.render, self.how)
 
     async def _mistakes(
         self, sampler: Sampler, tokenizer: Tokenizer, rows: Sequence[Comparison], places: Sequence[int]
@@ -170,8 +164,20 @@ class WriteMistakes(Stage):
         return found
 
 
-def read_of(each: Comparison, tokenizer: Tokenizer, render: RenderDataset, how: OwnMistakes) -> int:
-    """Tokens of both datums, a mistake yet to be written being as long as it may be; 0 for a row that is left out."""
+def to_be_read(
+    rows: Sequence[Comparison], tokenizer: Tokenizer, render: RenderDataset, how: OwnMistakes
+) -> EpochSize:
+    """What pairs of these are, a mistake that is not written yet being as long as it may be."""
+    sizes = [size for each in rows if (size := _read_of(each, tokenizer, render, how))]
+    if not sizes:
+        raise DataError(f"nothing to train on: all of {len(rows)} rows are left out, for they do not fit into "
+                        f"max_tokens={render.max_tokens}")
+    unwritten = any(each.rejected is None for each in rows)
+    return EpochSize(len(sizes), "pairs", sum(sizes), AT_MOST if unwritten else "")
+
+
+def _read_of(each: Comparison, tokenizer: Tokenizer, render: RenderDataset, how: OwnMistakes) -> int:
+    """Tokens of both datums; 0 for a row that is left out."""
     answers = [each.chosen] if each.rejected is None else [each.chosen, each.rejected]
     data = [datum for one in answers for datum in render.datums(one, tokenizer)]
     if len(data) != len(answers):
