@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from kitchen.ports import Future, TrainingClient, TrainingSession
 from kitchen.progress import Progress
 from kitchen.stage import Need, Stage
-from kitchen.types import Adam, Batch, Loss, LossOutput, Metrics, Result, Stepped
+from kitchen.types import Adam, Batch, Loss, LossOutput, Metrics, Result, Stepped, Table
 from stages.schedules import Schedule
+from stages.suggestion import Learner, rates
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,9 @@ class OptimStep(Stage):
             raise ValueError("a schedule needs to know how long the loop is; its source has no len()")
         rate = self.schedule(progress.done, progress.width)
         return session.optim_step(replace(self.adam, learning_rate=rate)), LearningRate(rate)
+
+    def preview(self, learner: Learner) -> Table:
+        return rates(self.schedule, learner)
 
 
 class ReportStep(Stage):

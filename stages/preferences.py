@@ -16,6 +16,7 @@ from kitchen.ports.datasets import Row
 from kitchen.stage import Stage
 from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
 from stages.conversations import Conversation, Message, conversation
+from stages.costs import AT_MOST, EpochSize
 from stages.data import HeldOut, Loading, loaded
 from stages.evaluation import prompt, scored, wanted
 from stages.reading import Reader, Rows
@@ -145,6 +146,9 @@ class WriteMistakes(Stage):
         return Mistakes(texts), Samples(tuple({"when": "mistake", "set": name or "train", "row": at, "text": text}
                                               for name, found in texts.items() for at, text in found.items()))
 
+    def preview(self, comparisons: Comparisons, tokenizer: Tokenizer) -> EpochSize:
+        return to_be_read(comparisons.train, tokenizer, self.render, self.how)
+
     async def _mistakes(
         self, sampler: Sampler, tokenizer: Tokenizer, rows: Sequence[Comparison], places: Sequence[int]
     ) -> dict[int, str]:
@@ -158,6 +162,28 @@ class WriteMistakes(Stage):
             if wrong is not None:
                 found[at] = wrong
         return found
+
+
+def to_be_read(
+    rows: Sequence[Comparison], tokenizer: Tokenizer, render: RenderDataset, how: OwnMistakes
+) -> EpochSize:
+    """What pairs of these are, a mistake that is not written yet being as long as it may be."""
+    sizes = [size for each in rows if (size := _read_of(each, tokenizer, render, how))]
+    if not sizes:
+        raise DataError(f"nothing to train on: all of {len(rows)} rows are left out, for they do not fit into "
+                        f"max_tokens={render.max_tokens}")
+    unwritten = any(each.rejected is None for each in rows)
+    return EpochSize(len(sizes), "pairs", sum(sizes), AT_MOST if unwritten else "")
+
+
+def _read_of(each: Comparison, tokenizer: Tokenizer, render: RenderDataset, how: OwnMistakes) -> int:
+    """Tokens of both datums; 0 for a row that is left out."""
+    answers = [each.chosen] if each.rejected is None else [each.chosen, each.rejected]
+    data = [datum for one in answers for datum in render.datums(one, tokenizer)]
+    if len(data) != len(answers):
+        return 0
+    unwritten = len(prompt(each.chosen, tokenizer, render)) + how.max_tokens if each.rejected is None else 0
+    return sum(len(datum.tokens) for datum in data) + unwritten
 
 
 def _first_wrong(chosen: Conversation, tokenizer: Tokenizer, drawn: Sequence[Sampled], metric: str) -> str | None:
@@ -178,6 +204,9 @@ class RenderPairs(Stage):
             raise DataError(f"nothing to train on: of {len(comparisons.train)} rows none has a rejected answer that "
                             "can be trained on; give the model more tries (mistakes.tries) or other data")
         held = {name: pairs for name, pairs in found.items() if pairs}
+        if not held:
+            raise DataError("nothing to measure on: no held-out row has a rejected answer; give the model more tries "
+                            "(mistakes.tries) or longer ones (mistakes.max_tokens), or hold out more rows")
         tokens = sum(len(datum.tokens) for pair in train for datum in pair)
         return Pairs(train, held), Metrics({
             "data/rows": float(len(comparisons.train)), "data/pairs": float(len(train)), "data/tokens": float(tokens),

@@ -14,9 +14,10 @@ from kitchen.ports import Future, Message, Sampler, Tokenizer, TrainingSession, 
 from kitchen.ports.environments import Env, Task
 from kitchen.progress import Progress
 from kitchen.stage import Stage
-from kitchen.types import Floats, Mask, Metrics, Sampled, Samples, Tokens
+from kitchen.types import Floats, Mask, Metrics, Price, Sampled, Samples, Table, Tokens
+from stages.costs import AT_MOST, tokens_and_cost
 from stages.evaluation import read_before
-from stages.tasks import TaskBatch
+from stages.tasks import Problems, TaskBatch
 
 T = TypeVar("T")
 
@@ -81,6 +82,11 @@ class RollOut(Stage):
         self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, progress: Progress
     ) -> Future[Rollouts]:
         return start(self._all(batch, sampler, tokenizer, progress.step))
+
+    def preview(self, problems: Problems, price: Price | None = None) -> Table:
+        count = problems.count * self.group
+        tokens = tokens_and_cost("tokens of answers, one to a rollout", count * self.how.max_tokens, AT_MOST, price)
+        return Table("Rollouts", ("what", "count"), (("rollouts in all", f"{count:,}"), *tokens))
 
     async def _all(self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, step: int) -> Rollouts:
         player = Player(await arrival(sampler), tokenizer, self.how)
