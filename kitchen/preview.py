@@ -8,7 +8,7 @@ from typing import Any, cast
 from kitchen.errors import KitchenError
 from kitchen.stage import Stage, published, signature
 from kitchen.types import Table
-from kitchen.workflow import ForEach, Sequence, Step, walk
+from kitchen.workflow import Step, walk
 
 
 def verify(step: Step, ports: Mapping[Any, Any]) -> list[KitchenError]:
@@ -24,9 +24,9 @@ def verify(step: Step, ports: Mapping[Any, Any]) -> list[KitchenError]:
 
 
 def preview(step: Step, ports: Mapping[Any, Any]) -> Iterator[Table]:
-    """Call `preview` of the stages around loops, and of loop sources, that find what they read; show what they tell."""
+    """Call `preview` of each stage that finds what it reads, once, in loops too; show what they tell."""
     counter = dict(ports)
-    for stage in _around_loops(step):
+    for stage in (each.plain() for each in walk(step) if isinstance(each, Stage)):
         if (arguments := _arguments(stage, "preview", counter)) is None:
             continue
         result, returns = _method(stage, "preview")(**arguments), signature(cast(Any, type(stage)), "preview").returns
@@ -35,17 +35,6 @@ def preview(step: Step, ports: Mapping[Any, Any]) -> Iterator[Table]:
                 yield value
             elif not published(kind):
                 counter[kind] = value
-
-
-def _around_loops(step: Step) -> Iterator[Stage]:
-    match step:
-        case Sequence(steps):
-            for inner in steps:
-                yield from _around_loops(inner)
-        case ForEach(source):
-            yield source.plain()
-        case Stage():
-            yield step.plain()
 
 
 def _method(stage: Stage, verb: str) -> Any:

@@ -64,7 +64,7 @@ class Stage:
     into the record instead (outside loops), and a resumed run takes it from there.
 
     Two methods are asked for before a run, with signatures that are read as that of `run`: `verify` takes ports alone
-    and raises cheaply what `run` would raise, and `preview` does what can be done without weights.
+    and raises cheaply what `run` would raise, and `preview` does, once, what can be done without weights.
     """
 
     kept: ClassVar[bool] = False

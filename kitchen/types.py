@@ -173,6 +173,13 @@ class Table(Published):
 
 
 @dataclass(frozen=True)
+class Price:
+    """What a million tokens cost to train on, in any currency; known to previews alone, where somebody gave one."""
+
+    per_million: float
+
+
+@dataclass(frozen=True)
 class Samples(Published):
     """Texts that the model wrote, for the record: one mapping per line of `samples.jsonl`."""
 

@@ -1,4 +1,4 @@
-"""Evaluation: what weights of any name make of held-out data, asked greedily; nothing is trained."""
+"""Evaluation: what weights of any name make of held-out data; nothing is trained."""
 
 from collections.abc import Mapping
 
@@ -6,13 +6,13 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from kitchen import Recipe, Step, sequence
 from stages.comparison import QualityGate
-from stages.evaluation import Examination
+from stages.evaluation import Answering, Examination
 from stages.render import RenderDataset
 from stages.weights import ExamineWeights, LoadHeldOut, ReportExamination
 
 
 class Evaluate(Recipe):
-    """Exact match and field F1 with 95 % intervals, or the loss where answers cannot be compared."""
+    """Exact match, field F1 and pass@k with 95 % intervals, or the loss where answers cannot be compared."""
 
     weights: str = "packaged:smollm2-135m-instruct"  # or run:ID[@STEP|final|best], path:FOLDER, NAME[@REVISION]
     dataset: str = "ingredients"  # a packaged data set, or a file or folder: JSON, JSONL, CSV, Parquet
@@ -21,10 +21,11 @@ class Evaluate(Recipe):
     columns: Mapping[str, str] = {}  # renamed: columns.question=prompt
     rendering: RenderDataset = RenderDataset()
     evaluation: Examination = Examination()
-    seed: NonNegativeInt = 0  # of the choice of rows, and of bootstraps
+    answering: Answering = Answering()
+    seed: NonNegativeInt = 0  # of the choice of rows, of answers that are drawn, and of bootstraps
 
     def workflow(self) -> Step:
         return sequence(
             LoadHeldOut(self.dataset, self.splits, self.rows, self.columns, self.seed),
-            ExamineWeights(self.weights, self.evaluation, self.rendering), ReportExamination(self.seed),
-            QualityGate(self.evaluation.at_least))
+            ExamineWeights(self.weights, self.evaluation, self.rendering, self.answering, self.seed),
+            ReportExamination(self.answering.pass_at, self.seed), QualityGate(self.evaluation.at_least))

@@ -2,48 +2,37 @@
 
 from collections.abc import Mapping
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat
 
 from kitchen import Step, for_each, sequence
-from kitchen.ports import TrainingSession
 from stages.optimise import ForwardBackward
 from stages.playing import ComparePlayed, PlayBase, PlayWeights
 from stages.policy import AdvantageName, Minibatches, PolicyLossName, PolicyUpdate, ReportPolicy, ScoreRollouts
-from stages.rollouts import Playing, ReportRollouts, RollOut, Snapshot
+from stages.rollouts import ReportRollouts
 from stages.sessions import FinalWeights, OpenSession, SaveFinal
-from stages.tasks import LoadTasks, TaskBatches
-from stages.training import Training
+from stages.tasks import LoadTasks
+from stages.training import TrainingOnRollouts
 
 
-class Rl(Training):
+class Rl(TrainingOnRollouts):
     """Policy gradient with advantages within groups; the weights that act may lag behind those that learn."""
 
     leaves = (FinalWeights,)
     reward: str = "field_f1"  # of an answer: field_f1 or exact
-    playing: Playing = Playing()
-    steps: PositiveInt = 30  # batches of rollouts
-    batch_size: PositiveInt = 8  # problems of a batch
-    group: PositiveInt = 8  # rollouts of each problem
     advantages: AdvantageName = "centred"
     loss: PolicyLossName = "importance_sampling"
     loss_options: Mapping[str, float] = {}  # of ppo and cispo: clip_low_threshold, clip_high_threshold
-    updates: PositiveInt = 1  # optimiser steps on each batch of rollouts
     kl_penalty: NonNegativeFloat = 0.0  # reward lost per nat that the policy strays from the reference
     kl_discount: NonNegativeFloat = 0.0  # of the penalties of later tokens; 0: a token pays for itself
     reference: str | None = None  # weights of any name; null for those that the run begins with
-    stale: NonNegativeInt = 0  # batches that the acting weights are behind; 0: a fresh copy acts each time
-    learning_rate: PositiveFloat = 1e-4  # the highest, at the end of warm-up
 
     def workflow(self) -> Step:
         loss = self.loss, self.loss_options
         return sequence(
-            LoadTasks(self.dataset, self.reading, self.seed, reward=self.reward),
+            LoadTasks(self.dataset, self.reading, self.seed, self.rows, reward=self.reward),
             OpenSession(self.model, self.lora), PlayBase(self.model, self.playing),
-            for_each(TaskBatches(self.batch_size, self.steps, self.seed), ahead=self.stale, save=self.save_every,
-                     stale=(TrainingSession,) if self.stale else ())(
-                Snapshot(), RollOut(self.group, self.playing, self.seed),
+            self.rounds(
                 ReportRollouts(), ScoreRollouts(self.reference or self.model, self.kl_penalty),
                 PolicyUpdate(self.advantages, self.kl_penalty, self.kl_discount),
-                for_each(Minibatches(self.updates))(
-                    ForwardBackward(*loss), self.optim, ReportPolicy(*loss))),
+                for_each(Minibatches(self.updates))(ForwardBackward(*loss), self.optim, ReportPolicy(*loss))),
             SaveFinal(), PlayWeights(self.playing), ComparePlayed(self.seed))

@@ -12,8 +12,9 @@ from kitchen.errors import ConfigError
 from kitchen.ports import Dataset, DatasetStore
 from kitchen.rows import select
 from kitchen.stage import Stage
-from kitchen.types import Batch, Datum, Facts, Table
+from kitchen.types import Batch, Datum, Facts, Price, Table
 from stages.conversations import Conversation, TrainRows, conversation
+from stages.costs import EpochSize, tokens_and_cost
 from stages.reading import Indices, Reader, Rows, few, named
 from stages.reading import Reading as Reading  # recipes that load data set it
 from stages.render import TrainData
@@ -106,16 +107,22 @@ class Epochs(Stage):
     max_steps: int | None = None
 
     def run(self, data: TrainData) -> Iterable[Epoch]:
-        each = -(-len(data.data) // self.batch_size)
+        return self._of(len(data.data))
+
+    def _of(self, items: int) -> Sequence[Epoch]:
+        each = -(-items // self.batch_size)
         total = min(each * self.count, self.max_steps or each * self.count)
         steps = [min(each, total - done) for done in range(0, total, each)]
         return [Epoch(number, some, some / total) for number, some in enumerate(steps)]
 
-    def preview(self, data: TrainData) -> Table:
-        steps = sum(epoch.steps for epoch in self.run(data))
+    def preview(self, size: EpochSize, price: Price | None = None) -> Table:
+        epochs, lead = self._of(size.count), size.lead
+        read = sum(min(epoch.steps * self.batch_size, size.count) for epoch in epochs)
+        tokens, exactly = round(size.tokens * read / size.count), read % size.count == 0
         return Table("Steps", ("what", "count"), (
-            ("datums in an epoch", f"{len(data.data):,}"), ("datums in a batch", f"{self.batch_size:,}"),
-            ("optimiser steps in all", f"{steps:,}")))
+            (f"{size.what} in an epoch", f"{lead}{size.count:,}"), (f"{size.what} in a batch", f"{self.batch_size:,}"),
+            ("optimiser steps in all", f"{lead}{sum(epoch.steps for epoch in epochs):,}"),
+            *tokens_and_cost("tokens read in all", tokens, lead if exactly else f"{lead}about ", price)))
 
 
 class ShuffledBatches(Stage):

@@ -1,16 +1,18 @@
-"""Held-out evaluation: greedy answers scored, and the loss on data that is not trained on."""
+"""Held-out evaluation: answers scored, and the loss on data that is not trained on."""
 
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveInt
 
 from kitchen import ports
+from kitchen.errors import ConfigError
 from kitchen.ports import BlobStore, Future, Sampler, Tokenizer, TrainingClient, TrainingSession, arrival, start
 from kitchen.stage import Stage
 from kitchen.types import Datum, Loss, LossOutput, Sampled, Samples, Tokens
@@ -34,6 +36,9 @@ class Answer:
     f1: float  # 0..1, over JSON fields; for other texts 1 if exact
     parsed: bool  # whether it could be read as what was asked for
     truncated: bool  # it hit the token limit, which counts as wrong
+    row: int = 0  # of the set, from 0
+    attempt: int = 0  # at this problem, from 0
+    where: str = ""  # the row's place in the data: "chats.jsonl:12"
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class HeldOutLoss:
 
 @dataclass(frozen=True)
 class Examination:
-    """How to evaluate, greedily."""
+    """How answers are compared with what is wanted."""
 
     metric: Literal["auto", "json", "text", "loss"] = "auto"  # auto: json if all answers are JSON objects, else loss
     max_tokens: PositiveInt = 64  # per answer; one that is cut there counts as wrong
@@ -86,29 +91,59 @@ class Examination:
 
 
 @dataclass(frozen=True)
+class Answering:
+    """How answers are drawn."""
+
+    temperature: NonNegativeFloat = 0.0  # 0 is greedy
+    tries: PositiveInt = 1  # answers to each problem; scores are means over them
+    pass_at: tuple[int, ...] = ()  # for each k: the chance that one of k answers at least is right
+
+    def __post_init__(self) -> None:
+        if self.tries > 1 and self.temperature == 0:
+            raise ConfigError(f"tries={self.tries} at temperature=0 are that many times the same answer: raise the "
+                              "temperature, or leave tries at 1")
+        if wrong := [k for k in self.pass_at if not 1 <= k <= self.tries]:
+            raise ConfigError(f"pass_at={wrong[0]} must be from 1 to tries={self.tries}, for pass@k is estimated from "
+                              "at least k answers to each problem")
+
+
+GREEDY = Answering()
+
+
+@dataclass(frozen=True)
 class _Examiner:
-    """Some weights, and how their answers are scored."""
+    """Some weights, and how their answers are drawn and scored."""
 
     sampler: Sampler
     tokenizer: Tokenizer
     how: Examination
     render: RenderDataset
+    answering: Answering
+    seed: int
 
     async def evaluation(self, held_out: HeldOut) -> Evaluation:
+        metrics = {name: self.how.choose(conversations) for name, conversations in held_out.sets.items()}
         answers, nats = {}, {}
+        if self.answering != GREEDY and (lost := [name for name, metric in metrics.items() if metric == "loss"]):
+            raise ConfigError(f"{lost[0]} is evaluated by its loss, for which no answers are drawn: set "
+                              "evaluation.metric=text to compare them as texts, or choose other splits")
         for name, conversations in held_out.sets.items():
-            if (metric := self.how.choose(conversations)) == "loss":
+            if metrics[name] == "loss":
                 nats[name] = await self._loss(conversations)
             else:
-                answers[name] = await self._answers(conversations, metric)
+                answers[name] = await self._answers(name, conversations, metrics[name])
         return Evaluation(answers, nats)
 
-    async def _answers(self, conversations: Sequence[Conversation], metric: str) -> tuple[Answer, ...]:
+    async def _answers(self, name: str, conversations: Sequence[Conversation], metric: str) -> tuple[Answer, ...]:
         prompts = [prompt(each, self.tokenizer, self.render) for each in conversations]
-        asked = [self.sampler.sample(p, max_tokens=self.how.max_tokens, temperature=0.0) for p in prompts]
+        own = np.random.SeedSequence([self.seed, zlib.crc32(name.encode())])  # whatever other sets there are
+        asked = [self.sampler.sample(tokens, count=self.answering.tries, max_tokens=self.how.max_tokens, seed=seed,
+                                     temperature=self.answering.temperature)
+                 for tokens, seed in zip(prompts, own.generate_state(len(prompts)).tolist(), strict=True)]
         came = await asyncio.gather(*map(arrival, asked))
-        return tuple(scored(each, self.tokenizer, sampled, metric)
-                     for each, [sampled] in zip(conversations, came, strict=True))
+        return tuple(replace(scored(each, self.tokenizer, one, metric), row=row, attempt=attempt, where=each.where)
+                     for row, (each, drawn) in enumerate(zip(conversations, came, strict=True))
+                     for attempt, one in enumerate(drawn))
 
     async def _loss(self, conversations: Sequence[Conversation]) -> float:
         data = rendered(conversations, self.tokenizer, self.render)
@@ -181,7 +216,7 @@ class EvaluateBase(Stage):
     ) -> tuple[Before, Samples]:
         sampler = sampler_of(self.model, client, blobs)
         found = await examined(sampler, tokenizer, self.how, self.render, held_out)
-        return Before(found.answers, found.nats), _samples("before", found)
+        return Before(found.answers, found.nats), samples(found, when="before")
 
 
 class EvaluateWeights(Stage):
@@ -195,22 +230,26 @@ class EvaluateWeights(Stage):
         self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, weights: FinalWeights
     ) -> tuple[After, Samples]:
         found = await examined(client.sampler(weights), tokenizer, self.how, self.render, held_out)
-        return After(found.answers, found.nats), _samples("after", found)
+        return After(found.answers, found.nats), samples(found, when="after")
 
 
 async def examined(
-    sampler: Sampler, tokenizer: Tokenizer, how: Examination, render: RenderDataset, held_out: HeldOut
+    sampler: Sampler, tokenizer: Tokenizer, how: Examination, render: RenderDataset, held_out: HeldOut,
+    answering: Answering = GREEDY, seed: int = 0,
 ) -> Evaluation:
     """What these weights make of the held-out sets; the sampler is closed."""
     try:
-        return await _Examiner(sampler, tokenizer, how, render).evaluation(held_out)
+        return await _Examiner(sampler, tokenizer, how, render, answering, seed).evaluation(held_out)
     finally:
         sampler.close()
 
 
-def _samples(when: str, found: Evaluation) -> Samples:
-    return Samples(tuple({"when": when, "set": name, **vars(answer)} for name, answers in found.answers.items()
-                         for answer in answers))
+def samples(found: Evaluation, **more: str) -> Samples:
+    """Every answer as a line of samples.jsonl."""
+    return Samples(tuple({**more, "set": name, "row": each.row, "try": each.attempt, "where": each.where,
+                          "prompt": each.prompt, "wanted": each.wanted, "text": each.text, "exact": each.exact,
+                          "f1": each.f1, "parsed": each.parsed, "truncated": each.truncated}
+                         for name, answers in found.answers.items() for each in answers))
 
 
 class RenderHeldOut(Stage):

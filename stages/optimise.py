@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from kitchen.ports import Future, TrainingClient, TrainingSession
 from kitchen.progress import Progress
 from kitchen.stage import Need, Stage
-from kitchen.types import Adam, Batch, Loss, LossOutput, Metrics, Result, Stepped
+from kitchen.types import Adam, Batch, Loss, LossOutput, Metrics, Result, Stepped, Table
 from stages.schedules import Schedule
+from stages.suggestion import Learner, rates
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,9 @@ class OptimStep(Stage):
         rate = self.schedule(progress.done, progress.width)
         return session.optim_step(replace(self.adam, learning_rate=rate)), LearningRate(rate)
 
+    def preview(self, learner: Learner) -> Table:
+        return rates(self.schedule, learner)
+
 
 class ReportStep(Stage):
     """Publish what the loss says of the batch, and what the optimiser does; the weights of a batch make sums means."""
@@ -57,7 +61,7 @@ class ReportStep(Stage):
             learning_rate=rate.value,
             grad_norm=stepped.metrics["grad_norm"],
             tokens=float(sum(len(datum.tokens) for datum in batch.data)),
-            trained_tokens=float(sum((each != 0).sum() for each in weights)),
+            trained_tokens=float(sum((each.reshape(len(each), -1) != 0).any(-1).sum() for each in weights)),
         )
 
 

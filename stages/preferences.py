@@ -17,6 +17,7 @@ from kitchen.ports.datasets import Row
 from kitchen.stage import Stage
 from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
 from stages.conversations import Conversation, Message, conversation
+from stages.costs import AT_MOST, EpochSize
 from stages.data import HeldOut, Loading, loaded
 from stages.evaluation import prompt, scored, wanted
 from stages.reading import Reader, Rows
@@ -153,6 +154,9 @@ class WriteMistakes(Stage):
             found = Mistakes({name: await writer.mistakes(sets[name], places) for name, places in lacking.items()})
         return found, found.samples()
 
+    def preview(self, comparisons: Comparisons, tokenizer: Tokenizer) -> EpochSize:
+        return to_be_read(comparisons.train, tokenizer, self.render, self.how)
+
 
 @dataclass(frozen=True)
 class _Writer:
@@ -180,13 +184,35 @@ class _Writer:
                     None)
 
 
+def to_be_read(
+    rows: Sequence[Comparison], tokenizer: Tokenizer, render: RenderDataset, how: OwnMistakes
+) -> EpochSize:
+    """What pairs of these are, a mistake that is not written yet being as long as it may be."""
+    sizes = [size for each in rows if (size := _read_of(each, tokenizer, render, how))]
+    if not sizes:
+        raise DataError(f"nothing to train on: all of {len(rows)} rows are left out, for they do not fit into "
+                        f"max_tokens={render.max_tokens}")
+    unwritten = any(each.rejected is None for each in rows)
+    return EpochSize(len(sizes), "pairs", sum(sizes), AT_MOST if unwritten else "")
+
+
+def _read_of(each: Comparison, tokenizer: Tokenizer, render: RenderDataset, how: OwnMistakes) -> int:
+    """Tokens of both datums; 0 for a row that is left out."""
+    answers = [each.chosen] if each.rejected is None else [each.chosen, each.rejected]
+    data = [datum for one in answers for datum in render.datums(one, tokenizer)]
+    if len(data) != len(answers):
+        return 0
+    unwritten = len(prompt(each.chosen, tokenizer, render)) + how.max_tokens if each.rejected is None else 0
+    return sum(len(datum.tokens) for datum in data) + unwritten
+
+
 class RenderPairs(Stage):
     """Turn comparisons into pairs of datums; those without a rejected answer are left out, and counted."""
 
     render: RenderDataset
 
     def run(self, comparisons: Comparisons, mistakes: Mistakes, tokenizer: Tokenizer) -> tuple[Pairs, Metrics]:
-        found = {name: [self._datums(each.chosen, mistakes.rejected(name, at, each), tokenizer)
+        found = {name: [_datums(each.chosen, mistakes.rejected(name, at, each), tokenizer, self.render)
                         for at, each in enumerate(rows)] for name, rows in comparisons.sets().items()}
         pairs = {name: tuple((two[0], two[1]) for two in some if len(two) == 2) for name, some in found.items()}
         train = pairs.pop("")
@@ -194,15 +220,21 @@ class RenderPairs(Stage):
             raise DataError(f"nothing to train on: of {len(comparisons.train)} rows none has a rejected answer that "
                             "can be trained on; give the model more tries (mistakes.tries) or other data")
         held = {name: some for name, some in pairs.items() if some}
+        if not held:
+            raise DataError("nothing to measure on: no held-out row has a rejected answer; give the model more tries "
+                            "(mistakes.tries) or longer ones (mistakes.max_tokens), or hold out more rows")
         return Pairs(train, held), Metrics({
             "data/rows": float(len(comparisons.train)), "data/pairs": float(len(train)),
             "data/tokens": float(sum(len(datum.tokens) for pair in train for datum in pair)),
             "data/held_out_pairs": float(sum(map(len, held.values())))})
 
-    def _datums(self, chosen: Conversation, rejected: Conversation | None, tokenizer: Tokenizer) -> list[Datum]:
-        """Of both answers, but for what is dropped; none of a chosen one alone."""
-        both = (chosen, rejected) if rejected else ()
-        return [datum for one in both for datum in self.render.datums(one, tokenizer)]
+
+def _datums(
+    chosen: Conversation, rejected: Conversation | None, tokenizer: Tokenizer, render: RenderDataset
+) -> list[Datum]:
+    """Of both answers, but for what is dropped; none of a chosen one alone."""
+    both = (chosen, rejected) if rejected else ()
+    return [datum for one in both for datum in render.datums(one, tokenizer)]
 
 
 def _with_answer(chosen: Conversation, text: str) -> Conversation:

@@ -16,6 +16,7 @@ from kitchen.ports.training import Tokenizer
 from kitchen.stage import Stage
 from kitchen.types import Datum, Metrics, Table
 from stages.conversations import Conversation, TrainRows
+from stages.costs import EpochSize
 from stages.masks import TRAIN_ON, Masked, TrainOn, chosen, masks, rendering
 
 Overlong = Literal["error", "drop", "truncate"]
@@ -90,11 +91,12 @@ class RenderDataset(Stage):
         """Those of one conversation."""
         return _row(conversation, tokenizer, self).data
 
-    def preview(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[TrainData, Table, Table]:
+    def preview(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[EpochSize, Table, Table]:
         rendered, _ = self.run(rows, tokenizer)
         pieces = tuple(("yes" if on else "", text.replace("\n", "↵\n").removesuffix("\n"))
                        for text, on in marked(rendered.data[0], tokenizer))
-        return rendered, Table("The first datum", ("trained on", "text"), pieces), rendered.counts.table()
+        size = EpochSize(rendered.counts.datums, "datums", rendered.counts.tokens)
+        return size, Table("The first datum", ("trained on", "text"), pieces), rendered.counts.table()
 
 
 class _Rendered(Sequence[Datum]):

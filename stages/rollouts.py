@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,9 +14,10 @@ from kitchen.ports import Future, Message, Sampler, Tokenizer, TrainingSession, 
 from kitchen.ports.environments import Env, Task
 from kitchen.progress import Progress
 from kitchen.stage import Stage
-from kitchen.types import Array, Datum, Floats, Mask, Metrics, Sampled, Samples, Tokens
+from kitchen.types import Array, Datum, Floats, Mask, Metrics, Price, Sampled, Samples, Table, Tokens
+from stages.costs import AT_MOST, tokens_and_cost
 from stages.evaluation import read_before
-from stages.tasks import TaskBatch
+from stages.tasks import Problems, TaskBatch
 
 T = TypeVar("T")
 
@@ -86,6 +87,11 @@ class RollOut(Stage):
         self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, progress: Progress
     ) -> Future[Rollouts]:
         return start(self._all(batch, sampler, tokenizer, progress.step))
+
+    def preview(self, problems: Problems, price: Price | None = None) -> Table:
+        count = problems.count * self.group
+        tokens = tokens_and_cost("tokens of answers, one to a rollout", count * self.how.max_tokens, AT_MOST, price)
+        return Table("Rollouts", ("what", "count"), (("rollouts in all", f"{count:,}"), *tokens))
 
     async def _all(self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, step: int) -> Rollouts:
         player = Player(await arrival(sampler), tokenizer, self.how)
@@ -169,21 +175,32 @@ class ReportRollouts(Stage):
     def run(self, rollouts: Rollouts) -> tuple[Metrics, Samples]:
         every = list(rollouts.all())
         played = alive(every)
-        metrics = Metrics(
-            rollouts=float(len(every)), failed=sum(bool(each.failed) for each in every) / len(every),
-            truncated=sum(each.truncated for each in played) / max(len(played), 1),
+        metrics = written(rollouts) | Metrics(
+            failed=1 - len(played) / len(every),
             parsed=sum(each.parsed for each in played) / max(len(played), 1),
-            constant_groups=sum(is_constant(group) for group in rollouts.groups) / len(rollouts.groups),
-            sampled_tokens=float(sum(int(one.acted.sum()) for each in played for one in each.episodes)))
-        for tag in dict.fromkeys(["", *(each.tag for each in played)]):
+            constant_groups=sum(is_constant(group) for group in rollouts.groups) / len(rollouts.groups))
+        for tag in dict.fromkeys(["", *(each.tag for each in played)]) if played else ():
             rewards = [each.reward for each in played if tag in ("", each.tag)]
             name = f"reward/{tag}" if tag else "reward"
             metrics |= {name: float(np.mean(rewards)), f"{name}_std": float(np.std(rewards))}
-        return metrics, Samples(tuple({"when": "rollout", "tag": each.tag, "text": each.text, "reward": each.reward}
-                                      for each in played[: self.shown]))
+        return Metrics(metrics), shown(rollouts, self.shown)
 
 
-def alive(group: Sequence[Rollout]) -> list[Rollout]:
+def written(rollouts: Rollouts) -> Metrics:
+    """How many rollouts there are, what share of them was cut, and their tokens."""
+    every = list(rollouts.all())
+    return Metrics(rollouts=float(len(every)), truncated=sum(each.truncated for each in every) / len(every),
+                   sampled_tokens=float(sum(int(one.acted.sum()) for each in every for one in each.episodes)))
+
+
+def shown(rollouts: Rollouts, count: int) -> Samples:
+    """The first few of them that did not fail, for the record."""
+    played = alive(rollouts.all())
+    return Samples(tuple({"when": "rollout", "tag": each.tag, "text": each.text, "reward": each.reward}
+                         for each in played[:count]))
+
+
+def alive(group: Iterable[Rollout]) -> list[Rollout]:
     """Those that have a reward."""
     return [rollout for rollout in group if not rollout.failed]
 

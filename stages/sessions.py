@@ -11,6 +11,7 @@ from kitchen.ports import BlobStore, Future, Tokenizer, TrainingClient, Training
 from kitchen.stage import Need, Stage
 from kitchen.types import Checkpoint, Facts, Lora, RunId
 from kitchen.weights import Weights, find_weights
+from stages.suggestion import Learner
 
 C = TypeVar("C", bound=Checkpoint)
 
@@ -38,8 +39,9 @@ class OpenSession(Stage):
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         fitting(self.model, self.lora, client, blobs)
 
-    def preview(self, client: TrainingClient, blobs: BlobStore | None = None) -> Tokenizer:
-        return client.tokenizer(fitting(self.model, self.lora, client, blobs).model)
+    def preview(self, client: TrainingClient, blobs: BlobStore | None = None) -> tuple[Tokenizer, Learner]:
+        model = fitting(self.model, self.lora, client, blobs).model
+        return client.tokenizer(model), Learner(model, client.hidden_size(model), self.lora.alpha)
 
     def needs(self) -> Iterable[Need]:
         wanted = {"lora_alpha": self.lora.alpha is not None, "lora_dropout": self.lora.dropout}

@@ -62,6 +62,28 @@ def paired_bootstrap(
     return Interval(float(gain.mean()), float(low), float(high), confidence)
 
 
+def interval(values: Sequence[float], seed: int, confidence: float = 0.95) -> Interval:
+    """Of the mean of (n,) scores from 0 to 1, one a question: Wilson's if each is 0 or 1, else a bootstrap.
+
+    Where every question has the same score, no resample differs, and only the former has a width.
+    """
+    if set(values) <= {0.0, 1.0}:
+        right = round(sum(values))
+        return Interval(right / max(len(values), 1), *wilson(right, len(values), confidence), confidence)
+    return paired_bootstrap([0.0] * len(values), values, seed, confidence=confidence)
+
+
+def pass_at(k: int, tries: int, right: int) -> float:
+    """The chance that one at least of k answers is right, estimated without bias from `tries` of which some are.
+
+    1 - C(n - c, k) / C(n, k) (Chen et al., 2021, arXiv:2107.03374, eq. 1). Raises ValueError for counts that cannot be.
+    """
+    if not 1 <= k <= tries or not 0 <= right <= tries:
+        raise ValueError(f"pass@{k} of {right} right answers among {tries}: k is from 1 to the number of tries, and no "
+                         "more of them are right than there are")
+    return 1 - math.comb(tries - right, k) / math.comb(tries, k)
+
+
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
     """Of a mean of (n,) independent values, such as one a seed, by Student's t (Student, 1908, doi:10.2307/2331554).
 

@@ -37,6 +37,13 @@ class TaskBatch:
     tasks: tuple[Task, ...]
 
 
+@dataclass(frozen=True)
+class Problems:
+    """All that a run is to play."""
+
+    count: int  # one for each time that it is played by a group
+
+
 def field_f1(answer: str, right: str) -> Turn:
     """F1 over the fields of two JSON objects, 0..1."""
     score = json_fields(answer, right)
@@ -102,6 +109,9 @@ class TaskBatches(Stage):
     size: int
     steps: int
     seed: int = 0
+
+    def preview(self) -> Problems:
+        return Problems(self.size * self.steps)
 
     def run(self, tasks: Tasks) -> Iterable[TaskBatch]:
         count, needed = len(tasks.train), self.size * self.steps

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from kitchen import Lora, Recipe, Step, every
+from kitchen import Lora, Recipe, Step, every, for_each
+from kitchen.ports import TrainingSession
 from kitchen.types import Loss
 from stages.data import Reading
 from stages.evaluation import Examination, MeasureHeldOut
 from stages.keeping import ExportWeights, KeepBest
 from stages.optimise import ForwardBackward, OptimStep, ReportStep
+from stages.rollouts import Playing, RollOut, Snapshot
 from stages.schedules import ScheduleName, schedule
+from stages.tasks import TaskBatches
 
 
 class Training(Recipe):
@@ -49,3 +52,25 @@ class TrainingInEpochs(Training):
         """What is done with one batch: an optimiser step, reported, and now and then a look at held-out data."""
         return (ForwardBackward(loss), self.optim, every(self.eval_every)(MeasureHeldOut(loss), ExportWeights()),
                 ReportStep(), every(self.eval_every)(KeepBest(self.keep)))
+
+
+class TrainingOnRollouts(Training):
+    """Batches of what the weights themselves answer, of which each is learnt from and thrown away."""
+
+    playing: Playing = Playing()
+    steps: PositiveInt = 30  # batches of rollouts
+    batch_size: PositiveInt = 8  # problems of a batch
+    group: PositiveInt = 8  # rollouts of each problem
+    updates: PositiveInt = 1  # optimiser steps on each batch of rollouts
+    stale: NonNegativeInt = 0  # batches that the acting weights are behind; 0: a fresh copy acts each time
+
+    @property
+    def rows(self) -> int:
+        """Problems that the run comes to, at most."""
+        return self.steps * self.batch_size
+
+    def rounds(self, *body: Step) -> Step:
+        """Batch by batch: a copy of the weights answers, and `body` learns from it."""
+        return for_each(TaskBatches(self.batch_size, self.steps, self.seed), ahead=self.stale, save=self.save_every,
+                        stale=(TrainingSession,) if self.stale else ())(
+            Snapshot(), RollOut(self.group, self.playing, self.seed), *body)

@@ -11,10 +11,10 @@ from kitchen.types import Checkpoint, Facts, Metrics, Samples, Table
 from kitchen.weights import find_weights
 from stages.conversations import conversation
 from stages.data import HeldOut
-from stages.evaluation import After, Answer, Examination, examined
+from stages.evaluation import GREEDY, After, Answer, Answering, Examination, examined, samples
 from stages.reading import Rows, check_splits, few, named
 from stages.render import RenderDataset
-from stages.statistics import Interval, paired_bootstrap, wilson
+from stages.statistics import interval, pass_at
 
 
 class LoadHeldOut(Stage):
@@ -60,48 +60,56 @@ class ExamineWeights(Stage):
     weights: str
     how: Examination
     render: RenderDataset
+    answering: Answering = GREEDY
+    seed: int = 0  # of answers that are drawn
 
     async def run(
         self, client: TrainingClient, held_out: HeldOut, blobs: BlobStore | None = None
     ) -> tuple[After, Samples, Facts]:
         found = find_weights(self.weights, client, blobs)
         tokenizer = client.tokenizer(found.model)
-        came = await examined(client.sampler(found.source), tokenizer, self.how, self.render, held_out)
-        rows = tuple({"set": name, **vars(each)} for name, answers in came.answers.items() for each in answers)
+        came = await examined(
+            client.sampler(found.source), tokenizer, self.how, self.render, held_out, self.answering, self.seed)
         facts = Facts({"weights": found.name, "model": found.model})
         if isinstance(found.source, Checkpoint):
             facts["weights.sha256"] = found.source.sha256
-        return After(came.answers, came.nats), Samples(rows), facts
+        return After(came.answers, came.nats), samples(came), facts
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.weights, client, blobs)
 
 
 class ReportExamination(Stage):
-    """Exact match with Wilson intervals, field F1 with a bootstrap, and what was cut short, set by set; or the loss."""
+    """Exact match, field F1, pass@k and what was cut short, set by set; or the loss.
 
+    Intervals are of means over problems: several tries at one are no evidence of another.
+    """
+
+    pass_at: tuple[int, ...] = ()
     seed: int = 0
 
     def run(self, after: After, held_out: HeldOut) -> tuple[Metrics, Table]:
         metrics, rows = Metrics(), list[tuple[str, ...]]()
         for name, answers in after.answers.items():
-            for what, value in (("exact match", _exact(answers)), ("field F1", self._f1(answers))):
-                key = f"{name}/{what.replace(' ', '_').lower()}"
-                metrics |= {key: value.estimate, f"{key}_low": value.low, f"{key}_high": value.high}
-                shown = f"{value.estimate:.3f} [{value.low:.3f}, {value.high:.3f}]"
-                rows.append((name, str(len(answers)), what, shown))
+            count = str(len(held_out.sets[name]))
+            for (what, key), values in scores(answers, self.pass_at).items():
+                found, key = interval(values, self.seed), f"{name}/{key}"
+                metrics |= {key: found.estimate, f"{key}_low": found.low, f"{key}_high": found.high}
+                rows.append((name, count, what, f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"))
             metrics[f"{name}/truncated"] = float(sum(each.truncated for each in answers))
-            rows.append((name, str(len(answers)), "cut short", f"{metrics[f'{name}/truncated']:.0f}"))
+            rows.append((name, count, "cut short", f"{metrics[f'{name}/truncated']:.0f} of {len(answers)} answers"))
         for name, nats in after.nats.items():
             metrics[f"{name}/loss"] = nats
             rows.append((name, str(len(held_out.sets[name])), "loss, nats per token", f"{nats:.4f}"))
-        return metrics, Table("Evaluation, 95 % intervals", ("set", "n", "measure", "value"), tuple(rows))
-
-    def _f1(self, answers: Sequence[Answer]) -> Interval:
-        values = [each.f1 for each in answers]
-        return paired_bootstrap([0.0] * len(values), values, seed=self.seed)
+        return metrics, Table("Evaluation, 95 % intervals", ("set", "problems", "measure", "value"), tuple(rows))
 
 
-def _exact(answers: Sequence[Answer]) -> Interval:
-    right = sum(each.exact for each in answers)
-    return Interval(right / len(answers), *wilson(right, len(answers)), 0.95)
+def scores(answers: Sequence[Answer], ks: Sequence[int]) -> dict[tuple[str, str], list[float]]:
+    """Of each problem, the mean over its tries, by what is measured and the key of its metric."""
+    problems: dict[int, list[Answer]] = {}
+    for each in answers:
+        problems.setdefault(each.row, []).append(each)
+    right = [[each.exact for each in tries] for tries in problems.values()]
+    found = {("exact match", "exact_match"): [sum(tries) / len(tries) for tries in right],
+             ("field F1", "field_f1"): [sum(each.f1 for each in tries) / len(tries) for tries in problems.values()]}
+    return found | {(f"pass@{k}", f"pass_at_{k}"): [pass_at(k, len(tries), sum(tries)) for tries in right] for k in ks}

@@ -46,6 +46,11 @@ class FakeTraining:
         _model(model)
         return Bytes()
 
+    def hidden_size(self, model: str) -> int | None:
+        """None: it stands in for models of all sizes."""
+        _model(model)
+        return None
+
     def open(self, model: str, lora: Lora) -> TrainingSession:
         """Raises BackendError for what cannot be a model's name."""
         return FakeSession(_model(model), lora, self._blobs)

@@ -52,6 +52,13 @@ class PeftTraining:
         folder = self._hub.fetch(model)
         return load_tokenizer(folder, self._hub.fetch(demand_base(model, folder)) if is_adapter(folder) else None)
 
+    def hidden_size(self, model: str) -> int | None:
+        """As the model's configuration says, of an adapter's folder that of its base."""
+        from adapters.peft.folders import demand_base, hidden_size, is_adapter
+
+        folder = self._hub.fetch(model)
+        return hidden_size(self._hub.fetch(demand_base(model, folder)) if is_adapter(folder) else folder)
+
     def open(self, model: str, lora: Lora) -> TrainingSession:
         """Comes back at once; what is wrong with the model surfaces on the session's futures and tokenizer."""
         _check_lora(lora)

@@ -29,15 +29,24 @@ def base_name(folder: Path) -> str:
     return f"{name}@{revision}" if name and revision and ":" not in name else name
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Of an adapter; raises BackendError that names the file where it cannot be read."""
+def read_config(folder: Path, file: str = CONFIG, what: str = "adapter") -> dict[str, Any]:
+    """Raises BackendError that names the file where it cannot be read."""
     try:
-        config = json.loads((folder / CONFIG).read_bytes())
+        config = json.loads((folder / file).read_bytes())
     except ValueError as error:
-        raise BackendError(f"{folder / CONFIG} is not JSON ({error}); fetch or export the adapter again") from error
+        raise BackendError(f"{folder / file} is not JSON ({error}); fetch or export the {what} again") from error
     if not isinstance(config, dict):
-        raise BackendError(f"{folder / CONFIG} is no JSON object; fetch or export the adapter again")
+        raise BackendError(f"{folder / file} is no JSON object; fetch or export the {what} again")
     return config
+
+
+def hidden_size(folder: Path) -> int | None:
+    """Of a whole model, or of the language model in one that also sees; None where its folder does not say."""
+    if not (folder / "config.json").is_file():
+        return None
+    config = read_config(folder, "config.json", "model")
+    size = {**(config.get("text_config") or {}), **config}.get("hidden_size")
+    return size if isinstance(size, int) else None
 
 
 def demand_base(name: str, folder: Path) -> str:

@@ -16,7 +16,7 @@ from adapters.peft.machine import Machine
 from adapters.peft.requests import Asked, Request, Sampling, Scoring
 from adapters.peft.serving import serve
 from adapters.peft.tokenizer import FolderTokenizer
-from adapters.peft.worker import Worker
+from adapters.peft.worker import Worker, no_turn_in_a_turn
 from kitchen.errors import RunFailed
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Failed, Future
@@ -63,6 +63,7 @@ class PeftSampler:
         self._frozen = Failed(RunFailed("the sampler is closed"))  # who keeps the sampler need not keep the weights
 
     def _ask(self, request: Request) -> Future[Any]:
+        no_turn_in_a_turn()
         with self._lock:
             if self._closed:
                 return Failed(RunFailed("the sampler is closed"))

@@ -14,7 +14,7 @@ from adapters.peft.machine import Machine
 from adapters.peft.sampler import PeftSampler
 from adapters.peft.tokenizer import FolderTokenizer, load_tokenizer
 from adapters.peft.trainer import Trainer
-from adapters.peft.worker import Worker
+from adapters.peft.worker import Worker, no_turn_in_a_turn
 from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.losses import Options
 from kitchen.ports.blobs import BlobStore
@@ -109,6 +109,7 @@ class PeftSession:
                     self._failure = str(error) or repr(error)
                 raise
 
+        no_turn_in_a_turn()
         with self._lock:
             if self._closed:
                 return Failed(RunFailed("the session is closed"))

@@ -49,6 +49,13 @@ def stop_if_closed() -> None:
         raise RunFailed("it was closed while this call was running")
 
 
+def no_turn_in_a_turn() -> None:
+    """Raises RunFailed in the work of a worker: to wait there for another's turn would be to wait for ever."""
+    if isinstance(getattr(_OWNER, "thread", threading.current_thread()), _Thread):
+        raise RunFailed("a loss cannot ask a local session or sampler for anything while it is computed: they take "
+                        "turns, and this one is its own; ask before the step, and put the answers into loss_inputs")
+
+
 @contextmanager
 def working_for(owner: threading.Thread) -> Iterator[None]:
     """What this thread does in here stops when that worker is closed."""

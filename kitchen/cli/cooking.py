@@ -7,6 +7,7 @@ import typer
 from kitchen.cli.options import (
     Blobs,
     Config,
+    Cost,
     Datasets,
     Debug,
     Hub,
@@ -54,13 +55,14 @@ def check(
     recipe: RecipeName, settings: Settings = None, config: Config = None, training: Training = None,
     datasets: Datasets = None, hub: Hub = None, blobs: Blobs = None, adapter: Set = None, runs: Runs = None,
     strict: Strict = False, json: Json = False, debug: Debug = False,
-    preview: Preview = False,
+    preview: Preview = False, price: Cost = None,
 ) -> None:
     """Show what a recipe would do, and everything that is wrong with it; nothing runs."""
     from kitchen.commands.check import check as show
 
     wished = wish(recipe, settings, config, larder(runs, blobs, training, datasets, hub, adapter), strict)
-    carry_out(lambda: show(wished, json=json, debug=debug, with_preview=preview), debug)
+    carry_out(lambda: show(wished, json=json, debug=debug, with_preview=preview or price is not None,
+                           price=price), debug)
 
 
 @app.command("list")

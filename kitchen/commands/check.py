@@ -19,12 +19,12 @@ from kitchen.preview import preview
 from kitchen.registry import PORTS, adapter_class, asked_for
 from kitchen.secrets import mask
 from kitchen.stage import Stage
-from kitchen.types import Table
+from kitchen.types import Price, Table
 from kitchen.workflow import Every, ForEach, Parallel, Sequence, Step, When
 from kitchen.yaml import yaml_value
 
 
-def check(wish: Wish, *, json: bool, debug: bool, with_preview: bool) -> int:
+def check(wish: Wish, *, json: bool, debug: bool, with_preview: bool, price: float | None = None) -> int:
     """Returns 0, or the exit code that `kitchen run` would end with."""
     out = console(to_stderr=json)
     try:
@@ -41,7 +41,7 @@ def check(wish: Wish, *, json: bool, debug: bool, with_preview: bool) -> int:
         lacking = f"the training adapter {made.names['training']!r} does not have it"
         out.print(f"\nnot honoured: {word} ({lacking})", style="yellow")
     if with_preview and not made.problems:
-        _preview(out, made)
+        _preview(out, made, {} if price is None else {Price: Price(price)})
     if made.problems:
         problems = Problems(made.problems)
         out.print()
@@ -133,10 +133,10 @@ def _say_adapters(out: Console, made: Prepared, used: Mapping[str, str]) -> None
     out.print(table(Table("Adapters", ("port", "adapter", "with", "needed by"), tuple(rows))))
 
 
-def _preview(out: Console, made: Prepared) -> None:
+def _preview(out: Console, made: Prepared, given: Mapping[Any, Any]) -> None:
     if made.step is not None and made.kitchen is not None:
         with made.noting():
-            for shown in preview(made.step, made.kitchen.ports()):
+            for shown in preview(made.step, {**made.kitchen.ports(), **given}):
                 out.print()
                 out.print(table(shown))
 

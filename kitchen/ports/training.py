@@ -136,6 +136,10 @@ class TrainingClient(Protocol):
         """Of a model, without loading its weights; raises BackendError."""
         ...
 
+    def hidden_size(self, model: str) -> int | None:
+        """How wide the layers of a model are, None where that is not known; loads no weights, raises BackendError."""
+        ...
+
     def open(self, model: str, lora: Lora) -> TrainingSession: ...
     def sampler(self, weights: str | Checkpoint) -> Sampler:
         """Of a base model by name, or of a checkpoint of either kind."""

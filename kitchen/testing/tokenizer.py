@@ -32,6 +32,10 @@ class TokenizerLaws(TrainingSubject):
         assert alone.encode("two eggs").tolist() == whole.encode("two eggs").tolist()
         assert (alone.stop_ids, alone.chat, alone.vocabulary) == (whole.stop_ids, whole.chat, whole.vocabulary)
 
+    def test_how_wide_a_model_is_can_be_known_without_the_weights(self, training: TrainingClient) -> None:
+        size = training.hidden_size(self.model)
+        assert size is None or size > 0
+
     def test_stop_ids_are_tokens_without_text(self, session: TrainingSession) -> None:
         tokenizer = session.tokenizer()
         assert tokenizer.stop_ids

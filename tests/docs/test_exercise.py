@@ -55,10 +55,11 @@ def test_it_learns_what_is_rewarded(raft: Any) -> None:
     assert seen.series("held/reward_gain")[0] > 0.2
 
 
-def test_stopped_and_gone_on_with_it_equals_one_left_alone(raft: Any) -> None:
-    blobs = FakeBlobs()
-    alone = kitchen.run(raft(**SETTINGS), **adapters(blobs), name="alone")
+@pytest.mark.parametrize("stale", [0, 1])
+def test_stopped_and_gone_on_with_it_equals_one_left_alone(raft: Any, stale: int) -> None:
+    blobs, settings = FakeBlobs(), {**SETTINGS, "stale": stale}
+    alone = kitchen.run(raft(**settings), **adapters(blobs), name="alone")
     with pytest.raises(Interrupted):
-        cancelled_at(6, raft(**SETTINGS), at_once=True, **adapters(blobs), name="stopped").result()
+        cancelled_at(6, raft(**settings), at_once=True, **adapters(blobs), name="stopped").result()
     again = kitchen.go_on("stopped", recipe=raft, **adapters(blobs)).result()
     assert numbers(blobs, again) == numbers(blobs, alone)

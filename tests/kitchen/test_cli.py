@@ -229,6 +229,13 @@ def test_a_preview_marks_what_is_trained_on(here: Path) -> None:
     assert "            <259>two<257><260>\nyes         deux<257>\n" in flat
     assert "share of tokens trained on  50.0%" in shown  # 5 of the 10 tokens that the model reads of a row
     assert "optimiser steps in all      5" in flat  # 18 rows, 2 of 20 held out
+    assert re.search(r"^set +0\.001 +the highest of the schedule$", flat, re.MULTILINE)
+    assert re.search(r"^suggested for supervised fine-tuning +not known +.*is called neither", flat, re.MULTILINE)
+    assert "tokens read in all        180" in flat
+    priced = told(0, "check", "recipes.sl_basic", *FAKE, "dataset=rows.jsonl", "epochs=2", "--price", "5")
+    assert "tokens read in all                  360" in priced
+    assert "what these cost, at 5 a million  0.0018" in priced
+    assert "--price" in told(2, "check", "recipes.sl_basic", *FAKE, "--price", "-1")
     assert not (here / "runs").exists()
 
 

@@ -20,7 +20,8 @@ from tests.recipes.seen import Seen
 PAIRS = [{"prompt": "?", "chosen": "{}", "rejected": text} for text in ("[]", "()", "no", "{x}")] * 2
 RIGHT = [{"prompt": "?", "completion": "{}"}] * 6
 DATA = FakeDatasets({"pairs": {"train": PAIRS, "held": PAIRS[:3]}, "right": {"train": RIGHT, "held": RIGHT[:2]},
-                     "chats": {"train": RIGHT}})
+                     "chats": {"train": RIGHT},
+                     "half": {"train": PAIRS, "held": RIGHT[:2]}})
 
 
 def cook(blobs: FakeBlobs | None = None, name: str = "run", **settings: Any) -> Seen:
@@ -73,3 +74,8 @@ def test_a_model_that_is_never_wrong_has_nothing_to_be_trained_on() -> None:
            blobs, "perfect")
     with pytest.raises(DataError, match=r"mistakes\.tries"):
         cook(blobs, "none", dataset="right", model="run:perfect")
+
+
+def test_held_out_rows_without_a_mistake_are_told_before_training() -> None:
+    with pytest.raises(DataError, match="nothing to measure on: no held-out row has a rejected answer"):
+        cook(dataset="half", mistakes={"max_tokens": 1})

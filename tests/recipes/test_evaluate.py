@@ -12,7 +12,7 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen import Kitchen
 from kitchen.cooking import cook
-from kitchen.errors import DataError, QualityError
+from kitchen.errors import ConfigError, DataError, QualityError
 from kitchen.runs import Order, read_journal, read_run
 from recipes.evaluate import Evaluate
 from recipes.sl_basic import SlBasic
@@ -26,6 +26,7 @@ def chats(answer: str, count: int) -> list[dict[str, Any]]:
 DATA = FakeDatasets({
     "chats": {"train": chats("{}", 8), "held": chats("{}", 4), "hard": chats('{"a": 1}', 3)},
     "alone": {"train": chats("{}", 9)}, "texts": {"train": chats("no json", 3)},
+    "many": {"held": chats("{}", 40), "other": chats("{}", 2)},
     "columns": {"test": [{"question": "1?", "answer": "{}"}]},
 })
 
@@ -54,7 +55,8 @@ def test_every_split_but_the_trained_one_is_scored_with_intervals(blobs: FakeBlo
     found = evaluated(blobs, "all")
     assert (found["held/exact_match"], found["hard/exact_match"]) == (1.0, 0.0)
     assert found["held/exact_match_low"] == pytest.approx(4 / (4 + 1.96**2), abs=1e-3)
-    assert (found["held/field_f1_low"], found["held/field_f1"], found["held/field_f1_high"]) == (1.0, 1.0, 1.0)
+    assert found["held/field_f1"] == 1.0
+    assert found["held/field_f1_low"] == found["held/exact_match_low"]
     assert not any(key.startswith("train/") for key in found)
     titles = [table["title"] for table in read_journal(blobs, "all", "tables")]
     assert titles == ["Evaluated of chats", "Evaluation, 95 % intervals"]
@@ -65,6 +67,11 @@ def test_predictions_and_what_they_depend_on_are_recorded(blobs: FakeBlobs) -> N
     rows = read_journal(blobs, "recorded", "samples")
     assert [row["text"] for row in rows] == ["{}"] * 7
     assert {row["set"] for row in rows} == {"held", "hard"}
+    assert [(row["row"], row["try"]) for row in rows] == [(n, 0) for n in (*range(3), *range(4))]
+    assert {key: rows[1][key] for key in ("prompt", "wanted", "text", "exact", "f1", "parsed", "truncated")} == {
+        "prompt": "1?", "wanted": '{"a": 1}', "text": "{}", "exact": False, "f1": 0.0, "parsed": True,
+        "truncated": False}
+    assert DATA.load("chats", split="hard").where(1) == rows[1]["where"]
     facts = read_run(blobs, "recorded")["facts"]
     assert (facts["weights"], facts["model"], len(facts["weights.sha256"])) == ("run:dish@final", "tiny", 64)
     assert facts["data.held.sha256"] != facts["data.hard.sha256"]
@@ -116,3 +123,54 @@ def test_a_quality_target_that_is_missed_ends_with_its_exit_code_and_is_not_aske
         evaluated(blobs, "missed", Mute(blobs), **missed)
     with pytest.raises(AssertionError, match="asked again"):
         evaluated(blobs, "fresh", Mute(blobs))
+
+
+DRAWN: dict[str, Any] = {
+    "dataset": "many", "splits": ("held",), "evaluation": {"metric": "text", "max_tokens": 3},
+    "answering": {"temperature": 12, "tries": 4, "pass_at": (1, 2, 4)}}
+
+
+def texts(blobs: FakeBlobs, name: str, **settings: Any) -> list[str]:
+    evaluated(blobs, name, **{**DRAWN, **settings})
+    return [row["text"] for row in read_journal(blobs, name, "samples") if row["set"] == "held"]
+
+
+def test_scores_are_means_over_tries_and_pass_at_k_is_estimated_from_them(blobs: FakeBlobs) -> None:
+    found = evaluated(blobs, "drawn", **DRAWN)
+    rows = read_journal(blobs, "drawn", "samples")
+    assert [(row["row"], row["try"]) for row in rows] == [(n, t) for n in range(40) for t in range(4)]
+    right = [sum(row["exact"] for row in rows if row["row"] == n) for n in range(40)]
+    assert 0 < sum(right) < 160
+    assert found["held/exact_match"] == found["held/pass_at_1"] == pytest.approx(sum(right) / 160)
+    assert found["held/pass_at_4"] == pytest.approx(sum(each > 0 for each in right) / 40)
+    assert found["held/pass_at_1"] < found["held/pass_at_2"] < found["held/pass_at_4"]
+    assert found["held/pass_at_2_low"] < found["held/pass_at_2"] < found["held/pass_at_2_high"]
+    [shown] = [table for table in read_journal(blobs, "drawn", "tables") if table["title"].startswith("Evaluation")]
+    assert [row[2] for row in shown["rows"]] == ["exact match", "field F1", "pass@1", "pass@2", "pass@4", "cut short"]
+
+
+def test_answers_are_drawn_by_the_seed_whatever_other_sets_there_are(blobs: FakeBlobs) -> None:
+    first = texts(blobs, "one")
+    assert len(set(first)) > 1
+    assert first == texts(blobs, "same") == texts(blobs, "with the other", splits=None)
+    assert first != texts(blobs, "another", seed=1)
+
+
+def test_one_answer_may_be_drawn_too(blobs: FakeBlobs) -> None:
+    assert len(set(texts(blobs, "warm", answering={"temperature": 12}))) > 1
+    assert len(set(texts(blobs, "greedy", answering={}))) == 1
+
+
+@pytest.mark.parametrize(("answering", "why"), [
+    ({"tries": 4}, "tries=4 at temperature=0 are that many times the same answer"),
+    ({"tries": 4, "temperature": 1, "pass_at": (1, 8)}, "pass_at=8 must be from 1 to tries=4"),
+    ({"pass_at": (0,)}, "pass_at=0 must be from 1 to tries=1"),
+])
+def test_tries_that_tell_nothing_are_refused(answering: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        Evaluate(answering=answering)
+
+
+def test_tries_where_no_answers_are_drawn_are_refused(blobs: FakeBlobs) -> None:
+    with pytest.raises(ConfigError, match="train is evaluated by its loss, for which no answers are drawn"):
+        evaluated(blobs, "nothing drawn", dataset="texts", answering={"temperature": 1, "tries": 2})

@@ -22,6 +22,7 @@ from tests.soak.victims import DATA, training
 
 pytestmark = pytest.mark.usefixtures("letters")
 SHORT = {"batch_size": 3, "epochs": 2, "eval_every": 2, "warmup_steps": 0, "evaluation": {"max_tokens": 6}}
+ALPHABET = [{"prompt": f"say {n}", "completion": "abcdefghijklmnopqrstuvwxyz .,"} for n in range(6)]
 MEETINGS = 3  # times that runs wait for each other
 
 
@@ -29,7 +30,7 @@ def dishes(model: str) -> list[Recipe]:
     """Six optimiser steps of each."""
     shared: dict[str, Any] = {"model": model, "lora_rank": 4, "learning_rate": 1e-2, "save_every": 2}
     return [SlBasic(dataset="chats", **SHORT, **shared), Dpo(dataset="pairs", **SHORT, **shared),
-            Rl(dataset="chats", reward="letters", batch_size=2, group=4, steps=3, updates=2, kl_penalty=0.1,
+            Rl(dataset="alphabet", reward="letters", batch_size=2, group=8, steps=3, updates=2, kl_penalty=0.1,
                playing={"max_tokens": 6}, **shared)]
 
 
@@ -50,7 +51,8 @@ def cook(backend: str, tmp_path: Path) -> Callable[..., Any]:
     """Recipes at once on one client and one store; what they come to."""
     def cooked(recipes: Sequence[Recipe]) -> list[Any]:
         blobs: BlobStore = FakeBlobs()
-        adapters = {"training": training(backend, blobs, tmp_path), "datasets": FakeDatasets(DATA), "blobs": blobs}
+        data = FakeDatasets({**DATA, "alphabet": {"train": ALPHABET, "held": ALPHABET[:2]}})
+        adapters = {"training": training(backend, blobs, tmp_path), "datasets": data, "blobs": blobs}
         barrier = threading.Barrier(len(recipes))
         runs = [kitchen.submit(recipe, **adapters, name=type(recipe).__name__, on_progress=meeting(barrier))
                 for recipe in recipes]

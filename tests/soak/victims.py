@@ -25,6 +25,7 @@ from adapters.local.blobs import LocalBlobs
 from kitchen import Kitchen, Observer, StageDone
 from kitchen.cooking import cook
 from kitchen.runs import Order
+from recipes.distillation import Distillation
 from recipes.dpo import Dpo
 from recipes.rl import Rl
 from recipes.sl_basic import SlBasic
@@ -41,8 +42,11 @@ EPOCHS = {"epochs": 3, "eval_every": 4, "keep": 1, "evaluation": {"max_tokens": 
 RECIPES: dict[str, tuple[type[Training], dict[str, Any]]] = {
     "sl_basic": (SlBasic, {**EPOCHS, "dataset": "chats"}), "dpo": (Dpo, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
     "rl": (Rl, {"dataset": "chats", "reward": "letters", "group": 3, "steps": 6, "kl_penalty": 0.1, "kl_discount": 0.9,
-                "updates": 2, "playing": {"max_tokens": 5}})}
-AHEAD = {"rl": "stale"}  # what looking ahead is called
+                "updates": 2, "playing": {"max_tokens": 5}}),
+    "distillation": (Distillation, {"dataset": "chats", "group": 3, "steps": 6, "discount": 0.5, "updates": 2,
+                                    "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}})}
+AHEAD = {"rl": "stale", "distillation": "stale"}  # what looking ahead is called
+MODELS = ("model", "teacher")
 
 
 class KilledWriting(LocalBlobs):
@@ -100,9 +104,10 @@ class Dish:
 
     def cook(self, killer: KilledCalling, blobs: KilledWriting) -> None:
         cls, own = RECIPES[self.recipe]
-        model = f"path:{self.folder / 'model'}" if self.backend == "peft" else "any"
-        recipe = cls(**{"model": model, "batch_size": 2, "learning_rate": 1e-2, "save_every": 2, "warmup_steps": 2,
-                        "lora_rank": 4, AHEAD.get(self.recipe, "ahead"): self.ahead, **own})
+        names = [f"path:{self.folder / name}" if self.backend == "peft" else name for name in MODELS]
+        teacher = {"teacher": names[1]} if self.recipe == "distillation" else {}
+        recipe = cls(**{"model": names[0], **teacher, "batch_size": 2, "learning_rate": 1e-2, "save_every": 2,
+                        "warmup_steps": 2, "lora_rank": 4, AHEAD.get(self.recipe, "ahead"): self.ahead, **own})
         kitchen = Kitchen(training(self.backend, blobs, self.folder), FakeDatasets(DATA), None, blobs)
         cook(Order(f"recipes.{self.recipe}:{cls.__name__}", {}), recipe, kitchen, "run", [killer])
 
@@ -139,8 +144,9 @@ def main(dish: Dish, kills: int, seed: int) -> int:
         import adapters.peft.session  # noqa: F401
         from adapters.peft.tiny import tiny_model
 
-        if not (folder / "model").exists():
-            in_child(lambda: tiny_model(folder / "model"))
+        for at, name in enumerate(MODELS):
+            if not (folder / name).exists():
+                in_child(lambda name=name, at=at: tiny_model(folder / name, seed=at))
     whole, counts = folder / "whole", folder / "counts.json"
 
     def count() -> None:

@@ -1,13 +1,14 @@
 """Intervals against published values, closed forms and simulation."""
 
 import math
+from itertools import combinations
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.statistics import mean_interval, paired_bootstrap, wilson
+from stages.statistics import interval, mean_interval, paired_bootstrap, pass_at, wilson
 
 
 @pytest.mark.parametrize("successes, n, low, high", [
@@ -64,7 +65,49 @@ def test_the_seed_decides():
     assert len({paired_bootstrap(before, after, seed, resamples=101).low for seed in range(9)}) > 1
 
 
+@pytest.mark.parametrize("tries, right", [(1, 0), (1, 1), (5, 0), (5, 2), (5, 5), (6, 3)])
+def test_pass_at_k_is_the_share_of_choices_of_k_answers_with_a_right_one_among_them(tries, right):
+    for k in range(1, tries + 1):
+        choices = list(combinations([True] * right + [False] * (tries - right), k))
+        assert pass_at(k, tries, right) == pytest.approx(sum(map(any, choices)) / len(choices))
+    assert pass_at(1, tries, right) == pytest.approx(right / tries)
+
+
+def test_pass_at_k_has_no_bias_where_the_plain_formula_has():
+    random, k, tries, chance = np.random.default_rng(3), 4, 6, 0.2
+    rights = random.binomial(tries, chance, 20_000)
+    truth = 1 - (1 - chance) ** k
+    assert np.mean([pass_at(k, tries, int(c)) for c in rights]) == pytest.approx(truth, abs=0.01)
+    assert abs(np.mean(1 - (1 - rights / tries) ** k) - truth) > 0.03
+
+
+def test_pass_at_k_of_many_tries_is_finite():
+    assert pass_at(1_000, 3_000, 3) == pytest.approx(1 - (2 / 3) ** 3, abs=1e-3)
+
+
+def test_the_interval_of_scores_is_wilsons_where_they_are_yes_or_no_and_else_a_bootstrap():
+    assert (interval([1.0] * 8 + [0.0] * 2, 0).low, interval([1.0] * 8 + [0.0] * 2, 0).high) == wilson(8, 10)
+    assert interval([1.0] * 4, 0).low == pytest.approx(4 / (4 + 1.96**2), abs=1e-3)
+    values = [0.5, 0.25, 1.0, 0.0, 0.75]
+    assert interval(values, 3) == paired_bootstrap([0.0] * 5, values, 3)
+
+
+def test_intervals_over_problems_hold_where_the_tries_at_one_are_alike():
+    """40 problems, each solved always or never: 8 tries at each tell no more than one, and do not narrow it."""
+    random, runs, truth, hits, narrow = np.random.default_rng(5), 300, 0.5, 0, 0
+    for run in range(runs):
+        chances = random.beta(0.2, 0.2, 40)
+        tries = random.random((40, 8)) < chances[:, None]
+        found = interval(tries.mean(axis=1).tolist(), run)
+        low, high = wilson(int(tries.sum()), tries.size)  # as if the tries were so many problems
+        hits, narrow = hits + (found.low <= truth <= found.high), narrow + (low <= truth <= high)
+    assert hits / runs > 0.90
+    assert narrow / runs < 0.75
+
+
 @pytest.mark.parametrize("call", [
+    lambda: pass_at(0, 3, 1), lambda: pass_at(4, 3, 1), lambda: pass_at(1, 3, 4), lambda: pass_at(1, 3, -1),
+    lambda: interval([], 0), lambda: interval([math.nan, 1.0], 0),
     lambda: wilson(0, 0), lambda: wilson(3, 2), lambda: wilson(-1, 2), lambda: wilson(1, 2, 1.0),
     lambda: paired_bootstrap([], [], 0), lambda: paired_bootstrap([1.0], [1.0, 2.0], 0),
     lambda: paired_bootstrap([1.0], [math.nan], 0), lambda: paired_bootstrap([1.0], [1.0], 0, resamples=0),

@@ -1,4 +1,4 @@
-"""A loss of one's own that fails when a part of its gradient is already there."""
+"""Losses of one's own that fail: with a part of the gradient there already, or for asking what cannot be answered."""
 
 from __future__ import annotations
 
@@ -38,3 +38,26 @@ def test_its_partial_gradient_is_never_stepped_along(opened: Callable[..., PeftS
         session.forward_backward(data, FailsAtTheSecondPart()).result()
     with pytest.raises(RunFailed, match="this row is not to be had"):
         session.optim_step(Adam()).result()
+
+
+class AsksSomebody:
+    def __init__(self, ask: Callable[[], Any]) -> None:
+        self.ask = ask
+
+    def __call__(
+        self, data: Sequence[Datum], logprobs: Sequence[Floats]
+    ) -> tuple[float, list[Floats], dict[str, float]]:
+        self.ask().result()
+        return 0.0, [np.zeros_like(lp) for lp in logprobs], {}
+
+
+@pytest.mark.parametrize("whom", ["a sampler", "the session itself"])
+def test_one_that_waits_for_another_turn_is_told_so_and_does_not_hang(
+    opened: Callable[..., PeftSession], whom: str
+) -> None:
+    session: Any = opened()
+    sampler, ids = session.snapshot().result(), np.arange(5, 10)
+    ask = {"a sampler": lambda: sampler.logprobs(ids), "the session itself": lambda: session.snapshot()}[whom]
+    with pytest.raises(RunFailed, match="cannot ask a local session or sampler"):
+        session.forward_backward([Datum(ids[:-1], {"target_tokens": ids[1:]})], AsksSomebody(ask)).result(timeout=60)
+    assert len(sampler.logprobs(ids).result()) == 5

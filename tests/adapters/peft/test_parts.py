@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import subprocess
 import sys
 import threading
@@ -29,6 +30,26 @@ def test_constructing_the_client_imports_no_torch() -> None:
     program = ("import sys; from adapters.peft.client import PeftTraining; PeftTraining(None, None); "
                "assert not {'torch', 'transformers', 'peft', 'safetensors'} & set(sys.modules)")
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(("config", "size"), [
+    (None, None), ({"hidden_size": 64}, 64), ({"text_config": {"hidden_size": 48}, "vision_config": {}}, 48),
+    ({"text_config": None}, None), ({"hidden_size": "wide"}, None)])
+def test_how_wide_a_model_is_stands_in_its_configuration(
+    config: Any, size: int | None, client: Callable[..., PeftTraining], tmp_path: Path
+) -> None:
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    assert client().hidden_size(f"path:{tmp_path}") == size
+
+
+def test_how_wide_an_adapter_is_its_base_says(client: Callable[..., PeftTraining], tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "tiny"}')
+    assert client().hidden_size(f"path:{tmp_path}") == 64
+    (tmp_path / "config.json").write_text("{")
+    (tmp_path / "adapter_config.json").unlink()
+    with pytest.raises(BackendError, match=r"config\.json is not JSON .*fetch or export the model again"):
+        client().hidden_size(f"path:{tmp_path}")
 
 
 @pytest.mark.parametrize(("setting", "text"), [

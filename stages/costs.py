@@ -1,0 +1,29 @@
+"""How much training is to read, and what that costs, before it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kitchen.types import Price
+
+AT_MOST = "at most "
+
+
+@dataclass(frozen=True)
+class EpochSize:
+    """One pass over the training data."""
+
+    count: int
+    what: str  # that is counted: "datums"
+    tokens: int  # that the model reads
+    lead: str = ""  # AT_MOST where some of it is still to be written
+
+
+def tokens_and_cost(what: str, tokens: int, lead: str, price: Price | None) -> tuple[tuple[str, str], ...]:
+    """Rows of a table; the cost where there is a price."""
+    counted = (what, f"{lead}{tokens:,}")
+    if price is None:
+        return (counted,)
+    cost = tokens * price.per_million / 1e6
+    shown = f"{cost:,.2f}" if cost >= 1 else f"{cost:.2g}"
+    return counted, (f"what these cost, at {price.per_million:g} a million", lead + shown)

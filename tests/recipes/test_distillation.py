@@ -1,0 +1,74 @@
+"""distillation on the fake: a student comes to say what its teacher says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import kitchen
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.datasets import FakeDatasets
+from adapters.fake.training import FakeTraining
+from kitchen.errors import ConfigError, KitchenError
+from recipes.distillation import Distillation
+from recipes.sl_basic import SlBasic
+from tests.recipes.seen import Seen
+
+ROWS = [{"prompt": "?", "completion": "{}"}] * 4
+DATA = FakeDatasets({"right": {"train": ROWS, "held": ROWS[:2]}})
+
+
+@pytest.fixture(scope="module")
+def blobs() -> FakeBlobs:
+    """With a run that has learnt the answer, and one that has begun to."""
+    blobs = FakeBlobs()
+    for name, epochs in (("taught", 60), ("begun", 10)):
+        recipe = SlBasic(model="any", dataset="right", batch_size=4, epochs=epochs, learning_rate=0.02, eval_every=0,
+                         schedule="constant", warmup_steps=0)
+        kitchen.run(recipe, training=FakeTraining(blobs), datasets=DATA, blobs=blobs, name=name)
+    return blobs
+
+
+def cook(blobs: FakeBlobs, name: str, **settings: Any) -> Seen:
+    seen = Seen()
+    defaults = {"model": "run:begun", "teacher": "run:taught", "dataset": "right", "batch_size": 4, "group": 8,
+                "steps": 40, "learning_rate": 0.1, "playing": {"max_tokens": 4}, "evaluation": {"max_tokens": 4}}
+    kitchen.run(Distillation(**{**defaults, **settings}), training=FakeTraining(blobs), datasets=DATA, blobs=blobs,
+                name=name, observers=[seen])
+    return seen
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"discount": 0.5, "group": 32}, {"updates": 2}, {"stale": 1}, {"divergence": "forward"},
+    {"divergence": "forward", "updates": 2, "top_k": 3, "stale": 1}])
+def test_the_student_comes_to_answer_as_the_teacher_does(
+    blobs: FakeBlobs, settings: Any, request: pytest.FixtureRequest
+) -> None:
+    seen = cook(blobs, request.node.callspec.id, **settings)
+    before, after = seen.series("kl_per_token_before")[0], seen.series("kl_per_token")[0]
+    assert before > 1.0
+    assert abs(after) < 0.2 * before
+    assert seen.series("held/exact_match_after") == [1.0]
+
+
+def test_the_divergence_of_each_batch_is_told(blobs: FakeBlobs) -> None:
+    told = cook(blobs, "told").series("kl_teacher")
+    assert len(told) == 40
+    assert abs(sum(told[-5:])) < 0.2 * sum(told[:5])
+
+
+def test_of_the_forward_one_the_loss_is_it_and_the_entropy_of_the_teacher(blobs: FakeBlobs) -> None:
+    seen = cook(blobs, "forward", divergence="forward", top_k=200)
+    apart = [loss - entropy for loss, entropy in zip(seen.series("loss"), seen.series("teacher_entropy"), strict=True)]
+    assert min(apart) > -1e-6
+    assert apart[-1] < 0.2 * apart[0]
+    assert min(seen.series("teacher_mass")) > 0.9
+    assert seen.series("trained_tokens") == seen.series("sampled_tokens")
+
+
+def test_a_teacher_is_needed_and_has_to_be_there(blobs: FakeBlobs) -> None:
+    with pytest.raises(KitchenError, match="taught"):
+        cook(blobs, "mistyped", teacher="run:tought")
+    with pytest.raises((ConfigError, ValueError), match="teacher"):
+        Distillation()  # type: ignore[call-arg]

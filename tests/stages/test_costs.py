@@ -1,0 +1,97 @@
+"""What a preview says that a run will read is what the run then reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import kitchen
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.datasets import FakeDatasets
+from adapters.fake.training import FakeTraining
+from kitchen import Kitchen, Recipe
+from kitchen.errors import DataError
+from kitchen.preview import preview
+from kitchen.types import Price
+from recipes.dpo import Dpo
+from recipes.rl import Rl
+from recipes.sl_basic import SlBasic
+from stages.costs import AT_MOST, tokens_and_cost
+from tests.recipes.seen import Seen
+
+ROWS = [{"prompt": "?" * (n % 5 + 1), "completion": "{}" * (n % 3 + 1)} for n in range(22)]
+PAIRS = [{"prompt": "?", "chosen": "yes" * (n % 3 + 1), "rejected": "no"} for n in range(10)]
+DATA = FakeDatasets({"rows": {"train": ROWS, "held": ROWS[:2]}, "pairs": {"train": PAIRS, "held": PAIRS[:2]}})
+QUICK: dict[str, Any] = {"batch_size": 4, "save_every": 0, "model": "tiny"}
+
+
+def told(recipe: Recipe, price: Price | None = None) -> dict[str, str]:
+    """The rows of all previews."""
+    ports = Kitchen(FakeTraining(), DATA, None, FakeBlobs()).ports()
+    tables = preview(recipe.workflow(), ports if price is None else {**ports, Price: price})
+    return {row[0]: row[-1] for table in tables for row in table.rows}
+
+
+def cooked(recipe: Recipe) -> Seen:
+    seen, blobs = Seen(), FakeBlobs()
+    kitchen.run(recipe, training=FakeTraining(blobs), datasets=DATA, blobs=blobs, name="run", observers=[seen])
+    return seen
+
+
+def number(text: str) -> float:
+    return float(text.removeprefix(AT_MOST).removeprefix("about ").replace(",", ""))
+
+
+@pytest.mark.parametrize("recipe", [
+    SlBasic(dataset="rows", **QUICK), SlBasic(dataset="rows", epochs=3, **QUICK),
+    SlBasic(dataset="rows", max_steps=3, **QUICK), Dpo(dataset="pairs", epochs=2, **QUICK)])
+def test_tokens_and_steps_are_those_of_the_run(recipe: Recipe) -> None:
+    shown, seen = told(recipe), cooked(recipe)
+    assert number(shown["tokens read in all"]) == sum(seen.series("tokens"))
+    assert number(shown["optimiser steps in all"]) == len(seen.series("grad_norm"))
+    assert not any(text.startswith(AT_MOST) for text in shown.values())
+
+
+def test_where_an_epoch_is_cut_short_the_tokens_are_about_its_share() -> None:
+    recipe = SlBasic(dataset="rows", max_steps=9, epochs=2, rendering={"overlong": "drop"}, **QUICK)
+    shown, seen = told(recipe)["tokens read in all"], cooked(recipe)
+    assert shown.startswith("about ")
+    assert number(shown) == pytest.approx(sum(seen.series("tokens")), rel=0.1)
+
+
+def test_mistakes_that_are_not_written_yet_count_as_long_as_they_may_be() -> None:
+    recipe = Dpo(dataset="rows", mistakes={"max_tokens": 400}, **QUICK)
+    shown, seen = told(recipe), cooked(recipe)
+    assert shown["tokens read in all"].startswith(AT_MOST)
+    assert shown["pairs in an epoch"] == "at most 22"
+    assert 0 < sum(seen.series("tokens")) <= number(shown["tokens read in all"])
+
+
+def test_rollouts_have_no_more_tokens_than_they_may() -> None:
+    recipe = Rl(dataset="rows", steps=3, group=5, reward="exact", playing={"max_tokens": 7}, **QUICK)
+    shown, seen = told(recipe), cooked(recipe)
+    assert shown["rollouts in all"] == "60"
+    assert shown["tokens of answers, one to a rollout"] == "at most 420"
+    assert 0 < sum(seen.series("sampled_tokens")) <= 420
+
+
+def test_a_price_tells_the_cost() -> None:
+    recipe = SlBasic(dataset="rows", **QUICK)
+    shown = told(recipe, Price(2.5))
+    tokens = number(shown["tokens read in all"])
+    assert number(shown["what these cost, at 2.5 a million"]) == pytest.approx(tokens * 2.5e-6, rel=0.05)
+    assert not any("cost" in what for what in told(recipe))
+    playing = Rl(dataset="rows", steps=3, group=5, reward="exact", playing={"max_tokens": 7}, **QUICK)
+    assert told(playing, Price(1e6))["what these cost, at 1e+06 a million"] == "at most 420.00"
+
+
+@pytest.mark.parametrize(("price", "cost"), [(0.0, "0"), (0.4, "0.00049"), (1_000.0, "1.23"), (2e6, "2,468.00")])
+def test_costs_small_and_large(price: float, cost: str) -> None:
+    assert tokens_and_cost("tokens", 1_234, AT_MOST, Price(price))[1][1] == f"at most {cost}"
+
+
+@pytest.mark.parametrize("kind", [SlBasic, Dpo])
+def test_nothing_to_train_on_is_found_by_the_preview(kind: type[Recipe]) -> None:
+    with pytest.raises(DataError, match=r"nothing to train on: .*max_tokens=3"):
+        told(kind(dataset="pairs" if kind is Dpo else "rows", rendering={"max_tokens": 3, "overlong": "drop"}, **QUICK))

@@ -1,0 +1,131 @@
+"""What is learnt from a teacher, against the formulas."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adapters.fake.training import FakeTraining
+from kitchen.errors import ConfigError
+from kitchen.ports import Done
+from kitchen.types import Array, Datum, Lora
+from stages.distillation import ImitateTop, OpenTeacher, ScoreByTeacher, same_tokens
+from stages.policy import PolicyUpdate
+from stages.rollouts import Episode, Rollout, Rollouts
+
+READ = np.array([65, 66])
+
+
+class Session:
+    """A bigram policy whose answers are one token, and the chances of each."""
+
+    def __init__(self) -> None:
+        self.session: Any = FakeTraining().open("fake", Lora(seed=3))
+        self.vocabulary = self.session.tokenizer().vocabulary
+
+    def chances(self) -> Array:
+        data = [Datum(READ, {"target_tokens": np.array([66, token]), "weights": np.ones(2)})
+                for token in range(self.vocabulary)]
+        return np.exp([float(lp[1]) for lp in self.session.forward(data).result().logprobs])
+
+    def rollouts(self) -> Rollouts:
+        """Every answer there can be, once."""
+        episodes = [Episode(np.array([*READ, token]), np.log([1, 1, chance]).astype(np.float32),
+                            np.array([False, False, True])) for token, chance in enumerate(self.chances())]
+        return Rollouts((tuple(Rollout((one,), 0.0, "t", "") for one in episodes),))
+
+    def slope(self, token: int, value: Any) -> float:
+        """d value / d logit, by finite differences."""
+        was, values = self.session._adapter.b.copy(), []
+        for sign in (1, -1):
+            self.session._adapter.b = was.copy()
+            self.session._adapter.b[66, token] += sign * 2e-3
+            self.session._model = self.session._adapter.over(self.session._base)
+            values.append(float(value(self.chances())))
+        self.session._adapter.b = was
+        self.session._model = self.session._adapter.over(self.session._base)
+        return (values[0] - values[1]) / 4e-3
+
+
+class Teaching:
+    """A teacher with chances of its own for the answer."""
+
+    def __init__(self, chances: Array) -> None:
+        self.values = np.log(chances)
+
+    def logprobs(self, tokens: Any) -> Any:
+        return Done(np.array([np.nan, -1.0, self.values[tokens[2]]], np.float32))
+
+    def top_logprobs(self, tokens: Any, k: int) -> Any:
+        ids = np.argsort(-self.values)[:k]
+        return Done((np.stack([np.full(k, -1), ids, ids]),
+                     np.stack([np.full(k, np.nan), self.values[ids], self.values[ids]]).astype(np.float32)))
+
+
+@pytest.fixture
+def student() -> Session:
+    return Session()
+
+
+@pytest.fixture
+def teacher(student: Session) -> Any:
+    raw = np.random.default_rng(1).normal(size=student.vocabulary)
+    return Teaching(np.exp(raw) / np.exp(raw).sum())
+
+
+def test_the_gradient_of_the_reverse_divergence(student: Session, teacher: Any) -> None:
+    acted, rollouts = student.chances(), student.rollouts()
+    scores, told = asyncio.run(ScoreByTeacher().run(teacher, rollouts))
+    assert told["kl_teacher"] == pytest.approx(float((np.log(acted) - teacher.values).mean()), rel=1e-5)
+    data = PolicyUpdate(penalty=1.0).run(rollouts, scores).data
+    often = [Datum(one.tokens, {**one.loss_inputs,
+                                "advantages": one.loss_inputs["advantages"] * student.vocabulary * chance})
+             for one, chance in zip(data, acted, strict=True)]
+    student.session.forward_backward(often, "importance_sampling").result()
+    for token in (5, 66, 200):
+        expected = student.slope(token, lambda chances: chances @ (np.log(chances) - teacher.values))
+        assert student.session._gradient[66, token] == pytest.approx(expected, rel=2e-2, abs=1e-6)
+
+
+def test_the_gradient_of_the_forward_divergence(student: Session, teacher: Any) -> None:
+    rollouts, right = student.rollouts(), np.exp(teacher.values)
+    data, told = asyncio.run(ImitateTop(student.vocabulary).run(teacher, rollouts))
+    found = student.session.forward_backward(data.data).result()
+    apart = float(right @ (teacher.values - np.log(student.chances())))
+    assert found.metrics["loss:sum"] - told["teacher_entropy"] == pytest.approx(apart, rel=1e-4)
+    assert told["teacher_mass"] == pytest.approx(1.0, rel=1e-5)
+    for token in (5, 66, 200):
+        expected = student.slope(token, lambda chances: right @ (teacher.values - np.log(chances)))
+        assert student.session._gradient[66, token] == pytest.approx(expected, rel=2e-2, abs=1e-6)
+
+
+def test_of_the_top_the_chances_are_divided_by_their_sum(student: Session, teacher: Any) -> None:
+    data, told = asyncio.run(ImitateTop(2).run(teacher, student.rollouts()))
+    first, likeliest = data.data[0], np.argsort(-teacher.values)[:2]
+    assert first.targets[1].tolist() == likeliest.tolist()
+    mass = np.exp(teacher.values[likeliest]).sum()
+    assert told["teacher_mass"] == pytest.approx(mass, rel=1e-5)
+    np.testing.assert_allclose(first.loss_inputs["weights"] * student.vocabulary,
+                               [[0, 0], np.exp(teacher.values[likeliest]) / mass], rtol=1e-5)
+    assert sum(float(one.loss_inputs["weights"].sum()) for one in data.data) == pytest.approx(1.0, rel=1e-5)
+
+
+class Other:
+    """A tokenizer that is another one's, but for one letter."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.vocabulary = inner, inner.vocabulary
+
+    def encode(self, text: str, *, special: bool = False) -> Any:
+        return self.inner.encode(text.replace("q", "k"))
+
+
+def test_a_teacher_that_reads_other_tokens_is_refused() -> None:
+    client: Any = FakeTraining()
+    tokenizer = client.tokenizer("any")
+    assert same_tokens(tokenizer, client.tokenizer("other"))
+    with pytest.raises(ConfigError, match="reads other tokens than the student"):
+        OpenTeacher("any").run(client, Other(tokenizer))  # type: ignore[arg-type]
