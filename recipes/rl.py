@@ -19,7 +19,7 @@ class Rl(Training):
     """Policy gradient with advantages within groups; the weights that act may lag behind those that learn."""
 
     leaves = (FinalWeights,)
-    reward: str = "field_f1"  # of an answer: field_f1 or exact
+    reward: str | None = None  # of an answer: field_f1 (null), exact or math; reasoning-gym:NAME has its own
     playing: Playing = Playing()
     steps: PositiveInt = 30  # batches of rollouts
     batch_size: PositiveInt = 8  # problems of a batch
@@ -37,7 +37,7 @@ class Rl(Training):
     def workflow(self) -> Step:
         loss = self.loss, self.loss_options
         return sequence(
-            LoadTasks(self.dataset, self.reading, self.seed, reward=self.reward),
+            LoadTasks(self.dataset, self.reading, self.seed, self.steps * self.batch_size, self.reward),
             OpenSession(self.model, self.lora), PlayBase(self.model, self.playing),
             for_each(TaskBatches(self.batch_size, self.steps, self.seed), ahead=self.stale, save=self.save_every,
                      stale=(TrainingSession,) if self.stale else ())(
