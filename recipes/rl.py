@@ -6,6 +6,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from kitchen import Step, for_each, sequence
 from kitchen.ports import TrainingSession
+from stages.dro import loss_of
 from stages.optimise import ForwardBackward
 from stages.playing import ComparePlayed, PlayBase, PlayWeights
 from stages.policy import AdvantageName, Minibatches, PolicyLossName, PolicyUpdate, ReportPolicy, ScoreRollouts
@@ -26,7 +27,7 @@ class Rl(Training):
     group: PositiveInt = 8  # rollouts of each problem
     advantages: AdvantageName = "centred"
     loss: PolicyLossName = "importance_sampling"
-    loss_options: Mapping[str, float] = {}  # of ppo and cispo: clip_low_threshold, clip_high_threshold
+    loss_options: Mapping[str, float] = {}  # of ppo and cispo: clip_low_threshold, clip_high_threshold; of dro: beta
     updates: PositiveInt = 1  # optimiser steps on each batch of rollouts
     kl_penalty: NonNegativeFloat = 0.0  # reward lost per nat that the policy strays from the reference
     kl_discount: NonNegativeFloat = 0.0  # of the penalties of later tokens; 0: a token pays for itself
@@ -43,7 +44,6 @@ class Rl(Training):
                      stale=(TrainingSession,) if self.stale else ())(
                 Snapshot(), RollOut(self.group, self.playing, self.seed),
                 ReportRollouts(), ScoreRollouts(self.reference or self.model, self.kl_penalty),
-                PolicyUpdate(self.advantages, self.kl_penalty, self.kl_discount),
-                for_each(Minibatches(self.updates))(
-                    ForwardBackward(*loss), self.optim, ReportPolicy(*loss))),
+                PolicyUpdate(self.advantages, self.kl_penalty, self.kl_discount, weighted=self.loss == "dro"),
+                for_each(Minibatches(self.updates))(ForwardBackward(*loss_of(*loss)), self.optim, ReportPolicy(*loss))),
             SaveFinal(), PlayWeights(self.playing), ComparePlayed(self.seed))

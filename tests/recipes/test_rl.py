@@ -47,6 +47,7 @@ def begins(answer: str, right: str) -> Turn:
 
 @pytest.mark.parametrize("settings", [
     {}, {"advantages": "normalised"}, {"advantages": "leave_one_out"}, {"loss": "ppo"}, {"loss": "cispo"},
+    {"loss": "dro"}, {"loss": "dro", "updates": 2, "loss_options": {"beta": 0.5}},
     {"updates": 2}, {"stale": 1}, {"stale": 2, "loss": "ppo"}, {"kl_penalty": 0.01}])
 def test_it_learns_what_is_rewarded(settings: Any) -> None:
     seen = cook(**settings)
@@ -59,6 +60,12 @@ def test_it_learns_what_is_rewarded(settings: Any) -> None:
 def test_a_fresh_copy_acts_each_time_unless_told() -> None:
     assert max(map(abs, cook(steps=4).series("kl_sampler_v1"))) < 1e-5
     assert max(map(abs, cook(steps=6, stale=2).series("kl_sampler_v1"))) > 1e-3
+
+
+def test_dro_pulls_back_to_the_policy_that_acted() -> None:
+    free, tight = (max(cook(steps=4, updates=4, loss="dro", loss_options={"beta": beta}).series("kl_sampler_v2"))
+                   for beta in (0.0, 50.0))
+    assert tight < free / 2
 
 
 def test_constant_groups_teach_nothing_and_are_counted() -> None:
