@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pydantic import NonNegativeFloat
 
 from kitchen import Step, for_each, sequence
+from stages.dro import loss_of
 from stages.optimise import ForwardBackward
 from stages.playing import ComparePlayed, PlayBase, PlayWeights
 from stages.policy import AdvantageName, Minibatches, PolicyLossName, PolicyUpdate, ReportPolicy, ScoreRollouts
@@ -18,10 +19,10 @@ class Rl(TrainingOnRollouts):
     """Policy gradient with advantages within groups; the weights that act may lag behind those that learn."""
 
     leaves = (FinalWeights,)
-    reward: str = "field_f1"  # of an answer: field_f1 or exact
+    reward: str | None = None  # of an answer: field_f1 (null), exact or math; reasoning-gym:NAME has its own
     advantages: AdvantageName = "centred"
     loss: PolicyLossName = "importance_sampling"
-    loss_options: Mapping[str, float] = {}  # of ppo and cispo: clip_low_threshold, clip_high_threshold
+    loss_options: Mapping[str, float] = {}  # of ppo and cispo: clip_low_threshold, clip_high_threshold; of dro: beta
     kl_penalty: NonNegativeFloat = 0.0  # reward lost per nat that the policy strays from the reference
     kl_discount: NonNegativeFloat = 0.0  # of the penalties of later tokens; 0: a token pays for itself
     reference: str | None = None  # weights of any name; null for those that the run begins with
@@ -29,10 +30,10 @@ class Rl(TrainingOnRollouts):
     def workflow(self) -> Step:
         loss = self.loss, self.loss_options
         return sequence(
-            LoadTasks(self.dataset, self.reading, self.seed, self.rows, reward=self.reward),
+            LoadTasks(self.dataset, self.reading, self.seed, self.rows, self.reward),
             OpenSession(self.model, self.lora), PlayBase(self.model, self.playing),
             self.rounds(
                 ReportRollouts(), ScoreRollouts(self.reference or self.model, self.kl_penalty),
-                PolicyUpdate(self.advantages, self.kl_penalty, self.kl_discount),
-                for_each(Minibatches(self.updates))(ForwardBackward(*loss), self.optim, ReportPolicy(*loss))),
+                PolicyUpdate(self.advantages, self.kl_penalty, self.kl_discount, weighted=self.loss == "dro"),
+                for_each(Minibatches(self.updates))(ForwardBackward(*loss_of(*loss)), self.optim, ReportPolicy(*loss))),
             SaveFinal(), PlayWeights(self.playing), ComparePlayed(self.seed))

@@ -17,7 +17,7 @@ from stages.optimise import LearningRate, summed
 from stages.rollouts import Episode, Rollout, Rollouts, alive, is_constant
 from stages.scoring import sampler_of, scores
 
-PolicyLossName = Literal["importance_sampling", "ppo", "cispo"]
+PolicyLossName = Literal["importance_sampling", "ppo", "cispo", "dro"]
 AdvantageName = Literal["centred", "normalised", "leave_one_out"]
 
 
@@ -68,6 +68,7 @@ class PolicyUpdate(Stage):
     advantages: AdvantageName = "centred"
     penalty: float = 0.0  # c, per nat
     discount: float = 0.0  # of the penalties of later tokens; 0: a token pays for itself alone
+    weighted: bool = False  # say in "weights" too, for a loss of one's own, what share of the mean each token is
 
     def run(self, rollouts: Rollouts, reference: ReferenceScores) -> PolicyData:
         left, found = iter(reference.logprobs), list[tuple[Episode, Array]]()
@@ -80,7 +81,11 @@ class PolicyUpdate(Stage):
                     straying = self._paid(one, next(left)) if self.penalty else 0.0
                     found.append((one, (worth + straying) * one.acted))
         chosen = sum(int(one.acted.sum()) for one, _ in found)
-        return PolicyData(tuple(one.datum(logprobs=one.logprobs, advantages=each / chosen) for one, each in found))
+        return PolicyData(tuple(self._datum(one, each / chosen, chosen) for one, each in found))
+
+    def _datum(self, one: Episode, worth: Array, chosen: int) -> Datum:
+        weights = {"weights": one.acted / chosen} if self.weighted else {}
+        return one.datum(logprobs=one.logprobs, advantages=worth, **weights)
 
     def _paid(self, episode: Episode, reference: Floats) -> Array:
         """(T,) what straying costs each token and those after it, as a negative number."""
@@ -127,7 +132,7 @@ class ReportPolicy(Stage):
         named(self.loss, self.options)
 
     def run(self, batch: Batch, output: LossOutput, stepped: Stepped, rate: LearningRate) -> Metrics:
-        live = [datum.loss_inputs["advantages"] != 0 for datum in batch.data]
+        live = [d.loss_inputs.get("weights", d.loss_inputs["advantages"]) != 0 for d in batch.data]
         acted = np.concatenate([d.loss_inputs["logprobs"][on] for d, on in zip(batch.data, live, strict=True)])
         now = np.concatenate([lp[on] for lp, on in zip(output.logprobs, live, strict=True)])
         options = named(self.loss, self.options)[1]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import cached_property, partial
+from typing import Annotated, TypeVar
 
 import numpy as np
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from kitchen.errors import RunFailed
 from kitchen.ports import Future, Message, Sampler, Tokenizer, TrainingSession, arrival, start
@@ -63,10 +66,11 @@ class Rollouts:
 class Playing:
     """How problems are played."""
 
-    max_tokens: int = 64  # per answer
-    max_turns: int = 8  # answers of a rollout
-    max_seconds: float = 60.0  # that an environment may take over one answer
-    max_failed: float = 0.2  # share of the rollouts of a batch that may fail before the run does
+    max_tokens: PositiveInt = 64  # per answer
+    max_turns: PositiveInt = 8  # answers of a rollout
+    max_seconds: PositiveFloat = 60.0  # that an environment may take over one answer
+    max_acting: PositiveInt = 4  # environments that take an answer at one time, or begin; the others wait for them
+    max_failed: Annotated[float, Field(ge=0, le=1)] = 0.2  # share of a batch's rollouts that may fail
 
 
 class Snapshot(Stage):
@@ -120,12 +124,13 @@ class Player:
 
     async def _guarded(self, task: Task, seed: int) -> Rollout:
         try:
-            return await self._played(task.env(), task.tag, seed)
+            return await self._played(task, seed)
         except _EnvFailed as error:
             return Rollout((), 0.0, task.tag, "", parsed=False, failed=str(error))
 
-    async def _played(self, env: Env, tag: str, seed: int) -> Rollout:
-        said: list[Message] = list(await self._asked(env.begin()))
+    async def _played(self, task: Task, seed: int) -> Rollout:
+        env, opening = await self._asked(partial(_begun, task))
+        said: list[Message] = list(opening)
         episodes, reward, parsed, truncated, answer = list[Episode](), 0.0, True, False, ""
         for turn in range(self.how.max_turns):
             prompt = read_before(said, self.tokenizer)
@@ -133,20 +138,33 @@ class Player:
                 prompt, max_tokens=self.how.max_tokens, seed=seed + turn, temperature=self.temperature))
             episodes = extended(episodes, prompt, drawn)
             answer, truncated = self.tokenizer.decode(drawn.tokens), truncated or drawn.stop_reason == "length"
-            came = await self._asked(env.act(answer))
+            came = await self._asked(partial(env.act, answer))
+            if not math.isfinite(came.reward):
+                raise _EnvFailed(f"its reward is {came.reward}")
             reward, parsed = reward + came.reward, parsed and came.parsed
             if not came.messages:
                 break
             said += [{"role": "assistant", "content": answer}, *came.messages]
-        return Rollout(tuple(episodes), reward, tag, answer, parsed, truncated)
+        return Rollout(tuple(episodes), reward, task.tag, answer, parsed, truncated)
 
-    async def _asked(self, call: Awaitable[T]) -> T:
+    @cached_property
+    def _free(self) -> asyncio.Semaphore:
+        return asyncio.Semaphore(self.how.max_acting)
+
+    async def _asked(self, call: Callable[[], Awaitable[T]]) -> T:
+        """What an environment says, in its time: that in which it waits for others does not count."""
         try:
-            return await asyncio.wait_for(call, self.how.max_seconds)
+            async with self._free:
+                return await asyncio.wait_for(call(), self.how.max_seconds)
         except TimeoutError:
             raise _EnvFailed(f"it took more than {self.how.max_seconds:g} s") from None
         except Exception as error:
             raise _EnvFailed(f"{type(error).__name__}: {error}") from error
+
+
+async def _begun(task: Task) -> tuple[Env, Sequence[Message]]:
+    env = task.env()
+    return env, await env.begin()
 
 
 class _EnvFailed(Exception):
@@ -179,7 +197,7 @@ class ReportRollouts(Stage):
             failed=1 - len(played) / len(every),
             parsed=sum(each.parsed for each in played) / max(len(played), 1),
             constant_groups=sum(is_constant(group) for group in rollouts.groups) / len(rollouts.groups))
-        for tag in dict.fromkeys(["", *(each.tag for each in played)]) if played else ():
+        for tag in dict.fromkeys(each for one in played for each in ("", one.tag)):
             rewards = [each.reward for each in played if tag in ("", each.tag)]
             name = f"reward/{tag}" if tag else "reward"
             metrics |= {name: float(np.mean(rewards)), f"{name}_std": float(np.std(rewards))}

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from kitchen.errors import ConfigError, did_you_mean
-from kitchen.ports import DatasetStore, Message
-from kitchen.ports.environments import Env, Task, Turn
+from kitchen.ports import Dataset, DatasetStore
+from kitchen.ports.environments import Task
 from kitchen.stage import Stage
 from kitchen.types import Facts, Table
-from stages.conversations import Conversation, conversation
+from stages.conversations import conversation
 from stages.data import Loading, loaded
 from stages.evaluation import question, spoken, wanted
+from stages.gym import PREFIX, Gym
+from stages.processes import Processes
+from stages.questions import MAY_HANG, REWARDS, Question, check_extra
 from stages.reading import Reader, Rows
-from stages.scores import exact_text, json_fields
-
-Reward = Callable[[str, str], Turn]  # of an answer, and of the one that is wanted
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,10 @@ class Tasks:
 
     train: Sequence[Task]
     held_out: Mapping[str, Sequence[Task]]
+    processes: Processes = field(default_factory=Processes)  # where rewards are computed that may hang
+
+    def close(self) -> None:
+        self.processes.close()
 
 
 @dataclass(frozen=True)
@@ -44,63 +47,50 @@ class Problems:
     count: int  # one for each time that it is played by a group
 
 
-def field_f1(answer: str, right: str) -> Turn:
-    """F1 over the fields of two JSON objects, 0..1."""
-    score = json_fields(answer, right)
-    return Turn(score.f1, parsed=score.parsed)
-
-
-def exact(answer: str, right: str) -> Turn:
-    """1 for the same text, white space around it aside."""
-    return Turn(float(exact_text(answer, right)))
-
-
-REWARDS: Mapping[str, Reward] = MappingProxyType({"field_f1": field_f1, "exact": exact})
-
-
-@dataclass(frozen=True)
-class Question:
-    """One question with one right answer; a Task."""
-
-    messages: tuple[Message, ...]
-    right: str
-    reward: str  # one of REWARDS
-    tag: str
-
-    def env(self) -> Env:
-        return _Asked(self)
-
-
-@dataclass(frozen=True)
-class _Asked:
-    question: Question
-
-    async def begin(self) -> Sequence[Message]:
-        return self.question.messages
-
-    async def act(self, answer: str) -> Turn:
-        return REWARDS[self.question.reward](answer, self.question.right)
-
-
 class LoadTasks(Loading):
-    """Read a data set of questions and right answers; held-out sets as LoadDataset makes them."""
+    """Read a data set of questions and right answers, held-out sets as LoadDataset makes them; or have problems made.
 
-    reward: str = "field_f1"
+    reasoning-gym:NAME are problems of reasoning-gym, with rewards of their own.
+    """
+
+    reward: str | None = None  # one of REWARDS; None: field_f1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reward not in REWARDS:
+        if self.reward is not None and self.reward not in REWARDS:
             raise ConfigError(f"reward={self.reward!r} is unknown; {did_you_mean(self.reward, REWARDS)}")
+        if self.reward is not None and self.gym:
+            raise ConfigError(f"{self.dataset} has a reward of its own; leave out reward={self.reward}")
+
+    @property
+    def gym(self) -> Gym | None:
+        made = self.dataset.startswith(PREFIX)
+        return Gym(self.dataset, self.reading, self.seed, self.most) if made else None
 
     def run(self, store: DatasetStore) -> tuple[Tasks, Facts, Table]:
+        processes = Processes()
+        if self.gym:
+            made, kept_back, facts, table = self.gym.questions(processes)
+            return Tasks(made, {"held_out": kept_back}, processes), facts, table
         found = loaded(Reader(store, self.dataset, self.reading, self.seed, self.most))
-        held = {split: self._tasks(Rows(data, conversation), split) for split, data in found.held.items()}
-        return Tasks(self._tasks(Rows(found.train, conversation), self.dataset), held), found.facts, found.table
+        held = {split: self._questions(data, split, processes) for split, data in found.held.items()}
+        train = self._questions(found.train, self.dataset, processes)
+        return Tasks(train, held, processes), found.facts, found.table
 
     preview = run
 
-    def _tasks(self, rows: Sequence[Conversation], tag: str) -> tuple[Question, ...]:
-        return tuple(Question(tuple(map(spoken, question(each))), wanted(each), self.reward, tag) for each in rows)
+    def verify(self, store: DatasetStore) -> None:
+        if self.gym:
+            return self.gym.check()
+        if self.reward == "math":
+            check_extra("math_verify", "reward=math")
+        super().verify(store)
+
+    def _questions(self, data: Dataset, tag: str, processes: Processes) -> tuple[Question, ...]:
+        name = self.reward or "field_f1"
+        apart = processes if name in MAY_HANG else None
+        return tuple(Question(tuple(map(spoken, question(each))), wanted(each), REWARDS[name], tag, apart)
+                     for each in Rows(data, conversation))
 
 
 class TaskBatches(Stage):

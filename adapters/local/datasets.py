@@ -13,10 +13,11 @@ from kitchen.errors import DataError, did_you_mean
 from kitchen.ports.datasets import Dataset, DatasetInfo, StreamedRow
 
 PACKAGED: Mapping[str, Sequence[str]] = MappingProxyType(
-    {"ingredients": ("train", "new_names", "new_grammars", "hand_typed")}
+    {"ingredients": ("train", "new_names", "new_grammars", "hand_typed"), "arithmetic": ("train", "held_out")}
 )
 ABOUT: Mapping[str, str] = MappingProxyType(
-    {"ingredients": "A line of a recipe, and the JSON object that says what it asks for."}
+    {"ingredients": "A line of a recipe, and the JSON object that says what it asks for.",
+     "arithmetic": "A sum, a difference or a product of two digits, and the number that it is."}
 )
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 
@@ -24,8 +25,8 @@ SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 class LocalDatasets:
     """Data sets by path or by packaged name.
 
-    A name is a packaged data set (`ingredients`), a file (its one split is "train"), or a folder with one file per
-    split (train.jsonl, test.jsonl, ...). Relative paths begin at `root`. Files are
+    A name is a packaged data set (`ingredients`, `arithmetic`), a file (its one split is "train"), or a folder with
+    one file per split (train.jsonl, test.jsonl, ...). Relative paths begin at `root`. Files are
 
     * .jsonl: one JSON object per line; blank lines are skipped;
     * .json: an array of objects, or an object whose field "data" is one;

@@ -13,13 +13,17 @@ from kitchen.ports.training import Message
 class Turn:
     """What an environment says to an answer."""
 
-    reward: float  # for this answer alone; that of a rollout is their sum
+    reward: float  # for this answer alone, finite; that of a rollout is their sum
     messages: tuple[Message, ...] = ()  # what is said next; empty where it is over
     parsed: bool = True  # whether the answer could be read as what was asked for
 
 
 class Env(Protocol):
-    """One problem, played once: a second rollout takes another Env."""
+    """One problem, played once: a second rollout takes another Env.
+
+    What waits in it must be awaited: no limit of time holds for one that blocks. What computes for long, or may hang,
+    belongs in a process of its own (`stages.processes`).
+    """
 
     async def begin(self) -> Sequence[Message]:
         """What is said first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kitchen.ports.environments import Turn
-from stages import tasks
+from stages import questions
 
 
 def letters(answer: str, right: str) -> Turn:
@@ -13,4 +13,4 @@ def letters(answer: str, right: str) -> Turn:
     return Turn(sum(letter in right for letter in answer[:3]) / 3)
 
 
-REWARDS: Mapping[str, tasks.Reward] = {**tasks.REWARDS, "letters": letters}
+REWARDS: Mapping[str, questions.Reward] = {**questions.REWARDS, "letters": letters}

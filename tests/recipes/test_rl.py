@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,26 +12,32 @@ import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
+from kitchen import Stage, Step, sequence
 from kitchen.errors import KitchenError
+from kitchen.ports import Message
+from kitchen.ports.environments import Turn
 from recipes.rl import Rl
+from stages.tasks import Tasks
 from tests.recipes.seen import Seen
 
 ROWS = [{"prompt": "?", "completion": "{}"}] * 4
-DATA = FakeDatasets({"right": {"train": ROWS, "held": ROWS[:2]}})
+SUMS = [{"prompt": "1 + 1 =", "completion": "2"}] * 4
+DATA = FakeDatasets({"right": {"train": ROWS, "held": ROWS[:2]}, "sums": {"train": SUMS, "held": SUMS[:2]}})
 pytestmark = pytest.mark.usefixtures("letters")
 
 
-def cook(**settings: Any) -> Seen:
+def cook(recipe: type[Rl] = Rl, **settings: Any) -> Seen:
     seen, blobs = Seen(), FakeBlobs()
     defaults = {"dataset": "right", "batch_size": 4, "group": 16, "steps": 25, "learning_rate": 0.1,
                 "reward": "letters", "playing": {"max_tokens": 3}}
-    kitchen.run(Rl(**{**defaults, **settings}), training=FakeTraining(blobs), datasets=DATA, blobs=blobs, name="run",
-                observers=[seen])
+    kitchen.run(recipe(**{**defaults, **settings}), training=FakeTraining(blobs), datasets=DATA, blobs=blobs,
+                name="run", observers=[seen])
     return seen
 
 
 @pytest.mark.parametrize("settings", [
     {}, {"advantages": "normalised"}, {"advantages": "leave_one_out"}, {"loss": "ppo"}, {"loss": "cispo"},
+    {"loss": "dro"}, {"loss": "dro", "updates": 2, "loss_options": {"beta": 0.5}},
     {"updates": 2}, {"stale": 1}, {"stale": 2, "loss": "ppo"}, {"kl_penalty": 0.01}])
 def test_it_learns_what_is_rewarded(settings: Any) -> None:
     seen = cook(**settings)
@@ -44,11 +52,70 @@ def test_a_fresh_copy_acts_each_time_unless_told() -> None:
     assert max(map(abs, cook(steps=6, stale=2).series("kl_sampler_v1"))) > 1e-3
 
 
+def test_dro_pulls_back_to_the_policy_that_acted() -> None:
+    free, tight = (max(cook(steps=4, updates=4, loss="dro", loss_options={"beta": beta}).series("kl_sampler_v2"))
+                   for beta in (0.0, 50.0))
+    assert tight < free / 2
+
+
 def test_constant_groups_teach_nothing_and_are_counted() -> None:
     seen = cook(reward="exact", steps=2)
     assert seen.series("constant_groups") == [1.0, 1.0]
     assert seen.series("loss") == []
     assert seen.series("reward/right") == [0.0, 0.0]
+
+
+@dataclass
+class Dictation:
+    """Asks for a letter, and once more if it was the right one."""
+
+    left: int = 2
+    tag: str = "dictation"
+
+    def env(self) -> Dictation:
+        return Dictation()
+
+    async def begin(self) -> Sequence[Message]:
+        return [{"role": "user", "content": "a?"}]
+
+    async def act(self, answer: str) -> Turn:
+        self.left -= 1
+        right = answer[:1] == "a"
+        return Turn(right / 2, tuple(await self.begin() if right and self.left else ()))
+
+
+class Dictate(Stage):
+    """The same task, to train on and held out."""
+
+    def run(self) -> Tasks:
+        return Tasks((Dictation(),) * 4, {"held": (Dictation(),)})
+
+
+class Turns(Rl):
+    """rl in several turns."""
+
+    def workflow(self) -> Step:
+        return sequence(Dictate(), *super().workflow().steps[1:])
+
+
+def test_it_learns_in_several_turns() -> None:
+    seen = cook(Turns, playing={"max_tokens": 1}, group=64, steps=15, learning_rate=0.3)
+    rewards, tokens = seen.series("reward/dictation"), seen.series("sampled_tokens")
+    assert sum(rewards[-5:]) / 5 > rewards[0] + 0.4, rewards
+    assert seen.series("held/reward_gain") == [1.0]
+    assert tokens[0] < 1.5 * 4 * 64 < tokens[-1], "the second turn must be earned"
+
+
+def test_problems_of_reasoning_gym_are_played_by_name() -> None:
+    seen = cook(dataset="reasoning-gym:chain_sum", reading={"held_out_rows": 2}, reward=None, steps=2, group=2)
+    assert len(seen.series("reward/chain_sum")) == 2
+    assert seen.series("failed") == [0.0, 0.0]
+
+
+def test_mathematics_is_graded_apart() -> None:
+    seen = cook(dataset="sums", reward="math", steps=2)
+    assert seen.series("failed") == [0.0, 0.0]
+    assert 0 < seen.series("parsed")[0] < 1, "some answers have a digit"
 
 
 def test_clipping_is_by_the_thresholds_of_the_loss() -> None:

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from adapters.fake.training import FakeTraining
-from kitchen.errors import ConfigError, RunFailed
+from kitchen.errors import RunFailed
 from kitchen.ports import Message
 from kitchen.ports.environments import Turn
 from kitchen.types import Datum, Lora, Sampled
 from stages.policy import Minibatches, PolicyData, PolicyUpdate, ReferenceScores, advantages
-from stages.rollouts import Episode, Player, Playing, Rollout, Rollouts, extended
-from stages.tasks import LoadTasks, Question, TaskBatches, Tasks, field_f1
+from stages.questions import Question, exact
+from stages.rollouts import Episode, Player, Playing, ReportRollouts, Rollout, Rollouts, extended
+from stages.tasks import TaskBatches, Tasks
 
 
 def rollout(reward: float, said: int = 2, failed: str = "") -> Rollout:
@@ -72,11 +73,12 @@ class Guessing:
 
     slow: float = 0.0
     fails: bool = False
+    worth: float = 1.0
     heard: list[str] = field(default_factory=list)
     tag: str = "guessing"
 
     def env(self) -> Guessing:
-        return Guessing(self.slow, self.fails)
+        return Guessing(self.slow, self.fails, self.worth)
 
     async def begin(self) -> Sequence[Message]:
         return [{"role": "user", "content": "guess"}]
@@ -87,7 +89,7 @@ class Guessing:
             raise ValueError("the grader broke")
         self.heard.append(answer)
         over = len(self.heard) == 3
-        return Turn(1.0, () if over else ({"role": "user", "content": "again"},), parsed=len(self.heard) < 3)
+        return Turn(self.worth, () if over else ({"role": "user", "content": "again"},), parsed=len(self.heard) < 3)
 
 
 def play(*tasks: Any, **how: Any) -> Rollouts:
@@ -126,17 +128,63 @@ def test_what_fails_is_a_rollout_that_failed_until_too_many_do() -> None:
         play(Guessing(), Guessing(fails=True))
     [[late, _]] = play(Guessing(slow=1.0), max_seconds=0.01, max_failed=1.0).groups
     assert late.failed == "it took more than 0.01 s"
+    [[odd, _]] = play(Guessing(worth=math.nan), max_failed=1.0).groups
+    assert odd.failed == "its reward is nan"
+    [[none, _]] = play(Unmade(), max_failed=1.0).groups
+    assert (none.failed, none.tag) == ("OSError: no room for it", "unmade")
 
 
-def test_a_question_is_worth_what_its_answer_is() -> None:
-    assert field_f1('{"a": 1}', '{"a": 1, "b": 2}') == Turn(2 / 3)
-    assert field_f1("no", '{"a": 1}') == Turn(0.0, parsed=False)
-    with pytest.raises(ConfigError, match="field_f1"):
-        LoadTasks("x", reward="field_f2")
+class Unmade:
+    """Has no environment to give."""
+
+    tag = "unmade"
+
+    def env(self) -> Guessing:
+        raise OSError("no room for it")
+
+
+class Crowded:
+    """Counts how many act at one time."""
+
+    tag = "crowded"
+
+    def __init__(self) -> None:
+        self.inside = self.most = 0
+
+    def env(self) -> Crowded:
+        return self
+
+    async def begin(self) -> Sequence[Message]:
+        return [{"role": "user", "content": "?"}]
+
+    async def act(self, answer: str) -> Turn:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        await asyncio.sleep(0.03)
+        self.inside -= 1
+        return Turn(1.0)
+
+
+def test_so_many_environments_act_at_one_time_and_those_that_wait_lose_no_time_of_theirs() -> None:
+    crowded = Crowded()
+    groups = play(*[crowded] * 5, max_acting=2, max_seconds=0.1).groups
+    assert crowded.most == 2
+    assert not any(one.failed for group in groups for one in group), "ten of 0.03 s, by twos, are 0.15 s"
+
+
+def test_a_group_of_which_some_failed_is_reported_by_what_is_left() -> None:
+    failed = Rollout((), 0.0, "t", "", parsed=False, failed="broken")
+    metrics, samples = ReportRollouts().run(Rollouts(((rollout(1.0), failed, rollout(0.0)),)))
+    assert (metrics["failed"], metrics["reward"], metrics["reward/t"], metrics["parsed"]) == (1 / 3, 0.5, 0.5, 1.0)
+    assert [row["tag"] for row in samples.rows] == ["t", "t"]
+    metrics, samples = ReportRollouts().run(Rollouts(((failed, failed),)))
+    assert metrics == {"rollouts": 2, "failed": 1, "truncated": 0, "parsed": 0, "constant_groups": 1,
+                       "sampled_tokens": 0}
+    assert samples.rows == ()
 
 
 def test_batches_take_every_problem_once_before_one_comes_again() -> None:
-    tasks = Tasks(tuple(Question((), str(at), "exact", "t") for at in range(6)), {})
+    tasks = Tasks(tuple(Question((), str(at), exact, "t") for at in range(6)), {})
     batches: list[Any] = list(TaskBatches(4, 3, seed=1).run(tasks))
     rights = [question.right for batch in batches for question in batch.tasks]
     assert sorted(rights[:6]) == sorted(rights[6:]) == list("012345")

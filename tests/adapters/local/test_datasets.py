@@ -193,7 +193,7 @@ def test_names_that_are_not_there(tmp_path: Path) -> None:
     put(tmp_path, "notes/readme.md", "")
     for name, told in {
         "ingredient": "did you mean 'ingredients'",
-        "zebra": r"no data set is called 'zebra'; there are: chats\.jsonl, deep, ingredients",
+        "zebra": r"no data set is called 'zebra'; there are: arithmetic, chats\.jsonl, deep, ingredients",
         "": "no data set is called ''",
         "chat.jsonl": r"no such file or folder; did you mean 'chats\.jsonl'",
         "deep/pair.csv": r"did you mean 'deep/pairs\.csv'",
@@ -224,7 +224,7 @@ def test_a_folder_has_a_split_per_file(tmp_path: Path) -> None:
         store.splits("set")
 
 
-def test_the_packaged_data_set(tmp_path: Path) -> None:
+def test_the_packaged_data_sets(tmp_path: Path) -> None:
     store = LocalDatasets(str(tmp_path))
     (tmp_path / "ingredients").mkdir()  # the packaged name wins, wherever one stands
     assert list(store.splits("ingredients")) == ["train", "new_names", "new_grammars", "hand_typed"]
@@ -239,6 +239,8 @@ def test_the_packaged_data_set(tmp_path: Path) -> None:
         store.load("ingredients", split="hand-typed")
     with pytest.raises(DataError, match="no splits"):
         store.splits("./ingredients")
+    assert store.info("arithmetic").splits.keys() == {"train", "held_out"}
+    assert store.load("arithmetic")[0].keys() == {"prompt", "completion"}
 
 
 def test_a_file_that_changes_while_it_is_in_use(tmp_path: Path) -> None:

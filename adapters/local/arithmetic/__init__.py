@@ -1,0 +1,1 @@
+"""A packaged data set: sums, differences and products of two digits."""

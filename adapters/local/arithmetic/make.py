@@ -1,0 +1,47 @@
+"""Writes the files of this data set: `python -m adapters.local.arithmetic.make [FOLDER]`."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+
+SEED = 1887  # the year of the Comptometer, the first calculator with a key for each digit
+HELD_OUT = 100  # problems
+SIGNS = "+-×"
+
+Problem = tuple[int, str, int]
+
+
+def files() -> Mapping[str, list[Problem]]:
+    """All 300 problems: 7 + 8 and 8 + 7 are held out both, or neither."""
+    pairs = [(low, sign, high) for sign in SIGNS for high in range(10) for low in range(high + 1)]
+    rng = Random(SEED)
+    for at in range(len(pairs) - 1, 0, -1):  # Fisher and Yates; Random.shuffle is not promised to stay as it is
+        other = int(rng.random() * (at + 1))
+        pairs[at], pairs[other] = pairs[other], pairs[at]
+    made: dict[str, list[Problem]] = {"train": [], "held_out": []}
+    for low, sign, high in pairs:
+        both = list(dict.fromkeys([(low, sign, high), (high, sign, low)]))
+        made["held_out" if len(made["held_out"]) + len(both) <= HELD_OUT else "train"] += both
+    return made
+
+
+def row(problem: Problem) -> str:
+    """The problem as one line of a JSONL file."""
+    a, sign, b = problem
+    answer = {"+": a + b, "-": a - b, "×": a * b}[sign]
+    said = {"prompt": f"What is {a} {sign} {b}? Answer with the number alone.", "completion": str(answer)}
+    return json.dumps(said, ensure_ascii=False)
+
+
+def main(folder: Path) -> None:
+    """Write the files into the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, made in files().items():
+        text = "".join(row(each) + "\n" for each in made)
+        (folder / f"{name}.jsonl").write_text(text, encoding="utf-8", newline="\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)

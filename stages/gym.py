@@ -1,0 +1,98 @@
+"""Problems of reasoning-gym (Stojanovski et al., 2025, arXiv:2505.24760), made by name and seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from kitchen.errors import ConfigError, DataError, did_you_mean
+from kitchen.ports.environments import Turn
+from kitchen.types import Facts, Table
+from stages.processes import Processes, call_apart
+from stages.questions import Question, check_extra
+from stages.reading import Reading
+
+PREFIX = "reasoning-gym:"
+ASKED = "Give the final answer between <answer> and </answer>."
+TRAIN = 1000  # problems, where nothing says how many
+APART = 10_000_000  # between the seeds of one run's problems and the next one's; the first are held out
+
+
+@dataclass(frozen=True)
+class Gym:
+    """The problems of one name, for a run of this seed."""
+
+    dataset: str  # reasoning-gym:NAME
+    reading: Reading
+    seed: int
+    most: int | None  # problems that the run can train on; None: not known
+
+    @property
+    def name(self) -> str:
+        return self.dataset.removeprefix(PREFIX)
+
+    def check(self) -> None:
+        """Raise ConfigError for what is not installed, a name that is not there, or a setting that means nothing."""
+        check_extra("reasoning_gym", f"dataset={self.dataset}")
+        from reasoning_gym.factory import DATASETS
+
+        names = set(DATASETS) - {"composite"}  # which is nothing without a configuration
+        if self.name not in names:
+            raise ConfigError(f"reasoning-gym has no {self.name!r}; {did_you_mean(self.name, names)}")
+        if self.reading != replace(Reading(), limit=self.reading.limit, held_out_rows=self.reading.held_out_rows):
+            raise ConfigError(f"dataset={self.dataset} has no rows that are read: of reading.… it takes limit and "
+                              "held_out_rows, how many problems to train on and to hold out")
+
+    def questions(self, processes: Processes) -> tuple[tuple[Question, ...], tuple[Question, ...], Facts, Table]:
+        """To train on and held out; the latter are the same for every seed, and none of them is among the former."""
+        first, count = (self.seed + 1) * APART, self.reading.wanted(self.most) or TRAIN
+        made, kept = call_apart(problems, self.name, (first, count), (0, self.reading.held_out_rows))
+        held = self._questions(kept, 0, set(), processes)
+        train = self._questions(made, first, set(kept), processes)
+        if not train:
+            raise DataError(f"{self.dataset}: each of {count} problems to train on is held out as well; "
+                            "it makes too few, so hold out less (reading.held_out_rows)")
+        facts = Facts({"data.train.sha256": _digest(made), "data.held_out.sha256": _digest(kept)})
+        return train, held, facts, Table(f"Problems of {self.dataset}", ("split", "are", "problems"), (
+            ("train", "trained on", f"{len(train):,}"), ("held_out", "held out", f"{len(held):,}")))
+
+    def _questions(
+        self, texts: Sequence[str], seed: int, but: Collection[str], processes: Processes
+    ) -> tuple[Question, ...]:
+        return tuple(Question(({"role": "user", "content": f"{text}\n\n{ASKED}"},),
+                              json.dumps([self.name, seed, len(texts), at]), solved, self.name, processes)
+                     for at, text in enumerate(texts) if text not in but)
+
+
+def _digest(texts: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+
+
+@cache
+def _dataset(name: str, seed: int, size: int) -> Any:
+    from reasoning_gym import create_dataset
+
+    return create_dataset(name, seed=seed, size=size)
+
+
+def problems(name: str, *ranges: tuple[int, int]) -> list[list[str]]:
+    """What is asked, by first seed and number; each problem has a seed of its own, that of the one before and 1.
+
+    Some are made along the order of a set: they are the same in each of Processes, and nowhere else.
+    """
+    made = [(_dataset(name, seed, size), size) for seed, size in ranges]
+    return [[dataset[at]["question"] for at in range(size)] for dataset, size in made]
+
+
+def solved(answer: str, right: str) -> Turn:
+    """The score of its maker; parsed is an answer in <answer> tags, and of another one the whole text is scored."""
+    from reasoning_gym.utils import extract_answer
+
+    name, seed, size, at = json.loads(right)
+    dataset, found = _dataset(name, seed, size), extract_answer(answer)
+    score = dataset.score_answer(answer.strip() if found is None else found, dataset[at])
+    return Turn(float(score), parsed=found is not None)

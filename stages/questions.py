@@ -1,0 +1,87 @@
+"""Questions with one right answer, and what answers to them are worth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from types import MappingProxyType
+
+from kitchen.errors import ConfigError, DataError
+from kitchen.ports import Message
+from kitchen.ports.environments import Env, Turn
+from stages.processes import Processes
+from stages.scores import exact_text, json_fields
+
+Reward = Callable[[str, str], Turn]  # of an answer, and of the one that is right
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question with one right answer; a Task."""
+
+    messages: tuple[Message, ...]
+    right: str
+    reward: Reward  # with processes a function of a module
+    tag: str
+    processes: Processes | None = None  # where to compute the reward if that may hang; None: here
+
+    def env(self) -> Env:
+        return _Asked(self)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    question: Question
+
+    async def begin(self) -> Sequence[Message]:
+        return self.question.messages
+
+    async def act(self, answer: str) -> Turn:
+        asked = self.question
+        if asked.processes is None:
+            return asked.reward(answer, asked.right)
+        came = await asked.processes.call(asked.reward, answer, asked.right)
+        return Turn(came["reward"], parsed=came["parsed"])
+
+
+def field_f1(answer: str, right: str) -> Turn:
+    """F1 over the fields of two JSON objects, 0..1."""
+    score = json_fields(answer, right)
+    return Turn(score.f1, parsed=score.parsed)
+
+
+def exact(answer: str, right: str) -> Turn:
+    """1 for the same text, white space around it aside."""
+    return Turn(float(exact_text(answer, right)))
+
+
+def math(answer: str, right: str) -> Turn:
+    """1 for an equal number or formula, by math-verify; of a text with #### what follows the last counts.
+
+    Parsed is an answer in which there is a number or a formula. Raises DataError if there is none in the right one.
+    """
+    from math_verify import parse, verify
+
+    def read(text: str) -> list[object]:
+        """No limit of time: theirs needs the main thread, and whoever waits has one."""
+        return list(parse(text, parsing_timeout=None))
+
+    gold = right.rpartition("####")[2].strip()
+    bare = not re.search(r"\$|\\boxed|(?<![\\a-zA-Z])[a-zA-Z]{2}", gold)  # a formula, and not words around one
+    if not (wanted := read(f"${gold}$" if bare else gold)):
+        raise DataError(f"{gold[:80]!r} has no number or formula, so answers cannot be compared with it as mathematics")
+    given = read(answer.rpartition("####")[2])
+    return Turn(float(verify(wanted, given, timeout_seconds=None)), parsed=bool(given))
+
+
+REWARDS: Mapping[str, Reward] = MappingProxyType({"field_f1": field_f1, "exact": exact, "math": math})
+MAY_HANG = frozenset({"math"})  # 9**9**9 is a formula
+
+
+def check_extra(package: str, wanted_by: str) -> None:
+    """Raise ConfigError, with the command that mends it, if a package of the extra `rl` is missing."""
+    if find_spec(package) is None:
+        raise ConfigError(f"{wanted_by} needs {package.replace('_', '-')}, not installed here: "
+                          "pip install 'crucible-kitchen[rl]'")
