@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: setup run test test-slow soak bench docs clean
+.PHONY: setup run test test-slow soak bench results docs clean
 
 setup: $(VENV)/ready
 
@@ -33,6 +33,9 @@ bench: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	mkdir -p build
 	$(BIN)/python -m tests.bench --json build/bench.jsonl
+
+results: setup
+	$(BIN)/python -m tests.results
 
 docs: setup
 	$(BIN)/python tests/docs/command_reference.py

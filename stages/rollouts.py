@@ -194,7 +194,7 @@ class ReportRollouts(Stage):
         every = list(rollouts.all())
         played = alive(every)
         metrics = written(rollouts) | Metrics(
-            failed=1 - len(played) / len(every),
+            failed=(len(every) - len(played)) / len(every),
             parsed=sum(each.parsed for each in played) / max(len(played), 1),
             constant_groups=sum(is_constant(group) for group in rollouts.groups) / len(rollouts.groups))
         for tag in dict.fromkeys(each for one in played for each in ("", one.tag)):
