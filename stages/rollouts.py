@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Annotated, TypeVar
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt
@@ -21,8 +21,6 @@ from kitchen.types import Array, Datum, Floats, Mask, Metrics, Price, Sampled, S
 from stages.costs import AT_MOST, tokens_and_cost
 from stages.evaluation import read_before
 from stages.tasks import Problems, TaskBatch
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -112,63 +110,86 @@ class Player:
     temperature: float = 1.0
 
     async def groups(self, tasks: Sequence[Task], count: int, seed: Sequence[int]) -> Rollouts:
-        """`count` rollouts of each task; raises RunFailed where too many fail."""
+        """`count` rollouts of each task; raises RunFailed where too many fail.
+
+        All take their turns together, so that which answers are drawn in one batch does not depend on how long
+        environments take.
+        """
         seeds = np.random.SeedSequence(list(seed)).generate_state(len(tasks) * count).tolist()
-        played = await asyncio.gather(*(self._guarded(task, number) for task, number in zip(
-            [task for task in tasks for _ in range(count)], seeds, strict=True)))
-        failed = [rollout.failed for rollout in played if rollout.failed]
-        if len(failed) > self.how.max_failed * len(played):
-            raise RunFailed(f"{len(failed)} of {len(played)} rollouts failed, and {self.how.max_failed:.0%} may; the "
+        games = [_Game(task, number) for task, number in zip(
+            [task for task in tasks for _ in range(count)], seeds, strict=True)]
+        await asyncio.gather(*(self._asked(game, game.begin) for game in games))
+        for turn in range(self.how.max_turns):
+            await self._turn([game for game in games if not game.over], turn)
+        failed = [game.failed for game in games if game.failed]
+        if len(failed) > self.how.max_failed * len(games):
+            raise RunFailed(f"{len(failed)} of {len(games)} rollouts failed, and {self.how.max_failed:.0%} may; the "
                             f"first: {failed[0]}")
+        played = [game.rollout() for game in games]
         return Rollouts(tuple(tuple(played[at : at + count]) for at in range(0, len(played), count)))
 
-    async def _guarded(self, task: Task, seed: int) -> Rollout:
-        try:
-            return await self._played(task, seed)
-        except _EnvFailed as error:
-            return Rollout((), 0.0, task.tag, "", parsed=False, failed=str(error))
+    async def _turn(self, games: Sequence[_Game], turn: int) -> None:
+        prompts = [read_before(game.said, self.tokenizer) for game in games]
+        drawn = await asyncio.gather(*(arrival(self.policy.sample(
+            prompt, max_tokens=self.how.max_tokens, seed=game.seed + turn, temperature=self.temperature))
+            for game, prompt in zip(games, prompts, strict=True)))
+        for game, prompt, [one] in zip(games, prompts, drawn, strict=True):
+            game.answered(prompt, one, self.tokenizer.decode(one.tokens))
+        await asyncio.gather(*(self._asked(game, game.act) for game in games))
 
-    async def _played(self, task: Task, seed: int) -> Rollout:
-        env, opening = await self._asked(partial(_begun, task))
-        said: list[Message] = list(opening)
-        episodes, reward, parsed, truncated, answer = list[Episode](), 0.0, True, False, ""
-        for turn in range(self.how.max_turns):
-            prompt = read_before(said, self.tokenizer)
-            [drawn] = await arrival(self.policy.sample(
-                prompt, max_tokens=self.how.max_tokens, seed=seed + turn, temperature=self.temperature))
-            episodes = extended(episodes, prompt, drawn)
-            answer, truncated = self.tokenizer.decode(drawn.tokens), truncated or drawn.stop_reason == "length"
-            came = await self._asked(partial(env.act, answer))
-            if not math.isfinite(came.reward):
-                raise _EnvFailed(f"its reward is {came.reward}")
-            reward, parsed = reward + came.reward, parsed and came.parsed
-            if not came.messages:
-                break
-            said += [{"role": "assistant", "content": answer}, *came.messages]
-        return Rollout(tuple(episodes), reward, task.tag, answer, parsed, truncated)
+    async def _asked(self, game: _Game, call: Callable[[], Awaitable[None]]) -> None:
+        """What an environment says, in its time: that in which it waits for others does not count."""
+        try:
+            async with self._free:
+                await asyncio.wait_for(call(), self.how.max_seconds)
+        except TimeoutError:
+            game.fail(f"it took more than {self.how.max_seconds:g} s")
+        except Exception as error:  # noqa: BLE001 a failed rollout is a value
+            game.fail(f"{type(error).__name__}: {error}")
 
     @cached_property
     def _free(self) -> asyncio.Semaphore:
         return asyncio.Semaphore(self.how.max_acting)
 
-    async def _asked(self, call: Callable[[], Awaitable[T]]) -> T:
-        """What an environment says, in its time: that in which it waits for others does not count."""
-        try:
-            async with self._free:
-                return await asyncio.wait_for(call(), self.how.max_seconds)
-        except TimeoutError:
-            raise _EnvFailed(f"it took more than {self.how.max_seconds:g} s") from None
-        except Exception as error:
-            raise _EnvFailed(f"{type(error).__name__}: {error}") from error
 
+@dataclass
+class _Game:
+    """A rollout under way."""
 
-async def _begun(task: Task) -> tuple[Env, Sequence[Message]]:
-    env = task.env()
-    return env, await env.begin()
+    task: Task
+    seed: int
+    env: Env = field(init=False)
+    said: list[Message] = field(default_factory=list)
+    episodes: Sequence[Episode] = ()
+    reward: float = 0.0
+    answer: str = ""
+    parsed: bool = True
+    truncated: bool = False
+    failed: str = ""
+    over: bool = False
 
+    async def begin(self) -> None:
+        self.env = self.task.env()
+        self.said = list(await self.env.begin())
 
-class _EnvFailed(Exception):
-    """An environment or its grader went wrong: that rollout fails, not the run."""
+    def answered(self, prompt: Tokens, drawn: Sampled, text: str) -> None:
+        self.episodes = extended(self.episodes, prompt, drawn)
+        self.answer, self.truncated = text, self.truncated or drawn.stop_reason == "length"
+
+    async def act(self) -> None:
+        came = await self.env.act(self.answer)
+        if not math.isfinite(came.reward):
+            raise ValueError(f"its reward is {came.reward}")
+        self.reward, self.parsed, self.over = self.reward + came.reward, self.parsed and came.parsed, not came.messages
+        self.said += [{"role": "assistant", "content": self.answer}, *came.messages]
+
+    def fail(self, why: str) -> None:
+        self.failed, self.over = why, True
+
+    def rollout(self) -> Rollout:
+        if self.failed:
+            return Rollout((), 0.0, self.task.tag, "", parsed=False, failed=self.failed)
+        return Rollout(tuple(self.episodes), self.reward, self.task.tag, self.answer, self.parsed, self.truncated)
 
 
 def extended(episodes: Sequence[Episode], prompt: Tokens, drawn: Sampled) -> list[Episode]:

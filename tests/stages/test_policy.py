@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,7 +129,7 @@ def test_what_fails_is_a_rollout_that_failed_until_too_many_do() -> None:
     [[late, _]] = play(Guessing(slow=1.0), max_seconds=0.01, max_failed=1.0).groups
     assert late.failed == "it took more than 0.01 s"
     [[odd, _]] = play(Guessing(worth=math.nan), max_failed=1.0).groups
-    assert odd.failed == "its reward is nan"
+    assert odd.failed == "ValueError: its reward is nan"
     [[none, _]] = play(Unmade(), max_failed=1.0).groups
     assert (none.failed, none.tag) == ("OSError: no room for it", "unmade")
 
@@ -170,6 +170,40 @@ def test_so_many_environments_act_at_one_time_and_those_that_wait_lose_no_time_o
     groups = play(*[crowded] * 5, max_acting=2, max_seconds=0.1).groups
     assert crowded.most == 2
     assert not any(one.failed for group in groups for one in group), "ten of 0.03 s, by twos, are 0.15 s"
+
+
+class Wanted:
+    """An answer that is made once somebody waits for it; it says how many had been asked for by then."""
+
+    def __init__(self, sampler: Counting, drawn: Any) -> None:
+        self.sampler, self.drawn = sampler, drawn
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._arrive().__await__()
+
+    async def _arrive(self) -> Any:
+        await asyncio.sleep(0)
+        self.sampler.together.append(self.sampler.asked)
+        return self.drawn
+
+
+class Counting:
+    """A sampler that counts what it is asked for."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.asked, self.together = inner, 0, list[int]()
+
+    def sample(self, prompt: Any, **how: Any) -> Wanted:
+        self.asked += 1
+        return Wanted(self, self.inner.sample(prompt, **how).result())
+
+
+def test_all_are_asked_for_their_answers_together_however_long_their_environments_take() -> None:
+    client = FakeTraining()
+    sampler: Any = Counting(client.sampler("fake"))
+    player = Player(sampler, client.tokenizer("fake"), Playing(max_tokens=4, max_acting=2))
+    asyncio.run(player.groups([Guessing(slow=0.001), Guessing(slow=0.02), Guessing()], 2, [0]))
+    assert sampler.together == [6] * 6 + [12] * 6 + [18] * 6
 
 
 def test_a_group_of_which_some_failed_is_reported_by_what_is_left() -> None:
