@@ -25,11 +25,13 @@ class Dpo(TrainingInEpochs):
     loss: PairLossName = "sigmoid"
     beta: PositiveFloat = 0.1  # how dearly the reference is held
     label_smoothing: NonNegativeFloat = 0.0  # share of pairs that may be the wrong way round; with loss=sigmoid
+    imitation: NonNegativeFloat = 0.0  # weight of the chosen answers' own cross-entropy, nats per token
     learning_rate: PositiveFloat = 1e-5  # the highest, at the end of warm-up
     batch_size: PositiveInt = 16  # pairs per optimiser step
 
     def workflow(self) -> Step:
-        loss, start = PairLoss(self.loss, self.beta, self.label_smoothing), self.reference or self.model
+        loss = PairLoss(self.loss, self.beta, self.label_smoothing, self.imitation)
+        start = self.reference or self.model
         return sequence(
             LoadComparisons(self.dataset, self.reading, self.seed), OpenSession(self.model, self.lora), StartKeeping(),
             WriteMistakes(self.model, self.rendering, self.mistakes, self.seed), RenderPairs(self.rendering),

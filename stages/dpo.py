@@ -31,6 +31,8 @@ class PairLoss:
     -(1 - e) log sigmoid(beta h) - e log sigmoid(-beta h) (Mitchell, 2023, "A note on DPO with noisy preferences");
     ipo: f = (h - 1 / (2 beta))² (Azar et al., 2023, arXiv:2310.12036, eq. 17), over whole answers;
     hinge: f = max(0, 1 - beta h) (Zhao et al., 2023, arXiv:2305.10425, with beta h for their margin).
+    To each, `imitation` adds so many times the mean of -log pi over the tokens of the chosen answer, w a pair (Pang et
+    al., 2024, arXiv:2404.19733, eq. 1), without which both answers of a pair may become less likely.
 
     Reads of each datum "weights", w on the tokens of the answer and 0 elsewhere, and "reference", what the reference
     gives each token, nats. Datums are chosen and rejected by turns.
@@ -39,6 +41,7 @@ class PairLoss:
     kind: PairLossName = "sigmoid"
     beta: float = 0.1
     label_smoothing: float = 0.0  # the share of pairs that are taken to be the wrong way round
+    imitation: float = 0.0  # weight of the cross-entropy of chosen answers
     group: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
@@ -46,6 +49,8 @@ class PairLoss:
             raise ConfigError(f"loss={self.kind!r} is unknown; {did_you_mean(self.kind, PAIR_LOSSES)}")
         if not self.beta > 0:
             raise ConfigError(f"beta={self.beta} must be more than 0")
+        if not self.imitation >= 0:
+            raise ConfigError(f"imitation={self.imitation} must not be less than 0")
         if not 0 <= self.label_smoothing < 0.5:
             raise ConfigError(f"label_smoothing={self.label_smoothing} must be from 0 to less than 0.5")
         if self.label_smoothing and self.kind != "sigmoid":
@@ -59,10 +64,13 @@ class PairLoss:
         ratios = np.array([_ratio(*each) for each in zip(data, logprobs, masks, strict=True)]).reshape(-1, 2)
         margins = self.beta * (ratios[:, 0] - ratios[:, 1])
         values, slopes = self._at(margins)
-        pushes = np.stack([weights * slopes, -weights * slopes], 1).ravel() * self.beta
+        nats = np.array([_mean_nats(*each) for each in zip(logprobs[::2], masks[::2], strict=True)])
+        shares = self.imitation / np.array([mask.sum() for mask in masks[::2]])
+        pushes = np.stack([weights * (slopes * self.beta - shares), -weights * slopes * self.beta], 1).ravel()
         gradients = [(push * mask).astype(np.float32) for push, mask in zip(pushes, masks, strict=True)]
-        return float(weights @ values), gradients, {
-            "loss:sum": float(weights @ values), "accuracy:sum": float(weights @ (margins > 0)),
+        value = float(weights @ (values + self.imitation * nats))
+        return value, gradients, {
+            "loss:sum": value, "chosen_nats:sum": float(weights @ nats), "accuracy:sum": float(weights @ (margins > 0)),
             "margin:sum": float(weights @ margins), "chosen_reward:sum": float(weights @ ratios[:, 0] * self.beta),
             "rejected_reward:sum": float(weights @ ratios[:, 1] * self.beta)}
 
@@ -81,6 +89,11 @@ class PairLoss:
 def _ratio(datum: Datum, logprobs: Floats, mask: Array) -> float:
     """log(pi / ref) of an answer, nats."""
     return float((logprobs.astype(np.float64) - datum.loss_inputs["reference"])[mask].sum())
+
+
+def _mean_nats(logprobs: Floats, mask: Array) -> float:
+    """Cross-entropy of an answer, nats per token."""
+    return -float(logprobs.astype(np.float64)[mask].mean())
 
 
 @dataclass(frozen=True)

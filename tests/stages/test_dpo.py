@@ -31,7 +31,7 @@ DATA = as_batch([pair((4, 2)), pair((1, 5)), pair((3, 3))])
 LOGPROBS: list[Any] = [RNG.normal(-2, 1, len(datum.tokens)) for datum in DATA]
 
 
-def plainly(kind: str, beta: float, smooth: float, logprobs: list[Array]) -> float:
+def plainly(kind: str, beta: float, smooth: float, logprobs: list[Array], imitation: float = 0.0) -> float:
     """One pair after the other, as the papers have it."""
     total = 0.0
     for at in range(0, len(DATA), 2):
@@ -40,6 +40,7 @@ def plainly(kind: str, beta: float, smooth: float, logprobs: list[Array]) -> flo
                                                 DATA[one].loss_inputs["weights"], strict=True) if weight)
                             for one in (at, at + 1))
         h = chosen - rejected
+        total -= imitation * float(np.mean(logprobs[at][DATA[at].loss_inputs["weights"] != 0]))
         if kind == "ipo":
             total += (h - 1 / (2 * beta)) ** 2
         elif kind == "hinge":
@@ -51,18 +52,19 @@ def plainly(kind: str, beta: float, smooth: float, logprobs: list[Array]) -> flo
 
 
 @pytest.mark.parametrize(("kind", "smooth"), [("sigmoid", 0.0), ("sigmoid", 0.2), ("ipo", 0.0), ("hinge", 0.0)])
-@pytest.mark.parametrize("beta", [0.1, 0.7])
-def test_value_and_gradient(kind: Any, smooth: float, beta: float) -> None:
-    loss = PairLoss(kind, beta, smooth)
+@pytest.mark.parametrize(("beta", "imitation"), [(0.1, 0.0), (0.7, 0.0), (0.3, 0.8)])
+def test_value_and_gradient(kind: Any, smooth: float, beta: float, imitation: float) -> None:
+    loss = PairLoss(kind, beta, smooth, imitation)
     value, gradients, metrics = loss(DATA, LOGPROBS)
-    assert value == pytest.approx(plainly(kind, beta, smooth, LOGPROBS), rel=1e-6)
+    assert value == pytest.approx(plainly(kind, beta, smooth, LOGPROBS, imitation), rel=1e-6)
     assert metrics["loss:sum"] == value
     for at, gradient in enumerate(gradients):
         for place in range(len(gradient)):
             moved = [[lp.copy() for lp in LOGPROBS] for _ in range(2)]
             moved[0][at][place] += 1e-6
             moved[1][at][place] -= 1e-6
-            slope = (plainly(kind, beta, smooth, moved[0]) - plainly(kind, beta, smooth, moved[1])) / 2e-6
+            above, below = (plainly(kind, beta, smooth, one, imitation) for one in moved)
+            slope = (above - below) / 2e-6
             assert gradient[place] == pytest.approx(slope, rel=1e-4, abs=1e-6)
 
 
@@ -98,7 +100,8 @@ def test_margins_that_are_far_off_are_no_overflow() -> None:
 
 
 @pytest.mark.parametrize(("settings", "words"), [
-    ({"kind": "sigmod"}, "sigmoid"), ({"beta": 0.0}, "beta"), ({"label_smoothing": 0.5}, "label_smoothing"),
+    ({"kind": "sigmod"}, "sigmoid"), ({"beta": 0.0}, "beta"), ({"imitation": -1.0}, "imitation"),
+    ({"label_smoothing": 0.5}, "label_smoothing"),
     ({"kind": "ipo", "label_smoothing": 0.1}, "loss=sigmoid")])
 def test_settings_that_cannot_be(settings: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
