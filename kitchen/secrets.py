@@ -31,7 +31,7 @@ def masked(value: Any, hidden: Iterable[str] | None = None) -> Any:
 def secrets(environment: Mapping[str, str] | None = None) -> list[str]:
     """Values of secret variables as they are now, for a program may set one at any time."""
     variables = os.environ if environment is None else environment
-    values = [variables.get(name, "") for name in variables if _is_secret(name)]
+    values = [variables.get(name, "") for name in variables if is_secret(name)]
     return [value for value in values if len(value) >= _SHORTEST]
 
 
@@ -42,5 +42,6 @@ def _without(hidden: Iterable[str], text: str) -> str:
 
 
 @cache
-def _is_secret(name: str) -> bool:
+def is_secret(name: str) -> bool:
+    """Whether an environment variable of this name holds a secret."""
     return _SECRET.search(name) is not None

@@ -6,12 +6,21 @@ from pydantic import NonNegativeFloat
 
 from kitchen import Step, for_each, sequence
 from stages.dro import loss_of
+from stages.gym import find_tasks
 from stages.optimise import ForwardBackward
 from stages.playing import ComparePlayed, PlayBase, PlayWeights
-from stages.policy import AdvantageName, Minibatches, PolicyLossName, PolicyUpdate, ReportPolicy, ScoreRollouts
+from stages.policy import (
+    AdvantageName,
+    Discount,
+    Minibatches,
+    PolicyLossName,
+    PolicyUpdate,
+    ReportPolicy,
+    ScoreRollouts,
+)
 from stages.rollouts import ReportRollouts
+from stages.scoring import OpenReference
 from stages.sessions import FinalWeights, OpenSession, SaveFinal
-from stages.tasks import LoadTasks
 from stages.training import TrainingOnRollouts
 
 
@@ -19,21 +28,22 @@ class Rl(TrainingOnRollouts):
     """Policy gradient with advantages within groups; the weights that act may lag behind those that learn."""
 
     leaves = (FinalWeights,)
-    reward: str | None = None  # of an answer: field_f1 (null), exact or math; reasoning-gym:NAME has its own
+    reward: str | None = None  # of an answer: field_f1, exact, math; null: by the data, which may have its own
     advantages: AdvantageName = "centred"
     loss: PolicyLossName = "importance_sampling"
     loss_options: Mapping[str, float] = {}  # of ppo and cispo: clip_low_threshold, clip_high_threshold; of dro: beta
     kl_penalty: NonNegativeFloat = 0.0  # reward lost per nat that the policy strays from the reference
-    kl_discount: NonNegativeFloat = 0.0  # of the penalties of later tokens; 0: a token pays for itself
+    kl_discount: Discount = 0.0  # of the penalties of later tokens; 0: a token pays for itself
     reference: str | None = None  # weights of any name; null for those that the run begins with
 
     def workflow(self) -> Step:
-        loss = self.loss, self.loss_options
+        loss, start = (self.loss, self.loss_options), self.reference or self.model
+        opened, scored = ([OpenReference(start)], [ScoreRollouts()]) if self.kl_penalty or self.reference else ([], [])
         return sequence(
-            LoadTasks(self.dataset, self.reading, self.seed, self.rows, self.reward),
-            OpenSession(self.model, self.lora), PlayBase(self.model, self.playing),
+            find_tasks(self.dataset, self.reading, self.seed, self.rows, self.reward),
+            OpenSession(self.model, self.lora), *opened, PlayBase(self.model, self.playing),
             self.rounds(
-                ReportRollouts(), ScoreRollouts(self.reference or self.model, self.kl_penalty),
+                ReportRollouts(), *scored,
                 PolicyUpdate(self.advantages, self.kl_penalty, self.kl_discount, weighted=self.loss == "dro"),
                 for_each(Minibatches(self.updates))(ForwardBackward(*loss_of(*loss)), self.optim, ReportPolicy(*loss))),
             SaveFinal(), PlayWeights(self.playing), ComparePlayed(self.seed))

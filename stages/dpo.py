@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -125,7 +126,8 @@ class ScoreReference(Stage):
 
     async def run(self, client: TrainingClient, pairs: Pairs, blobs: BlobStore | None = None) -> ReferenceLogprobs:
         whole = [np.append(datum.tokens, datum.targets[-1]) for datum in pairs.data()]
-        found = await scores(sampler_of(self.reference, client, blobs), whole)
+        with closing(sampler_of(self.reference, client, blobs)) as reference:
+            found = await scores(reference, whole)
         return ReferenceLogprobs(tuple(one[1:] for one in found))
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:

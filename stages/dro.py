@@ -17,8 +17,8 @@ class Dro:
     """-sum of lp · A - w beta / 2 · (lp - q)², as the named loss dro, but where w is not 0; a kitchen.types.Loss.
 
     Richemond et al., 2024 (arXiv:2405.19107), token by token. The named one pulls every token back to q, those of the
-    prompt too, which nobody sampled. Reads of each datum "weights", w, the share of a token in the mean that A is
-    divided for; "advantages", A; and "logprobs", q, nats.
+    prompt too, which nobody sampled. Reads of each datum "weights", w, what each token counts in
+    the mean that A is part of; "advantages", A; and "logprobs", q, nats.
     """
 
     beta: float = 0.05

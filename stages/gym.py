@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from kitchen.errors import ConfigError, DataError, did_you_mean
 from kitchen.ports.environments import Turn
+from kitchen.stage import Stage
 from kitchen.types import Facts, Table
 from stages.processes import Processes, call_apart
 from stages.questions import Question, check_extra
 from stages.reading import Reading
+from stages.tasks import LoadTasks, Tasks
 
 PREFIX = "reasoning-gym:"
 ASKED = "Give the final answer between <answer> and </answer>."
@@ -22,50 +24,62 @@ TRAIN = 1000  # problems, where nothing says how many
 APART = 10_000_000  # between the seeds of one run's problems and the next one's; the first are held out
 
 
-@dataclass(frozen=True)
-class Gym:
-    """The problems of one name, for a run of this seed."""
+class MakeProblems(Stage):
+    """Have problems made, to train on and held out; the latter are the same for every seed, and none is among both."""
 
     dataset: str  # reasoning-gym:NAME
-    reading: Reading
-    seed: int
-    most: int | None  # problems that the run can train on; None: not known
+    reading: Reading = Reading()
+    seed: int = 0
+    most: int | None = None  # problems that the run can train on; None: not known
 
-    @property
-    def name(self) -> str:
-        return self.dataset.removeprefix(PREFIX)
-
-    def check(self) -> None:
-        """Raise ConfigError for what is not installed, a name that is not there, or a setting that means nothing."""
-        check_extra("reasoning_gym", f"dataset={self.dataset}")
-        from reasoning_gym.factory import DATASETS
-
-        names = set(DATASETS) - {"composite"}  # which is nothing without a configuration
-        if self.name not in names:
-            raise ConfigError(f"reasoning-gym has no {self.name!r}; {did_you_mean(self.name, names)}")
-        if self.reading != replace(Reading(), limit=self.reading.limit, held_out_rows=self.reading.held_out_rows):
-            raise ConfigError(f"dataset={self.dataset} has no rows that are read: of reading.… it takes limit and "
-                              "held_out_rows, how many problems to train on and to hold out")
-
-    def questions(self, processes: Processes) -> tuple[tuple[Question, ...], tuple[Question, ...], Facts, Table]:
-        """To train on and held out; the latter are the same for every seed, and none of them is among the former."""
+    def run(self) -> tuple[Tasks, Facts, Table]:
+        name, processes = self.dataset.removeprefix(PREFIX), Processes()
         first, count = (self.seed + 1) * APART, self.reading.wanted(self.most) or TRAIN
-        made, kept = call_apart(problems, self.name, (first, count), (0, self.reading.held_out_rows))
-        held = self._questions(kept, 0, set(), processes)
-        train = self._questions(made, first, set(kept), processes)
+        made, kept = call_apart(problems, name, (first, count), (0, self.reading.held_out_rows))
+        held = _questions(name, kept, 0, set(), processes)
+        train = _questions(name, made, first, set(kept), processes)
         if not train:
             raise DataError(f"{self.dataset}: each of {count} problems to train on is held out as well; "
                             "it makes too few, so hold out less (reading.held_out_rows)")
         facts = Facts({"data.train.sha256": _digest(made), "data.held_out.sha256": _digest(kept)})
-        return train, held, facts, Table(f"Problems of {self.dataset}", ("split", "are", "problems"), (
-            ("train", "trained on", f"{len(train):,}"), ("held_out", "held out", f"{len(held):,}")))
+        return Tasks(train, {"held_out": held}, processes), facts, Table(
+            f"Problems of {self.dataset}", ("split", "are", "problems"), (
+                ("train", "trained on", f"{len(train):,}"), ("held_out", "held out", f"{len(held):,}")))
 
-    def _questions(
-        self, texts: Sequence[str], seed: int, but: Collection[str], processes: Processes
-    ) -> tuple[Question, ...]:
-        return tuple(Question(({"role": "user", "content": f"{text}\n\n{ASKED}"},),
-                              json.dumps([self.name, seed, len(texts), at]), solved, self.name, processes)
-                     for at, text in enumerate(texts) if text not in but)
+    preview = run
+
+    def verify(self) -> None:
+        check(self.dataset, self.reading)
+
+
+def check(dataset: str, reading: Reading) -> None:
+    """Raise ConfigError for what is not installed, a name that is not there, or a setting that means nothing."""
+    check_extra("reasoning_gym", f"dataset={dataset}")
+    from reasoning_gym.factory import DATASETS
+
+    name, names = dataset.removeprefix(PREFIX), set(DATASETS) - {"composite"}  # which needs a configuration
+    if name not in names:
+        raise ConfigError(f"reasoning-gym has no {name!r}; {did_you_mean(name, names)}")
+    if reading != replace(Reading(), limit=reading.limit, held_out_rows=reading.held_out_rows):
+        raise ConfigError(f"dataset={dataset} has no rows that are read: of reading.… it takes limit and "
+                          "held_out_rows, how many problems to train on and to hold out")
+
+
+def find_tasks(dataset: str, reading: Reading, seed: int, most: int, reward: str | None) -> Stage:
+    """The stage that reads the problems of this name, or has them made."""
+    if not dataset.startswith(PREFIX):
+        return LoadTasks(dataset, reading, seed, most, reward)
+    if reward is not None:
+        raise ConfigError(f"{dataset} has a reward of its own; leave out reward={reward}")
+    return MakeProblems(dataset, reading, seed, most)
+
+
+def _questions(
+    name: str, texts: Sequence[str], seed: int, but: Collection[str], processes: Processes
+) -> tuple[Question, ...]:
+    return tuple(Question(({"role": "user", "content": f"{text}\n\n{ASKED}"},),
+                          json.dumps([name, seed, len(texts), at]), solved, name, processes)
+                 for at, text in enumerate(texts) if text not in but)
 
 
 def _digest(texts: Sequence[str]) -> str:

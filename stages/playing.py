@@ -22,6 +22,7 @@ class Played:
     """The reward of each held-out problem, greedily, by set; a rollout that failed has 0."""
 
     rewards: Mapping[str, tuple[float, ...]]
+    failed: Mapping[str, int]  # rollouts of each set
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,8 @@ class PlayBase(Stage):
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, tasks: Tasks, blobs: BlobStore | None = None
     ) -> tuple[PlayedBefore, Samples]:
-        rewards, shown = await played(sampler_of(self.model, client, blobs), tokenizer, tasks,
-                                      self.how, "before")
-        return PlayedBefore(rewards), shown
+        found, shown = await played(sampler_of(self.model, client, blobs), tokenizer, tasks, self.how, "before")
+        return PlayedBefore(found.rewards, found.failed), shown
 
 
 class PlayWeights(Stage):
@@ -58,13 +58,13 @@ class PlayWeights(Stage):
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, tasks: Tasks, weights: FinalWeights
     ) -> tuple[PlayedAfter, Samples]:
-        rewards, shown = await played(client.sampler(weights), tokenizer, tasks, self.how, "after")
-        return PlayedAfter(rewards), shown
+        found, shown = await played(client.sampler(weights), tokenizer, tasks, self.how, "after")
+        return PlayedAfter(found.rewards, found.failed), shown
 
 
 async def played(
     sampler: Sampler, tokenizer: Tokenizer, tasks: Tasks, how: Playing, when: str
-) -> tuple[Mapping[str, tuple[float, ...]], Samples]:
+) -> tuple[Played, Samples]:
     """One greedy rollout of each problem; the sampler is closed."""
     player, found = Player(sampler, tokenizer, how, temperature=0.0), dict[str, Rollouts]()
     try:
@@ -72,9 +72,11 @@ async def played(
             found[name] = await player.groups(some, 1, [0])
     finally:
         sampler.close()
-    return {name: tuple(each.reward for each in one.all()) for name, one in found.items()}, Samples(tuple(
+    every = {name: list(one.all()) for name, one in found.items()}
+    return Played({name: tuple(each.reward for each in some) for name, some in every.items()},
+                  {name: sum(bool(each.failed) for each in some) for name, some in every.items()}), Samples(tuple(
         {"when": when, "set": name, "text": each.text, "reward": each.reward, "parsed": each.parsed,
-         "truncated": each.truncated, "failed": each.failed} for name, one in found.items() for each in one.all()))
+         "truncated": each.truncated, "failed": each.failed} for name, some in every.items() for each in some))
 
 
 class ComparePlayed(Stage):
@@ -88,7 +90,9 @@ class ComparePlayed(Stage):
             was = before.rewards[name]
             gain = paired_bootstrap(was, now, self.seed)
             metrics |= {f"{name}/reward_before": float(np.mean(was)), f"{name}/reward_after": float(np.mean(now)),
-                        f"{name}/reward_gain": gain.estimate, f"{name}/reward_gain_low": gain.low}
+                        f"{name}/reward_gain": gain.estimate, f"{name}/reward_gain_low": gain.low,
+                        f"{name}/failed_before": float(before.failed[name]),
+                        f"{name}/failed_after": float(after.failed[name])}
             rows.append((name, str(len(now)), f"{np.mean(was):.3f}", f"{np.mean(now):.3f}",
                          f"{gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"))
         columns = ("held-out set", "n", "before", "after", "difference")

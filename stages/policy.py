@@ -4,51 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
+from kitchen.errors import ConfigError
 from kitchen.losses import named
-from kitchen.ports import BlobStore, TrainingClient
 from kitchen.stage import Stage
 from kitchen.types import Array, Batch, Datum, Floats, LossOutput, Metrics, Stepped
-from kitchen.weights import find_weights
 from stages.optimise import LearningRate, summed
-from stages.rollouts import Episode, Rollout, Rollouts, alive, is_constant
-from stages.scoring import sampler_of, scores
+from stages.rollouts import Episode, Lesson, Rollout, Rollouts, alive, is_constant
+from stages.scoring import Reference, scores
 
 PolicyLossName = Literal["importance_sampling", "ppo", "cispo", "dro"]
 AdvantageName = Literal["centred", "normalised", "leave_one_out"]
+Discount = Annotated[float, Field(ge=0, le=1)]
+_DIVIDED = ("advantages", "weights")
 
 
 @dataclass(frozen=True)
 class ReferenceScores:
-    """What a reference gives each token of the episodes of a batch, in their order; none without a penalty."""
+    """What a reference gives each token of the episodes of a batch, in their order."""
 
-    logprobs: tuple[Floats, ...] = ()  # each (T,) nats
+    logprobs: tuple[Floats, ...]  # each (T,) nats
 
 
 @dataclass(frozen=True)
 class PolicyData:
-    """The data of one batch of rollouts; empty where no group has anything to teach."""
+    """What a batch of rollouts teaches; empty where no group has anything to teach."""
 
-    data: tuple[Datum, ...]
+    lessons: tuple[Lesson, ...]  # their numbers are not divided by that of the tokens yet
 
 
 class ScoreRollouts(Stage):
-    """Ask a reference for its log-probabilities of the rollouts, if straying from it costs anything."""
+    """Ask a reference for its log-probabilities of the rollouts.
 
-    reference: str  # a name of weights
-    penalty: float
+    `kl_reference` is the mean of log(policy / reference) over the tokens that the policy chose, nats.
+    """
 
-    async def run(self, client: TrainingClient, rollouts: Rollouts, blobs: BlobStore | None = None) -> ReferenceScores:
-        if not self.penalty:
-            return ReferenceScores()
-        asked = [one.tokens for one in episodes_of(rollouts)]
-        return ReferenceScores(tuple(await scores(sampler_of(self.reference, client, blobs), asked)))
+    what: str = "reference"  # what the recipe calls it
 
-    def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
-        find_weights(self.reference, client, blobs)
+    async def run(self, reference: Reference, rollouts: Rollouts) -> tuple[ReferenceScores, Metrics]:
+        episodes = episodes_of(rollouts)
+        found = await scores(reference, [one.tokens for one in episodes])
+        apart = [(one.logprobs - each)[one.acted] for one, each in zip(episodes, found, strict=True)]
+        metrics = Metrics({f"kl_{self.what}": float(np.concatenate(apart).mean(dtype=np.float64))}) if apart else {}
+        return ReferenceScores(tuple(found)), Metrics(metrics)
 
 
 def episodes_of(rollouts: Rollouts) -> list[Episode]:
@@ -56,43 +58,45 @@ def episodes_of(rollouts: Rollouts) -> list[Episode]:
 
 
 class PolicyUpdate(Stage):
-    """Rollouts to data: each token the policy chose gets its rollout's advantage, less what straying costs.
+    """Rollouts to data: each token the policy chose gets its rollout's advantage and what straying costs.
 
     Advantages compare the rollouts of one problem: the reward less their mean (GRPO without the division; Liu et al.,
     2025, arXiv:2503.20783), that divided by their standard deviation (Shao et al., 2024, arXiv:2402.03300), or the
     reward less the mean of the others (Ahmadian et al., 2024, arXiv:2402.14740). Groups all of one reward are left out.
-    The penalty of a token is -c · (log pi - log ref), and that of each later one times discount^distance. All is
-    divided by the number of tokens that were chosen, so that the loss is a mean over them.
+    What a token's straying costs is -c · (log pi - log ref), and that of each later one times discount^distance.
     """
 
     advantages: AdvantageName = "centred"
     penalty: float = 0.0  # c, per nat
     discount: float = 0.0  # of the penalties of later tokens; 0: a token pays for itself alone
-    weighted: bool = False  # say in "weights" too, for a loss of one's own, what share of the mean each token is
+    weighted: bool = False  # say in "weights" too, for a loss of one's own, which tokens were chosen
 
-    def run(self, rollouts: Rollouts, reference: ReferenceScores) -> PolicyData:
-        left, found = iter(reference.logprobs), list[tuple[Episode, Array]]()
+    def run(self, rollouts: Rollouts, reference: ReferenceScores | None = None) -> PolicyData:
+        if self.penalty and reference is None:
+            raise ConfigError(f"{self}: a penalty needs a reference, and ScoreRollouts before this stage")
+        left, found = iter(reference.logprobs if reference else ()), list[Lesson]()
         for group in rollouts.groups:
             if is_constant(group) and not self.penalty:
                 continue
             played = alive(group)  # the others have no episodes
             for rollout, worth in zip(played, advantages(played, self.advantages), strict=True):
                 for one in rollout.episodes:
-                    straying = self._paid(one, next(left)) if self.penalty else 0.0
-                    found.append((one, (worth + straying) * one.acted))
-        chosen = sum(int(one.acted.sum()) for one, _ in found)
-        return PolicyData(tuple(self._datum(one, each / chosen, chosen) for one, each in found))
+                    straying = strayed(one, next(left), self.penalty, self.discount) if self.penalty else 0.0
+                    found.append(_lesson(one, (worth + straying) * one.acted, self.weighted))
+        return PolicyData(tuple(found))
 
-    def _datum(self, one: Episode, worth: Array, chosen: int) -> Datum:
-        weights = {"weights": one.acted / chosen} if self.weighted else {}
-        return one.datum(logprobs=one.logprobs, advantages=worth, **weights)
 
-    def _paid(self, episode: Episode, reference: Floats) -> Array:
-        """(T,) what straying costs each token and those after it, as a negative number."""
-        cost = np.where(episode.acted, -self.penalty * (episode.logprobs - np.nan_to_num(reference)), 0.0)
-        for at in range(len(cost) - 2, -1, -1):
-            cost[at] += self.discount * cost[at + 1]
-        return cost
+def _lesson(one: Episode, worth: Array, weighted: bool) -> Lesson:
+    weights = {"weights": one.acted} if weighted else {}
+    return one.lesson(logprobs=one.logprobs, advantages=worth, **weights)
+
+
+def strayed(episode: Episode, reference: Floats, penalty: float, discount: float) -> Array:
+    """(T,) what straying costs each token and those after it, as a negative number."""
+    cost = np.where(episode.acted, -penalty * (episode.logprobs - np.nan_to_num(reference)), 0.0)
+    for at in range(len(cost) - 2, -1, -1):
+        cost[at] += discount * cost[at + 1]
+    return cost
 
 
 def advantages(group: Sequence[Rollout], how: AdvantageName) -> Array:
@@ -109,13 +113,23 @@ def advantages(group: Sequence[Rollout], how: AdvantageName) -> Array:
 
 
 class Minibatches(Stage):
-    """One batch of rollouts in `count` optimiser steps, or fewer where it has fewer sequences."""
+    """One batch of rollouts in `count` optimiser steps, or fewer where it has fewer sequences.
+
+    Advantages and weights are divided by the number of tokens that were chosen in a step: its loss is a mean over them.
+    """
 
     count: int
 
     def run(self, policy: PolicyData) -> Iterable[Batch]:
-        count = min(self.count, len(policy.data))
-        return [Batch(policy.data[at::count]) for at in range(count)]
+        count = min(self.count, len(policy.lessons))
+        return [mean_of(policy.lessons[at::count]) for at in range(count)]
+
+
+def mean_of(some: Sequence[Lesson]) -> Batch:
+    """Their data, with a loss that is a mean over the tokens that the policy chose."""
+    chosen = sum(count for _, count in some)
+    return Batch(tuple(Datum(datum.tokens, {name: (each / chosen).astype(np.float32) if name in _DIVIDED else each
+                                            for name, each in datum.loss_inputs.items()}) for datum, _ in some))
 
 
 class ReportPolicy(Stage):

@@ -22,6 +22,8 @@ from stages.costs import AT_MOST, tokens_and_cost
 from stages.evaluation import read_before
 from stages.tasks import Problems, TaskBatch
 
+Lesson = tuple[Datum, int]  # what is learnt from a sequence, and how many of its tokens the policy chose
+
 
 @dataclass(frozen=True)
 class Episode:
@@ -31,10 +33,11 @@ class Episode:
     logprobs: Floats  # (T,) nats, of the policy that answered; 0 where it did not speak
     acted: Mask  # (T,) where it spoke
 
-    def datum(self, **inputs: Array) -> Datum:
-        """To train on; each of the inputs is (T,), one number per token."""
+    def lesson(self, **inputs: Array) -> Lesson:
+        """To learn from it; each of the inputs is (T,), one number per token."""
         return Datum(self.tokens[:-1], {
-            "target_tokens": self.tokens[1:], **{name: each[1:].astype(np.float32) for name, each in inputs.items()}})
+            "target_tokens": self.tokens[1:], **{name: each[1:].astype(np.float32) for name, each in inputs.items()},
+        }), int(self.acted.sum())
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class RollOut(Stage):
 
     def preview(self, problems: Problems, price: Price | None = None) -> Table:
         count = problems.count * self.group
-        tokens = tokens_and_cost("tokens of answers, one to a rollout", count * self.how.max_tokens, AT_MOST, price)
+        tokens = tokens_and_cost("tokens of answers, in a turn", count * self.how.max_tokens, AT_MOST, price)
         return Table("Rollouts", ("what", "count"), (("rollouts in all", f"{count:,}"), *tokens))
 
     async def _all(self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, step: int) -> Rollouts:
@@ -139,13 +142,14 @@ class Player:
 
     async def _asked(self, game: _Game, call: Callable[[], Awaitable[None]]) -> None:
         """What an environment says, in its time: that in which it waits for others does not count."""
+        limit = asyncio.timeout(None)
         try:
-            async with self._free:
-                await asyncio.wait_for(call(), self.how.max_seconds)
-        except TimeoutError:
-            game.fail(f"it took more than {self.how.max_seconds:g} s")
+            async with self._free, limit:
+                limit.reschedule(asyncio.get_running_loop().time() + self.how.max_seconds)
+                await call()
         except Exception as error:  # noqa: BLE001 a failed rollout is a value
-            game.fail(f"{type(error).__name__}: {error}")
+            late = f"it took more than {self.how.max_seconds:g} s"
+            game.fail(late if limit.expired() else f"{type(error).__name__}: {error}")
 
     @cached_property
     def _free(self) -> asyncio.Semaphore:

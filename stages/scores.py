@@ -46,7 +46,8 @@ def json_fields(answer: str, wanted: str) -> FieldScore:
     """
     right = _parsed(wanted)
     if right is None:
-        raise DataError(f"{wanted[:80]!r} is not a JSON object, so answers cannot be scored as one; metric=text can")
+        raise DataError(f"{wanted[:80]!r} is not a JSON object, so answers cannot be scored as one; compare them as "
+                        "texts (metric=text, reward=exact)")
     given = _parsed(answer)
     if given is None:
         return FieldScore(exact=False, f1=0.0, parsed=False)

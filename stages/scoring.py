@@ -4,10 +4,47 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Protocol
 
-from kitchen.ports import BlobStore, Sampler, TrainingClient, arrival
-from kitchen.types import Floats, Tokens
+import numpy as np
+
+from kitchen.errors import ConfigError
+from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient, arrival
+from kitchen.stage import Stage
+from kitchen.types import Checkpoint, Facts, Floats, Tokens
 from kitchen.weights import find_weights
+
+
+class Reference(Sampler, Protocol):
+    """Weights that do not change, which those in training are compared with."""
+
+
+class OpenReference(Stage):
+    """Open weights to compare with; they must read the same tokens, and be the same when the run is gone on with."""
+
+    name: str  # of weights
+    what: str = "reference"  # what the recipe calls them
+
+    def run(
+        self, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None = None
+    ) -> tuple[Reference, Facts]:
+        found = find_weights(self.name, client, blobs)
+        if not same_tokens(client.tokenizer(found.model), tokenizer):
+            raise ConfigError(f"{self.what}={self.name!r} reads other tokens than the model that is trained, so that "
+                              "its chances of a token say nothing of the other's; take weights with the same tokenizer")
+        facts = Facts({self.what: found.name, f"{self.what}.model": found.model})
+        if isinstance(found.source, Checkpoint):
+            facts[f"{self.what}.sha256"] = found.source.sha256
+        return client.sampler(found.source), facts
+
+    def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
+        find_weights(self.name, client, blobs)
+
+
+def same_tokens(one: Tokenizer, other: Tokenizer) -> bool:
+    """Whether they have as many tokens, and read a text of many letters and words alike."""
+    probe = "The quick brown fox jumps over 1,234 lazy dogs.\n\n\t" + "".join(map(chr, range(32, 0x250)))
+    return one.vocabulary == other.vocabulary and np.array_equal(one.encode(probe), other.encode(probe))
 
 
 def sampler_of(name: str, client: TrainingClient, blobs: BlobStore | None) -> Sampler:
@@ -16,8 +53,5 @@ def sampler_of(name: str, client: TrainingClient, blobs: BlobStore | None) -> Sa
 
 
 async def scores(sampler: Sampler, sequences: Sequence[Tokens]) -> list[Floats]:
-    """Of each sequence (T,) nats, the first NaN; all are asked for at once, and the sampler is closed."""
-    try:
-        return list(await asyncio.gather(*[arrival(sampler.logprobs(tokens)) for tokens in sequences]))
-    finally:
-        sampler.close()
+    """Of each sequence (T,) nats, the first NaN; all are asked for at once."""
+    return list(await asyncio.gather(*[arrival(sampler.logprobs(tokens)) for tokens in sequences]))

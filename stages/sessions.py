@@ -41,7 +41,8 @@ class OpenSession(Stage):
 
     def preview(self, client: TrainingClient, blobs: BlobStore | None = None) -> tuple[Tokenizer, Learner]:
         model = fitting(self.model, self.lora, client, blobs).model
-        return client.tokenizer(model), Learner(model, client.hidden_size(model), self.lora.alpha)
+        alpha = self.lora.alpha if "lora_alpha" in client.capabilities else None
+        return client.tokenizer(model), Learner(model, client.hidden_size(model), alpha)
 
     def needs(self) -> Iterable[Need]:
         wanted = {"lora_alpha": self.lora.alpha is not None, "lora_dropout": self.lora.dropout}

@@ -69,7 +69,8 @@ def interval(values: Sequence[float], seed: int, confidence: float = 0.95) -> In
     """
     if set(values) <= {0.0, 1.0}:
         right = round(sum(values))
-        return Interval(right / max(len(values), 1), *wilson(right, len(values), confidence), confidence)
+        low, high = wilson(right, len(values), confidence)
+        return Interval(right / len(values), low, high, confidence)
     return paired_bootstrap([0.0] * len(values), values, seed, confidence=confidence)
 
 

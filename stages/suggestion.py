@@ -32,7 +32,7 @@ def suggested(family: str, hidden_size: int) -> float:
 
 
 def family(model: str) -> str | None:
-    """Whether a model is called a Llama or a Qwen, as those who fitted the formula tell them apart.
+    """Whether a model is called a Llama or a Qwen.
 
     Its layers do not tell: SmolLM2 has those of a Llama, and the formula was not fitted on it.
     """

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kitchen.errors import ConfigError, did_you_mean
-from kitchen.ports import Dataset, DatasetStore
+from kitchen.errors import ConfigError, DataError, did_you_mean
+from kitchen.ports import DatasetStore
 from kitchen.ports.environments import Task
 from kitchen.stage import Stage
 from kitchen.types import Facts, Table
-from stages.conversations import conversation
+from stages.conversations import Conversation, conversation
 from stages.data import Loading, loaded
 from stages.evaluation import question, spoken, wanted
-from stages.gym import PREFIX, Gym
-from stages.processes import Processes
+from stages.processes import Processes, call_apart
 from stages.questions import MAY_HANG, REWARDS, Question, check_extra
 from stages.reading import Reader, Rows
+from stages.scores import choose_metric
 
 
 @dataclass(frozen=True)
@@ -48,49 +48,52 @@ class Problems:
 
 
 class LoadTasks(Loading):
-    """Read a data set of questions and right answers, held-out sets as LoadDataset makes them; or have problems made.
+    """Read a data set of questions and right answers, held-out sets as LoadDataset makes them."""
 
-    reasoning-gym:NAME are problems of reasoning-gym, with rewards of their own.
-    """
-
-    reward: str | None = None  # one of REWARDS; None: field_f1
+    reward: str | None = None  # one of REWARDS; None: field_f1 where right answers are JSON objects, else exact
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reward is not None and self.reward not in REWARDS:
             raise ConfigError(f"reward={self.reward!r} is unknown; {did_you_mean(self.reward, REWARDS)}")
-        if self.reward is not None and self.gym:
-            raise ConfigError(f"{self.dataset} has a reward of its own; leave out reward={self.reward}")
-
-    @property
-    def gym(self) -> Gym | None:
-        made = self.dataset.startswith(PREFIX)
-        return Gym(self.dataset, self.reading, self.seed, self.most) if made else None
 
     def run(self, store: DatasetStore) -> tuple[Tasks, Facts, Table]:
-        processes = Processes()
-        if self.gym:
-            made, kept_back, facts, table = self.gym.questions(processes)
-            return Tasks(made, {"held_out": kept_back}, processes), facts, table
-        found = loaded(Reader(store, self.dataset, self.reading, self.seed, self.most))
-        held = {split: self._questions(data, split, processes) for split, data in found.held.items()}
-        train = self._questions(found.train, self.dataset, processes)
-        return Tasks(train, held, processes), found.facts, found.table
+        found, processes = loaded(Reader(store, self.dataset, self.reading, self.seed, self.most)), Processes()
+        rows = {name: list(Rows(data, conversation)) for name, data in (("", found.train), *found.held.items())}
+        name = rewarded(self.reward, [row for some in rows.values() for row in some])
+        reward, apart = REWARDS[name], processes if name in MAY_HANG else None
+        asked = {split: tuple(Question(tuple(map(spoken, question(row))), wanted(row), reward, split or self.dataset,
+                                       apart) for row in some) for split, some in rows.items()}
+        return Tasks(asked.pop(""), asked, processes), found.facts, found.table
 
     preview = run
 
     def verify(self, store: DatasetStore) -> None:
-        if self.gym:
-            return self.gym.check()
         if self.reward == "math":
             check_extra("math_verify", "reward=math")
         super().verify(store)
 
-    def _questions(self, data: Dataset, tag: str, processes: Processes) -> tuple[Question, ...]:
-        name = self.reward or "field_f1"
-        apart = processes if name in MAY_HANG else None
-        return tuple(Question(tuple(map(spoken, question(each))), wanted(each), REWARDS[name], tag, apart)
-                     for each in Rows(data, conversation))
+
+def rewarded(reward: str | None, rows: Sequence[Conversation]) -> str:
+    """The reward for these; by default field_f1 where all right answers are JSON objects, else exact.
+
+    Raises DataError for a right answer that the reward can compare nothing with.
+    """
+    rights = [wanted(row) for row in rows]
+    name = reward or ("field_f1" if choose_metric("auto", rights) == "json" else "exact")
+    if bad := call_apart(unreadable, name, rights) if name in MAY_HANG else unreadable(name, rights):
+        raise DataError(f"{rows[bad[0]].where}: reward={name}: {bad[1]}")
+    return name
+
+
+def unreadable(name: str, rights: Sequence[str]) -> tuple[int, str] | None:
+    """Which right answer is the first that the reward cannot compare even with itself, and why."""
+    for at, right in enumerate(rights):
+        try:
+            REWARDS[name](right, right)
+        except DataError as error:
+            return at, str(error)
+    return None
 
 
 class TaskBatches(Stage):

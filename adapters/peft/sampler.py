@@ -63,7 +63,8 @@ class PeftSampler:
         self._frozen = Failed(RunFailed("the sampler is closed"))  # who keeps the sampler need not keep the weights
 
     def _ask(self, request: Request) -> Future[Any]:
-        no_turn_in_a_turn()
+        if why := no_turn_in_a_turn():
+            return Failed(why)
         with self._lock:
             if self._closed:
                 return Failed(RunFailed("the sampler is closed"))

@@ -109,7 +109,8 @@ class PeftSession:
                     self._failure = str(error) or repr(error)
                 raise
 
-        no_turn_in_a_turn()
+        if why := no_turn_in_a_turn():
+            return Failed(why)
         with self._lock:
             if self._closed:
                 return Failed(RunFailed("the session is closed"))

@@ -49,11 +49,12 @@ def stop_if_closed() -> None:
         raise RunFailed("it was closed while this call was running")
 
 
-def no_turn_in_a_turn() -> None:
-    """Raises RunFailed in the work of a worker: to wait there for another's turn would be to wait for ever."""
-    if isinstance(getattr(_OWNER, "thread", threading.current_thread()), _Thread):
-        raise RunFailed("a loss cannot ask a local session or sampler for anything while it is computed: they take "
-                        "turns, and this one is its own; ask before the step, and put the answers into loss_inputs")
+def no_turn_in_a_turn() -> RunFailed | None:
+    """What is wrong with asking in the work of a worker: to wait there for another's turn is to wait for ever."""
+    if not isinstance(getattr(_OWNER, "thread", threading.current_thread()), _Thread):
+        return None
+    return RunFailed("while a loss is computed it cannot ask a local session or sampler for anything: they take turns, "
+                     "and this one is its own; ask before the step, and put the answers into loss_inputs")
 
 
 @contextmanager

@@ -45,7 +45,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard 
 Debug = Annotated[bool, typer.Option("--debug", help="Log everything, and show the frames of an error.")]
 Preview = Annotated[bool, typer.Option("--preview", help="Load tokenizer and data, and show what is trained on.")]
 Cost = Annotated[Optional[float], typer.Option(  # noqa: UP045
-    "--price", metavar="P", min=0, help="Of a million tokens trained on: --preview, with what the run would cost.")]
+    "--price", metavar="P", min=0, help="Of a million tokens: --preview, with what the tokens that it shows cost.")]
 TakeOver = Annotated[bool, typer.Option(
     "--take-over", help="Go on although a process on another host may be at it: say so only if that host is gone.")]
 OtherMachine = Annotated[bool, typer.Option(

@@ -11,7 +11,7 @@ import numpy as np
 
 from kitchen.ports import Message
 from kitchen.ports.environments import Turn
-from stages.policy import PolicyUpdate, ReferenceScores
+from stages.policy import PolicyUpdate, mean_of
 from stages.rollouts import Player, Playing, Rollouts
 from tests.bench import kitchen_side, rows, trl_side
 from tests.bench.contest import Contest, Same, hold
@@ -53,7 +53,8 @@ class KitchenStep:
             sampler = session.snapshot().result()
             player = Player(sampler, tokenizer, Playing(max_tokens=LENGTH))
             rollouts = asyncio.run(player.groups(list(map(Said, texts)), SIZE, [setup.seed, number]))
-            session.forward_backward(PolicyUpdate().run(rollouts, ReferenceScores()).data, "importance_sampling")
+            data = mean_of(PolicyUpdate().run(rollouts).lessons).data
+            session.forward_backward(data, "importance_sampling")
             session.optim_step(kitchen_side.ADAM).result()
             sampler.close()
             turns.stop()

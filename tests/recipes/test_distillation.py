@@ -11,6 +11,7 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, KitchenError
+from kitchen.runs import read_run
 from recipes.distillation import Distillation
 from recipes.sl_basic import SlBasic
 from tests.recipes.seen import Seen
@@ -65,6 +66,14 @@ def test_of_the_forward_one_the_loss_is_it_and_the_entropy_of_the_teacher(blobs:
     assert apart[-1] < 0.2 * apart[0]
     assert min(seen.series("teacher_mass")) > 0.9
     assert seen.series("trained_tokens") == seen.series("sampled_tokens")
+
+
+def test_which_weights_a_teacher_is_stands_among_the_facts_that_a_run_must_find_again(blobs: FakeBlobs) -> None:
+    cook(blobs, "kept", steps=1)
+    facts = read_run(blobs, "kept")["facts"]
+    assert (facts["teacher"], facts["teacher.model"]) == ("run:taught@final", "any")
+    [taught] = FakeTraining(blobs).checkpoints("taught/weights/final")
+    assert facts["teacher.sha256"] == taught.sha256 != ""
 
 
 def test_a_teacher_is_needed_and_has_to_be_there(blobs: FakeBlobs) -> None:

@@ -44,8 +44,11 @@ RECIPES: dict[str, tuple[type[Training], dict[str, Any]]] = {
     "rl": (Rl, {"dataset": "chats", "reward": "letters", "group": 3, "steps": 6, "kl_penalty": 0.1, "kl_discount": 0.9,
                 "updates": 2, "playing": {"max_tokens": 5}}),
     "distillation": (Distillation, {"dataset": "chats", "group": 3, "steps": 6, "discount": 0.5, "updates": 2,
-                                    "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}})}
-AHEAD = {"rl": "stale", "distillation": "stale"}  # what looking ahead is called
+                                    "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}}),
+    "distillation_forward": (Distillation, {
+        "dataset": "chats", "group": 3, "steps": 6, "divergence": "forward", "top_k": 5, "updates": 2,
+        "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}})}
+AHEAD = {"rl": "stale", "distillation": "stale", "distillation_forward": "stale"}  # what looking ahead is called
 MODELS = ("model", "teacher")
 
 
@@ -105,11 +108,11 @@ class Dish:
     def cook(self, killer: KilledCalling, blobs: KilledWriting) -> None:
         cls, own = RECIPES[self.recipe]
         names = [f"path:{self.folder / name}" if self.backend == "peft" else name for name in MODELS]
-        teacher = {"teacher": names[1]} if self.recipe == "distillation" else {}
+        teacher = {"teacher": names[1]} if cls is Distillation else {}
         recipe = cls(**{"model": names[0], **teacher, "batch_size": 2, "learning_rate": 1e-2, "save_every": 2,
                         "warmup_steps": 2, "lora_rank": 4, AHEAD.get(self.recipe, "ahead"): self.ahead, **own})
         kitchen = Kitchen(training(self.backend, blobs, self.folder), FakeDatasets(DATA), None, blobs)
-        cook(Order(f"recipes.{self.recipe}:{cls.__name__}", {}), recipe, kitchen, "run", [killer])
+        cook(Order(f"{cls.__module__}:{cls.__name__}", {}), recipe, kitchen, "run", [killer])
 
 
 def in_child(work: Any) -> int:

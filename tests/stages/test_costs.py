@@ -72,7 +72,7 @@ def test_rollouts_have_no_more_tokens_than_they_may() -> None:
     recipe = Rl(dataset="rows", steps=3, group=5, reward="exact", playing={"max_tokens": 7}, **QUICK)
     shown, seen = told(recipe), cooked(recipe)
     assert shown["rollouts in all"] == "60"
-    assert shown["tokens of answers, one to a rollout"] == "at most 420"
+    assert shown["tokens of answers, in a turn"] == "at most 420"
     assert 0 < sum(seen.series("sampled_tokens")) <= 420
 
 

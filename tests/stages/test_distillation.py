@@ -12,9 +12,10 @@ from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError
 from kitchen.ports import Done
 from kitchen.types import Array, Datum, Lora
-from stages.distillation import ImitateTop, OpenTeacher, ScoreByTeacher, same_tokens
-from stages.policy import PolicyUpdate
+from stages.distillation import ImitateTop
+from stages.policy import Minibatches, PolicyData, PolicyUpdate, ScoreRollouts
 from stages.rollouts import Episode, Rollout, Rollouts
+from stages.scoring import OpenReference, same_tokens
 
 READ = np.array([65, 66])
 
@@ -50,6 +51,12 @@ class Session:
         return (values[0] - values[1]) / 4e-3
 
 
+def learnt(found: PolicyData) -> tuple[Datum, ...]:
+    """In one step."""
+    [batch] = Minibatches(1).run(found)
+    return batch.data
+
+
 class Teaching:
     """A teacher with chances of its own for the answer."""
 
@@ -78,9 +85,9 @@ def teacher(student: Session) -> Any:
 
 def test_the_gradient_of_the_reverse_divergence(student: Session, teacher: Any) -> None:
     acted, rollouts = student.chances(), student.rollouts()
-    scores, told = asyncio.run(ScoreByTeacher().run(teacher, rollouts))
+    scores, told = asyncio.run(ScoreRollouts("teacher").run(teacher, rollouts))
     assert told["kl_teacher"] == pytest.approx(float((np.log(acted) - teacher.values).mean()), rel=1e-5)
-    data = PolicyUpdate(penalty=1.0).run(rollouts, scores).data
+    data = learnt(PolicyUpdate(penalty=1.0).run(rollouts, scores))
     often = [Datum(one.tokens, {**one.loss_inputs,
                                 "advantages": one.loss_inputs["advantages"] * student.vocabulary * chance})
              for one, chance in zip(data, acted, strict=True)]
@@ -92,8 +99,8 @@ def test_the_gradient_of_the_reverse_divergence(student: Session, teacher: Any) 
 
 def test_the_gradient_of_the_forward_divergence(student: Session, teacher: Any) -> None:
     rollouts, right = student.rollouts(), np.exp(teacher.values)
-    data, told = asyncio.run(ImitateTop(student.vocabulary).run(teacher, rollouts))
-    found = student.session.forward_backward(data.data).result()
+    lessons, told = asyncio.run(ImitateTop(student.vocabulary).run(teacher, rollouts))
+    found = student.session.forward_backward(learnt(lessons)).result()
     apart = float(right @ (teacher.values - np.log(student.chances())))
     assert found.metrics["loss:sum"] - told["teacher_entropy"] == pytest.approx(apart, rel=1e-4)
     assert told["teacher_mass"] == pytest.approx(1.0, rel=1e-5)
@@ -103,14 +110,15 @@ def test_the_gradient_of_the_forward_divergence(student: Session, teacher: Any) 
 
 
 def test_of_the_top_the_chances_are_divided_by_their_sum(student: Session, teacher: Any) -> None:
-    data, told = asyncio.run(ImitateTop(2).run(teacher, student.rollouts()))
-    first, likeliest = data.data[0], np.argsort(-teacher.values)[:2]
+    lessons, told = asyncio.run(ImitateTop(2).run(teacher, student.rollouts()))
+    data = learnt(lessons)
+    first, likeliest = data[0], np.argsort(-teacher.values)[:2]
     assert first.targets[1].tolist() == likeliest.tolist()
     mass = np.exp(teacher.values[likeliest]).sum()
     assert told["teacher_mass"] == pytest.approx(mass, rel=1e-5)
     np.testing.assert_allclose(first.loss_inputs["weights"] * student.vocabulary,
                                [[0, 0], np.exp(teacher.values[likeliest]) / mass], rtol=1e-5)
-    assert sum(float(one.loss_inputs["weights"].sum()) for one in data.data) == pytest.approx(1.0, rel=1e-5)
+    assert sum(float(one.loss_inputs["weights"].sum()) for one in data) == pytest.approx(1.0, rel=1e-5)
 
 
 class Other:
@@ -127,5 +135,5 @@ def test_a_teacher_that_reads_other_tokens_is_refused() -> None:
     client: Any = FakeTraining()
     tokenizer = client.tokenizer("any")
     assert same_tokens(tokenizer, client.tokenizer("other"))
-    with pytest.raises(ConfigError, match="reads other tokens than the student"):
-        OpenTeacher("any").run(client, Other(tokenizer))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="teacher='any' reads other tokens"):
+        OpenReference("any", "teacher").run(client, Other(tokenizer))  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from kitchen.errors import ConfigError
 from kitchen.losses import sloped
 from kitchen.types import Datum, Lora
 from stages.dro import Dro, loss_of
-from stages.policy import PolicyUpdate, ReferenceScores
+from stages.policy import Minibatches, PolicyUpdate
 from stages.rollouts import Episode, Rollout, Rollouts
 
 BETA, SHARE = 0.3, 0.125
@@ -51,7 +51,8 @@ def test_the_data_of_an_update_say_what_share_each_token_is() -> None:
     tokens = np.array([65, 66, 67, 68, 69])
     played = [Rollout((Episode(tokens[:end], np.full(end, -3, np.float32), np.arange(end) >= 3),), reward, "t", "")
               for end, reward in ((5, 1.0), (4, 0.0))]
-    data = PolicyUpdate(weighted=True).run(Rollouts((tuple(played),)), ReferenceScores()).data
+    [batch] = Minibatches(1).run(PolicyUpdate(weighted=True).run(Rollouts((tuple(played),))))
+    data = batch.data
     assert [one.loss_inputs["weights"].tolist() for one in data] == [
         pytest.approx([0, 0, 1 / 3, 1 / 3]), pytest.approx([0, 0, 1 / 3])]
     session: Any = FakeTraining().open("fake", Lora(seed=1))

@@ -6,23 +6,22 @@ import sys
 
 import pytest
 
-from adapters.fake.datasets import FakeDatasets
 from kitchen.errors import ConfigError
 from kitchen.ports.environments import Turn
 from kitchen.types import Facts
-from stages.gym import ASKED, problems, solved
+from stages.gym import ASKED, MakeProblems, find_tasks, problems, solved
 from stages.processes import call_apart
 from stages.questions import Question
 from stages.reading import Reading
-from stages.tasks import LoadTasks, Tasks
+from stages.tasks import Tasks
 
 FEW = Reading(limit=6, held_out_rows=4)
 
 
 def load(name: str, seed: int = 0, reading: Reading = FEW, most: int | None = None) -> tuple[Tasks, Facts]:
-    stage = LoadTasks(f"reasoning-gym:{name}", reading, seed, most)
-    stage.verify(FakeDatasets())
-    tasks, facts, _ = stage.run(FakeDatasets())
+    stage = MakeProblems(f"reasoning-gym:{name}", reading, seed, most)
+    stage.verify()
+    tasks, facts, _ = stage.run()
     return tasks, facts
 
 
@@ -76,7 +75,7 @@ def test_what_cannot_be_made_is_told_before_the_run(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConfigError, match="it takes limit and held_out_rows"):
         load("chain_sum", reading=Reading(train="train"))
     with pytest.raises(ConfigError, match="reasoning-gym:chain_sum has a reward of its own; leave out reward=math"):
-        LoadTasks("reasoning-gym:chain_sum", reward="math")
+        find_tasks("reasoning-gym:chain_sum", FEW, 0, 4, "math")
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with pytest.raises(ConfigError, match=r"chain_sum needs reasoning-gym.*: pip install 'crucible-kitchen\[rl\]'"):
         load("chain_sum")

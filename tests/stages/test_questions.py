@@ -45,12 +45,31 @@ def test_a_right_answer_that_is_no_mathematics() -> None:
 def test_rewards_are_known_by_name() -> None:
     with pytest.raises(ConfigError, match="did you mean 'field_f1'"):
         LoadTasks("sums", reward="field_f2")
-    for reward in (None, *REWARDS):
+    for reward in ("exact", "math"):
         tasks = LoadTasks("sums", reward=reward).run(SUMS)[0]
         [task] = tasks.train
         assert isinstance(task, Question)
         assert (task.right, task.tag, task.processes is None) == ("5", "sums", reward != "math")
-        assert task.reward is REWARDS[reward or "field_f1"]
+        assert task.reward is REWARDS[reward]
+
+
+def test_without_one_right_answers_say_how_they_are_compared() -> None:
+    rows = [{"prompt": "?", "completion": '{"a": 1}'}]
+    objects = FakeDatasets({"objects": {"train": rows, "held": rows}})
+    sum_, object_ = (LoadTasks(name).run(store)[0].train[0] for name, store in (("sums", SUMS), ("objects", objects)))
+    assert isinstance(sum_, Question)
+    assert isinstance(object_, Question)
+    assert (sum_.reward, object_.reward) == (exact, field_f1)
+
+
+@pytest.mark.parametrize(("reward", "words"), [
+    ("field_f1", "'5' is not a JSON object"), ("math", "'a pinch' has no number or formula")])
+def test_a_right_answer_that_a_reward_cannot_read_is_named_before_anything_is_played(reward: str, words: str) -> None:
+    rows = [{"prompt": "2 + 3 =", "completion": "5"}, {"prompt": "salt?", "completion": "a pinch"}]
+    store = FakeDatasets({"mixed": {"train": rows, "held": rows[:1]}})
+    row = {"field_f1": 0, "math": 1}[reward]
+    with pytest.raises(DataError, match=f"mixed:train:{row}: reward={reward}: {words}"):
+        LoadTasks("mixed", reward=reward).run(store)
 
 
 def test_what_is_not_installed_is_told_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

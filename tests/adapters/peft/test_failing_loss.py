@@ -58,6 +58,6 @@ def test_one_that_waits_for_another_turn_is_told_so_and_does_not_hang(
     session: Any = opened()
     sampler, ids = session.snapshot().result(), np.arange(5, 10)
     ask = {"a sampler": lambda: sampler.logprobs(ids), "the session itself": lambda: session.snapshot()}[whom]
-    with pytest.raises(RunFailed, match="cannot ask a local session or sampler"):
+    with pytest.raises(RunFailed, match="it cannot ask a local session or sampler"):
         session.forward_backward([Datum(ids[:-1], {"target_tokens": ids[1:]})], AsksSomebody(ask)).result(timeout=60)
     assert len(sampler.logprobs(ids).result()) == 5

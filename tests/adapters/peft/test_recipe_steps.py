@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from typing import Any, ClassVar
 
 import pytest
@@ -11,7 +12,7 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.peft.session import PeftSession
 from kitchen.types import Datum
 from stages.dpo import JoinReference, PairLoss, ScoreReference
-from stages.policy import PolicyUpdate, ScoreRollouts
+from stages.policy import Minibatches, PolicyUpdate, ScoreRollouts
 from stages.preferences import LoadComparisons, Mistakes, RenderPairs, as_batch
 from stages.render import RenderDataset
 from stages.rollouts import Player, Playing
@@ -37,8 +38,10 @@ def policy_data(session: PeftSession, client: Any, penalty: float) -> tuple[Datu
     tasks = LoadTasks("right", reward="letters").run(DATA)[0]
     rollouts = asyncio.run(Player(sampler, session.tokenizer(), Playing(max_tokens=12)).groups(tasks.train, 4, [0]))
     sampler.close()
-    reference = asyncio.run(ScoreRollouts("tiny", penalty).run(client, rollouts))
-    return PolicyUpdate(penalty=penalty, discount=0.9).run(rollouts, reference).data
+    with closing(client.sampler("tiny")) as reference:
+        scores, _ = asyncio.run(ScoreRollouts().run(reference, rollouts))
+    [batch] = Minibatches(1).run(PolicyUpdate(penalty=penalty, discount=0.9).run(rollouts, scores))
+    return batch.data
 
 
 def pair_data(session: PeftSession, client: Any) -> tuple[Datum, ...]:
