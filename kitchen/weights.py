@@ -10,7 +10,7 @@ from typing import Any
 from kitchen.errors import ConfigError, CorruptCheckpoint, did_you_mean
 from kitchen.ports import BlobStore, TrainingClient
 from kitchen.runs import read_journal, read_run, run_names
-from kitchen.types import Checkpoint
+from kitchen.types import Checkpoint, Facts
 
 KINDS = ("packaged", "path", "run", "tinker")  # of names that begin with it and a colon; others are of a hub
 WRITTEN = "NAME[@REVISION], packaged:NAME, path:FOLDER, run:ID[@STEP|final|best] or tinker://..."
@@ -42,6 +42,13 @@ class Weights:
     model: str  # whose tokenizer reads for them; of a run the base model
     run: str = ""  # whose they are
     record: Mapping[str, Any] | None = None  # run.json of that run
+
+    def facts(self, what: str = "weights") -> Facts:
+        """What numbers that come of them depend on, under `what` and names that begin with it."""
+        facts = Facts({what: self.name})
+        if isinstance(self.source, Checkpoint):
+            facts[f"{what}.sha256"] = self.source.sha256
+        return facts
 
 
 def parse(text: str) -> WeightsName:

@@ -49,7 +49,7 @@ class ScoreRollouts(Stage):
         episodes = episodes_of(rollouts)
         found = await scores(reference, [one.tokens for one in episodes])
         apart = [(one.logprobs - each)[one.acted] for one, each in zip(episodes, found, strict=True)]
-        metrics = Metrics({f"kl_{self.what}": float(np.concatenate(apart).mean(dtype=np.float64))}) if apart else {}
+        metrics = {f"kl_{self.what}": float(np.concatenate(apart).mean(dtype=np.float64))} if apart else {}
         return ReferenceScores(tuple(found)), Metrics(metrics)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from kitchen.errors import ConfigError
 from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
-from kitchen.types import Checkpoint, Facts, Floats, Tokens
+from kitchen.types import Facts, Floats, Tokens
 from kitchen.weights import find_weights
 
 
@@ -32,10 +32,7 @@ class OpenReference(Stage):
         if not same_tokens(client.tokenizer(found.model), tokenizer):
             raise ConfigError(f"{self.what}={self.name!r} reads other tokens than the model that is trained, so that "
                               "its chances of a token say nothing of the other's; take weights with the same tokenizer")
-        facts = Facts({self.what: found.name, f"{self.what}.model": found.model})
-        if isinstance(found.source, Checkpoint):
-            facts[f"{self.what}.sha256"] = found.source.sha256
-        return client.sampler(found.source), facts
+        return client.sampler(found.source), Facts({**found.facts(self.what), f"{self.what}.model": found.model})
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.name, client, blobs)

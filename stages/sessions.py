@@ -64,7 +64,7 @@ def begun(session: TrainingSession, lora: Lora, weights: Weights) -> Facts:
     facts = Facts({**session.facts(), "lora": shape(lora)})
     if isinstance(weights.source, Checkpoint):
         session.load_weights(weights.source).result()
-        facts |= {"weights": weights.name, "weights.sha256": weights.source.sha256}
+        facts |= weights.facts()
     return facts
 
 

@@ -80,10 +80,11 @@ def rewarded(reward: str | None, rows: Sequence[Conversation]) -> str:
     Raises DataError for a right answer that the reward can compare nothing with.
     """
     rights = [wanted(row) for row in rows]
-    name = reward or ("field_f1" if choose_metric("auto", rights) == "json" else "exact")
-    if bad := call_apart(unreadable, name, rights) if name in MAY_HANG else unreadable(name, rights):
-        raise DataError(f"{rows[bad[0]].where}: reward={name}: {bad[1]}")
-    return name
+    if reward is None:
+        return "field_f1" if choose_metric("auto", rights) == "json" else "exact"
+    if bad := call_apart(unreadable, reward, rights) if reward in MAY_HANG else unreadable(reward, rights):
+        raise DataError(f"{rows[bad[0]].where}: reward={reward}: {bad[1]}")
+    return reward
 
 
 def unreadable(name: str, rights: Sequence[str]) -> tuple[int, str] | None:

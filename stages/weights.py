@@ -7,7 +7,7 @@ from dataclasses import field
 
 from kitchen.ports import BlobStore, Dataset, DatasetStore, TrainingClient
 from kitchen.stage import Stage
-from kitchen.types import Checkpoint, Facts, Metrics, Samples, Table
+from kitchen.types import Facts, Metrics, Samples, Table
 from kitchen.weights import find_weights
 from stages.conversations import conversation
 from stages.data import HeldOut
@@ -70,10 +70,7 @@ class ExamineWeights(Stage):
         tokenizer = client.tokenizer(found.model)
         came = await examined(
             client.sampler(found.source), tokenizer, self.how, self.render, held_out, self.answering, self.seed)
-        facts = Facts({"weights": found.name, "model": found.model})
-        if isinstance(found.source, Checkpoint):
-            facts["weights.sha256"] = found.source.sha256
-        return After(came.answers, came.nats), samples(came), facts
+        return After(came.answers, came.nats), samples(came), Facts({**found.facts(), "model": found.model})
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.weights, client, blobs)

@@ -11,50 +11,11 @@ import pytest
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError
 from kitchen.ports import Done
-from kitchen.types import Array, Datum, Lora
+from kitchen.types import Array
 from stages.distillation import ImitateTop
-from stages.policy import Minibatches, PolicyData, PolicyUpdate, ScoreRollouts
-from stages.rollouts import Episode, Rollout, Rollouts
+from stages.policy import PolicyUpdate, ScoreRollouts
 from stages.scoring import OpenReference, same_tokens
-
-READ = np.array([65, 66])
-
-
-class Session:
-    """A bigram policy whose answers are one token, and the chances of each."""
-
-    def __init__(self) -> None:
-        self.session: Any = FakeTraining().open("fake", Lora(seed=3))
-        self.vocabulary = self.session.tokenizer().vocabulary
-
-    def chances(self) -> Array:
-        data = [Datum(READ, {"target_tokens": np.array([66, token]), "weights": np.ones(2)})
-                for token in range(self.vocabulary)]
-        return np.exp([float(lp[1]) for lp in self.session.forward(data).result().logprobs])
-
-    def rollouts(self) -> Rollouts:
-        """Every answer there can be, once."""
-        episodes = [Episode(np.array([*READ, token]), np.log([1, 1, chance]).astype(np.float32),
-                            np.array([False, False, True])) for token, chance in enumerate(self.chances())]
-        return Rollouts((tuple(Rollout((one,), 0.0, "t", "") for one in episodes),))
-
-    def slope(self, token: int, value: Any) -> float:
-        """d value / d logit, by finite differences."""
-        was, values = self.session._adapter.b.copy(), []
-        for sign in (1, -1):
-            self.session._adapter.b = was.copy()
-            self.session._adapter.b[66, token] += sign * 2e-3
-            self.session._model = self.session._adapter.over(self.session._base)
-            values.append(float(value(self.chances())))
-        self.session._adapter.b = was
-        self.session._model = self.session._adapter.over(self.session._base)
-        return (values[0] - values[1]) / 4e-3
-
-
-def learnt(found: PolicyData) -> tuple[Datum, ...]:
-    """In one step."""
-    [batch] = Minibatches(1).run(found)
-    return batch.data
+from tests.stages.bigrams import Bigrams, learnt
 
 
 class Teaching:
@@ -73,31 +34,28 @@ class Teaching:
 
 
 @pytest.fixture
-def student() -> Session:
-    return Session()
+def student() -> Bigrams:
+    return Bigrams()
 
 
 @pytest.fixture
-def teacher(student: Session) -> Any:
+def teacher(student: Bigrams) -> Any:
     raw = np.random.default_rng(1).normal(size=student.vocabulary)
     return Teaching(np.exp(raw) / np.exp(raw).sum())
 
 
-def test_the_gradient_of_the_reverse_divergence(student: Session, teacher: Any) -> None:
+def test_the_gradient_of_the_reverse_divergence(student: Bigrams, teacher: Any) -> None:
     acted, rollouts = student.chances(), student.rollouts()
     scores, told = asyncio.run(ScoreRollouts("teacher").run(teacher, rollouts))
     assert told["kl_teacher"] == pytest.approx(float((np.log(acted) - teacher.values).mean()), rel=1e-5)
-    data = learnt(PolicyUpdate(penalty=1.0).run(rollouts, scores))
-    often = [Datum(one.tokens, {**one.loss_inputs,
-                                "advantages": one.loss_inputs["advantages"] * student.vocabulary * chance})
-             for one, chance in zip(data, acted, strict=True)]
+    often = student.as_often_as_drawn(PolicyUpdate(penalty=1.0).run(rollouts, scores))
     student.session.forward_backward(often, "importance_sampling").result()
     for token in (5, 66, 200):
         expected = student.slope(token, lambda chances: chances @ (np.log(chances) - teacher.values))
-        assert student.session._gradient[66, token] == pytest.approx(expected, rel=2e-2, abs=1e-6)
+        assert student.gradient(token) == pytest.approx(expected, rel=2e-2, abs=1e-6)
 
 
-def test_the_gradient_of_the_forward_divergence(student: Session, teacher: Any) -> None:
+def test_the_gradient_of_the_forward_divergence(student: Bigrams, teacher: Any) -> None:
     rollouts, right = student.rollouts(), np.exp(teacher.values)
     lessons, told = asyncio.run(ImitateTop(student.vocabulary).run(teacher, rollouts))
     found = student.session.forward_backward(learnt(lessons)).result()
@@ -106,10 +64,10 @@ def test_the_gradient_of_the_forward_divergence(student: Session, teacher: Any) 
     assert told["teacher_mass"] == pytest.approx(1.0, rel=1e-5)
     for token in (5, 66, 200):
         expected = student.slope(token, lambda chances: right @ (teacher.values - np.log(chances)))
-        assert student.session._gradient[66, token] == pytest.approx(expected, rel=2e-2, abs=1e-6)
+        assert student.gradient(token) == pytest.approx(expected, rel=2e-2, abs=1e-6)
 
 
-def test_of_the_top_the_chances_are_divided_by_their_sum(student: Session, teacher: Any) -> None:
+def test_of_the_top_the_chances_are_divided_by_their_sum(student: Bigrams, teacher: Any) -> None:
     lessons, told = asyncio.run(ImitateTop(2).run(teacher, student.rollouts()))
     data = learnt(lessons)
     first, likeliest = data[0], np.argsort(-teacher.values)[:2]

@@ -15,11 +15,12 @@ from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, RunFailed
 from kitchen.ports import Message
 from kitchen.ports.environments import Turn
-from kitchen.types import Datum, Lora, Sampled
+from kitchen.types import Sampled
 from stages.policy import Minibatches, PolicyData, PolicyUpdate, ReferenceScores, advantages
 from stages.questions import Question, exact
 from stages.rollouts import Episode, Player, Playing, ReportRollouts, Rollout, Rollouts, extended
 from stages.tasks import TaskBatches, Tasks
+from tests.stages.bigrams import Bigrams, learnt
 
 
 def rollout(reward: float, said: int = 2, failed: str = "") -> Rollout:
@@ -27,12 +28,6 @@ def rollout(reward: float, said: int = 2, failed: str = "") -> Rollout:
     acted = tokens >= 3
     played = Episode(tokens, np.where(acted, -0.5, 0).astype(np.float32), acted)
     return Rollout(() if failed else (played,), reward, "t", "", failed=failed)
-
-
-def learnt(found: PolicyData) -> tuple[Datum, ...]:
-    """In one step."""
-    [batch] = Minibatches(1).run(found)
-    return batch.data
 
 
 @pytest.mark.parametrize(("how", "expected"), [
@@ -238,29 +233,10 @@ def test_batches_take_every_problem_once_before_one_comes_again() -> None:
 
 def test_the_policy_gradient_is_that_of_the_expected_reward() -> None:
     """Every answer of one token there can be, as often as the policy gives it, against finite differences."""
-    session: Any = FakeTraining().open("fake", Lora(seed=3))
-    read, vocabulary = np.array([65, 66]), session.tokenizer().vocabulary
-    reward = np.random.default_rng(0).normal(size=vocabulary)
-
-    def chances() -> Any:
-        data = [Datum(read, {"target_tokens": np.array([66, token]), "weights": np.ones(2)})
-                for token in range(vocabulary)]
-        return np.exp([float(lp[1]) for lp in session.forward(data).result().logprobs])
-
-    acted = chances()
-    episodes = [Episode(np.array([65, 66, token]), np.log([1, 1, chance]).astype(np.float32),
-                        np.array([False, False, True])) for token, chance in enumerate(acted)]
-    group = tuple(Rollout((one,), float(worth), "t", "") for one, worth in zip(episodes, reward, strict=True))
-    data = learnt(PolicyUpdate().run(Rollouts((group,))))
-    often = [Datum(one.tokens, {**one.loss_inputs, "advantages": one.loss_inputs["advantages"] * vocabulary * chance})
-             for one, chance in zip(data, acted, strict=True)]
-    session.forward_backward(often, "importance_sampling").result()
+    policy = Bigrams()
+    rewards = np.random.default_rng(0).normal(size=policy.vocabulary)
+    often = policy.as_often_as_drawn(PolicyUpdate().run(policy.rollouts(rewards)))
+    policy.session.forward_backward(often, "importance_sampling").result()
     for token in (5, 66, 200):
-        was, values = session._adapter.b.copy(), []
-        for sign in (1, -1):
-            session._adapter.b = was.copy()
-            session._adapter.b[66, token] += sign * 1e-2
-            session._model = session._adapter.over(session._base)
-            values.append(float(chances() @ reward))
-        session._adapter.b = was
-        assert -session._gradient[66, token] == pytest.approx((values[0] - values[1]) / 2e-2, rel=2e-2, abs=1e-6)
+        expected = policy.slope(token, lambda chances: chances @ rewards)
+        assert -policy.gradient(token) == pytest.approx(expected, rel=2e-2, abs=1e-6)

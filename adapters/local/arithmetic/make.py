@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
+from adapters.local.making import shuffle, write
+
 SEED = 1887  # the year of the Comptometer, the first calculator with a key for each digit
 HELD_OUT = 100  # problems
 SIGNS = "+-×"
@@ -16,10 +18,7 @@ Problem = tuple[int, str, int]
 def files() -> Mapping[str, list[Problem]]:
     """All 300 problems: 7 + 8 and 8 + 7 are held out both, or neither."""
     pairs = [(low, sign, high) for sign in SIGNS for high in range(10) for low in range(high + 1)]
-    rng = Random(SEED)
-    for at in range(len(pairs) - 1, 0, -1):  # Fisher and Yates; Random.shuffle is not promised to stay as it is
-        other = int(rng.random() * (at + 1))
-        pairs[at], pairs[other] = pairs[other], pairs[at]
+    shuffle(pairs, Random(SEED))
     made: dict[str, list[Problem]] = {"train": [], "held_out": []}
     for low, sign, high in pairs:
         both = list(dict.fromkeys([(low, sign, high), (high, sign, low)]))
@@ -37,10 +36,7 @@ def row(problem: Problem) -> str:
 
 def main(folder: Path) -> None:
     """Write the files into the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, made in files().items():
-        text = "".join(row(each) + "\n" for each in made)
-        (folder / f"{name}.jsonl").write_text(text, encoding="utf-8", newline="\n")
+    write(folder, files(), row)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from adapters.local.ingredients import grammars, kinds, names
 from adapters.local.ingredients.grammars import Grammar
 from adapters.local.ingredients.kinds import Serving
 from adapters.local.ingredients.lines import Choice, Example, example, slots
+from adapters.local.making import shuffle, write
 
 SEED = 1896  # the year of Fannie Farmer's cookbook, the first to ask for level measures
 SIZES = {"train": 1600, "new_names": 200, "new_grammars": 200}  # lines
@@ -213,9 +214,7 @@ def examples(
                     seen.add(new.line.casefold())
                     made.append(new)
                     break
-    for at in range(len(made) - 1, 0, -1):  # Fisher and Yates; Random.shuffle is not promised to stay as it is
-        other = int(rng.random() * (at + 1))
-        made[at], made[other] = made[other], made[at]
+    shuffle(made, rng)
     return made
 
 
@@ -242,10 +241,7 @@ def row(of: Example) -> str:
 
 def main(folder: Path) -> None:
     """Write the generated files into the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, made in files().items():
-        text = "".join(row(each) + "\n" for each in made)
-        (folder / f"{name}.jsonl").write_text(text, encoding="utf-8", newline="\n")
+    write(folder, files(), row)
 
 
 if __name__ == "__main__":
