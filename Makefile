@@ -35,7 +35,7 @@ bench: setup
 	$(BIN)/python -m tests.bench --json build/bench.jsonl
 
 results: setup
-	$(BIN)/python -m tests.results
+	$(BIN)/python -m tests.results $(if $(PREFERENCES),--preferences $(PREFERENCES))
 
 docs: setup
 	$(BIN)/python tests/docs/command_reference.py

@@ -58,6 +58,12 @@ class Interrupted(KitchenError):
     exit_code = 130
 
 
+def check_name(setting: str, value: str, known: Iterable[str]) -> None:
+    """Raises ConfigError where the value of the setting is none of the names known."""
+    if value not in (names := tuple(known)):
+        raise ConfigError(f"{setting}={value!r} is unknown; {did_you_mean(value, names)}")
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The end of an error text: the nearest known names, or all of them where none is near."""
     names = sorted(set(known))

@@ -30,7 +30,7 @@ def preview(step: Step, ports: Mapping[Any, Any]) -> Iterator[Table]:
         if (arguments := _arguments(stage, "preview", counter)) is None:
             continue
         result, returns = _method(stage, "preview")(**arguments), signature(cast(Any, type(stage)), "preview").returns
-        for kind, value in zip(returns, result if len(returns) > 1 else (result,), strict=True):
+        for kind, value in zip(returns, result if len(returns) > 1 else (result,) * len(returns), strict=True):
             if isinstance(value, Table):
                 yield value
             elif not published(kind):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from kitchen.errors import QualityError
 from kitchen.stage import Stage
@@ -10,6 +10,9 @@ from kitchen.types import Metrics, Table
 from stages.data import HeldOut
 from stages.evaluation import After, Answer, Before
 from stages.statistics import paired_bootstrap, wilson
+
+_MEASURES: Mapping[str, Callable[[Answer], float]] = {"exact match": lambda answer: answer.exact,
+                                                      "field F1": lambda answer: answer.f1}
 
 
 class Compare(Stage):
@@ -21,23 +24,16 @@ class Compare(Stage):
     def run(self, before: Before, after: After, held_out: HeldOut) -> tuple[Metrics, Table, Table]:
         metrics, rows = Metrics(), list[tuple[str, ...]]()
         for name, new in after.answers.items():
-            old = before.answers[name]
-            metrics |= _metrics(name, "before", old) | _metrics(name, "after", new)
-            for what, values in (("exact match", [a.exact for a in old]), ("field F1", [a.f1 for a in old])):
-                now = [a.exact if what == "exact match" else a.f1 for a in new]
-                gain = paired_bootstrap([float(v) for v in values], [float(v) for v in now], seed=self.seed)
-                metrics[f"{name}/{what.replace(' ', '_').lower()}_gain"] = gain.estimate
-                rows.append((name, str(len(new)), what, _shown(values), _shown(now),
-                             f"{gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"))
-            cut = [str(sum(a.truncated for a in answers)) for answers in (old, new)]
-            rows.append((name, str(len(new)), "cut short", *cut, ""))
+            found, lines = _compared(before.answers[name], new, self.seed)
+            metrics |= {f"{name}/{key}": value for key, value in found.items()}
+            rows += [(name, str(len(new)), *line) for line in lines]
         for name, nats in after.nats.items():
             metrics |= {f"{name}/loss_before": before.nats[name], f"{name}/loss_after": nats}
             losses = (f"{before.nats[name]:.4f}", f"{nats:.4f}", f"{nats - before.nats[name]:+.4f}")
             rows.append((name, str(len(held_out.sets[name])), "loss, nats per token", *losses))
         columns = ("held-out set", "n", "measure", "before", "after", "difference")
-        scores = Table("Held-out evaluation, 95 % intervals", columns, tuple(rows))
-        return metrics, scores, self._side_by_side(before, after)
+        compared = Table("Held-out evaluation, 95 % intervals", columns, tuple(rows))
+        return metrics, compared, self._side_by_side(before, after)
 
     def _side_by_side(self, before: Before, after: After) -> Table:
         rows = [(new.prompt, old.text, new.text, new.wanted) for name, answers in after.answers.items()
@@ -45,13 +41,18 @@ class Compare(Stage):
         return Table("The same problems, before and after", ("asked", "before", "after", "wanted"), tuple(rows))
 
 
-def _metrics(name: str, when: str, answers: Sequence[Answer]) -> Metrics:
-    count = len(answers)
-    return Metrics({
-        f"{name}/exact_match_{when}": sum(a.exact for a in answers) / count,
-        f"{name}/field_f1_{when}": sum(a.f1 for a in answers) / count,
-        f"{name}/truncated_{when}": float(sum(a.truncated for a in answers)),
-    })
+def _compared(old: Sequence[Answer], new: Sequence[Answer], seed: int) -> tuple[Metrics, list[tuple[str, ...]]]:
+    """Of one set: its metrics, and lines of measure, before, after and difference."""
+    metrics, lines = Metrics(), list[tuple[str, ...]]()
+    for what, read in _MEASURES.items():
+        was, now, key = list(map(read, old)), list(map(read, new)), what.replace(" ", "_").lower()
+        gain = paired_bootstrap(list(map(float, was)), list(map(float, now)), seed=seed)
+        metrics |= {f"{key}_before": sum(was) / len(was), f"{key}_after": sum(now) / len(now),
+                    f"{key}_gain": gain.estimate}
+        lines.append((what, _shown(was), _shown(now), f"{gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"))
+    cut = [sum(each.truncated for each in answers) for answers in (old, new)]
+    metrics |= {"truncated_before": float(cut[0]), "truncated_after": float(cut[1])}
+    return metrics, [*lines, ("cut short", *map(str, cut), "")]
 
 
 def _shown(values: Sequence[float]) -> str:

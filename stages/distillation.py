@@ -9,7 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from kitchen.ports import Message, TrainingClient, arrival
+from kitchen.errors import ConfigError
+from kitchen.ports import Message, Tokenizer, TrainingClient, arrival
 from kitchen.ports.environments import Env, Turn
 from kitchen.stage import Need, Stage
 from kitchen.types import Array, Datum, Metrics, Samples, Tokens
@@ -77,6 +78,10 @@ class ImitateTop(Stage):
         lessons = tuple(_imitated(one, ids, share)
                         for one, (ids, _), share in zip(episodes, found, shares, strict=True))
         return PolicyData(lessons), Metrics(teacher_mass=float(mass.mean()), teacher_entropy=float(entropy.mean()))
+
+    def preview(self, tokenizer: Tokenizer) -> None:
+        if self.k > tokenizer.vocabulary:
+            raise ConfigError(f"top_k={self.k} is more than the {tokenizer.vocabulary} tokens that there are")
 
     def needs(self) -> Iterable[Need]:
         return [Need(TrainingClient, "top_logprobs")]

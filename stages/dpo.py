@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from kitchen.errors import ConfigError, did_you_mean
+from kitchen.errors import ConfigError, check_name
 from kitchen.ports import BlobStore, TrainingClient, TrainingSession, arrival
 from kitchen.stage import Stage
 from kitchen.types import Array, Batch, Datum, Floats, Metrics, Table
@@ -46,8 +46,7 @@ class PairLoss:
     group: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        if self.kind not in PAIR_LOSSES:
-            raise ConfigError(f"loss={self.kind!r} is unknown; {did_you_mean(self.kind, PAIR_LOSSES)}")
+        check_name("loss", self.kind, PAIR_LOSSES)
         if not self.beta > 0:
             raise ConfigError(f"beta={self.beta} must be more than 0")
         if not self.imitation >= 0:

@@ -42,9 +42,9 @@ class MakeProblems(Stage):
             raise DataError(f"{self.dataset}: each of {count} problems to train on is held out as well; "
                             "it makes too few, so hold out less (reading.held_out_rows)")
         facts = Facts({"data.train.sha256": _digest(made), "data.held_out.sha256": _digest(kept)})
-        return Tasks(train, {"held_out": held}, processes), facts, Table(
-            f"Problems of {self.dataset}", ("split", "are", "problems"), (
-                ("train", "trained on", f"{len(train):,}"), ("held_out", "held out", f"{len(held):,}")))
+        rows = ("train", "trained on", f"{len(train):,}"), ("held_out", "held out", f"{len(held):,}")
+        table = Table(f"Problems of {self.dataset}", ("split", "are", "problems"), rows)
+        return Tasks(train, {"held_out": held}, processes), facts, table
 
     preview = run
 

@@ -13,7 +13,7 @@ from kitchen.types import Metrics, Samples, Table
 from stages.rollouts import Player, Playing, Rollouts
 from stages.scoring import sampler_of
 from stages.sessions import FinalWeights
-from stages.statistics import paired_bootstrap
+from stages.statistics import paired_bootstrap, paired_permutation
 from stages.tasks import Tasks
 
 
@@ -91,6 +91,7 @@ class ComparePlayed(Stage):
             gain = paired_bootstrap(was, now, self.seed)
             metrics |= {f"{name}/reward_before": float(np.mean(was)), f"{name}/reward_after": float(np.mean(now)),
                         f"{name}/reward_gain": gain.estimate, f"{name}/reward_gain_low": gain.low,
+                        f"{name}/reward_gain_p": paired_permutation(was, now, self.seed),
                         f"{name}/failed_before": float(before.failed[name]),
                         f"{name}/failed_after": float(after.failed[name])}
             rows.append((name, str(len(now)), f"{np.mean(was):.3f}", f"{np.mean(now):.3f}",

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from kitchen.errors import ConfigError, DataError, did_you_mean
+from kitchen.errors import ConfigError, DataError, check_name
 from kitchen.ports.training import Tokenizer
 from kitchen.stage import Stage
 from kitchen.types import Datum, Metrics, Table
@@ -69,9 +69,8 @@ class RenderDataset(Stage):
     separator: str = " "  # between prompt and completion where there is no template
 
     def __post_init__(self) -> None:
-        for name, value, known in (("train_on", self.train_on, TRAIN_ON), ("overlong", self.overlong, OVERLONG)):
-            if value not in known:
-                raise ConfigError(f"{name}={value!r} is unknown; {did_you_mean(value, known)}")
+        check_name("train_on", self.train_on, TRAIN_ON)
+        check_name("overlong", self.overlong, OVERLONG)
         if self.max_tokens < 2:
             raise ConfigError(f"max_tokens={self.max_tokens} must be at least 2: one token to read, one to predict")
 
@@ -81,11 +80,7 @@ class RenderDataset(Stage):
 
     def run(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[TrainData, Metrics]:
         data = _Rendered(rows.conversations, tokenizer, self)
-        counts = data.counts
-        if not len(data):
-            raise DataError(f"nothing to train on: of {counts.rows} rows, {counts.dropped} sequences were dropped for "
-                            f"max_tokens={self.max_tokens}")
-        return TrainData(data, counts), counts.metrics()
+        return TrainData(data, data.counts), data.counts.metrics()
 
     def datums(self, conversation: Conversation, tokenizer: Tokenizer) -> tuple[Datum, ...]:
         """Those of one conversation."""
@@ -93,10 +88,14 @@ class RenderDataset(Stage):
 
     def preview(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[EpochSize, Table, Table]:
         rendered, _ = self.run(rows, tokenizer)
-        pieces = tuple(("yes" if on else "", text.replace("\n", "↵\n").removesuffix("\n"))
-                       for text, on in marked(rendered.data[0], tokenizer))
         size = EpochSize(rendered.counts.datums, "datums", rendered.counts.tokens)
-        return size, Table("The first datum", ("trained on", "text"), pieces), rendered.counts.table()
+        return size, _first(rendered.data[0], tokenizer), rendered.counts.table()
+
+
+def _first(datum: Datum, tokenizer: Tokenizer) -> Table:
+    pieces = tuple(("yes" if on else "", text.replace("\n", "↵\n").removesuffix("\n"))
+                   for text, on in marked(datum, tokenizer))
+    return Table("The first datum", ("trained on", "text"), pieces)
 
 
 class _Rendered(Sequence[Datum]):
@@ -119,6 +118,9 @@ class _Rendered(Sequence[Datum]):
             room -= row.counts.tokens + OVERHEAD
             if room > 0:
                 self._kept.append(row.data)
+        if not datums:
+            raise DataError(f"nothing to train on: of {self.counts.rows} rows, {self.counts.dropped} sequences were "
+                            f"dropped for max_tokens={how.max_tokens}")
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0

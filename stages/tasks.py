@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kitchen.errors import ConfigError, DataError, did_you_mean
+from kitchen.errors import DataError, check_name
 from kitchen.ports import DatasetStore
 from kitchen.ports.environments import Task
 from kitchen.stage import Stage
@@ -54,8 +54,8 @@ class LoadTasks(Loading):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reward is not None and self.reward not in REWARDS:
-            raise ConfigError(f"reward={self.reward!r} is unknown; {did_you_mean(self.reward, REWARDS)}")
+        if self.reward is not None:
+            check_name("reward", self.reward, REWARDS)
 
     def run(self, store: DatasetStore) -> tuple[Tasks, Facts, Table]:
         found, processes = loaded(Reader(store, self.dataset, self.reading, self.seed, self.most)), Processes()

@@ -56,6 +56,7 @@ def test_questions_have_so_many_tokens_and_nothing_ends_an_answer(order: Order) 
         assert endless.render(rows.asked(text), answer=True).tolist() == asked.tolist()
 
 
+@pytest.mark.slow
 def test_sampling_writes_what_generate_writes(order: Order) -> None:
     result = WORKS["sampling_1_float32"](order)
     assert result.sound, result.notes

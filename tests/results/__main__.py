@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,12 @@ ROOT = Path(__file__).parents[2]
 PAGE, ROWS = ROOT / "docs/results.md", ROOT / "docs/results.jsonl"
 HEAD = """# Shown to learn
 
-Each row is three runs on SmolLM2-135M-Instruct, one a seed, on a machine with 2 cores and no graphics card; the numbers
-are means with their 95 % intervals (Student's t over the seeds). `make results` cooks what is not there yet, goes on
-with what was interrupted, and writes this page; `results.jsonl` beside it has each seed with its commit and seconds.
+Each table is three runs on SmolLM2-135M-Instruct, one a seed, on a machine with 2 cores and no graphics card. Numbers
+are means with their 95 % intervals (Student's t over the seeds), all on data that was not trained on; answers are
+greedy. `make results` cooks what is not there yet, goes on with what was interrupted, and writes this page;
+`results.jsonl` beside it has each seed. Delete rows there to have them cooked again.
+
+Times are those of the run itself, evaluations before and after included, without the runs that it begins with.
 """
 
 
@@ -31,6 +33,7 @@ def main() -> int:
     parser.add_argument("works", nargs="*", metavar="WORK", help=f"all unless told: {', '.join(WORKS)}")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--runs", type=Path, default=ROOT / "build/results")
+    parser.add_argument("--preferences", type=Path, help="a JSONL file of prompt, chosen, rejected, for dpo_gsm8k")
     options = parser.parse_args()
     if unknown := [name for name in options.works if name not in WORKS]:
         parser.error(f"no work is called {unknown[0]!r}; there are {', '.join(WORKS)}")
@@ -39,9 +42,12 @@ def main() -> int:
         for seed in range(options.seeds):
             if any((row["work"], row["seed"]) == (name, seed) for row in rows()):
                 continue
-            begun = time.monotonic()
-            found = WORKS[name].measure(Cooking(options.runs, seed))
-            row = {"work": name, "seed": seed, "commit": commit(), "seconds": round(time.monotonic() - begun), **found}
+            cooking = Cooking(options.runs, seed, preferences=options.preferences)
+            if WORKS[name].reads_preferences and not cooking.preferences:
+                console.print(f"{name}, seed {seed}: left out, for it needs --preferences FILE")
+                continue
+            run, found = WORKS[name].measure(cooking)
+            row = {"work": name, "seed": seed, "commit": commit(), "seconds": round(run.seconds), **found}
             with ROWS.open("a") as lines:
                 print(json.dumps(row), file=lines)
             console.print(row)

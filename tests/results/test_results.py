@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from kitchen.finding import find_recipe
+from kitchen.given import from_mapping
+from kitchen.runs import RunSummary
+from kitchen.settings import settle
 from tests.results.__main__ import page
-from tests.results.works import Cooking
+from tests.results.works import WORKS, Cooking
 
 SMALL = {"max_steps": 3, "reading.held_out_rows": 4, "evaluation.max_tokens": 4}
 
 
 def test_a_run_that_is_there_is_not_cooked_again(tmp_path: Path) -> None:
     cooking = Cooking(tmp_path, 5, training="fake")
-    name, first = cooking.cook("recipes.sl_basic", "half", SMALL)
-    written = (tmp_path / name / "run.json").stat().st_mtime_ns
-    assert (name, cooking.cook("recipes.sl_basic", "half", SMALL)[1]) == ("half-5", first)
-    assert (tmp_path / name / "run.json").stat().st_mtime_ns == written
-    assert "loss" in first
+    first = cooking.cook("recipes.sl_basic", "half", SMALL)
+    written = (tmp_path / first.id / "run.json").stat().st_mtime_ns
+    assert cooking.cook("recipes.sl_basic", "half", SMALL) == first
+    assert (tmp_path / first.id / "run.json").stat().st_mtime_ns == written
+    assert first.id == "half-5"
+    assert "loss" in first.metrics
 
 
 def test_the_page_has_each_seed_with_its_commit() -> None:
@@ -25,3 +34,25 @@ def test_the_page_has_each_seed_with_its_commit() -> None:
     text = page(rows)
     assert "| pair accuracy | 0.910 [0.885, 0.935] | 0.900, 0.910, 0.920 |" in text
     assert "seed 2: abc, 7 s" in text
+
+
+class Half(dict[str, float]):
+    def __missing__(self, key: str) -> float:
+        return 0.5
+
+
+class Planned(Cooking):
+    """Runs nothing, and looks whether recipes take these settings."""
+
+    def cook(self, recipe: str, name: str, settings: Mapping[str, Any], seed: int | None = None) -> RunSummary:
+        made = settle(find_recipe(recipe), list(from_mapping({**settings, "seed": self.seed}, "works"))).recipe
+        assert made is not None
+        return RunSummary(f"{name}-{self.seed}", recipe, "completed", "", 1.0, Half({"held_out/pair_accuracy": 0.5}))
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_recipes_take_the_settings_of_a_work(name: str, tmp_path: Path) -> None:
+    run, measures = WORKS[name].measure(Planned(tmp_path, 1, preferences=tmp_path / "pairs.jsonl"))
+    assert run.id.endswith("-1")
+    assert set(measures.values()) <= {0.0, 0.5, 1.0}
+    assert len(measures) >= len(WORKS[name].goals)

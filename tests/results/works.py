@@ -10,9 +10,11 @@ from typing import Any
 
 import kitchen
 from adapters.local.blobs import LocalBlobs
-from kitchen.runs import run_names, run_summary
+from kitchen.runs import RunSummary, run_names, run_summary
 
 Measures = Mapping[str, float]
+Measured = tuple[RunSummary, Measures]  # the run that is shown, and what it came to
+NAMES = {"reading.test": ["new_names"], "reading.held_out_rows": 100, "save_every": 0}
 
 
 @dataclass(frozen=True)
@@ -22,16 +24,22 @@ class Cooking:
     root: Path
     seed: int
     training: str = "peft"
+    preferences: Path | None = None  # of GSM8K: prompt, chosen, rejected
 
-    def cook(self, recipe: str, name: str, settings: Mapping[str, Any]) -> tuple[str, Measures]:
-        """The name of the run, and the last of each of its metrics."""
-        blobs, run = LocalBlobs(str(self.root)), f"{name}-{self.seed}"
+    def cook(self, recipe: str, name: str, settings: Mapping[str, Any], seed: int | None = None) -> RunSummary:
+        blobs, seed = LocalBlobs(str(self.root)), self.seed if seed is None else seed
+        run = f"{name}-{seed}"
         if run not in run_names(blobs):
-            kitchen.run(recipe, name=run, runs=self.root, training=self.training,
-                        settings={**settings, "seed": self.seed})
+            kitchen.run(recipe, name=run, runs=self.root, training=self.training, settings={**settings, "seed": seed})
         elif run_summary(blobs, run).status != "completed":
             kitchen.go_on(run, runs=self.root).finish()
-        return run, run_summary(blobs, run).metrics
+        return run_summary(blobs, run)
+
+    def taught(self, steps: int, seed: int | None = None) -> str:
+        """The name of weights after so many steps of sl_basic; the fewer, the worse they do the task."""
+        settings = {**NAMES, "max_steps": steps, "eval_every": 0, "reading.held_out_rows": 10,
+                    "warmup_steps": min(10, steps // 2)}
+        return f"run:{self.cook('recipes.sl_basic', f'taught-{steps}', settings, seed).id}"
 
 
 @dataclass(frozen=True)
@@ -40,28 +48,76 @@ class Work:
 
     title: str
     goals: tuple[str, ...]  # in words, one per measure
-    measure: Callable[[Cooking], Measures]
+    measure: Callable[[Cooking], Measured]
+    reads_preferences: bool = False
 
 
-HALF = {"max_steps": 35, "eval_every": 0, "save_every": 0, "reading.held_out_rows": 100}
-
-
-def half_trained(cooking: Cooking) -> str:
-    """The weights of a model that can do the task in part."""
-    return f"run:{cooking.cook('recipes.sl_basic', 'half', HALF)[0]}"
-
-
-def dpo_on_ingredients(cooking: Cooking) -> Measures:
+def dpo(cooking: Cooking) -> Measured:
     """The right answer against the model's own wrong ones."""
-    _, found = cooking.cook("recipes.dpo", "dpo", {
-        "model": half_trained(cooking), "reading.limit": 320, "reading.held_out_rows": 100, "learning_rate": 1e-4,
-        "batch_size": 16, "epochs": 2, "eval_every": 0, "save_every": 0})
-    before, after = (found[f"new_names/exact_match_{when}"] for when in ("before", "after"))
-    return {"pair accuracy": found["new_names/pair_accuracy"], "exact match before": before,
-            "exact match after": after, "exact match gained": after - before, "kl, nats an answer": found["kl"]}
+    run = cooking.cook("recipes.dpo", "dpo", {
+        **NAMES, "model": cooking.taught(35), "reading.limit": 320, "max_steps": 40, "epochs": 2, "eval_every": 0,
+        "learning_rate": 3e-4, "warmup_steps": 4, "imitation": 1.0, "mistakes.tries": 2})
+    return run, {"pair accuracy": run.metrics["new_names/pair_accuracy"], **exact(run, "new_names"),
+                 "KL to the start, nats an answer": run.metrics["kl"]}
+
+
+def dpo_on_preferences(cooking: Cooking) -> Measured:
+    """Right solutions against wrong ones, of pairs that lie in a file."""
+    run = cooking.cook("recipes.dpo", "dpo-gsm8k", {
+        "dataset": str(cooking.preferences), "reading.limit": 240, "reading.held_out_rows": 60, "eval_every": 0,
+        "save_every": 0, "learning_rate": 1e-4, "warmup_steps": 2, "evaluation.max_tokens": 4})
+    [found] = [value for name, value in run.metrics.items() if name.endswith("/pair_accuracy")]
+    return run, {"pair accuracy": found, "KL to the start, nats an answer": run.metrics["kl"]}
+
+
+def rl(cooking: Cooking) -> Measured:
+    run = cooking.cook("recipes.rl", "rl", {
+        **NAMES, "model": cooking.taught(8), "steps": 25, "learning_rate": 3e-4, "warmup_steps": 3,
+        "playing.max_tokens": 48})
+    return run, rewards(run, "new_names")
+
+
+def rl_on_arithmetic(cooking: Cooking) -> Measured:
+    run = cooking.cook("recipes.rl", "rl-arithmetic", {
+        "dataset": "arithmetic", "reading.held_out_rows": 100, "save_every": 0, "steps": 80, "learning_rate": 3e-4,
+        "warmup_steps": 3, "playing.max_tokens": 8})
+    return run, rewards(run, "held_out")
+
+
+def distillation(cooking: Cooking) -> Measured:
+    """One teacher for all seeds, and a student for each."""
+    teacher = cooking.cook("recipes.sl_basic", "teacher", {**NAMES, "eval_every": 0, "max_steps": 100}, seed=0)
+    run = cooking.cook("recipes.distillation", "distillation", {
+        **NAMES, "model": cooking.taught(15), "teacher": f"run:{teacher.id}", "divergence": "forward", "steps": 50,
+        "batch_size": 16, "group": 1, "learning_rate": 1e-3, "warmup_steps": 5, "playing.max_tokens": 48})
+    before, after = (run.metrics[f"kl_per_token{when}"] for when in ("_before", ""))
+    right, wanted = (found.metrics["new_names/exact_match_after"] for found in (run, teacher))
+    return run, {"reverse KL before, nats a token": before, "reverse KL after": after, "share that is gone":
+                 1 - after / before, **exact(run, "new_names"), "exact match of the teacher": wanted,
+                 "share of the teacher's": right / wanted}
+
+
+def exact(run: RunSummary, name: str) -> Measures:
+    before, after = (run.metrics[f"{name}/exact_match_{when}"] for when in ("before", "after"))
+    return {"exact match before": before, "exact match after": after, "exact match gained": after - before}
+
+
+def rewards(run: RunSummary, name: str) -> Measures:
+    shown = {"mean reward before": "before", "mean reward after": "after", "mean reward gained": "gain",
+             "p of the gain": "gain_p"}
+    return {what: run.metrics[f"{name}/reward_{key}"] for what, key in shown.items()}
 
 
 WORKS: Mapping[str, Work] = MappingProxyType({
-    "dpo": Work("`dpo` on ingredients, from a half-trained start, on new names",
-                ("pair accuracy at least 0.9", "exact match gained at least 0.10"), dpo_on_ingredients),
+    "dpo": Work("`dpo` on ingredients: right answers against a half-trained model's own wrong ones",
+                ("pair accuracy at least 0.9", "exact match gained at least 0.10"), dpo),
+    "dpo_gsm8k": Work("`dpo` on right and wrong solutions of GSM8K", ("reported either way",), dpo_on_preferences,
+                      reads_preferences=True),
+    "rl": Work("`rl` on ingredients, the reward is the F1 of fields", (
+        "mean reward before from 0.2 to 0.5", "mean reward gained at least 0.2, p less than 0.01"), rl),
+    "rl_arithmetic": Work("`rl` on one-digit arithmetic, the reward is 1 for the right number alone", (
+        "mean reward gained at least 0.2, p less than 0.01",), rl_on_arithmetic),
+    "distillation": Work("`distillation`: the teacher is a result of `sl_basic`, the student has hardly begun", (
+        "exact match before at most 0.2", "share of the reverse KL that is gone at least 0.8",
+        "exact match at least 0.9 of the teacher's"), distillation),
 })

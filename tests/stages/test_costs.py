@@ -11,9 +11,10 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen import Kitchen, Recipe
-from kitchen.errors import DataError
+from kitchen.errors import ConfigError, DataError
 from kitchen.preview import preview
 from kitchen.types import Price
+from recipes.distillation import Distillation
 from recipes.dpo import Dpo
 from recipes.rl import Rl
 from recipes.sl_basic import SlBasic
@@ -95,3 +96,8 @@ def test_costs_small_and_large(price: float, cost: str) -> None:
 def test_nothing_to_train_on_is_found_by_the_preview(kind: type[Recipe]) -> None:
     with pytest.raises(DataError, match=r"nothing to train on: .*max_tokens=3"):
         told(kind(dataset="pairs" if kind is Dpo else "rows", rendering={"max_tokens": 3, "overlong": "drop"}, **QUICK))
+
+
+def test_more_of_the_likeliest_tokens_than_there_are_is_found_by_the_preview() -> None:
+    with pytest.raises(ConfigError, match=r"top_k=999 is more than the \d+ tokens that there are"):
+        told(Distillation(dataset="rows", teacher="any", divergence="forward", top_k=999, **QUICK))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.statistics import interval, mean_interval, paired_bootstrap, pass_at, wilson
+from stages.statistics import interval, mean_interval, paired_bootstrap, paired_permutation, pass_at, wilson
 
 
 @pytest.mark.parametrize("successes, n, low, high", [
@@ -130,3 +130,20 @@ def test_the_interval_of_a_mean_is_by_the_tables_of_student(n, t):
 def test_one_value_has_no_interval():
     with pytest.raises(ValueError, match="at least two"):
         mean_interval([1.0])
+
+
+def test_the_permutation_test_finds_a_share_that_can_be_counted():
+    """Fisher, 1935, The Design of Experiments, ch. 21: Darwin's maize, 15 pairs; 1,726 of 2^15 signings as far."""
+    gains = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
+    found = paired_permutation([0] * 15, gains, seed=3, resamples=100_000)
+    assert found == pytest.approx(1726 / 2**15, abs=0.002)
+    assert paired_permutation(gains, [0] * 15, seed=3, resamples=100_000) == pytest.approx(found, abs=0.003)
+
+
+def test_the_permutation_test_rejects_as_often_as_it_says_where_nothing_differs():
+    random = np.random.default_rng(5)
+    low = sum(paired_permutation(*random.random((2, 30)), seed=run, resamples=500) < 0.1 for run in range(400))
+    assert 0.06 <= low / 400 <= 0.145  # 3 standard errors around 0.1
+    assert paired_permutation([0.5] * 4, [0.5] * 4, seed=0) == 1.0
+    with pytest.raises(ValueError, match="position 1 is not finite"):
+        paired_permutation([0, 0], [1, math.nan], seed=0)
