@@ -35,11 +35,10 @@ class Cooking:
             kitchen.go_on(run, runs=self.root).finish()
         return run_summary(blobs, run)
 
-    def taught(self, steps: int, seed: int | None = None) -> str:
+    def taught(self, steps: int, **settings: Any) -> str:
         """The name of weights after so many steps of sl_basic; the fewer, the worse they do the task."""
-        settings = {**NAMES, "max_steps": steps, "eval_every": 0, "reading.held_out_rows": 10,
-                    "warmup_steps": min(10, steps // 2)}
-        return f"run:{self.cook('recipes.sl_basic', f'taught-{steps}', settings, seed).id}"
+        few = {**NAMES, "reading.held_out_rows": 10, "max_steps": steps, "eval_every": 0, **settings}
+        return f"run:{self.cook('recipes.sl_basic', f'taught-{steps}', few).id}"
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,10 @@ def dpo_on_preferences(cooking: Cooking) -> Measured:
 
 
 def rl(cooking: Cooking) -> Measured:
+    """Half of the start's answers are JSON."""
+    start = cooking.taught(10, learning_rate=3e-4, warmup_steps=0)
     run = cooking.cook("recipes.rl", "rl", {
-        **NAMES, "model": cooking.taught(8), "steps": 25, "learning_rate": 3e-4, "warmup_steps": 3,
-        "playing.max_tokens": 48})
+        **NAMES, "model": start, "steps": 48, "learning_rate": 3e-4, "warmup_steps": 3, "playing.max_tokens": 48})
     return run, rewards(run, "new_names")
 
 
