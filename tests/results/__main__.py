@@ -21,10 +21,12 @@ HEAD = """# Shown to learn
 
 Each table is three runs on SmolLM2-135M-Instruct, one a seed, on a machine with 2 cores and no graphics card. Numbers
 are means with their 95 % intervals (Student's t over the seeds), all on data that was not trained on; answers are
-greedy. The weights that runs of a table begin with are the same ones. `make results` cooks what is not there yet, goes on with what was interrupted, and writes this page;
-`results.jsonl` beside it has each seed. Delete rows there to have them cooked again.
+greedy. All runs of a table begin with the same weights. Times are those of the run itself, evaluations before and
+after included, without the runs that it begins with.
 
-Times are those of the run itself, evaluations before and after included, without the runs that it begins with.
+`make results` cooks what is not there yet, goes on with what was interrupted, and writes this page; `results.jsonl`
+beside it has each seed. Delete rows there to have them cooked again. With `PREFERENCES=FILE` it takes pairs of a file,
+one JSON object a line with `prompt`, `chosen` and `rejected`, for the second table.
 """
 
 
