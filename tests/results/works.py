@@ -55,8 +55,8 @@ class Work:
 def dpo(cooking: Cooking) -> Measured:
     """The right answer against the model's own wrong ones."""
     run = cooking.cook("recipes.dpo", "dpo", {
-        **NAMES, "model": cooking.taught(35), "reading.limit": 288, "max_steps": 36, "epochs": 2, "eval_every": 0,
-        "learning_rate": 3e-4, "warmup_steps": 4, "imitation": 5.0, "mistakes.tries": 2})
+        **NAMES, "model": cooking.taught(35), "reading.limit": 288, "max_steps": 50, "epochs": 3, "eval_every": 0,
+        "learning_rate": 3e-4, "warmup_steps": 4, "imitation": 3.0, "mistakes.tries": 2})
     return run, {"pair accuracy": run.metrics["new_names/pair_accuracy"], **exact(run, "new_names"),
                  "KL to the start, nats an answer": run.metrics["kl"]}
 
