@@ -89,8 +89,9 @@ def rl_on_arithmetic(cooking: Cooking) -> Measured:
 def distillation(cooking: Cooking) -> Measured:
     teacher = cooking.cook("recipes.sl_basic", "teacher", {**NAMES, "eval_every": 0, "max_steps": 100}, START)
     run = cooking.cook("recipes.distillation", "distillation", {
-        **NAMES, "model": cooking.taught(15), "teacher": f"run:{teacher.id}", "divergence": "forward", "steps": 50,
-        "batch_size": 16, "group": 1, "learning_rate": 1e-3, "warmup_steps": 5, "playing.max_tokens": 48})
+        **NAMES, "model": cooking.taught(15), "teacher": f"run:{teacher.id}", "divergence": "forward", "steps": 16,
+        "batch_size": 64, "group": 1, "updates": 4, "learning_rate": 1e-3, "warmup_steps": 5,
+        "playing.max_tokens": 48})
     before, after = (run.metrics[f"kl_per_token{when}"] for when in ("_before", ""))
     right, wanted = (found.metrics["new_names/exact_match_after"] for found in (run, teacher))
     return run, {"reverse KL before, nats a token": before, "reverse KL after": after, "share that is gone":
