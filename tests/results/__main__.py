@@ -20,10 +20,9 @@ PAGE, ROWS = ROOT / "docs/results.md", ROOT / "docs/results.jsonl"
 HEAD = """# Shown to learn
 
 Each table is three runs on SmolLM2-135M-Instruct, one a seed (fewer while it is being made), on a machine with 2 cores
-and no graphics card. Numbers
-are means with their 95 % intervals (Student's t over the seeds), all on data that was not trained on; answers are
-greedy. All runs of a table begin with the same weights. Times are those of the run itself, evaluations before and
-after included, without the runs that it begins with.
+and no graphics card. Numbers are means with their 95 % intervals (Student's t over the seeds), all on data that was
+not trained on; answers are greedy. All runs of a table begin with the same weights. Times are those of the run itself,
+evaluations before and after included, without the runs that it begins with.
 
 `make results` cooks what is not there yet, goes on with what was interrupted, and writes this page; `results.jsonl`
 beside it has each seed. Delete rows there to have them cooked again. With `PREFERENCES=FILE` it takes pairs of a file,
