@@ -53,7 +53,7 @@ class Caller:
             await self.keeper.keep_answer(stage, at, result)
 
     def _put_down(self, stage: Stage, contract: Contract, context: Context, result: Any) -> tuple[Published, ...]:
-        values = result if len(contract.returns) > 1 else (result,) * len(contract.returns)
+        values = contract.parts(result)
         if not isinstance(values, tuple) or len(values) != len(contract.returns):
             raise TypeError(f"{stage.title()}.run promises {', '.join(map(name, contract.returns))} "
                             f"and returned {type(result).__name__}")

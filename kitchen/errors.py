@@ -46,6 +46,10 @@ class ApiError(BackendError):
         self.status, self.body = status, body
 
 
+class SessionLost(BackendError):
+    """A session that is gone with its server or its connection; opened again, it goes on from the last save point."""
+
+
 class QualityError(KitchenError):
     """A quality target was not met."""
 

@@ -29,8 +29,8 @@ def preview(step: Step, ports: Mapping[Any, Any]) -> Iterator[Table]:
     for stage in (each.plain() for each in walk(step) if isinstance(each, Stage)):
         if (arguments := _arguments(stage, "preview", counter)) is None:
             continue
-        result, returns = _method(stage, "preview")(**arguments), signature(cast(Any, type(stage)), "preview").returns
-        for kind, value in zip(returns, result if len(returns) > 1 else (result,) * len(returns), strict=True):
+        result, contract = _method(stage, "preview")(**arguments), signature(cast(Any, type(stage)), "preview")
+        for kind, value in zip(contract.returns, contract.parts(result), strict=True):
             if isinstance(value, Table):
                 yield value
             elif not published(kind):

@@ -37,6 +37,10 @@ class ResumeError(ConfigError):
     """The run that was saved is not the one that is resumed."""
 
 
+class Damaged(CorruptCheckpoint):
+    """A loop could not come back to its save point."""
+
+
 @dataclass(frozen=True)
 class SavePoint:
     """A loop after `index` iterations, with nothing in flight."""
@@ -138,9 +142,8 @@ class Keeper:
         return values if len(kinds) > 1 else values[0]
 
     async def keep_answer(self, stage: Stage, at: str, result: Any) -> None:
-        kinds = stage.contract().returns
-        values = result if len(kinds) > 1 else (result,)
-        texts = [await write_down(kind, value) for kind, value in zip(kinds, values, strict=True)]
+        contract = stage.contract()
+        texts = [await write_down(*each) for each in zip(contract.returns, contract.parts(result), strict=True)]
         answer = json.dumps({"stage": _digest(repr(stage)), "values": texts})
         self._blobs.write(f"{self._run}/kept/{at}.json", answer.encode())
 

@@ -9,30 +9,36 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
+import structlog
+
 from kitchen.calling import Caller
 from kitchen.context import Context
 from kitchen.effects import cut
-from kitchen.errors import CorruptCheckpoint, Interrupted, RunFailed
+from kitchen.errors import CorruptCheckpoint, Interrupted, RunFailed, SessionLost
 from kitchen.interrupt import Brake, refuse_loop
 from kitchen.observers import Audience, Observer
 from kitchen.plan import Plan, PlanError, check
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import is_future
 from kitchen.progress import Progress, shares_of
-from kitchen.resume import Keeper, ResumeError, SavePoint
+from kitchen.resume import Damaged, Keeper, ResumeError, SavePoint
 from kitchen.tracing import span
 from kitchen.types import RunId
 from kitchen.workflow import ForEach, Parallel, Sequence, Step, When, saves, walk
+
+log = structlog.get_logger("kitchen.runner")
 
 
 def run(
     step: Step, given: Mapping[Any, Any], observers: tuple[Observer, ...] = (), *, name: str = "run",
     leaves: tuple[Any, ...] = (), title: str = "", brake: Brake | None = None, plan: Plan | None = None,
+    retries: int = 2,
 ) -> Context:
     """Check, then run, or go on where the run of this name stopped; return what the workflow left on the counter.
 
     `leaves` are the types that it must leave, `title` is what errors call it, `brake` is for others to stop it, `plan`
-    is what `check` made of this step and what is given, where it was asked already.
+    is what `check` made of this step and what is given, where it was asked already. A session that is lost is opened
+    again from the last save point, `retries` times at most.
     Raises PlanError or ConfigError before anything runs.
     """
     refuse_loop()
@@ -50,17 +56,14 @@ def run(
             try:
                 asyncio.run(_Run(Caller(audience, keeper, title, brake)).whole(step, context, leaves))
                 return context
-            except _Damaged as damage:
-                if keeper is None or not keeper.fall_back(damage.error):
-                    raise RunFailed(f"{damage}; there is no save point before it: start a new run") from damage.error
-
-
-class _Damaged(Exception):
-    """A loop could not come back to its save point."""
-
-    def __init__(self, error: CorruptCheckpoint) -> None:
-        super().__init__(str(error))
-        self.error = error
+            except SessionLost as lost:
+                if not retries:
+                    raise
+                retries -= 1
+                log.warning("the session was lost; going on from the last save point", why=str(lost), run=name)
+            except Damaged as damage:
+                if keeper is None or not keeper.fall_back(damage):
+                    raise RunFailed(f"{damage}; there is no save point before it: start a new run") from damage
 
 
 class _Run:
@@ -181,7 +184,7 @@ class _Run:
         try:
             point = await self.keeper.restore(at, loop, context) if self.keeper else None
         except CorruptCheckpoint as error:
-            raise _Damaged(error) from error
+            raise Damaged(str(error)) from error
         if point is None:
             return SavePoint(0, False, self.caller.published, {})
         self.steps, self.caller.published = Counter(point.steps), point.published

@@ -47,6 +47,10 @@ class Contract:
         """What goes onto the counter."""
         return tuple(kind for kind in self.returns if not published(kind))
 
+    def parts(self, result: Any) -> Any:
+        """What a stage answered, one value for each of `returns`."""
+        return result if len(self.returns) > 1 else (result,) * len(self.returns)
+
     def rewrites(self, kind: Any) -> bool:
         return kind in self.returns and any(read.kind is kind for read in self.reads)
 

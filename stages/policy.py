@@ -21,6 +21,7 @@ PolicyLossName = Literal["importance_sampling", "ppo", "cispo", "dro"]
 AdvantageName = Literal["centred", "normalised", "leave_one_out"]
 Discount = Annotated[float, Field(ge=0, le=1)]
 _DIVIDED = ("advantages", "weights")
+_NOUGHT = 1e-12  # an advantage that teaches nothing; of 0, a client need not say how likely its token is now
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,9 @@ class PolicyUpdate(Stage):
 
 
 def _lesson(one: Episode, worth: Array, weighted: bool) -> Lesson:
+    """Of each token that was chosen, and rounding does not decide which those are."""
     weights = {"weights": one.acted} if weighted else {}
-    return one.lesson(logprobs=one.logprobs, advantages=worth, **weights)
+    return one.lesson(logprobs=one.logprobs, advantages=np.where(one.acted & (worth == 0), _NOUGHT, worth), **weights)
 
 
 def strayed(episode: Episode, reference: Floats, penalty: float, discount: float) -> Array:

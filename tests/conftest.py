@@ -1,4 +1,4 @@
-"""Ctrl-C works in what the tests start; and a reward that a model comes upon by chance."""
+"""Ctrl-C and logs work as in a command; and a reward that a model comes upon by chance."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import signal
 
 import pytest
 
+from kitchen.logs import configure
 from stages import tasks
 from tests.recipes.letters import REWARDS
 
 # who starts pytest in the background of a script hands it an ignored SIGINT, and it would hand it on
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+configure()  # else the first `capture_logs` leaves behind that somebody else has done so
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from adapters.fake.bigram import AdamW, Adapter, Bigram, Table, base, digest
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.checkpoints import Arrays, forget, keep, kept, listed
 from adapters.fake.exporting import logits, read_folder, write_folder
-from adapters.fake.own_loss import check_finite, own_slopes
 from adapters.fake.sampling import CONTEXT, FakeSampler
 from adapters.fake.tokenizer import VOCABULARY, Bytes
+from adapters.own_loss import check_finite, own_slopes
 from kitchen.datums import check_data
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.folders import check_free
@@ -33,7 +33,8 @@ NAME = re.compile(r"path:\S.*|[A-Za-z0-9]([\w.:/@+-]*\w)?")
 class FakeTraining:
     """Stands in for every model; checkpoints go through the blob store."""
 
-    capabilities = frozenset({*(f"loss {name}" for name in LOSSES), "loss of one's own", "top_logprobs", "export"})
+    capabilities = frozenset({
+        *(f"loss {name}" for name in LOSSES), "loss of one's own", "top_logprobs", "export", "export merged"})
 
     def __init__(self, blobs: BlobStore | None = None) -> None:
         self._blobs = blobs if blobs is not None else FakeBlobs()
@@ -154,11 +155,12 @@ class FakeSession:
         rounded = tuple(lp.astype(np.float32) for lp in exact)
         if isinstance(loss, str):
             pairs = [sloped(loss, options, d, lp) for d, lp in zip(data, exact, strict=True)]
+            for index, pair in enumerate(pairs):
+                check_finite(index, len(data), *pair)
             totals: Mapping[str, float] = {"loss:sum": float(sum(value.sum() for value, _ in pairs))}
             slopes: Sequence[Array] = [slope for _, slope in pairs]
         else:
             totals, slopes = own_slopes(loss, data, rounded)
-        check_finite(totals["loss:sum"], exact, slopes)
         return LossOutput(rounded, totals), slopes
 
     def _backward(self, data: Sequence[Datum], loss: str | Loss, options: Options | None) -> LossOutput:

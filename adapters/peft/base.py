@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from adapters.folders import base_name, is_adapter
 from adapters.peft.decoder import fits, gather
-from adapters.peft.folders import base_name, is_adapter
 from adapters.peft.interface import use_tiles
 from adapters.peft.network import Way, way_of
 from adapters.peft.settings import Settings

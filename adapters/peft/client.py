@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from adapters.folders import model_size
 from adapters.peft.settings import Settings
 from kitchen.errors import BackendError, ConfigError
 from kitchen.losses import LOSSES
@@ -30,6 +31,7 @@ class PeftTraining:
     capabilities = frozenset({
         *(f"loss {name}" for name in LOSSES),
         "loss of one's own", "lora_alpha", "lora_dropout", "lora_targets", "top_logprobs", "export",
+        "export merged",
     })
 
     def __init__(
@@ -46,18 +48,13 @@ class PeftTraining:
 
     def tokenizer(self, model: str) -> Tokenizer:
         """Of the model's folder, which is fetched for it, or of an adapter's."""
-        from adapters.peft.folders import demand_base, is_adapter
-        from adapters.peft.tokenizer import load_tokenizer
+        from adapters.tokenizer import fetched_tokenizer
 
-        folder = self._hub.fetch(model)
-        return load_tokenizer(folder, self._hub.fetch(demand_base(model, folder)) if is_adapter(folder) else None)
+        return fetched_tokenizer(self._hub, model)
 
     def hidden_size(self, model: str) -> int | None:
         """As the model's configuration says, of an adapter's folder that of its base."""
-        from adapters.peft.folders import demand_base, hidden_size, is_adapter
-
-        folder = self._hub.fetch(model)
-        return hidden_size(self._hub.fetch(demand_base(model, folder)) if is_adapter(folder) else folder)
+        return model_size(self._hub, model)
 
     def open(self, model: str, lora: Lora) -> TrainingSession:
         """Comes back at once; what is wrong with the model surfaces on the session's futures and tokenizer."""

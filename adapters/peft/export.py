@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from adapters.folders import demand_base, is_adapter, peft_base, read_config, tokenizer_files
 from adapters.peft.base import Base, load_base, without_bars
 from adapters.peft.checkpoints import CONFIG, WEIGHTS, Saved, adapter_lora, read
-from adapters.peft.folders import demand_base, is_adapter, peft_base, read_config, tokenizer_files
 from adapters.peft.frozen import check_base
 from adapters.peft.lora import Adapter, adapted_paths
 from adapters.peft.settings import Settings

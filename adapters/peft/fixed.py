@@ -29,22 +29,26 @@ class Fixed(Product):
         self._whole = torch.ops.mkldnn._reorder_linear_weight(whole, USUAL) if on_cpu and (
             exact or whole.dtype == torch.bfloat16) else None
         self._few, self._beside = FEW * exact, self._sides if not exact else None
+        self._none = self.weight.new_empty(0)
 
     def forward(self, x: torch.Tensor, onto: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """(N, in) to (N, out), added to `onto` if that is given; nothing is kept for a way back."""
-        if self._whole is not None and len(x) > self._few:
-            out, beside = _laid_out(x, self._whole, self.bias, onto), self._beside
-        else:
-            out, beside = self._plain(x), self._sides
-            if onto is not None:
-                out += onto
-        if beside is not None:
-            out.addmm_(x @ beside[0], beside[1])
-        return out, x.new_empty(0)
+        if self._whole is None or len(x) <= self._few:
+            return self._plain(x, onto), self._none
+        out = _laid_out(x, self._whole, self.bias, onto)
+        if self._beside is not None:
+            out.addmm_(x @ self._beside[0], self._beside[1])
+        return out, self._none
 
-    def _plain(self, x: torch.Tensor) -> torch.Tensor:
-        out = x @ self.weight.t() if self._whole is None else _in_parts(x, self.weight)
-        return out if self.bias is None else out.add_(self.bias)
+    def _plain(self, x: torch.Tensor, onto: torch.Tensor | None) -> torch.Tensor:
+        """What is added to W x is what that product begins with: with few rows each operation more is felt."""
+        added = onto if self.bias is None else self.bias.expand(len(x), -1) if onto is None else onto + self.bias
+        if self._sides is not None:
+            low = x @ self._sides[0]
+            added = low @ self._sides[1] if added is None else torch.addmm(added, low, self._sides[1])
+        if self._whole is not None:
+            return _in_parts(x, self.weight, added)
+        return x @ self.weight.t() if added is None else torch.addmm(added, x, self.weight.t())
 
 
 def _has_onednn() -> bool:
@@ -71,17 +75,21 @@ def _sides(product: Product) -> tuple[torch.Tensor, torch.Tensor] | None:
     return down, up
 
 
-def _in_parts(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def _in_parts(x: torch.Tensor, weight: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
     """(N, in) to (N, out), each core with its part of the weights: MKL's plain product keeps one busy alone.
 
     A core by itself reads the weights for two rows in less time than for one.
     """
     parts = gcd(len(weight), torch.get_num_threads())
     rows = x if parts > 1 or len(x) > 1 else torch.cat([x, x])
-    found = torch.bmm(weight.view(parts, -1, weight.shape[1]), rows.t().expand(parts, -1, -1)).view(-1, len(rows))
+    pieces, columns = weight.view(parts, -1, weight.shape[1]), rows.t().expand(parts, -1, -1)
+    if added is None:
+        found = torch.bmm(pieces, columns)
+    else:
+        found = torch.baddbmm(added.t().view(parts, -1, len(x)), pieces, columns)
     if len(x) == 1:
-        return found[:, 0].contiguous()[None]  # with the strides of a row, or the next product takes it for a column
-    return found.t().contiguous()
+        return found[..., 0].contiguous().view(1, -1)  # not with the strides of a column, or it is taken for one
+    return found.view(-1, len(x)).t().contiguous()
 
 
 def _laid_out(

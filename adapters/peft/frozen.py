@@ -8,19 +8,19 @@ from functools import cached_property
 
 from torch import nn
 
+from adapters.folders import demand_base, is_adapter
 from adapters.peft.base import Base
 from adapters.peft.checkpoints import CONFIG, WEIGHTS, Saved, adapter_lora, read
 from adapters.peft.decoder import Decoder
 from adapters.peft.decoding import Body
 from adapters.peft.fixed import Fixed, fix
-from adapters.peft.folders import demand_base, is_adapter
 from adapters.peft.fused import Fused
 from adapters.peft.lora import Adapter, LoraLinear, Tensors, adapted_paths
 from adapters.peft.machine import Machine
 from adapters.peft.modules import Modules
 from adapters.peft.network import Network
 from adapters.peft.products import Product
-from adapters.peft.tokenizer import FolderTokenizer, load_tokenizer
+from adapters.tokenizer import FolderTokenizer, load_tokenizer
 from kitchen.errors import BackendError
 from kitchen.ports.blobs import BlobStore
 from kitchen.types import Checkpoint, Lora

@@ -11,7 +11,7 @@ import torch
 from adapters.peft import attention
 from adapters.peft.decoder import Decoder
 from adapters.peft.fixed import Fixed
-from adapters.peft.grid import Grid, Heads, arrange, key
+from adapters.peft.grid import Grid, Heads, arrange, key, pick, picked
 from adapters.peft.layout import Layout, lay_out
 from adapters.peft.packing import pack
 from adapters.peft.worker import stop_if_closed
@@ -71,9 +71,9 @@ class Fused:
         for number, layer in enumerate(self._decoder.layers):
             qkv = layer.attend_to(x, rope)
             found = [grid.attend(number, qkv) for grid in self._grids]
-            attended = (found[0] if len(found) == 1 else torch.cat(found)).index_select(0, self._back)
+            attended = pick(found[0] if len(found) == 1 else torch.cat(found), self._back)
             x = layer.finish(x, attended.view(len(x), -1))
-        return self._decoder.norm.forward(x)[0]
+        return self._decoder.norm.alone(x)
 
     def keep(self, staying: Sequence[int]) -> None:
         """These rows alone go on, in this order."""
@@ -104,7 +104,7 @@ class Fused:
             rows, lies = grid.back
             back[rows] = lies + start
             start += grid.rows.size * self._heads.queries
-        self._back = torch.from_numpy(back.ravel()).to(self._device)
+        self._back = picked(back, self._device)
 
     def _read(self, places: dict[bytes, Place]) -> dict[bytes, torch.Tensor]:
         """The (H,) states after some prompts, whose keys and values go into their places."""
@@ -131,7 +131,7 @@ class Fused:
             if number == len(self._decoder.layers) - 1:
                 x, attended = x[ends], attended[ends]
             x = layer.finish(x, attended)
-        return self._decoder.norm.forward(x)[0]
+        return self._decoder.norm.alone(x)
 
     def _spots(self, places: Sequence[Place], layout: Layout) -> Iterable[tuple[Grid, list[int], torch.Tensor]]:
         """Of each grid its prompts, and where in the layout their tokens lie, (p, S), padded with 0."""

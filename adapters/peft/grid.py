@@ -56,17 +56,18 @@ def key(prompt: Tokens) -> bytes:
 class Grid:
     """P prompts, and beside each the L completions of it, which all have begun at the same time.
 
-    What is asked of a prompt by all the heads and completions that share its keys is one product.
+    What is asked of a prompt by all the heads and completions that share its keys is one product. The keys of one
+    completion alone lie behind its prompt's, so that there is no second product.
     """
 
     def __init__(self, heads: Heads, layers: int, rows: Array, lengths: Sequence[int], like: torch.Tensor) -> None:
         """`rows` (P, L) says which row of the batch writes where, -1 where none does; `lengths` (P,) in tokens."""
         self.rows, self.lengths, self.written = rows, np.array(lengths), 0  # tokens of each completion
-        self._heads = heads
+        self._heads, self._front = heads, max(lengths)  # tokens that there is room for in front of completions
         prompts, cells, width = len(rows) * heads.groups, rows.size * heads.groups, heads.width
-        self._read = like.new_zeros(layers, 2, prompts, max(lengths), width)  # what is masked must be finite
-        self._own = like.new_empty(layers, 2, cells, BLOCK, width)
-        self._look()
+        self._read = like.new_zeros(layers, 2, prompts, self._front, width)  # what is masked must be finite
+        self._own: torch.Tensor | None = like.new_empty(layers, 2, cells, BLOCK, width)
+        self._settle()
 
     def put(self, layer: int, prompts: Sequence[int], read: torch.Tensor) -> None:
         """(p, S, 2 · groups, D) keys and values of a layer, of some prompts; padded on the right."""
@@ -82,29 +83,44 @@ class Grid:
 
     def advance(self) -> None:
         """Make room for a token more of each completion."""
-        capacity = self._own.shape[3]
-        if self.written == capacity:
-            self._own = torch.cat([self._own, torch.empty_like(self._own)], 3)
+        if self._own is None:
+            if self._front + self.written == self._read.shape[3]:
+                self._read = _longer(self._read, self.written)
+                self._settle()
+        elif self.written == self._own.shape[3]:
+            self._own = _longer(self._own, self.written)
         self.written += 1
 
     def attend(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
         """(R, queries + 2 · groups, D) of the newest tokens to (P · groups · L · shared, D)."""
-        heads, cells = self._heads, self._own.shape[2]
-        found = qkv.view(-1, heads.width).index_select(0, self._into)
-        query = found[: cells * heads.shared]
-        self._own[layer, :, :, self.written - 1] = found[len(query) :].view(2, cells, heads.width)
-        (keys, values), (own_keys, own_values) = self._read[layer], self._own[layer, :, :, : self.written]
-        stacked = query.view(len(keys), -1, heads.width)
-        bias, beta = (self._bias, 1) if self._bias is not None else (query[:1, :1], 0)
-        scores = torch.cat([
-            torch.baddbmm(bias, stacked, keys.transpose(1, 2), beta=beta, alpha=heads.scale),
-            torch.baddbmm(query[:1, :1], query.view(cells, -1, heads.width), own_keys.transpose(1, 2), beta=0,
-                          alpha=heads.scale).view(*stacked.shape[:2], -1)], -1)
-        weights = torch.softmax(scores, -1)
-        length = keys.shape[1]
-        of_prompt = torch.bmm(weights[..., :length], values).view(cells, -1, heads.width)
-        out = torch.baddbmm(of_prompt, weights.view(cells, heads.shared, -1)[..., length:], own_values)
+        heads, cells = self._heads, self.rows.size * self._heads.groups
+        found = pick(qkv.view(-1, heads.width), self._into)
+        query, new = found[: cells * heads.shared], found[cells * heads.shared :].view(2, cells, heads.width)
+        out = self._alone(layer, query, new) if self._own is None else self._beside(layer, self._own, query, new)
         return out.view(-1, heads.width)
+
+    def _alone(self, layer: int, query: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        end = self._front + self.written
+        self._read[layer, :, :, end - 1] = new
+        keys, values = self._read[layer, :, :, :end]
+        bias = None if self._bias is None else self._bias[..., :end]
+        return torch.bmm(torch.softmax(self._scores(query, keys, bias), -1), values)
+
+    def _beside(self, layer: int, own: torch.Tensor, query: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        own[layer, :, :, self.written - 1] = new
+        (keys, values), (own_keys, own_values) = self._read[layer], own[layer, :, :, : self.written]
+        of_prompt = self._scores(query, keys, self._bias)
+        of_own = self._scores(query, own_keys, None).view(*of_prompt.shape[:2], -1)
+        weights = torch.softmax(torch.cat([of_prompt, of_own], -1), -1)
+        read = torch.bmm(weights[..., : keys.shape[1]], values).view(len(own_keys), -1, self._heads.width)
+        written = weights.view(len(own_keys), self._heads.shared, -1)[..., keys.shape[1] :]
+        return torch.baddbmm(read, written, own_values)
+
+    def _scores(self, query: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """(·, D) and (K, S, D) to (K, ·, S)."""
+        stacked, beta = query.view(len(keys), -1, self._heads.width), 0 if bias is None else 1
+        return torch.baddbmm(query[:1, :1] if bias is None else bias, stacked, keys.transpose(1, 2), beta=beta,
+                             alpha=self._heads.scale)
 
     def keep(self, number: Array) -> bool:
         """`number` (R,) gives every row of the batch its new one, -1 if it has ended; returns whether any is here."""
@@ -114,7 +130,7 @@ class Grid:
         if lanes and len(prompts) * lanes <= SPARSE * alive.size:
             self._shrink(prompts, np.argsort(~alive[prompts], axis=1, kind="stable")[:, :lanes])
         if lanes:
-            self._look()
+            self._settle()
         return bool(lanes)
 
     @property
@@ -131,22 +147,40 @@ class Grid:
         of_groups = prompts[:, None] * len(groups) + groups
         cells = of_groups[:, :, None] * count + lanes[:, None]
         self.rows, self.lengths = self.rows[prompts[:, None], lanes], self.lengths[prompts]
-        self._read = self._read[:, :, :, : max(self.lengths)].index_select(2, self._on(of_groups))
-        self._own = self._own.index_select(2, self._on(cells))
+        self._read = self._read.index_select(2, torch.from_numpy(of_groups.ravel()).to(self._read.device))
+        if self._own is not None:
+            self._front = max(self.lengths)
+            self._read = self._read[:, :, :, : self._front].contiguous()
+            self._own = self._own.index_select(2, torch.from_numpy(cells.ravel()).to(self._read.device))
 
-    def _look(self) -> None:
+    def _settle(self) -> None:
         """Where in (R · (queries + 2 · groups), D) its queries, keys and values lie; what of its prompts is padding."""
+        if self._own is not None and self.rows.shape[1] == 1:
+            self._read, self._own = torch.cat([self._read, self._own], 3), None
         heads, first = self._heads, np.maximum(self.rows, 0)[:, None] * (self._heads.queries + 2 * self._heads.groups)
         group = np.arange(heads.groups)[:, None]
         queries = (first + group * heads.shared)[..., None] + np.arange(heads.shared)
         keys = first + heads.queries + group
-        self._into = self._on(np.concatenate([queries.ravel(), keys.ravel(), (keys + heads.groups).ravel()]))
-        length = self._read.shape[3]
-        padded = np.arange(length) >= self.lengths[:, None]
+        into = np.concatenate([queries.ravel(), keys.ravel(), (keys + heads.groups).ravel()])
+        self._into = picked(into, self._read.device)
+        spots = np.arange(self._read.shape[3])
+        padded = (spots >= self.lengths[:, None]) & (spots < self._front)
         self._bias: torch.Tensor | None = None
         if padded.any():
             bias = np.repeat(np.where(padded, -np.inf, 0.0), heads.groups, 0)[:, None]
             self._bias = torch.from_numpy(bias).to(self._read)
 
-    def _on(self, array: Array) -> torch.Tensor:
-        return torch.from_numpy(array.ravel()).to(self._read.device)
+
+def pick(found: torch.Tensor, rows: torch.Tensor | slice) -> torch.Tensor:
+    """(N, D) to (r, D)."""
+    return found[rows] if isinstance(rows, slice) else found.index_select(0, rows)
+
+
+def picked(rows: Array, device: torch.device) -> torch.Tensor | slice:
+    """What `pick` takes: a slice, which copies nothing, where they are the first ones in their order."""
+    flat = rows.ravel()
+    return slice(len(flat)) if np.array_equal(flat, np.arange(len(flat))) else torch.from_numpy(flat).to(device)
+
+
+def _longer(kept: torch.Tensor, more: int) -> torch.Tensor:
+    return torch.cat([kept, kept.new_empty(*kept.shape[:3], more, kept.shape[4])], 3)

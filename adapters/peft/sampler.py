@@ -15,8 +15,8 @@ from adapters.peft.lora import Tensors
 from adapters.peft.machine import Machine
 from adapters.peft.requests import Asked, Request, Sampling, Scoring
 from adapters.peft.serving import serve
-from adapters.peft.tokenizer import FolderTokenizer
 from adapters.peft.worker import Worker, no_turn_in_a_turn
+from adapters.tokenizer import FolderTokenizer
 from kitchen.errors import RunFailed
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Failed, Future

@@ -12,9 +12,9 @@ from adapters.peft.checkpoints import OPTIMISER, WEIGHTS, Kind, forget, meta, re
 from adapters.peft.lora import scale
 from adapters.peft.machine import Machine
 from adapters.peft.sampler import PeftSampler
-from adapters.peft.tokenizer import FolderTokenizer, load_tokenizer
 from adapters.peft.trainer import Trainer
 from adapters.peft.worker import Worker, no_turn_in_a_turn
+from adapters.tokenizer import FolderTokenizer, load_tokenizer
 from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.losses import Options
 from kitchen.ports.blobs import BlobStore

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from adapters.own_loss import check_finite
 from adapters.peft.batches import MicroBatch
-from kitchen.errors import ConfigError, RunFailed
-from kitchen.losses import Options, scored, sloped
-from kitchen.types import Array, Datum, Floats, Loss
+from kitchen.losses import Options, sloped
+from kitchen.types import Array, Datum
 
 
 class NamedSlopes:
@@ -49,38 +49,6 @@ class GivenSlopes:
             given = self._slopes[self._batch.indices[row]][position[mine]].reshape(int(mine.sum()), -1)
             slopes[mine, : given.shape[1]] = given
         return slopes
-
-
-def own_slopes(
-    loss: Loss, data: Sequence[Datum], logprobs: Sequence[Floats], indices: Sequence[int], count: int
-) -> tuple[Mapping[str, float], Sequence[Array]]:
-    """Metrics and slopes of a loss of one's own, which sees 0 where it does not score; slopes there count for nothing.
-
-    `indices` are the datums' places in a batch of `count`, for errors.
-    """
-    live = [np.broadcast_to(scored(loss, d).reshape(-1, *[1] * (lp.ndim - 1)), lp.shape)
-            for d, lp in zip(data, logprobs, strict=True)]
-    seen = [np.where(mask, lp, np.zeros((), lp.dtype)) for mask, lp in zip(live, logprobs, strict=True)]
-    value, slopes, metrics = loss(data, seen)
-    if len(slopes) != len(data):
-        raise ConfigError(f"the loss of one's own gave {len(slopes)} arrays of slopes for {len(data)} datums")
-    masked = []
-    for index, slope, lp, mask in zip(indices, slopes, logprobs, live, strict=True):
-        if np.shape(slope) != lp.shape:
-            raise ConfigError(f"the loss of one's own gave datum {index} slopes of shape {np.shape(slope)}, and its "
-                              f"log-probabilities have {lp.shape}")
-        masked.append(np.where(mask, np.asarray(slope, np.float64), 0.0))
-        check_finite(index, count, masked[-1])
-    if not np.isfinite(value):
-        raise RunFailed(f"the loss of one's own is {value} over datums {indices[0]} to {indices[-1]} of {count}")
-    return {"loss:sum": float(value), **metrics}, masked
-
-
-def check_finite(index: int, count: int, *arrays: Array) -> None:
-    """Raises RunFailed that names the datum."""
-    if not all(np.isfinite(array).all() for array in arrays):
-        raise RunFailed(f"datum {index} of {count}: its loss or the slope of it is not a finite number; nothing is "
-                        "stepped along. A smaller learning rate or a check of the data may mend it")
 
 
 def combined(parts: Sequence[tuple[int, Mapping[str, float]]]) -> Mapping[str, float]:

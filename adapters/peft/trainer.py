@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
+from adapters.own_loss import check_finite, own_slopes
 from adapters.peft.base import Base
 from adapters.peft.dropout import Dropout
 from adapters.peft.head import Slope
@@ -17,7 +18,7 @@ from adapters.peft.network import Network, Way
 from adapters.peft.optimiser import Optimiser
 from adapters.peft.packing import NEVER
 from adapters.peft.passes import Logprobs, Pass, Passes
-from adapters.peft.slopes import GivenSlopes, NamedSlopes, check_finite, combined, own_slopes
+from adapters.peft.slopes import GivenSlopes, NamedSlopes, combined
 from kitchen.datums import check_data
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.losses import Options, scored, sloped

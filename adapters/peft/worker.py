@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import collections
 import concurrent.futures
 import queue
 import threading
@@ -15,9 +16,35 @@ from kitchen.errors import RunFailed
 
 T = TypeVar("T")
 Job = tuple["concurrent.futures.Future[Any]", Callable[[], Any]]
-ALONE = threading.Lock()  # held by whoever computes or loads, in all the process: see Worker
-_OWNER = threading.local()  # of a thread that helps a worker, that worker's
 PATIENCE = 10.0  # seconds that the end of the process waits for a worker to stop
+
+
+class Turns:
+    """A lock that whoever waits longest gets next: no worker waits for all that another has to do."""
+
+    def __init__(self) -> None:
+        self._lock, self._held = threading.Lock(), False
+        self._waiting: collections.deque[threading.Event] = collections.deque()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._held:
+                self._held = True
+                return
+            mine = threading.Event()
+            self._waiting.append(mine)
+        mine.wait()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().set()  # it is held on, by the next
+            else:
+                self._held = False
+
+
+ALONE = Turns()  # of whoever computes or loads, in all the process: see Worker
+_OWNER = threading.local()  # of a thread that helps a worker, that worker's
 
 
 class Worker:

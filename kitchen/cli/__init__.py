@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kitchen.cli import cooking, weights, workshop
+from kitchen.cli import cooking, serving, weights, workshop
 
 app = typer.Typer(name="kitchen", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -28,7 +28,7 @@ def kitchen(version: Version = False) -> None:
     """Cook recipes for LLM post-training: written once, checked before they run, cooked anywhere."""
 
 
-for commands in (cooking, weights, workshop):
+for commands in (cooking, weights, workshop, serving):
     app.add_typer(commands.app)
 
 

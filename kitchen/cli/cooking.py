@@ -13,6 +13,7 @@ from kitchen.cli.options import (
     Hub,
     Json,
     NewName,
+    Online,
     OtherMachine,
     Preview,
     RecipeName,
@@ -55,14 +56,14 @@ def check(
     recipe: RecipeName, settings: Settings = None, config: Config = None, training: Training = None,
     datasets: Datasets = None, hub: Hub = None, blobs: Blobs = None, adapter: Set = None, runs: Runs = None,
     strict: Strict = False, json: Json = False, debug: Debug = False,
-    preview: Preview = False, price: Cost = None,
+    preview: Preview = False, price: Cost = None, online: Online = False,
 ) -> None:
     """Show what a recipe would do, and everything that is wrong with it; nothing runs."""
     from kitchen.commands.check import check as show
 
     wished = wish(recipe, settings, config, larder(runs, blobs, training, datasets, hub, adapter), strict)
     carry_out(lambda: show(wished, json=json, debug=debug, with_preview=preview or price is not None,
-                           price=price), debug)
+                           price=price, online=online), debug)
 
 
 @app.command("list")

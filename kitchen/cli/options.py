@@ -44,6 +44,8 @@ Strict = Annotated[bool, typer.Option("--strict", help="Refuse settings that an 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, all else on standard error.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Log everything, and show the frames of an error.")]
 Preview = Annotated[bool, typer.Option("--preview", help="Load tokenizer and data, and show what is trained on.")]
+Online = Annotated[bool, typer.Option(
+    "--online", help="Ask the server of the training adapter whether it has the model; it has 3 seconds to answer.")]
 Cost = Annotated[Optional[float], typer.Option(  # noqa: UP045
     "--price", metavar="P", min=0, help="Of a million tokens: --preview, with what the tokens that it shows cost.")]
 TakeOver = Annotated[bool, typer.Option(

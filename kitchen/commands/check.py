@@ -20,12 +20,14 @@ from kitchen.registry import PORTS, adapter_class, asked_for
 from kitchen.secrets import mask
 from kitchen.stage import Stage
 from kitchen.types import Price, Table
-from kitchen.workflow import Every, ForEach, Parallel, Sequence, Step, When
+from kitchen.workflow import Every, ForEach, Parallel, Sequence, Step, When, walk
 from kitchen.yaml import yaml_value
 
 
-def check(wish: Wish, *, json: bool, debug: bool, with_preview: bool, price: float | None = None) -> int:
-    """Returns 0, or the exit code that `kitchen run` would end with."""
+def check(
+    wish: Wish, *, json: bool, debug: bool, with_preview: bool, price: float | None = None, online: bool = False,
+) -> int:
+    """Returns 0, or the exit code that `kitchen run` would end with; asks nobody, unless it is to be `online`."""
     out = console(to_stderr=json)
     try:
         made = prepare(wish)
@@ -40,6 +42,8 @@ def check(wish: Wish, *, json: bool, debug: bool, with_preview: bool, price: flo
     for word in made.plan.not_honoured if made.plan else ():
         lacking = f"the training adapter {made.names['training']!r} does not have it"
         out.print(f"\nnot honoured: {word} ({lacking})", style="yellow")
+    if online and not made.problems:
+        _ask(out, made)
     if with_preview and not made.problems:
         _preview(out, made, {} if price is None else {Price: Price(price)})
     if made.problems:
@@ -131,6 +135,20 @@ def _say_adapters(out: Console, made: Prepared, used: Mapping[str, str]) -> None
         rows.append((port, made.names.get(port, ""), given, used.get(port, "nobody")))
     out.print()
     out.print(table(Table("Adapters", ("port", "adapter", "with", "needed by"), tuple(rows))))
+
+
+def _ask(out: Console, made: Prepared) -> None:
+    """What the servers say of the models that are wanted of them."""
+    training: Any = made.kitchen.training if made.kitchen else None
+    stages = [stage.plain() for stage in walk(made.step) if isinstance(stage, Stage)] if made.step else []
+    wanted = dict.fromkeys(str(stage.model) for stage in stages if hasattr(stage, "model"))
+    out.print()
+    if not hasattr(training, "online"):
+        out.print(f"the training adapter {made.names['training']!r} is on this machine: there is nobody to ask")
+        return
+    for model in wanted:
+        with made.noting():
+            out.print(training.online(model), soft_wrap=True)
 
 
 def _preview(out: Console, made: Prepared, given: Mapping[Any, Any]) -> None:

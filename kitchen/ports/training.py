@@ -149,7 +149,8 @@ class TrainingClient(Protocol):
         """Write weights for other programs into a folder, which appears whole or not at all.
 
         A folder of PEFT's with the tokenizer, or with `merged` a whole model that plain transformers opens. Needs the
-        capability "export"; raises BackendError where there is nothing to export, ConfigError for a folder in use.
+        capability "export", or "export merged"; raises BackendError where there is nothing to export, ConfigError for
+        a folder in use.
         """
         ...
 

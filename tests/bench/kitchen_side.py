@@ -10,7 +10,7 @@ from tempfile import mkdtemp
 from adapters.local.blobs import LocalBlobs
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
-from adapters.peft.tokenizer import TURN_ENDS
+from adapters.tokenizer import TURN_ENDS
 from kitchen.ports.training import TrainingSession
 from kitchen.types import Adam, Lora
 from tests.bench.rows import ingredients

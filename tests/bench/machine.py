@@ -37,8 +37,8 @@ def _version(package: str) -> str:
 
 
 def commit() -> str:
-    """With a plus where files differ from it."""
-    root = Path(__file__).parent
-    asked = [subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
-             for words in (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))]
+    """With a plus where files differ from it, but for results that were written since."""
+    root, looked_at = Path(__file__).parent, ("--", ":/", ":!/docs/results.*")
+    asked = [subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False) for words in (
+        ("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "--untracked-files=no", *looked_at))]
     return f"{asked[0].stdout.strip()}{'+' if asked[1].stdout.strip() else ''}" if not asked[0].returncode else "none"

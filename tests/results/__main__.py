@@ -68,7 +68,7 @@ def page(found: Sequence[Mapping[str, Any]]) -> str:
         if not mine:
             continue
         names = [key for key in mine[0] if key not in ("work", "seed", "commit", "seconds")]
-        lines = [f"| {key} | {shown([row[key] for row in mine])} | " + ", ".join(f"{row[key]:.3f}" for row in mine)
+        lines = [f"| {key} | {shown([row[key] for row in mine])} | " + ", ".join(number(row[key]) for row in mine)
                  + " |" for key in names]
         commits = ", ".join(f"seed {row['seed']}: {row['commit']}, {row['seconds']} s" for row in mine)
         parts.append("\n".join([f"## {work.title}", "", f"Wanted: {'; '.join(work.goals)}.", "",
@@ -78,9 +78,14 @@ def page(found: Sequence[Mapping[str, Any]]) -> str:
 
 def shown(values: Sequence[float]) -> str:
     if len(values) < 2:
-        return f"{values[0]:.3f}"
+        return number(values[0])
     found = mean_interval(values)
-    return f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    return f"{number(found.estimate)} [{number(found.low)}, {number(found.high)}]"
+
+
+def number(value: float) -> str:
+    """Of three decimals, where that leaves something."""
+    return f"{value:.3f}" if not 0 < abs(value) < 5e-4 else f"{value:.1g}"
 
 
 if __name__ == "__main__":

@@ -55,8 +55,8 @@ class Work:
 def dpo(cooking: Cooking) -> Measured:
     """The right answer against the model's own wrong ones."""
     run = cooking.cook("recipes.dpo", "dpo", {
-        **NAMES, "model": cooking.taught(35), "reading.limit": 288, "max_steps": 50, "epochs": 3, "eval_every": 0,
-        "learning_rate": 3e-4, "warmup_steps": 4, "imitation": 3.0, "mistakes.tries": 2})
+        **NAMES, "model": cooking.taught(35), "reading.limit": 200, "batch_size": 8, "max_steps": 96, "epochs": 5,
+        "eval_every": 0, "learning_rate": 3e-4, "warmup_steps": 4, "imitation": 3.0, "mistakes.tries": 2})
     return run, {"pair accuracy": run.metrics["new_names/pair_accuracy"], **exact(run, "new_names"),
                  "KL to the start, nats an answer": run.metrics["kl"]}
 
@@ -64,8 +64,8 @@ def dpo(cooking: Cooking) -> Measured:
 def dpo_on_preferences(cooking: Cooking) -> Measured:
     """Right solutions against wrong ones, of pairs that lie in a file."""
     run = cooking.cook("recipes.dpo", "dpo-gsm8k", {
-        "dataset": str(cooking.preferences), "reading.limit": 240, "reading.held_out_rows": 60, "eval_every": 0,
-        "save_every": 0, "learning_rate": 1e-4, "warmup_steps": 2, "evaluation.max_tokens": 4})
+        "dataset": str(cooking.preferences), "reading.limit": 112, "reading.held_out_rows": 60, "batch_size": 8,
+        "eval_every": 0, "save_every": 0, "learning_rate": 1e-4, "warmup_steps": 2, "evaluation.max_tokens": 4})
     [found] = [value for name, value in run.metrics.items() if name.endswith("/pair_accuracy")]
     return run, {"pair accuracy": found, "KL to the start, nats an answer": run.metrics["kl"]}
 
@@ -81,7 +81,7 @@ def rl(cooking: Cooking) -> Measured:
 
 def rl_on_arithmetic(cooking: Cooking) -> Measured:
     run = cooking.cook("recipes.rl", "rl-arithmetic", {
-        "dataset": "arithmetic", "reading.held_out_rows": 100, "save_every": 0, "steps": 80, "learning_rate": 3e-4,
+        "dataset": "arithmetic", "reading.held_out_rows": 100, "save_every": 0, "steps": 60, "learning_rate": 3e-4,
         "warmup_steps": 3, "playing.max_tokens": 8})
     return run, rewards(run, "held_out")
 

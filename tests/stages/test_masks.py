@@ -3,7 +3,7 @@
 import pytest
 
 from adapters.peft.tiny import tiny_model
-from adapters.peft.tokenizer import load_tokenizer
+from adapters.tokenizer import load_tokenizer
 from kitchen.errors import DataError
 from stages.conversations import Conversation, Message
 from stages.masks import TRAIN_ON, chosen, masks

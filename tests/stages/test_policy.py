@@ -15,8 +15,9 @@ from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, RunFailed
 from kitchen.ports import Message
 from kitchen.ports.environments import Turn
-from kitchen.types import Sampled
-from stages.policy import Minibatches, PolicyData, PolicyUpdate, ReferenceScores, advantages
+from kitchen.types import LossOutput, Sampled, Stepped
+from stages.optimise import LearningRate
+from stages.policy import Minibatches, PolicyData, PolicyUpdate, ReferenceScores, ReportPolicy, advantages
 from stages.questions import Question, exact
 from stages.rollouts import Episode, Player, Playing, ReportRollouts, Rollout, Rollouts, extended
 from stages.tasks import TaskBatches, Tasks
@@ -61,6 +62,16 @@ def test_straying_costs_and_later_tokens_count_by_the_discount() -> None:
     np.testing.assert_allclose(data[0].loss_inputs["advantages"][2:], [-0.3 * cost / 6 for cost in costs], rtol=1e-6)
     with pytest.raises(ConfigError, match="a penalty needs a reference"):
         PolicyUpdate(penalty=0.3).run(Rollouts(((one, other),)))
+
+
+def test_what_is_measured_counts_every_token_that_was_chosen() -> None:
+    """Whether its advantage came to 0 or to a rounding error of 0 must not matter: clients skip what has no weight."""
+    played = Rollouts(((rollout(2.0), rollout(1.0, said=3), rollout(0.0)),))
+    [batch] = Minibatches(1).run(PolicyUpdate().run(played))
+    now = tuple(np.where(one.loss_inputs["advantages"] != 0, -1.5, 0.0).astype(np.float32) for one in batch.data)
+    said = ReportPolicy().run(batch, LossOutput(now, {}), Stepped({"grad_norm": 1.0}), LearningRate(1.0))
+    assert (said["trained_tokens"], said["entropy"], said["kl_sampler_v1"]) == (7.0, 0.5, 1.0)
+    np.testing.assert_allclose(batch.data[1].loss_inputs["advantages"], [0, 0, 0, 0, 0], atol=1e-12)
 
 
 def test_minibatches_share_out_the_data_and_each_is_a_mean_over_its_tokens() -> None:

@@ -20,8 +20,8 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.peft.client import PeftTraining
 from adapters.peft.interface import attend
 from adapters.peft.lora import target_paths
-from adapters.peft.tokenizer import load_tokenizer
 from adapters.peft.worker import Worker, stop_if_closed
+from adapters.tokenizer import load_tokenizer
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.types import Lora
 
@@ -256,3 +256,17 @@ def test_a_forgotten_worker_ends_its_thread() -> None:
     while any(thread.name == "soon forgotten" for thread in threading.enumerate()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_workers_with_much_to_do_take_turns() -> None:
+    workers, order = [Worker(name) for name in "ab"], list[str]()
+    held = threading.Event()
+    workers[0].submit(held.wait)
+    asked = [worker.submit(lambda name=name: order.append(name) or time.sleep(0.001))  # type: ignore[misc, func-returns-value]
+             for name, worker in zip("ab", workers, strict=True) for _ in range(20)]
+    held.set()
+    for each in asked:
+        each.result(30)
+    assert "aaaa" not in "".join(order[:30])
+    for worker in workers:
+        worker.close()

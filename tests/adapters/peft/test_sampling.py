@@ -15,7 +15,7 @@ from adapters.peft.drawing import Row, draw
 from adapters.peft.requests import Sampling
 from adapters.peft.serving import serve
 from adapters.peft.session import PeftSession
-from adapters.peft.tokenizer import FolderTokenizer
+from adapters.tokenizer import FolderTokenizer
 from kitchen.errors import RunFailed
 from kitchen.types import Adam, Datum, Sampled, Tokens
 

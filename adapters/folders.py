@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kitchen.errors import BackendError
+from kitchen.ports.hub import HubClient
 from kitchen.weights import parse
 
 CONFIG = "adapter_config.json"
@@ -47,6 +48,12 @@ def hidden_size(folder: Path) -> int | None:
     config = read_config(folder, "config.json", "model")
     size = {**(config.get("text_config") or {}), **config}.get("hidden_size")
     return size if isinstance(size, int) else None
+
+
+def model_size(hub: HubClient, model: str) -> int | None:
+    """How wide the layers of a model are, of an adapter's folder those of its base; None where it does not say."""
+    folder = hub.fetch(model)
+    return hidden_size(hub.fetch(demand_base(model, folder)) if is_adapter(folder) else folder)
 
 
 def demand_base(name: str, folder: Path) -> str:

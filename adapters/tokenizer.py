@@ -9,12 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from adapters.peft.folders import tokenizer_files
+from adapters.folders import demand_base, is_adapter, tokenizer_files
 from kitchen.errors import BackendError, DataError
+from kitchen.ports.hub import HubClient
 from kitchen.ports.training import Message
 from kitchen.types import Tokens
 
 TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endofturn|>", "<turn|>", "<|eom_id|>")
+
+
+def fetched_tokenizer(hub: HubClient, model: str) -> FolderTokenizer:
+    """Of the model's folder, which is fetched for it, or of an adapter's; raises BackendError."""
+    folder = hub.fetch(model)
+    return load_tokenizer(folder, hub.fetch(demand_base(model, folder)) if is_adapter(folder) else None)
 
 
 def load_tokenizer(folder: Path, base: Path | None = None) -> FolderTokenizer:

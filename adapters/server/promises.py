@@ -1,0 +1,124 @@
+"""Answers that are fetched later, and requests done in the order of their numbers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from kitchen.errors import BackendError, ConfigError, DataError, KitchenError, RunFailed
+from kitchen.secrets import mask
+
+log = structlog.get_logger("kitchen.serve")
+KEPT = 120.0  # seconds that an answer is kept once it was fetched, lest it was lost on its way
+USERS = (ConfigError, DataError, RunFailed, BackendError)  # what whoever asked can mend
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a request: JSON, or for some kinds of request a message of the API's protobuf."""
+
+    json: Mapping[str, Any] | None = None
+    message: bytes = b""
+
+
+class Gone(Exception):
+    """A promise, model or session that there was, or that nobody here knows any more."""
+
+
+class Promises:
+    """The answers to requests by id; a request that comes again is not done again."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, asyncio.Task[Answer]] = {}
+        self._owners: dict[str, str] = {}
+        self._fetched: dict[str, float] = {}
+        self._pending: Counter[str] = Counter()  # by owner
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._found
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def pending(self, owner: str) -> int:
+        """How many requests of it have no answer yet."""
+        return self._pending[owner]
+
+    def make(self, request_id: str, owner: str, work: Awaitable[Answer]) -> None:
+        """`owner` is the session that it ends with; the work is begun by whoever made it."""
+        self._owners[request_id] = owner
+        self._found[request_id] = asyncio.ensure_future(_told(request_id, work))
+        self._pending[owner] += 1
+        self._found[request_id].add_done_callback(lambda _: self._answered(owner))
+
+    async def fetch(self, request_id: str, patience: float) -> Answer | None:
+        """None if it takes longer than so many seconds; raises Gone."""
+        if request_id not in self._found:
+            raise Gone(f"there is no request {request_id!r}, or its answer was fetched and forgotten")
+        done, _ = await asyncio.wait({task := self._found[request_id]}, timeout=patience)
+        if not done:
+            return None
+        if task.cancelled() or request_id not in self._found:
+            raise Gone(f"the session that asked for {request_id!r} has ended")
+        self._fetched[request_id] = time.monotonic()
+        return task.result()
+
+    def sweep(self) -> None:
+        """Forget answers that were fetched a while ago."""
+        old = time.monotonic() - KEPT
+        self._forget([request_id for request_id, at in self._fetched.items() if at < old])
+
+    def end(self, owner: str) -> None:
+        """Forget all that a session asked for."""
+        mine = [request_id for request_id, other in self._owners.items() if other == owner]
+        for request_id in mine:
+            self._found[request_id].cancel()
+        self._forget(mine)
+
+    def _answered(self, owner: str) -> None:
+        self._pending[owner] -= 1
+        if not self._pending[owner]:
+            del self._pending[owner]
+
+    def _forget(self, request_ids: list[str]) -> None:
+        for request_id in request_ids:
+            for known in (self._found, self._owners, self._fetched):
+                known.pop(request_id, None)
+
+
+async def _told(request_id: str, work: Awaitable[Answer]) -> Answer:
+    try:
+        return await work
+    except Exception as error:  # noqa: BLE001 it is the answer
+        return failed(error, request_id)
+
+
+def failed(error: Exception, request_id: str = "") -> Answer:
+    """An error as an answer: whose turn it is to mend it, and the name of its kind before what is wrong."""
+    if not isinstance(error, KitchenError):
+        log.error("a request failed", request=request_id, exc_info=error)
+    user = isinstance(error, USERS)
+    return Answer({"error": mask(f"{type(error).__name__}: {error}"), "category": "user" if user else "server"})
+
+
+@dataclass
+class Turns:
+    """Work in the order of its numbers, in whichever order it comes."""
+
+    following: int = 1
+    held: dict[int, Callable[[], None]] = field(default_factory=dict)
+
+    def take(self, number: int, begin: Callable[[], None]) -> None:
+        """Begin it once all before it has begun; raises Gone for a number whose turn is over."""
+        if number < self.following:
+            raise Gone(f"request {number} comes too late: number {self.following} is next")
+        self.held[number] = begin
+        while self.following in self.held:
+            self.following += 1
+            self.held.pop(self.following - 1)()

@@ -1,0 +1,154 @@
+"""What is kept in the blob store, so that it outlives the server: sessions, runs, samplers and checkpoints."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import BaseModel, Field
+
+from kitchen.errors import ConfigError, DataError
+from kitchen.ports.blobs import BlobStore
+from kitchen.types import Checkpoint, Lora
+
+ROOT = "served"
+Kind = Literal["weights", "sampler_weights", "external_weights"]  # with optimiser, for sampling, for other programs
+TYPES = {"weights": "training", "sampler_weights": "sampler", "external_weights": "external"}  # what the API calls them
+SHORTEST, LONGEST = 3600, 10 * 366 * 24 * 3600  # seconds that a checkpoint may be given to live
+_NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,127}")
+_PATH = re.compile(r"tinker://([\w:-]+)/(weights|sampler_weights|external_weights)/([^/]+)")
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Record(BaseModel):
+    """Something kept under its id; `folder` is where those of its kind lie."""
+
+    folder: ClassVar[str]
+    id: str
+
+
+class SessionRecord(Record):
+    """A client and the time it was there."""
+
+    folder = "sessions"
+    made: datetime = Field(default_factory=now)
+    metadata: dict[str, Any] | None = None
+    name: str | None = None
+    project: str | None = None
+
+
+class RunRecord(Record):
+    """A model under training, or that was."""
+
+    folder = "runs"
+    session: str
+    base: str  # as the client called it
+    lora: Lora
+    made: datetime = Field(default_factory=now)
+    last: datetime = Field(default_factory=now)
+    metadata: dict[str, Any] | None = None
+
+
+class SamplerRecord(Record):
+    """What a sampling session draws from: a base model, or weights as they were when it began."""
+
+    folder = "samplers"
+    session: str
+    base: str
+    path: str | None = None  # by which the client knows the weights
+    inner: Checkpoint | None = None  # the weights; None is the base model itself
+    own: bool = False  # nobody else has them, so they are deleted with it
+
+
+class CheckpointRecord(Record):
+    """Saved weights; the id is RUN/KIND/NAME, as in their path of the API."""
+
+    folder = "checkpoints"
+    base: str
+    lora: Lora
+    inner: Checkpoint  # what the training client calls it
+    made: datetime = Field(default_factory=now)
+    expires: datetime | None = None
+    metadata: dict[str, str] | None = None
+
+    @property
+    def kind(self) -> str:
+        return self.id.split("/")[1]
+
+    @property
+    def name(self) -> str:
+        return self.id.split("/")[2]
+
+    @property
+    def path(self) -> str:
+        return f"tinker://{self.id}"
+
+    @property
+    def over(self) -> bool:
+        return self.expires is not None and self.expires <= now()
+
+
+R = TypeVar("R", bound=Record)
+
+
+class Records:
+    """Reads and writes them; each is written whole or not at all."""
+
+    def __init__(self, blobs: BlobStore) -> None:
+        self._blobs = blobs
+
+    def put(self, record: Record) -> None:
+        self._blobs.write(_blob(record.folder, record.id), record.model_dump_json().encode())
+
+    def get(self, kind: type[R], id: str) -> R | None:
+        try:
+            data = self._blobs.read(_blob(kind.folder, id))
+        except ValueError:  # what cannot be a name is the name of nothing
+            return None
+        return None if data is None else kind.model_validate_json(data)
+
+    def all(self, kind: type[R], prefix: str = "") -> Sequence[R]:
+        """Those whose id begins so, the oldest first."""
+        names = self._blobs.list(_blob(kind.folder, prefix, ""))
+        found = [kind.model_validate_json(data) for name in names if (data := self._blobs.read(name)) is not None]
+        return sorted(found, key=lambda record: getattr(record, "made", now()))
+
+    def remove(self, record: Record) -> None:
+        self._blobs.delete(_blob(record.folder, record.id))
+
+
+def _blob(folder: str, id: str, end: str = ".json") -> str:
+    """Ids of runs have colons, which names of files on some systems cannot."""
+    return f"{ROOT}/{folder}/{id.replace(':', '~')}{end}"
+
+
+def checkpoint_id(path: str) -> str:
+    """Of a path of the API; raises DataError."""
+    if (match := _PATH.fullmatch(path)) is None:
+        raise DataError(f"{path!r} is no path of weights: tinker://RUN/weights/NAME and "
+                        "tinker://RUN/sampler_weights/NAME are")
+    return f"{match[1]}/{match[2]}/{match[3]}"
+
+
+def check_name(name: str | None) -> str:
+    """What a client calls a checkpoint, or one made up; raises ConfigError."""
+    if name is None:
+        return f"unnamed-{secrets.token_hex(4)}"
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} cannot be the name of a checkpoint: up to 128 letters, digits and . _ + - can")
+    return name
+
+
+def expiry(seconds: int | None) -> datetime | None:
+    """Raises ConfigError for what is not between an hour and ten years."""
+    if seconds is None:
+        return None
+    if not SHORTEST <= seconds <= LONGEST:
+        raise ConfigError(f"ttl_seconds is {seconds}, and must be from {SHORTEST} (an hour) to {LONGEST} (ten years)")
+    return now() + timedelta(seconds=seconds)

@@ -1,0 +1,96 @@
+"""A server of the Tinker API on this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kitchen.errors import BackendError, ConfigError
+from kitchen.lease import lease
+from kitchen.ports.blobs import BlobStore
+from kitchen.ports.hub import HubClient
+from kitchen.ports.training import TrainingClient
+
+if TYPE_CHECKING:
+    from adapters.server.sessions import Dish
+
+KEY = "KITCHEN_SERVE_KEY"  # the environment variable with the key that clients must bring
+STOPPING = 30  # seconds that requests under way have when the server is told to stop
+
+
+class TinkerServer:
+    """Serves models of a training client by the names they are given here."""
+
+    packages = ("tinker", "starlette", "uvicorn", "prometheus_client")
+
+    def __init__(self, training: TrainingClient, hub: HubClient, blobs: BlobStore) -> None:
+        self._training, self._hub, self._blobs = training, hub, blobs
+
+    def app(self, models: Sequence[str], aliases: Mapping[str, str], key: str | None = None) -> Any:
+        """An ASGI application; raises BackendError for a model that cannot be had."""
+        from adapters.server.app import app
+        from adapters.server.records import Records
+        from adapters.server.sessions import Menu, Sessions
+
+        menu = Menu(dict(self._offered(models, aliases)))
+        return app(Sessions(self._training, Records(self._blobs), menu), key)
+
+    def serve(self, models: Sequence[str], aliases: Mapping[str, str], host: str, port: int) -> Iterator[str]:
+        """Where, the key that clients bring, the names of the models; and then serves until it is told to stop.
+
+        Raises ConfigError for an address that is not this machine's own where no key is set.
+        """
+        import uvicorn
+
+        key = os.environ.get(KEY) or None
+        if key is None and not _is_loopback(host):
+            raise ConfigError(f"host={host} can be reached from other machines, and there is no key: set {KEY}, which "
+                              "clients then bring as TINKER_API_KEY, or listen on 127.0.0.1")
+        if key is not None and not key.startswith("tml-"):
+            raise ConfigError(f"{KEY} must begin with tml-, for the SDK takes no other key")
+        with _listen(host, port) as listening, lease(self._blobs, "served"):  # of two, each would end the other's
+            made = self.app(models, aliases, key)
+            yield f"http://{_reached(host)}:{listening.getsockname()[1]}"
+            yield "tml-any" if key is None else f"${KEY}"
+            yield from made.state.sessions.menu.dishes
+            config = uvicorn.Config(made, log_config=None, access_log=False, timeout_graceful_shutdown=STOPPING)
+            uvicorn.Server(config).run(sockets=[listening])
+
+    def _offered(self, models: Sequence[str], aliases: Mapping[str, str]) -> Iterator[tuple[str, Dish]]:
+        """Each model by its name, by its folder, which the SDK finds the tokenizer in, and by its aliases."""
+        from adapters.server.sessions import Dish
+
+        dishes = {}
+        for model in dict.fromkeys([*models, *aliases.values()]):
+            self._training.find(model)
+            dishes[model] = Dish.of(model, self._hub)
+            yield from ((name, dishes[model]) for name in (model, dishes[model].folder) if name)
+        yield from ((name, dishes[model]) for name, model in aliases.items())
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _reached(host: str) -> str:
+    """What others call this machine, where it listens on all its addresses."""
+    name = socket.gethostname() if host in ("0.0.0.0", "::") else host
+    return f"[{name}]" if ":" in name else name
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Raises BackendError where the port is taken or the address is not this machine's."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+                                    backlog=2048)
+    except OSError as error:
+        raise BackendError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port, or stop what "
+                           "has it") from error

@@ -1,0 +1,191 @@
+"""Clients, the models that they train, and what the server has to offer them."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from adapters.server.promises import Gone, Promises, Turns
+from adapters.server.records import CheckpointRecord, Records, RunRecord, SamplerRecord, SessionRecord, checkpoint_id
+from kitchen.errors import BackendError, DataError, KitchenError, did_you_mean
+from kitchen.ports.hub import HubClient
+from kitchen.ports.training import TrainingClient, TrainingSession
+
+log = structlog.get_logger("kitchen.serve")
+SNAPSHOTS = 64  # of a session, that are kept for sampling; the one used longest ago goes first
+PATIENCE = 300.0  # seconds without a word from a client, after which its session ends; the SDK calls every 10
+
+
+class Absent(LookupError):
+    """Something that there never was."""
+
+
+@dataclass
+class Model:
+    """A training session and the order of its requests."""
+
+    run: RunRecord
+    session: TrainingSession
+    turns: Turns = field(default_factory=Turns)
+    saving: set[str] = field(default_factory=set)  # ids of checkpoints that are being written
+
+
+@dataclass
+class Client:
+    """A session of the API."""
+
+    record: SessionRecord
+    seen: float = field(default_factory=time.monotonic)
+    models: dict[str, Model] = field(default_factory=dict)
+    snapshots: OrderedDict[str, None] = field(default_factory=OrderedDict)  # the one used last at the end
+
+
+@dataclass(frozen=True)
+class Dish:
+    """A model that is offered."""
+
+    ours: str  # what the training client calls it
+    context: int | None = None  # tokens that it reads at most, as its configuration says, if it has one
+    folder: str = ""  # where AutoTokenizer of transformers finds its tokenizer
+
+    @classmethod
+    def of(cls, model: str, hub: HubClient) -> Dish:
+        try:
+            config = hub.file(model, "config.json")
+        except KitchenError:  # a stand-in for models has no files
+            return cls(model)
+        return cls(model, json.loads(config.read_text()).get("max_position_embeddings"), str(config.parent))
+
+
+@dataclass(frozen=True)
+class Menu:
+    """What is offered, by the names that clients say."""
+
+    dishes: Mapping[str, Dish]
+
+    def dish(self, name: str) -> Dish:
+        """Raises BackendError for a model that is not offered."""
+        if name not in self.dishes:
+            raise BackendError(f"the model {name!r} is not served here; {did_you_mean(name, self.dishes)}")
+        return self.dishes[name]
+
+
+class Sessions:
+    """All that there is at the moment; only to be touched in the event loop of the server."""
+
+    def __init__(self, training: TrainingClient, records: Records, menu: Menu) -> None:
+        self.training, self.records, self.menu, self.promises = training, records, menu, Promises()
+        self.ended: list[Callable[[str], None]] = []  # called with the id of each session that ends
+        self._clients = {record.id: Client(record) for record in records.all(SessionRecord)}
+
+    def __iter__(self) -> Any:
+        return iter(list(self._clients.values()))
+
+    def open(self, metadata: Mapping[str, Any] | None, name: str | None, project: str | None) -> Client:
+        record = SessionRecord(id=str(uuid.uuid4()), metadata=dict(metadata or {}), name=name, project=project)
+        self.records.put(record)
+        self._clients[record.id] = Client(record)
+        return self._clients[record.id]
+
+    def client(self, session_id: str) -> Client:
+        """Raises Gone."""
+        if session_id not in self._clients:
+            raise Gone(f"there is no session {session_id!r}: it has ended, or is another server's")
+        found = self._clients[session_id]
+        found.seen = time.monotonic()
+        return found
+
+    def run(self, run: RunRecord) -> RunRecord:
+        """As it is now, if it is under training here."""
+        client = self._clients.get(run.session)
+        return client.models[run.id].run if client is not None and run.id in client.models else run
+
+    def seen(self, request_id: str) -> None:
+        """A client is there that asks for the answer to this."""
+        if (found := self._clients.get(request_id.partition(":")[0])) is not None:
+            found.seen = time.monotonic()
+
+    def model(self, model_id: str) -> Model:
+        """Raises Gone for one that was lost with an earlier server or session, Absent for one that never was."""
+        client = self._clients.get(model_id.partition(":")[0])
+        if client is not None and model_id in client.models:
+            client.seen = time.monotonic()
+            return client.models[model_id]
+        if self.records.get(RunRecord, model_id) is not None:
+            raise Gone(f"the model {model_id!r} is not in memory any more: its session or its server has ended; go on "
+                       "from one of its checkpoints")
+        raise Absent(f"there is no model {model_id!r}")
+
+    def checkpoint(self, path: str) -> CheckpointRecord:
+        """Raises DataError for a path that is none, or of weights that are not there or have expired."""
+        found = self.records.get(CheckpointRecord, checkpoint_id(path))
+        if found is None or found.over:
+            raise DataError(f"there are no weights {path!r}" + (": they have expired" if found else ""))
+        return found
+
+    def checkpoints(self, prefix: str = "") -> Sequence[CheckpointRecord]:
+        return [record for record in self.records.all(CheckpointRecord, prefix) if not record.over]
+
+    def snapshot(self, record: SamplerRecord) -> None:
+        """Keep one that a model has made for itself, and no more of them than there may be."""
+        self.records.put(record)
+        mine = self._clients[record.session].snapshots
+        mine[record.id] = None
+        for old in list(mine)[: max(len(mine) - SNAPSHOTS, 0)]:
+            del mine[old]
+            self._forget(self.records.get(SamplerRecord, old))
+
+    def _forget(self, sampler: SamplerRecord | None) -> None:
+        if sampler is not None:
+            self.records.remove(sampler)
+            if sampler.own and sampler.inner is not None:
+                self.training.delete(sampler.inner)
+
+    def remove(self, record: CheckpointRecord) -> None:
+        self.records.remove(record)  # first: what is half deleted is no checkpoint
+        self.training.delete(record.inner)
+
+    def sweep(self) -> None:
+        """End the sessions of clients that are silent, forget what was fetched, delete what has expired."""
+        self.promises.sweep()
+        for client in self:
+            if time.monotonic() - client.seen > PATIENCE:
+                self.end(client)
+        for record in self.records.all(CheckpointRecord):
+            if record.over:
+                self.remove(record)
+
+    def end(self, client: Client) -> None:
+        """Close what it trains, and delete what only it could sample from."""
+        log.info("session ends", session=client.record.id)
+        del self._clients[client.record.id]
+        self.promises.end(client.record.id)
+        for forget in self.ended:
+            forget(client.record.id)
+        for model in client.models.values():
+            model.session.close()
+            self.records.put(model.run)
+        self.records.remove(client.record)
+        for sampler in self.records.all(SamplerRecord, f"{client.record.id}:"):
+            self._forget(sampler)
+        for left in self.training.checkpoints(own(f"{client.record.id}:")):  # of a save that nobody waited for
+            self.training.delete(left)
+
+    def close(self) -> None:
+        """The server stops: what is in memory is let go, what is kept stays for the next one."""
+        for client in self:
+            self.promises.end(client.record.id)
+            for model in client.models.values():
+                model.session.close()
+
+
+def own(sampler_id: str) -> str:
+    """What the training client calls a snapshot that nobody but a sampling session has."""
+    return f"served/own/{sampler_id.replace(':', '~')}"

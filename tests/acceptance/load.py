@@ -1,0 +1,147 @@
+"""`python tests/acceptance/load.py [--minutes 5] [--sampling 64] [--training 4]`: many clients at once.
+
+Each has a session of its own at a `kitchen serve` over a model that is made on the spot. Prints a table; exits with 1
+where an answer was lost or wrong, or the memory of the server grew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+KEY = "tml-of-the-load"
+GROWTH = 1.1  # of the server's memory, from the first third of the time to the last
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a client came to."""
+
+    kind: str
+    done: int
+    wrong: int
+    slowest: float  # seconds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--sampling", type=int, default=64)
+    parser.add_argument("--training", type=int, default=4)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        server, url, model = _serve(Path(place))
+        try:
+            told, memory = _load(server.pid, url, model, options)
+        finally:
+            server.terminate()
+            server.wait(60)
+    return _say(told, memory, options)
+
+
+def _serve(place: Path) -> tuple[subprocess.Popen[str], str, str]:
+    from adapters.peft.tiny import tiny_model
+
+    model = f"path:{tiny_model(place / 'tiny', context=512)}"
+    server = subprocess.Popen(
+        [sys.executable, "-m", "kitchen.cli", "serve", "--model", model, "--port", "0",
+         "--set", "training.dtype=float32"],
+        cwd=place, env={**os.environ, "KITCHEN_SERVE_KEY": KEY, "PYTHONUNBUFFERED": "1", "COLUMNS": "300"},
+        stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    while line := server.stdout.readline():
+        if (found := re.search(r"at (http://\S+);", line)) is not None:
+            return server, found[1], model
+    raise SystemExit("the server did not start")
+
+
+def _load(pid: int, url: str, model: str, options: Any) -> tuple[list[Told], list[float]]:
+    """What each client came to, and the server's memory in MB, once a second."""
+    until = time.time() + 60 * options.minutes
+    kinds = [_sample] * options.sampling + [_train] * options.training
+    memory: list[float] = []
+    with ThreadPool(len(kinds)) as pool:
+        asked = [pool.apply_async(kind, (url, model, number, until)) for number, kind in enumerate(kinds)]
+        while time.time() < until:
+            memory.append(_memory(pid))
+            time.sleep(1)
+        return [each.get(300) for each in asked], memory
+
+
+def _sample(url: str, model: str, number: int, until: float) -> Told:
+    """The same request again and again: its answer must not change."""
+    from tinker import ServiceClient, types
+
+    done = wrong = 0
+    slowest = 0.0
+    prompt = types.ModelInput.from_ints([3 + number % 50, 5, 7])
+    with ServiceClient(base_url=url, api_key=KEY) as service:
+        sampler = service.create_sampling_client(base_model=model).result()
+        first: list[int] = []
+        while time.time() < until:
+            began = time.perf_counter()
+            answer = sampler.sample(prompt, 1, types.SamplingParams(max_tokens=16, seed=number)).result()
+            slowest = max(slowest, time.perf_counter() - began)
+            tokens = list(answer.sequences[0].tokens)
+            first = first or tokens
+            done, wrong = done + 1, wrong + (tokens != first)
+    return Told("sampling", done, wrong, slowest)
+
+
+def _train(url: str, model: str, number: int, until: float) -> Told:
+    """Steps along the same data: the loss must stay below where it began."""
+    from tinker import ServiceClient, types
+
+    done = wrong = 0
+    slowest = 0.0
+    datum = types.Datum(model_input=types.ModelInput.from_ints(list(range(3, 35))), loss_fn_inputs={
+        "target_tokens": list(range(4, 36)), "weights": [1.0] * 32})
+    with ServiceClient(base_url=url, api_key=KEY) as service:
+        training = service.create_lora_training_client(model, rank=8, seed=number, train_unembed=False).result()
+        first = training.forward([datum], "cross_entropy").result().metrics["loss:sum"]
+        while time.time() < until:
+            began = time.perf_counter()
+            asked = training.forward_backward([datum], "cross_entropy")
+            training.optim_step(types.AdamParams(learning_rate=0.001)).result()
+            loss = asked.result().metrics["loss:sum"]
+            slowest = max(slowest, time.perf_counter() - began)
+            done, wrong = done + 1, wrong + (not loss <= first)
+    return Told("training", done, wrong, slowest)
+
+
+def _memory(pid: int) -> float:
+    """MB resident."""
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def _say(told: list[Told], memory: list[float], options: Any) -> int:
+    third = max(len(memory) // 3, 1)
+    early, late = max(memory[:third]), max(memory[-third:])
+    table = Table("clients", "of kind", "requests", "wrong", "slowest, s")
+    for kind in ("sampling", "training"):
+        mine = [each for each in told if each.kind == kind]
+        table.add_row(str(len(mine)), kind, str(sum(each.done for each in mine)), str(sum(each.wrong for each in mine)),
+                      f"{max((each.slowest for each in mine), default=0):.2f}")
+    console = Console()
+    console.print(table)
+    console.print(f"{options.minutes:g} minutes; memory of the server {early:.0f} MB in the first third, "
+                  f"{late:.0f} MB in the last")
+    idle = any(not each.done for each in told)
+    return int(idle or any(each.wrong for each in told) or late > GROWTH * early)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""`kitchen serve` in a process of its own, and the SDK's own tools against it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+pytest.importorskip("tinker")
+pytest.importorskip("uvicorn")
+
+from tests.adapters.tinker.serving import KEY
+
+MODEL = "fake/bigram"
+
+
+def started(folder: Path, *more: str, key: str | None = KEY) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+    environment.pop("KITCHEN_SERVE_KEY", None)
+    if key is not None:
+        environment["KITCHEN_SERVE_KEY"] = key
+    return subprocess.Popen(
+        [sys.executable, "-m", "kitchen.cli", "serve", "--training", "fake", "--hub", "fake", "--model", MODEL,
+         "--port", "0", *more],
+        cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def address(server: subprocess.Popen[str]) -> str:
+    out: IO[str] | None = server.stdout
+    assert out is not None
+    while line := out.readline():
+        if (found := re.search(r"serving the Tinker API at (http://[\d.]+:\d+)", line)) is not None:
+            return found[1]
+    raise AssertionError("the server ended without a word of where it is")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    server = started(tmp_path)
+    yield address(server)
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(30) == -signal.SIGTERM, "it ends as it was told to, once all is closed"
+
+
+def tinker(url: str, *words: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "tinker.cli", *words], env={
+        **os.environ, "TINKER_BASE_URL": url, "TINKER_API_KEY": KEY, "TINKER_TELEMETRY": "0", "COLUMNS": "300"},
+        capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_sdk_and_its_command_line(url: str, tmp_path: Path) -> None:
+    from tinker import RestClient, ServiceClient, types
+
+    with ServiceClient(base_url=url, api_key=KEY) as service:
+        training = service.create_lora_training_client(MODEL, rank=4, seed=1).result()
+        prompt = types.ModelInput.from_ints([1, 2, 3])
+        datum = types.Datum(model_input=prompt, loss_fn_inputs={
+            "target_tokens": [2, 3, 4], "weights": [1.0, 1.0, 1.0]})
+        first = training.forward_backward([datum], "cross_entropy")
+        training.optim_step(types.AdamParams(learning_rate=0.01)).result()
+        again = training.forward([datum], "cross_entropy").result()
+        assert again.metrics["loss:sum"] < first.result().metrics["loss:sum"]
+        path = training.save_state("kept", user_metadata={"who": "me"}).result().path
+        sampler = training.save_weights_and_get_sampling_client().result()
+        [drawn] = sampler.sample(prompt, 1, types.SamplingParams(max_tokens=4, seed=1)).result().sequences
+        assert len(drawn.tokens) == len(drawn.logprobs or ()) <= 4
+        assert RestClient(base_url=url, api_key=KEY).get_weights_info_by_tinker_path(path).result().lora_rank == 4
+        assert path in tinker(url, "checkpoint", "list")
+        assert "kept" in tinker(url, "checkpoint", "info", path)
+        assert training.model_id in tinker(url, "run", "list")
+        tinker(url, "checkpoint", "download", path, "--output", str(tmp_path / "out"))
+        assert any((tmp_path / "out").rglob("adapter_model.safetensors"))
+        tinker(url, "checkpoint", "delete", "--yes", path)
+        assert path not in tinker(url, "checkpoint", "list")
+
+
+def test_ctrl_c_stops_it(tmp_path: Path) -> None:
+    server = started(tmp_path)
+    address(server)
+    server.send_signal(signal.SIGINT)
+    assert server.wait(30) in (0, 130)
+
+
+@pytest.mark.parametrize("key, more, code, why", [
+    (None, ("--host", "0.0.0.0"), 2, "KITCHEN_SERVE_KEY"), ("secret-of-mine", (), 2, "tml-"),
+    (KEY, ("--alias", "nothing"), 2, "NAME=MODEL"), (KEY, ("--model", "no such model"), 4, "no such model"),
+])
+def test_what_cannot_be_served_is_refused(
+    tmp_path: Path, key: str | None, more: tuple[str, ...], code: int, why: str
+) -> None:
+    server = started(tmp_path, *more, key=key)
+    said, _ = server.communicate(timeout=60)
+    assert server.returncode == code, said
+    assert why in said
+    assert "secret-of-mine" not in said

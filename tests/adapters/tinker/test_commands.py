@@ -1,0 +1,75 @@
+"""What the command line says of a server, before anything is asked of it and after."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tinker")
+pytest.importorskip("starlette")
+
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.training import FakeTraining
+from tests.adapters.tinker.serving import KEY, serving
+
+ADAPTERS = ("--training", "tinker", "--hub", "fake", "--datasets", "fake", "--blobs", "fake")
+MODEL = "fake/bigram"  # of the fake hub
+NOBODY = "http://127.0.0.1:1"
+
+
+def kitchen(folder: Path, *words: str, url: str = NOBODY, key: str | None = KEY) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TINKER_BASE_URL": url, "COLUMNS": "200"}
+    environment.pop("TINKER_API_KEY", None)
+    if key is not None:
+        environment["TINKER_API_KEY"] = key
+    return subprocess.run([sys.executable, "-m", "kitchen.cli", *words], cwd=folder, env=environment,
+                          capture_output=True, text=True, timeout=120, check=False)
+
+
+def check(folder: Path, *more: str, url: str = NOBODY, key: str | None = KEY) -> subprocess.CompletedProcess[str]:
+    asked = ("check", "recipes.sl_basic", *ADAPTERS, f"model={MODEL}", "dataset=greetings", *more)
+    return kitchen(folder, *asked, url=url, key=key)
+
+
+@pytest.mark.parametrize("key, why", [
+    (None, "TINKER_API_KEY is missing"), ("hf_of-another-hub", "begin with tml-"),
+    ("tml-of-another-hub\r", "no spaces or line ends")])
+def test_a_key_that_is_missing_or_none_is_found_by_check(tmp_path: Path, key: str | None, why: str) -> None:
+    done = check(tmp_path, key=key)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert why in done.stdout + done.stderr
+    assert "of-another-hub" not in done.stdout + done.stderr
+
+
+def test_check_asks_nobody_and_imports_no_sdk(tmp_path: Path) -> None:
+    watched = ("import sys, runpy\nsys.argv = ['kitchen', 'check', 'recipes.sl_basic', *%r, 'model=%s', "
+               "'dataset=greetings']\ntry:\n    runpy.run_module('kitchen.cli', run_name='__main__')\nfinally:\n"
+               "    print('imported', [name for name in ('tinker', 'torch') if name in sys.modules])")
+    done = subprocess.run([sys.executable, "-c", watched % (ADAPTERS, MODEL)], cwd=tmp_path, capture_output=True,
+                          text=True, timeout=120, check=False,
+                          env={**os.environ, "TINKER_API_KEY": KEY, "TINKER_BASE_URL": NOBODY})
+    assert "imported []" in done.stdout, done.stdout + done.stderr
+
+
+def test_check_online_asks_for_the_model(tmp_path: Path) -> None:
+    kept = FakeBlobs()
+    with serving(FakeTraining(kept), kept, models=["tiny"]) as served:
+        unknown = check(tmp_path, "--online", url=served.url)
+        refused = check(tmp_path, "--online", url=served.url, key="tml-another")
+    assert unknown.returncode == 4
+    assert f"does not serve '{MODEL}'; there are: tiny" in unknown.stdout + unknown.stderr
+    assert "401" in refused.stdout + refused.stderr
+    nobody = check(tmp_path, "--online")
+    assert nobody.returncode == 4
+    assert "does not answer as a server of the Tinker API" in nobody.stdout + nobody.stderr
+
+
+def test_what_cannot_be_honoured_is_shown(tmp_path: Path) -> None:
+    done = check(tmp_path)  # recipes want twice the rank
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "not honoured: lora_alpha" in done.stdout
+    assert check(tmp_path, "--strict").returncode == 2

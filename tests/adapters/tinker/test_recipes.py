@@ -1,0 +1,56 @@
+"""A recipe gives the same curve directly and through a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tinker")
+pytest.importorskip("starlette")
+
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.training import FakeTraining
+from tests.adapters.tinker.dishes import cooked
+from tests.adapters.tinker.serving import ByteTinker, serving
+from tests.soak.victims import RECIPES
+
+
+@pytest.mark.usefixtures("letters")
+@pytest.mark.parametrize("ahead", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_curve_is_the_same(name: str, ahead: int) -> None:
+    kept, blobs, alone = FakeBlobs(), FakeBlobs(), FakeBlobs()
+    with serving(FakeTraining(kept), kept) as served:
+        through: list[dict[str, Any]] = cooked(name, ByteTinker(blobs, served.url), blobs, ahead=ahead)
+    direct = cooked(name, FakeTraining(alone), alone, ahead=ahead)
+    assert [row["stage"] for row in through] == [row["stage"] for row in direct]
+    for mine, theirs in zip(through, direct, strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("letters")
+@pytest.mark.parametrize("name", ["sl_basic", "dpo", "rl"])
+def test_the_curve_is_the_same_over_the_engine(name: str, tmp_path: Path) -> None:
+    """In float32, on a Llama of two layers; rank 16, for a server has an alpha of 32 whatever the rank."""
+    pytest.importorskip("torch")
+    from adapters.local.hub import LocalHub
+    from adapters.peft.client import PeftTraining
+    from adapters.peft.tiny import tiny_model
+    from adapters.tinker.client import TinkerTraining
+
+    hub, kept, blobs, alone = LocalHub(cache=str(tmp_path)), FakeBlobs(), FakeBlobs(), FakeBlobs()
+    model = f"path:{tiny_model(tmp_path / 'tiny')}"
+
+    def engine(store: FakeBlobs) -> PeftTraining:
+        return PeftTraining(hub, store, device="cpu", dtype="float32", threads=2)
+
+    direct = cooked(name, engine(alone), alone, model=model, lora_rank=16)
+    with serving(engine(kept), kept, hub, [model]) as served:
+        client = TinkerTraining(hub, blobs, base_url=served.url, server="kitchen")
+        through = cooked(name, client, blobs, model=model, lora_rank=16)
+    assert [row["stage"] for row in through] == [row["stage"] for row in direct]
+    for mine, theirs in zip(through, direct, strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-4)

@@ -1,0 +1,91 @@
+"""The Tinker adapter keeps the laws: adapter, official SDK, `kitchen serve`, and what trains behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tinker")
+pytest.importorskip("starlette")
+
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.training import FakeTraining
+from adapters.local.hub import LocalHub
+from kitchen.ports.training import Sampler, TrainingClient
+from kitchen.testing.training import TrainingLaws
+from kitchen.types import Checkpoint
+from tests.adapters.tinker.serving import KEY, ByteTinker, Served, serving
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _key() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TINKER_API_KEY", KEY)
+        patch.setenv("TINKER_TELEMETRY", "0")
+        yield
+
+
+class Laws(TrainingLaws):
+    """With pointers to checkpoints that can be spoiled here, as those of any adapter can."""
+
+    served: Served
+    blobs: FakeBlobs
+
+    def corrupt(self, client: TrainingClient, checkpoint: Checkpoint) -> None:
+        name = f"{checkpoint.path}/tinker.json"
+        data = self.blobs.read(name)
+        assert data
+        self.blobs.write(name, data.replace(b"tinker://", b"tinker:/-"))
+
+
+class TestOverTheFake(Laws):
+    rounding = agreement = 1e-5  # log-probabilities travel in float32
+    curvature = 0.03
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def _served(cls) -> Iterator[None]:
+        kept = FakeBlobs()
+        with serving(FakeTraining(kept), kept) as cls.served:
+            yield
+
+    def client(self, tmp_path: Path) -> TrainingClient:
+        self.blobs = FakeBlobs()
+        return ByteTinker(self.blobs, self.served.url)
+
+    def opened_again(self, training: TrainingClient, folder: Path) -> Sampler:
+        return FakeTraining().sampler(f"path:{folder}")
+
+
+@pytest.mark.slow
+class TestOverTheEngine(Laws):
+    """The local engine behind the server, on a Llama of two layers."""
+
+    unknown_model = "path:no-such-folder"
+    context = 256
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def _served(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        from adapters.peft.client import PeftTraining
+        from adapters.peft.tiny import tiny_model
+
+        cls.hub = LocalHub(cache=str(tmp_path_factory.mktemp("cache")))
+        cls.model = f"path:{tiny_model(tmp_path_factory.mktemp('tiny'), context=cls.context)}"
+        kept = FakeBlobs()
+        engine = PeftTraining(cls.hub, kept, device="cpu", dtype="float32", threads=2)
+        with serving(engine, kept, cls.hub, [cls.model]) as cls.served:
+            yield
+
+    def client(self, tmp_path: Path) -> TrainingClient:
+        from adapters.tinker.client import TinkerTraining
+
+        self.blobs = FakeBlobs()
+        return TinkerTraining(self.hub, self.blobs, base_url=self.served.url, server="kitchen")
+
+    def opened_again(self, training: TrainingClient, folder: Path) -> Sampler:
+        from adapters.peft.client import PeftTraining
+
+        return PeftTraining(self.hub, FakeBlobs(), device="cpu", dtype="float32").sampler(f"path:{folder}")
