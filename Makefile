@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 
-.PHONY: setup run test test-slow soak bench results docs clean
+.PHONY: setup run test test-slow soak bench results proof docs clean
 
 setup: $(VENV)/ready
 
@@ -36,6 +36,12 @@ bench: setup
 
 results: setup
 	$(BIN)/python -m tests.results $(if $(PREFERENCES),--preferences $(PREFERENCES))
+
+proof: setup
+	$(BIN)/python -m pytest -m 'slow or not slow' tests/contracts/test_tinker.py tests/adapters/tinker tests/adapters/server
+	$(BIN)/python -m tests.acceptance.load
+	$(BIN)/python -m tests.acceptance.cookbook
+	$(BIN)/python -m tests.acceptance.others
 
 docs: setup
 	$(BIN)/python tests/docs/command_reference.py

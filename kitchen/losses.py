@@ -87,14 +87,25 @@ def sloped(loss: str, options: Options | None, datum: Datum, logprobs: Array) ->
     found, full = named(loss, options)
     lp = np.asarray(logprobs, np.float64)
     inputs = {name: np.asarray(datum.loss_inputs[name], np.float64) for name in found.inputs}
-    live = np.broadcast_to(scored(loss, datum).reshape(-1, *[1] * (lp.ndim - 1)), lp.shape)
+    live = np.broadcast_to(_live(loss, datum).reshape(-1, *[1] * (lp.ndim - 1)), lp.shape)
     with np.errstate(over="ignore", invalid="ignore"):  # of idle tokens; what is not finite elsewhere, adapters refuse
         value, slope = found.at(np.where(live, lp, 0.0), inputs, full)
     return np.where(live, value, 0.0), np.where(live, slope, 0.0)
 
 
 def scored(loss: str | Loss, datum: Datum) -> Array:
-    """(N,) bool: where the loss can have a gradient, so where a backend must compute log-probabilities."""
+    """(N,) bool: where a backend must compute log-probabilities.
+
+    Where the loss can have a gradient; and a token that was sampled, whatever its advantage, for how far the policy
+    strayed is measured on it too.
+    """
+    live = _live(loss, datum)
+    sampled = isinstance(loss, str) and "logprobs" in LOSSES[loss].inputs
+    return live | (datum.loss_inputs["logprobs"] != 0) if sampled else live
+
+
+def _live(loss: str | Loss, datum: Datum) -> Array:
+    """(N,) bool: where the loss can have a gradient."""
     idle: Any = datum.loss_inputs.get("weights" if not isinstance(loss, str) else LOSSES[loss].idle)
     if idle is None:
         return np.ones(len(datum.tokens), bool)

@@ -140,9 +140,11 @@ class _Checker:
             if stage.kept and (why := unkeepable(kind)):
                 self.problem(f"{stage} is kept, but {why}")
         for need in stage.needs():
-            if need.port in self.adapters and need.capability not in self.adapters[need.port].capabilities:
+            offered = self.adapters[need.port].capabilities if need.port in self.adapters else {need.capability}
+            if need.capability not in offered:
                 lacks = f"{type(self.adapters[need.port]).__name__} lacks"
-                found, text = ((self.plan.problems, f"{stage} needs {need.capability!r}, which {lacks}") if need.must
+                must = need.must and f"{need.capability.split()[0]} ?" not in offered  # "loss ?": it may have others
+                found, text = ((self.plan.problems, f"{stage} needs {need.capability!r}, which {lacks}") if must
                                else (self.plan.not_honoured, need.capability))
                 found.append(text)
         if self.resumable and " at 0x" in repr(stage):

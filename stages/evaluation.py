@@ -139,7 +139,7 @@ class _Examiner:
         own = np.random.SeedSequence([self.seed, zlib.crc32(name.encode())])  # whatever other sets there are
         asked = [self.sampler.sample(tokens, count=self.answering.tries, max_tokens=self.how.max_tokens, seed=seed,
                                      temperature=self.answering.temperature)
-                 for tokens, seed in zip(prompts, own.generate_state(len(prompts)).tolist(), strict=True)]
+                 for tokens, seed in zip(prompts, (own.generate_state(len(prompts)) >> 1).tolist(), strict=True)]
         came = await asyncio.gather(*map(arrival, asked))
         return tuple(replace(scored(each, self.tokenizer, one, metric), row=row, attempt=attempt, where=each.where)
                      for row, (each, drawn) in enumerate(zip(conversations, came, strict=True))

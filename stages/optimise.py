@@ -57,9 +57,8 @@ class ReportStep(Stage):
     def run(self, batch: Batch, output: LossOutput, stepped: Stepped, rate: LearningRate) -> Metrics:
         weights = [datum.loss_inputs["weights"] for datum in batch.data]
         return Metrics(
-            **summed(output.metrics),
+            {**stepped.metrics, **summed(output.metrics)},
             learning_rate=rate.value,
-            grad_norm=stepped.metrics["grad_norm"],
             tokens=float(sum(len(datum.tokens) for datum in batch.data)),
             trained_tokens=float(sum((each.reshape(len(each), -1) != 0).any(-1).sum() for each in weights)),
         )

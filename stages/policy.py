@@ -21,7 +21,7 @@ PolicyLossName = Literal["importance_sampling", "ppo", "cispo", "dro"]
 AdvantageName = Literal["centred", "normalised", "leave_one_out"]
 Discount = Annotated[float, Field(ge=0, le=1)]
 _DIVIDED = ("advantages", "weights")
-_NOUGHT = 1e-12  # an advantage that teaches nothing; of 0, a client need not say how likely its token is now
+_CERTAIN = -float(np.finfo(np.float32).tiny)  # said of a chosen token instead of 0, which says that nobody chose it
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ class PolicyUpdate(Stage):
 
 
 def _lesson(one: Episode, worth: Array, weighted: bool) -> Lesson:
-    """Of each token that was chosen, and rounding does not decide which those are."""
     weights = {"weights": one.acted} if weighted else {}
-    return one.lesson(logprobs=one.logprobs, advantages=np.where(one.acted & (worth == 0), _NOUGHT, worth), **weights)
+    chosen = np.where(one.acted, np.minimum(one.logprobs, _CERTAIN), 0.0)
+    return one.lesson(logprobs=chosen, advantages=worth, **weights)
 
 
 def strayed(episode: Episode, reference: Floats, penalty: float, discount: float) -> Array:
@@ -148,7 +148,7 @@ class ReportPolicy(Stage):
         named(self.loss, self.options)
 
     def run(self, batch: Batch, output: LossOutput, stepped: Stepped, rate: LearningRate) -> Metrics:
-        live = [d.loss_inputs.get("weights", d.loss_inputs["advantages"]) != 0 for d in batch.data]
+        live = [datum.loss_inputs["logprobs"] != 0 for datum in batch.data]
         acted = np.concatenate([d.loss_inputs["logprobs"][on] for d, on in zip(batch.data, live, strict=True)])
         now = np.concatenate([lp[on] for lp, on in zip(output.logprobs, live, strict=True)])
         options = named(self.loss, self.options)[1]
@@ -156,7 +156,7 @@ class ReportPolicy(Stage):
         away, count = (acted - now).astype(np.float64), max(len(now), 1)
         clipped = (np.exp(-away) < low) | (np.exp(-away) > high)
         return Metrics(
-            **summed(output.metrics), learning_rate=rate.value, grad_norm=stepped.metrics["grad_norm"],
+            {**stepped.metrics, **summed(output.metrics)}, learning_rate=rate.value,
             kl_sampler_v1=float(away.sum()) / count, kl_sampler_v2=float((away**2).sum()) / count / 2,
             entropy=-float(acted.sum()) / count, clip_fraction=float(clipped.sum()) / count,
             trained_tokens=float(len(now)))

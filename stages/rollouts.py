@@ -118,7 +118,7 @@ class Player:
         All take their turns together, so that which answers are drawn in one batch does not depend on how long
         environments take.
         """
-        seeds = np.random.SeedSequence(list(seed)).generate_state(len(tasks) * count).tolist()
+        seeds = (np.random.SeedSequence(list(seed)).generate_state(len(tasks) * count) >> 1).tolist()  # of 31 bits
         games = [_Game(task, number) for task, number in zip(
             [task for task in tasks for _ in range(count)], seeds, strict=True)]
         await asyncio.gather(*(self._asked(game, game.begin) for game in games))

@@ -19,9 +19,11 @@ from kitchen.ports.hub import HubClient
 from kitchen.ports.training import Sampler, Tokenizer, TrainingSession
 from kitchen.types import Checkpoint, Lora
 
-OURS = frozenset(LOSSES)
-SERVERS: Mapping[str, frozenset[str]] = {  # kind of server to the named losses that it has
-    "tinker": OURS | {"gspo", "stable_reinforce"}, "kitchen": OURS,
+OURS = frozenset(f"loss {name}" for name in LOSSES)
+WHOLE = OURS | {"loss of one's own", "top_logprobs", "export"}
+SERVERS: Mapping[str, frozenset[str]] = {  # kind of server to what it has; "loss ?": it may have more than is listed
+    "tinker": WHOLE | {"loss gspo", "loss stable_reinforce", "loss ?"}, "kitchen": WHOLE,
+    "skyrl": OURS - {"loss dro"} | {"loss dppo"},  # its cross-entropy cannot carry the slopes of a loss of one's own
 }
 HOUR = 3600  # seconds, the shortest that servers keep a checkpoint that expires
 REACH = 3.0  # seconds that a server has to say what it offers
@@ -59,8 +61,8 @@ class TinkerTraining:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        own = {"loss of one's own"} if find_spec("torch") else set()  # the SDK differentiates it with torch
-        return frozenset({*(f"loss {name}" for name in SERVERS[self._kind]), *own, "top_logprobs", "export"})
+        without_torch = set() if find_spec("torch") else {"loss of one's own"}  # the SDK differentiates it with torch
+        return SERVERS[self._kind] - without_torch
 
     def find(self, model: str) -> None:
         """That there is a key, and a tokenizer; whether the server has the model, `online` asks."""

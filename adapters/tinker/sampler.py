@@ -19,6 +19,7 @@ from kitchen.prompts import unfit, unreadable
 from kitchen.types import Floats, Sampled, Tokens
 
 T = TypeVar("T")
+SEEDS = 2**31  # some servers read them as 32 bits with a sign
 IDS = 2**31 - 1  # token ids, and tokens of a prompt: how many there may be, the server knows
 
 
@@ -60,7 +61,7 @@ class TinkerSampler:
         if problem:
             return Failed(problem)
         how = types.SamplingParams(
-            max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k or -1, seed=seed,
+            max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k or -1, seed=seed % SEEDS,
             stop=[each if isinstance(each, str) else int(each) for each in stop] or None)
         return self._ask(lambda client: client.sample(model_input(prompt), count, how),
                          lambda answer: [sampled(each) for each in answer.sequences])

@@ -40,7 +40,7 @@ def check(
     used = _used(made)
     _say_adapters(out, made, used)
     for word in made.plan.not_honoured if made.plan else ():
-        lacking = f"the training adapter {made.names['training']!r} does not have it"
+        lacking = f"the training adapter {made.names['training']!r} does not list it"
         out.print(f"\nnot honoured: {word} ({lacking})", style="yellow")
     if online and not made.problems:
         _ask(out, made)

@@ -1,4 +1,4 @@
-"""`python tests/acceptance/load.py [--minutes 5] [--sampling 64] [--training 4]`: many clients at once.
+"""`python -m tests.acceptance.load [--minutes 5] [--sampling 64] [--training 4]`: many clients at once.
 
 Each has a session of its own at a `kitchen serve` over a model that is made on the spot. Prints a table; exits with 1
 where an answer was lost or wrong, or the memory of the server grew.
@@ -7,9 +7,7 @@ where an answer was lost or wrong, or the memory of the server grew.
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,7 +19,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-KEY = "tml-of-the-load"
+from adapters.peft.tiny import tiny_model
+from tests.acceptance.server import KEY, served
+
 GROWTH = 1.1  # of the server's memory, from the first third of the time to the last
 
 
@@ -42,29 +42,10 @@ def main() -> int:
     parser.add_argument("--training", type=int, default=4)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        server, url, model = _serve(Path(place))
-        try:
-            told, memory = _load(server.pid, url, model, options)
-        finally:
-            server.terminate()
-            server.wait(60)
+        model = f"path:{tiny_model(Path(place) / 'tiny', context=512)}"
+        with served(Path(place), "--model", model) as (url, pid):
+            told, memory = _load(pid, url, model, options)
     return _say(told, memory, options)
-
-
-def _serve(place: Path) -> tuple[subprocess.Popen[str], str, str]:
-    from adapters.peft.tiny import tiny_model
-
-    model = f"path:{tiny_model(place / 'tiny', context=512)}"
-    server = subprocess.Popen(
-        [sys.executable, "-m", "kitchen.cli", "serve", "--model", model, "--port", "0",
-         "--set", "training.dtype=float32"],
-        cwd=place, env={**os.environ, "KITCHEN_SERVE_KEY": KEY, "PYTHONUNBUFFERED": "1", "COLUMNS": "300"},
-        stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    while line := server.stdout.readline():
-        if (found := re.search(r"at (http://\S+);", line)) is not None:
-            return server, found[1], model
-    raise SystemExit("the server did not start")
 
 
 def _load(pid: int, url: str, model: str, options: Any) -> tuple[list[Told], list[float]]:

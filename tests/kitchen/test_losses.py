@@ -124,3 +124,9 @@ def test_unknown_names_are_refused_with_a_suggestion() -> None:
     with pytest.raises(ConfigError, match=r"'clip_low'.*'clip_low_threshold'"):
         named("ppo", {"clip_low": 0.9})
     assert named("ppo", {"clip_low_threshold": 0.5})[1] == {"clip_low_threshold": 0.5, "clip_high_threshold": 1.2}
+
+
+def test_a_sampled_token_is_scored_whatever_its_advantage() -> None:
+    sampled, signal = np.array([0.0, -0.5, -2.0]), np.array([0.0, 0.0, 1.0])
+    for loss in ("ppo", "cispo", "importance_sampling"):
+        assert scored(loss, datum(loss, sampled, signal)).tolist() == [False, True, True]

@@ -13,6 +13,7 @@ import pytest
 
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, RunFailed
+from kitchen.losses import scored
 from kitchen.ports import Message
 from kitchen.ports.environments import Turn
 from kitchen.types import LossOutput, Sampled, Stepped
@@ -65,13 +66,15 @@ def test_straying_costs_and_later_tokens_count_by_the_discount() -> None:
 
 
 def test_what_is_measured_counts_every_token_that_was_chosen() -> None:
-    """Whether its advantage came to 0 or to a rounding error of 0 must not matter: clients skip what has no weight."""
-    played = Rollouts(((rollout(2.0), rollout(1.0, said=3), rollout(0.0)),))
-    [batch] = Minibatches(1).run(PolicyUpdate().run(played))
-    now = tuple(np.where(one.loss_inputs["advantages"] != 0, -1.5, 0.0).astype(np.float32) for one in batch.data)
+    """Whether its advantage came to 0 or to a rounding error of 0 must not matter, nor whether it was certain."""
+    certain = Rollout((Episode(np.arange(4), np.zeros(4, np.float32), np.arange(4) == 3),), 1.0, "t", "")
+    group = (rollout(2.0), rollout(1.0, said=3), rollout(0.0), certain)
+    [batch] = Minibatches(1).run(PolicyUpdate().run(Rollouts((group,))))
+    now = tuple(np.where(scored("ppo", one), -1.5, 0.0).astype(np.float32) for one in batch.data)
     said = ReportPolicy().run(batch, LossOutput(now, {}), Stepped({"grad_norm": 1.0}), LearningRate(1.0))
-    assert (said["trained_tokens"], said["entropy"], said["kl_sampler_v1"]) == (7.0, 0.5, 1.0)
-    np.testing.assert_allclose(batch.data[1].loss_inputs["advantages"], [0, 0, 0, 0, 0], atol=1e-12)
+    assert said["trained_tokens"] == 8.0
+    assert said["entropy"] == pytest.approx(0.5 * 7 / 8)
+    assert said["kl_sampler_v1"] == pytest.approx((7 * 1.0 + 1.5) / 8)
 
 
 def test_minibatches_share_out_the_data_and_each_is_a_mean_over_its_tokens() -> None:

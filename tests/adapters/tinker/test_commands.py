@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,15 @@ pytest.importorskip("tinker")
 pytest.importorskip("starlette")
 
 from adapters.fake.blobs import FakeBlobs
+from adapters.fake.hub import FakeHub
 from adapters.fake.training import FakeTraining
-from tests.adapters.tinker.serving import KEY, serving
+from adapters.tinker.client import TinkerTraining
+from kitchen.plan import Plan
+from kitchen.plan import check as plan
+from kitchen.ports import TrainingClient
+from stages.dro import Dro
+from stages.optimise import ForwardBackward
+from tests.adapters.tinker.serving import KEY, MODELS, serving
 
 ADAPTERS = ("--training", "tinker", "--hub", "fake", "--datasets", "fake", "--blobs", "fake")
 MODEL = "fake/bigram"  # of the fake hub
@@ -66,6 +74,18 @@ def test_check_online_asks_for_the_model(tmp_path: Path) -> None:
     nobody = check(tmp_path, "--online")
     assert nobody.returncode == 4
     assert "does not answer as a server of the Tinker API" in nobody.stdout + nobody.stderr
+
+
+def test_a_loss_that_is_not_listed_is_a_warning_of_the_service_and_a_problem_of_others() -> None:
+    def found(server: str, loss: Any) -> Plan:
+        training = TinkerTraining(FakeHub(MODELS), FakeBlobs(), server=server)
+        return plan(ForwardBackward(loss), {TrainingClient: training})
+
+    newest, own = found("tinker", "next_year"), found("skyrl", Dro())
+    assert newest.not_honoured == ["loss next_year"]
+    assert not [each for each in newest.problems if "lacks" in each]
+    assert "needs 'loss next_year', which TinkerTraining lacks" in " ".join(found("kitchen", "next_year").problems)
+    assert "needs \"loss of one's own\"" in " ".join(own.problems)
 
 
 def test_what_cannot_be_honoured_is_shown(tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""`python -m tests.acceptance.cookbook [DISH...]`: tinker-cookbook from PyPI, as it is, against `kitchen serve`.
+
+It gets a virtual environment of its own in build/cookbook, a hub on loopback, and the packaged model under the names of
+models that it knows. Prints a table; exits with 1 where a recipe failed. What each said is kept in build/cookbook/said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from adapters.local.hub import LocalHub
+from tests.acceptance.cookbook.dishes import DISHES, Book
+from tests.acceptance.cookbook.hub import STUDENT, TEACHER, fill
+from tests.acceptance.environments import BUILD, TORCH, environment, install, needed
+from tests.acceptance.server import KEY, served
+from tests.adapters.hf.server import HubServer
+
+PLACE = BUILD / "cookbook"
+SDK, COOKBOOK = "tinker==0.38.0", "tinker-cookbook==0.6.1"
+LEFT_OUT = "tml-renderers"  # for Inkling models alone, imported with them; the version it asks for is not on PyPI
+MODEL = "packaged:smollm2-135m-instruct"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.acceptance.cookbook", description=__doc__)
+    parser.add_argument("dishes", nargs="*", metavar="DISH", help=f"all unless told: {'; '.join(DISHES)}")
+    chosen = parser.parse_args().dishes or list(DISHES)
+    if unknown := [name for name in chosen if name not in DISHES]:
+        parser.error(f"no dish is called {unknown[0]!r}; there are: {'; '.join(DISHES)}")
+    python, said = environment("cookbook", fill_up), PLACE / "said"
+    shutil.rmtree(said, ignore_errors=True)
+    said.mkdir(parents=True)
+    hub = HubServer()
+    fill(hub, LocalHub().fetch(MODEL))
+    table, failed = Table("tinker-cookbook 0.6.1", "", "seconds", "seen"), 0
+    with tempfile.TemporaryDirectory() as kept, served(
+            Path(kept), "--model", MODEL, *(f"--alias={name}={MODEL}" for name in (STUDENT, TEACHER))) as (url, _):
+        book = Book(python, said, surroundings(hub.url, url))
+        for name in chosen:
+            began = time.perf_counter()
+            try:
+                seen, mark = DISHES[name](book), "works"
+            except (AssertionError, subprocess.TimeoutExpired, KeyError, OSError) as problem:
+                seen, mark, failed = f"{type(problem).__name__}: {problem}", "FAILS", failed + 1
+            table.add_row(name, mark, f"{time.perf_counter() - began:.0f}", seen)
+    Console(width=150).print(table)
+    hub.unplug()
+    return int(failed > 0)
+
+
+def fill_up(python: Path) -> None:
+    install(python, "--no-deps", COOKBOOK)
+    install(python, TORCH, SDK, *needed(python, "tinker-cookbook", ["math-rl"], left_out=[LEFT_OUT]))
+
+
+def surroundings(hub: str, server: str) -> dict[str, str]:
+    """Nothing but this machine is asked."""
+    home = str(PLACE / "said/huggingface")
+    return {**os.environ, "HF_ENDPOINT": hub, "HF_HOME": home, "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1", "TINKER_BASE_URL": server, "TINKER_API_KEY": KEY, "PYTHONPATH": "",
+            "TOKENIZERS_PARALLELISM": "false", "TINKER_TELEMETRY": "0"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
