@@ -98,29 +98,42 @@ R = TypeVar("R", bound=Record)
 
 
 class Records:
-    """Reads and writes them; each is written whole or not at all."""
+    """Each is written whole or not at all, and read once: nobody else writes here while this server has the lease."""
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
+        self._read: dict[str, Record] = {}  # by blob
 
     def put(self, record: Record) -> None:
-        self._blobs.write(_blob(record.folder, record.id), record.model_dump_json().encode())
+        name = _blob(record.folder, record.id)
+        self._blobs.write(name, record.model_dump_json().encode())
+        self._read[name] = record
 
     def get(self, kind: type[R], id: str) -> R | None:
-        try:
-            data = self._blobs.read(_blob(kind.folder, id))
-        except ValueError:  # what cannot be a name is the name of nothing
-            return None
-        return None if data is None else kind.model_validate_json(data)
+        return self._of(kind, _blob(kind.folder, id))
 
     def all(self, kind: type[R], prefix: str = "") -> Sequence[R]:
         """Those whose id begins so, the oldest first."""
         names = self._blobs.list(_blob(kind.folder, prefix, ""))
-        found = [kind.model_validate_json(data) for name in names if (data := self._blobs.read(name)) is not None]
+        found = [record for name in names if (record := self._of(kind, name)) is not None]
         return sorted(found, key=lambda record: getattr(record, "made", now()))
 
     def remove(self, record: Record) -> None:
-        self._blobs.delete(_blob(record.folder, record.id))
+        name = _blob(record.folder, record.id)
+        self._blobs.delete(name)
+        self._read.pop(name, None)
+
+    def _of(self, kind: type[R], name: str) -> R | None:
+        if isinstance(known := self._read.get(name), kind):
+            return known
+        try:
+            data = self._blobs.read(name)
+        except ValueError:  # what cannot be a name is the name of nothing
+            return None
+        if data is None:
+            return None
+        record = self._read[name] = kind.model_validate_json(data)
+        return record
 
 
 def _blob(folder: str, id: str, end: str = ".json") -> str:

@@ -38,7 +38,7 @@ def cook(recipe: type[Rl] = Rl, **settings: Any) -> Seen:
 @pytest.mark.parametrize("settings", [
     {}, {"advantages": "normalised"}, {"advantages": "leave_one_out"}, {"loss": "ppo"}, {"loss": "cispo"},
     {"loss": "dro"}, {"loss": "dro", "updates": 2, "loss_options": {"beta": 0.5}},
-    {"updates": 2}, {"stale": 1}, {"stale": 2, "loss": "ppo"}, {"kl_penalty": 0.01}])
+    {"updates": 2}, {"stale": 1}, {"stale": 2, "loss": "ppo", "group": 32}, {"kl_penalty": 0.01}])
 def test_it_learns_what_is_rewarded(settings: Any) -> None:
     seen = cook(**settings)
     rewards = seen.series("reward")
@@ -53,9 +53,13 @@ def test_a_fresh_copy_acts_each_time_unless_told() -> None:
 
 
 def test_dro_pulls_back_to_the_policy_that_acted() -> None:
-    free, tight = (max(cook(steps=4, updates=4, loss="dro", loss_options={"beta": beta}).series("kl_sampler_v2"))
-                   for beta in (0.0, 50.0))
-    assert tight < free / 2
+    """On average: each update is on other rollouts, and one may lead far."""
+    def strayed(beta: float) -> float:
+        runs = [cook(seed=seed, steps=1, updates=8, group=64, loss="dro", loss_options={"beta": beta})
+                for seed in range(4)]
+        return sum(seen.series("kl_sampler_v2")[-1] for seen in runs)
+
+    assert strayed(50.0) < strayed(0.0) / 2
 
 
 def test_constant_groups_teach_nothing_and_are_counted() -> None:

@@ -27,6 +27,7 @@ from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
 from adapters.peft.tiny import tiny_model
 from adapters.tinker.client import TinkerTraining
+from kitchen.errors import ConfigError
 from stages import tasks
 from tests.acceptance.environments import BUILD, TORCH, environment, install
 from tests.acceptance.others.bridge import Bridge
@@ -41,6 +42,7 @@ while [ "$1" != "-m" ]; do shift; done
 "$(dirname "$0")/python" "$@"
 """
 NEAR = 1e-4
+REFUSED = ("dpo",)  # by `check`: SkyRL divides each cross-entropy by its weights' sum, and slopes come as weights
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -53,8 +55,13 @@ def main() -> int:
         with skyrl(Path(place), folder) as url:
             bridge = Bridge(url)
             through = Served(bridge.app)
-            for name in ("sl_basic", "dpo", "rl"):
-                here, there = both(name, folder, through.url)
+            for name in ("sl_basic", "rl", "dpo"):
+                try:
+                    here, there = both(name, folder, through.url)
+                except ConfigError as refused:
+                    failed += name not in REFUSED
+                    table.add_row(name, f"refused: {refused}")
+                    continue
                 wrong = problem(here, there)
                 failed += bool(wrong)
                 table.add_row(name, wrong or "works", *(f"{value:.4f}" for value in (
