@@ -38,6 +38,9 @@ class PeftTraining:
         self, hub: HubClient, blobs: BlobStore, *, device: str = "auto", dtype: str = "auto", threads: int = 0,
         micro_batch_tokens: int = 0, checkpointing: bool = False, quantization: str = "none", sample_batch: int = 128,
     ) -> None:
+        # Threads that spin while they wait stall each other where cores are shared: a training step beside one busy
+        # process took 1.4 s with this and 3 to 30 s without. OpenMP reads it when torch is first imported.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         self._hub, self._blobs = hub, blobs
         self._settings = Settings(device, dtype, threads, micro_batch_tokens, checkpointing, quantization, sample_batch)
         self._lock = threading.Lock()
@@ -102,9 +105,6 @@ class PeftTraining:
 
 
 def _import() -> None:
-    # Threads that spin while they wait stall each other where cores are shared: a training step beside one busy process
-    # took 1.4 s with this and 3 to 30 s without. OpenMP reads it once, when torch is first imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         import safetensors  # noqa: F401
         import torch  # noqa: F401

@@ -26,7 +26,7 @@ from adapters.server.sampling import SamplingApi
 from adapters.server.sessions import Absent, Sessions
 from adapters.server.training import TrainingApi, parse
 from adapters.server.wire import passing
-from kitchen.errors import ConfigError, DataError, KitchenError
+from kitchen.errors import ConfigError, DataError, KitchenError, RunFailed
 from kitchen.secrets import mask
 
 log = structlog.get_logger("kitchen.serve")
@@ -37,8 +37,8 @@ TICK = 10.0  # seconds from one sweep to the next
 OPEN = ("/healthz", "/api/v1/healthz")  # what needs no key
 PROTOBUF = "application/x-protobuf"
 Handler = Callable[[Request], Awaitable[Response]]
-STATUSES: Mapping[type[Exception], int] = {Absent: 404, Gone: 410, ConfigError: 400, DataError: 400, KitchenError: 400,
-                                           ValueError: 422}
+STATUSES: Mapping[type[Exception], int] = {Absent: 404, Gone: 410, ConfigError: 400, DataError: 400, RunFailed: 503,
+                                           KitchenError: 400, ValueError: 422}
 
 
 class Named(BaseModel):
@@ -113,7 +113,7 @@ class Api:
             ("GET", "/api/v1/training_runs/{run}", _read(lambda request: listing.run(request.path_params["run"]))),
             ("GET", "/api/v1/training_runs/{run}/checkpoints", _read(
                 lambda request: listing.checkpoints(request.path_params["run"]))),
-            ("DELETE", checkpoint, _read(lambda request: listing.delete(**_of(request)))),
+            ("DELETE", checkpoint, self._delete),
             ("PUT", f"{checkpoint}/ttl", self._live), ("GET", f"{checkpoint}/external_weights_urls", _read(
                 lambda request: listing.files(**_of(request), url=str(request.base_url).rstrip("/")))),
             ("GET", "/api/v1/files/{run}/{kind}/{name}/{file:path}", self._file),
@@ -196,6 +196,10 @@ class Api:
     async def _weights_info(self, request: Request) -> Response:
         asked = parse(Named, await _body(request))
         return JSONResponse(self._listing.weights_info(asked.tinker_path))
+
+    async def _delete(self, request: Request) -> Response:
+        self._listing.delete(**_of(request))
+        return Response(status_code=204)
 
     async def _live(self, request: Request) -> Response:
         self._listing.live(**_of(request), seconds=parse(Lifetime, await _body(request)).ttl_seconds)

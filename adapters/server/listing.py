@@ -97,7 +97,7 @@ class Listing:
 
     def file(self, key: str, file: str, until: int, signature: str) -> bytes:
         """The bytes behind such a URL; raises Absent for one that was not signed here, or is too old."""
-        if until < time.time() or not hmac.compare_digest(signature, _signature(key, file, until)):
+        if until < time.time() or not hmac.compare_digest(signature.encode(), _signature(key, file, until).encode()):
             raise Absent("this URL was not signed by this server, or is too old: ask for another")
         found = self._exported(self._there(CheckpointRecord, key))
         return found[file]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal, TypeVar
@@ -103,11 +104,13 @@ class Records:
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
         self._read: dict[str, Record] = {}  # by blob
+        self._lock = threading.Lock()  # listings are read by threads of their own
 
     def put(self, record: Record) -> None:
         name = _blob(record.folder, record.id)
-        self._blobs.write(name, record.model_dump_json().encode())
-        self._read[name] = record
+        with self._lock:
+            self._blobs.write(name, record.model_dump_json().encode())
+            self._read[name] = record
 
     def get(self, kind: type[R], id: str) -> R | None:
         return self._of(kind, _blob(kind.folder, id))
@@ -120,20 +123,22 @@ class Records:
 
     def remove(self, record: Record) -> None:
         name = _blob(record.folder, record.id)
-        self._blobs.delete(name)
-        self._read.pop(name, None)
+        with self._lock:
+            self._blobs.delete(name)
+            self._read.pop(name, None)
 
     def _of(self, kind: type[R], name: str) -> R | None:
-        if isinstance(known := self._read.get(name), kind):
-            return known
-        try:
-            data = self._blobs.read(name)
-        except ValueError:  # what cannot be a name is the name of nothing
-            return None
-        if data is None:
-            return None
-        record = self._read[name] = kind.model_validate_json(data)
-        return record
+        with self._lock:
+            if isinstance(known := self._read.get(name), kind):
+                return known
+            try:
+                data = self._blobs.read(name)
+            except ValueError:  # what cannot be a name is the name of nothing
+                return None
+            if data is None:
+                return None
+            record = self._read[name] = kind.model_validate_json(data)
+            return record
 
 
 def _blob(folder: str, id: str, end: str = ".json") -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import signal
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kitchen.errors import BackendError, ConfigError
@@ -57,7 +59,10 @@ class TinkerServer:
             yield "tml-any" if key is None else f"${KEY}"
             yield from made.state.sessions.menu.dishes
             config = uvicorn.Config(made, log_config=None, access_log=False, timeout_graceful_shutdown=STOPPING)
-            uvicorn.Server(config).run(sockets=[listening])
+            with _held_back() as signals:
+                uvicorn.Server(config).run(sockets=[listening])
+        for number in signals:
+            signal.raise_signal(number)
 
     def _offered(self, models: Sequence[str], aliases: Mapping[str, str]) -> Iterator[tuple[str, Dish]]:
         """Each model by its name, by its folder, which the SDK finds the tokenizer in, and by its aliases."""
@@ -69,6 +74,19 @@ class TinkerServer:
             dishes[model] = Dish.of(model, self._hub)
             yield from ((name, dishes[model]) for name in (model, dishes[model].folder) if name)
         yield from ((name, dishes[model]) for name, model in aliases.items())
+
+
+@contextmanager
+def _held_back() -> Iterator[list[int]]:
+    """The signals that uvicorn was ended with: it raises them once more when it is done, before all here is closed."""
+    came: list[int] = []
+    before = {each: signal.signal(each, lambda number, _: came.append(number))
+              for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _is_loopback(host: str) -> bool:

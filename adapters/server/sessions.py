@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import time
 import uuid
 from collections import OrderedDict
@@ -17,8 +18,10 @@ from adapters.server.records import CheckpointRecord, Records, RunRecord, Sample
 from kitchen.errors import BackendError, DataError, KitchenError, did_you_mean
 from kitchen.ports.hub import HubClient
 from kitchen.ports.training import TrainingClient, TrainingSession
+from kitchen.types import Checkpoint
 
 log = structlog.get_logger("kitchen.serve")
+SERVED = "served/"  # what the names of all weights begin with that the training client keeps for this server
 SNAPSHOTS = 64  # of a session, that are kept for sampling; the one used longest ago goes first
 PATIENCE = 300.0  # seconds without a word from a client, after which its session ends; the SDK calls every 10
 
@@ -84,6 +87,10 @@ class Sessions:
         self.training, self.records, self.menu, self.promises = training, records, menu, Promises()
         self.ended: list[Callable[[str], None]] = []  # called with the id of each session that ends
         self._clients = {record.id: Client(record) for record in records.all(SessionRecord)}
+        for sampler in records.all(SamplerRecord):
+            if sampler.own and sampler.session in self._clients:
+                self._clients[sampler.session].snapshots[sampler.id] = None
+        self._tidy()
 
     def __iter__(self) -> Any:
         return iter(list(self._clients.values()))
@@ -105,7 +112,8 @@ class Sessions:
     def run(self, run: RunRecord) -> RunRecord:
         """As it is now, if it is under training here."""
         client = self._clients.get(run.session)
-        return client.models[run.id].run if client is not None and run.id in client.models else run
+        model = client.models.get(run.id) if client is not None else None
+        return run if model is None else model.run
 
     def seen(self, request_id: str) -> None:
         """A client is there that asks for the answer to this."""
@@ -145,12 +153,28 @@ class Sessions:
     def _forget(self, sampler: SamplerRecord | None) -> None:
         if sampler is not None:
             self.records.remove(sampler)
-            if sampler.own and sampler.inner is not None:
-                self.training.delete(sampler.inner)
+            if sampler.inner is not None:
+                self.let_go(sampler.inner)
 
     def remove(self, record: CheckpointRecord) -> None:
         self.records.remove(record)  # first: what is half deleted is no checkpoint
-        self.training.delete(record.inner)
+        self.let_go(record.inner)
+
+    def let_go(self, inner: Checkpoint) -> None:
+        """Delete weights that nothing names any more: a sampler goes on with those it began with."""
+        if inner.path not in self._named():
+            self.training.delete(inner)
+
+    def _named(self) -> set[str]:
+        samplers = (each.inner for each in self.records.all(SamplerRecord) if each.inner is not None)
+        return {each.path for each in (*samplers, *(each.inner for each in self.records.all(CheckpointRecord)))}
+
+    def _tidy(self) -> None:
+        """Delete weights of saves that an earlier server did not live to record."""
+        named = self._named()
+        for left in self.training.checkpoints(SERVED):
+            if left.path not in named:
+                self.training.delete(left)
 
     def sweep(self) -> None:
         """End the sessions of clients that are silent, forget what was fetched, delete what has expired."""
@@ -186,6 +210,11 @@ class Sessions:
                 model.session.close()
 
 
+def kept(record_id: str) -> str:
+    """What the training client calls weights that clients have a name for; each save has a name of its own."""
+    return f"{SERVED}kept/{record_id.replace(':', '~')}/{secrets.token_hex(4)}"
+
+
 def own(sampler_id: str) -> str:
     """What the training client calls a snapshot that nobody but a sampling session has."""
-    return f"served/own/{sampler_id.replace(':', '~')}"
+    return f"{SERVED}own/{sampler_id.replace(':', '~')}"

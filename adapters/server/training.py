@@ -12,7 +12,7 @@ from tinker import types
 
 from adapters.server.promises import Answer
 from adapters.server.records import CheckpointRecord, Kind, RunRecord, SamplerRecord, check_name, expiry, now
-from adapters.server.sessions import Client, Model, Sessions, own
+from adapters.server.sessions import Client, Model, Sessions, kept, own
 from adapters.server.wire import Passing, loss_output
 from kitchen.errors import BackendError, ConfigError
 from kitchen.ports.future import Done, Failed, Future, start
@@ -143,10 +143,9 @@ class TrainingApi:
             there = self._all.records.get(CheckpointRecord, record.id)
             if not overwrite and (record.id in model.saving or (there is not None and not there.over)):
                 raise ConfigError(f"the run has {kind} named {record.name!r} already; choose another name")
-            inner = f"served/kept/{record.id.replace(':', '~')}/{secrets.token_hex(4)}"
             verb = model.session.save if kind == "weights" else model.session.save_weights
             model.saving.add(record.id)
-            return start(self._kept(model, record, verb(inner)))
+            return start(self._kept(model, record, verb(kept(record.id))))
 
         return self._in_turn(model, asked.seq_id, begun, lambda record: {"path": record.path})
 
@@ -161,14 +160,14 @@ class TrainingApi:
         there = self._all.records.get(CheckpointRecord, record.id)
         self._all.records.put(record)
         if there is not None:
-            self._all.training.delete(there.inner)
+            self._all.let_go(there.inner)
         return record
 
     def _in_turn(
         self, model: Model, number: int | None, begin: Callable[[], Future[T]], told: Callable[[T], Any]
     ) -> str:
-        if number is None:
-            raise ConfigError("seq_id is missing: requests of a model are done in its order")
+        if number is None or number < 1:
+            raise ConfigError(f"seq_id is {number}: requests of a model are done in its order, from 1 on")
         request_id = f"{model.run.id}:{number}"
         if request_id not in self._all.promises:
             begun: asyncio.Future[Future[T]] = asyncio.get_running_loop().create_future()

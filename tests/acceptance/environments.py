@@ -12,14 +12,14 @@ BUILD = Path(__file__).parents[2] / "build"
 TORCH = "torch==2.13.0"  # installed first: a looser request would bring CUDA along
 
 
-def environment(name: str, fill: Callable[[Path], None]) -> Path:
-    """build/NAME/venv, made once, for it takes minutes; returns its python."""
-    python = BUILD / name / "venv/bin/python"
-    if not (BUILD / name / "ready").exists():
+def environment(name: str, pins: str, fill: Callable[[Path], None]) -> Path:
+    """build/NAME/venv, made once for these pins, for it takes minutes; returns its python."""
+    python, ready = BUILD / name / "venv/bin/python", BUILD / name / "ready"
+    if not ready.exists() or ready.read_text() != pins:
         venv.create(BUILD / name / "venv", clear=True, with_pip=True)
         install(python, TORCH)
         fill(python)
-        (BUILD / name / "ready").touch()
+        ready.write_text(pins)
     return python
 
 

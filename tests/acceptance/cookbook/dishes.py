@@ -58,7 +58,9 @@ def resumed(book: Book) -> str:
     words = (*SUPERVISED, "batch_size=8", "max_length=512", "learning_rate=1e-3", "save_every=5", "max_steps=8")
     whole = book.recipe("sl_loop", "resumed", *words)[-3:]
     cut_off(book.place / "resumed")
-    gone_on = book.recipe("sl_loop", "resumed", *words)[-3:]
+    rows = book.recipe("sl_loop", "resumed", *words)
+    assert [row["step"] for row in rows] == [*range(8), 5, 6, 7], "it did not go on from step 5"
+    gone_on = rows[-3:]
     apart = max(abs(one["train_mean_nll"] - other["train_mean_nll"])
                 for one, other in zip(whole, gone_on, strict=True))
     assert apart <= NEAR, f"the resumed run is {apart:.1e} nats from the whole one"

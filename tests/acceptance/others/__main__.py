@@ -75,7 +75,7 @@ def main() -> int:
 
 @contextmanager
 def skyrl(place: Path, model: Path) -> Iterator[str]:
-    python = environment("skyrl", fill_up)
+    python = environment("skyrl", SKYRL, fill_up)
     words = (str(python.parent / "uv"), "run", "-m", "skyrl.tinker.api", "--base-model", str(model), "--backend", "jax",
              "--host", "127.0.0.1", "--port", str(PORT), "--checkpoints-base", str(place / "kept"),
              "--database-url", f"sqlite:///{place}/db")

@@ -21,6 +21,7 @@ from adapters.fake.training import FakeTraining
 from adapters.server import app as serving
 from adapters.server import promises, sampling, sessions
 from adapters.server.promises import Answer, Gone, Promises, Turns
+from kitchen.types import Lora
 from tests.adapters.server.messages import forward_backward
 from tests.adapters.tinker.serving import KEY, application
 
@@ -164,9 +165,44 @@ def test_a_sampler_stands_still_though_its_weights_are_overwritten(talk: Talk) -
     before = talk.answer_bytes(sample(talk, sampler, 0, prompt_logprobs=True))
     talk.answer_bytes(talk.post("forward_backward", forward_backward(model, 2), **PROTOBUF))
     talk.answer(talk.post("optim_step", {"model_id": model, "seq_id": 3, "adam_params": {"learning_rate": 0.1}}))
+    over = talk.post("save_weights", {"model_id": model, "seq_id": 4, "path": "latest", "overwrite": True})
+    assert talk.answer(over)["path"] == path
     opened = talk.http.app.state.api._sampling._open  # type: ignore[attr-defined]
     opened.clear()  # as if others had been asked since
     assert talk.answer_bytes(sample(talk, sampler, 1, prompt_logprobs=True)) == before
+    assert len(weights(talk.kept)) == 2
+    talk.post(f"sessions/{session}/finish", {})
+    assert len(weights(talk.kept)) == 1, "nobody samples from the old ones any more"
+
+
+def test_what_a_server_did_not_live_to_record_is_deleted_by_the_next(talk: Talk) -> None:
+    path = talk.save(talk.model(talk.session()), 1, "kept")["path"]
+    there = weights(talk.kept)
+    training = FakeTraining(talk.kept)
+    training.open("tiny", Lora(rank=4)).save("served/kept/lost/1").result()
+    assert len(weights(talk.kept)) == len(there) + 1
+    again = Talk(talk.kept)
+    assert weights(again.kept) == there
+    assert again.post("weights_info", {"tinker_path": path}).status_code == 200
+
+
+def weights(kept: FakeBlobs) -> set[str]:
+    """The names of all that the training client keeps."""
+    return {one.path for one in FakeTraining(kept).checkpoints("served/")}
+
+
+@pytest.mark.parametrize("number", [None, 0, -1])
+def test_a_request_out_of_any_order_is_refused(talk: Talk, number: int | None) -> None:
+    model = talk.model(talk.session())
+    step = talk.post("optim_step", {"model_id": model, "seq_id": number, "adam_params": {"learning_rate": 0.1}})
+    assert step.status_code == 400
+    assert "seq_id" in step.text
+
+
+def test_a_url_that_nobody_signed_is_refused_whatever_it_says(talk: Talk) -> None:
+    for signature in ("x", "%C3%A9", ""):
+        answer = talk.http.get(f"/api/v1/files/a/weights/b/c?until=99999999999&signature={signature}")
+        assert answer.status_code == 404, answer.text
 
 
 def test_snapshots_that_nobody_uses_go_first(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:

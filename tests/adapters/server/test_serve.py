@@ -47,6 +47,7 @@ def url(tmp_path: Path) -> Iterator[str]:
     yield address(server)
     server.send_signal(signal.SIGTERM)
     assert server.wait(30) == -signal.SIGTERM, "it ends as it was told to, once all is closed"
+    assert not list(tmp_path.rglob("served/lease/*.json")), "it still holds the folder"
 
 
 def tinker(url: str, *words: str) -> str:
