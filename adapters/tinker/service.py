@@ -12,7 +12,7 @@ import structlog
 
 from adapters.tinker.online import address, healthy, key_in
 from adapters.tinker.works import Work, fail
-from kitchen.errors import BackendError, SessionLost
+from kitchen.errors import BackendError, RunFailed, SessionLost
 
 log = structlog.get_logger("kitchen.tinker")
 LOOK = 10.0  # seconds from one look at whether the server is there to the next, while answers are waited for
@@ -27,6 +27,7 @@ class Service:
         self._base_url, self._variable, self._project, self._patience = base_url, variable, project, patience
         self._metadata, self._away = dict(metadata), away
         self._lock, self._users = threading.Lock(), 0
+        self._opening = threading.Lock()  # held while the server is asked, which takes its time
         self._client: Any = None
         self._pending: set[Work[Any]] = set()
         self._watching = False
@@ -64,19 +65,27 @@ class Service:
 
     def client(self) -> Any:
         """The SDK's ServiceClient, whose session begins with its first use; raises BackendError."""
-        with self._lock:
-            if self._client is None:
-                key = key_in(self._variable)
-                healthy(self.address, key, patience=self._patience)
-                from tinker import ServiceClient
+        with self._opening:
+            if (there := self._client) is not None:
+                return there
+            made = self._connect()
+            with self._lock:
+                if self._users:
+                    self._client = made
+                    return made
+        _close(made, "success")
+        raise RunFailed("the connection to the server was closed before it was there")
 
-                from adapters.tinker.events import listen
+    def _connect(self) -> Any:
+        key = key_in(self._variable)
+        healthy(self.address, key, patience=self._patience)
+        from tinker import ServiceClient
 
-                listen()
-                self._client = ServiceClient(
-                    user_metadata=self._metadata or None, project_id=self._project or None, base_url=self.address,
-                    api_key=key)
-            return self._client
+        from adapters.tinker.events import listen
+
+        listen()
+        return ServiceClient(user_metadata=self._metadata or None, project_id=self._project or None,
+                             base_url=self.address, api_key=key)
 
     def rest(self) -> Any:
         """The SDK's RestClient, which needs no session; raises BackendError."""
@@ -125,9 +134,9 @@ class Service:
     def _give_up(self, why: SessionLost) -> None:
         with self._lock:
             pending, client = list(self._pending), self._client
-        self.lose(client)
         for answer in pending:
             fail(answer, why)
+        self.lose(client)
 
 
 def _close(client: Any, how: str) -> None:
