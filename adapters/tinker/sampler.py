@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -28,7 +27,7 @@ class TinkerSampler:
 
     def __init__(self, service: Service, opening: Callable[[Any], Any], waiting: Waiting | None = None) -> None:
         """`opening` makes the SDK's client, on a thread of the sampler's own; `waiting` hears of queues."""
-        self._service, self._lock, self._closed = service, threading.Lock(), False
+        self._service = service
         self._line, heard = Line("sampler on a server"), waiting or Waiting("sampling")
         self._connected: Any = None
         self._client = work()
@@ -67,8 +66,6 @@ class TinkerSampler:
                          lambda answer: [sampled(each) for each in answer.sequences])
 
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
         self._end()
 
     def _ask(self, ask: Callable[[Any], Any], told: Callable[[Any], T]) -> Future[T]:
@@ -81,11 +78,9 @@ class TinkerSampler:
             except BaseException as error:  # noqa: BLE001 it surfaces on the future
                 fail(answer, explained(error))
 
-        with self._lock:
-            if self._closed:
-                return Failed(RunFailed("the sampler is closed"))
-            self._service.watch(answer)
-            self._line.put(job)
+        if not self._line.put(job):
+            return Failed(RunFailed("the sampler is closed"))
+        self._service.watch(answer)
         return Pending(answer)
 
     def _look(self, answer: Work[Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -52,9 +51,9 @@ class TinkerSession:
         self._service, self._pointers, self._model, self._tokenizer = service, pointers, model, tokenizer
         self._expire_after, self._steps = expire_after or None, 0
         self._waiting = Waiting(f"training {model}")
-        self._line, self._lock = Line(f"training {model} on a server"), threading.Lock()
+        self._line = Line(f"training {model} on a server")
         self._end = using(service, self, self._line)
-        self._closed, self._saving = False, set[str]()  # names of checkpoints that are being written
+        self._saving = set[str]()  # names of checkpoints that are being written
         self._failure: BaseException | None = None
         self._connected: Any = None  # the ServiceClient that the session was opened with
         self._opened = work()  # the SDK's TrainingClient; another after a load
@@ -148,8 +147,6 @@ class TinkerSession:
 
     def close(self) -> None:
         """What waits is let go; the server ends the session with the last that uses it."""
-        with self._lock:
-            self._closed = True
         self._end()
 
     def _passed(
@@ -176,20 +173,16 @@ class TinkerSession:
             answer.add_done_callback(lambda answer: self._look(answer.exception(), update))
             follow(asked, told, answer)
 
-        with self._lock:
-            if self._closed:
-                return Failed(RunFailed("the session is closed"))
-            self._service.watch(answer)
-            self._line.put(job)
+        if not self._line.put(job):
+            return Failed(RunFailed("the session is closed"))
+        self._service.watch(answer)
         return Pending(answer)
 
     def _put(self, job: Callable[[], T]) -> Future[T]:
         """Something to be done on the line, that is no request of the SDK's training client."""
         answer = work()
-        with self._lock:
-            if self._closed:
-                return Failed(RunFailed("the session is closed"))
-            self._line.put(lambda: settle(answer, job))
+        if not self._line.put(lambda: settle(answer, job)):
+            return Failed(RunFailed("the session is closed"))
         return Pending(answer)
 
     def _check_alive(self) -> None:

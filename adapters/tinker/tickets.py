@@ -85,14 +85,24 @@ class Line(threading.Thread):
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock, self._closed = threading.Lock(), False
         self.start()
 
-    def put(self, job: Callable[[], None]) -> None:
-        """The job is done in the context of whoever puts it here: logs and spans go to their run."""
+    def put(self, job: Callable[[], None]) -> bool:
+        """Whether it is taken: nothing is once the line is closed.
+
+        The job is done in the context of whoever puts it here: logs and spans go to their run.
+        """
         here = contextvars.copy_context()
-        self._jobs.put(lambda: here.run(job))
+        with self._lock:
+            if not self._closed:
+                self._jobs.put(lambda: here.run(job))
+            return not self._closed
 
     def close(self) -> None:
+        """What was taken before is still done."""
+        with self._lock:
+            self._closed = True
         self._jobs.put(None)
 
     def run(self) -> None:
