@@ -136,10 +136,10 @@ class _Examiner:
 
     async def _answers(self, name: str, conversations: Sequence[Conversation], metric: str) -> tuple[Answer, ...]:
         prompts = [prompt(each, self.tokenizer, self.render) for each in conversations]
-        own = np.random.SeedSequence([self.seed, zlib.crc32(name.encode())])  # whatever other sets there are
+        seeds = seeds_of([self.seed, zlib.crc32(name.encode())], len(prompts))  # whatever other sets there are
         asked = [self.sampler.sample(tokens, count=self.answering.tries, max_tokens=self.how.max_tokens, seed=seed,
                                      temperature=self.answering.temperature)
-                 for tokens, seed in zip(prompts, (own.generate_state(len(prompts)) >> 1).tolist(), strict=True)]
+                 for tokens, seed in zip(prompts, seeds, strict=True)]
         came = await asyncio.gather(*map(arrival, asked))
         return tuple(replace(scored(each, self.tokenizer, one, metric), row=row, attempt=attempt, where=each.where)
                      for row, (each, drawn) in enumerate(zip(conversations, came, strict=True))
@@ -197,6 +197,12 @@ def read_before(messages: Sequence[ports.Message], tokenizer: Tokenizer, chat: b
     if chat is False or (chat is None and not tokenizer.chat):
         return tokenizer.encode("".join(message["content"] for message in messages), special=True)
     return tokenizer.render(messages, answer=True)
+
+
+def seeds_of(parts: Sequence[int], count: int) -> list[int]:
+    """So many to sample with, of 31 bits each, for some servers read no more."""
+    found: list[int] = (np.random.SeedSequence(list(parts)).generate_state(count) >> 1).tolist()
+    return found
 
 
 def rendered(conversations: Sequence[Conversation], tokenizer: Tokenizer, how: RenderDataset) -> tuple[Datum, ...]:

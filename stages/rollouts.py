@@ -19,7 +19,7 @@ from kitchen.progress import Progress
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Floats, Mask, Metrics, Price, Sampled, Samples, Table, Tokens
 from stages.costs import AT_MOST, tokens_and_cost
-from stages.evaluation import read_before
+from stages.evaluation import read_before, seeds_of
 from stages.tasks import Problems, TaskBatch
 
 Lesson = tuple[Datum, int]  # what is learnt from a sequence, and how many of its tokens the policy chose
@@ -118,9 +118,8 @@ class Player:
         All take their turns together, so that which answers are drawn in one batch does not depend on how long
         environments take.
         """
-        seeds = (np.random.SeedSequence(list(seed)).generate_state(len(tasks) * count) >> 1).tolist()  # of 31 bits
         games = [_Game(task, number) for task, number in zip(
-            [task for task in tasks for _ in range(count)], seeds, strict=True)]
+            [task for task in tasks for _ in range(count)], seeds_of(seed, len(tasks) * count), strict=True)]
         await asyncio.gather(*(self._asked(game, game.begin) for game in games))
         for turn in range(self.how.max_turns):
             await self._turn([game for game in games if not game.over], turn)

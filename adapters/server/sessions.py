@@ -154,7 +154,7 @@ class Sessions:
         if sampler is not None:
             self.records.remove(sampler)
             if sampler.inner is not None:
-                self.let_go(sampler.inner)
+                (self.training.delete if sampler.own else self.let_go)(sampler.inner)
 
     def remove(self, record: CheckpointRecord) -> None:
         self.records.remove(record)  # first: what is half deleted is no checkpoint
