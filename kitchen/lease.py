@@ -38,8 +38,8 @@ def lease(blobs: BlobStore, run: str, *, take_over: bool = False) -> Iterator[No
             if name == mine:
                 continue
             if _alive(other) and not (take_over and other.get("host") != claim["host"]):
-                raise InUse(f"run {run!r} is in use by process {other.get('pid')} on {other.get('host')}; wait "
-                            "for it or stop it; if that host is gone, take it over")
+                raise InUse(f"run {run!r} is in use by process {other.get('pid')} on {other.get('host')}; wait for "
+                            "it or stop it; if that host is gone, take it over (--take-over)")
             blobs.delete(name)
         yield
     finally:

@@ -12,6 +12,7 @@ import structlog
 from pydantic import BaseModel, StrictInt
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -21,7 +22,7 @@ from tinker import types
 
 from adapters.server.listing import Listing
 from adapters.server.metrics import Metrics
-from adapters.server.promises import Gone
+from adapters.server.promises import Full, Gone
 from adapters.server.sampling import SamplingApi
 from adapters.server.sessions import Absent, Sessions
 from adapters.server.training import TrainingApi, parse
@@ -32,13 +33,13 @@ from kitchen.secrets import mask
 log = structlog.get_logger("kitchen.serve")
 LONGEST = 32 * 2**20  # bytes of a request; the SDK cuts its own at 5 MB
 POLL = 20.0  # seconds that a client's question for an answer is held; the SDK asks again after 45
-PENDING = 10_000  # requests of a session without an answer, above which it is asked to come back later
 TICK = 10.0  # seconds from one sweep to the next
 OPEN = ("/healthz", "/api/v1/healthz")  # what needs no key
 PROTOBUF = "application/x-protobuf"
 Handler = Callable[[Request], Awaitable[Response]]
-STATUSES: Mapping[type[Exception], int] = {Absent: 404, Gone: 410, ConfigError: 400, DataError: 400, RunFailed: 503,
-                                           KitchenError: 400, ValueError: 422}
+STATUSES: Mapping[type[Exception], int] = {
+    Absent: 404, Gone: 410, Full: 429, ConfigError: 400, DataError: 400, RunFailed: 503, KitchenError: 400,
+    ValueError: 422}
 
 
 class Named(BaseModel):
@@ -74,7 +75,8 @@ def app(sessions: Sessions, key: str | None) -> Starlette:
 
     routes = [Route(path, api.told(handler), methods=[method]) for method, path, handler in api.routes()]
     made = Starlette(lifespan=living, routes=[*routes, Route("/metrics", metrics.shown)],
-                     middleware=[Middleware(Door, key=key, metrics=metrics)])
+                     middleware=[Middleware(Door, key=key, metrics=metrics)],
+                     exception_handlers={404: _unknown, 405: _unknown})
     made.state.sessions, made.state.api = sessions, api
     return made
 
@@ -188,8 +190,6 @@ class Api:
 
     async def _sample(self, request: Request) -> Response:
         asked = parse(types.SampleRequest, await _body(request))
-        if self._all.promises.pending(str(asked.sampling_session_id).partition(":")[0]) >= PENDING:
-            raise Refused(429, f"{PENDING} requests of this session have no answer yet; come back later")
         request_id, sequences = self._sampling.sample(asked)
         return self._promised(request_id, sample_sequence_ids=sequences)
 
@@ -268,6 +268,12 @@ async def _sweep(sessions: Sessions) -> None:
             sessions.sweep()
         except Exception as error:
             log.error("sweeping failed; it is tried again", exc_info=error)
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    """Of a path or method that is none of the API's."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    return _wrong(status, Absent(f"{request.method} {request.scope['path']} is not served here"))
 
 
 async def _ok(request: Request) -> Response:

@@ -16,6 +16,7 @@ from kitchen.secrets import mask
 
 log = structlog.get_logger("kitchen.serve")
 KEPT = 120.0  # seconds that an answer is kept once it was fetched, lest it was lost on its way
+UNFETCHED = 10_000  # answers that one session may leave here, or wait for, before it is asked to come back later
 USERS = (ConfigError, DataError, RunFailed, BackendError)  # what whoever asked can mend
 
 
@@ -31,6 +32,10 @@ class Gone(Exception):
     """A promise, model or session that there was, or that nobody here knows any more."""
 
 
+class Full(Exception):
+    """A session has too much here that it did not fetch."""
+
+
 class Promises:
     """The answers to requests by id; a request that comes again is not done again."""
 
@@ -38,7 +43,7 @@ class Promises:
         self._found: dict[str, asyncio.Task[Answer]] = {}
         self._owners: dict[str, str] = {}
         self._fetched: dict[str, float] = {}
-        self._pending: Counter[str] = Counter()  # by owner
+        self._unfetched: Counter[str] = Counter()  # by owner
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._found
@@ -46,16 +51,16 @@ class Promises:
     def __len__(self) -> int:
         return len(self._found)
 
-    def pending(self, owner: str) -> int:
-        """How many requests of it have no answer yet."""
-        return self._pending[owner]
+    def check_room(self, owner: str) -> None:
+        """To be asked before a promise is made; raises Full."""
+        if self._unfetched[owner] >= UNFETCHED:
+            raise Full(f"this session has {UNFETCHED} requests here whose answers it did not fetch; come back later")
 
     def make(self, request_id: str, owner: str, work: Awaitable[Answer]) -> None:
         """`owner` is the session that it ends with; the work is begun by whoever made it."""
         self._owners[request_id] = owner
         self._found[request_id] = asyncio.ensure_future(_told(request_id, work))
-        self._pending[owner] += 1
-        self._found[request_id].add_done_callback(lambda _: self._answered(owner))
+        self._unfetched[owner] += 1
 
     async def fetch(self, request_id: str, patience: float) -> Answer | None:
         """None if it takes longer than so many seconds; raises Gone."""
@@ -66,6 +71,8 @@ class Promises:
             return None
         if task.cancelled() or request_id not in self._found:
             raise Gone(f"the session that asked for {request_id!r} has ended")
+        if request_id not in self._fetched:
+            self._unfetched[self._owners[request_id]] -= 1
         self._fetched[request_id] = time.monotonic()
         return task.result()
 
@@ -80,11 +87,7 @@ class Promises:
         for request_id in mine:
             self._found[request_id].cancel()
         self._forget(mine)
-
-    def _answered(self, owner: str) -> None:
-        self._pending[owner] -= 1
-        if not self._pending[owner]:
-            del self._pending[owner]
+        self._unfetched.pop(owner, None)
 
     def _forget(self, request_ids: list[str]) -> None:
         for request_id in request_ids:

@@ -77,6 +77,7 @@ class SamplingApi:
         record = self.record(asked.sampling_session_id)
         request_id = f"{record.id}:{asked.seq_id}"
         if request_id not in self._all.promises:
+            self._all.promises.check_room(record.session)
             if not 1 <= asked.num_samples <= MOST:
                 raise ConfigError(f"num_samples is {asked.num_samples}, and must be from 1 to {MOST}")
             begun: asyncio.Future[Awaitable[bytes]] = asyncio.get_running_loop().create_future()
@@ -104,14 +105,13 @@ class SamplingApi:
         except Exception as error:  # noqa: BLE001 it is the answer
             return Failed(error)
         opened.busy += 1
-        return self._finished(opened, work)
+        answer = asyncio.ensure_future(work)
+        answer.add_done_callback(lambda _: self._finished(opened))
+        return answer
 
-    async def _finished(self, opened: Open, work: Awaitable[bytes]) -> bytes:
-        try:
-            return await work
-        finally:
-            opened.busy -= 1
-            self._shrink()
+    def _finished(self, opened: Open) -> None:
+        opened.busy -= 1
+        self._shrink()
 
     def _opened(self, record: SamplerRecord) -> Open:
         """Of the record's weights, which other sampling sessions may draw from too."""

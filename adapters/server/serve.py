@@ -40,7 +40,9 @@ class TinkerServer:
         menu = Menu(dict(self._offered(models, aliases)))
         return app(Sessions(self._training, Records(self._blobs), menu), key)
 
-    def serve(self, models: Sequence[str], aliases: Mapping[str, str], host: str, port: int) -> Iterator[str]:
+    def serve(
+        self, models: Sequence[str], aliases: Mapping[str, str], host: str, port: int, *, take_over: bool = False
+    ) -> Iterator[str]:
         """Where, the key that clients bring, the names of the models; and then serves until it is told to stop.
 
         Raises ConfigError for an address that is not this machine's own where no key is set.
@@ -53,7 +55,8 @@ class TinkerServer:
                               "clients then bring as TINKER_API_KEY, or listen on 127.0.0.1")
         if key is not None and not key.startswith("tml-"):
             raise ConfigError(f"{KEY} must begin with tml-, for the SDK takes no other key")
-        with _listen(host, port) as listening, lease(self._blobs, "served"):  # of two, each would end the other's
+        alone = lease(self._blobs, "served", take_over=take_over)  # of two servers, each would end the other's sessions
+        with _listen(host, port) as listening, alone:
             made = self.app(models, aliases, key)
             yield f"http://{_reached(host)}:{listening.getsockname()[1]}"
             yield "tml-any" if key is None else f"${KEY}"

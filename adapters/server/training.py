@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -170,9 +170,10 @@ class TrainingApi:
             raise ConfigError(f"seq_id is {number}: requests of a model are done in its order, from 1 on")
         request_id = f"{model.run.id}:{number}"
         if request_id not in self._all.promises:
+            self._all.promises.check_room(model.run.session)
             begun: asyncio.Future[Future[T]] = asyncio.get_running_loop().create_future()
             model.turns.take(number, lambda: None if begun.done() else begun.set_result(_surely(begin)))
-            self._all.promises.make(request_id, model.run.session, _told(begun, told))
+            self._all.promises.make(request_id, model.run.session, _told(_begun(begun), told))
             model.run.last = now()
         return request_id
 
@@ -180,9 +181,8 @@ class TrainingApi:
         self, request_id: str, client: Client, begin: Callable[[], Future[Any]], told: Callable[[Any], Any]
     ) -> str:
         if request_id not in self._all.promises:
-            begun: asyncio.Future[Future[Any]] = asyncio.get_running_loop().create_future()
-            begun.set_result(_surely(begin))
-            self._all.promises.make(request_id, client.record.id, _told(begun, told))
+            self._all.promises.check_room(client.record.id)
+            self._all.promises.make(request_id, client.record.id, _told(_surely(begin), told))
         return request_id
 
 
@@ -202,8 +202,12 @@ def _surely(begin: Callable[[], Future[T]]) -> Future[T]:
         return Failed(error)
 
 
-async def _told(begun: asyncio.Future[Future[T]], told: Callable[[T], Any]) -> Answer:
-    answer = told(await (await begun))
+async def _begun(begun: asyncio.Future[Future[T]]) -> T:
+    return await (await begun)
+
+
+async def _told(coming: Awaitable[T], told: Callable[[T], Any]) -> Answer:
+    answer = told(await coming)
     return answer if isinstance(answer, Answer) else Answer(answer)
 
 

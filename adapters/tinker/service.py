@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ from adapters.tinker.works import Work, fail
 from kitchen.errors import BackendError, RunFailed, SessionLost
 
 log = structlog.get_logger("kitchen.tinker")
+PARTING = 2.0  # seconds that a server has at the end of the process to hear that a session is over
 LOOK = 10.0  # seconds from one look at whether the server is there to the next, while answers are waited for
 
 
@@ -140,7 +142,15 @@ class Service:
 
 
 def _close(client: Any, how: str) -> None:
-    """Without waiting: a server that is away would be asked for minutes."""
+    """Without waiting: a server that is away would be asked for minutes, and a client that opens holds its lock."""
     if client is not None:
-        client.close(how).future().add_done_callback(
-            lambda done: done.exception() and log.debug("the session could not be ended", why=str(done.exception())))
+        ending = threading.Thread(target=_end, args=(client, how), name="end of a session with a server", daemon=True)
+        ending.start()
+        atexit.register(ending.join, PARTING)
+
+
+def _end(client: Any, how: str) -> None:
+    try:
+        client.close(how).result()
+    except Exception as error:  # noqa: BLE001 the server ends it by itself, once nobody calls
+        log.debug("the session could not be ended", why=str(error))

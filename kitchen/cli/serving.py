@@ -6,7 +6,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from kitchen.cli.options import Blobs, Debug, Hub, Runs, Set, Training, carry_out, larder
+from kitchen.cli.options import Blobs, Debug, Hub, Runs, Set, TakeOver, Training, carry_out, larder
 
 Host = Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; others than this machine need a key.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")]
@@ -24,7 +24,7 @@ app = typer.Typer()
 def serve(
     host: Host = "127.0.0.1", port: Port = 8000, model: Models = None, alias: Aliases = None,
     training: Training = None, hub: Hub = None, blobs: Blobs = None, adapter: Set = None, runs: Runs = None,
-    debug: Debug = False,
+    take_over: TakeOver = False, debug: Debug = False,
 ) -> None:
     """Serve models of this machine by the Tinker API: its SDK, and what is built on it, then work against them.
 
@@ -33,4 +33,5 @@ def serve(
     from kitchen.commands.serve import serve as keep_serving
 
     chosen = larder(runs, blobs, training, None, hub, adapter)
-    carry_out(lambda: keep_serving(model or [], alias or [], host, port, chosen, debug=debug), debug)
+    carry_out(lambda: keep_serving(
+        model or [], alias or [], host, port, chosen, take_over=take_over, debug=debug), debug)

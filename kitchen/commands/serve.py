@@ -16,7 +16,10 @@ from kitchen.recipe import Recipe
 MODEL = "packaged:smollm2-135m-instruct"  # where none is named
 
 
-def serve(models: Sequence[str], aliases: Sequence[str], host: str, port: int, larder: Larder, *, debug: bool) -> int:
+def serve(
+    models: Sequence[str], aliases: Sequence[str], host: str, port: int, larder: Larder, *,
+    take_over: bool, debug: bool,
+) -> int:
     """Until it is told to stop, by Ctrl-C or SIGTERM."""
     configure(debug)
     made = Prepared(Recipe)  # type: ignore[type-abstract] # there is none
@@ -25,7 +28,7 @@ def serve(models: Sequence[str], aliases: Sequence[str], host: str, port: int, l
         raise Problems(made.problems)
     kitchen, out = made.kitchen, console()
     telling = _server()(kitchen.training, kitchen.hub, kitchen.blobs).serve(
-        models if models or aliases else (MODEL,), _named(aliases), host, port)
+        models if models or aliases else (MODEL,), _named(aliases), host, port, take_over=take_over)
     address, key = next(telling), next(telling)
     out.print(f"serving the Tinker API at {address}; Ctrl-C stops it", soft_wrap=True)
     out.print(f"for clients: export TINKER_BASE_URL={address} TINKER_API_KEY={key}", soft_wrap=True)

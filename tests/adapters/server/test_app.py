@@ -101,6 +101,28 @@ def test_what_is_longer_than_allowed_is_refused(talk: Talk, monkeypatch: pytest.
     assert asked.status_code == 413
 
 
+@pytest.mark.parametrize("method, path, status", [
+    ("POST", "/api/v1/abracadabra", 404), ("GET", "/api/v1/asample", 405)])
+def test_what_is_no_request_of_the_api_is_named(talk: Talk, method: str, path: str, status: int) -> None:
+    asked = talk.http.request(method, path, headers={"x-api-key": KEY})
+    assert asked.status_code == status
+    assert f"{method} {path}" in asked.json()["detail"]
+
+
+def test_a_client_that_fetches_nothing_is_told_to_come_back_later(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(promises, "UNFETCHED", 2)
+    model, other = talk.model(talk.session()), talk.model(talk.session())
+    first, second, third = ({"model_id": model, "path": f"at-{number}", "seq_id": number} for number in (1, 2, 3))
+    left = [talk.post("save_weights", each) for each in (first, second)]
+    refused = talk.post("save_weights", third)
+    assert refused.status_code == 429
+    assert "did not fetch" in refused.json()["detail"]
+    assert talk.post("save_weights", second).status_code == 200, "it is here already"
+    assert "path" in talk.save(other, 1, "not-its-fault")
+    assert [talk.answer(each)["path"] for each in left] == [f"tinker://{model}/weights/at-{n}" for n in (1, 2)]
+    assert talk.answer(talk.post("save_weights", third))["path"] == f"tinker://{model}/weights/at-3"
+
+
 def test_ids_that_never_were_and_ids_that_are_over(talk: Talk) -> None:
     session = talk.session()
     model = talk.model(session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -90,6 +91,22 @@ def test_ctrl_c_stops_it(tmp_path: Path) -> None:
     address(server)
     server.send_signal(signal.SIGINT)
     assert server.wait(30) in (0, 130)
+
+
+def test_a_folder_that_another_host_may_serve_is_taken_over_when_told_to(tmp_path: Path) -> None:
+    claim = tmp_path / "runs/served/lease/theirs.json"
+    claim.parent.mkdir(parents=True)
+    claim.write_text(json.dumps({"host": "gone.example", "pid": 1, "born": "1"}))
+    refused = started(tmp_path)
+    said, _ = refused.communicate(timeout=60)
+    assert refused.returncode == 2, said
+    assert "gone.example" in said
+    assert "--take-over" in said
+    server = started(tmp_path, "--take-over")
+    address(server)
+    server.send_signal(signal.SIGINT)
+    assert server.wait(30) in (0, 130)
+    assert not claim.exists()
 
 
 @pytest.mark.parametrize("key, more, code, why", [

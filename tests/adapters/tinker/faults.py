@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ class Faulty:
     latency: float = 0.0  # seconds that each answer takes at least; answers that are waited for together overlap
     seen: Counter[str] = field(default_factory=Counter)
     befell: int = 0
+    gate: threading.Event = field(default_factory=threading.Event)  # what is held waits for it
 
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
         if scope["type"] != "http":
@@ -81,6 +83,10 @@ class Faulty:
 
     async def _slow(self, scope: Any, receive: Any, send: Send) -> None:
         await asyncio.sleep(1.5)
+        await self.app(scope, receive, send)
+
+    async def _held(self, scope: Any, receive: Any, send: Send) -> None:
+        await asyncio.to_thread(self.gate.wait, 60)
         await self.app(scope, receive, send)
 
     async def _expired(self, scope: Any, receive: Any, send: Send) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,34 @@ def test_a_server_that_stays_away_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(SessionLost, match=r"away|reached"):
         asked.result(60)
     session.close()
+
+
+def test_to_close_a_session_waits_for_no_server() -> None:
+    """One that is opening: the SDK holds its lock until the server has answered."""
+    kept, around = FakeBlobs(), list[Faulty]()
+
+    def wrap(app: Any) -> Any:
+        around.append(Faulty(app, (Fault("held", "create_session", (1,)),)))
+        return around[0]
+
+    with serving(FakeTraining(kept), kept, wrap=wrap) as served:
+        session = ByteTinker(FakeBlobs(), served.url).open("tiny", Lora(rank=4, seed=1))
+        until(lambda: around[0].befell == 1)
+        closing = threading.Thread(target=session.close, daemon=True)
+        closing.start()
+        closing.join(20)
+        assert not closing.is_alive()
+        assert not around[0].gate.is_set()
+        around[0].gate.set()
+        until(lambda: any(path.endswith("/finish") for path in around[0].seen))
+
+
+def until(there: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if there():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it did not come to pass in 20 s")
 
 
 def test_a_future_that_fails_on_the_server_ends_the_run_with_what_it_said() -> None:
