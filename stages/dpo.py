@@ -1,99 +1,23 @@
-"""Direct preference optimisation: the loss, its reference, and what it is measured by."""
+"""Preference optimisation: its reference, its batches, and what it is measured by."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from kitchen.errors import ConfigError, check_name
 from kitchen.ports import BlobStore, TrainingClient, TrainingSession, arrival
 from kitchen.stage import Stage
-from kitchen.types import Array, Batch, Datum, Floats, Metrics, Table
+from kitchen.types import Batch, Datum, Floats, Metrics, Table
 from kitchen.weights import find_weights
 from stages.data import Epoch, shuffled
 from stages.evaluation import HeldOutData
+from stages.pair_loss import PairLoss
 from stages.preferences import Pair, Pairs, as_batch
 from stages.scoring import sampler_of, scores
 from stages.statistics import wilson
-
-PairLossName = Literal["sigmoid", "ipo", "hinge"]
-PAIR_LOSSES: tuple[str, ...] = get_args(PairLossName)
-
-
-@dataclass(frozen=True)
-class PairLoss:
-    """sum over pairs of w · f(h), h = log(pi / ref)(chosen) - log(pi / ref)(rejected), in nats; a kitchen.types.Loss.
-
-    sigmoid: f = -log sigmoid(beta h) (Rafailov et al., 2023, arXiv:2305.18290, eq. 7), with label smoothing e
-    -(1 - e) log sigmoid(beta h) - e log sigmoid(-beta h) (Mitchell, 2023, "A note on DPO with noisy preferences");
-    ipo: f = (h - 1 / (2 beta))² (Azar et al., 2023, arXiv:2310.12036, eq. 17), over whole answers;
-    hinge: f = max(0, 1 - beta h) (Zhao et al., 2023, arXiv:2305.10425, with beta h for their margin).
-    To each, `imitation` adds so many times the mean of -log pi over the tokens of the chosen answer, w a pair (Pang et
-    al., 2024, arXiv:2404.19733, eq. 1), without which both answers of a pair may become less likely.
-
-    Reads of each datum "weights", w on the tokens of the answer and 0 elsewhere, and "reference", what the reference
-    gives each token, nats. Datums are chosen and rejected by turns.
-    """
-
-    kind: PairLossName = "sigmoid"
-    beta: float = 0.1
-    label_smoothing: float = 0.0  # the share of pairs that are taken to be the wrong way round
-    imitation: float = 0.0  # weight of the cross-entropy of chosen answers
-    group: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        check_name("loss", self.kind, PAIR_LOSSES)
-        if not self.beta > 0:
-            raise ConfigError(f"beta={self.beta} must be more than 0")
-        if not self.imitation >= 0:
-            raise ConfigError(f"imitation={self.imitation} must not be less than 0")
-        if not 0 <= self.label_smoothing < 0.5:
-            raise ConfigError(f"label_smoothing={self.label_smoothing} must be from 0 to less than 0.5")
-        if self.label_smoothing and self.kind != "sigmoid":
-            raise ConfigError(f"label_smoothing is one of loss=sigmoid; with loss={self.kind} leave it at 0")
-
-    def __call__(
-        self, data: Sequence[Datum], logprobs: Sequence[Floats], /
-    ) -> tuple[float, Sequence[Floats], Mapping[str, float]]:
-        masks = [datum.loss_inputs["weights"] != 0 for datum in data]
-        weights = np.array([datum.loss_inputs["weights"].max() for datum in data[::2]], np.float64)  # (pairs,)
-        ratios = np.array([_ratio(*each) for each in zip(data, logprobs, masks, strict=True)]).reshape(-1, 2)
-        margins = self.beta * (ratios[:, 0] - ratios[:, 1])
-        values, slopes = self._at(margins)
-        nats = np.array([_mean_nats(*each) for each in zip(logprobs[::2], masks[::2], strict=True)])
-        shares = self.imitation / np.array([mask.sum() for mask in masks[::2]])
-        pushes = np.stack([weights * (slopes * self.beta - shares), -weights * slopes * self.beta], 1).ravel()
-        gradients = [(push * mask).astype(np.float32) for push, mask in zip(pushes, masks, strict=True)]
-        value = float(weights @ (values + self.imitation * nats))
-        return value, gradients, {
-            "loss:sum": value, "chosen_nats:sum": float(weights @ nats), "accuracy:sum": float(weights @ (margins > 0)),
-            "margin:sum": float(weights @ margins), "chosen_reward:sum": float(weights @ ratios[:, 0] * self.beta),
-            "rejected_reward:sum": float(weights @ ratios[:, 1] * self.beta)}
-
-    def _at(self, margins: Array) -> tuple[Array, Array]:
-        """(pairs,) f and its slope by beta h."""
-        if self.kind == "hinge":
-            return np.maximum(0.0, 1 - margins), np.where(margins < 1, -1.0, 0.0)
-        if self.kind == "ipo":
-            away = margins / self.beta - 1 / (2 * self.beta)
-            return away**2, 2 * away / self.beta
-        smooth = self.label_smoothing
-        values = (1 - smooth) * np.logaddexp(0, -margins) + smooth * np.logaddexp(0, margins)
-        return values, smooth - np.exp(-np.logaddexp(0, margins))  # sigmoid(-m) = exp(-log(1 + exp(m)))
-
-
-def _ratio(datum: Datum, logprobs: Floats, mask: Array) -> float:
-    """log(pi / ref) of an answer, nats."""
-    return float((logprobs.astype(np.float64) - datum.loss_inputs["reference"])[mask].sum())
-
-
-def _mean_nats(logprobs: Floats, mask: Array) -> float:
-    """Cross-entropy of an answer, nats per token."""
-    return -float(logprobs.astype(np.float64)[mask].mean())
 
 
 @dataclass(frozen=True)
@@ -105,7 +29,7 @@ class ReferenceLogprobs:
 
 @dataclass(frozen=True)
 class PairData:
-    """Pairs with the reference's log-probabilities in them."""
+    """Pairs with the reference's log-probabilities in them, if there is one."""
 
     data: tuple[Pair, ...]
 
@@ -134,15 +58,20 @@ class ScoreReference(Stage):
 
 
 class JoinReference(Stage):
-    """Put the reference's log-probabilities into the datums."""
+    """Put the reference's log-probabilities, where one was asked, into the datums."""
 
     rows: int = 16  # pairs of each held-out set that are measured along the way
 
-    def run(self, pairs: Pairs, reference: ReferenceLogprobs) -> tuple[PairData, HeldOutPairs, HeldOutData]:
-        left = iter(reference.logprobs)
+    def run(
+        self, pairs: Pairs, reference: ReferenceLogprobs | None = None
+    ) -> tuple[PairData, HeldOutPairs, HeldOutData]:
+        left = iter(reference.logprobs) if reference else None
+
+        def known(datum: Datum) -> Datum:
+            return datum if left is None else _with(datum, next(left))
 
         def joined(some: Sequence[Pair]) -> tuple[Pair, ...]:
-            return tuple((_with(one, next(left)), _with(other, next(left))) for one, other in some)
+            return tuple((known(one), known(other)) for one, other in some)
 
         train = joined(pairs.train)
         held = {name: joined(some) for name, some in pairs.held_out.items()}

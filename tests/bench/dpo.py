@@ -11,7 +11,7 @@ import numpy as np
 from adapters.local.hub import LocalHub
 from kitchen.ports.training import Sampler
 from kitchen.types import Datum
-from stages.dpo import PairLoss
+from stages.pair_loss import PairLoss
 from stages.preferences import as_batch
 from tests.bench import kitchen_side, rows, trl_side
 from tests.bench.ceilings import Gauge

@@ -50,6 +50,14 @@ def test_it_learns_to_prefer() -> None:
     assert any(isinstance(one, Table) and one.title.startswith("Held-out pairs") for one in seen.published)
 
 
+@pytest.mark.parametrize("loss", ["simpo", "orpo"])
+def test_it_learns_without_a_reference(loss: str) -> None:
+    seen = cook(loss=loss)
+    assert seen.series("loss")[-1] < 0.7 * seen.series("loss")[0]
+    assert seen.series("held/pair_accuracy") == [1.0]
+    assert seen.series("chosen_nats")[-1] < seen.series("chosen_nats")[0]
+
+
 def test_where_there_is_no_rejected_answer_the_model_errs_itself() -> None:
     seen = cook(dataset="right", batch_size=3, epochs=6)
     texts = [row["text"] for one in seen.published if isinstance(one, Samples) for row in one.rows

@@ -11,7 +11,7 @@ import pytest
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError
 from kitchen.types import Adam, Array, Datum, Lora
-from stages.dpo import PairLoss
+from stages.pair_loss import PairLoss, pair_loss
 from stages.preferences import Comparison, as_batch, comparison
 
 RNG = np.random.default_rng(4)
@@ -28,13 +28,17 @@ def pair(lengths: tuple[int, int], prompt: int = 3) -> tuple[Datum, Datum]:
 
 
 DATA = as_batch([pair((4, 2)), pair((1, 5)), pair((3, 3))])
-LOGPROBS: list[Any] = [RNG.normal(-2, 1, len(datum.tokens)) for datum in DATA]
+LOGPROBS: list[Any] = [-np.abs(RNG.normal(-2, 1, len(datum.tokens))) for datum in DATA]
 
 
 def plainly(kind: str, beta: float, smooth: float, logprobs: list[Array], imitation: float = 0.0) -> float:
     """One pair after the other, as the papers have it."""
     total = 0.0
     for at in range(0, len(DATA), 2):
+        if kind in ("simpo", "orpo"):
+            means = (logprobs[one][DATA[one].loss_inputs["weights"] != 0].mean() for one in (at, at + 1))
+            total += without_reference(kind, beta, *map(float, means), imitation)
+            continue
         chosen, rejected = (sum(
             lp - ref for lp, ref, weight in zip(logprobs[one], DATA[one].loss_inputs["reference"],
                                                 DATA[one].loss_inputs["weights"], strict=True) if weight)
@@ -51,10 +55,24 @@ def plainly(kind: str, beta: float, smooth: float, logprobs: list[Array], imitat
     return total / (len(DATA) // 2)
 
 
-@pytest.mark.parametrize(("kind", "smooth"), [("sigmoid", 0.0), ("sigmoid", 0.2), ("ipo", 0.0), ("hinge", 0.0)])
+TARGET = 0.4  # of simpo
+
+
+def without_reference(kind: str, beta: float, chosen: float, rejected: float, imitation: float) -> float:
+    """Of one pair, by the means of the log-probabilities of its answers."""
+    if kind == "simpo":
+        value = -math.log(1 / (1 + math.exp(-(beta * chosen - beta * rejected - TARGET))))
+        return value - imitation * chosen
+    odds = [math.exp(each) / (1 - math.exp(each)) for each in (chosen, rejected)]
+    ratio = math.log(odds[0] / odds[1])
+    return -chosen - beta * math.log(1 / (1 + math.exp(-ratio))) - imitation * chosen
+
+
+@pytest.mark.parametrize(("kind", "smooth"), [
+    ("sigmoid", 0.0), ("sigmoid", 0.2), ("ipo", 0.0), ("hinge", 0.0), ("simpo", 0.0), ("orpo", 0.0)])
 @pytest.mark.parametrize(("beta", "imitation"), [(0.1, 0.0), (0.7, 0.0), (0.3, 0.8)])
 def test_value_and_gradient(kind: Any, smooth: float, beta: float, imitation: float) -> None:
-    loss = PairLoss(kind, beta, smooth, imitation)
+    loss = PairLoss(kind, beta, smooth, imitation, target_margin=TARGET if kind == "simpo" else 0.0)
     value, gradients, metrics = loss(DATA, LOGPROBS)
     assert value == pytest.approx(plainly(kind, beta, smooth, LOGPROBS, imitation), rel=1e-6)
     assert metrics["loss:sum"] == value
@@ -102,10 +120,25 @@ def test_margins_that_are_far_off_are_no_overflow() -> None:
 @pytest.mark.parametrize(("settings", "words"), [
     ({"kind": "sigmod"}, "sigmoid"), ({"beta": 0.0}, "beta"), ({"imitation": -1.0}, "imitation"),
     ({"label_smoothing": 0.5}, "label_smoothing"),
-    ({"kind": "ipo", "label_smoothing": 0.1}, "loss=sigmoid")])
+    ({"kind": "ipo", "label_smoothing": 0.1}, "loss=sigmoid"), ({"target_margin": 0.1}, "loss=simpo"),
+    ({"kind": "simpo", "target_margin": -0.1}, "target_margin")])
 def test_settings_that_cannot_be(settings: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         PairLoss(**settings)
+
+
+def test_an_answer_that_is_certain_has_odds_with_an_end() -> None:
+    sure = [np.zeros(len(datum.tokens)) for datum in DATA]
+    with np.errstate(all="raise", under="ignore"):
+        value, gradients, _ = PairLoss("orpo")(DATA, sure)
+    assert value == pytest.approx(0.1 * math.log(2), rel=1e-5)
+    assert all(np.isfinite(one).all() for one in gradients)
+
+
+def test_what_is_usual_is_taken_where_nothing_is_said() -> None:
+    assert pair_loss("sigmoid", None, 0.0, 0.0, None) == PairLoss()
+    assert pair_loss("simpo", None, 0.0, 0.0, None) == PairLoss("simpo", 2.0, target_margin=1.0)
+    assert pair_loss("simpo", 3.0, 0.0, 0.0, 0.0) == PairLoss("simpo", 3.0)
 
 
 def test_the_fake_learns_to_prefer() -> None:

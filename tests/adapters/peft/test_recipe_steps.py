@@ -11,7 +11,8 @@ import pytest
 from adapters.fake.datasets import FakeDatasets
 from adapters.peft.session import PeftSession
 from kitchen.types import Datum
-from stages.dpo import JoinReference, PairLoss, ScoreReference
+from stages.dpo import JoinReference, ScoreReference
+from stages.pair_loss import PairLoss
 from stages.policy import Minibatches, PolicyUpdate, ScoreRollouts
 from stages.preferences import LoadComparisons, Mistakes, RenderPairs, as_batch
 from stages.render import RenderDataset
