@@ -10,11 +10,10 @@ import numpy as np
 
 from kitchen.ports import BlobStore, TrainingClient, TrainingSession, arrival
 from kitchen.stage import Stage
-from kitchen.types import Batch, Datum, Floats, Metrics, Table
+from kitchen.types import Batch, Datum, Floats, Loss, Metrics, Table
 from kitchen.weights import find_weights
 from stages.data import Epoch, shuffled
 from stages.evaluation import HeldOutData
-from stages.pair_loss import PairLoss
 from stages.preferences import Pair, Pairs, as_batch
 from stages.scoring import sampler_of, scores
 from stages.statistics import wilson
@@ -94,9 +93,10 @@ class ShuffledPairs(Stage):
 
 
 class JudgePairs(Stage):
-    """How often the trained weights prefer the chosen answer more than the reference does, set by set."""
+    """How often the trained weights judge held-out pairs, or answers, as they are labelled, set by set."""
 
-    loss: PairLoss
+    loss: Loss  # with the sums accuracy and margin
+    what: str = "pair"
 
     async def run(self, session: TrainingSession, held_out: HeldOutPairs) -> tuple[Metrics, Table]:
         metrics, rows = Metrics(), []
@@ -105,7 +105,7 @@ class JudgePairs(Stage):
             count, margin = len(pairs), found["margin:sum"]
             right = round(found["accuracy:sum"] * count)  # the shares of the pairs are float32
             low, high = wilson(right, count)
-            metrics |= {f"{name}/pair_accuracy": right / count, f"{name}/margin": margin}
+            metrics |= {f"{name}/{self.what}_accuracy": right / count, f"{name}/margin": margin}
             rows.append((name, str(count), f"{right / count:.3f} [{low:.3f}, {high:.3f}]", f"{margin:.3f}"))
-        columns = ("held-out set", "pairs", "accuracy", "margin, beta times nats")
-        return metrics, Table("Held-out pairs, 95 % intervals", columns, tuple(rows))
+        columns = ("held-out set", f"{self.what}s", "accuracy", "margin, beta times nats")
+        return metrics, Table(f"Held-out {self.what}s, 95 % intervals", columns, tuple(rows))

@@ -154,8 +154,8 @@ class WriteMistakes(Stage):
             found = Mistakes({name: await writer.mistakes(sets[name], places) for name, places in lacking.items()})
         return found, found.samples()
 
-    def preview(self, comparisons: Comparisons, tokenizer: Tokenizer) -> EpochSize:
-        return to_be_read(comparisons.train, tokenizer, self.render, self.how)
+    def preview(self) -> OwnMistakes:
+        return self.how
 
 
 @dataclass(frozen=True)
@@ -192,8 +192,8 @@ def to_be_read(
     if not sizes:
         raise DataError(f"nothing to train on: all of {len(rows)} rows are left out, for they do not fit into "
                         f"max_tokens={render.max_tokens}")
-    unwritten = any(each.rejected is None for each in rows)
-    return EpochSize(len(sizes), "pairs", sum(sizes), AT_MOST if unwritten else "")
+    lacking = any(each.rejected is None for each in rows)
+    return EpochSize(len(sizes), "pairs", sum(sizes), AT_MOST if lacking else "")
 
 
 def _read_of(each: Comparison, tokenizer: Tokenizer, render: RenderDataset, how: OwnMistakes) -> int:
@@ -202,8 +202,14 @@ def _read_of(each: Comparison, tokenizer: Tokenizer, render: RenderDataset, how:
     data = [datum for one in answers for datum in render.datums(one, tokenizer)]
     if len(data) != len(answers):
         return 0
-    unwritten = len(prompt(each.chosen, tokenizer, render)) + how.max_tokens if each.rejected is None else 0
-    return sum(len(datum.tokens) for datum in data) + unwritten
+    return sum(len(datum.tokens) for datum in data) + sum(unwritten([each], tokenizer, render, how))
+
+
+def unwritten(
+    rows: Sequence[Comparison], tokenizer: Tokenizer, render: RenderDataset, how: OwnMistakes
+) -> list[int]:
+    """Tokens, at most, of the mistakes that the model is yet to write."""
+    return [len(prompt(each.chosen, tokenizer, render)) + how.max_tokens for each in rows if each.rejected is None]
 
 
 class RenderPairs(Stage):
@@ -227,6 +233,9 @@ class RenderPairs(Stage):
             "data/rows": float(len(comparisons.train)), "data/pairs": float(len(train)),
             "data/tokens": float(sum(len(datum.tokens) for pair in train for datum in pair)),
             "data/held_out_pairs": float(sum(map(len, held.values())))})
+
+    def preview(self, comparisons: Comparisons, tokenizer: Tokenizer, how: OwnMistakes) -> EpochSize:
+        return to_be_read(comparisons.train, tokenizer, self.render, how)
 
 
 def _datums(

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from kitchen import Lora, Recipe, Step, every, for_each
+from kitchen import Lora, Recipe, Step, every, for_each, sequence
 from kitchen.ports import TrainingSession
 from kitchen.types import Loss
-from stages.data import Reading
-from stages.evaluation import Examination, MeasureHeldOut
-from stages.keeping import ExportWeights, KeepBest
+from stages.comparison import Compare, QualityGate
+from stages.data import Epochs, Reading
+from stages.divergence import MeasureKL
+from stages.dpo import JoinReference, PairData, ScoreReference, ShuffledPairs
+from stages.evaluation import EvaluateBase, EvaluateWeights, Examination, MeasureHeldOut
+from stages.keeping import ExportWeights, KeepBest, StartKeeping
 from stages.optimise import ForwardBackward, OptimStep, ReportStep
+from stages.preferences import OwnMistakes, WriteMistakes
+from stages.render import RenderDataset, TrainData
 from stages.rollouts import Playing, RollOut, Snapshot
 from stages.schedules import ScheduleName, schedule
+from stages.sessions import OpenSession, SaveFinal
 from stages.tasks import TaskBatches
 
 
@@ -52,6 +58,31 @@ class TrainingInEpochs(Training):
         """What is done with one batch: an optimiser step, reported, and now and then a look at held-out data."""
         return (ForwardBackward(loss), self.optim, every(self.eval_every)(MeasureHeldOut(loss), ExportWeights()),
                 ReportStep(), every(self.eval_every)(KeepBest(self.keep)))
+
+
+class TrainingOnPreferences(TrainingInEpochs):
+    """Answers that are wanted and others that are not; where data has right answers alone, the model errs itself."""
+
+    reference: str | None = None  # weights of any name, which the policy stays near; null for those it begins with
+    mistakes: OwnMistakes = OwnMistakes()
+    rendering: RenderDataset = RenderDataset(train_on="last_assistant_turn")
+    learning_rate: PositiveFloat = 1e-5  # the highest, at the end of warm-up
+    batch_size: PositiveInt = 16  # pairs, or answers, per optimiser step
+
+    def preferring(self, load: Step, render: Step, loss: Loss, judge: Step, *, referred: bool = True) -> Step:
+        """`load` reads comparisons, `render` makes pairs of them; the reference, if it is asked, scores those."""
+        start = self.reference or self.model
+        scored = [ScoreReference(start)] if referred else []
+        return sequence(
+            load, OpenSession(self.model, self.lora), StartKeeping(),
+            WriteMistakes(self.model, self.rendering, self.mistakes, self.seed), render, *scored, JoinReference(),
+            EvaluateBase(self.model, self.evaluation, self.rendering),
+            for_each(Epochs(self.epochs, self.batch_size, self.max_steps).using({TrainData: PairData}))(
+                for_each(ShuffledPairs(self.batch_size, self.seed), ahead=self.ahead, save=self.save_every)(
+                    *self.step(loss))),
+            SaveFinal(), judge, MeasureKL(start, self.rendering, self.evaluation.max_tokens, self.seed),
+            EvaluateWeights(self.evaluation, self.rendering), Compare(self.seed),
+            QualityGate(self.evaluation.at_least))
 
 
 class TrainingOnRollouts(Training):

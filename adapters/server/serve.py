@@ -61,9 +61,10 @@ class TinkerServer:
             yield f"http://{_reached(host)}:{listening.getsockname()[1]}"
             yield "tml-any" if key is None else f"${KEY}"
             yield from made.state.sessions.menu.dishes
-            config = uvicorn.Config(made, log_config=None, access_log=False, timeout_graceful_shutdown=STOPPING)
-            with _held_back() as signals:
-                uvicorn.Server(config).run(sockets=[listening])
+            server = uvicorn.Server(uvicorn.Config(
+                made, log_config=None, access_log=False, timeout_graceful_shutdown=STOPPING))
+            with _held_back(server) as signals:
+                server.run(sockets=[listening])
         for number in signals:
             signal.raise_signal(number)
 
@@ -80,11 +81,18 @@ class TinkerServer:
 
 
 @contextmanager
-def _held_back() -> Iterator[list[int]]:
-    """The signals that uvicorn was ended with: it raises them once more when it is done, before all here is closed."""
+def _held_back(server: Any) -> Iterator[list[int]]:
+    """The signals that uvicorn was ended with: it raises them once more when it is done, before all here is closed.
+
+    One that comes before it listens to them itself ends it too.
+    """
     came: list[int] = []
-    before = {each: signal.signal(each, lambda number, _: came.append(number))
-              for each in (signal.SIGINT, signal.SIGTERM)}
+
+    def end(number: int, _: object) -> None:
+        came.append(number)
+        server.should_exit = True
+
+    before = {each: signal.signal(each, end) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield came
     finally:

@@ -27,6 +27,7 @@ from kitchen.cooking import cook
 from kitchen.runs import Order
 from recipes.distillation import Distillation
 from recipes.dpo import Dpo
+from recipes.kto import Kto
 from recipes.rl import Rl
 from recipes.sl_basic import SlBasic
 from stages import tasks
@@ -41,6 +42,7 @@ DATA = {"chats": {"train": CHATS, "held": CHATS[:2]}, "pairs": {"train": PAIRS, 
 EPOCHS = {"epochs": 3, "eval_every": 4, "keep": 1, "evaluation": {"max_tokens": 8}}
 RECIPES: dict[str, tuple[type[Training], dict[str, Any]]] = {
     "sl_basic": (SlBasic, {**EPOCHS, "dataset": "chats"}), "dpo": (Dpo, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
+    "kto": (Kto, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
     "rl": (Rl, {"dataset": "chats", "reward": "letters", "group": 3, "steps": 6, "kl_penalty": 0.1, "kl_discount": 0.9,
                 "updates": 2, "playing": {"max_tokens": 5}}),
     "distillation": (Distillation, {"dataset": "chats", "group": 3, "steps": 6, "discount": 0.5, "updates": 2,

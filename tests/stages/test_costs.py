@@ -16,6 +16,7 @@ from kitchen.preview import preview
 from kitchen.types import Price
 from recipes.distillation import Distillation
 from recipes.dpo import Dpo
+from recipes.kto import Kto
 from recipes.rl import Rl
 from recipes.sl_basic import SlBasic
 from stages.costs import AT_MOST, tokens_and_cost
@@ -46,7 +47,8 @@ def number(text: str) -> float:
 
 @pytest.mark.parametrize("recipe", [
     SlBasic(dataset="rows", **QUICK), SlBasic(dataset="rows", epochs=3, **QUICK),
-    SlBasic(dataset="rows", max_steps=3, **QUICK), Dpo(dataset="pairs", epochs=2, **QUICK)])
+    SlBasic(dataset="rows", max_steps=3, **QUICK), Dpo(dataset="pairs", epochs=2, **QUICK),
+    Kto(dataset="pairs", epochs=2, **QUICK)])
 def test_tokens_and_steps_are_those_of_the_run(recipe: Recipe) -> None:
     shown, seen = told(recipe), cooked(recipe)
     assert number(shown["tokens read in all"]) == sum(seen.series("tokens"))
@@ -61,11 +63,12 @@ def test_where_an_epoch_is_cut_short_the_tokens_are_about_its_share() -> None:
     assert number(shown) == pytest.approx(sum(seen.series("tokens")), rel=0.1)
 
 
-def test_mistakes_that_are_not_written_yet_count_as_long_as_they_may_be() -> None:
-    recipe = Dpo(dataset="rows", mistakes={"max_tokens": 400}, **QUICK)
+@pytest.mark.parametrize(("kind", "what", "count"), [(Dpo, "pairs", 22), (Kto, "answers", 44)])
+def test_mistakes_that_are_not_written_yet_count_as_long_as_they_may_be(kind: Any, what: str, count: int) -> None:
+    recipe = kind(dataset="rows", mistakes={"max_tokens": 400}, **QUICK)
     shown, seen = told(recipe), cooked(recipe)
     assert shown["tokens read in all"].startswith(AT_MOST)
-    assert shown["pairs in an epoch"] == "at most 22"
+    assert shown[f"{what} in an epoch"] == f"at most {count}"
     assert 0 < sum(seen.series("tokens")) <= number(shown["tokens read in all"])
 
 
@@ -92,10 +95,11 @@ def test_costs_small_and_large(price: float, cost: str) -> None:
     assert tokens_and_cost("tokens", 1_234, AT_MOST, Price(price))[1][1] == f"at most {cost}"
 
 
-@pytest.mark.parametrize("kind", [SlBasic, Dpo])
+@pytest.mark.parametrize("kind", [SlBasic, Dpo, Kto])
 def test_nothing_to_train_on_is_found_by_the_preview(kind: type[Recipe]) -> None:
     with pytest.raises(DataError, match=r"nothing to train on: .*max_tokens=3"):
-        told(kind(dataset="pairs" if kind is Dpo else "rows", rendering={"max_tokens": 3, "overlong": "drop"}, **QUICK))
+        told(kind(dataset="rows" if kind is SlBasic else "pairs", rendering={"max_tokens": 3, "overlong": "drop"},
+                  **QUICK))
 
 
 def test_more_of_the_likeliest_tokens_than_there_are_is_found_by_the_preview() -> None:

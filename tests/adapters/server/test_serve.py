@@ -17,6 +17,9 @@ import pytest
 pytest.importorskip("tinker")
 pytest.importorskip("uvicorn")
 
+import uvicorn
+
+from adapters.server.serve import _held_back
 from tests.adapters.tinker.serving import KEY
 
 MODEL = "fake/bigram"
@@ -84,6 +87,14 @@ def test_the_sdk_and_its_command_line(url: str, tmp_path: Path) -> None:
         assert any((tmp_path / "out").rglob("adapter_model.safetensors"))
         tinker(url, "checkpoint", "delete", "--yes", path)
         assert path not in tinker(url, "checkpoint", "list")
+
+
+def test_a_signal_that_comes_before_it_listens_to_signals_stops_it_too() -> None:
+    server = uvicorn.Server(uvicorn.Config(lambda: None))
+    with _held_back(server) as signals:
+        signal.raise_signal(signal.SIGTERM)
+    assert server.should_exit
+    assert signals == [signal.SIGTERM]
 
 
 def test_ctrl_c_stops_it(tmp_path: Path) -> None:

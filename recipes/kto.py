@@ -1,0 +1,24 @@
+"""Preferences of which each is one answer, good or bad by itself (KTO)."""
+
+from pydantic import PositiveFloat
+
+from kitchen import Step
+from stages.dpo import JudgePairs
+from stages.labels import LabelLoss, LoadLabels, RenderLabels
+from stages.sessions import FinalWeights
+from stages.training import TrainingOnPreferences
+
+
+class Kto(TrainingOnPreferences):
+    """Answers with a label; where data has right answers alone, the model's own mistakes are the bad ones."""
+
+    leaves = (FinalWeights,)
+    beta: PositiveFloat = 0.1  # how dearly the reference is held
+    good_weight: PositiveFloat = 1.0  # of a good answer in the loss: good_weight times their number should be 1 to 4/3
+    bad_weight: PositiveFloat = 1.0  # times bad_weight times the number of bad ones
+
+    def workflow(self) -> Step:
+        loss = LabelLoss(self.beta, self.good_weight, self.bad_weight)
+        return self.preferring(
+            LoadLabels(self.dataset, self.reading, self.seed), RenderLabels(self.rendering), loss,
+            JudgePairs(loss, "answer"))
