@@ -8,7 +8,7 @@ from kitchen.errors import QualityError
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Table
 from stages.data import HeldOut
-from stages.evaluation import After, Answer, Before
+from stages.evaluation import After, Answer, Before, Likelihood
 from stages.statistics import paired_bootstrap, wilson
 
 _MEASURES: Mapping[str, Callable[[Answer], float]] = {"exact match": lambda answer: answer.exact,
@@ -27,10 +27,10 @@ class Compare(Stage):
             found, lines = _compared(before.answers[name], new, self.seed)
             metrics |= {f"{name}/{key}": value for key, value in found.items()}
             rows += [(name, str(len(new)), *line) for line in lines]
-        for name, nats in after.nats.items():
-            metrics |= {f"{name}/loss_before": before.nats[name], f"{name}/loss_after": nats}
-            losses = (f"{before.nats[name]:.4f}", f"{nats:.4f}", f"{nats - before.nats[name]:+.4f}")
-            rows.append((name, str(len(held_out.sets[name])), "loss, nats per token", *losses))
+        for name, loss in after.losses.items():
+            found, lines = _likelier(before.losses[name], loss)
+            metrics |= {f"{name}/{key}": value for key, value in found.items()}
+            rows += [(name, str(len(held_out.sets[name])), *line) for line in lines]
         columns = ("held-out set", "n", "measure", "before", "after", "difference")
         compared = Table("Held-out evaluation, 95 % intervals", columns, tuple(rows))
         return metrics, compared, self._side_by_side(before, after)
@@ -53,6 +53,16 @@ def _compared(old: Sequence[Answer], new: Sequence[Answer], seed: int) -> tuple[
     cut = [sum(each.truncated for each in answers) for answers in (old, new)]
     metrics |= {"truncated_before": float(cut[0]), "truncated_after": float(cut[1])}
     return metrics, [*lines, ("cut short", *map(str, cut), "")]
+
+
+def _likelier(old: Likelihood, new: Likelihood) -> tuple[Metrics, list[tuple[str, ...]]]:
+    """The same of a set that has no answers to compare."""
+    metrics, lines = Metrics(), list[tuple[str, ...]]()
+    for key, (what, now) in new.measures().items():
+        was = old.measures()[key][1]
+        metrics |= {f"{key}_before": was, f"{key}_after": now}
+        lines.append((what, f"{was:.4f}", f"{now:.4f}", f"{now - was:+.4f}"))
+    return metrics, lines
 
 
 def _shown(values: Sequence[float]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,11 +43,23 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Likelihood:
+    """How likely the trained-on tokens of a set are: their negative log-likelihood."""
+
+    nats: float  # per token
+    bits: float  # per byte of UTF-8 that they write; what ends an answer costs too, and writes nothing
+
+    def measures(self) -> Mapping[str, tuple[str, float]]:
+        """By the name of the metric, in words and as a number."""
+        return {"loss": ("loss, nats per token", self.nats), "bits_per_byte": ("bits per byte", self.bits)}
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Answers by held-out set; empty where the data has no answers that can be compared."""
 
     answers: Mapping[str, tuple[Answer, ...]]
-    nats: Mapping[str, float]  # mean loss per answer token, by set
+    losses: Mapping[str, Likelihood]  # by set
 
 
 @dataclass(frozen=True)
@@ -123,16 +136,16 @@ class _Examiner:
 
     async def evaluation(self, held_out: HeldOut) -> Evaluation:
         metrics = {name: self.how.choose(conversations) for name, conversations in held_out.sets.items()}
-        answers, nats = {}, {}
+        answers, losses = {}, {}
         if self.answering != GREEDY and (lost := [name for name, metric in metrics.items() if metric == "loss"]):
             raise ConfigError(f"{lost[0]} is evaluated by its loss, for which no answers are drawn: set "
                               "evaluation.metric=text to compare them as texts, or choose other splits")
         for name, conversations in held_out.sets.items():
             if metrics[name] == "loss":
-                nats[name] = await self._loss(conversations)
+                losses[name] = await self._likelihood(conversations)
             else:
                 answers[name] = await self._answers(name, conversations, metrics[name])
-        return Evaluation(answers, nats)
+        return Evaluation(answers, losses)
 
     async def _answers(self, name: str, conversations: Sequence[Conversation], metric: str) -> tuple[Answer, ...]:
         prompts = [prompt(each, self.tokenizer, self.render) for each in conversations]
@@ -145,12 +158,15 @@ class _Examiner:
                      for row, (each, drawn) in enumerate(zip(conversations, came, strict=True))
                      for attempt, one in enumerate(drawn))
 
-    async def _loss(self, conversations: Sequence[Conversation]) -> float:
+    async def _likelihood(self, conversations: Sequence[Conversation]) -> Likelihood:
         data = rendered(conversations, self.tokenizer, self.render)
         asked = [self.sampler.logprobs(np.append(d.tokens, d.targets[-1])) for d in data]
-        scores = await asyncio.gather(*map(arrival, asked))
-        weights = [d.loss_inputs["weights"] for d in averaged(data)]
-        return -sum(float(lp[1:].astype(np.float64) @ w) for lp, w in zip(scores, weights, strict=True))
+        found = await asyncio.gather(*map(arrival, asked))
+        weights = [d.loss_inputs["weights"].astype(np.float64) for d in data]
+        nats = -sum(float(lp[1:].astype(np.float64) @ w) for lp, w in zip(found, weights, strict=True))
+        texts = (self.tokenizer.decode(d.targets[w != 0]) for d, w in zip(data, weights, strict=True))
+        written = sum(len(text.encode()) for text in texts)
+        return Likelihood(nats / sum(float(w.sum()) for w in weights), nats / math.log(2) / max(written, 1))
 
 
 def scored(conversation: Conversation, tokenizer: Tokenizer, sampled: Sampled, metric: str) -> Answer:
@@ -222,7 +238,7 @@ class EvaluateBase(Stage):
     ) -> tuple[Before, Samples]:
         sampler = sampler_of(self.model, client, blobs)
         found = await examined(sampler, tokenizer, self.how, self.render, held_out)
-        return Before(found.answers, found.nats), samples(found, when="before")
+        return Before(found.answers, found.losses), samples(found, when="before")
 
 
 class EvaluateWeights(Stage):
@@ -236,7 +252,7 @@ class EvaluateWeights(Stage):
         self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, weights: FinalWeights
     ) -> tuple[After, Samples]:
         found = await examined(client.sampler(weights), tokenizer, self.how, self.render, held_out)
-        return After(found.answers, found.nats), samples(found, when="after")
+        return After(found.answers, found.losses), samples(found, when="after")
 
 
 async def examined(

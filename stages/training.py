@@ -26,7 +26,6 @@ class Training(Recipe):
     """One LoRA, trained by AdamW."""
 
     model: str = "packaged:smollm2-135m-instruct"  # packaged:NAME, path:DIR, run:ID@best, or a hub's NAME[@REVISION]
-    dataset: str = "ingredients"  # a packaged data set, a file or a folder; with --datasets hf a name at the hub
     reading: Reading = Reading()
     lora_rank: PositiveInt = 16  # alpha is twice the rank
     learning_rate: PositiveFloat = 1e-4  # the highest, at the end of warm-up
@@ -44,12 +43,10 @@ class Training(Recipe):
         return OptimStep(schedule(self.schedule, self.learning_rate, self.warmup_steps))
 
 
-class TrainingInEpochs(Training):
-    """Passes over data that lies there, with a look at held-out data now and then, and an evaluation at the end."""
+class TrainingOnRows(Training):
+    """Batches of data that lies there, with a look at held-out data now and then, and an evaluation at the end."""
 
     evaluation: Examination = Examination()
-    epochs: PositiveInt = 1
-    max_steps: PositiveInt | None = None  # optimiser steps in all; null for whole epochs
     eval_every: NonNegativeInt = 50  # optimiser steps between held-out losses and exports of the weights; 0 for none
     keep: PositiveInt = 2  # exports: the last so many, and the best
     ahead: NonNegativeInt = 1  # optimiser steps submitted beyond the one waited for
@@ -58,6 +55,14 @@ class TrainingInEpochs(Training):
         """What is done with one batch: an optimiser step, reported, and now and then a look at held-out data."""
         return (ForwardBackward(loss), self.optim, every(self.eval_every)(MeasureHeldOut(loss), ExportWeights()),
                 ReportStep(), every(self.eval_every)(KeepBest(self.keep)))
+
+
+class TrainingInEpochs(TrainingOnRows):
+    """Passes over one data set."""
+
+    dataset: str = "ingredients"  # a packaged data set, a file or a folder; with --datasets hf a name at the hub
+    epochs: PositiveInt = 1
+    max_steps: PositiveInt | None = None  # optimiser steps in all; null for whole epochs
 
 
 class TrainingOnPreferences(TrainingInEpochs):
@@ -88,6 +93,7 @@ class TrainingOnPreferences(TrainingInEpochs):
 class TrainingOnRollouts(Training):
     """Batches of what the weights themselves answer, of which each is learnt from and thrown away."""
 
+    dataset: str = "ingredients"  # a packaged data set, a file or a folder; with --datasets hf a name at the hub
     playing: Playing = Playing()
     steps: PositiveInt = 30  # batches of rollouts
     batch_size: PositiveInt = 8  # problems of a batch

@@ -70,7 +70,7 @@ class ExamineWeights(Stage):
         tokenizer = client.tokenizer(found.model)
         came = await examined(
             client.sampler(found.source), tokenizer, self.how, self.render, held_out, self.answering, self.seed)
-        return After(came.answers, came.nats), samples(came), Facts({**found.facts(), "model": found.model})
+        return After(came.answers, came.losses), samples(came), Facts({**found.facts(), "model": found.model})
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.weights, client, blobs)
@@ -95,9 +95,10 @@ class ReportExamination(Stage):
                 rows.append((name, count, what, f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"))
             metrics[f"{name}/truncated"] = float(sum(each.truncated for each in answers))
             rows.append((name, count, "cut short", f"{metrics[f'{name}/truncated']:.0f} of {len(answers)} answers"))
-        for name, nats in after.nats.items():
-            metrics[f"{name}/loss"] = nats
-            rows.append((name, str(len(held_out.sets[name])), "loss, nats per token", f"{nats:.4f}"))
+        for name, loss in after.losses.items():
+            for key, (what, value) in loss.measures().items():
+                metrics[f"{name}/{key}"] = value
+                rows.append((name, str(len(held_out.sets[name])), what, f"{value:.4f}"))
         return metrics, Table("Evaluation, 95 % intervals", ("set", "problems", "measure", "value"), tuple(rows))
 
 

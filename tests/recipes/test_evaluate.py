@@ -90,7 +90,7 @@ def test_which_rows(blobs: FakeBlobs, settings: dict[str, Any], sets: dict[str, 
 
 def test_answers_that_cannot_be_compared_have_a_loss(blobs: FakeBlobs) -> None:
     found = evaluated(blobs, "loss", dataset="texts")
-    assert found.keys() == {"train/loss"}
+    assert found.keys() == {"train/loss", "train/bits_per_byte"}
     assert found["train/loss"] > 0
 
 

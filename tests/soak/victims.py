@@ -25,6 +25,7 @@ from adapters.local.blobs import LocalBlobs
 from kitchen import Kitchen, Observer, StageDone
 from kitchen.cooking import cook
 from kitchen.runs import Order
+from recipes.chat_sl import ChatSl
 from recipes.distillation import Distillation
 from recipes.dpo import Dpo
 from recipes.kto import Kto
@@ -38,10 +39,13 @@ WORDS = ("hello", "hallo", "hey you", "good day", "moin", "salut", "ciao", "serv
 CHATS = [{"messages": [{"role": "user", "content": f"say {n}"}, {"role": "assistant", "content": word}]}
          for n, word in enumerate(WORDS)]
 PAIRS = [{"prompt": f"say {n}", "chosen": word, "rejected": f"not {word}"} for n, word in enumerate(WORDS)]
-DATA = {"chats": {"train": CHATS, "held": CHATS[:2]}, "pairs": {"train": PAIRS, "held": PAIRS[:2]}}
+DATA = {"chats": {"train": CHATS, "held": CHATS[:2]}, "pairs": {"train": PAIRS, "held": PAIRS[:2]},
+        "farewells": {"train": CHATS[::-1], "held": CHATS[:1]}}
 EPOCHS = {"epochs": 3, "eval_every": 4, "keep": 1, "evaluation": {"max_tokens": 8}}
 RECIPES: dict[str, tuple[type[Training], dict[str, Any]]] = {
-    "sl_basic": (SlBasic, {**EPOCHS, "dataset": "chats"}), "dpo": (Dpo, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
+    "sl_basic": (SlBasic, {**EPOCHS, "dataset": "chats"}),
+    "chat_sl": (ChatSl, {"mixture": {"chats": 2.0, "farewells": 1.0}, "steps": 14, "eval_every": 4, "keep": 1}),
+    "dpo": (Dpo, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
     "kto": (Kto, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
     "rl": (Rl, {"dataset": "chats", "reward": "letters", "group": 3, "steps": 6, "kl_penalty": 0.1, "kl_discount": 0.9,
                 "updates": 2, "playing": {"max_tokens": 5}}),

@@ -1,0 +1,38 @@
+"""Supervised fine-tuning on a mixture of data sets, by their weights."""
+
+from collections.abc import Mapping
+
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+
+from kitchen import Step, for_each, sequence
+from stages.comparison import Compare, QualityGate
+from stages.evaluation import EvaluateBase, EvaluateWeights, Examination, RenderHeldOut
+from stages.keeping import StartKeeping
+from stages.mixture import LoadMixture, MixedBatches, RenderMixture, ReportSources, Unmix
+from stages.render import RenderDataset
+from stages.sessions import FinalWeights, OpenSession, SaveFinal
+from stages.training import TrainingOnRows
+
+
+class ChatSl(TrainingOnRows):
+    """Conversations of any number of turns, from several places; each is told how well it is learnt."""
+
+    leaves = (FinalWeights,)
+    mixture: Mapping[str, PositiveFloat] | None = None  # mixture.DATASET=WEIGHT; null: ingredients and arithmetic alike
+    rendering: RenderDataset = RenderDataset()
+    evaluation: Examination = Examination(metric="loss")
+    steps: PositiveInt = 100  # optimiser steps
+    learning_rate: PositiveFloat = 1e-3  # the highest, at the end of warm-up
+    warmup_steps: NonNegativeInt = 10  # optimiser steps
+    batch_size: PositiveInt = 16  # datums per optimiser step
+
+    def workflow(self) -> Step:
+        mixture = {"ingredients": 1.0, "arithmetic": 1.0} if self.mixture is None else self.mixture
+        return sequence(
+            LoadMixture(tuple(mixture), self.reading, self.seed), OpenSession(self.model, self.lora), StartKeeping(),
+            RenderMixture(self.rendering), RenderHeldOut(self.rendering),
+            EvaluateBase(self.model, self.evaluation, self.rendering),
+            for_each(MixedBatches(mixture, self.batch_size, self.steps, self.seed), ahead=self.ahead,
+                     save=self.save_every)(Unmix(), *self.step("cross_entropy"), ReportSources()),
+            SaveFinal(), EvaluateWeights(self.evaluation, self.rendering), Compare(self.seed),
+            QualityGate(self.evaluation.at_least))
