@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kitchen.errors import ConfigError
-from kitchen.yaml import read_yaml, yaml_value
+from kitchen.yaml import Keyed, read_yaml, yaml_value
 
 COMMAND_LINE = "command line"
 Keys = tuple[str, ...]  # ("rendering", "max_tokens"), or ("rendering.max_tokens",) as it was written
@@ -27,15 +27,30 @@ class Setting:
 
 
 def from_arguments(texts: Sequence[str]) -> Sequence[Setting]:
-    """`key=value`, the value in YAML; raises ConfigError for anything else."""
+    """`key=value`, the value in YAML or a text as it is; raises ConfigError for anything else."""
     settings = []
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not all(key.strip().split(".")):
             raise ConfigError(f"{COMMAND_LINE}: {text!r} is no setting; write it as key=value")
-        found = read_yaml(value, f"{COMMAND_LINE}: {text}", (key.strip(),))
-        settings += [Setting(one.keys, one.value, COMMAND_LINE) for one in found]
+        settings += [Setting(one.keys, one.value, COMMAND_LINE) for one in _typed(key.strip(), value, text)]
     return settings
+
+
+def _typed(key: str, value: str, text: str) -> Sequence[Keyed]:
+    """What begins with a quote or a bracket is YAML, and so is a number, a truth value and null; others are texts.
+
+    A text may so have colons, number signs and lines, which YAML would read otherwise.
+    """
+    place = f"{COMMAND_LINE}: {text}"
+    if value.lstrip()[:1] in tuple("\"'[{"):
+        return read_yaml(value, place, (key,))
+    try:
+        [found] = read_yaml(value, place, (key,))
+    except (ConfigError, ValueError):
+        return (Keyed((key,), value, 1),)
+    known = isinstance(found.value, bool | int | float | None) and "#" not in value  # where YAML has a comment
+    return (found if known else Keyed((key,), value, 1),)
 
 
 def from_file(path: Path) -> Sequence[Setting]:

@@ -25,9 +25,13 @@ class SlBasic(TrainingInEpochs):
         return sequence(
             LoadDataset(self.dataset, self.reading, self.seed, self.rendering.rows_of(self.max_steps, self.batch_size)),
             OpenSession(self.model, self.lora), StartKeeping(),
-            self.rendering, RenderHeldOut(self.rendering), EvaluateBase(self.model, self.evaluation, self.rendering),
+            *self.prepared(), RenderHeldOut(self.rendering), EvaluateBase(self.model, self.evaluation, self.rendering),
             for_each(Epochs(self.epochs, self.batch_size, self.max_steps))(
                 for_each(ShuffledBatches(self.batch_size, self.seed), ahead=self.ahead, save=self.save_every)(
                     *self.step("cross_entropy"))),
             SaveFinal(), EvaluateWeights(self.evaluation, self.rendering), Compare(self.seed),
             QualityGate(self.evaluation.at_least))
+
+    def prepared(self) -> tuple[Step, ...]:
+        """From the rows that were loaded to the data that is trained on."""
+        return (self.rendering,)

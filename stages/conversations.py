@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kitchen.errors import DataError, did_you_mean
@@ -44,6 +44,18 @@ class TrainRows:
     """The conversations to train on; they may be read when they are asked for."""
 
     conversations: Sequence[Conversation]
+
+
+def instructed(conversation: Conversation, instruction: str) -> Conversation:
+    """With a system prompt, before the one that may be there."""
+    if not instruction:
+        return conversation
+    first, *others = conversation.messages
+    if first.role == "system":
+        instruction, rest = f"{instruction}\n\n{first.content}", others
+    else:
+        rest = [first, *others]
+    return replace(conversation, messages=(Message("system", instruction), *rest))
 
 
 def conversation(row: Row, where: str) -> Conversation:

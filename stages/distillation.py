@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from kitchen import Step
 from kitchen.errors import ConfigError
 from kitchen.ports import Message, Tokenizer, TrainingClient, arrival
 from kitchen.ports.environments import Env, Turn
 from kitchen.stage import Need, Stage
 from kitchen.types import Array, Datum, Metrics, Samples, Tokens
-from stages.conversations import TrainRows
+from stages.conversations import Conversation, TrainRows
+from stages.data import LoadDataset, Reading
 from stages.evaluation import question, spoken
-from stages.policy import PolicyData, episodes_of
+from stages.mixture import LoadMixture, Sources
+from stages.policy import PolicyData
 from stages.rollouts import Episode, Lesson, Rollouts, written
-from stages.scoring import Reference
-from stages.tasks import Tasks
+from stages.tasks import TaskBatch, Tasks
+from stages.teachers import Teachers
 
 DivergenceName = Literal["reverse", "forward"]
 
@@ -45,7 +48,27 @@ class AskRows(Stage):
     """Rows as questions to the student; the answers that they have are not looked at."""
 
     def run(self, rows: TrainRows) -> Tasks:
-        return Tasks([Prompt(tuple(map(spoken, question(each)))) for each in rows.conversations], {})
+        return Tasks(_prompts(rows.conversations, ""), {})
+
+
+def ask(
+    dataset: str, teachers: Mapping[str, str] | None, reading: Reading, seed: int, rows: int
+) -> tuple[Step, ...]:
+    """Questions of one data set, or of those that have a teacher each."""
+    if teachers is None:
+        return LoadDataset(dataset, reading, seed, rows), AskRows()
+    return LoadMixture(tuple(teachers), reading, seed), AskSources()
+
+
+class AskSources(Stage):
+    """The rows of several data sets as questions, each with the name of its own."""
+
+    def run(self, sources: Sources) -> Tasks:
+        return Tasks([each for name, rows in sources.rows.items() for each in _prompts(rows, name)], {})
+
+
+def _prompts(rows: Sequence[Conversation], tag: str) -> list[Prompt]:
+    return [Prompt(tuple(map(spoken, question(each))), tag) for each in rows]
 
 
 class ReportAnswers(Stage):
@@ -59,24 +82,25 @@ class ReportAnswers(Stage):
 
 
 class ImitateTop(Stage):
-    """Data of the forward divergence: at each token written, the reference's `k` likeliest, weighted by their chances.
+    """Data of the forward divergence: at each token written, the teacher's `k` likeliest, weighted by their chances.
 
-    The chances are divided by their sum, so that the cross-entropy on them is KL(reference || student) and the entropy
-    of the reference, both over its top k and means over tokens (Hinton et al., 2015, arXiv:1503.02531, on the
+    The chances are divided by their sum, so that the cross-entropy on them is KL(teacher || student) and the entropy
+    of the teacher, both over its top k and means over tokens (Hinton et al., 2015, arXiv:1503.02531, on the
     student's own answers as in Agarwal et al., 2023, arXiv:2306.13649).
     """
 
     k: int
 
-    async def run(self, reference: Reference, rollouts: Rollouts) -> tuple[PolicyData, Metrics]:
-        episodes = episodes_of(rollouts)
-        found = await asyncio.gather(*[arrival(reference.top_logprobs(one.tokens, self.k)) for one in episodes])
-        tops = [np.exp(top[one.acted].astype(np.float64)) for one, (_, top) in zip(episodes, found, strict=True)]
+    async def run(self, teachers: Teachers, batch: TaskBatch, rollouts: Rollouts) -> tuple[PolicyData, Metrics]:
+        heard = await teachers.hear(batch, rollouts)
+        found = await asyncio.gather(*[arrival(each.teacher.top_logprobs(each.tokens, self.k)) for each in heard])
+        tops = [np.exp(each.aligned(top)[each.episode.acted].astype(np.float64))
+                for each, (_, top) in zip(heard, found, strict=True)]
         mass = np.concatenate([top.sum(-1) for top in tops])  # (tokens written,)
         shares = [top / top.sum(-1, keepdims=True) for top in tops]
         entropy = np.concatenate([-(share * np.log(np.where(share > 0, share, 1))).sum(-1) for share in shares])
-        lessons = tuple(_imitated(one, ids, share)
-                        for one, (ids, _), share in zip(episodes, found, shares, strict=True))
+        lessons = tuple(_imitated(each.episode, each.aligned(ids), share)
+                        for each, (ids, _), share in zip(heard, found, shares, strict=True))
         return PolicyData(lessons), Metrics(teacher_mass=float(mass.mean()), teacher_entropy=float(entropy.mean()))
 
     def preview(self, tokenizer: Tokenizer) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 
+from kitchen import Step
 from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Table
+from stages.conversations import instructed
 from stages.data import HeldOut
 from stages.evaluation import prompt
 from stages.render import RenderDataset
@@ -26,27 +30,41 @@ class _KL(Stage):
     max_tokens: int
     seed: int = 0
     rows: int = 32
+    of: str = ""  # the data set whose held-out sets are asked; "" for all
+    instruction: str = ""  # a system prompt that the reference alone reads
 
 
 async def measured(
     weights: Sampler, reference: Sampler, tokenizer: Tokenizer, held_out: HeldOut, how: _KL, when: str = ""
 ) -> tuple[Metrics, Table]:
     """The mean of log(weights / reference) where the weights are drawn from."""
-    asked = [each for rows in held_out.sets.values() for each in rows[: how.rows]]
+    asked = [each for name, rows in held_out.sets.items() if not how.of or name.startswith(f"{how.of}/")
+             for each in rows[: how.rows]]
     prompts = [prompt(each, tokenizer, how.render) for each in asked]
+    longer = [prompt(instructed(each, how.instruction), tokenizer, how.render) for each in asked]
     drawn = await asyncio.gather(*(arrival(weights.sample(one, max_tokens=how.max_tokens, seed=how.seed + at))
                                    for at, one in enumerate(prompts)))
     answers = [answer for [answer] in drawn]
-    whole = [np.concatenate([one, answer.tokens]) for one, answer in zip(prompts, answers, strict=True)]
+    whole = [np.concatenate([one, answer.tokens]) for one, answer in zip(longer, answers, strict=True)]
     theirs = await scores(reference, whole)
     each = [float(answer.logprobs.astype(np.float64).sum() - other[len(one) :].astype(np.float64).sum())
-            for one, answer, other in zip(prompts, answers, theirs, strict=True)]
+            for one, answer, other in zip(longer, answers, theirs, strict=True)]
     found = paired_bootstrap([0.0] * len(each), each, how.seed)
     per_token = sum(each) / sum(len(one.tokens) for one in answers)
     shown = f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    when, of = when + (f"/{how.of}" if how.of else ""), f" on {how.of}" if how.of else ""
     return Metrics({f"kl{when}": found.estimate, f"kl_per_token{when}": per_token}), Table(
-        f"KL to {how.reference}{when.replace('_', ' ')}, 95 % interval",
+        f"KL to {how.reference}{when.partition('/')[0].replace('_', ' ')}{of}, 95 % interval",
         ("answers", "nats per answer", "nats per token"), ((str(len(each)), shown, f"{per_token:.4f}"),))
+
+
+def measure_each(
+    kind: type[_KL], references: Mapping[str, str], render: RenderDataset, max_tokens: int, seed: int,
+    instruction: str, **more: Any,
+) -> list[Step]:
+    """One measurement for each data set, from the reference of its own; "" is all data sets."""
+    return [kind(name, render, max_tokens, seed, of=of, instruction=instruction, **more)
+            for of, name in references.items()]
 
 
 class MeasureKL(_KL):

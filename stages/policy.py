@@ -44,14 +44,16 @@ class ScoreRollouts(Stage):
     `kl_reference` is the mean of log(policy / reference) over the tokens that the policy chose, nats.
     """
 
-    what: str = "reference"  # what the recipe calls it
-
     async def run(self, reference: Reference, rollouts: Rollouts) -> tuple[ReferenceScores, Metrics]:
-        episodes = episodes_of(rollouts)
-        found = await scores(reference, [one.tokens for one in episodes])
-        apart = [(one.logprobs - each)[one.acted] for one, each in zip(episodes, found, strict=True)]
-        metrics = {f"kl_{self.what}": float(np.concatenate(apart).mean(dtype=np.float64))} if apart else {}
-        return ReferenceScores(tuple(found)), Metrics(metrics)
+        found = await scores(reference, [one.tokens for one in episodes_of(rollouts)])
+        return straying(rollouts, found, "reference")
+
+
+def straying(rollouts: Rollouts, found: Sequence[Floats], what: str) -> tuple[ReferenceScores, Metrics]:
+    """What a reference gives each token, and how far on average the policy is from it."""
+    apart = [(one.logprobs - each)[one.acted] for one, each in zip(episodes_of(rollouts), found, strict=True)]
+    metrics = {f"kl_{what}": float(np.concatenate(apart).mean(dtype=np.float64))} if apart else {}
+    return ReferenceScores(tuple(found)), Metrics(metrics)
 
 
 def episodes_of(rollouts: Rollouts) -> list[Episode]:

@@ -23,19 +23,25 @@ class OpenReference(Stage):
     """Open weights to compare with; they must read the same tokens, and be the same when the run is gone on with."""
 
     name: str  # of weights
-    what: str = "reference"  # what the recipe calls them
 
     def run(
         self, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None = None
     ) -> tuple[Reference, Facts]:
-        found = find_weights(self.name, client, blobs)
-        if not same_tokens(client.tokenizer(found.model), tokenizer):
-            raise ConfigError(f"{self.what}={self.name!r} reads other tokens than the model that is trained, so that "
-                              "its chances of a token say nothing of the other's; take weights with the same tokenizer")
-        return client.sampler(found.source), Facts({**found.facts(self.what), f"{self.what}.model": found.model})
+        return opened(self.name, "reference", client, tokenizer, blobs)
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.name, client, blobs)
+
+
+def opened(
+    name: str, what: str, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None
+) -> tuple[Sampler, Facts]:
+    """Weights, and what is to be found again of them; raises ConfigError where they read other tokens."""
+    found = find_weights(name, client, blobs)
+    if not same_tokens(client.tokenizer(found.model), tokenizer):
+        raise ConfigError(f"{what}={name!r} reads other tokens than the model that is trained, so that its chances of "
+                          "a token say nothing of the other's; take weights with the same tokenizer")
+    return client.sampler(found.source), Facts({**found.facts(what), f"{what}.model": found.model})
 
 
 def same_tokens(one: Tokenizer, other: Tokenizer) -> bool:

@@ -10,6 +10,7 @@ import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
+from kitchen import Metrics
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.runs import read_run
 from recipes.distillation import Distillation
@@ -79,5 +80,24 @@ def test_which_weights_a_teacher_is_stands_among_the_facts_that_a_run_must_find_
 def test_a_teacher_is_needed_and_has_to_be_there(blobs: FakeBlobs) -> None:
     with pytest.raises(KitchenError, match="taught"):
         cook(blobs, "mistyped", teacher="run:tought")
-    with pytest.raises((ConfigError, ValueError), match="teacher"):
-        Distillation()  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="nobody teaches"):
+        Distillation().workflow()
+
+
+def test_each_data_set_has_a_teacher_of_its_own(blobs: FakeBlobs) -> None:
+    rows = {name: [{"prompt": "?", "completion": answer}] * 4 for name, answer in (("braces", "{}"), ("letters", "xy"))}
+    data = FakeDatasets({name: {"train": some, "held": some[:2]} for name, some in rows.items()})
+    for name in rows:
+        recipe = SlBasic(model="any", dataset=name, batch_size=4, epochs=60, learning_rate=0.05, eval_every=0,
+                         schedule="constant", warmup_steps=0)
+        kitchen.run(recipe, training=FakeTraining(blobs), datasets=data, blobs=blobs, name=f"taught-{name}")
+    seen = Seen()
+    kitchen.run(Distillation(
+        model="any", teachers={name: f"run:taught-{name}" for name in rows}, batch_size=4, group=8, steps=3,
+        learning_rate=0.05, playing={"max_tokens": 4}, evaluation={"max_tokens": 4}, divergence="forward"),
+        training=FakeTraining(blobs), datasets=data, blobs=blobs, name="of-two", observers=[seen])
+    assert {key for one in seen.published if isinstance(one, Metrics) for key in one if key.startswith("kl_per")} == {
+        f"kl_per_token{when}/{name}" for when in ("", "_before") for name in rows}
+    facts = read_run(blobs, "of-two")["facts"]
+    assert [facts[f"teacher.{name}"] for name in rows] == [f"run:taught-{name}@final" for name in rows]
+    assert seen.series("loss")[-1] < seen.series("loss")[0]

@@ -27,6 +27,7 @@ from kitchen.cooking import cook
 from kitchen.runs import Order
 from recipes.chat_sl import ChatSl
 from recipes.distillation import Distillation
+from recipes.distillation_off_policy import DistillationOffPolicy
 from recipes.dpo import Dpo
 from recipes.kto import Kto
 from recipes.rl import Rl
@@ -51,6 +52,8 @@ RECIPES: dict[str, tuple[type[Training], dict[str, Any]]] = {
                 "updates": 2, "playing": {"max_tokens": 5}}),
     "distillation": (Distillation, {"dataset": "chats", "group": 3, "steps": 6, "discount": 0.5, "updates": 2,
                                     "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}}),
+    "distillation_off_policy": (DistillationOffPolicy, {
+        **EPOCHS, "dataset": "chats", "instruction": "Be brief.", "writing": {"tries": 2, "max_tokens": 300}}),
     "distillation_forward": (Distillation, {
         "dataset": "chats", "group": 3, "steps": 6, "divergence": "forward", "top_k": 5, "updates": 2,
         "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}})}
@@ -114,7 +117,7 @@ class Dish:
     def cook(self, killer: KilledCalling, blobs: KilledWriting) -> None:
         cls, own = RECIPES[self.recipe]
         names = [f"path:{self.folder / name}" if self.backend == "peft" else name for name in MODELS]
-        teacher = {"teacher": names[1]} if cls is Distillation else {}
+        teacher = {"teacher": names[1]} if self.recipe.startswith("distillation") else {}
         recipe = cls(**{"model": names[0], **teacher, "batch_size": 2, "learning_rate": 1e-2, "save_every": 2,
                         "warmup_steps": 2, "lora_rank": 4, AHEAD.get(self.recipe, "ahead"): self.ahead, **own})
         kitchen = Kitchen(training(self.backend, blobs, self.folder), FakeDatasets(DATA), None, blobs)

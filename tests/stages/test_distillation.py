@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adapters.fake.tokenizer import Bytes
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError
 from kitchen.ports import Done
 from kitchen.types import Array
-from stages.distillation import ImitateTop
-from stages.policy import PolicyUpdate, ScoreRollouts
+from stages.distillation import ImitateTop, Prompt
+from stages.policy import PolicyUpdate
+from stages.rollouts import Rollouts
 from stages.scoring import OpenReference, same_tokens
+from stages.tasks import TaskBatch
+from stages.teachers import OpenTeachers, ScoreByTeachers, Teachers, names_of
 from tests.stages.bigrams import Bigrams, learnt
 
 
@@ -25,12 +29,12 @@ class Teaching:
         self.values = np.log(chances)
 
     def logprobs(self, tokens: Any) -> Any:
-        return Done(np.array([np.nan, -1.0, self.values[tokens[2]]], np.float32))
+        return Done(np.array([np.nan, *self.values[tokens[1:]]], np.float32))
 
     def top_logprobs(self, tokens: Any, k: int) -> Any:
-        ids = np.argsort(-self.values)[:k]
-        return Done((np.stack([np.full(k, -1), ids, ids]),
-                     np.stack([np.full(k, np.nan), self.values[ids], self.values[ids]]).astype(np.float32)))
+        ids, more = np.argsort(-self.values)[:k], len(tokens) - 1
+        return Done((np.stack([np.full(k, -1), *[ids] * more]),
+                     np.stack([np.full(k, np.nan), *[self.values[ids]] * more]).astype(np.float32)))
 
 
 @pytest.fixture
@@ -44,9 +48,16 @@ def teacher(student: Bigrams) -> Any:
     return Teaching(np.exp(raw) / np.exp(raw).sum())
 
 
+ASKED = TaskBatch((Prompt(({"role": "user", "content": "A longer question than the student reads"},)),))
+
+
+def alone(teacher: Any, instruction: str = "") -> Teachers:
+    return Teachers({"": teacher}, instruction, Bytes())
+
+
 def test_the_gradient_of_the_reverse_divergence(student: Bigrams, teacher: Any) -> None:
     acted, rollouts = student.chances(), student.rollouts()
-    scores, told = asyncio.run(ScoreRollouts("teacher").run(teacher, rollouts))
+    scores, told = asyncio.run(ScoreByTeachers().run(alone(teacher, "Be brief."), ASKED, rollouts))
     assert told["kl_teacher"] == pytest.approx(float((np.log(acted) - teacher.values).mean()), rel=1e-5)
     often = student.as_often_as_drawn(PolicyUpdate(penalty=1.0).run(rollouts, scores))
     student.session.forward_backward(often, "importance_sampling").result()
@@ -57,7 +68,7 @@ def test_the_gradient_of_the_reverse_divergence(student: Bigrams, teacher: Any) 
 
 def test_the_gradient_of_the_forward_divergence(student: Bigrams, teacher: Any) -> None:
     rollouts, right = student.rollouts(), np.exp(teacher.values)
-    lessons, told = asyncio.run(ImitateTop(student.vocabulary).run(teacher, rollouts))
+    lessons, told = asyncio.run(ImitateTop(student.vocabulary).run(alone(teacher), ASKED, rollouts))
     found = student.session.forward_backward(learnt(lessons)).result()
     apart = float(right @ (teacher.values - np.log(student.chances())))
     assert found.metrics["loss:sum"] - told["teacher_entropy"] == pytest.approx(apart, rel=1e-4)
@@ -68,7 +79,7 @@ def test_the_gradient_of_the_forward_divergence(student: Bigrams, teacher: Any) 
 
 
 def test_of_the_top_the_chances_are_divided_by_their_sum(student: Bigrams, teacher: Any) -> None:
-    lessons, told = asyncio.run(ImitateTop(2).run(teacher, student.rollouts()))
+    lessons, told = asyncio.run(ImitateTop(2).run(alone(teacher), ASKED, student.rollouts()))
     data = learnt(lessons)
     first, likeliest = data[0], np.argsort(-teacher.values)[:2]
     assert first.targets[1].tolist() == likeliest.tolist()
@@ -94,4 +105,50 @@ def test_a_teacher_that_reads_other_tokens_is_refused() -> None:
     tokenizer = client.tokenizer("any")
     assert same_tokens(tokenizer, client.tokenizer("other"))
     with pytest.raises(ConfigError, match="teacher='any' reads other tokens"):
-        OpenReference("any", "teacher").run(client, Other(tokenizer))  # type: ignore[arg-type]
+        OpenTeachers({"": "any"}).run(client, Other(tokenizer))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="reference='any' reads other tokens"):
+        OpenReference("any").run(client, Other(tokenizer))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"teacher\.chats='any' reads other tokens"):
+        OpenTeachers({"chats": "any"}).run(client, Other(tokenizer))  # type: ignore[arg-type]
+
+
+class Listening(Teaching):
+    """Keeps what it was asked."""
+
+    def __init__(self, values: Array) -> None:
+        super().__init__(values)
+        self.heard: list[str] = []
+
+    def logprobs(self, tokens: Any) -> Any:
+        self.heard.append(Bytes().decode(tokens))
+        return super().logprobs(tokens)
+
+
+def test_each_question_goes_to_the_teacher_of_its_data_set(student: Bigrams) -> None:
+    even = np.full(student.vocabulary, 1 / student.vocabulary)
+    here, there = Listening(even), Listening(even)
+    batch = TaskBatch(tuple(Prompt(({"role": "user", "content": text},), text) for text in ("here", "there", "here")))
+    [group] = student.rollouts().groups
+    rollouts = Rollouts((group[65:67], group[67:68], group[68:69]))
+    teachers = Teachers({"here": here, "there": there}, "Be brief.", Bytes())  # type: ignore[dict-item]
+    scores, _ = asyncio.run(ScoreByTeachers().run(teachers, batch, rollouts))
+    assert here.heard == ["Be brief.hereA", "Be brief.hereB", "Be brief.hereD"]
+    assert there.heard == ["Be brief.thereC"]
+    assert [len(each) for each in scores.logprobs] == [3] * 4, "as long as the student's own sequences"
+
+
+@pytest.mark.parametrize(("teacher", "teachers", "instruction", "given", "expected"), [
+    ("t", None, "", {"teacher"}, {"": "t"}), (None, {"d": "t"}, "", {"teachers"}, {"d": "t"}),
+    (None, None, "Be brief.", set(), {"": "model"}), ("t", None, "Be brief.", {"teacher"}, {"": "t"}),
+])
+def test_who_teaches(teacher: Any, teachers: Any, instruction: str, given: set[str], expected: dict[str, str]) -> None:
+    assert names_of(teacher, teachers, "model", instruction, given) == expected
+
+
+@pytest.mark.parametrize(("teacher", "teachers", "given", "words"), [
+    (None, None, set(), "nobody teaches"), ("t", {"d": "t"}, {"teacher", "teachers"}, "leave teacher out"),
+    (None, {"d": "t"}, {"teachers", "dataset"}, "leave dataset out"),
+])
+def test_settings_that_contradict_each_other(teacher: Any, teachers: Any, given: set[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        names_of(teacher, teachers, "model", "", given)

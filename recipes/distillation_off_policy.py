@@ -1,0 +1,23 @@
+"""Off-policy distillation: a teacher answers once, and the student imitates what it wrote."""
+
+from kitchen import Step
+from kitchen.errors import ConfigError
+from recipes.sl_basic import SlBasic
+from stages.conversations import TrainRows
+from stages.teaching import EvaluateTeacher, TakeAnswers, TaughtRows, WriteAnswers, Writing
+
+
+class DistillationOffPolicy(SlBasic):
+    """The teacher may be other weights, or the model itself with a system prompt that the student does without."""
+
+    teacher: str | None = None  # weights of any name; null for those that the run begins with
+    instruction: str = ""  # a system prompt that the teacher reads, and the student does not
+    writing: Writing = Writing()
+
+    def prepared(self) -> tuple[Step, ...]:
+        if self.teacher is None and not self.instruction:
+            raise ConfigError("the student has nobody to learn from: set teacher=WEIGHTS, or instruction=TEXT, a "
+                              "system prompt that makes the model its own teacher")
+        teacher, taught = self.teacher or self.model, self.rendering.using({TrainRows: TaughtRows})
+        return (WriteAnswers(teacher, self.rendering, self.writing, self.instruction, self.seed), TakeAnswers(), taught,
+                EvaluateTeacher(teacher, self.evaluation, self.rendering, self.instruction, self.seed))

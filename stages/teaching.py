@@ -1,0 +1,127 @@
+"""Teachers that write: their answers take the place of those in the data."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pydantic import NonNegativeFloat, PositiveInt
+
+from kitchen.errors import ConfigError, DataError
+from kitchen.ports import BlobStore, Tokenizer, TrainingClient, arrival
+from kitchen.stage import Stage
+from kitchen.types import Facts, Metrics, Sampled, Samples, Table
+from kitchen.weights import find_weights
+from stages.conversations import Conversation, Message, TrainRows, instructed
+from stages.data import HeldOut
+from stages.evaluation import Examination, examined, prompt, question, samples, seeds_of
+from stages.render import RenderDataset
+from stages.scoring import sampler_of
+from stages.statistics import interval
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How a teacher's answers are drawn."""
+
+    tries: PositiveInt = 1  # answers to each row, all of which are learnt from
+    temperature: NonNegativeFloat = 1.0  # 0 is greedy
+    max_tokens: PositiveInt = 64  # per answer; one that is cut there is not learnt from
+
+    def __post_init__(self) -> None:
+        if self.tries > 1 and self.temperature == 0:
+            raise ConfigError(f"tries={self.tries} at temperature=0 are that many times the same answer: raise the "
+                              "temperature, or leave tries at 1")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the teacher wrote to each row, without what was cut."""
+
+    texts: tuple[tuple[str, ...], ...]
+    cut: int
+
+
+@dataclass(frozen=True)
+class TaughtRows:
+    """The conversations to train on, with the teacher's answers."""
+
+    conversations: Sequence[Conversation]
+
+
+class WriteAnswers(Stage):
+    """Have a teacher answer the rows to train on, once; a resumed run finds the answers in the record."""
+
+    kept = True
+    teacher: str  # a name of weights
+    render: RenderDataset
+    how: Writing = Writing()
+    instruction: str = ""  # a system prompt that the teacher alone reads
+    seed: int = 0
+
+    async def run(
+        self, client: TrainingClient, tokenizer: Tokenizer, rows: TrainRows, blobs: BlobStore | None = None
+    ) -> tuple[Written, Samples, Facts]:
+        found = find_weights(self.teacher, client, blobs)
+        reads = client.tokenizer(found.model)
+        prompts = [prompt(instructed(each, self.instruction), reads, self.render) for each in rows.conversations]
+        sampler, how = client.sampler(found.source), self.how
+        try:
+            asked = [sampler.sample(one, count=how.tries, max_tokens=how.max_tokens, temperature=how.temperature,
+                                    seed=seed)
+                     for one, seed in zip(prompts, seeds_of([self.seed], len(prompts)), strict=True)]
+            drawn = await asyncio.gather(*map(arrival, asked))
+        finally:
+            sampler.close()
+        texts = tuple(tuple(reads.decode(one.tokens) for one in some if _whole(one)) for some in drawn)
+        return (Written(texts, sum(not _whole(one) for some in drawn for one in some)),
+                Samples(tuple({"when": "taught", "row": at, "text": text}
+                              for at, some in enumerate(texts) for text in some)),
+                Facts({**found.facts("teacher"), "teacher.model": found.model}))
+
+    def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
+        find_weights(self.teacher, client, blobs)
+
+
+def _whole(one: Sampled) -> bool:
+    return one.stop_reason != "length" and len(one.tokens) > 0
+
+
+class TakeAnswers(Stage):
+    """The teacher's answers in the place of those in the data; rows to which it wrote none are left out."""
+
+    def run(self, rows: TrainRows, written: Written) -> tuple[TaughtRows, Metrics]:
+        found = [replace(each, messages=(*question(each), Message("assistant", text)))
+                 for each, some in zip(rows.conversations, written.texts, strict=True) for text in some]
+        if not found:
+            raise DataError(f"nothing to train on: none of the teacher's {written.cut} answers came to an end; let "
+                            "them be longer (writing.max_tokens)")
+        return TaughtRows(found), Metrics({"data/taught": float(len(found)), "data/cut": float(written.cut)})
+
+
+class EvaluateTeacher(Stage):
+    """What the teacher, with its system prompt, makes of the held-out sets."""
+
+    kept = True
+    teacher: str
+    how: Examination
+    render: RenderDataset
+    instruction: str = ""
+    seed: int = 0
+
+    async def run(
+        self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, blobs: BlobStore | None = None
+    ) -> tuple[Metrics, Table, Samples]:
+        sets = {name: tuple(instructed(each, self.instruction) for each in some)
+                for name, some in held_out.sets.items()}
+        found = await examined(
+            sampler_of(self.teacher, client, blobs), client.tokenizer(find_weights(self.teacher, client, blobs).model),
+            self.how, self.render, HeldOut(sets))
+        metrics, rows = Metrics(), []
+        for name, answers in found.answers.items():
+            right = interval([float(each.exact) for each in answers], self.seed)
+            metrics[f"{name}/exact_match_teacher"] = right.estimate
+            rows.append((name, str(len(answers)), f"{right.estimate:.3f} [{right.low:.3f}, {right.high:.3f}]"))
+        return (metrics, Table("The teacher, exact match, 95 % intervals", ("held-out set", "n", "exact match"),
+                               tuple(rows)), samples(found, when="teacher"))

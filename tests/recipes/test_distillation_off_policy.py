@@ -1,0 +1,96 @@
+"""distillation_off_policy on the fake: the student comes to answer as its teacher wrote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import kitchen
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.datasets import FakeDatasets
+from adapters.fake.training import FakeTraining
+from kitchen.errors import DataError, KitchenError
+from kitchen.ports import Sampler
+from kitchen.types import Checkpoint, Samples
+from recipes.distillation_off_policy import DistillationOffPolicy
+from recipes.sl_basic import SlBasic
+from stages.conversations import Conversation, Message, instructed
+from tests.recipes.seen import Seen
+
+ROWS = [{"prompt": "?", "completion": "{}"}] * 6
+WRONG = [{"prompt": "?", "completion": "no idea"}] * 6
+DATA = FakeDatasets({"right": {"train": ROWS, "held": ROWS[:2]}, "wrong": {"train": WRONG, "held": ROWS[:2]}})
+
+
+class Listening(FakeTraining):
+    """Keeps what its samplers were asked."""
+
+    def __init__(self, blobs: FakeBlobs) -> None:
+        super().__init__(blobs)
+        self.heard: list[str] = []
+
+    def sampler(self, weights: str | Checkpoint) -> Sampler:
+        made, heard, tokenizer = super().sampler(weights), self.heard, self.tokenizer("any")
+        ask = made.sample
+
+        def sample(prompt: Any, **how: Any) -> Any:
+            heard.append(tokenizer.decode(prompt))
+            return ask(prompt, **how)
+
+        made.sample = sample  # type: ignore[method-assign]
+        return made
+
+
+@pytest.fixture(scope="module")
+def blobs() -> FakeBlobs:
+    """With a run that has learnt the answer."""
+    blobs = FakeBlobs()
+    recipe = SlBasic(model="any", dataset="right", batch_size=6, epochs=60, learning_rate=0.2, eval_every=0,
+                     schedule="constant", warmup_steps=0)
+    kitchen.run(recipe, training=FakeTraining(blobs), datasets=DATA, blobs=blobs, name="taught")
+    return blobs
+
+
+def cook(blobs: FakeBlobs, name: str, training: FakeTraining | None = None, **settings: Any) -> Seen:
+    seen = Seen()
+    defaults = {"model": "any", "dataset": "wrong", "batch_size": 6, "epochs": 40, "learning_rate": 0.2,
+                "warmup_steps": 0, "eval_every": 0, "evaluation": {"max_tokens": 4}, "writing": {"max_tokens": 4}}
+    kitchen.run(DistillationOffPolicy(**{**defaults, **settings}), training=training or FakeTraining(blobs),
+                datasets=DATA, blobs=blobs, name=name, observers=[seen])
+    return seen
+
+
+def test_it_imitates_the_teacher_and_not_the_data(blobs: FakeBlobs) -> None:
+    seen = cook(blobs, "student", teacher="run:taught", writing={"tries": 2, "max_tokens": 4})
+    assert seen.series("held/exact_match_teacher") == [1.0]
+    assert (seen.series("held/exact_match_before"), seen.series("held/exact_match_after")) == ([0.0], [1.0])
+    taught = [row["text"] for one in seen.published if isinstance(one, Samples) for row in one.rows
+              if row["when"] == "taught"]
+    assert len(taught) == seen.series("data/taught")[0] > 6
+    assert taught.count("{}") > 0.8 * len(taught)
+
+
+def test_answers_that_are_cut_are_left_out(blobs: FakeBlobs) -> None:
+    with pytest.raises(DataError, match=r"none of the teacher's 6 answers came to an end.*writing\.max_tokens"):
+        cook(blobs, "cut", teacher="run:taught", writing={"max_tokens": 1})
+
+
+def test_the_instruction_is_read_by_the_teacher_alone(blobs: FakeBlobs) -> None:
+    training = Listening(blobs)
+    cook(blobs, "instructed", training, model="run:taught", instruction="Be brief.", epochs=1)
+    instructed_ones = [each for each in training.heard if "Be brief." in each]
+    assert len(instructed_ones) == 6 + 2, "for each row, and for each held-out one when it is examined itself"
+    assert len(training.heard) == 6 + 2 + 2 + 2
+
+
+def test_somebody_must_teach(blobs: FakeBlobs) -> None:
+    with pytest.raises(KitchenError, match="instruction=TEXT"):
+        cook(blobs, "nobody")
+
+
+def test_a_system_prompt_that_is_there_comes_after_the_instruction() -> None:
+    user, system = Message("user", "?"), Message("system", "Old.")
+    assert instructed(Conversation((user,), ""), "New.").messages == (Message("system", "New."), user)
+    assert instructed(Conversation((system, user), ""), "New.").messages == (Message("system", "New.\n\nOld."), user)
+    assert instructed(Conversation((system, user), ""), "").messages == (system, user)
