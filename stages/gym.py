@@ -13,6 +13,7 @@ from kitchen.errors import ConfigError, DataError, did_you_mean
 from kitchen.ports.environments import Turn
 from kitchen.stage import Stage
 from kitchen.types import Facts, Table
+from stages import games
 from stages.processes import Processes, call_apart
 from stages.questions import Question, check_extra
 from stages.reading import Reading
@@ -67,11 +68,13 @@ def check(dataset: str, reading: Reading) -> None:
 
 def find_tasks(dataset: str, reading: Reading, seed: int, most: int, reward: str | None) -> Stage:
     """The stage that reads the problems of this name, or has them made."""
-    if not dataset.startswith(PREFIX):
+    made = next((stage for prefix, stage in ((PREFIX, MakeProblems), (games.PREFIX, games.MakeGames))
+                 if dataset.startswith(prefix)), None)
+    if made is None:
         return LoadTasks(dataset, reading, seed, most, reward)
     if reward is not None:
         raise ConfigError(f"{dataset} has a reward of its own; leave out reward={reward}")
-    return MakeProblems(dataset, reading, seed, most)
+    return made(dataset, reading, seed, most)
 
 
 def _questions(

@@ -1,0 +1,118 @@
+"""Problems of several turns, made by the kitchen."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from kitchen.errors import ConfigError, DataError, did_you_mean
+from kitchen.ports import Message
+from kitchen.ports.environments import Env, Task, Turn
+from kitchen.stage import Stage
+from kitchen.types import Facts, Table
+from stages.reading import Reading
+from stages.tasks import Tasks
+
+PREFIX = "game:"
+TRAIN = 1000  # problems, where nothing says how many
+IN_VAIN = 1000  # problems, one after the other, that were made before: then there are hardly any others
+HELD_OUT_SEED = 10_000_000  # of the problems held out, whatever the seed of the run
+
+
+@dataclass(frozen=True)
+class Guess:
+    """Find a number by being told higher or lower; a Task. The reward is 1 at the first guess, less for later ones."""
+
+    low: int
+    high: int
+    number: int
+    tag: str = "guess"
+
+    def env(self) -> Env:
+        return _Guessing(self)
+
+
+@dataclass
+class _Guessing:
+    game: Guess
+    guesses: int = 0
+    most = 8  # guesses, after which it is over
+
+    async def begin(self) -> Sequence[Message]:
+        low, high = self.game.low, self.game.high
+        return [{"role": "user", "content": f"I am thinking of a whole number from {low} to {high}. Guess it. Answer "
+                 "with a number and nothing else; I then say whether mine is higher or lower."}]
+
+    async def act(self, answer: str) -> Turn:
+        """An answer that is no number ends the game."""
+        if (found := re.fullmatch(r"\s*(\d{1,9})\.?\s*", answer)) is None:
+            return Turn(0.0, parsed=False)
+        guess, self.guesses = int(found[1]), self.guesses + 1
+        if guess == self.game.number:
+            return Turn(1 - (self.guesses - 1) / self.most)
+        if self.guesses == self.most:
+            return Turn(0.0)
+        return Turn(0.0, ({"role": "user", "content": "Higher." if self.game.number > guess else "Lower."},))
+
+
+def guessing(random: np.random.Generator) -> Guess:
+    """Of 10 to 30 numbers, none above 100."""
+    count = int(random.integers(10, 31))
+    low = int(random.integers(1, 101 - count))
+    return Guess(low, low + count - 1, int(random.integers(low, low + count)))
+
+
+GAMES: Mapping[str, Callable[[np.random.Generator], Task]] = MappingProxyType({"guess": guessing})
+
+
+class MakeGames(Stage):
+    """Make problems, to train on and held out; the latter are the same for every seed, and none is among both."""
+
+    dataset: str  # game:NAME
+    reading: Reading = Reading()
+    seed: int = 0
+    most: int | None = None  # problems that the run can train on; None: not known
+
+    def run(self) -> tuple[Tasks, Facts, Table]:
+        make, count = GAMES[self.dataset.removeprefix(PREFIX)], self.reading.wanted(self.most) or TRAIN
+        held = _some(make, self.reading.held_out_rows, HELD_OUT_SEED, ())
+        train = _some(make, count, self.seed, set(held))
+        facts = Facts({"data.train.sha256": _digest(train), "data.held_out.sha256": _digest(held)})
+        rows = ("train", "trained on", f"{len(train):,}"), ("held_out", "held out", f"{len(held):,}")
+        return Tasks(train, {"held_out": held}), facts, Table(
+            f"Problems of {self.dataset}", ("split", "are", "problems"), rows)
+
+    preview = run
+
+    def verify(self) -> None:
+        name = self.dataset.removeprefix(PREFIX)
+        if name not in GAMES:
+            raise ConfigError(f"there is no game {name!r}; {did_you_mean(name, GAMES)}")
+        if self.reading != replace(Reading(), limit=self.reading.limit, held_out_rows=self.reading.held_out_rows):
+            raise ConfigError(f"dataset={self.dataset} has no rows that are read: of reading.… it takes limit and "
+                              "held_out_rows, how many problems to train on and to hold out")
+
+
+def _some(
+    make: Callable[[np.random.Generator], Task], count: int, seed: int, but: Collection[Task]
+) -> list[Task]:
+    """So many different ones; raises DataError where there are too few."""
+    random, found, vain = np.random.default_rng(seed), dict[Task, None](), 0
+    while len(found) < count and vain < IN_VAIN:
+        one = make(random)
+        vain = vain + 1 if one in found or one in but else 0
+        if not vain:
+            found[one] = None
+    if len(found) == count:
+        return list(found)
+    raise DataError(f"only {len(found)} of {count} different problems could be made; take fewer (reading.limit)")
+
+
+def _digest(tasks: Sequence[Task]) -> str:
+    return hashlib.sha256(json.dumps(list(map(repr, tasks))).encode()).hexdigest()
