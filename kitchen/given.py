@@ -31,7 +31,7 @@ def from_arguments(texts: Sequence[str]) -> Sequence[Setting]:
     settings = []
     for text in texts:
         key, equals, value = text.partition("=")
-        if not equals or not all(key.strip().split(".")):
+        if not equals or not key.strip().partition(".")[0]:
             raise ConfigError(f"{COMMAND_LINE}: {text!r} is no setting; write it as key=value")
         settings += [Setting(one.keys, one.value, COMMAND_LINE) for one in _typed(key.strip(), value, text)]
     return settings
@@ -49,8 +49,8 @@ def _typed(key: str, value: str, text: str) -> Sequence[Keyed]:
         [found] = read_yaml(value, place, (key,))
     except (ConfigError, ValueError):
         return (Keyed((key,), value, 1),)
-    known = isinstance(found.value, bool | int | float | None) and "#" not in value  # where YAML has a comment
-    return (found if known else Keyed((key,), value, 1),)
+    plain = isinstance(found.value, bool | int | float | None) and found.keys == (key,)
+    return (found if plain and not set(value) & set("#&\n") else Keyed((key,), value, 1),)  # YAML's own signs
 
 
 def from_file(path: Path) -> Sequence[Setting]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from kitchen.errors import KitchenError
-from kitchen.stage import Stage, published, signature
+from kitchen.stage import Contract, Stage, published, signature
 from kitchen.types import Table
 from kitchen.workflow import Step, walk
 
@@ -15,7 +15,7 @@ def verify(step: Step, ports: Mapping[Any, Any]) -> list[KitchenError]:
     """What the stages find that they could not do; each has a method `verify` that takes ports alone, and is cheap."""
     problems: dict[str, KitchenError] = {}
     for stage in walk(step):
-        if isinstance(stage, Stage) and (arguments := _arguments(stage.plain(), "verify", ports)) is not None:
+        if isinstance(stage, Stage) and (arguments := _arguments(stage, "verify", ports)) is not None:
             try:
                 _method(stage, "verify")(**arguments)
             except KitchenError as error:
@@ -26,11 +26,12 @@ def verify(step: Step, ports: Mapping[Any, Any]) -> list[KitchenError]:
 def preview(step: Step, ports: Mapping[Any, Any]) -> Iterator[Table]:
     """Call `preview` of each stage that finds what it reads, once, in loops too; show what they tell."""
     counter = dict(ports)
-    for stage in (each.plain() for each in walk(step) if isinstance(each, Stage)):
+    for stage in (each for each in walk(step) if isinstance(each, Stage)):
         if (arguments := _arguments(stage, "preview", counter)) is None:
             continue
-        result, contract = _method(stage, "preview")(**arguments), signature(cast(Any, type(stage)), "preview")
+        result, contract = _method(stage, "preview")(**arguments), _signature(stage, "preview")
         for kind, value in zip(contract.returns, contract.parts(result), strict=True):
+            kind = stage.role(kind)
             if isinstance(value, Table):
                 yield value
             elif not published(kind):
@@ -43,9 +44,13 @@ def _method(stage: Stage, verb: str) -> Any:
 
 def _arguments(stage: Stage, verb: str, counter: Mapping[Any, Any]) -> dict[str, Any] | None:
     """None if the stage has no such method, or something that it reads is not there."""
-    if not hasattr(stage, verb):
+    if not hasattr(stage.plain(), verb):
         return None
-    reads = signature(cast(Any, type(stage)), verb).reads
-    if any(read.kind not in counter and not read.optional for read in reads):
+    reads = {read.name: (stage.role(read.kind), read.optional) for read in _signature(stage, verb).reads}
+    if any(kind not in counter and not optional for kind, optional in reads.values()):
         return None
-    return {read.name: counter[read.kind] for read in reads if read.kind in counter}
+    return {name: counter[kind] for name, (kind, _) in reads.items() if kind in counter}
+
+
+def _signature(stage: Stage, verb: str) -> Contract:
+    return signature(cast(Any, type(stage.plain())), verb)

@@ -84,6 +84,10 @@ class Stage:
         """Without the roles that it was given."""
         return self
 
+    def role(self, kind: Any) -> Any:
+        """The type that stands for one of its own."""
+        return kind
+
     def title(self) -> str:
         """Its name, without its options."""
         return type(self).__name__
@@ -123,6 +127,10 @@ class _Using(Stage):
 
     def plain(self) -> Stage:
         return self.stage.plain()
+
+    def role(self, kind: Any) -> Any:
+        own = self.stage.role(kind)
+        return self.roles.get(own, own)
 
     def title(self) -> str:
         return self.stage.title()

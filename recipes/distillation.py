@@ -31,7 +31,7 @@ class Distillation(TrainingOnRollouts):
     top_k: PositiveInt = 20  # of forward: the teacher's likeliest tokens, at each position
 
     def workflow(self) -> Step:
-        names = names_of(self.teacher, self.teachers, self.model, self.instruction, self.model_fields_set)
+        names = names_of(self.teacher, self.teachers, self.model, self.instruction, self.dataset)
         how = names, RenderDataset(), self.evaluation.max_tokens, self.seed, self.instruction
         return sequence(
             *ask(self.dataset, self.teachers, self.reading, self.seed, self.rows), OpenSession(self.model, self.lora),

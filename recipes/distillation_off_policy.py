@@ -4,6 +4,7 @@ from kitchen import Step
 from kitchen.errors import ConfigError
 from recipes.sl_basic import SlBasic
 from stages.conversations import TrainRows
+from stages.render import RenderDataset
 from stages.teaching import EvaluateTeacher, TakeAnswers, TaughtRows, WriteAnswers, Writing
 
 
@@ -13,11 +14,18 @@ class DistillationOffPolicy(SlBasic):
     teacher: str | None = None  # weights of any name; null for those that the run begins with
     instruction: str = ""  # a system prompt that the teacher reads, and the student does not
     writing: Writing = Writing()
+    rendering: RenderDataset = RenderDataset(train_on="last_assistant_message")  # that is the teacher's
+
+    @property
+    def rows(self) -> int | None:
+        answers = super().rows
+        return None if answers is None else -(-answers // self.writing.tries)
 
     def prepared(self) -> tuple[Step, ...]:
         if self.teacher is None and not self.instruction:
             raise ConfigError("the student has nobody to learn from: set teacher=WEIGHTS, or instruction=TEXT, a "
                               "system prompt that makes the model its own teacher")
         teacher, taught = self.teacher or self.model, self.rendering.using({TrainRows: TaughtRows})
-        return (WriteAnswers(teacher, self.rendering, self.writing, self.instruction, self.seed), TakeAnswers(), taught,
+        return (WriteAnswers(teacher, self.rendering, self.writing, self.instruction, self.seed),
+                TakeAnswers(self.rendering), taught,
                 EvaluateTeacher(teacher, self.evaluation, self.rendering, self.instruction, self.seed))

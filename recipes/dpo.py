@@ -4,7 +4,7 @@ from pydantic import NonNegativeFloat, PositiveFloat
 
 from kitchen import Step
 from stages.dpo import JudgePairs
-from stages.pair_loss import WITHOUT_REFERENCE, PairLossName, pair_loss
+from stages.pair_loss import WITHOUT_REFERENCE, PairLoss, PairLossName
 from stages.preferences import LoadComparisons, RenderPairs
 from stages.sessions import FinalWeights
 from stages.training import TrainingOnPreferences
@@ -21,7 +21,7 @@ class Dpo(TrainingOnPreferences):
     imitation: NonNegativeFloat = 0.0  # weight of the chosen answers' own cross-entropy, nats per token
 
     def workflow(self) -> Step:
-        loss = pair_loss(self.loss, self.beta, self.label_smoothing, self.imitation, self.target_margin)
+        loss = PairLoss(self.loss, self.beta, self.label_smoothing, self.imitation, self.target_margin)
         return self.preferring(
             LoadComparisons(self.dataset, self.reading, self.seed), RenderPairs(self.rendering), loss,
             JudgePairs(loss), referred=self.loss not in WITHOUT_REFERENCE)

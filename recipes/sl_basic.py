@@ -23,7 +23,7 @@ class SlBasic(TrainingInEpochs):
 
     def workflow(self) -> Step:
         return sequence(
-            LoadDataset(self.dataset, self.reading, self.seed, self.rendering.rows_of(self.max_steps, self.batch_size)),
+            LoadDataset(self.dataset, self.reading, self.seed, self.rows),
             OpenSession(self.model, self.lora), StartKeeping(),
             *self.prepared(), RenderHeldOut(self.rendering), EvaluateBase(self.model, self.evaluation, self.rendering),
             for_each(Epochs(self.epochs, self.batch_size, self.max_steps))(
@@ -31,6 +31,11 @@ class SlBasic(TrainingInEpochs):
                     *self.step("cross_entropy"))),
             SaveFinal(), EvaluateWeights(self.evaluation, self.rendering), Compare(self.seed),
             QualityGate(self.evaluation.at_least))
+
+    @property
+    def rows(self) -> int | None:
+        """To train on, at most; None where it is not known."""
+        return self.rendering.rows_of(self.max_steps, self.batch_size)
 
     def prepared(self) -> tuple[Step, ...]:
         """From the rows that were loaded to the data that is trained on."""

@@ -55,7 +55,7 @@ def instructed(conversation: Conversation, instruction: str) -> Conversation:
         instruction, rest = f"{instruction}\n\n{first.content}", others
     else:
         rest = [first, *others]
-    return replace(conversation, messages=(Message("system", instruction), *rest))
+    return replace(conversation, messages=(Message("system", instruction), *rest), plain=False)
 
 
 def conversation(row: Row, where: str) -> Conversation:

@@ -20,6 +20,7 @@ from stages.reading import Reading as Reading  # recipes that load data set it
 from stages.render import TrainData
 
 T = TypeVar("T")
+DATASET = "ingredients"  # where a recipe is told of none
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ async def measured(
     weights: Sampler, reference: Sampler, tokenizer: Tokenizer, held_out: HeldOut, how: _KL, when: str = ""
 ) -> tuple[Metrics, Table]:
     """The mean of log(weights / reference) where the weights are drawn from."""
-    asked = [each for name, rows in held_out.sets.items() if not how.of or name.startswith(f"{how.of}/")
+    asked = [each for name, rows in held_out.sets.items() if how.of in ("", name.rpartition("/")[0])
              for each in rows[: how.rows]]
     prompts = [prompt(each, tokenizer, how.render) for each in asked]
     longer = [prompt(instructed(each, how.instruction), tokenizer, how.render) for each in asked]

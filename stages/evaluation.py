@@ -95,6 +95,11 @@ class Examination:
     max_tokens: PositiveInt = 64  # per answer; one that is cut there counts as wrong
     at_least: NonNegativeFloat = 0.0  # exact match on the first held-out set, below which the run ends with exit code 5
 
+    def __post_init__(self) -> None:
+        if self.at_least > 0 and self.metric == "loss":
+            raise ConfigError(f"at_least={self.at_least} is of exact match, for which answers are compared: set "
+                              "evaluation.metric to json or text, or leave it out")
+
     def choose(self, conversations: Sequence[Conversation]) -> str:
         """The metric of a held-out set."""
         if self.metric == "loss":
@@ -112,12 +117,17 @@ class Answering:
     pass_at: tuple[int, ...] = ()  # for each k: the chance that one of k answers at least is right
 
     def __post_init__(self) -> None:
-        if self.tries > 1 and self.temperature == 0:
-            raise ConfigError(f"tries={self.tries} at temperature=0 are that many times the same answer: raise the "
-                              "temperature, or leave tries at 1")
+        check_tries(self.tries, self.temperature)
         if wrong := [k for k in self.pass_at if not 1 <= k <= self.tries]:
             raise ConfigError(f"pass_at={wrong[0]} must be from 1 to tries={self.tries}, for pass@k is estimated from "
                               "at least k answers to each problem")
+
+
+def check_tries(tries: int, temperature: float) -> None:
+    """Raise ConfigError for several answers that would all be the same."""
+    if tries > 1 and temperature == 0:
+        raise ConfigError(f"tries={tries} at temperature=0 are that many times the same answer: raise the temperature, "
+                          "or leave tries at 1")
 
 
 GREEDY = Answering()
@@ -210,9 +220,21 @@ def spoken(message: Message) -> ports.Message:
 
 def read_before(messages: Sequence[ports.Message], tokenizer: Tokenizer, chat: bool | None = None) -> Tokens:
     """(T,) through the chat template, or joined; None: through the template if there is one."""
-    if chat is False or (chat is None and not tokenizer.chat):
+    if not templated(tokenizer, chat):
         return tokenizer.encode("".join(message["content"] for message in messages), special=True)
     return tokenizer.render(messages, answer=True)
+
+
+def check_template(instruction: str, tokenizer: Tokenizer, chat: bool | None = None) -> None:
+    """Raise ConfigError where a system prompt would have no place of its own."""
+    if instruction and not templated(tokenizer, chat):
+        raise ConfigError("an instruction is a system prompt, which only a chat template gives a place; this model has "
+                          "none, or rendering.chat=false: take an instruct model, or leave the instruction out")
+
+
+def templated(tokenizer: Tokenizer, chat: bool | None = None) -> bool:
+    """Whether conversations go through the chat template; None: if there is one."""
+    return tokenizer.chat if chat is None else chat
 
 
 def seeds_of(parts: Sequence[int], count: int) -> list[int]:

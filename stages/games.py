@@ -64,7 +64,7 @@ class _Guessing:
 def guessing(random: np.random.Generator) -> Guess:
     """Of 10 to 30 numbers, none above 100."""
     count = int(random.integers(10, 31))
-    low = int(random.integers(1, 101 - count))
+    low = int(random.integers(1, 102 - count))
     return Guess(low, low + count - 1, int(random.integers(low, low + count)))
 
 
@@ -80,7 +80,7 @@ class MakeGames(Stage):
     most: int | None = None  # problems that the run can train on; None: not known
 
     def run(self) -> tuple[Tasks, Facts, Table]:
-        make, count = GAMES[self.dataset.removeprefix(PREFIX)], self.reading.wanted(self.most) or TRAIN
+        make, count = GAMES[self.dataset.removeprefix(PREFIX)], self.reading.limit or min(self.most or TRAIN, TRAIN)
         held = _some(make, self.reading.held_out_rows, HELD_OUT_SEED, ())
         train = _some(make, count, self.seed, set(held))
         facts = Facts({"data.train.sha256": _digest(train), "data.held_out.sha256": _digest(held)})

@@ -11,7 +11,7 @@ from kitchen.errors import ConfigError, DataError
 from kitchen.ports import DatasetStore, Tokenizer
 from kitchen.ports.datasets import Row
 from kitchen.stage import Stage
-from kitchen.types import Array, Datum, Facts, Floats, Metrics, Table
+from kitchen.types import Array, Datum, Facts, Floats, Metrics, Table, Tokens
 from stages.conversations import Conversation, conversation
 from stages.costs import AT_MOST, EpochSize
 from stages.data import HeldOut, Loading, loaded
@@ -87,7 +87,11 @@ class RenderLabels(Stage):
         if not 0 < good < len(train):
             raise DataError(f"of {len(train)} answers to train on {good:.0f} are good: some must be, and some not; add "
                             "rows, or, where the model writes the bad ones, give it more tries (mistakes.tries)")
-        return Pairs(train, {name: some for name, some in found.items() if some}), Metrics({
+        held = {name: some for name, some in found.items() if some}
+        if not held:
+            raise DataError("nothing to measure on: no held-out answer fits into "
+                            f"max_tokens={self.render.max_tokens}; hold out more rows, or let them be longer")
+        return Pairs(train, held), Metrics({
             "data/answers": float(len(train)), "data/good": good,
             "data/tokens": float(sum(len(datum.tokens) for datum, _ in train)),
             "data/held_out_answers": float(sum(map(len, found.values())))})
@@ -107,7 +111,15 @@ class RenderLabels(Stage):
     def _examples(self, rows: Sequence[Labelled], tokenizer: Tokenizer) -> tuple[Pair, ...]:
         rendered = [(self.render.datums(each.conversation, tokenizer), each.good) for each in rows]
         data = [_labelled(datum, good) for some, good in rendered for datum in some]
-        return tuple((datum, strange(datum, data[(at + len(data) // 2) % len(data)])) for at, datum in enumerate(data))
+        begins = [_prompt(datum).tobytes() for datum in data]
+        return tuple((datum, self._strange(datum, data, _other(begins, at))) for at, datum in enumerate(data))
+
+    def _strange(self, datum: Datum, data: Sequence[Datum], other: int | None) -> Datum:
+        """One that weighs nothing where all prompts are the same."""
+        if other is None:
+            idle = np.zeros(len(datum.tokens), np.float32)
+            return Datum(datum.tokens, {"target_tokens": datum.targets, "weights": idle})
+        return strange(datum, data[other], self.render.max_tokens)
 
 
 def _split(name: str, rows: Sequence[Comparison], mistakes: Mistakes) -> list[Labelled]:
@@ -125,13 +137,30 @@ def _labelled(datum: Datum, good: bool) -> Datum:
     return Datum(datum.tokens, {**datum.loss_inputs, "labels": np.where(weights != 0, 1 if good else -1, 0)})
 
 
-def strange(datum: Datum, other: Datum) -> Datum:
-    """The prompt of one, and the answer of the other."""
-    ours, theirs = (int(np.flatnonzero(each.loss_inputs["weights"])[0]) for each in (datum, other))
+def _prompt(datum: Datum) -> Tokens:
+    return datum.tokens[: _begin(datum) + 1]
+
+
+def _begin(datum: Datum) -> int:
+    """Of the answer, among the targets."""
+    return int(np.flatnonzero(datum.loss_inputs["weights"])[0])
+
+
+def _other(begins: Sequence[bytes], at: int) -> int | None:
+    """The nearest one with another prompt, from half of the data on."""
+    count = len(begins)
+    places = ((at + count // 2 + more) % count for more in range(count))
+    return next((place for place in places if begins[place] != begins[at]), None)
+
+
+def strange(datum: Datum, other: Datum, most: int) -> Datum:
+    """The prompt of one, and the answer of the other, cut to so many tokens with its last target."""
+    ours, theirs = _begin(datum), _begin(other)
     targets = np.concatenate([datum.targets[:ours], other.targets[theirs:]])
     weights = np.concatenate([datum.loss_inputs["weights"][:ours], other.loss_inputs["weights"][theirs:]])
     tokens = np.concatenate([datum.tokens[: ours + 1], other.tokens[theirs + 1 :]])
-    return Datum(tokens, {"target_tokens": targets, "weights": weights.astype(np.float32)})
+    cut = max(most - 1, ours + 1)  # of the answer, one token at least
+    return Datum(tokens[:cut], {"target_tokens": targets[:cut], "weights": weights[:cut].astype(np.float32)})
 
 
 @dataclass(frozen=True)
@@ -140,7 +169,8 @@ class LabelLoss:
 
     KTO (Ethayarajh et al., 2024, arXiv:2402.01306, eq. 8): r = log(pi / ref) of the answer, nats, + for good answers
     and - for bad ones, whose l are `good_weight` and `bad_weight`; z, of which there is no gradient, is how far the
-    policy is from its reference: the mean of log(pi / ref) of answers to other prompts, or 0 if that is less.
+    policy is from its reference: the mean of log(pi / ref) of answers to other prompts, or 0 if that is less, or if
+    there are none.
 
     Reads of each datum "weights", w on the tokens of the answer and 0 elsewhere, and "reference", what the reference
     gives each token, nats; datums are by turns an answer, with "labels" 1 or -1, and that of a stranger.
@@ -163,7 +193,8 @@ class LabelLoss:
         signs = np.array([np.sign(datum.loss_inputs["labels"].sum()) for datum in data[::2]], np.float64)
         ratios = np.array([(lp.astype(np.float64) - datum.loss_inputs["reference"])[mask].sum()
                            for datum, lp, mask in zip(data, logprobs, masks, strict=True)]).reshape(-1, 2)
-        away = max(0.0, float(ratios[:, 1].mean()))
+        strangers = ratios[[bool(mask.any()) for mask in masks[1::2]], 1]
+        away = max(0.0, float(strangers.mean())) if len(strangers) else 0.0
         margins = signs * self.beta * (ratios[:, 0] - away)
         costs = weights * np.where(signs > 0, self.good_weight, self.bad_weight)
         short = np.exp(-np.logaddexp(0, margins))  # 1 - v

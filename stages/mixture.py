@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kitchen.errors import ConfigError
+from kitchen.errors import ConfigError, DataError
 from kitchen.ports import DatasetStore, Tokenizer
 from kitchen.stage import Stage
 from kitchen.types import Batch, Datum, Facts, LossOutput, Metrics, Price, Table
@@ -60,7 +60,8 @@ class LoadMixture(Stage):
         if self.reading.stream and self.reading.limit is None:
             raise ConfigError("reading.stream=true takes rows as they come, and must know how many: set reading.limit")
         if not self.datasets:
-            raise ConfigError("the mixture is empty: name a data set and its weight, as in mixture.ingredients=1")
+            raise ConfigError("no data set is named: say which, as in mixture.ingredients=1, or "
+                              "teachers.ingredients=run:ID")
 
     def run(self, store: DatasetStore) -> tuple[Sources, HeldOut, Facts, Table]:
         found = {name: loaded(self._reader(store, name)) for name in self.datasets}
@@ -88,10 +89,18 @@ class RenderMixture(Stage):
     render: RenderDataset
 
     def run(self, sources: Sources, tokenizer: Tokenizer) -> tuple[MixedData, Metrics]:
-        found = {name: self.render.run(TrainRows(rows), tokenizer) for name, rows in sources.rows.items()}
+        found = {name: self._rendered(name, rows, tokenizer) for name, rows in sources.rows.items()}
         return MixedData({name: data for name, (data, _) in found.items()}), Metrics(
             {key.replace("data/", f"data/{name}/", 1): value
              for name, (_, metrics) in found.items() for key, value in metrics.items()})
+
+    def _rendered(
+        self, name: str, rows: Sequence[Conversation], tokenizer: Tokenizer
+    ) -> tuple[TrainData, Metrics]:
+        try:
+            return self.render.run(TrainRows(rows), tokenizer)
+        except DataError as error:
+            raise DataError(f"{name}: {error}") from error
 
     def preview(self, sources: Sources, tokenizer: Tokenizer) -> MixedData:
         return self.run(sources, tokenizer)[0]
@@ -100,9 +109,9 @@ class RenderMixture(Stage):
 class MixedBatches(Stage):
     """`steps` batches of `size` datums, of each data set its share by weight, as nearly as whole datums can be.
 
-    The shares hold over the whole run: the next datum is from the data set that is furthest behind its own. Each data
-    set is gone through in passes, in an order of each pass's own. Weights of a batch are divided by their sum, so that
-    the loss is a mean over its trained tokens, in nats.
+    The shares hold, to about a datum, at every moment: the next datum is from the data set that is furthest behind.
+    Each data set is gone through in passes, in an order of each pass's own. Weights of a batch are divided by their
+    sum, so that the loss is a mean over its trained tokens, in nats.
     """
 
     weights: Weights

@@ -16,7 +16,7 @@ PairLossName = Literal["sigmoid", "ipo", "hinge", "simpo", "orpo"]
 PAIR_LOSSES: tuple[str, ...] = get_args(PairLossName)
 WITHOUT_REFERENCE = ("simpo", "orpo")
 _BETAS: Mapping[str, float] = MappingProxyType({"simpo": 2.0})  # 0.1 elsewhere
-_LIKELIEST = -1e-6  # nats per token of an answer that is certain, whose odds would have no end
+_LIKELIEST = -1e-4  # nats per token: of likelier answers the odds count no further, for they have no end
 
 
 @dataclass(frozen=True)
@@ -40,24 +40,29 @@ class PairLoss:
     """
 
     kind: PairLossName = "sigmoid"
-    beta: float = 0.1
+    beta: float | None = None  # None: 0.1, for simpo 2
     label_smoothing: float = 0.0  # the share of pairs that are taken to be the wrong way round
     imitation: float = 0.0  # weight of the cross-entropy of chosen answers
-    target_margin: float = 0.0  # of simpo: how far beta h should be above 0
+    target_margin: float | None = None  # of simpo: how far beta h should be above 0; None: half of beta
     group: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         check_name("loss", self.kind, PAIR_LOSSES)
-        if not self.beta > 0:
+        if not self.scale > 0:
             raise ConfigError(f"beta={self.beta} must be more than 0")
         for name in ("imitation", "target_margin"):
-            if not getattr(self, name) >= 0:
+            if not (getattr(self, name) or 0) >= 0:
                 raise ConfigError(f"{name}={getattr(self, name)} must not be less than 0")
         if not 0 <= self.label_smoothing < 0.5:
             raise ConfigError(f"label_smoothing={self.label_smoothing} must be from 0 to less than 0.5")
         for name, where in (("label_smoothing", "sigmoid"), ("target_margin", "simpo")):
             if getattr(self, name) and self.kind != where:
                 raise ConfigError(f"{name} is one of loss={where}; with loss={self.kind} leave it out")
+
+    @property
+    def scale(self) -> float:
+        """beta, or what is usual."""
+        return _BETAS.get(self.kind, 0.1) if self.beta is None else self.beta
 
     def __call__(
         self, data: Sequence[Datum], logprobs: Sequence[Floats], /
@@ -73,10 +78,10 @@ class PairLoss:
         shares = imitation / np.array([mask.sum() for mask in masks[::2]])
         pushes = (weights * np.stack([slopes * moves[:, 0] - shares, -slopes * moves[:, 1]])).T.ravel()
         gradients = [(push * mask).astype(np.float32) for push, mask in zip(pushes, masks, strict=True)]
-        value, rewards = float(weights @ (values + imitation * nats)), self.beta * scores
+        value, rewards = float(weights @ (values + imitation * nats)), self.scale * scores
         return value, gradients, {
             "loss:sum": value, "chosen_nats:sum": float(weights @ nats), "accuracy:sum": float(weights @ (apart > 0)),
-            "margin:sum": self.beta * float(weights @ apart), "chosen_reward:sum": float(weights @ rewards[:, 0]),
+            "margin:sum": self.scale * float(weights @ apart), "chosen_reward:sum": float(weights @ rewards[:, 0]),
             "rejected_reward:sum": float(weights @ rewards[:, 1])}
 
     def _score(self, datum: Datum, logprobs: Floats, mask: Array) -> tuple[float, float]:
@@ -86,32 +91,25 @@ class PairLoss:
         mean, share = -_mean_nats(logprobs, mask), 1 / float(mask.sum())
         if self.kind == "simpo":
             return mean, share
-        mean = min(mean, _LIKELIEST)
-        rest = -float(np.expm1(mean))  # 1 - exp(m)
-        return mean - float(np.log(rest)), share / rest
+        rest = -float(np.expm1(min(mean, _LIKELIEST)))  # 1 - exp(m)
+        return min(mean, _LIKELIEST) - float(np.log(rest)), share / rest if mean < _LIKELIEST else 0.0
 
     def _at(self, apart: Array) -> tuple[Array, Array]:
         """(pairs,) f of h, but for orpo's m, and its slope."""
-        margins = self.beta * apart
+        beta = self.scale
+        margins = beta * apart
         if self.kind == "hinge":
-            return np.maximum(0.0, 1 - margins), np.where(margins < 1, -self.beta, 0.0)
+            return np.maximum(0.0, 1 - margins), np.where(margins < 1, -beta, 0.0)
         if self.kind == "ipo":
-            away = apart - 1 / (2 * self.beta)
+            away = apart - 1 / (2 * beta)
             return away**2, 2 * away
         if self.kind == "orpo":
-            return self.beta * np.logaddexp(0, -apart), -self.beta * _sigmoid(-apart)
-        margins, smooth = margins - self.target_margin, self.label_smoothing
+            return beta * np.logaddexp(0, -apart), -beta * _sigmoid(-apart)
+        smooth = self.label_smoothing
+        if self.kind == "simpo":
+            margins = margins - (beta / 2 if self.target_margin is None else self.target_margin)
         values = (1 - smooth) * np.logaddexp(0, -margins) + smooth * np.logaddexp(0, margins)
-        return values, self.beta * (smooth - _sigmoid(-margins))
-
-
-def pair_loss(
-    kind: PairLossName, beta: float | None, label_smoothing: float, imitation: float, target_margin: float | None
-) -> PairLoss:
-    """With what is usual for its kind where None is said."""
-    beta = _BETAS.get(kind, 0.1) if beta is None else beta
-    target_margin = (beta / 2 if kind == "simpo" else 0.0) if target_margin is None else target_margin
-    return PairLoss(kind, beta, label_smoothing, imitation, target_margin)
+        return values, beta * (smooth - _sigmoid(-margins))
 
 
 def _sigmoid(at: Array) -> Array:

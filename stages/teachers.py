@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
@@ -16,7 +16,8 @@ from kitchen.stage import Stage
 from kitchen.types import Array, Facts, Metrics, Tokens
 from kitchen.weights import find_weights
 from stages.conversations import Conversation, Message, instructed
-from stages.evaluation import read_before, spoken
+from stages.data import DATASET
+from stages.evaluation import check_template, read_before, spoken
 from stages.policy import ReferenceScores, straying
 from stages.rollouts import Episode, Rollouts
 from stages.scoring import opened
@@ -78,6 +79,7 @@ class OpenTeachers(Stage):
     def run(
         self, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None = None
     ) -> tuple[Teachers, Facts]:
+        check_template(self.instruction, tokenizer)
         samplers, facts = dict[str, Sampler](), Facts()
         try:
             for tag, name in self.names.items():
@@ -105,12 +107,12 @@ class ScoreByTeachers(Stage):
 
 
 def names_of(
-    teacher: str | None, teachers: TeacherNames | None, model: str, instruction: str, given: Collection[str]
+    teacher: str | None, teachers: TeacherNames | None, model: str, instruction: str, dataset: str
 ) -> TeacherNames:
-    """Who teaches what, as settings have it, of which some were given; raises ConfigError."""
-    if teachers is not None and (clash := [name for name in ("teacher", "dataset") if name in given]):
+    """Who teaches what, as settings have it; raises ConfigError."""
+    if teachers is not None and (teacher is not None or dataset != DATASET):
         raise ConfigError("teachers.DATASET=WEIGHTS says who teaches, and which data sets are read: leave "
-                          f"{clash[0]} out")
+                          f"{'dataset' if teacher is None else 'teacher'} out")
     if teachers is None and teacher is None and not instruction:
         raise ConfigError("nobody teaches: set teacher=WEIGHTS; or teachers.DATASET=WEIGHTS for each data set; or "
                           "instruction=TEXT, a system prompt that makes the model its own teacher")

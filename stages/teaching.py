@@ -8,14 +8,25 @@ from dataclasses import dataclass, replace
 
 from pydantic import NonNegativeFloat, PositiveInt
 
-from kitchen.errors import ConfigError, DataError
+from kitchen.errors import DataError
 from kitchen.ports import BlobStore, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
 from kitchen.types import Facts, Metrics, Sampled, Samples, Table
 from kitchen.weights import find_weights
 from stages.conversations import Conversation, Message, TrainRows, instructed
+from stages.costs import AT_MOST, EpochSize
 from stages.data import HeldOut
-from stages.evaluation import Examination, examined, prompt, question, samples, seeds_of
+from stages.evaluation import (
+    Examination,
+    check_template,
+    check_tries,
+    examined,
+    prompt,
+    question,
+    samples,
+    seeds_of,
+    templated,
+)
 from stages.render import RenderDataset
 from stages.scoring import sampler_of
 from stages.statistics import interval
@@ -30,9 +41,7 @@ class Writing:
     max_tokens: PositiveInt = 64  # per answer; one that is cut there is not learnt from
 
     def __post_init__(self) -> None:
-        if self.tries > 1 and self.temperature == 0:
-            raise ConfigError(f"tries={self.tries} at temperature=0 are that many times the same answer: raise the "
-                              "temperature, or leave tries at 1")
+        check_tries(self.tries, self.temperature)
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,7 @@ class WriteAnswers(Stage):
     ) -> tuple[Written, Samples, Facts]:
         found = find_weights(self.teacher, client, blobs)
         reads = client.tokenizer(found.model)
+        check_template(self.instruction, reads, self.render.chat)
         prompts = [prompt(instructed(each, self.instruction), reads, self.render) for each in rows.conversations]
         sampler, how = client.sampler(found.source), self.how
         try:
@@ -83,6 +93,10 @@ class WriteAnswers(Stage):
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.teacher, client, blobs)
 
+    def preview(self, rows: TrainRows, tokenizer: Tokenizer) -> EpochSize:
+        each = [len(prompt(row, tokenizer, self.render)) + self.how.max_tokens for row in rows.conversations]
+        return EpochSize(len(each) * self.how.tries, "answers", sum(each) * self.how.tries, AT_MOST)
+
 
 def _whole(one: Sampled) -> bool:
     return one.stop_reason != "length" and len(one.tokens) > 0
@@ -91,8 +105,11 @@ def _whole(one: Sampled) -> bool:
 class TakeAnswers(Stage):
     """The teacher's answers in the place of those in the data; rows to which it wrote none are left out."""
 
-    def run(self, rows: TrainRows, written: Written) -> tuple[TaughtRows, Metrics]:
-        found = [replace(each, messages=(*question(each), Message("assistant", text)))
+    render: RenderDataset
+
+    def run(self, rows: TrainRows, written: Written, tokenizer: Tokenizer) -> tuple[TaughtRows, Metrics]:
+        joint = "" if templated(tokenizer, self.render.chat) else self.render.separator  # that the teacher writes too
+        found = [replace(each, messages=(*question(each), Message("assistant", text.removeprefix(joint))))
                  for each, some in zip(rows.conversations, written.texts, strict=True) for text in some]
         if not found:
             raise DataError(f"nothing to train on: none of the teacher's {written.cut} answers came to an end; let "
@@ -115,13 +132,18 @@ class EvaluateTeacher(Stage):
     ) -> tuple[Metrics, Table, Samples]:
         sets = {name: tuple(instructed(each, self.instruction) for each in some)
                 for name, some in held_out.sets.items()}
+        reads = client.tokenizer(find_weights(self.teacher, client, blobs).model)
         found = await examined(
-            sampler_of(self.teacher, client, blobs), client.tokenizer(find_weights(self.teacher, client, blobs).model),
-            self.how, self.render, HeldOut(sets))
+            sampler_of(self.teacher, client, blobs), reads, self.how, self.render, HeldOut(sets))
         metrics, rows = Metrics(), []
         for name, answers in found.answers.items():
             right = interval([float(each.exact) for each in answers], self.seed)
             metrics[f"{name}/exact_match_teacher"] = right.estimate
-            rows.append((name, str(len(answers)), f"{right.estimate:.3f} [{right.low:.3f}, {right.high:.3f}]"))
-        return (metrics, Table("The teacher, exact match, 95 % intervals", ("held-out set", "n", "exact match"),
-                               tuple(rows)), samples(found, when="teacher"))
+            shown = f"{right.estimate:.3f} [{right.low:.3f}, {right.high:.3f}]"
+            rows.append((name, str(len(answers)), "exact match", shown))
+        for name, loss in found.losses.items():
+            for key, (what, value) in loss.measures().items():
+                metrics[f"{name}/{key}_teacher"] = value
+                rows.append((name, str(len(sets[name])), what, f"{value:.4f}"))
+        columns = ("held-out set", "n", "measure", "value")
+        return metrics, Table("The teacher, 95 % intervals", columns, tuple(rows)), samples(found, when="teacher")

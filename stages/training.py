@@ -8,7 +8,7 @@ from kitchen import Lora, Recipe, Step, every, for_each, sequence
 from kitchen.ports import TrainingSession
 from kitchen.types import Loss
 from stages.comparison import Compare, QualityGate
-from stages.data import Epochs, Reading
+from stages.data import DATASET, Epochs, Reading
 from stages.divergence import MeasureKL
 from stages.dpo import JoinReference, PairData, ScoreReference, ShuffledPairs
 from stages.evaluation import EvaluateBase, EvaluateWeights, Examination, MeasureHeldOut
@@ -60,7 +60,7 @@ class TrainingOnRows(Training):
 class TrainingInEpochs(TrainingOnRows):
     """Passes over one data set."""
 
-    dataset: str = "ingredients"  # a packaged data set, a file or a folder; with --datasets hf a name at the hub
+    dataset: str = DATASET  # a packaged data set, a file or a folder; with --datasets hf a name at the hub
     epochs: PositiveInt = 1
     max_steps: PositiveInt | None = None  # optimiser steps in all; null for whole epochs
 
@@ -93,7 +93,7 @@ class TrainingOnPreferences(TrainingInEpochs):
 class TrainingOnRollouts(Training):
     """Batches of what the weights themselves answer, of which each is learnt from and thrown away."""
 
-    dataset: str = "ingredients"  # a packaged data set, a file or a folder; with --datasets hf a name at the hub
+    dataset: str = DATASET  # a packaged data set, a file or a folder; with --datasets hf a name at the hub
     playing: Playing = Playing()
     steps: PositiveInt = 30  # batches of rollouts
     batch_size: PositiveInt = 8  # problems of a batch

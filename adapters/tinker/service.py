@@ -16,7 +16,8 @@ from adapters.tinker.works import Work, fail
 from kitchen.errors import BackendError, RunFailed, SessionLost
 
 log = structlog.get_logger("kitchen.tinker")
-PARTING = 2.0  # seconds that a server has at the end of the process to hear that a session is over
+PARTING = 2.0  # seconds that servers have at the end of the process to hear that sessions are over
+_ENDING = set[threading.Thread]()  # who tells them
 LOOK = 10.0  # seconds from one look at whether the server is there to the next, while answers are waited for
 
 
@@ -145,8 +146,8 @@ def _close(client: Any, how: str) -> None:
     """Without waiting: a server that is away would be asked for minutes, and a client that opens holds its lock."""
     if client is not None:
         ending = threading.Thread(target=_end, args=(client, how), name="end of a session with a server", daemon=True)
+        _ENDING.add(ending)
         ending.start()
-        atexit.register(ending.join, PARTING)
 
 
 def _end(client: Any, how: str) -> None:
@@ -154,3 +155,13 @@ def _end(client: Any, how: str) -> None:
         client.close(how).result()
     except Exception as error:  # noqa: BLE001 the server ends it by itself, once nobody calls
         log.debug("the session could not be ended", why=str(error))
+    finally:
+        _ENDING.discard(threading.current_thread())
+
+
+@atexit.register
+def _part() -> None:
+    """Give the last sessions their time, all at once."""
+    until = time.monotonic() + PARTING
+    for each in list(_ENDING):
+        each.join(max(until - time.monotonic(), 0.0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from typing import Any
 
 from kitchen import Batch, Stage, Table, every, for_each, parallel, sequence
@@ -60,5 +60,7 @@ def test_what_nobody_leaves_is_not_asked_for() -> None:
     assert shown(sequence(Bread(), Flour(10), Cake())) == []
 
 
-def test_what_is_given_counts_and_roles_do_not_hinder() -> None:
-    assert shown(sequence(Flour(2).using({int: float}), Bread()), {str: " salted"}) == ["3 salted"]
+def test_what_is_given_counts_and_roles_are_what_they_are_in_the_run() -> None:
+    role = {int: Sized}
+    assert shown(sequence(Flour(2).using(role), Bread().using(role)), {str: " salted"}) == ["3 salted"]
+    assert shown(sequence(Flour(2).using(role), Bread())) == []

@@ -183,7 +183,7 @@ def test_a_file_that_is_not_there_is_an_error_of_configuration(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("text", "told"), [
-    ("minutes", "write it as key=value"), ("=3", "key=value"), ("a..b=1", "key=value"), ("name=[x", "quote what YAML"),
+    ("minutes", "write it as key=value"), ("=3", "key=value"), ("name=[x", "quote what YAML"),
 ])
 def test_what_is_no_setting_is_refused(text: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
@@ -192,7 +192,7 @@ def test_what_is_no_setting_is_refused(text: str, told: str) -> None:
 
 @pytest.mark.parametrize("text", [
     "@x", "Answer: yes", "a # b", "# a", "3 # b", "first\nsecond", "- a\n- b", "a: b\nc: d", "*x", "!x", "%x",
-    "2026-01-02", "no", " spaced "])
+    "2026-01-02", "no", " spaced ", "Answer with JSON:", "Rating: 5", "Be brief: true", "? x", "&a 3", "---\n3", "\n"])
 def test_a_text_on_the_command_line_is_taken_as_it_is(text: str) -> None:
     [found] = from_arguments([f"name={text}"])
     assert (found.keys, found.value) == (("name",), text)

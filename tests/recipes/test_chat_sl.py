@@ -11,7 +11,9 @@ import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
+from kitchen.errors import ConfigError, QualityError
 from recipes.chat_sl import ChatSl
+from stages.evaluation import Examination
 from tests.recipes.seen import Seen
 
 
@@ -43,6 +45,13 @@ def test_each_data_set_is_learnt() -> None:
     both = 2 * 2 * 6 * np.array(seen.series("loss/greetings")) + 2 * 8 * np.array(seen.series("loss/farewells"))
     np.testing.assert_allclose(seen.series("loss"), both / 40, rtol=1e-4, err_msg="answers of 6 and 8 tokens")
     assert len(seen.series("held_out_loss")) == 2
+
+
+def test_a_target_of_exact_match_needs_answers() -> None:
+    with pytest.raises(ConfigError, match=r"evaluation\.metric"):
+        Examination(metric="loss", at_least=0.5)
+    with pytest.raises(QualityError, match="no answers that can be compared"):
+        cook(evaluation={"metric": "auto", "at_least": 0.5}, steps=1)
 
 
 def test_held_out_sets_are_told_in_nats_and_in_bits() -> None:

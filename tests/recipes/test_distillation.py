@@ -101,3 +101,5 @@ def test_each_data_set_has_a_teacher_of_its_own(blobs: FakeBlobs) -> None:
     facts = read_run(blobs, "of-two")["facts"]
     assert [facts[f"teacher.{name}"] for name in rows] == [f"run:taught-{name}@final" for name in rows]
     assert seen.series("loss")[-1] < seen.series("loss")[0]
+    taught = Distillation(teachers={"braces": "run:taught-braces"})
+    assert Distillation(**taught.model_dump()).workflow() == taught.workflow(), "as it is made again when it is resumed"

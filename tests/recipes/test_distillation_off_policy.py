@@ -10,8 +10,10 @@ import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
+from kitchen import Kitchen
 from kitchen.errors import DataError, KitchenError
 from kitchen.ports import Sampler
+from kitchen.preview import preview
 from kitchen.types import Checkpoint, Samples
 from recipes.distillation_off_policy import DistillationOffPolicy
 from recipes.sl_basic import SlBasic
@@ -94,3 +96,31 @@ def test_a_system_prompt_that_is_there_comes_after_the_instruction() -> None:
     assert instructed(Conversation((user,), ""), "New.").messages == (Message("system", "New."), user)
     assert instructed(Conversation((system, user), ""), "New.").messages == (Message("system", "New.\n\nOld."), user)
     assert instructed(Conversation((system, user), ""), "").messages == (system, user)
+
+
+def test_of_several_turns_the_last_is_the_teacher_s_and_alone_is_learnt(blobs: FakeBlobs) -> None:
+    data = FakeDatasets({"chats": {"train": TURNS, "held": TURNS[:1]}})
+    seen = Seen()
+    kitchen.run(DistillationOffPolicy(
+        model="any", dataset="chats", teacher="run:taught", batch_size=2, max_steps=1, eval_every=0,
+        evaluation={"metric": "loss"}, writing={"max_tokens": 4}), training=FakeTraining(blobs), datasets=data,
+        blobs=blobs, name="turns", observers=[seen])
+    assert seen.series("data/trained_tokens") == [3.0 * seen.series("data/taught")[0]], "{, } and what ends it"
+    assert seen.series("held/loss_teacher")[0] > 0
+
+
+TURNS = [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "a long first answer"},
+                       {"role": "user", "content": "?"}, {"role": "assistant", "content": "and a second"}]}] * 2
+
+
+def test_as_many_rows_are_answered_as_are_read_and_the_preview_says_so(blobs: FakeBlobs) -> None:
+    settings: Any = {"model": "any", "dataset": "wrong", "teacher": "run:taught", "batch_size": 2, "max_steps": 2}
+    recipe = DistillationOffPolicy(**settings, writing={"tries": 2, "max_tokens": 4})
+    ports = Kitchen(FakeTraining(blobs), DATA, None, blobs).ports()
+    shown = {row[0]: row[-1] for table in preview(recipe.workflow(), ports) for row in table.rows}
+    assert (shown["answers in an epoch"], shown["optimiser steps in all"]) == ("at most 4", "at most 2")
+    assert "the first datum" not in " ".join(shown).lower()
+    training = Listening(blobs)
+    cook(blobs, "two", training, teacher="run:taught", max_steps=2, batch_size=2, epochs=1,
+         writing={"tries": 2, "max_tokens": 4})
+    assert len(training.heard) == 2 + 2 + 2 + 2, "two rows, and two held out for teacher, before and after"

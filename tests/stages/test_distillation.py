@@ -13,6 +13,7 @@ from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError
 from kitchen.ports import Done
 from kitchen.types import Array
+from stages.data import DATASET
 from stages.distillation import ImitateTop, Prompt
 from stages.policy import PolicyUpdate
 from stages.rollouts import Rollouts
@@ -137,18 +138,28 @@ def test_each_question_goes_to_the_teacher_of_its_data_set(student: Bigrams) -> 
     assert [len(each) for each in scores.logprobs] == [3] * 4, "as long as the student's own sequences"
 
 
-@pytest.mark.parametrize(("teacher", "teachers", "instruction", "given", "expected"), [
-    ("t", None, "", {"teacher"}, {"": "t"}), (None, {"d": "t"}, "", {"teachers"}, {"d": "t"}),
-    (None, None, "Be brief.", set(), {"": "model"}), ("t", None, "Be brief.", {"teacher"}, {"": "t"}),
+@pytest.mark.parametrize(("teacher", "teachers", "instruction", "expected"), [
+    ("t", None, "", {"": "t"}), (None, {"d": "t"}, "", {"d": "t"}), (None, None, "Be brief.", {"": "model"}),
+    ("t", None, "Be brief.", {"": "t"}),
 ])
-def test_who_teaches(teacher: Any, teachers: Any, instruction: str, given: set[str], expected: dict[str, str]) -> None:
-    assert names_of(teacher, teachers, "model", instruction, given) == expected
+def test_who_teaches(teacher: Any, teachers: Any, instruction: str, expected: dict[str, str]) -> None:
+    assert names_of(teacher, teachers, "model", instruction, DATASET) == expected
 
 
-@pytest.mark.parametrize(("teacher", "teachers", "given", "words"), [
-    (None, None, set(), "nobody teaches"), ("t", {"d": "t"}, {"teacher", "teachers"}, "leave teacher out"),
-    (None, {"d": "t"}, {"teachers", "dataset"}, "leave dataset out"),
+@pytest.mark.parametrize(("teacher", "teachers", "dataset", "words"), [
+    (None, None, DATASET, "nobody teaches"), ("t", {"d": "t"}, DATASET, "leave teacher out"),
+    (None, {"d": "t"}, "arithmetic", "leave dataset out"),
 ])
-def test_settings_that_contradict_each_other(teacher: Any, teachers: Any, given: set[str], words: str) -> None:
+def test_settings_that_contradict_each_other(teacher: Any, teachers: Any, dataset: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        names_of(teacher, teachers, "model", "", given)
+        names_of(teacher, teachers, "model", "", dataset)
+
+
+def test_an_instruction_needs_a_chat_template() -> None:
+    client: Any = FakeTraining()
+    with pytest.raises(ConfigError, match="a chat template gives a place"):
+        OpenTeachers({"": "any"}, "Be brief.").run(client, Joined())
+
+
+class Joined(Bytes):
+    chat = False

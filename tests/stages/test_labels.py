@@ -94,7 +94,9 @@ def test_a_stranger_answers_with_all_its_tokens() -> None:
     ours = Datum(np.array([1, 2, 3]), {"target_tokens": np.array([2, 3, 4]), "weights": np.array([0.0, 1.0, 1.0])})
     theirs = Datum(np.array([5, 6, 7, 8]), {
         "target_tokens": np.array([6, 7, 8, 9]), "weights": np.array([0.0, 0.0, 1.0, 1.0])})
-    made = strange(ours, theirs)
+    cut = strange(ours, theirs, 3)
+    assert (cut.tokens.tolist(), cut.targets.tolist()) == ([1, 2], [2, 8])
+    made = strange(ours, theirs, 10)
     assert made.tokens.tolist() == [1, 2, 8]
     assert made.targets.tolist() == [2, 8, 9]
     assert made.loss_inputs["weights"].tolist() == [0.0, 1.0, 1.0]
@@ -125,6 +127,30 @@ def test_labels_comparisons_and_right_answers_may_lie_side_by_side() -> None:
 def test_rows_that_are_no_labels(rows: list[dict[str, Any]], words: str) -> None:
     with pytest.raises(DataError, match=words):
         LoadLabels("bad").run(FakeDatasets({"bad": {"train": rows}}))
+
+
+def test_a_stranger_answers_another_prompt_or_weighs_nothing() -> None:
+    rows = [{"prompt": "a", "chosen": "1", "rejected": "2"}, {"prompt": "b", "chosen": "3", "rejected": "4"}]
+    alone = [{"prompt": "a", "chosen": "1", "rejected": "2"}]
+    comparisons, labels, *_ = LoadLabels("two").run(FakeDatasets({"two": {"train": rows, "held": alone}}))
+    pairs, _ = RenderLabels(RenderDataset()).run(comparisons, Mistakes({}), labels, Bytes())
+    for own, other in pairs.train:
+        prompts = [Bytes().decode(each.tokens)[0] for each in (own, other)]
+        assert sorted(prompts) != prompts or prompts[0] == prompts[1], "the prompt is its own"
+        letters = [Bytes().decode(each.targets[each.loss_inputs["weights"] != 0])[0] for each in (own, other)]
+        assert {letters[0] in "12", letters[1] in "12"} == {True, False}
+    assert not any(other.loss_inputs["weights"].any() for _, other in pairs.held_out["held"])
+    idle = as_batch([(Datum(own.tokens, {**own.loss_inputs, "reference": np.zeros(len(own.tokens))}),
+                      Datum(other.tokens, {**other.loss_inputs, "reference": np.zeros(len(other.tokens))}))
+                     for own, other in pairs.held_out["held"]])
+    assert LabelLoss()(idle, [np.full(len(datum.tokens), -1.0) for datum in idle])[2]["kl_strangers:sum"] == 0.0
+
+
+def test_held_out_answers_that_do_not_fit_are_told_of() -> None:
+    long = [{"prompt": "a" * 50, "chosen": "1", "rejected": "2"}]
+    comparisons, labels, *_ = LoadLabels("two").run(FakeDatasets({"two": {"train": ROWS[2:3] * 2, "held": long}}))
+    with pytest.raises(DataError, match=r"nothing to measure on.*max_tokens=20"):
+        RenderLabels(RenderDataset(max_tokens=20, overlong="drop")).run(comparisons, Mistakes({}), labels, Bytes())
 
 
 def test_all_of_one_kind_teaches_nothing() -> None:

@@ -76,7 +76,7 @@ def sl_basic(book: Book) -> str:
 
 
 def rl_loop(book: Book) -> str:
-    rows = book.recipe("rl_loop", "rl_loop", *SUPERVISED, "batch_size=8", "group_size=4", "max_tokens=48",
+    rows = book.recipe("rl_loop", "rl_loop", *SUPERVISED, "batch_size=4", "group_size=16", "max_tokens=48",
                        "max_steps=3", "loss_fn=importance_sampling")
     rewards = [row["reward/total"] for row in rows]
     assert any(0 < reward < 1 for reward in rewards), f"rewards {listed(rewards)} teach nothing"
