@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from adapters.folders import demand_base, is_adapter, tokenizer_files
 from kitchen.errors import BackendError, DataError
 from kitchen.ports.hub import HubClient
-from kitchen.ports.training import Message
+from kitchen.ports.training import Message, ToolSchema
 from kitchen.types import Tokens
 
 TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endofturn|>", "<turn|>", "<|eom_id|>")
@@ -77,8 +78,19 @@ class FolderTokenizer:
         """The text with special tokens written out, which stop strings are looked for in."""
         return str(self._inner.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    def render(self, messages: Sequence[Message], *, answer: bool = False) -> Tokens:
+    @property
+    def tools(self) -> bool:
+        """Whether its chat template reads the variable by which transformers hands tools to it."""
+        template = self._inner.chat_template
+        texts = template.values() if isinstance(template, dict) else [template or ""]
+        return any(re.search(r"\{[%{][^}]*\btools\b", text) for text in texts)
+
+    def render(
+        self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
+    ) -> Tokens:
         """(T,) ids; raises DataError where there is no chat template, or where it refuses the conversation."""
+        if tools and not self.tools:
+            raise DataError(f"{self._folder}: the chat template has no place for tools")
         if not self.chat:
             raise DataError(f"{self._folder}: the tokenizer has no chat template, so conversations cannot be rendered; "
                             "choose an instruct model, or data of prompts and completions")
@@ -86,7 +98,8 @@ class FolderTokenizer:
 
         try:
             ids = self._inner.apply_chat_template(
-                [dict(message) for message in messages], tokenize=True, add_generation_prompt=answer, return_dict=False)
+                [dict(message) for message in messages], tools=[dict(tool) for tool in tools] or None, tokenize=True,
+                add_generation_prompt=answer, return_dict=False)
         except TemplateError as error:
             raise DataError(f"{self._folder}: the chat template refuses the conversation: {error}") from error
         return np.asarray(ids, np.int64)

@@ -13,8 +13,9 @@ import numpy as np
 from pydantic import NonNegativeFloat, PositiveInt
 
 from kitchen import ports
-from kitchen.errors import ConfigError
+from kitchen.errors import ConfigError, DataError
 from kitchen.ports import BlobStore, Future, Sampler, Tokenizer, TrainingClient, TrainingSession, arrival, start
+from kitchen.ports.training import ToolSchema
 from kitchen.stage import Stage
 from kitchen.types import Datum, Loss, LossOutput, Sampled, Samples, Tokens
 from stages.conversations import Conversation, Message, TrainRows
@@ -24,6 +25,7 @@ from stages.render import RenderDataset
 from stages.scores import choose_metric, exact_text, json_fields
 from stages.scoring import sampler_of
 from stages.sessions import FinalWeights
+from stages.tools import told_of
 
 
 @dataclass(frozen=True)
@@ -218,11 +220,23 @@ def spoken(message: Message) -> ports.Message:
     return {"role": message.role, "content": message.content}
 
 
-def read_before(messages: Sequence[ports.Message], tokenizer: Tokenizer, chat: bool | None = None) -> Tokens:
-    """(T,) through the chat template, or joined; None: through the template if there is one."""
+def read_before(
+    messages: Sequence[ports.Message], tokenizer: Tokenizer, chat: bool | None = None, tools: Sequence[ToolSchema] = (),
+) -> Tokens:
+    """(T,) through the chat template, or joined; None: through the template if there is one.
+
+    Where the template has no place for tools, the system prompt tells of them. Raises DataError for tools where there
+    is no template.
+    """
     if not templated(tokenizer, chat):
+        if tools:
+            raise DataError("tools are told of by a chat template, and this model has none; take an instruct model")
         return tokenizer.encode("".join(message["content"] for message in messages), special=True)
-    return tokenizer.render(messages, answer=True)
+    if not tools:
+        return tokenizer.render(messages, answer=True)
+    if not tokenizer.tools:
+        return tokenizer.render(told_of(tools, messages), answer=True)
+    return tokenizer.render(messages, answer=True, tools=tools)
 
 
 def check_template(instruction: str, tokenizer: Tokenizer, chat: bool | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from kitchen.stage import Stage
 from kitchen.types import Facts, Table
 from stages.reading import Reading
 from stages.tasks import Tasks
+from stages.tools import ToolQuestion
 
 PREFIX = "game:"
 TRAIN = 1000  # problems, where nothing says how many
@@ -68,7 +70,18 @@ def guessing(random: np.random.Generator) -> Guess:
     return Guess(low, low + count - 1, int(random.integers(low, low + count)))
 
 
-GAMES: Mapping[str, Callable[[np.random.Generator], Task]] = MappingProxyType({"guess": guessing})
+def calculating(random: np.random.Generator) -> ToolQuestion:
+    """Two steps of arithmetic, with a calculator."""
+    a, b, c = (int(random.integers(2, 100)) for _ in range(3))
+    one, two = (_SIGNS[int(random.integers(len(_SIGNS)))] for _ in range(2))
+    asked, right = f"({a} {one[0]} {b}) {two[0]} {c}", two[1](one[1](a, b), c)
+    return ToolQuestion(f"What is {asked}? Use the calculator, and then answer with the number and nothing else.",
+                        str(right), "calculator")
+
+
+_SIGNS = (("+", operator.add), ("-", operator.sub), ("*", operator.mul))
+GAMES: Mapping[str, Callable[[np.random.Generator], Task]] = MappingProxyType({
+    "guess": guessing, "calculator": calculating})
 
 
 class MakeGames(Stage):

@@ -15,6 +15,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from kitchen.errors import RunFailed
 from kitchen.ports import Future, Message, Sampler, Tokenizer, TrainingSession, arrival, start
 from kitchen.ports.environments import Env, Task
+from kitchen.ports.training import ToolSchema
 from kitchen.progress import Progress
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Floats, Mask, Metrics, Price, Sampled, Samples, Table, Tokens
@@ -131,7 +132,7 @@ class Player:
         return Rollouts(tuple(tuple(played[at : at + count]) for at in range(0, len(played), count)))
 
     async def _turn(self, games: Sequence[_Game], turn: int) -> None:
-        prompts = [read_before(game.said, self.tokenizer) for game in games]
+        prompts = [read_before(game.said, self.tokenizer, tools=game.tools) for game in games]
         drawn = await asyncio.gather(*(arrival(self.policy.sample(
             prompt, max_tokens=self.how.max_tokens, seed=game.seed + turn, temperature=self.temperature))
             for game, prompt in zip(games, prompts, strict=True)))
@@ -170,6 +171,11 @@ class _Game:
     truncated: bool = False
     failed: str = ""
     over: bool = False
+
+    @property
+    def tools(self) -> Sequence[ToolSchema]:
+        """That the environment offers, if it does."""
+        return getattr(self.env, "tools", ())
 
     async def begin(self) -> None:
         self.env = self.task.env()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kitchen.errors import DataError, did_you_mean
-from kitchen.ports.training import Message
+from kitchen.ports.training import Message, ToolSchema
 from kitchen.types import Tokens
 
 END, END_OF_TURN = 256, 257
@@ -18,7 +18,7 @@ VOCABULARY = 262
 class Bytes:
     """UTF-8, where a message is its role, its bytes and an end of turn; so a conversation begins with its prefixes."""
 
-    chat = True
+    chat, tools = True, False
     stop_ids = (END_OF_TURN, END)
     end_id = END
     vocabulary = VOCABULARY
@@ -32,8 +32,12 @@ class Bytes:
         """The text; half a character shows as U+FFFD."""
         return bytes(token for token in np.asarray(tokens).tolist() if token < END).decode(errors="replace")
 
-    def render(self, messages: Sequence[Message], *, answer: bool = False) -> Tokens:
-        """(T,) ids; raises DataError for a role that is none."""
+    def render(
+        self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
+    ) -> Tokens:
+        """(T,) ids; raises DataError for a role that is none, and for tools."""
+        if tools:
+            raise DataError("the fake chat template has no place for tools")
         parts = [np.concatenate([[_role(m["role"])], self.encode(m["content"]), [END_OF_TURN]]) for m in messages]
         begun = [np.array([ROLES["assistant"]])] if answer else []
         return np.concatenate([np.empty(0, np.int64), *parts, *begun]).astype(np.int64)

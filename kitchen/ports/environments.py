@@ -23,6 +23,8 @@ class Env(Protocol):
 
     What waits in it must be awaited: no limit of time holds for one that blocks. What computes for long, or may hang,
     belongs in a process of its own (`stages.processes`).
+
+    One with an attribute `tools: Sequence[ToolSchema]` has its policy told of them, as its chat template does that.
     """
 
     async def begin(self) -> Sequence[Message]:

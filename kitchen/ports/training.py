@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from kitchen.ports.future import Future
 from kitchen.ports.live import Live
 from kitchen.types import Adam, Checkpoint, Datum, Facts, Floats, Lora, Loss, LossOutput, Sampled, Stepped, Tokens
 
 Message = Mapping[str, str]  # "role" and "content"
+ToolSchema = Mapping[str, Any]  # a function's name, description and parameters, as chat templates read it
 
 
 class Tokenizer(Protocol):
@@ -44,10 +45,18 @@ class Tokenizer(Protocol):
         """The text, without special tokens."""
         ...
 
-    def render(self, messages: Sequence[Message], *, answer: bool = False) -> Tokens:
+    @property
+    def tools(self) -> bool:
+        """Whether its chat template has a place for tools."""
+        ...
+
+    def render(
+        self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
+    ) -> Tokens:
         """A conversation through the model's chat template; with `answer`, ready for the assistant to speak.
 
-        Raises DataError, with the template's own words, for a conversation that the template refuses.
+        Raises DataError, with the template's own words, for a conversation that the template refuses, and for tools
+        where it has no place for them.
         """
         ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kitchen.errors import DataError
 from kitchen.ports.training import TrainingClient, TrainingSession
 from kitchen.testing.subject import TrainingSubject
 
@@ -12,6 +13,8 @@ CHAT = (
     {"role": "user", "content": "How many eggs?"}, {"role": "assistant", "content": "Two, beaten."},
     {"role": "user", "content": "And limes?"}, {"role": "assistant", "content": "Three."},
 )
+TOOL = {"type": "function", "function": {
+    "name": "count_eggs", "description": "Counts them.", "parameters": {"type": "object", "properties": {}}}}
 
 
 class TokenizerLaws(TrainingSubject):
@@ -25,6 +28,16 @@ class TokenizerLaws(TrainingSubject):
             assert tokenizer.decode(tokenizer.encode(text, special=True)) == text
             assert ids.ndim == 1
             assert 0 <= ids.min() <= ids.max() < tokenizer.vocabulary
+
+    def test_tools_are_told_of_where_the_template_has_a_place_for_them(self, session: TrainingSession) -> None:
+        tokenizer = session.tokenizer()
+        if not tokenizer.tools:
+            with pytest.raises(DataError, match="tools"):
+                tokenizer.render(CHAT[:1], tools=[TOOL])
+            return
+        told = tokenizer.decode(tokenizer.render(CHAT[:1], answer=True, tools=[TOOL]))
+        assert "count_eggs" in told
+        assert "count_eggs" not in tokenizer.decode(tokenizer.render(CHAT[:1], answer=True))
 
     def test_it_can_be_had_without_the_weights(self, training: TrainingClient, session: TrainingSession) -> None:
         training.find(self.model)

@@ -24,6 +24,7 @@ from adapters.peft.worker import Worker, stop_if_closed
 from adapters.tokenizer import load_tokenizer
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.types import Lora
+from stages.evaluation import read_before
 
 
 def test_constructing_the_client_imports_no_torch() -> None:
@@ -170,6 +171,23 @@ def test_the_tokenizer_reads_writes_and_renders(folder: Path) -> None:
     assert tokenizer.spell(asked.tolist()) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     assert asked[: len(told)].tolist() == told.tolist()
     assert asked.dtype == np.int64
+
+
+def test_a_template_that_reads_tools_is_handed_them(folder: Path, tmp_path: Path) -> None:
+    import shutil
+
+    tool = {"type": "function", "function": {"name": "count_eggs", "description": "Counts.", "parameters": {}}}
+    turn, able = [{"role": "user", "content": "hi"}], shutil.copytree(folder, tmp_path / "able")
+    template = able / "chat_template.jinja"
+    template.write_text("{% for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}" + template.read_text())
+    plain, reads = load_tokenizer(folder), load_tokenizer(able)
+    assert (plain.tools, reads.tools) == (False, True)
+    assert "count_eggs" in reads.decode(reads.render(turn, answer=True, tools=[tool]))
+    assert np.array_equal(reads.render(turn, answer=True), plain.render(turn, answer=True))
+    with pytest.raises(DataError, match="no place for tools"):
+        plain.render(turn, tools=[tool])
+    assert "count_eggs" in reads.decode(read_before(turn, reads, tools=[tool]))
+    assert "count_eggs" in plain.decode(read_before(turn, plain, tools=[tool]))
 
 
 def test_no_template_no_conversation(folder: Path, tmp_path: Path) -> None:

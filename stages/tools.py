@@ -1,0 +1,153 @@
+"""Tools that a model may call by name, in the words of its chat template, and that are run in this process."""
+
+from __future__ import annotations
+
+import ast
+import json
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kitchen.ports import Message
+from kitchen.ports.environments import Env, Turn
+from kitchen.ports.training import ToolSchema
+
+_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
+LONGEST = 100  # characters of an expression
+_OPERATORS: Mapping[type[ast.AST], Callable[..., int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.USub: operator.neg}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that a model may call; its arguments are described by JSON Schema."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any] = field(compare=False)
+    call: Callable[..., str] = field(compare=False, repr=False)  # what it raises is told to the model
+
+    @property
+    def schema(self) -> ToolSchema:
+        return {"type": "function", "function": {
+            "name": self.name, "description": self.description, "parameters": dict(self.parameters)}}
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a model asked for."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+def told_of(tools: Sequence[ToolSchema], messages: Sequence[Message]) -> list[Message]:
+    """Messages with the tools in their system prompt, for templates that have no place for them."""
+    listed = "\n".join(json.dumps(tool) for tool in tools)
+    text = ("You may call these tools:\n<tools>\n" + listed + "\n</tools>\nTo call one, answer with nothing but\n"
+            '<tool_call>{"name": NAME, "arguments": {...}}</tool_call>')
+    first, *others = messages
+    if first["role"] == "system":
+        return [{"role": "system", "content": f"{first['content']}\n\n{text}"}, *others]
+    return [{"role": "system", "content": text}, *messages]
+
+
+def calls_in(text: str) -> list[Call]:
+    """The calls of an answer, in <tool_call> tags or, where all of it is one, as bare JSON; raises ValueError.
+
+    A call is an object with "name" and "arguments" (or "parameters", as some templates have it).
+    """
+    bodies = _CALL.findall(text)
+    if not bodies and re.fullmatch(r"\s*\{.*\"name\".*\}\s*", text, re.DOTALL):
+        bodies = [text]
+    return [each for body in bodies for each in _calls(body)]
+
+
+def _calls(body: str) -> list[Call]:
+    found = json.loads(body)
+    calls = []
+    for each in found if isinstance(found, list) else [found]:
+        arguments = each.get("arguments", each.get("parameters")) if isinstance(each, dict) else None
+        if not isinstance(arguments, dict) or not isinstance(each.get("name"), str):
+            raise ValueError(f"{json.dumps(each)[:80]} is no call: it needs a name and arguments")
+        calls.append(Call(each["name"], arguments))
+    return calls
+
+
+def answered(call: Call, tools: Sequence[Tool]) -> str:
+    """What a tool says to a call, or what is wrong with it."""
+    for tool in tools:
+        if tool.name == call.name:
+            try:
+                return tool.call(**call.arguments)
+            except (TypeError, ValueError, ArithmeticError) as error:
+                return f"error: {error}"
+    return f"error: there is no tool {call.name!r}"
+
+
+def _calculated(expression: str) -> str:
+    """Of whole numbers, + - * and brackets."""
+    if not isinstance(expression, str) or len(expression) > LONGEST:
+        raise ValueError(f"expression must be a text of at most {LONGEST} characters")
+    try:
+        return str(_value(ast.parse(expression, mode="eval").body))
+    except (SyntaxError, RecursionError):
+        raise ValueError("expression is no arithmetic") from None
+
+
+def _value(node: ast.AST) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.BinOp) and (apply := _OPERATORS.get(type(node.op))):
+        return apply(_value(node.left), _value(node.right))
+    if isinstance(node, ast.UnaryOp) and (apply := _OPERATORS.get(type(node.op))):
+        return apply(_value(node.operand))
+    raise ValueError("expression may have whole numbers, + - * and brackets")
+
+
+CALCULATOR = Tool("calculator", "Computes an arithmetic expression of whole numbers, + - * and brackets.", {
+    "type": "object", "properties": {"expression": {"type": "string", "description": "such as (2 + 3) * 4"}},
+    "required": ["expression"]}, _calculated)
+
+
+@dataclass(frozen=True)
+class ToolQuestion:
+    """A question that is to be answered with the help of tools; a Task.
+
+    The reward is 1 for the right answer, if a tool has said it.
+    """
+
+    question: str
+    right: str
+    tag: str
+    tools: tuple[Tool, ...] = (CALCULATOR,)
+
+    def env(self) -> Env:
+        return _Helped(self)
+
+
+@dataclass
+class _Helped:
+    asked: ToolQuestion
+    said: list[str] = field(default_factory=list)  # by tools
+
+    @property
+    def tools(self) -> Sequence[ToolSchema]:
+        return [tool.schema for tool in self.asked.tools]
+
+    async def begin(self) -> Sequence[Message]:
+        return [{"role": "user", "content": self.asked.question}]
+
+    async def act(self, answer: str) -> Turn:
+        """A call that cannot be read ends it."""
+        try:
+            calls = calls_in(answer)
+        except ValueError:
+            return Turn(0.0, parsed=False)
+        if not calls:
+            return Turn(float(answer.strip() == self.asked.right and self.asked.right in self.said))
+        results = [answered(call, self.asked.tools) for call in calls]
+        self.said += results
+        return Turn(0.0, tuple({"role": "tool", "content": each} for each in results))

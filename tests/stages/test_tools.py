@@ -1,0 +1,116 @@
+"""Tools: how calls are read, what they answer, and how a model is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+import kitchen
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.tokenizer import Bytes
+from adapters.fake.training import FakeTraining
+from kitchen.errors import DataError
+from recipes.rl import Rl
+from stages.evaluation import read_before
+from stages.games import MakeGames
+from stages.reading import Reading
+from stages.tools import CALCULATOR, Call, ToolQuestion, answered, calls_in, told_of
+from tests.recipes.seen import Seen
+
+SUM = '{"name": "calculator", "arguments": {"expression": "(2 + 3) * 4"}}'
+ASKED = [{"role": "user", "content": "What is (2 + 3) * 4?"}]
+
+
+@pytest.mark.parametrize("text", [
+    f"<tool_call>{SUM}</tool_call>", f"<tool_call>\n{SUM}\n</tool_call>", f"<tool_call>[{SUM}]</tool_call>",
+    f"Let me see. <tool_call>{SUM}", SUM, SUM.replace("arguments", "parameters")])
+def test_calls_are_read_in_the_forms_of_several_templates(text: str) -> None:
+    assert calls_in(text) == [Call("calculator", {"expression": "(2 + 3) * 4"})]
+
+
+def test_several_calls_and_none() -> None:
+    assert len(calls_in(f"<tool_call>{SUM}</tool_call>\n<tool_call>{SUM}</tool_call>")) == 2
+    for text in ("20", '{"unit": null}', "I call nobody", ""):
+        assert calls_in(text) == []
+
+
+@pytest.mark.parametrize("text", [
+    "<tool_call>calculator(2)</tool_call>", "<tool_call>{}</tool_call>", "<tool_call>[3]</tool_call>",
+    '<tool_call>{"name": "calculator"}</tool_call>', '<tool_call>{"name": 3, "arguments": {}}</tool_call>',
+    "<tool_call></tool_call>"])
+def test_what_is_no_call_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no call|Expecting value"):
+        calls_in(text)
+
+
+@pytest.mark.parametrize(("expression", "value"), [
+    ("(2 + 3) * 4", "20"), ("-7 - -3", "-4"), ("99*99*99", "970299"),
+    ("2 / 3", "error: expression may have whole numbers, + - * and brackets"),
+    ("2 ** 99999999", "error: expression may have whole numbers, + - * and brackets"),
+    ("__import__('os')", "error: expression may have whole numbers, + - * and brackets"),
+    ("True + 1", "error: expression may have whole numbers, + - * and brackets"),
+    ("2 +", "error: expression is no arithmetic"),
+    ("1" * 101, "error: expression must be a text of at most 100 characters"),
+    (3, "error: expression must be a text of at most 100 characters")])
+def test_the_calculator(expression: Any, value: str) -> None:
+    assert answered(Call("calculator", {"expression": expression}), (CALCULATOR,)) == value
+
+
+def test_what_is_wrong_with_a_call_is_said() -> None:
+    assert answered(Call("calculater", {}), (CALCULATOR,)) == "error: there is no tool 'calculater'"
+    assert "unexpected keyword" in answered(Call("calculator", {"formula": "2"}), (CALCULATOR,))
+
+
+async def helped(*answers: str) -> list[Any]:
+    env = ToolQuestion("What is (2 + 3) * 4?", "20", "t").env()
+    assert list(await env.begin()) == ASKED
+    return [await env.act(answer) for answer in answers]
+
+
+def test_the_right_answer_counts_where_a_tool_has_said_it() -> None:
+    call, answer = asyncio.run(helped(f"<tool_call>{SUM}</tool_call>", "20"))
+    assert call.messages == ({"role": "tool", "content": "20"},)
+    assert (call.reward, answer.reward, answer.messages) == (0.0, 1.0, ())
+    assert [turn.reward for turn in asyncio.run(helped(f"<tool_call>{SUM}</tool_call>", "21"))] == [0.0, 0.0]
+    [guessed] = asyncio.run(helped("20"))
+    assert (guessed.reward, guessed.parsed) == (0.0, True)
+    [broken] = asyncio.run(helped("<tool_call>2 + 3</tool_call>"))
+    assert (broken.reward, broken.parsed, broken.messages) == (0.0, False, ())
+
+
+def test_where_the_template_has_no_place_for_tools_the_system_prompt_tells_of_them() -> None:
+    text = Bytes().decode(read_before(ASKED, Bytes(), tools=[CALCULATOR.schema]))
+    assert json.dumps(CALCULATOR.schema) in text
+    assert text.endswith("What is (2 + 3) * 4?")
+    [system, _] = told_of([CALCULATOR.schema], [{"role": "system", "content": "Be brief."}, *ASKED])
+    assert system["content"].startswith("Be brief.\n\nYou may call")
+
+
+def test_without_a_template_there_are_no_tools() -> None:
+    class Joined(Bytes):
+        chat = False
+
+    with pytest.raises(DataError, match="instruct model"):
+        read_before(ASKED, Joined(), tools=[CALCULATOR.schema])
+
+
+def test_problems_are_the_same_in_every_process() -> None:
+    (tasks, facts, _), (again, same, _) = (MakeGames("game:calculator", Reading(limit=50)).run() for _ in range(2))
+    assert tasks.train == again.train
+    assert facts == same
+    for task in tasks.train:
+        assert isinstance(task, ToolQuestion)
+        asked = task.question.partition("What is ")[2].partition("?")[0]
+        assert answered(Call("calculator", {"expression": asked}), task.tools) == task.right
+    assert "0x" not in repr(tasks.train[0])
+
+
+def test_rl_plays_it() -> None:
+    seen, blobs = Seen(), FakeBlobs()
+    kitchen.run(Rl(model="any", dataset="game:calculator", steps=1, batch_size=2, group=2, playing={"max_tokens": 4},
+                   reading={"held_out_rows": 3}), training=FakeTraining(blobs), blobs=blobs, name="run",
+                observers=[seen])
+    assert seen.series("rollouts") == [4.0]
