@@ -43,7 +43,7 @@ def test_a_few_kills_of_the_fake(
     ("sl_basic", 0), ("sl_basic", 1), ("sl_basic", 3), ("chat_sl", 2), ("dpo", 0), ("dpo", 2), ("kto", 2), ("rl", 0),
     ("rl", 2), ("distillation", 2), ("distillation_forward", 2), ("distillation_off_policy", 2)])
 def test_the_fake_is_killed(recipe: str, ahead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = soak(tmp_path, recipe, "fake", ahead, KILLS or 30, capsys)
+    rows = soak(tmp_path, recipe, "fake", ahead, KILLS or 15, capsys)
     assert sum(bool(row["inside_write"]) for row in rows) >= len(rows) // 3
 
 
@@ -54,5 +54,5 @@ def test_the_fake_is_killed(recipe: str, ahead: int, tmp_path: Path, capsys: pyt
 def test_a_tiny_local_model_is_killed(
     recipe: str, ahead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = soak(tmp_path, recipe, "peft", ahead, KILLS or 10, capsys)
+    rows = soak(tmp_path, recipe, "peft", ahead, KILLS or 6, capsys)
     assert all(row["same"] for row in rows)

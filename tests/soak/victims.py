@@ -53,7 +53,7 @@ RECIPES: dict[str, tuple[type[Training], dict[str, Any]]] = {
     "distillation": (Distillation, {"dataset": "chats", "group": 3, "steps": 6, "discount": 0.5, "updates": 2,
                                     "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}}),
     "distillation_off_policy": (DistillationOffPolicy, {
-        **EPOCHS, "dataset": "chats", "instruction": "Be brief.", "writing": {"tries": 2, "max_tokens": 300}}),
+        **EPOCHS, "dataset": "chats", "instruction": "Be brief.", "writing": {"tries": 4, "max_tokens": 100}}),
     "distillation_forward": (Distillation, {
         "dataset": "chats", "group": 3, "steps": 6, "divergence": "forward", "top_k": 5, "updates": 2,
         "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}})}
