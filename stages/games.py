@@ -7,7 +7,7 @@ import json
 import operator
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -17,7 +17,7 @@ from kitchen.ports import Message
 from kitchen.ports.environments import Env, Task, Turn
 from kitchen.stage import Stage
 from kitchen.types import Facts, Table
-from stages.reading import Reading
+from stages.reading import Reading, check_made
 from stages.tasks import Tasks
 from stages.tools import ToolQuestion
 
@@ -107,9 +107,7 @@ class MakeGames(Stage):
         name = self.dataset.removeprefix(PREFIX)
         if name not in GAMES:
             raise ConfigError(f"there is no game {name!r}; {did_you_mean(name, GAMES)}")
-        if self.reading != replace(Reading(), limit=self.reading.limit, held_out_rows=self.reading.held_out_rows):
-            raise ConfigError(f"dataset={self.dataset} has no rows that are read: of reading.… it takes limit and "
-                              "held_out_rows, how many problems to train on and to hold out")
+        check_made(self.dataset, self.reading)
 
 
 def _some(

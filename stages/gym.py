@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -16,7 +15,7 @@ from kitchen.types import Facts, Table
 from stages import games
 from stages.processes import Processes, call_apart
 from stages.questions import Question, check_extra
-from stages.reading import Reading
+from stages.reading import Reading, check_made
 from stages.tasks import LoadTasks, Tasks
 
 PREFIX = "reasoning-gym:"
@@ -61,9 +60,7 @@ def check(dataset: str, reading: Reading) -> None:
     name, names = dataset.removeprefix(PREFIX), set(DATASETS) - {"composite"}  # which needs a configuration
     if name not in names:
         raise ConfigError(f"reasoning-gym has no {name!r}; {did_you_mean(name, names)}")
-    if reading != replace(Reading(), limit=reading.limit, held_out_rows=reading.held_out_rows):
-        raise ConfigError(f"dataset={dataset} has no rows that are read: of reading.… it takes limit and "
-                          "held_out_rows, how many problems to train on and to hold out")
+    check_made(dataset, reading)
 
 
 def find_tasks(dataset: str, reading: Reading, seed: int, most: int, reward: str | None) -> Stage:

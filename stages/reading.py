@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Annotated, Any, TypeVar
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, PositiveInt
 
-from kitchen.errors import DataError, did_you_mean
+from kitchen.errors import ConfigError, DataError, did_you_mean
 from kitchen.ports import Dataset, DatasetStore, Row, StreamedRow
 from kitchen.rows import renamed, select
 from stages.conversations import conversation
@@ -37,6 +37,13 @@ class Reading:
     def wanted(self, most: int | None) -> int | None:
         """Rows to train on, at most; None where it is not known."""
         return min((count for count in (self.limit, most) if count is not None), default=None)
+
+
+def check_made(dataset: str, reading: Reading) -> None:
+    """Raise ConfigError for a setting that means nothing where problems are made, and no rows are read."""
+    if reading != replace(Reading(), limit=reading.limit, held_out_rows=reading.held_out_rows):
+        raise ConfigError(f"dataset={dataset} has no rows that are read: of reading.… it takes limit and "
+                          "held_out_rows, how many problems to train on and to hold out")
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from stages.evaluation import (
     templated,
 )
 from stages.render import RenderDataset
-from stages.scoring import sampler_of
 from stages.statistics import interval
 
 
@@ -132,9 +131,9 @@ class EvaluateTeacher(Stage):
     ) -> tuple[Metrics, Table, Samples]:
         sets = {name: tuple(instructed(each, self.instruction) for each in some)
                 for name, some in held_out.sets.items()}
-        reads = client.tokenizer(find_weights(self.teacher, client, blobs).model)
-        found = await examined(
-            sampler_of(self.teacher, client, blobs), reads, self.how, self.render, HeldOut(sets))
+        weights = find_weights(self.teacher, client, blobs)
+        reads = client.tokenizer(weights.model)
+        found = await examined(client.sampler(weights.source), reads, self.how, self.render, HeldOut(sets))
         metrics, rows = Metrics(), []
         for name, answers in found.answers.items():
             right = interval([float(each.exact) for each in answers], self.seed)
