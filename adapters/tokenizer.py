@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,7 @@ class FolderTokenizer:
     @property
     def tools(self) -> bool:
         """Whether its chat template reads the variable by which transformers hands tools to it."""
-        template = self._inner.chat_template
-        texts = template.values() if isinstance(template, dict) else [template or ""]
-        return any(re.search(r"\{[%{][^}]*\btools\b", text) for text in texts)
+        return self.chat and _reads_tools(self._inner.get_chat_template(tools=[{}]))
 
     def render(
         self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
@@ -103,6 +102,19 @@ class FolderTokenizer:
         except TemplateError as error:
             raise DataError(f"{self._folder}: the chat template refuses the conversation: {error}") from error
         return np.asarray(ids, np.int64)
+
+
+@cache
+def _reads_tools(template: str) -> bool:
+    from jinja2 import Environment, TemplateSyntaxError
+    from jinja2.ext import loopcontrols
+    from jinja2.meta import find_undeclared_variables
+
+    plain = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", template)  # a word of transformers' own
+    try:
+        return "tools" in find_undeclared_variables(Environment(extensions=[loopcontrols]).parse(plain))
+    except TemplateSyntaxError:  # `render` says what is wrong with it
+        return False
 
 
 def _stop_ids(inner: Any, folder: Path) -> tuple[int, ...]:

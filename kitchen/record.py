@@ -83,7 +83,7 @@ class RunRecord(Observer):
 
     def saved(self, checkpoint: Checkpoint, progress: Progress) -> None:
         role, at = type(checkpoint).__name__, self._blobs.locate(checkpoint.path)
-        row = {**vars(checkpoint), "role": role, "at": at, "iteration": progress.step}
+        row = {**vars(checkpoint), "role": role, "policy": checkpoint.policy, "at": at, "iteration": progress.step}
         self._journals["checkpoints"].replace("path", row)
 
     def keeping(self, progress: Progress) -> None:

@@ -110,6 +110,7 @@ class LossOutput:
 class Checkpoint(Result):
     """A handle on saved weights; only the adapter that made it can open it."""
 
+    policy: ClassVar[bool] = True  # whether run:ID@STEP may mean it; False for a judge's, a critic's
     path: str
     step: int  # optimiser steps taken when it was saved
     kind: Literal["training", "weights"] = "training"  # with optimiser, or for sampling only

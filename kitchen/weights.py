@@ -103,7 +103,7 @@ def weights_of(run: str, checkpoint: Checkpoint, blobs: BlobStore, at: str = "fi
 
 def _chosen(name: WeightsName, client: TrainingClient, blobs: BlobStore, status: str) -> Checkpoint:
     """Of checkpoints.jsonl, or as it would stand there had the run not failed before it was written."""
-    rows = read_journal(blobs, name.name, "checkpoints")
+    rows = [row for row in read_journal(blobs, name.name, "checkpoints") if row.get("policy", True)]
     for row in _by_loss(name, rows, blobs) if name.at == "best" else [each for each in rows if _is(name.at, each)]:
         if _found(row["path"], client):
             return Checkpoint(row["path"], row["step"], row["kind"], row["sha256"])

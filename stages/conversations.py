@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kitchen import ports
 from kitchen.errors import DataError, did_you_mean
 from kitchen.ports.datasets import Row
 
@@ -56,6 +57,11 @@ def instructed(conversation: Conversation, instruction: str) -> Conversation:
     else:
         rest = [first, *others]
     return replace(conversation, messages=(Message("system", instruction), *rest), plain=False)
+
+
+def heard(messages: Sequence[ports.Message]) -> tuple[Message, ...]:
+    """What tokenizers and environments know as messages."""
+    return tuple(Message(each["role"], each["content"]) for each in messages)
 
 
 def conversation(row: Row, where: str) -> Conversation:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from kitchen import Step
 from kitchen.errors import ConfigError
-from kitchen.ports import Message, Tokenizer, TrainingClient, arrival
-from kitchen.ports.environments import Env, Turn
+from kitchen.ports import Tokenizer, TrainingClient, arrival
 from kitchen.stage import Need, Stage
 from kitchen.types import Array, Datum, Metrics, Samples, Tokens
 from stages.conversations import Conversation, TrainRows
@@ -20,28 +18,12 @@ from stages.data import LoadDataset, Reading
 from stages.evaluation import question, spoken
 from stages.mixture import LoadMixture, Sources
 from stages.policy import PolicyData
+from stages.questions import Prompt
 from stages.rollouts import Episode, Lesson, Rollouts, written
 from stages.tasks import TaskBatch, Tasks
 from stages.teachers import Teachers
 
 DivergenceName = Literal["reverse", "forward"]
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A question whose answer is not judged; a Task, and the Env of it."""
-
-    messages: tuple[Message, ...]
-    tag: str = ""
-
-    def env(self) -> Env:
-        return self
-
-    async def begin(self) -> Sequence[Message]:
-        return self.messages
-
-    async def act(self, answer: str) -> Turn:
-        return Turn(0.0)
 
 
 class AskRows(Stage):

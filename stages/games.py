@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import operator
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,7 +16,7 @@ from kitchen.ports.environments import Env, Task, Turn
 from kitchen.stage import Stage
 from kitchen.types import Facts, Table
 from stages.reading import Reading, check_made
-from stages.tasks import Tasks
+from stages.tasks import Tasks, described
 from stages.tools import ToolQuestion
 
 PREFIX = "game:"
@@ -96,10 +94,7 @@ class MakeGames(Stage):
         make, count = GAMES[self.dataset.removeprefix(PREFIX)], self.reading.limit or min(self.most or TRAIN, TRAIN)
         held = _some(make, self.reading.held_out_rows, HELD_OUT_SEED, ())
         train = _some(make, count, self.seed, set(held))
-        facts = Facts({"data.train.sha256": _digest(train), "data.held_out.sha256": _digest(held)})
-        rows = ("train", "trained on", f"{len(train):,}"), ("held_out", "held out", f"{len(held):,}")
-        return Tasks(train, {"held_out": held}), facts, Table(
-            f"Problems of {self.dataset}", ("split", "are", "problems"), rows)
+        return Tasks(train, {"held_out": held}), *described(self.dataset, list(map(repr, train)), list(map(repr, held)))
 
     preview = run
 
@@ -124,6 +119,3 @@ def _some(
         return list(found)
     raise DataError(f"only {len(found)} of {count} different problems could be made; take fewer (reading.limit)")
 
-
-def _digest(tasks: Sequence[Task]) -> str:
-    return hashlib.sha256(json.dumps(list(map(repr, tasks))).encode()).hexdigest()

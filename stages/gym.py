@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection, Sequence
 from functools import cache
@@ -16,7 +15,7 @@ from stages import games
 from stages.processes import Processes, call_apart
 from stages.questions import Question, check_extra
 from stages.reading import Reading, check_made
-from stages.tasks import LoadTasks, Tasks
+from stages.tasks import LoadTasks, Tasks, described
 
 PREFIX = "reasoning-gym:"
 ASKED = "Give the final answer between <answer> and </answer>."
@@ -35,16 +34,14 @@ class MakeProblems(Stage):
     def run(self) -> tuple[Tasks, Facts, Table]:
         name, processes = self.dataset.removeprefix(PREFIX), Processes()
         first, count = (self.seed + 1) * APART, self.reading.wanted(self.most) or TRAIN
-        made, kept = call_apart(problems, name, (first, count), (0, self.reading.held_out_rows))
+        texts, kept = call_apart(problems, name, (first, count), (0, self.reading.held_out_rows))
         held = _questions(name, kept, 0, set(), processes)
-        train = _questions(name, made, first, set(kept), processes)
+        train = _questions(name, texts, first, set(kept), processes)
         if not train:
             raise DataError(f"{self.dataset}: each of {count} problems to train on is held out as well; "
                             "it makes too few, so hold out less (reading.held_out_rows)")
-        facts = Facts({"data.train.sha256": _digest(made), "data.held_out.sha256": _digest(kept)})
-        rows = ("train", "trained on", f"{len(train):,}"), ("held_out", "held out", f"{len(held):,}")
-        table = Table(f"Problems of {self.dataset}", ("split", "are", "problems"), rows)
-        return Tasks(train, {"held_out": held}, processes), facts, table
+        return Tasks(train, {"held_out": held}, processes), *described(
+            self.dataset, [text for text in texts if text not in kept], kept)
 
     preview = run
 
@@ -80,10 +77,6 @@ def _questions(
     return tuple(Question(({"role": "user", "content": f"{text}\n\n{ASKED}"},),
                           json.dumps([name, seed, len(texts), at]), solved, name, processes)
                  for at, text in enumerate(texts) if text not in but)
-
-
-def _digest(texts: Sequence[str]) -> str:
-    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
 
 @cache

@@ -111,8 +111,8 @@ class RenderLabels(Stage):
     def _examples(self, rows: Sequence[Labelled], tokenizer: Tokenizer) -> tuple[Pair, ...]:
         rendered = [(self.render.datums(each.conversation, tokenizer), each.good) for each in rows]
         data = [_labelled(datum, good) for some, good in rendered for datum in some]
-        begins = [_prompt(datum).tobytes() for datum in data]
-        return tuple((datum, self._strange(datum, data, _other(begins, at))) for at, datum in enumerate(data))
+        others = _others([_prompt(datum).tobytes() for datum in data])
+        return tuple((datum, self._strange(datum, data, other)) for datum, other in zip(data, others, strict=True))
 
     def _strange(self, datum: Datum, data: Sequence[Datum], other: int | None) -> Datum:
         """One that weighs nothing where all prompts are the same."""
@@ -146,11 +146,17 @@ def _begin(datum: Datum) -> int:
     return int(np.flatnonzero(datum.loss_inputs["weights"])[0])
 
 
-def _other(begins: Sequence[bytes], at: int) -> int | None:
-    """The nearest one with another prompt, from half of the data on."""
+def _others(begins: Sequence[bytes]) -> list[int | None]:
+    """Of each the nearest one with another prompt, from half of the data on; None where all prompts are the same."""
     count = len(begins)
-    places = ((at + count // 2 + more) % count for more in range(count))
-    return next((place for place in places if begins[place] != begins[at]), None)
+    if len(set(begins)) < 2:
+        return [None] * count
+    after = [0] * count  # the next one with another prompt; what the first round leaves open, the second one knows
+    for place in reversed(range(2 * count)):
+        here, following = place % count, (place + 1) % count
+        after[here] = following if begins[following] != begins[here] else after[following]
+    halfway = [(at + count // 2) % count for at in range(count)]
+    return [place if begins[place] != begins[at] else after[place] for at, place in enumerate(halfway)]
 
 
 def strange(datum: Datum, other: Datum, most: int) -> Datum:

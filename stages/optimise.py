@@ -54,14 +54,15 @@ class OptimStep(Stage):
 class ReportStep(Stage):
     """Publish what the loss says of the batch, and what the optimiser does; the weights of a batch make sums means."""
 
+    whose: str = ""  # "judge": before each name, where the run trains other weights too
+
     def run(self, batch: Batch, output: LossOutput, stepped: Stepped, rate: LearningRate) -> Metrics:
         weights = [datum.loss_inputs["weights"] for datum in batch.data]
-        return Metrics(
-            {**stepped.metrics, **summed(output.metrics)},
-            learning_rate=rate.value,
-            tokens=float(sum(len(datum.tokens) for datum in batch.data)),
-            trained_tokens=float(sum((each.reshape(len(each), -1) != 0).any(-1).sum() for each in weights)),
-        )
+        found = {
+            **stepped.metrics, **summed(output.metrics), "learning_rate": rate.value,
+            "tokens": float(sum(len(datum.tokens) for datum in batch.data)),
+            "trained_tokens": float(sum((each.reshape(len(each), -1) != 0).any(-1).sum() for each in weights))}
+        return Metrics({f"{self.whose}_{name}" if self.whose else name: value for name, value in found.items()})
 
 
 def summed(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,6 +23,7 @@ class Played:
 
     rewards: Mapping[str, tuple[float, ...]]
     failed: Mapping[str, int]  # rollouts of each set
+    answers: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)  # None: it failed, or was cut
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class PlayBase(Stage):
         self, client: TrainingClient, tokenizer: Tokenizer, tasks: Tasks, blobs: BlobStore | None = None
     ) -> tuple[PlayedBefore, Samples]:
         found, shown = await played(sampler_of(self.model, client, blobs), tokenizer, tasks, self.how, "before")
-        return PlayedBefore(found.rewards, found.failed), shown
+        return PlayedBefore(found.rewards, found.failed, found.answers), shown
 
 
 class PlayWeights(Stage):
@@ -59,7 +60,7 @@ class PlayWeights(Stage):
         self, client: TrainingClient, tokenizer: Tokenizer, tasks: Tasks, weights: FinalWeights
     ) -> tuple[PlayedAfter, Samples]:
         found, shown = await played(client.sampler(weights), tokenizer, tasks, self.how, "after")
-        return PlayedAfter(found.rewards, found.failed), shown
+        return PlayedAfter(found.rewards, found.failed, found.answers), shown
 
 
 async def played(
@@ -74,7 +75,9 @@ async def played(
         sampler.close()
     every = {name: list(one.all()) for name, one in found.items()}
     return Played({name: tuple(each.reward for each in some) for name, some in every.items()},
-                  {name: sum(bool(each.failed) for each in some) for name, some in every.items()}), Samples(tuple(
+                  {name: sum(bool(each.failed) for each in some) for name, some in every.items()},
+                  {name: tuple(None if each.failed or each.truncated else each.text for each in some)
+                   for name, some in every.items()}), Samples(tuple(
         {"when": when, "set": name, "text": each.text, "reward": each.reward, "parsed": each.parsed,
          "truncated": each.truncated, "failed": each.failed} for name, some in every.items() for each in some))
 

@@ -46,6 +46,23 @@ class _Asked:
         return Turn(came["reward"], parsed=came["parsed"])
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """A question whose answer is not judged; a Task, and the Env of it."""
+
+    messages: tuple[Message, ...]
+    tag: str = ""
+
+    def env(self) -> Env:
+        return self
+
+    async def begin(self) -> Sequence[Message]:
+        return self.messages
+
+    async def act(self, answer: str) -> Turn:
+        return Turn(0.0)
+
+
 def field_f1(answer: str, right: str) -> Turn:
     """F1 over the fields of two JSON objects, 0..1."""
     score = json_fields(answer, right)

@@ -12,7 +12,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from kitchen.errors import RunFailed
+from kitchen.errors import DataError, RunFailed
 from kitchen.ports import Future, Message, Sampler, Tokenizer, TrainingSession, arrival, start
 from kitchen.ports.environments import Env, Task
 from kitchen.ports.training import ToolSchema
@@ -132,13 +132,23 @@ class Player:
         return Rollouts(tuple(tuple(played[at : at + count]) for at in range(0, len(played), count)))
 
     async def _turn(self, games: Sequence[_Game], turn: int) -> None:
-        prompts = [read_before(game.said, self.tokenizer, tools=game.tools) for game in games]
+        prompts = {at: prompt for at, game in enumerate(games) if (prompt := self._read(game)) is not None}
         drawn = await asyncio.gather(*(arrival(self.policy.sample(
-            prompt, max_tokens=self.how.max_tokens, seed=game.seed + turn, temperature=self.temperature))
-            for game, prompt in zip(games, prompts, strict=True)))
-        for game, prompt, [one] in zip(games, prompts, drawn, strict=True):
-            game.answered(prompt, one, self.tokenizer.decode(one.tokens))
-        await asyncio.gather(*(self._asked(game, game.act) for game in games))
+            prompt, max_tokens=self.how.max_tokens, seed=games[at].seed + turn, temperature=self.temperature))
+            for at, prompt in prompts.items()))
+        for (at, prompt), [one] in zip(prompts.items(), drawn, strict=True):
+            games[at].answered(prompt, one, self.tokenizer.decode(one.tokens))
+        await asyncio.gather(*(self._asked(games[at], games[at].act) for at in prompts))
+
+    def _read(self, game: _Game) -> Tokens | None:
+        """What the policy is to go on from; what a template refuses of an environment's later words fails the game."""
+        try:
+            return read_before(game.said, self.tokenizer, tools=game.tools)
+        except DataError as error:
+            if not game.episodes:
+                raise
+            game.fail(str(error))
+            return None
 
     async def _asked(self, game: _Game, call: Callable[[], Awaitable[None]]) -> None:
         """What an environment says, in its time: that in which it waits for others does not count."""

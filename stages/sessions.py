@@ -26,12 +26,13 @@ class OpenSession(Stage):
 
     model: str
     lora: Lora = Lora()
+    whose: str = ""  # "judge", "critic": whose facts these are, where the run has other weights of its own
 
     def run(self, client: TrainingClient, blobs: BlobStore | None = None) -> tuple[TrainingSession, Tokenizer, Facts]:
         weights = fitting(self.model, self.lora, client, blobs)
         session = client.open(weights.model, self.lora)
         try:
-            return session, session.tokenizer(), begun(session, self.lora, weights)
+            return session, session.tokenizer(), of_role(self.whose, begun(session, self.lora, weights))
         except BaseException:
             session.close()
             raise
@@ -66,6 +67,12 @@ def begun(session: TrainingSession, lora: Lora, weights: Weights) -> Facts:
         session.load_weights(weights.source).result()
         facts |= weights.facts()
     return facts
+
+
+def of_role(role: str, facts: Facts) -> Facts:
+    """Under names of its own, but for those of the machine"""
+    return Facts({name if not role or name.startswith("machine.") else f"{role}.{name}": value
+                  for name, value in facts.items()})
 
 
 def shape(lora: Lora) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -28,6 +30,10 @@ class Tasks:
     train: Sequence[Task]
     held_out: Mapping[str, Sequence[Task]]
     processes: Processes = field(default_factory=Processes)  # where rewards are computed that may hang
+
+    def sets(self) -> Mapping[str, Sequence[Task]]:
+        """All of them; those to train on under the empty name."""
+        return {"": self.train, **self.held_out}
 
     def close(self) -> None:
         self.processes.close()
@@ -72,6 +78,14 @@ class LoadTasks(Loading):
         if self.reward == "math":
             check_extra("math_verify", "reward=math")
         super().verify(store)
+
+
+def described(dataset: str, train: Sequence[str], held_out: Sequence[str]) -> tuple[Facts, Table]:
+    """What is to be found again of problems that were made, and how many there are."""
+    facts = {f"data.{name}.sha256": hashlib.sha256(json.dumps(list(some)).encode()).hexdigest()
+             for name, some in (("train", train), ("held_out", held_out))}
+    rows = ("train", "trained on", f"{len(train):,}"), ("held_out", "held out", f"{len(held_out):,}")
+    return Facts(facts), Table(f"Problems of {dataset}", ("split", "are", "problems"), rows)
 
 
 def rewarded(reward: str | None, rows: Sequence[Conversation]) -> str:

@@ -15,7 +15,7 @@ from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
 from kitchen.types import Array, Facts, Metrics, Tokens
 from kitchen.weights import find_weights
-from stages.conversations import Conversation, Message, instructed
+from stages.conversations import Conversation, heard, instructed
 from stages.data import DATASET
 from stages.evaluation import check_template, read_before, spoken
 from stages.policy import ReferenceScores, straying
@@ -61,8 +61,8 @@ class Teachers:
         return found
 
     def _read(self, messages: Sequence[ports.Message]) -> Tokens:
-        said = Conversation(tuple(Message(each["role"], each["content"]) for each in messages), "")
-        return read_before(list(map(spoken, instructed(said, self.instruction).messages)), self.tokenizer)
+        said = instructed(Conversation(heard(messages), ""), self.instruction)
+        return read_before(list(map(spoken, said.messages)), self.tokenizer)
 
     def close(self) -> None:
         with ExitStack() as stack:

@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 from kitchen.ports import Message
@@ -57,10 +58,11 @@ def told_of(tools: Sequence[ToolSchema], messages: Sequence[Message]) -> list[Me
 def calls_in(text: str) -> list[Call]:
     """The calls of an answer, in <tool_call> tags or, where all of it is one, as bare JSON; raises ValueError.
 
-    A call is an object with "name" and "arguments" (or "parameters", as some templates have it).
+    A call is an object with "name" and "arguments" (or "parameters", as some templates have it), which may be JSON in
+    a text themselves; or a list of such.
     """
     bodies = _CALL.findall(text)
-    if not bodies and re.fullmatch(r"\s*\{.*\"name\".*\}\s*", text, re.DOTALL):
+    if not bodies and re.fullmatch(r"\s*(\{.*\"name\".*\}|\[\s*\{.*\"name\".*\}\s*\])\s*", text, re.DOTALL):
         bodies = [text]
     return [each for body in bodies for each in _calls(body)]
 
@@ -70,6 +72,7 @@ def _calls(body: str) -> list[Call]:
     calls = []
     for each in found if isinstance(found, list) else [found]:
         arguments = each.get("arguments", each.get("parameters")) if isinstance(each, dict) else None
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
         if not isinstance(arguments, dict) or not isinstance(each.get("name"), str):
             raise ValueError(f"{json.dumps(each)[:80]} is no call: it needs a name and arguments")
         calls.append(Call(each["name"], arguments))
@@ -81,10 +84,16 @@ def answered(call: Call, tools: Sequence[Tool]) -> str:
     for tool in tools:
         if tool.name == call.name:
             try:
-                return tool.call(**call.arguments)
-            except (TypeError, ValueError, ArithmeticError) as error:
-                return f"error: {error}"
-    return f"error: there is no tool {call.name!r}"
+                signature(tool.call).bind(**call.arguments)
+                return readable(tool.call(**call.arguments))
+            except Exception as error:  # noqa: BLE001 the model is told, and may mend it
+                return readable(f"error: {error}")
+    return readable(f"error: there is no tool {call.name!r}")
+
+
+def readable(text: str) -> str:
+    """Without what is no character, which JSON can spell and no tokenizer reads."""
+    return text.encode(errors="replace").decode()
 
 
 def _calculated(expression: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,31 @@ from typing import Any
 
 import kitchen
 from adapters.local.blobs import LocalBlobs
+from kitchen.ports import Message
 from kitchen.runs import RunSummary, run_names, run_summary
+from stages.games import MakeGames
+from stages.reading import Reading
+from stages.tools import CALCULATOR, ToolQuestion, told_of
 
 Measures = Mapping[str, float]
 Measured = tuple[RunSummary, Measures]  # the run that is shown, and what it came to
 START = 1  # the seed of all that works begin with, so that seeds differ in what is shown alone
 NAMES = {"reading.test": ["new_names"], "reading.held_out_rows": 100, "save_every": 0}
+
+
+INSTRUCTION = """You turn one line of a cooking recipe into one JSON object, and write nothing else. Its keys, in order:
+"quantity": a number, two numbers in a list for a range, or null where there is none
+"unit": the measure or container in the singular, spelled out, or null
+"name": the ingredient as the line has it
+"preparation": what the cook does with it, or null
+"optional": true or false
+
+2 tbsp finely chopped parsley
+{"quantity": 2, "unit": "tablespoon", "name": "parsley", "preparation": "finely chopped", "optional": false}
+3 eggs
+{"quantity": 3, "unit": null, "name": "eggs", "preparation": null, "optional": false}
+Sea salt, to taste
+{"quantity": null, "unit": null, "name": "Sea salt", "preparation": "to taste", "optional": false}"""
 
 
 @dataclass(frozen=True)
@@ -55,8 +75,8 @@ class Work:
 def dpo(cooking: Cooking) -> Measured:
     """The right answer against the model's own wrong ones."""
     run = cooking.cook("recipes.dpo", "dpo", {
-        **NAMES, "model": cooking.taught(35), "reading.limit": 200, "batch_size": 8, "max_steps": 96, "epochs": 5,
-        "eval_every": 0, "learning_rate": 3e-4, "warmup_steps": 4, "imitation": 3.0, "mistakes.tries": 2})
+        **NAMES, "model": cooking.taught(35), "reading.limit": 200, "batch_size": 8, "max_steps": 64, "epochs": 4,
+        "eval_every": 0, "learning_rate": 7e-4, "warmup_steps": 4, "imitation": 3.0, "mistakes.tries": 2})
     return run, {"pair accuracy": run.metrics["new_names/pair_accuracy"], **exact(run, "new_names"),
                  "KL to the start, nats an answer": run.metrics["kl"]}
 
@@ -102,6 +122,61 @@ def distillation(cooking: Cooking) -> Measured:
                  "share of the teacher's": right / wanted}
 
 
+def prompt_distillation(cooking: Cooking) -> Measured:
+    """The model itself is the teacher, with a long system prompt that the student does without."""
+    run = cooking.cook("recipes.distillation_off_policy", "prompt-distillation", {
+        **NAMES, "instruction": INSTRUCTION, "max_steps": 60, "eval_every": 0, "learning_rate": 1e-3,
+        "writing.temperature": 0.0})
+    right, wanted = (run.metrics[f"new_names/exact_match_{who}"] for who in ("after", "teacher"))
+    return run, {**exact(run, "new_names"), "exact match of the prompted teacher": wanted,
+                 "share of the teacher's": right / wanted}
+
+
+def guessing(cooking: Cooking) -> Measured:
+    """A number is found by being told higher or lower, eight guesses at most."""
+    run = cooking.cook("recipes.rl", "guessing", {
+        "dataset": "game:guess", "reading.held_out_rows": 100, "save_every": 0, "steps": 20, "learning_rate": 3e-4,
+        "schedule": "constant", "playing.max_tokens": 8})
+    return run, rewards(run, "held_out")
+
+
+def tools(cooking: Cooking) -> Measured:
+    """A problem counts where the calculator said the right number, and the model says it after that."""
+    chats = cooking.root / "calls.jsonl"
+    cooking.root.mkdir(parents=True, exist_ok=True)
+    chats.write_text("".join(json.dumps({"messages": each}) + "\n" for each in calls(200)))
+    shown = cooking.cook("recipes.sl_basic", "called", {
+        "dataset": str(chats), "reading.held_out_rows": 10, "save_every": 0, "eval_every": 0, "max_steps": 12}, START)
+    run = cooking.cook("recipes.rl", "tools", {
+        "dataset": "game:calculator", "model": f"run:{shown.id}", "reading.held_out_rows": 100, "save_every": 0,
+        "steps": 12, "learning_rate": 3e-4, "schedule": "constant", "playing.max_tokens": 48})
+    return run, rewards(run, "held_out")
+
+
+def calls(count: int) -> list[list[Message]]:
+    """Conversations in which the calculator is asked, as the game of that name would have them."""
+    made, _, _ = MakeGames("game:calculator", Reading(limit=count, held_out_rows=100), START).run()
+    found = []
+    for task in made.train:
+        assert isinstance(task, ToolQuestion)
+        expression = task.question.removeprefix("What is ").partition("?")[0]
+        call = json.dumps({"name": "calculator", "arguments": {"expression": expression}})
+        found.append([*told_of([CALCULATOR.schema], [{"role": "user", "content": task.question}]),
+                      {"role": "assistant", "content": f"<tool_call>{call}</tool_call>"},
+                      {"role": "tool", "content": task.right}, {"role": "assistant", "content": task.right}])
+    return found
+
+
+def rlhf(cooking: Cooking) -> Measured:
+    """The judge learns from the policy's own answers, ranked by the F1 of their fields, which it then is not told."""
+    run = cooking.cook("recipes.rlhf", "rlhf", {
+        **NAMES, "model": cooking.taught(35), "ranking.problems": 200, "ranking.tries": 4, "ranking.pairs": 2,
+        "steps": 12, "group": 4, "learning_rate": 3e-4, "schedule": "constant", "playing.max_tokens": 48})
+    shown = {"accuracy of the judge": "judge_accuracy", "shorter wins": "shorter_wins", "valid JSON wins": "json_wins",
+             "how far the judge prefers new answers": "preferred", "p of that": "preferred_p"}
+    return run, {**{what: run.metrics[f"new_names/{key}"] for what, key in shown.items()}, **rewards(run, "new_names")}
+
+
 def exact(run: RunSummary, name: str) -> Measures:
     before, after = (run.metrics[f"{name}/exact_match_{when}"] for when in ("before", "after"))
     return {"exact match before": before, "exact match after": after, "exact match gained": after - before}
@@ -125,4 +200,14 @@ WORKS: Mapping[str, Work] = MappingProxyType({
     "distillation": Work("`distillation`: the teacher is a result of `sl_basic`, the student has hardly begun", (
         "exact match before at most 0.2", "share of the reverse KL that is gone at least 0.8",
         "exact match at least 0.9 of the teacher's"), distillation),
+    "prompt_distillation": Work(
+        "`distillation_off_policy` of a system prompt with the JSON schema and three examples", (
+        "exact match at least 0.9 of the prompted teacher's",), prompt_distillation),
+    "guessing": Work("`rl` on a game of several turns: guess a number", (
+        "mean reward gained more than 0, p less than 0.05",), guessing),
+    "tools": Work("`rl` with a tool: two steps of arithmetic and a calculator", (
+        "mean reward after, which is the share of problems with the tool used rightly, at least 0.9",), tools),
+    "rlhf": Work("`rlhf` on ingredients: a judge of the policy's own answers, and a policy that learns from it", (
+        "accuracy of the judge at least 0.85, where shorter wins and valid JSON wins have at most 0.65",
+        "how far the judge prefers new answers more than 0.5, and mean reward gained more than 0"), rlhf),
 })

@@ -31,7 +31,8 @@ def soak(
 
 
 @pytest.mark.parametrize("recipe, ahead", [
-    ("sl_basic", 1), ("chat_sl", 1), ("dpo", 1), ("rl", 2), ("distillation", 1), ("distillation_off_policy", 1)])
+    ("sl_basic", 1), ("chat_sl", 1), ("dpo", 1), ("rl", 2), ("distillation", 1), ("distillation_off_policy", 1),
+    ("rlhf_own", 1)])
 def test_a_few_kills_of_the_fake(
     recipe: str, ahead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -41,7 +42,8 @@ def test_a_few_kills_of_the_fake(
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe, ahead", [
     ("sl_basic", 0), ("sl_basic", 1), ("sl_basic", 3), ("chat_sl", 2), ("dpo", 0), ("dpo", 2), ("kto", 2), ("rl", 0),
-    ("rl", 2), ("distillation", 2), ("distillation_forward", 2), ("distillation_off_policy", 2)])
+    ("rl", 2), ("distillation", 2), ("distillation_forward", 2), ("distillation_off_policy", 2),
+    ("rlhf_own", 0), ("rlhf_own", 2)])
 def test_the_fake_is_killed(recipe: str, ahead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = soak(tmp_path, recipe, "fake", ahead, KILLS or 15, capsys)
     assert sum(bool(row["inside_write"]) for row in rows) >= len(rows) // 3
@@ -50,7 +52,7 @@ def test_the_fake_is_killed(recipe: str, ahead: int, tmp_path: Path, capsys: pyt
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe, ahead", [
     ("sl_basic", 0), ("sl_basic", 1), ("sl_basic", 3), ("chat_sl", 1), ("dpo", 1), ("kto", 1), ("rl", 0), ("rl", 1),
-    ("distillation", 1), ("distillation_forward", 1), ("distillation_off_policy", 1)])
+    ("distillation", 1), ("distillation_forward", 1), ("distillation_off_policy", 1), ("rlhf", 1)])
 def test_a_tiny_local_model_is_killed(
     recipe: str, ahead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

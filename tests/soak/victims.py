@@ -31,17 +31,20 @@ from recipes.distillation_off_policy import DistillationOffPolicy
 from recipes.dpo import Dpo
 from recipes.kto import Kto
 from recipes.rl import Rl
+from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
 from stages import tasks
 from stages.training import Training
+from tests.recipes.judged import ByCounting
 from tests.recipes.letters import REWARDS
 
 WORDS = ("hello", "hallo", "hey you", "good day", "moin", "salut", "ciao", "servus", "ahoy")
 CHATS = [{"messages": [{"role": "user", "content": f"say {n}"}, {"role": "assistant", "content": word}]}
          for n, word in enumerate(WORDS)]
 PAIRS = [{"prompt": f"say {n}", "chosen": word, "rejected": f"not {word}"} for n, word in enumerate(WORDS)]
+LETTERS = [{"prompt": f"say {n}", "completion": "abcdefghijklmnopqrstuvwxyz"} for n in range(6)]  # chance says some
 DATA = {"chats": {"train": CHATS, "held": CHATS[:2]}, "pairs": {"train": PAIRS, "held": PAIRS[:2]},
-        "farewells": {"train": CHATS[::-1], "held": CHATS[:1]}}
+        "alphabet": {"train": LETTERS, "held": LETTERS[:2]}, "farewells": {"train": CHATS[::-1], "held": CHATS[:1]}}
 EPOCHS = {"epochs": 3, "eval_every": 4, "keep": 1, "evaluation": {"max_tokens": 8}}
 RECIPES: dict[str, tuple[type[Training], dict[str, Any]]] = {
     "sl_basic": (SlBasic, {**EPOCHS, "dataset": "chats"}),
@@ -56,8 +59,14 @@ RECIPES: dict[str, tuple[type[Training], dict[str, Any]]] = {
         **EPOCHS, "dataset": "chats", "instruction": "Be brief.", "writing": {"tries": 4, "max_tokens": 100}}),
     "distillation_forward": (Distillation, {
         "dataset": "chats", "group": 3, "steps": 6, "divergence": "forward", "top_k": 5, "updates": 2,
-        "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}})}
-AHEAD = {"rl": "stale", "distillation": "stale", "distillation_forward": "stale"}  # what looking ahead is called
+        "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}}),
+    "rlhf": (Rlhf, {"preferences": "pairs", "group": 4, "steps": 6, "judge": {"batch_size": 4, "max_tokens": 250},
+                    "playing": {"max_tokens": 80}}),
+    "rlhf_own": (ByCounting, {
+        "dataset": "alphabet", "reward": "letters", "group": 4, "steps": 6,
+        "judge": {"batch_size": 4, "max_tokens": 4096}, "playing": {"max_tokens": 400}})}
+AHEAD = {"rl": "stale", "rlhf": "stale", "rlhf_own": "stale", "distillation": "stale",
+         "distillation_forward": "stale"}  # what looking ahead is called
 MODELS = ("model", "teacher")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.fake.tokenizer import Bytes
 from kitchen.errors import ConfigError, DataError
 from kitchen.types import Array, Datum
-from stages.labels import LabelLoss, LoadLabels, RenderLabels, strange
+from stages.labels import LabelLoss, LoadLabels, RenderLabels, _others, strange
 from stages.preferences import Comparisons, Mistakes, as_batch
 from stages.render import RenderDataset
 
@@ -159,3 +160,12 @@ def test_all_of_one_kind_teaches_nothing() -> None:
     assert isinstance(comparisons, Comparisons)
     with pytest.raises(DataError, match=r"of 4 answers to train on 4 are good"):
         RenderLabels(RenderDataset()).run(comparisons, Mistakes({}), labels, Bytes())
+
+
+@pytest.mark.parametrize("begins", [list(each) for each in product(b"ab", repeat=5)] + [list(b"aabbcac"), list(b"ab")])
+def test_a_stranger_is_the_nearest_with_another_prompt_from_half_of_the_data_on(begins: list[int]) -> None:
+    count = len(begins)
+    prompts = [bytes([each]) for each in begins]
+    for at, found in enumerate(_others(prompts)):
+        there = [place % count for place in range(at + count // 2, at + count // 2 + count)]
+        assert found == next((place for place in there if prompts[place] != prompts[at]), None)

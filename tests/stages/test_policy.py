@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from adapters.fake.training import FakeTraining
-from kitchen.errors import ConfigError, RunFailed
+from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.losses import scored
 from kitchen.ports import Message
 from kitchen.ports.environments import Turn
@@ -152,6 +152,29 @@ def test_what_fails_is_a_rollout_that_failed_until_too_many_do() -> None:
     assert odd.failed == "ValueError: its reward is nan"
     [[none, _]] = play(Unmade(), max_failed=1.0).groups
     assert (none.failed, none.tag) == ("OSError: no room for it", "unmade")
+
+
+def test_what_a_template_refuses_of_later_words_fails_the_rollout() -> None:
+    class Odd(Guessing):
+        def env(self) -> Guessing:
+            return Odd()
+
+        async def act(self, answer: str) -> Turn:
+            return Turn(0.0, ({"role": "narrator", "content": "meanwhile"},))
+
+    [[odd, _], [one, _]] = play(Odd(), Guessing(), max_failed=1.0).groups
+    assert "the role 'narrator' is unknown" in odd.failed
+    assert (odd.episodes, one.failed) == ((), "")
+
+    class Wrong(Guessing):
+        async def begin(self) -> Sequence[Message]:
+            return [{"role": "narrator", "content": "meanwhile"}]
+
+        def env(self) -> Guessing:
+            return Wrong()
+
+    with pytest.raises(DataError, match="'narrator' is unknown"):
+        play(Wrong(), max_failed=1.0)
 
 
 class Unmade:

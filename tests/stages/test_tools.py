@@ -17,7 +17,7 @@ from recipes.rl import Rl
 from stages.evaluation import read_before
 from stages.games import MakeGames
 from stages.reading import Reading
-from stages.tools import CALCULATOR, Call, ToolQuestion, answered, calls_in, told_of
+from stages.tools import CALCULATOR, Call, Tool, ToolQuestion, answered, calls_in, told_of
 from tests.recipes.seen import Seen
 
 SUM = '{"name": "calculator", "arguments": {"expression": "(2 + 3) * 4"}}'
@@ -26,7 +26,8 @@ ASKED = [{"role": "user", "content": "What is (2 + 3) * 4?"}]
 
 @pytest.mark.parametrize("text", [
     f"<tool_call>{SUM}</tool_call>", f"<tool_call>\n{SUM}\n</tool_call>", f"<tool_call>[{SUM}]</tool_call>",
-    f"Let me see. <tool_call>{SUM}", SUM, SUM.replace("arguments", "parameters")])
+    f"Let me see. <tool_call>{SUM}", SUM, SUM.replace("arguments", "parameters"),
+    f" [{SUM}]", json.dumps({"name": "calculator", "arguments": json.dumps({"expression": "(2 + 3) * 4"})})])
 def test_calls_are_read_in_the_forms_of_several_templates(text: str) -> None:
     assert calls_in(text) == [Call("calculator", {"expression": "(2 + 3) * 4"})]
 
@@ -61,7 +62,19 @@ def test_the_calculator(expression: Any, value: str) -> None:
 
 def test_what_is_wrong_with_a_call_is_said() -> None:
     assert answered(Call("calculater", {}), (CALCULATOR,)) == "error: there is no tool 'calculater'"
-    assert "unexpected keyword" in answered(Call("calculator", {"formula": "2"}), (CALCULATOR,))
+    told = answered(Call("calculator", {"expression": "2", "formula": "2"}), (CALCULATOR,))
+    assert told == "error: got an unexpected keyword argument 'formula'"
+    assert answered(Call("\ud800", {}), (CALCULATOR,)) == "error: there is no tool '\\ud800'"
+
+
+@pytest.mark.parametrize("fault", [KeyError("eggs"), OSError("the pan is \ud800"), TypeError("of its own")])
+def test_whatever_a_tool_raises_is_told_to_the_model(fault: Exception) -> None:
+    def boil() -> str:
+        raise fault
+
+    told = answered(Call("boil", {}), (Tool("boil", "Boils.", {}, boil),))
+    assert told.startswith("error: ")
+    assert told.encode().decode() == told, "a tokenizer reads it"
 
 
 async def helped(*answers: str) -> list[Any]:

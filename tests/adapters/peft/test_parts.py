@@ -182,6 +182,8 @@ def test_a_template_that_reads_tools_is_handed_them(folder: Path, tmp_path: Path
     template.write_text("{% for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}" + template.read_text())
     plain, reads = load_tokenizer(folder), load_tokenizer(able)
     assert (plain.tools, reads.tools) == (False, True)
+    template.write_text("{% generation %}{{ messages[0]['tools'] }}{% endgeneration %}tools{{ 'tools' }}")
+    assert not load_tokenizer(able).tools, "it knows the word, and reads no tools"
     assert "count_eggs" in reads.decode(reads.render(turn, answer=True, tools=[tool]))
     assert np.array_equal(reads.render(turn, answer=True), plain.render(turn, answer=True))
     with pytest.raises(DataError, match="no place for tools"):

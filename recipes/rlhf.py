@@ -1,0 +1,39 @@
+"""Reinforcement learning from preferences: learn to judge answers, and then to give those that the judge prefers."""
+
+from pydantic import NonNegativeFloat
+
+from kitchen import Step, for_each, sequence
+from stages.judging import JudgePlayed, JudgeRollouts, Judging, learn_to_judge
+from stages.optimise import ForwardBackward
+from stages.playing import ComparePlayed, PlayBase, PlayWeights
+from stages.policy import Minibatches, PolicyUpdate, ReportPolicy, ScoreRollouts
+from stages.ranking import Ranking, find_comparisons
+from stages.rollouts import ReportRollouts
+from stages.scoring import OpenReference
+from stages.sessions import FinalWeights, OpenSession, SaveFinal
+from stages.training import TrainingOnRollouts
+
+
+class Rlhf(TrainingOnRollouts):
+    """Three phases: comparisons, a judge that learns from them, and a policy that learns from the judge."""
+
+    leaves = (FinalWeights,)
+    preferences: str | None = None  # a data set of comparisons; null: own answers to `dataset`, by what they are worth
+    reward: str | None = None  # that ranks own answers: field_f1, exact, math; null: by the data
+    ranking: Ranking = Ranking()
+    judge: Judging = Judging()
+    kl_penalty: NonNegativeFloat = 0.0  # reward lost per nat that the policy strays from where it began
+
+    def workflow(self) -> Step:
+        ranked, own = (self.model, self.ranking, self.playing, self.rows, self.reward), self.preferences is None
+        penalised = [ScoreRollouts()] if self.kl_penalty else []
+        return sequence(
+            *find_comparisons(self.preferences, self.dataset, self.reading, self.seed, *ranked),
+            *learn_to_judge(self.judge, self.model, self.lora, self.seed, self.save_every),
+            OpenSession(self.model, self.lora), OpenReference(self.model), PlayBase(self.model, self.playing),
+            self.rounds(
+                JudgeRollouts(self.playing, own), ReportRollouts(), *penalised, PolicyUpdate(penalty=self.kl_penalty),
+                for_each(Minibatches(self.updates))(
+                    ForwardBackward("importance_sampling"), self.optim, ReportPolicy())),
+            SaveFinal(), PlayWeights(self.playing), *([ComparePlayed(self.seed)] if own else []),
+            JudgePlayed(self.seed))

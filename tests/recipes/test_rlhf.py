@@ -1,0 +1,95 @@
+"""rlhf on the fake: three phases, of own answers and of preferences that are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import kitchen
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.datasets import FakeDatasets
+from adapters.fake.training import FakeTraining
+from kitchen.errors import KitchenError
+from kitchen.runs import read_run
+from kitchen.weights import find_weights
+from recipes.rlhf import Rlhf
+from recipes.sl_basic import SlBasic
+from tests.recipes.judged import ByCounting
+from tests.recipes.seen import Seen
+
+ROWS = [{"prompt": f"{n}?", "completion": "{}"} for n in range(8)]
+PAIRS = [{"prompt": f"{n}?", "chosen": "{}", "rejected": text} for n, text in enumerate(("[1]", "no", "()", "{x}"))]
+MIXED = [{"prompt": f"{n}?", "completion": ("{}", "no", "{n}", "n")[n % 4]} for n in range(8)]
+DATA = FakeDatasets({"mixed": {"train": MIXED, "held": MIXED[:4]}, "right": {"train": ROWS, "held": ROWS[:4]},
+                     "pairs": {"train": PAIRS, "held": PAIRS[:2]}})
+pytestmark = pytest.mark.usefixtures("letters")
+
+
+@pytest.fixture(scope="module")
+def blobs() -> FakeBlobs:
+    """With a run that has learnt to answer one thing or another."""
+    blobs = FakeBlobs()
+    recipe = SlBasic(model="any", dataset="mixed", batch_size=8, epochs=30, learning_rate=0.02, eval_every=0,
+                     schedule="constant", warmup_steps=0)
+    kitchen.run(recipe, training=FakeTraining(blobs), datasets=DATA, blobs=blobs, name="begun")
+    return blobs
+
+
+def cook(blobs: FakeBlobs, name: str, recipe: type[Rlhf] = Rlhf, **settings: Any) -> Seen:
+    seen = Seen()
+    defaults = {"model": "run:begun", "batch_size": 4, "group": 16, "steps": 12, "learning_rate": 0.1,
+                "playing": {"max_tokens": 12}, "judge": {"batch_size": 4, "epochs": 5, "learning_rate": 0.1}}
+    kitchen.run(recipe(**{**defaults, **settings}), training=FakeTraining(blobs), datasets=DATA, blobs=blobs,
+                name=name, observers=[seen])
+    return seen
+
+
+def test_own_answers_are_compared_and_a_judge_and_a_policy_learn(blobs: FakeBlobs) -> None:
+    seen = cook(blobs, "own", ByCounting, dataset="right", reward="letters", ranking={"pairs": 2, "tries": 8})
+    assert 8 < seen.series("data/comparisons")[0] <= 16, "of 8 problems, two comparisons each at most"
+    losses = seen.series("judge_loss")
+    assert losses[-1] < 0.8 * losses[0]
+    assert seen.series("held/judge_accuracy")[0] > 0.9, "letters in {} are brackets"
+    for name in ("reward", "true_reward"):
+        series = seen.series(name)
+        assert len(series) == 12
+        assert series[-1] > series[0] + 0.1, (name, series)
+    assert seen.series("held/preferred")[0] >= 0.5
+    assert len(seen.series("held/reward_gain")) == 1
+    titles = [table.title for table in seen.tables]
+    assert titles.index("The judge on held-out comparisons, 95 % intervals") < titles.index(
+        "How far the judge prefers new answers to old ones, 95 % intervals")
+
+
+def test_a_bigram_cannot_tell_answers_apart_and_nothing_is_learnt_from_it(blobs: FakeBlobs) -> None:
+    seen = cook(blobs, "bigram", dataset="right", reward="letters", ranking={"tries": 8}, steps=2)
+    assert seen.series("held/judge_accuracy") == [0.0]
+    assert seen.series("held/judge_preference") == [0.5]
+    assert len(seen.series("reward")) == 2
+
+
+def test_preferences_that_are_given_are_learnt_from(blobs: FakeBlobs) -> None:
+    seen = cook(blobs, "given", preferences="pairs", kl_penalty=0.01, steps=2)
+    assert seen.series("data/comparisons") == []
+    assert seen.series("held/shorter_wins") == [0.75]
+    assert len(seen.series("held/preferred")) == 1
+    assert seen.series("true_reward") == seen.series("held/reward_gain") == [], "nobody knows what answers are worth"
+    assert len(seen.series("kl_reference")) == 2
+
+
+def test_settings_of_own_answers_mean_nothing_beside_preferences(blobs: FakeBlobs) -> None:
+    with pytest.raises(KitchenError, match="leave dataset, reward and ranking out"):
+        cook(blobs, "both", preferences="pairs", dataset="right")
+    with pytest.raises(KitchenError, match="leave dataset, reward and ranking out"):
+        cook(blobs, "more", preferences="pairs", ranking={"tries": 8})
+
+
+def test_a_judge_of_other_weights_has_facts_and_weights_of_its_own(blobs: FakeBlobs) -> None:
+    cook(blobs, "two", ByCounting, preferences="pairs", steps=2, judge={"model": "other", "batch_size": 4})
+    facts = read_run(blobs, "two")["facts"]
+    assert (facts["model"], facts["weights"]) == ("any", "run:begun@final")
+    assert facts["judge.model"] == "other"
+    found = find_weights("run:two@2", FakeTraining(blobs), blobs)
+    assert not isinstance(found.source, str)
+    assert found.source.path == "two/weights/final", "the judge took two steps too, and is not meant"

@@ -1,0 +1,111 @@
+"""The judge against what its sampler says, and what rules would make of the same comparisons."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import numpy as np
+import pytest
+
+from adapters.fake.training import FakeTraining
+from kitchen.types import Lora
+from stages.conversations import Conversation, Message
+from stages.evaluation import question, wanted
+from stages.judging import AskBothWays, JudgePlayed, JudgeRollouts, MeasureJudge, asked, judged
+from stages.playing import PlayedAfter, PlayedBefore
+from stages.preferences import Comparison, Comparisons
+from stages.questions import Question, exact
+from stages.rollouts import Playing, Rollout, Rollouts
+from stages.tasks import TaskBatch, Tasks
+from tests.stages.counting import Counting, counting
+
+REQUEST = (Message("user", "2 eggs"),)
+TASK = Question(({"role": "user", "content": "2 eggs"},), "{}", exact, "t")
+JUDGE = counting()
+
+
+def says_a(apart: int) -> float:
+    """Where the first answer has so many more brackets."""
+    return 1 / (1 + math.exp(-apart - Counting.place))
+
+
+def preference(apart: int) -> float:
+    return 0.5 + (says_a(apart) - says_a(-apart)) / 2
+
+
+def compared(chosen: str, rejected: str) -> Comparison:
+    one, other = (Conversation((*REQUEST, Message("assistant", text)), "a:1") for text in (chosen, rejected))
+    return Comparison(one, other)
+
+
+def rollout(text: str, reward: float, *, failed: str = "", truncated: bool = False) -> Rollout:
+    return Rollout((), reward, "t", text, truncated=truncated, failed=failed)
+
+
+def test_a_judge_reads_the_request_and_both_answers() -> None:
+    text = asked((Message("system", "As JSON."), *REQUEST), "{}", "[]", "B").messages[0].content
+    parts = ("system: As JSON.\nuser: 2 eggs", "Answer A:\n{}", "Answer B:\n[]", "A or B")
+    where = [text.index(part) for part in parts]
+    assert where == sorted(where)
+
+
+def test_its_preference_is_the_mean_of_both_orders() -> None:
+    assert asyncio.run(JUDGE.prefers(REQUEST, "{}", "[]")) == pytest.approx(preference(2), rel=1e-5)
+    assert asyncio.run(JUDGE.prefers(REQUEST, "[]", "{}")) == pytest.approx(1 - preference(2), rel=1e-5)
+    assert asyncio.run(JUDGE.prefers(REQUEST, "{}", "{}")) == 0.5
+
+
+def test_an_answer_that_leaves_no_room_for_the_question_is_worth_nothing() -> None:
+    tight = counting(max_tokens=200)
+    assert asyncio.run(tight.prefers(REQUEST, "{}", "[]")) > 0.5
+    assert asyncio.run(tight.prefers(REQUEST, "{" * 200, "[]")) == 0.0
+
+
+def test_it_learns_from_each_comparison_in_both_orders() -> None:
+    rows = AskBothWays().run(Comparisons((compared("{}", "[]"),), {})).conversations
+    assert [wanted(each) for each in rows] == ["A", "B"]
+    texts = [question(each)[0].content for each in rows]
+    assert [text.index("{}") < text.index("[]") for text in texts] == [True, False]
+    assert {each.where for each in rows} == {"a:1"}
+
+
+def test_rules_are_measured_beside_the_judge() -> None:
+    held = [compared("{}", "[1, 2]"), compared("{} ", "{"), compared("no", "on"), compared("x", "{}")]
+    metrics, table = asyncio.run(MeasureJudge().run(JUDGE, Comparisons((), {"held": held, "none": []})))
+    assert metrics["held/judge_accuracy"] == 2 / 4, "it is wrong of the last, and cannot tell of the one before"
+    assert metrics["held/judge_preference"] == pytest.approx(
+        np.mean([preference(apart) for apart in (2, 1, 0, -2)]), rel=1e-5)
+    assert metrics["held/shorter_wins"] == pytest.approx((1 + 0 + 0.5 + 1) / 4)
+    assert metrics["held/json_wins"] == pytest.approx((0.5 + 1 + 0.5 + 0) / 4)
+    assert [row[2] for row in table.rows] == ["judge", "shorter wins", "json wins"]
+
+
+def test_rollouts_are_worth_what_the_judge_says() -> None:
+    group = [rollout("{}", 1.0), rollout("[]", 0.0), rollout("{}", 1.0), rollout("x", 9.0, failed="broken"),
+             rollout("{{{", 1.0, truncated=True)]
+    found = asyncio.run(judged(JUDGE, REQUEST, group, "[]"))
+    value = preference(2)
+    assert [each.reward for each in found] == pytest.approx([value, 0.5, value, 0.0, 0.0], rel=1e-5)
+    assert [each.text for each in found] == [each.text for each in group]
+
+
+def test_what_a_reference_answers_is_what_answers_are_compared_with() -> None:
+    session = FakeTraining().open("fake", Lora(seed=3))
+    reference, tokenizer = session.snapshot().result(), session.tokenizer()
+    [one] = reference.sample(tokenizer.render(TASK.messages, answer=True), max_tokens=4, temperature=0.0).result()
+    greedy = tokenizer.decode(one.tokens)
+    rollouts = Rollouts(((rollout(greedy, 0.25), rollout("{}", 0.75)),))
+    batch, stage = TaskBatch((TASK,)), JudgeRollouts(Playing(max_tokens=4))
+    found, metrics = asyncio.run(stage.run(JUDGE, reference, tokenizer, batch, rollouts))
+    assert [each.reward for each in found.all()] == [0.5, asyncio.run(JUDGE.prefers(REQUEST, "{}", greedy))]
+    assert metrics == {"true_reward": 0.5}
+    stage = JudgeRollouts(Playing(max_tokens=4), known=False)
+    assert asyncio.run(stage.run(JUDGE, reference, tokenizer, batch, rollouts))[1] == {}
+
+
+def test_new_answers_are_held_against_old_ones() -> None:
+    before = PlayedBefore({}, {}, {"held": ("[]", "[]", None, None)})
+    after = PlayedAfter({}, {}, {"held": ("{}", None, "{}", None)})
+    metrics, _ = asyncio.run(JudgePlayed().run(JUDGE, Tasks((), {"held": (TASK,) * 4}), before, after))
+    assert metrics["held/preferred"] == pytest.approx((preference(2) + 0 + 1 + 0.5) / 4, rel=1e-5)
