@@ -1,4 +1,7 @@
-"""`python -m tests.bench [WORK...] [--pairs N] [--json PATH]`: prints a table per work, writes JSON lines."""
+"""`python -m tests.bench [WORK...] [--pairs N] [--json PATH]`: prints a table per work, writes JSON lines.
+
+Works that lie finished in that file, of the same commit, versions, machine and options, are not measured again.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +36,8 @@ def main() -> int:
     options = _options()
     os.environ.update(QUIET)
     console, sound = Console(width=150), True
-    facts = {**machine.facts(), "model": options.model, "seed": str(options.seed)}
+    facts = {**machine.facts(), "model": options.model, "seed": str(options.seed), "pairs": str(options.pairs or "")}
+    before = finished(options.json, facts) if options.json and options.json.is_file() else {}
     console.print("\n".join(f"{name}: {value}" for name, value in facts.items()))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kitchen-bench-")))
@@ -43,12 +48,31 @@ def main() -> int:
         with Worker(StartWeights(order.setup(0)), folder) as worker:
             worker.ready()
         for name in options.works or WORKS:
-            result = WORKS[name](order)
+            result = before.get(name) or WORKS[name](order)
             _print(console, result)
-            for record in result.records:
+            for record in () if name in before else (*result.records, {"finished": name, **kept(result)}):
                 _write(lines, record)
             sound &= result.sound
     return 0 if sound else 1
+
+
+def kept(result: Result) -> dict[str, Any]:
+    """What is to be printed of it again."""
+    return {field.name: getattr(result, field.name) for field in fields(result) if field.name != "records"}
+
+
+def finished(path: Path, facts: Mapping[str, str]) -> dict[str, Result]:
+    """By name what a file holds of runs with these facts, but for their date."""
+    found: dict[str, Result] = {}
+    same = False
+    for record in map(json.loads, path.read_text().splitlines()):
+        if "run" in record:
+            same = {**record["run"], "date": facts["date"]} == facts
+        elif same and (name := record.pop("finished", "")):
+            rows = tuple(map(tuple, record.pop("rows")))
+            found[name] = Result(**{**record, "columns": tuple(record["columns"]), "notes": tuple(record["notes"])},
+                                 rows=rows)
+    return found
 
 
 def _options() -> argparse.Namespace:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,9 +13,10 @@ pytest.importorskip("peft")
 
 from adapters.peft.tiny import tiny_model
 from tests.bench import kitchen_side, rows
+from tests.bench.__main__ import finished, kept
 from tests.bench.catalogue import WORKS
 from tests.bench.kitchen_side import StartWeights
-from tests.bench.results import Order
+from tests.bench.results import Order, Result
 from tests.bench.turns import Setup
 from tests.bench.worker import Worker
 
@@ -72,3 +76,14 @@ def test_both_sides_compute_the_same(order: Order, work: str) -> None:
     assert result.sound, result.notes
     differences = result.records[-1]["differences"]
     assert all(apart < 1 for found in differences.values() for apart in found.values())
+
+
+def test_what_is_finished_is_found_again_and_nothing_of_another_commit(tmp_path: Path) -> None:
+    facts = {"date": "today", "commit": "abc"}
+    one = Result("dpo", "DPO", ("side", "s"), (("kitchen", "1.0"), ("TRL", "2.0")), ("speed: 2.0",), sound=False)
+    other = Result("rl", "RL", ("side",), (("kitchen",),))
+    runs = [({"date": "yesterday", "commit": "abc"}, one), ({"date": "today", "commit": "def"}, other)]
+    lines = [json.dumps(each) for run, result in runs
+             for each in ({"run": run}, {"work": result.work}, {"finished": result.work, **kept(result)})]
+    (tmp_path / "bench.jsonl").write_text("\n".join(lines) + "\n")
+    assert finished(tmp_path / "bench.jsonl", facts) == {"dpo": one}

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 import kitchen
 from adapters.local.blobs import LocalBlobs
+from adapters.local.datasets import LocalDatasets
 from kitchen.ports import Message
+from kitchen.ports.environments import Task
 from kitchen.runs import RunSummary, run_names, run_summary
-from stages.games import MakeGames
+from stages.games import Guess, MakeGames
 from stages.reading import Reading
 from stages.tools import CALCULATOR, ToolQuestion, told_of
 
@@ -23,6 +28,8 @@ START = 1  # the seed of all that works begin with, so that seeds differ in what
 NAMES = {"reading.test": ["new_names"], "reading.held_out_rows": 100, "save_every": 0}
 
 
+HELD_OUT = 100  # problems
+GAME = {"reading.held_out_rows": HELD_OUT, "save_every": 0, "learning_rate": 3e-4, "schedule": "constant"}
 INSTRUCTION = """You turn one line of a cooking recipe into one JSON object, and write nothing else. Its keys, in order:
 "quantity": a number, two numbers in a list for a range, or null where there is none
 "unit": the measure or container in the singular, spelled out, or null
@@ -55,6 +62,14 @@ class Cooking:
         elif run_summary(blobs, run).status != "completed":
             kitchen.go_on(run, runs=self.root).finish()
         return run_summary(blobs, run)
+
+    def shown(self, name: str, conversations: Sequence[Sequence[Message]], steps: int) -> str:
+        """The name of weights after so many steps of sl_basic on these."""
+        file = self.root / f"{name}.jsonl"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(json.dumps({"messages": list(each)}) + "\n" for each in conversations))
+        few = {"dataset": str(file), "reading.held_out_rows": 10, "save_every": 0, "max_steps": steps, "eval_every": 0}
+        return f"run:{self.cook('recipes.sl_basic', f'shown-{name}', few, START).id}"
 
     def taught(self, steps: int, **settings: Any) -> str:
         """The name of weights after so many steps of sl_basic; the fewer, the worse they do the task."""
@@ -123,48 +138,71 @@ def distillation(cooking: Cooking) -> Measured:
 
 
 def prompt_distillation(cooking: Cooking) -> Measured:
-    """The model itself is the teacher, with a long system prompt that the student does without."""
+    """The weights have been taught to heed the prompt; with it they teach themselves to do without it."""
+    heeds = cooking.cook("recipes.sl_basic", "heeds", {
+        **NAMES, "dataset": lines(cooking.root / "prompted", INSTRUCTION), "reading.held_out_rows": 10,
+        "max_steps": 60, "eval_every": 0}, START)
     run = cooking.cook("recipes.distillation_off_policy", "prompt-distillation", {
-        **NAMES, "instruction": INSTRUCTION, "max_steps": 60, "eval_every": 0, "learning_rate": 1e-3,
-        "writing.temperature": 0.0})
+        **NAMES, "dataset": lines(cooking.root / "bare"), "model": f"run:{heeds.id}", "instruction": INSTRUCTION,
+        "max_steps": 30, "eval_every": 0, "learning_rate": 5e-4, "warmup_steps": 3, "writing.temperature": 0.0,
+        "writing.max_tokens": 48})
     right, wanted = (run.metrics[f"new_names/exact_match_{who}"] for who in ("after", "teacher"))
     return run, {**exact(run, "new_names"), "exact match of the prompted teacher": wanted,
                  "share of the teacher's": right / wanted}
 
 
+def lines(folder: Path, instruction: str = "") -> str:
+    """The ingredients with another system prompt, or none, as a data set of that folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    told = [{"role": "system", "content": instruction}] if instruction else []
+    for split in ("train", "new_names"):
+        rows = [{"messages": [*told, *row["messages"][1:]]} for row in LocalDatasets().load("ingredients", split=split)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder)
+
+
 def guessing(cooking: Cooking) -> Measured:
-    """A number is found by being told higher or lower, eight guesses at most."""
-    run = cooking.cook("recipes.rl", "guessing", {
-        "dataset": "game:guess", "reading.held_out_rows": 100, "save_every": 0, "steps": 20, "learning_rate": 3e-4,
-        "schedule": "constant", "playing.max_tokens": 8})
+    """A number is found by being told higher or lower, eight guesses at most; the start guesses blindly."""
+    start = cooking.shown("games", [asyncio.run(guessed(task)) for task in problems("game:guess")], 20)
+    run = cooking.cook("recipes.rl", "guessing", {**GAME, "dataset": "game:guess", "model": start, "steps": 30,
+                                                  "playing.max_tokens": 6})
     return run, rewards(run, "held_out")
+
+
+async def guessed(task: Task) -> list[Message]:
+    """A game in which what is said of a guess is not listened to."""
+    assert isinstance(task, Guess)
+    env, random = task.env(), np.random.default_rng(task.number)
+    said, came = list(await env.begin()), None
+    while came is None or came.messages:
+        said.append({"role": "assistant", "content": str(random.integers(task.low, task.high + 1))})
+        came = await env.act(said[-1]["content"])
+        said += came.messages
+    return said
 
 
 def tools(cooking: Cooking) -> Measured:
     """A problem counts where the calculator said the right number, and the model says it after that."""
-    chats = cooking.root / "calls.jsonl"
-    cooking.root.mkdir(parents=True, exist_ok=True)
-    chats.write_text("".join(json.dumps({"messages": each}) + "\n" for each in calls(200)))
-    shown = cooking.cook("recipes.sl_basic", "called", {
-        "dataset": str(chats), "reading.held_out_rows": 10, "save_every": 0, "eval_every": 0, "max_steps": 12}, START)
-    run = cooking.cook("recipes.rl", "tools", {
-        "dataset": "game:calculator", "model": f"run:{shown.id}", "reading.held_out_rows": 100, "save_every": 0,
-        "steps": 12, "learning_rate": 3e-4, "schedule": "constant", "playing.max_tokens": 48})
+    start = cooking.shown("calls", list(map(called, problems("game:calculator"))), 12)
+    run = cooking.cook("recipes.rl", "tools", {**GAME, "dataset": "game:calculator", "model": start, "steps": 12,
+                                               "playing.max_tokens": 48})
     return run, rewards(run, "held_out")
 
 
-def calls(count: int) -> list[list[Message]]:
-    """Conversations in which the calculator is asked, as the game of that name would have them."""
-    made, _, _ = MakeGames("game:calculator", Reading(limit=count, held_out_rows=100), START).run()
-    found = []
-    for task in made.train:
-        assert isinstance(task, ToolQuestion)
-        expression = task.question.removeprefix("What is ").partition("?")[0]
-        call = json.dumps({"name": "calculator", "arguments": {"expression": expression}})
-        found.append([*told_of([CALCULATOR.schema], [{"role": "user", "content": task.question}]),
-                      {"role": "assistant", "content": f"<tool_call>{call}</tool_call>"},
-                      {"role": "tool", "content": task.right}, {"role": "assistant", "content": task.right}])
-    return found
+def called(task: Task) -> list[Message]:
+    """A conversation in which the calculator is asked, as the game would have it."""
+    assert isinstance(task, ToolQuestion)
+    expression = task.question.removeprefix("What is ").partition("?")[0]
+    call = json.dumps({"name": "calculator", "arguments": {"expression": expression}})
+    return [*told_of([CALCULATOR.schema], [{"role": "user", "content": task.question}]),
+            {"role": "assistant", "content": f"<tool_call>{call}</tool_call>"},
+            {"role": "tool", "content": task.right}, {"role": "assistant", "content": task.right}]
+
+
+def problems(dataset: str) -> Sequence[Task]:
+    """Of a game, none of them held out."""
+    made, _, _ = MakeGames(dataset, Reading(limit=200, held_out_rows=HELD_OUT), START).run()
+    return made.train
 
 
 def rlhf(cooking: Cooking) -> Measured:
