@@ -183,7 +183,7 @@ async def guessed(task: Task) -> list[Message]:
 
 def tools(cooking: Cooking) -> Measured:
     """A problem counts where the calculator said the right number, and the model says it after that."""
-    start = cooking.shown("calls", list(map(called, problems("game:calculator"))), 12)
+    start = cooking.shown("calls", list(map(called, problems("game:calculator"))), 8)
     run = cooking.cook("recipes.rl", "tools", {**GAME, "dataset": "game:calculator", "model": start, "steps": 12,
                                                "playing.max_tokens": 48})
     return run, rewards(run, "held_out")

@@ -29,7 +29,7 @@ from adapters.peft.tiny import tiny_model
 from adapters.tinker.client import TinkerTraining
 from kitchen.errors import ConfigError
 from stages import tasks
-from tests.acceptance.environments import BUILD, TORCH, environment, install
+from tests.acceptance.environments import BUILD, TORCH, environment, install, run
 from tests.acceptance.others.bridge import Bridge
 from tests.adapters.tinker.dishes import cooked
 from tests.adapters.tinker.serving import Served
@@ -40,6 +40,11 @@ UV = """#!/bin/sh
 # SkyRL is started by `uv run ... -m MODULE`, and so starts its engine: here with the python of this environment
 while [ "$1" != "-m" ]; do shift; done
 "$(dirname "$0")/python" "$@"
+"""
+WHERE = "import sysconfig; print(sysconfig.get_path('purelib'))"
+TYPED = """# before Python 3.12 pydantic takes no other, and SkyRL has that of typing
+import typing, typing_extensions
+typing.TypedDict = typing_extensions.TypedDict
 """
 NEAR = 1e-4
 REFUSED = ("dpo",)  # by `check`: SkyRL divides each cross-entropy by its weights' sum, and slopes come as weights
@@ -87,14 +92,16 @@ def skyrl(place: Path, model: Path) -> Iterator[str]:
             wait_for(url, server)
             yield url
         finally:
-            os.killpg(server.pid, 15)
-            server.wait(60)
+            if server.poll() is None:
+                os.killpg(server.pid, 15)
+                server.wait(60)
 
 
 def fill_up(python: Path) -> None:
     install(python, TORCH, SKYRL)
     (python.parent / "uv").write_text(UV)
     (python.parent / "uv").chmod(0o755)
+    (Path(run(python, "-c", WHERE).strip()) / "sitecustomize.py").write_text(TYPED)
 
 
 def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
