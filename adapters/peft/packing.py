@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,30 +11,36 @@ from kitchen.types import Tokens
 
 LEAST = 16  # tokens that a beginning must have to be shared
 NEVER = 2**62  # as LEAST: every sequence stands alone
-EVEN = (1.0, 1.05, 1.15, 1.3)  # of an even share of the tokens: limits to try, so that no batch is a small rest
+APART = (0.0, 0.25, 0.5, 2.0)  # of a run's tokens: neighbours that share less may go apart; to try
+EVEN = (1.0, 1.15, 1.3)  # of an even share of the tokens: limits to try for what stays together
+
+Run = tuple[int, ...]
 
 
 def pack(
     sequences: Sequence[Tokens], budget: int, *, group: int = 1, least: int = LEAST, lanes: int = 1
-) -> list[tuple[int, ...]]:
+) -> list[Run]:
     """Indices of the sequences of each micro-batch, those that begin alike next to each other.
 
     The tokens stay within `budget`, but for a single group that is larger by itself. Runs of `group` adjacent
-    sequences stay together and in order. Cut as evenly as can be without more batches than it takes, so that each of
-    `lanes` has as many.
+    sequences stay together and in order. Of several ways to cut, the one whose slowest lane has the least to read,
+    where each of `lanes` takes every so-many-th batch: what begins alike is read once if it stays together, but then it
+    is hard to share out evenly.
     """
     keys = [np.asarray(tokens).astype(">u4").tobytes() for tokens in sequences]
     starts = sorted(range(0, len(sequences), group), key=lambda start: keys[start])
-    runs = [tuple(range(start, min(start + group, len(sequences)))) for start in starts]
-    if not runs:
-        return []
-    whole = _filled(sequences, runs, budget, least)
-    total = sum(sum(batch.values()) for batch in whole)
-    count = -(-len(whole) // lanes) * lanes
-    limits = [min(budget, int(share * total / count) + 1) for share in EVEN]
-    tries = [_filled(sequences, runs, limit, least) for limit in limits] + [whole]
-    fitting = [batches for batches in tries if len(batches) <= count]
-    return [tuple(batch) for batch in fitting[0]]
+    sizes = _Sizes(sequences, [tuple(range(start, min(start + group, len(sequences)))) for start in starts], least)
+    runs = range(len(starts))
+    count = -(-sizes.of(runs) // (budget * lanes)) * lanes
+    while runs:
+        limits = sorted({min(budget, int(even * sizes.of(runs) / count) + 1) for even in EVEN})
+        tries = [_dealt(sizes, _pieces(sizes, apart, limit), count) for apart in APART for limit in limits]
+        fitting = [batches for batches in tries if all(len(b) == 1 or sizes.of(b) <= budget for b in batches)]
+        if fitting:
+            best = min(fitting, key=lambda batches: _slowest(sizes, batches, lanes))
+            return [tuple(index for run in batch for index in sizes.runs[run]) for batch in best]
+        count += lanes * max(count // (16 * lanes), 1)
+    return []
 
 
 def shared(before: Tokens, after: Tokens, least: int = LEAST) -> int:
@@ -44,26 +51,52 @@ def shared(before: Tokens, after: Tokens, least: int = LEAST) -> int:
     return alike if alike >= least else 0
 
 
-def _filled(
-    sequences: Sequence[Tokens], runs: Sequence[tuple[int, ...]], limit: int, least: int
-) -> list[dict[int, int]]:
-    """Batches of runs: each sequence with the tokens that it adds."""
-    batches: list[dict[int, int]] = []
-    for run in runs:
-        if batches:
-            last = next(reversed(batches[-1]))
-            added = _added(sequences, run, sequences[last], least)
-            if sum(batches[-1].values()) + sum(added.values()) <= limit:
-                batches[-1] |= added
-                continue
-        batches.append(_added(sequences, run, None, least))
-    return batches
+class _Sizes:
+    """How many tokens runs have, each by its place among them."""
+
+    def __init__(self, sequences: Sequence[Tokens], runs: Sequence[Run], least: int) -> None:
+        self.runs, self._sequences, self._least = runs, sequences, least
+        self.alone = [sum(len(sequences[index]) for index in run) - sum(
+            shared(sequences[index], sequences[index + 1], least) for index in run[:-1]) for run in runs]
+        self._alike: dict[tuple[int, int], int] = {}
+
+    def alike(self, before: int, run: int) -> int:
+        """What a run has in common with one that it lies behind."""
+        if (known := self._alike.get((before, run))) is None:
+            pair = self._sequences[self.runs[before][-1]], self._sequences[self.runs[run][0]]
+            known = self._alike[before, run] = shared(*pair, self._least)
+        return known
+
+    def of(self, runs: Sequence[int]) -> int:
+        return sum(self.alone[run] - (self.alike(runs[at - 1], run) if at else 0) for at, run in enumerate(runs))
 
 
-def _added(sequences: Sequence[Tokens], run: tuple[int, ...], before: Tokens | None, least: int) -> dict[int, int]:
-    added = {}
-    for index in run:
-        tokens = sequences[index]
-        added[index] = len(tokens) - (0 if before is None else shared(before, tokens, least))
-        before = tokens
-    return added
+def _pieces(sizes: _Sizes, apart: float, limit: int) -> list[Run]:
+    """Runs that stay together, as neighbours that begin alike, up to a limit."""
+    pieces: list[list[int]] = []
+    size = 0
+    for run, alone in enumerate(sizes.alone):
+        alike = sizes.alike(run - 1, run) if pieces else 0
+        if pieces and alike >= apart * alone and size + alone - alike <= limit:
+            pieces[-1].append(run)
+            size += alone - alike
+        else:
+            pieces.append([run])
+            size = alone
+    return [tuple(piece) for piece in pieces]
+
+
+def _dealt(sizes: _Sizes, pieces: Sequence[Run], count: int) -> list[Run]:
+    """The largest piece first, each to the batch that has least (Graham, 1969: at most 4/3 of the best)."""
+    batches: list[list[int]] = [[] for _ in range(count)]
+    heap = [(0, place) for place in range(count)]
+    for size, piece in sorted(((sizes.of(piece), piece) for piece in pieces), key=lambda pair: (-pair[0], pair[1])):
+        load, place = heapq.heappop(heap)
+        batches[place] += piece
+        heapq.heappush(heap, (load + size, place))
+    return [tuple(sorted(batch)) for batch in batches if batch]
+
+
+def _slowest(sizes: _Sizes, batches: Sequence[Run], lanes: int) -> int:
+    """Tokens of the lane that has most to read."""
+    return max(sum(sizes.of(batch) for batch in batches[lane::lanes]) for lane in range(min(lanes, len(batches))))

@@ -123,6 +123,27 @@ def test_batches_keep_runs_together_and_stay_within_the_budget(
     assert sorted(found) == runs
 
 
+@pytest.mark.parametrize("shared", [0, 20, 150])
+def test_lanes_have_about_as_much_to_read(shared: int) -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        beginning = rng.integers(0, 500, shared)
+        lengths = np.exp(rng.uniform(np.log(64), np.log(512), 8)).astype(int)
+        sequences = [np.concatenate([beginning, rng.integers(0, 500, length)]) for length in lengths]
+        packed = pack(sequences, 1024, lanes=2)
+        lanes = [sum(added(sequences, batch, 16) for batch in packed[lane::2]) for lane in range(2)]
+        assert max(lanes) <= 1.1 * (sum(lengths) + shared * len(packed)) / 2
+
+
+def test_a_large_family_is_cut_and_small_ones_are_not() -> None:
+    rng = np.random.default_rng(2)
+    one, two = (rng.integers(0, 500, 256) for _ in range(2))
+    alone = [np.concatenate([one, rng.integers(0, 500, 64)]) for _ in range(8)]
+    both = alone + [np.concatenate([two, rng.integers(0, 500, 64)]) for _ in range(8)]
+    assert sorted(map(sorted, pack(both, 1024, lanes=2))) == [list(range(8)), list(range(8, 16))]
+    assert sorted(map(len, pack(alone, 1024, lanes=2))) == [4, 4]
+
+
 @given(families())
 @settings(max_examples=80, deadline=None)
 def test_whatever_is_alike_comes_next_to_each_other(sequences: list[Array]) -> None:
