@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from adapters.folders import demand_base, is_adapter, tokenizer_files
+from adapters.folders import demand_base, is_adapter, read_config, tokenizer_files
 from kitchen.errors import BackendError, DataError
 from kitchen.ports.hub import HubClient
 from kitchen.ports.training import Message, ToolSchema
@@ -121,8 +120,7 @@ def _stop_ids(inner: Any, folder: Path) -> tuple[int, ...]:
     """The tokenizer's end, those of the generation settings, and the ends of turn that it has as single tokens."""
     found = [inner.eos_token_id]
     for file in ("generation_config.json", "config.json"):
-        path = folder / file
-        named = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
+        named = read_config(folder, file, "model").get("eos_token_id") if (folder / file).is_file() else None
         found += named if isinstance(named, list) else [named]
     known = inner.get_vocab()
     found += [known.get(end) for end in TURN_ENDS]

@@ -39,25 +39,48 @@ class Body(Protocol):
         ...
 
 
-def complete(body: Body, rows: Sequence[Row], spell: Spell, high: torch.dtype, most: int) -> None:
-    """Write every row to its end, at most so many at once; who joins when follows from what was written alone."""
-    waiting, live = deque(rows), list[Row]()
-    states = torch.empty(0)
-    with torch.inference_mode():
-        while waiting or live:
-            if waiting and len(live) <= body.joined * most:
-                fresh = [waiting.popleft() for _ in range(min(most - len(live), len(waiting)))]
-                later = {key(row.request.prompt) for row in islice(waiting, most)}
-                read = body.read([row.request.prompt for row in fresh], later)
-                states, live = torch.cat([states, read]) if live else read, live + fresh
-            tokens, logprobs = draw(body.logits(states), live, high)
-            staying = _write(live, tokens, logprobs, spell)
-            if len(staying) < len(live):
-                kept = torch.tensor(staying, dtype=torch.int64, device=tokens.device)
-                live, tokens = [live[place] for place in staying], tokens[kept]
-                body.keep(staying)
-            if live:
-                states = body.step(tokens)
+class Writing:
+    """Rows on their way to their ends, at most so many at once; who joins when follows from what was written alone."""
+
+    def __init__(self, body: Body, rows: Sequence[Row], spell: Spell, high: torch.dtype, most: int) -> None:
+        self._body, self._spell, self._high, self._most = body, spell, high, most
+        self._waiting, self._live = deque(rows), list[Row]()
+        self._states = torch.empty(0)
+
+    def go_on(self, steps: int) -> bool:
+        """So many tokens more for each; whether there is more to write. What nobody waits for any more is dropped."""
+        with torch.inference_mode():
+            self._waiting = deque(row for row in self._waiting if not row.request.work.cancelled())
+            staying = [place for place, row in enumerate(self._live) if not row.request.work.cancelled()]
+            self._states = self._keep(staying, self._states)
+            for _ in range(steps):
+                if not (self._waiting or self._live):
+                    return False
+                self._step()
+        return bool(self._waiting or self._live)
+
+    def _step(self) -> None:
+        if self._waiting and len(self._live) <= self._body.joined * self._most:
+            self._join()
+        tokens, logprobs = draw(self._body.logits(self._states), self._live, self._high)
+        tokens = self._keep(_write(self._live, tokens, logprobs, self._spell), tokens)
+        if self._live:
+            self._states = self._body.step(tokens)
+
+    def _join(self) -> None:
+        fresh = [self._waiting.popleft() for _ in range(min(self._most - len(self._live), len(self._waiting)))]
+        later = {key(row.request.prompt) for row in islice(self._waiting, self._most)}
+        read = self._body.read([row.request.prompt for row in fresh], later)
+        self._states, self._live = torch.cat([self._states, read]) if self._live else read, self._live + fresh
+
+    def _keep(self, staying: Sequence[int], beside: torch.Tensor) -> torch.Tensor:
+        """Of the rows these alone, and of what lies beside them too."""
+        if len(staying) == len(self._live):
+            return beside
+        kept = torch.tensor(staying, dtype=torch.int64, device=beside.device)
+        self._live = [self._live[place] for place in staying]
+        self._body.keep(staying)
+        return beside[kept]
 
 
 def _write(live: Sequence[Row], tokens: torch.Tensor, logprobs: torch.Tensor, spell: Spell) -> list[int]:

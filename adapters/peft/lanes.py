@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from adapters.peft.worker import working_for
+from adapters.peft.worker import pass_on, working_for
 
 T = TypeVar("T")
 R = TypeVar("R")
+PART = 4  # items that a lane does before others may have their turn
 
 
 class Lanes:
@@ -56,6 +57,15 @@ class Lanes:
             raise errors[0]
         done = [lane.result() for lane in lanes]
         return [done[place % self.count][place // self.count] for place in range(len(items))]
+
+    def in_parts(self, work: Callable[[int, T], R], items: Sequence[T]) -> list[R]:
+        """The same, a few items a lane at a time; in between, other workers have their turn."""
+        done: list[R] = []
+        for first in range(0, len(items), PART * self.count):
+            if first:
+                pass_on()
+            done += self.each(work, items[first : first + PART * self.count])
+        return done
 
     def _begin(self, lane: int, go: Callable[[int], list[R]]) -> concurrent.futures.Future[list[R]]:
         future: concurrent.futures.Future[list[R]] = concurrent.futures.Future()

@@ -49,7 +49,7 @@ class Passes:
             return work(Pass(self, micro_batch(data, masks, indices, self.network.device, self.least), data, call,
                              sums[lane]))
 
-        done = self._lanes.each(go, packed)
+        done = self._lanes.in_parts(go, packed)
         for found in sums:
             for parameter in self._parameters:
                 if (gradient := found.of.get(parameter)) is not None:

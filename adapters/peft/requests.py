@@ -57,6 +57,18 @@ class Scoring:
 Request = Sampling | Scoring
 
 
+def answer(request: Request, value: Any) -> None:
+    """Unless nobody waits for it any more: until it has its answer, a request can be cancelled."""
+    if request.work.set_running_or_notify_cancel():
+        request.work.set_result(value)
+
+
+def fail(request: Request, error: BaseException) -> None:
+    """One that has no answer yet."""
+    if not request.work.done() and request.work.set_running_or_notify_cancel():
+        request.work.set_exception(error)
+
+
 @dataclass(frozen=True)
 class Asked(Generic[T]):
     """A ticket whose work begins once someone wants it, so that batches form by request order and not by timing."""

@@ -13,7 +13,7 @@ from adapters.peft.base import Base
 from adapters.peft.frozen import Frozen, freeze, of_checkpoint, of_name
 from adapters.peft.lora import Tensors
 from adapters.peft.machine import Machine
-from adapters.peft.requests import Asked, Request, Sampling, Scoring
+from adapters.peft.requests import Asked, Request, Sampling, Scoring, fail
 from adapters.peft.serving import serve
 from adapters.peft.worker import Worker, no_turn_in_a_turn
 from adapters.tokenizer import FolderTokenizer
@@ -82,5 +82,5 @@ class PeftSampler:
 def _fail(requests: Sequence[Request], error: BaseException | None) -> None:
     """What went wrong surfaces on every future that has no answer yet."""
     for request in requests:
-        if error is not None and not request.work.done():
-            request.work.set_exception(error)
+        if error is not None:
+            fail(request, error)

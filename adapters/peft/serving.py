@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from adapters.peft.batches import micro_batch
-from adapters.peft.decoding import complete
+from adapters.peft.decoding import Writing
 from adapters.peft.drawing import Row
 from adapters.peft.frozen import Frozen
 from adapters.peft.head import likeliest, score
@@ -17,13 +17,16 @@ from adapters.peft.lanes import ONE, Lanes
 from adapters.peft.machine import Machine
 from adapters.peft.network import Network, Way
 from adapters.peft.packing import pack
-from adapters.peft.requests import Request, Sampling, Scoring
-from kitchen.types import Array, Datum, Sampled
+from adapters.peft.requests import Request, Sampling, Scoring, answer, fail
+from adapters.peft.worker import pass_on
+from kitchen.types import Array, Datum
+
+STEPS = 64  # tokens that completions grow by, before others may have their turn
 
 
 def serve(model: Frozen, requests: Sequence[Request], machine: Machine) -> None:
     """Every request gets its answer, or the error that names what is wrong with it."""
-    wanted = [request for request in requests if request.work.set_running_or_notify_cancel()]
+    wanted = [request for request in requests if not request.work.cancelled()]
     fit = [request for request in wanted if not _refused(request, model.network)]
     scorings, samplings = [r for r in fit if isinstance(r, Scoring)], [r for r in fit if isinstance(r, Sampling)]
     lanes = machine.lanes if model.network.way == Way.FUSED else ONE
@@ -36,7 +39,7 @@ def _refused(request: Request, network: Network) -> bool:
     room = 1 if isinstance(request, Sampling) else 0
     problem = request.problem(network.vocabulary, network.context - room)
     if problem is not None:
-        request.work.set_exception(problem)
+        fail(request, problem)
     return problem is not None
 
 
@@ -45,11 +48,11 @@ def _score(network: Network, requests: Sequence[Scoring], machine: Machine, lane
     long = [place for place, datum in enumerate(data) if len(datum.tokens)]
     for request in requests:
         if len(request.tokens) == 1:
-            request.work.set_result(_first(request, np.empty((0,)), np.empty((0, 0))))
+            answer(request, _first(request, np.empty((0,)), np.empty((0, 0))))
     budget = max(machine.budget // lanes.count, 1)
     packed = pack([data[place].tokens for place in long], budget, least=network.least, lanes=lanes.count)
-    lanes.each(lambda _, some: _score_some(network, [requests[long[place]] for place in some],
-                                           [data[long[place]] for place in some], machine.high), packed)
+    lanes.in_parts(lambda _, some: _score_some(network, [requests[long[place]] for place in some],
+                                               [data[long[place]] for place in some], machine.high), packed)
 
 
 def _score_some(network: Network, requests: Sequence[Scoring], data: Sequence[Datum], high: torch.dtype) -> None:
@@ -61,7 +64,7 @@ def _score_some(network: Network, requests: Sequence[Scoring], data: Sequence[Da
         for row, index in enumerate(batch.indices):
             request, places = requests[index], torch.from_numpy(batch.layout.places[row]).to(states.device)
             top = likeliest(network.head, states[places], request.k, high) if request.k else ()
-            request.work.set_result(_first(request, batch.spread(row, logprobs, data[index]), *top))
+            answer(request, _first(request, batch.spread(row, logprobs, data[index]), *top))
 
 
 def _first(request: Scoring, logprobs: Array, ids: Array | None = None, values: Array | None = None) -> Any:
@@ -83,10 +86,10 @@ def _sample(model: Frozen, requests: Sequence[Sampling], machine: Machine, lanes
     most = machine.settings.sample_batch
     count = min(lanes.count, most, len(rows))
     budget, share = -(-machine.budget // count), -(-len(rows) // count)
-    parts = [(model.body(budget), rows[start : start + share]) for start in range(0, len(rows), share)]
-    lanes.each(lambda _, part: complete(*part, model.tokenizer.spell, machine.high, most // count), parts)
-    written: dict[Sampling, list[Sampled]] = {request: [] for request in requests}
-    for row in rows:
-        written[row.request].append(row.sampled())
-    for request, sampled in written.items():
-        request.work.set_result(sampled)
+    spell = model.tokenizer.spell
+    parts = [Writing(model.body(budget), rows[start : start + share], spell, machine.high, most // count)
+             for start in range(0, len(rows), share)]
+    while any(lanes.each(lambda _, part: part.go_on(STEPS), parts)):
+        pass_on()
+    for request in requests:
+        answer(request, [row.sampled() for row in rows if row.request is request])

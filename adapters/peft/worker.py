@@ -42,6 +42,12 @@ class Turns:
             else:
                 self._held = False
 
+    def pass_on(self) -> None:
+        """Whoever has it lets those go first who wait for it now."""
+        if self._waiting:
+            self.__exit__()
+            self.__enter__()
+
 
 ALONE = Turns()  # of whoever computes or loads, in all the process: see Worker
 _OWNER = threading.local()  # of a thread that helps a worker, that worker's
@@ -82,6 +88,12 @@ def no_turn_in_a_turn() -> RunFailed | None:
         return None
     return RunFailed("while a loss is computed it cannot ask a local session or sampler for anything: they take turns, "
                      "and this one is its own; ask before the step, and put the answers into loss_inputs")
+
+
+def pass_on() -> None:
+    """For the work of a worker that takes long, to call where it can pause: others have their turn, if any wait."""
+    if isinstance(threading.current_thread(), _Thread):
+        ALONE.pass_on()
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tinker import types
 
 from adapters.server.listing import Listing
+from adapters.server.loopback import is_loopback
 from adapters.server.metrics import Metrics
 from adapters.server.promises import Full, Gone
 from adapters.server.sampling import SamplingApi
@@ -68,7 +69,7 @@ def app(sessions: Sessions, key: str | None) -> Starlette:
 
     @asynccontextmanager
     async def living(app: Starlette) -> AsyncIterator[None]:
-        sweeping = asyncio.create_task(_sweep(sessions))
+        sweeping = asyncio.create_task(_sweep(api))
         yield
         sweeping.cancel()
         api.close()
@@ -125,8 +126,12 @@ class Api:
             ("GET", "/api/v1/samplers/{id}", _read(lambda request: listing.sampler(request.path_params["id"]))),
         ]
 
+    def sweep(self) -> None:
+        self._all.sweep()
+        self._sampling.lines.sweep()
+
     def close(self) -> None:
-        self._sampling.close()
+        self._sampling.lines.close()
         self._all.close()
 
     @staticmethod
@@ -242,10 +247,20 @@ class Door:
             given = request.headers.get("x-api-key", "")
             if not hmac.compare_digest(given.encode(), self._key.encode()):
                 return Refused(401, "the API key is missing or wrong: it comes as X-API-Key")
+        if self._key is None and not _from_here(request):
+            return Refused(403, "without a key this server answers programs of this machine alone, which ask for it by "
+                                "an address of its own; set KITCHEN_SERVE_KEY for others, and for pages in a browser")
         length = request.headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > LONGEST:
             return Refused(413, f"a request may have {LONGEST} bytes")
         return None
+
+
+def _from_here(request: Request) -> bool:
+    """Not from a page that a browser has open, which could have a name of its own lead to this machine."""
+    host = request.headers.get("host", "")
+    name, _, port = host.rpartition(":")
+    return "origin" not in request.headers and is_loopback((name if port.isdecimal() else host).strip("[]"))
 
 
 async def _body(request: Request) -> bytes:
@@ -261,11 +276,11 @@ async def _body(request: Request) -> bytes:
     return b"".join(parts)
 
 
-async def _sweep(sessions: Sessions) -> None:
+async def _sweep(api: Api) -> None:
     while True:
         await asyncio.sleep(TICK)
         try:
-            sessions.sweep()
+            api.sweep()
         except Exception as error:
             log.error("sweeping failed; it is tried again", exc_info=error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,8 +16,10 @@ from kitchen.errors import BackendError, ConfigError, DataError, KitchenError, R
 from kitchen.secrets import mask
 
 log = structlog.get_logger("kitchen.serve")
-KEPT = 120.0  # seconds that an answer is kept once it was fetched, lest it was lost on its way
+KEPT = 300.0  # seconds that an answer is kept once it was fetched, lest it was lost on its way
+UNCLAIMED = 3600.0  # seconds that one is kept that nobody fetches: a client that gave up on it does not say so
 UNFETCHED = 10_000  # answers that one session may leave here, or wait for, before it is asked to come back later
+HELD = 2**30  # bytes of requests of one session that are not answered yet, before it is asked to come back later
 USERS = (ConfigError, DataError, RunFailed, BackendError)  # what whoever asked can mend
 
 
@@ -33,17 +36,28 @@ class Gone(Exception):
 
 
 class Full(Exception):
-    """A session has too much here that it did not fetch."""
+    """A session has too much here that is not answered, or that it did not fetch."""
+
+
+@dataclass
+class Promise:
+    """A request that is here, or its answer."""
+
+    task: asyncio.Task[Answer]
+    owner: str  # the session that it ends with
+    queue: str  # what it counts among
+    size: int  # bytes
+    until: float = math.inf  # when it is forgotten
+    fetched: bool = False
 
 
 class Promises:
     """The answers to requests by id; a request that comes again is not done again."""
 
     def __init__(self) -> None:
-        self._found: dict[str, asyncio.Task[Answer]] = {}
-        self._owners: dict[str, str] = {}
-        self._fetched: dict[str, float] = {}
-        self._unfetched: Counter[str] = Counter()  # by owner
+        self._found: dict[str, Promise] = {}
+        self._unfetched: Counter[str] = Counter()  # by queue
+        self._held: Counter[str] = Counter()  # bytes, by queue
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._found
@@ -51,48 +65,62 @@ class Promises:
     def __len__(self) -> int:
         return len(self._found)
 
-    def check_room(self, owner: str) -> None:
+    def check_room(self, queue: str) -> None:
         """To be asked before a promise is made; raises Full."""
-        if self._unfetched[owner] >= UNFETCHED:
+        if self._unfetched[queue] >= UNFETCHED:
             raise Full(f"this session has {UNFETCHED} requests here whose answers it did not fetch; come back later")
+        if self._held[queue] >= HELD:
+            raise Full(f"this session has requests of {HELD >> 20} MiB here that wait; come back later")
 
-    def make(self, request_id: str, owner: str, work: Awaitable[Answer]) -> None:
-        """`owner` is the session that it ends with; the work is begun by whoever made it."""
-        self._owners[request_id] = owner
-        self._found[request_id] = asyncio.ensure_future(_told(request_id, work))
-        self._unfetched[owner] += 1
+    def make(self, request_id: str, owner: str, work: Awaitable[Answer], *, queue: str, size: int = 0) -> None:
+        """The work is begun by whoever made it."""
+        task = asyncio.ensure_future(_told(request_id, work))
+        made = self._found[request_id] = Promise(task, owner, queue, size)
+        self._unfetched[queue] += 1
+        self._held[queue] += size
+        task.add_done_callback(lambda _: self._done(made))
+
+    def _done(self, made: Promise) -> None:
+        _less(self._held, made.queue, made.size)
+        made.until = min(made.until, time.monotonic() + UNCLAIMED)
 
     async def fetch(self, request_id: str, patience: float) -> Answer | None:
         """None if it takes longer than so many seconds; raises Gone."""
         if request_id not in self._found:
             raise Gone(f"there is no request {request_id!r}, or its answer was fetched and forgotten")
-        done, _ = await asyncio.wait({task := self._found[request_id]}, timeout=patience)
+        made = self._found[request_id]
+        done, _ = await asyncio.wait({made.task}, timeout=patience)
         if not done:
             return None
-        if task.cancelled() or request_id not in self._found:
+        if made.task.cancelled() or request_id not in self._found:
             raise Gone(f"the session that asked for {request_id!r} has ended")
-        if request_id not in self._fetched:
-            self._unfetched[self._owners[request_id]] -= 1
-        self._fetched[request_id] = time.monotonic()
-        return task.result()
+        _less(self._unfetched, made.queue, not made.fetched)
+        made.fetched, made.until = True, time.monotonic() + KEPT
+        return made.task.result()
 
     def sweep(self) -> None:
-        """Forget answers that were fetched a while ago."""
-        old = time.monotonic() - KEPT
-        self._forget([request_id for request_id, at in self._fetched.items() if at < old])
+        """Forget answers that were fetched a while ago, or that nobody came for."""
+        now = time.monotonic()
+        self._forget([request_id for request_id, made in self._found.items() if made.until < now])
 
     def end(self, owner: str) -> None:
         """Forget all that a session asked for."""
-        mine = [request_id for request_id, other in self._owners.items() if other == owner]
+        mine = [request_id for request_id, made in self._found.items() if made.owner == owner]
         for request_id in mine:
-            self._found[request_id].cancel()
+            self._found[request_id].task.cancel()
         self._forget(mine)
-        self._unfetched.pop(owner, None)
 
     def _forget(self, request_ids: list[str]) -> None:
         for request_id in request_ids:
-            for known in (self._found, self._owners, self._fetched):
-                known.pop(request_id, None)
+            made = self._found.pop(request_id)
+            _less(self._unfetched, made.queue, not made.fetched)
+
+
+def _less(counter: Counter[str], queue: str, by: int) -> None:
+    """Nothing is left of a queue that has nothing."""
+    counter[queue] -= by
+    if not counter[queue]:
+        del counter[queue]
 
 
 async def _told(request_id: str, work: Awaitable[Answer]) -> Answer:

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
-from kitchen.errors import ConfigError, DataError
+from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.ports.blobs import BlobStore
 from kitchen.types import Checkpoint, Lora
 
-ROOT = "served"
+ROOT = "_served"  # which no run can be called
 Kind = Literal["weights", "sampler_weights", "external_weights"]  # with optimiser, for sampling, for other programs
 TYPES = {"weights": "training", "sampler_weights": "sampler", "external_weights": "external"}  # what the API calls them
 SHORTEST, LONGEST = 3600, 10 * 366 * 24 * 3600  # seconds that a checkpoint may be given to live
@@ -32,13 +32,13 @@ class Record(BaseModel):
 
     folder: ClassVar[str]
     id: str
+    made: datetime = Field(default_factory=now)
 
 
 class SessionRecord(Record):
     """A client and the time it was there."""
 
     folder = "sessions"
-    made: datetime = Field(default_factory=now)
     metadata: dict[str, Any] | None = None
     name: str | None = None
     project: str | None = None
@@ -51,7 +51,6 @@ class RunRecord(Record):
     session: str
     base: str  # as the client called it
     lora: Lora
-    made: datetime = Field(default_factory=now)
     last: datetime = Field(default_factory=now)
     metadata: dict[str, Any] | None = None
 
@@ -74,7 +73,6 @@ class CheckpointRecord(Record):
     base: str
     lora: Lora
     inner: Checkpoint  # what the training client calls it
-    made: datetime = Field(default_factory=now)
     expires: datetime | None = None
     metadata: dict[str, str] | None = None
 
@@ -99,12 +97,17 @@ R = TypeVar("R", bound=Record)
 
 
 class Records:
-    """Each is written whole or not at all, and read once: nobody else writes here while this server has the lease."""
+    """Each is written whole or not at all, and read once: nobody else writes here while this server has the lease.
+
+    Raises RunFailed for one that cannot be read.
+    """
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
-        self._read: dict[str, Record] = {}  # by blob
-        self._lock = threading.Lock()  # listings are read by threads of their own
+        self._lock = threading.Lock()  # listings are asked for by threads of their own
+        kinds: Sequence[type[Record]] = (SessionRecord, RunRecord, SamplerRecord, CheckpointRecord)
+        self._read = {name: _record(kind, name, blobs)
+                      for kind in kinds for name in blobs.list(_blob(kind.folder, "", ""))}
 
     def put(self, record: Record) -> None:
         name = _blob(record.folder, record.id)
@@ -113,13 +116,16 @@ class Records:
             self._read[name] = record
 
     def get(self, kind: type[R], id: str) -> R | None:
-        return self._of(kind, _blob(kind.folder, id))
+        found = self._read.get(_blob(kind.folder, id))
+        return found if isinstance(found, kind) else None
 
     def all(self, kind: type[R], prefix: str = "") -> Sequence[R]:
         """Those whose id begins so, the oldest first."""
-        names = self._blobs.list(_blob(kind.folder, prefix, ""))
-        found = [record for name in names if (record := self._of(kind, name)) is not None]
-        return sorted(found, key=lambda record: getattr(record, "made", now()))
+        beginning = _blob(kind.folder, prefix, "")
+        with self._lock:
+            found = [record for name, record in self._read.items()
+                     if isinstance(record, kind) and name.startswith(beginning)]
+        return sorted(found, key=lambda record: record.made)
 
     def remove(self, record: Record) -> None:
         name = _blob(record.folder, record.id)
@@ -127,18 +133,13 @@ class Records:
             self._blobs.delete(name)
             self._read.pop(name, None)
 
-    def _of(self, kind: type[R], name: str) -> R | None:
-        with self._lock:
-            if isinstance(known := self._read.get(name), kind):
-                return known
-            try:
-                data = self._blobs.read(name)
-            except ValueError:  # what cannot be a name is the name of nothing
-                return None
-            if data is None:
-                return None
-            record = self._read[name] = kind.model_validate_json(data)
-            return record
+
+def _record(kind: type[Record], name: str, blobs: BlobStore) -> Record:
+    try:
+        return kind.model_validate_json(blobs.read(name) or b"")
+    except ValidationError as error:
+        raise RunFailed(f"the record {name!r} of the server cannot be read: {error.errors()[0]['msg']}; delete it, and "
+                        "what it names is no longer known") from error
 
 
 def _blob(folder: str, id: str, end: str = ".json") -> str:

@@ -4,47 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tinker import types
 
+from adapters.server.lines import Lines, Wanted
 from adapters.server.promises import Answer, Gone
 from adapters.server.records import SamplerRecord
 from adapters.server.sessions import Sessions, own
-from adapters.server.wire import samples
+from adapters.server.wire import MOST_NUMBERS, samples
 from kitchen.errors import BackendError, ConfigError, DataError
-from kitchen.ports.future import Done, Failed, Future, arrival
+from kitchen.ports.future import Done, Future, arrival
 from kitchen.ports.training import Sampler
 from kitchen.types import Array, Sampled, Tokens
 
-MOST_OPEN = 4  # samplers that are in memory at once; the others are opened again when they are asked
-GATHER = 0.005  # seconds that requests wait for others, to be served with them in the order of their numbers
 ROOM = 2048  # tokens that a completion without a limit may have, where a model has no context to be full
 MOST = 4096  # completions of one request
 LATER = ("topk_sample_logprobs", "target_prompt_logprobs", "prompt_alt_tokens_k")  # what no training client has
-Waiting = tuple[types.SampleRequest, "asyncio.Future[Awaitable[bytes]]"]
-
-
-@dataclass
-class Open:
-    """A sampler in memory."""
-
-    sampler: Sampler
-    busy: int = 0  # requests that wait for it
+MOST_SAMPLERS = 10_000  # sampling sessions of one session
 
 
 class SamplingApi:
     """Sampling sessions, each of which draws from weights that stand still."""
 
     def __init__(self, sessions: Sessions) -> None:
-        self._all = sessions
-        self._open: OrderedDict[str, Open] = OrderedDict()  # by weights, those asked for last at the end
-        self._waiting: dict[str, dict[int, Waiting]] = {}  # by sampling session, and by number
-        sessions.ended.append(self._let_go)
+        self._all, self.lines = sessions, Lines(sessions.training.sampler)
+        sessions.ended.append(lambda session_id: self.lines.let_go(own(f"{session_id}:")))
 
     def create(self, asked: types.CreateSamplingSessionRequest) -> str:
         """Its id; raises DataError or BackendError for weights or models that are not there."""
@@ -54,6 +41,8 @@ class SamplingApi:
         saved = None if asked.model_path is None else self._all.checkpoint(asked.model_path)
         base = str(asked.base_model) if saved is None else saved.base
         self._all.menu.dish(base)
+        if len(self._all.records.all(SamplerRecord, f"{client.record.id}:")) >= MOST_SAMPLERS:
+            raise ConfigError(f"the session has {MOST_SAMPLERS} sampling sessions; end it and open another")
         record = SamplerRecord(
             id=f"{client.record.id}:sample:{asked.sampling_session_seq_id}", session=client.record.id, base=base,
             path=asked.model_path, inner=None if saved is None else saved.inner)
@@ -81,57 +70,12 @@ class SamplingApi:
             if not 1 <= asked.num_samples <= MOST:
                 raise ConfigError(f"num_samples is {asked.num_samples}, and must be from 1 to {MOST}")
             begun: asyncio.Future[Awaitable[bytes]] = asyncio.get_running_loop().create_future()
-            if record.id not in self._waiting:
-                self._waiting[record.id] = {}
-                asyncio.get_running_loop().call_later(GATHER, self._begin, record)
-            self._waiting[record.id][asked.seq_id] = asked, begun
-            self._all.promises.make(request_id, record.session, _told(begun))
+            dish = self._all.menu.dish(record.base)
+            self.lines.join(record.inner or dish.ours, record.session, Wanted(
+                (record.id, asked.seq_id), asked.num_samples, lambda sampler: _answer(sampler, asked, dish.context),
+                begun))
+            self._all.promises.make(request_id, record.session, _told(begun), queue=record.session)
         return request_id, [f"{request_id}:{index}" for index in range(asked.num_samples)]
-
-    def close(self) -> None:
-        for each in self._open.values():
-            each.sampler.close()
-
-    def _begin(self, record: SamplerRecord) -> None:
-        """What waits is asked of the sampler in the order of its numbers, before any of it is waited for."""
-        for _, (asked, begun) in sorted(self._waiting.pop(record.id).items()):
-            if not begun.done():
-                begun.set_result(self._begun(record, asked))
-
-    def _begun(self, record: SamplerRecord, asked: types.SampleRequest) -> Awaitable[bytes]:
-        try:
-            opened = self._opened(record)
-            work = _answer(opened.sampler, asked, self._all.menu.dish(record.base).context)
-        except Exception as error:  # noqa: BLE001 it is the answer
-            return Failed(error)
-        opened.busy += 1
-        answer = asyncio.ensure_future(work)
-        answer.add_done_callback(lambda _: self._finished(opened))
-        return answer
-
-    def _finished(self, opened: Open) -> None:
-        opened.busy -= 1
-        self._shrink()
-
-    def _opened(self, record: SamplerRecord) -> Open:
-        """Of the record's weights, which other sampling sessions may draw from too."""
-        weights = record.inner or self._all.menu.dish(record.base).ours
-        key = weights if isinstance(weights, str) else weights.path
-        if key not in self._open:
-            self._open[key] = Open(self._all.training.sampler(weights))
-            self._shrink(keep=key)
-        self._open.move_to_end(key)
-        return self._open[key]
-
-    def _shrink(self, keep: str = "") -> None:
-        """Close those that nobody waits for, the one asked longest ago first."""
-        idle = [key for key, each in self._open.items() if not each.busy and key != keep]
-        for key in idle[: max(len(self._open) - MOST_OPEN, 0)]:
-            self._open.pop(key).sampler.close()
-
-    def _let_go(self, session_id: str) -> None:
-        for key in [each for each in self._open if each.startswith(own(f"{session_id}:"))]:
-            self._open.pop(key).sampler.close()
 
 
 def _answer(sampler: Sampler, asked: types.SampleRequest, context: int | None) -> Awaitable[bytes]:
@@ -140,6 +84,9 @@ def _answer(sampler: Sampler, asked: types.SampleRequest, context: int | None) -
         if getattr(asked, name):
             raise BackendError(f"{name} is not served here; leave it out")
     prompt, how = _tokens(asked.prompt), asked.sampling_params
+    if len(prompt) * (asked.topk_prompt_logprobs or 0) > MOST_NUMBERS:
+        raise DataError(f"topk_prompt_logprobs={asked.topk_prompt_logprobs} of {len(prompt)} tokens is more than the "
+                        f"{MOST_NUMBERS:.0e} numbers that this server answers with")
     scored = bool(asked.prompt_logprobs or asked.topk_prompt_logprobs)
     room = (context or len(prompt) + ROOM) - len(prompt)
     nothing = Sampled(prompt[:0], np.empty(0, np.float32), "length")

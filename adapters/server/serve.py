@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import signal
 import socket
@@ -10,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from adapters.server.loopback import is_loopback
 from kitchen.errors import BackendError, ConfigError
 from kitchen.lease import lease
 from kitchen.ports.blobs import BlobStore
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from adapters.server.sessions import Dish
 
 KEY = "KITCHEN_SERVE_KEY"  # the environment variable with the key that clients must bring
+SHORTEST = 12  # characters of a key
 STOPPING = 30  # seconds that requests under way have when the server is told to stop
 
 
@@ -49,14 +50,17 @@ class TinkerServer:
         """
         import uvicorn
 
+        from adapters.server.records import ROOT
+
         key = os.environ.get(KEY) or None
-        if key is None and not _is_loopback(host):
+        if key is None and not is_loopback(host):
             raise ConfigError(f"host={host} can be reached from other machines, and there is no key: set {KEY}, which "
                               "clients then bring as TINKER_API_KEY, or listen on 127.0.0.1")
-        if key is not None and not key.startswith("tml-"):
-            raise ConfigError(f"{KEY} must begin with tml-, for the SDK takes no other key")
-        alone = lease(self._blobs, "served", take_over=take_over)  # of two servers, each would end the other's sessions
-        with _listen(host, port) as listening, alone:
+        if key is not None and not (key.startswith("tml-") and len(key) >= SHORTEST):
+            raise ConfigError(f"{KEY} must begin with tml-, for the SDK takes no other key, and have {SHORTEST} "
+                              "characters or more")
+        alone = lease(self._blobs, ROOT, take_over=take_over)  # of two servers, each would end the other's sessions
+        with _ended_by_sigterm(), _listen(host, port) as listening, alone:
             made = self.app(models, aliases, key)
             yield f"http://{_reached(host)}:{listening.getsockname()[1]}"
             yield "tml-any" if key is None else f"${KEY}"
@@ -77,7 +81,23 @@ class TinkerServer:
             self._training.find(model)
             dishes[model] = Dish.of(model, self._hub)
             yield from ((name, dishes[model]) for name in (model, dishes[model].folder) if name)
-        yield from ((name, dishes[model]) for name, model in aliases.items())
+        for name, model in aliases.items():
+            if name in dishes and name != model:
+                raise ConfigError(f"--alias {name}={model}: {name} is served by its own name; leave one of them out")
+            yield name, dishes[model]
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """While a server starts: what was begun is put in order, as it is for Ctrl-C."""
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -98,15 +118,6 @@ def _held_back(server: Any) -> Iterator[list[int]]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _reached(host: str) -> str:

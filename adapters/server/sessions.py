@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 import uuid
@@ -13,15 +12,24 @@ from typing import Any
 
 import structlog
 
+from adapters.folders import read_config
 from adapters.server.promises import Gone, Promises, Turns
-from adapters.server.records import CheckpointRecord, Records, RunRecord, SamplerRecord, SessionRecord, checkpoint_id
-from kitchen.errors import BackendError, DataError, KitchenError, did_you_mean
+from adapters.server.records import (
+    ROOT,
+    CheckpointRecord,
+    Records,
+    RunRecord,
+    SamplerRecord,
+    SessionRecord,
+    checkpoint_id,
+)
+from kitchen.errors import BackendError, DataError, did_you_mean
 from kitchen.ports.hub import HubClient
 from kitchen.ports.training import TrainingClient, TrainingSession
 from kitchen.types import Checkpoint
 
 log = structlog.get_logger("kitchen.serve")
-SERVED = "served/"  # what the names of all weights begin with that the training client keeps for this server
+SERVED = f"{ROOT}/"  # what the names of all weights begin with that the training client keeps for this server
 SNAPSHOTS = 64  # of a session, that are kept for sampling; the one used longest ago goes first
 PATIENCE = 300.0  # seconds without a word from a client, after which its session ends; the SDK calls every 10
 
@@ -60,11 +68,13 @@ class Dish:
 
     @classmethod
     def of(cls, model: str, hub: HubClient) -> Dish:
-        try:
-            config = hub.file(model, "config.json")
-        except KitchenError:  # a stand-in for models has no files
+        """Fetched now, so that no client waits for it; raises BackendError for one that is not there."""
+        if "config.json" not in hub.files(model):  # a stand-in for a model
             return cls(model)
-        return cls(model, json.loads(config.read_text()).get("max_position_embeddings"), str(config.parent))
+        folder = hub.fetch(model)
+        config = read_config(folder, "config.json", "model")
+        context = {**(config.get("text_config") or {}), **config}.get("max_position_embeddings")
+        return cls(model, context, _for_sdk(str(folder)))
 
 
 @dataclass(frozen=True)
@@ -197,8 +207,13 @@ class Sessions:
             model.session.close()
             self.records.put(model.run)
         self.records.remove(client.record)
-        for sampler in self.records.all(SamplerRecord, f"{client.record.id}:"):
-            self._forget(sampler)
+        samplers = self.records.all(SamplerRecord, f"{client.record.id}:")
+        for sampler in samplers:
+            self.records.remove(sampler)
+        named = self._named()
+        for inner in {each.inner.path: each.inner for each in samplers if each.inner is not None}.values():
+            if inner.path not in named:
+                self.training.delete(inner)
         for left in self.training.checkpoints(own(f"{client.record.id}:")):  # of a save that nobody waited for
             self.training.delete(left)
 
@@ -208,6 +223,12 @@ class Sessions:
             self.promises.end(client.record.id)
             for model in client.models.values():
                 model.session.close()
+                self.records.put(model.run)
+
+
+def _for_sdk(folder: str) -> str:
+    """The same folder by a name that the SDK 0.38 leaves alone: of one with two slashes it cuts the last part off."""
+    return f"/{folder}" if folder.count("/") == 2 else folder
 
 
 def kept(record_id: str) -> str:

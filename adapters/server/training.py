@@ -19,6 +19,8 @@ from kitchen.ports.future import Done, Failed, Future, start
 from kitchen.types import Adam, Checkpoint, Lora, LossOutput, Stepped
 
 T = TypeVar("T")
+MOST_RANK = 1024
+MOST_MODELS = 64  # of one session, under training at once
 
 
 class TrainingApi:
@@ -65,7 +67,8 @@ class TrainingApi:
             verb = model.session.forward if asked.forward_only else model.session.forward_backward
             return verb(asked.data(), asked.loss, asked.options())
 
-        return self._in_turn(model, asked.number, begun, lambda output: Answer(message=loss_output(output)))
+        return self._in_turn(model, asked.number, begun, lambda output: Answer(message=loss_output(output)),
+                             asked.message.ByteSize())
 
     def optim_step(self, asked: types.OptimStepRequest) -> str:
         model = self._all.model(asked.model_id)
@@ -87,12 +90,14 @@ class TrainingApi:
         if asked.path is not None:
             return self._saved(asked, "sampler_weights", overwrite=False, metadata=asked.user_metadata)
         model = self._all.model(asked.model_id)
+        if asked.sampling_session_seq_id is None:
+            raise ConfigError("path and sampling_session_seq_id are missing: one of them names the weights")
         sampler_id = f"{model.run.session}:sample:{asked.sampling_session_seq_id}"
 
         def begun() -> Future[Checkpoint]:
             if asked.kind != "snapshot":
                 raise ConfigError(f"kind={asked.kind!r}: this server samples from snapshots alone")
-            return model.session.save_weights(own(sampler_id), overwrite=True)
+            return start(self._whole(model.session.save_weights(own(sampler_id), overwrite=True)))
 
         def told(inner: Checkpoint) -> Mapping[str, Any]:
             self._all.snapshot(SamplerRecord(
@@ -116,6 +121,8 @@ class TrainingApi:
                         metadata=dict(metadata or {}))
         if run.id in client.models:
             raise ConfigError(f"the session has a model of number {number} already")
+        if len(client.models) >= MOST_MODELS:
+            raise ConfigError(f"the session has {MOST_MODELS} models under training; end it and open another")
         client.models[run.id] = Model(run, self._all.training.open(self._all.menu.dish(base).ours, lora))
         return client.models[run.id]
 
@@ -154,7 +161,7 @@ class TrainingApi:
     ) -> CheckpointRecord:
         """Once it is saved, in the place of the one that may be there."""
         try:
-            record = record.model_copy(update={"inner": await saving, "made": now()})
+            record = record.model_copy(update={"inner": await self._whole(saving), "made": now()})
         finally:
             model.saving.discard(record.id)
         there = self._all.records.get(CheckpointRecord, record.id)
@@ -163,17 +170,29 @@ class TrainingApi:
             self._all.let_go(there.inner)
         return record
 
+    async def _whole(self, saving: Future[Checkpoint]) -> Checkpoint:
+        """What is saved for a session that has ended in the meantime is deleted."""
+        try:
+            return await saving
+        except asyncio.CancelledError:
+            start(self._deleted(saving))
+            raise
+
+    async def _deleted(self, saving: Future[Checkpoint]) -> None:
+        self._all.training.delete(await saving)
+
     def _in_turn(
-        self, model: Model, number: int | None, begin: Callable[[], Future[T]], told: Callable[[T], Any]
+        self, model: Model, number: int | None, begin: Callable[[], Future[T]], told: Callable[[T], Any], size: int = 0,
     ) -> str:
         if number is None or number < 1:
             raise ConfigError(f"seq_id is {number}: requests of a model are done in its order, from 1 on")
         request_id = f"{model.run.id}:{number}"
         if request_id not in self._all.promises:
-            self._all.promises.check_room(model.run.session)
+            self._all.promises.check_room(model.run.id)
             begun: asyncio.Future[Future[T]] = asyncio.get_running_loop().create_future()
             model.turns.take(number, lambda: None if begun.done() else begun.set_result(_surely(begin)))
-            self._all.promises.make(request_id, model.run.session, _told(_begun(begun), told))
+            self._all.promises.make(request_id, model.run.session, _told(_begun(begun), told), queue=model.run.id,
+                                    size=size)
             model.run.last = now()
         return request_id
 
@@ -182,7 +201,8 @@ class TrainingApi:
     ) -> str:
         if request_id not in self._all.promises:
             self._all.promises.check_room(client.record.id)
-            self._all.promises.make(request_id, client.record.id, _told(_surely(begin), told))
+            self._all.promises.make(request_id, client.record.id, _told(_surely(begin), told),
+                                    queue=client.record.id)
         return request_id
 
 
@@ -224,6 +244,8 @@ def _load(model: Model, saved: CheckpointRecord, optimizer: bool) -> Future[None
 
 
 def _lora(asked: types.LoraConfig) -> Lora:
+    if asked.rank > MOST_RANK:
+        raise ConfigError(f"rank is {asked.rank}, and may be {MOST_RANK} here")
     return Lora(rank=asked.rank, seed=asked.seed if asked.seed is not None else secrets.randbelow(2**31),
                 train_attn=asked.train_attn, train_mlp=asked.train_mlp, train_unembed=asked.train_unembed)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -72,10 +73,12 @@ def _tensor(message: Any, where: str) -> Array:
     if message.dtype not in DTYPES:
         raise DataError(f"{where} has the number format {message.dtype}, which is none that this server reads")
     shape, dtype = tuple(message.shape), DTYPES[message.dtype]
+    if shape and min(shape) < 0:
+        raise DataError(f"{where} has the shape {shape}, and no side can be below 0")
     if message.WhichOneof("encoding") == "sparse_csr":
         return _from_csr(message.sparse_csr, shape, dtype, where)
     found = _numbers(message.dense, dtype, where)
-    if shape and (min(shape) < 0 or np.prod(shape) != found.size):
+    if shape and prod(shape) != found.size:
         raise DataError(f"{where} has {found.size} numbers, which make no array of shape {shape}")
     return found.reshape(shape or (-1,)).copy()
 

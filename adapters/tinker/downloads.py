@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -49,6 +50,8 @@ def _external(service: Service, path: str) -> Iterator[tuple[Any, str]]:
 def _fetch(url: str, place: Path, name: str) -> None:
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise BackendError(f"the server names a file {name!r}, which would lie outside the folder")
-    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_bytes(answer.read())
+    if not url.startswith(("https://", "http://")):
+        raise BackendError(f"the server says that the file {name!r} is somewhere else than behind http or https")
+    (place / name).parent.mkdir(parents=True, exist_ok=True)
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer, (place / name).open("wb") as file:
+        shutil.copyfileobj(answer, file)

@@ -133,13 +133,14 @@ class TinkerSession:
 
     def delete(self, checkpoint: Checkpoint) -> Future[None]:
         """One that cannot be deleted now stays, and costs no run."""
-        def job() -> None:
-            try:
-                forget(self._service, self._pointers, checkpoint)
-            except BackendError as error:
-                log.warning("a checkpoint could not be deleted", checkpoint=checkpoint.path, why=str(error))
+        return self._put(lambda: self._removed(
+            checkpoint.path, lambda: forget(self._service, self._pointers, checkpoint)))
 
-        return self._put(job)
+    def _removed(self, name: str, remove: Callable[[], None]) -> None:
+        try:
+            remove()
+        except BackendError as error:
+            log.warning("a checkpoint could not be deleted", checkpoint=name, why=str(error))
 
     def snapshot(self) -> Future[Sampler]:
         return self._ask(lambda client: client.save_weights_and_get_sampling_client(),
@@ -211,7 +212,7 @@ class TinkerSession:
             before = self._pointers.path_of(name)
             found = self._pointers.put(name, answer.path, step=steps[0], kind=kind)
             if before is not None:
-                self._line.put(lambda: settle(work(), lambda: remove(self._service, before)))
+                self._put(lambda: self._removed(name, lambda: remove(self._service, before)))
             return found
 
         future = self._ask(counted, told)

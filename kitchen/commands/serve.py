@@ -47,10 +47,11 @@ def _server() -> Any:
 
 def _named(aliases: Sequence[str]) -> Mapping[str, str]:
     """`NAME=MODEL` each; raises ConfigError."""
-    found = {}
+    found: dict[str, str] = {}
     for each in aliases:
         name, equals, model = each.partition("=")
         if not (name and equals and model):
             raise ConfigError(f"--alias {each}: write it as NAME=MODEL, as in Qwen/Qwen3-8B={MODEL}")
-        found[name] = model
+        if found.setdefault(name, model) != model:
+            raise ConfigError(f"--alias {each}: {name} stands for {found[name]} already")
     return found

@@ -23,6 +23,7 @@ from adapters.peft.tiny import tiny_model
 from tests.acceptance.server import KEY, served
 
 GROWTH = 1.1  # of the server's memory, from the first third of the time to the last
+SNAPSHOTS = 8  # every so-many-th of the sampling clients has weights of its own
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,17 @@ def _load(pid: int, url: str, model: str, options: Any) -> tuple[list[Told], lis
 
 
 def _sample(url: str, model: str, number: int, until: float) -> Told:
-    """The same request again and again: its answer must not change."""
+    """The same request again and again, of the model or of a snapshot: its answer must not change."""
     from tinker import ServiceClient, types
 
     done = wrong = 0
     slowest = 0.0
     prompt = types.ModelInput.from_ints([3 + number % 50, 5, 7])
     with ServiceClient(base_url=url, api_key=KEY) as service:
-        sampler = service.create_sampling_client(base_model=model).result()
+        if number % SNAPSHOTS:
+            sampler = service.create_sampling_client(base_model=model).result()
+        else:
+            sampler = _trained(service, model, number).save_weights_and_get_sampling_client().result()
         first: list[int] = []
         while time.time() < until:
             began = time.perf_counter()
@@ -87,10 +91,8 @@ def _train(url: str, model: str, number: int, until: float) -> Told:
 
     done = wrong = 0
     slowest = 0.0
-    datum = types.Datum(model_input=types.ModelInput.from_ints(list(range(3, 35))), loss_fn_inputs={
-        "target_tokens": list(range(4, 36)), "weights": [1.0] * 32})
     with ServiceClient(base_url=url, api_key=KEY) as service:
-        training = service.create_lora_training_client(model, rank=8, seed=number, train_unembed=False).result()
+        training, datum = _trained(service, model, number), _datum()
         first = training.forward([datum], "cross_entropy").result().metrics["loss:sum"]
         while time.time() < until:
             began = time.perf_counter()
@@ -100,6 +102,23 @@ def _train(url: str, model: str, number: int, until: float) -> Told:
             slowest = max(slowest, time.perf_counter() - began)
             done, wrong = done + 1, wrong + (not loss <= first)
     return Told("training", done, wrong, slowest)
+
+
+def _trained(service: Any, model: str, number: int) -> Any:
+    """A training client that has taken one step."""
+    from tinker import types
+
+    training = service.create_lora_training_client(model, rank=8, seed=number, train_unembed=False).result()
+    training.forward_backward([_datum()], "cross_entropy")
+    training.optim_step(types.AdamParams(learning_rate=0.001)).result()
+    return training
+
+
+def _datum() -> Any:
+    from tinker import types
+
+    return types.Datum(model_input=types.ModelInput.from_ints(list(range(3, 35))), loss_fn_inputs={
+        "target_tokens": list(range(4, 36)), "weights": [1.0] * 32})
 
 
 def _memory(pid: int) -> float:

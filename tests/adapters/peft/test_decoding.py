@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from adapters.peft.decoding import Body, complete
+from adapters.peft.decoding import Body, Writing
 from adapters.peft.drawing import Row, draw
 from adapters.peft.fixed import Fixed
 from adapters.peft.frozen import Frozen
@@ -55,7 +55,9 @@ def rows_of(prompts: Sequence[Tokens], count: int = 3) -> list[Row]:
 
 
 def written(frozen: Frozen, body: Body, rows: Sequence[Row], most: int) -> list[Sampled]:
-    complete(body, rows, frozen.tokenizer.spell, torch.float32, most)
+    writing = Writing(body, rows, frozen.tokenizer.spell, torch.float32, most)
+    while writing.go_on(7):
+        pass
     return [row.sampled() for row in rows]
 
 

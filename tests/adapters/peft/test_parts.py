@@ -20,7 +20,7 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.peft.client import PeftTraining
 from adapters.peft.interface import attend
 from adapters.peft.lora import target_paths
-from adapters.peft.worker import Worker, stop_if_closed
+from adapters.peft.worker import ALONE, Worker, pass_on, stop_if_closed
 from adapters.tokenizer import load_tokenizer
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.types import Lora
@@ -276,6 +276,34 @@ def test_a_forgotten_worker_ends_its_thread() -> None:
     while any(thread.name == "soon forgotten" for thread in threading.enumerate()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_work_that_pauses_lets_others_go_first() -> None:
+    long, other, begun, order = Worker("long"), Worker("other"), threading.Event(), list[str]()
+
+    def work() -> None:
+        begun.set()
+        while not ALONE._waiting:
+            time.sleep(0.001)
+        order.append("before")
+        pass_on()
+        order.append("after")
+        pass_on()  # nobody waits
+
+    running = long.submit(work)
+    assert begun.wait(60)
+    other.submit(lambda: order.append("other")).result(timeout=60)
+    running.result(timeout=60)
+    assert order == ["before", "other", "after"]
+    for worker in (long, other):
+        worker.close()
+
+
+def test_pausing_where_nobody_has_a_turn_does_nothing() -> None:
+    pass_on()
+    worker = Worker("still works")
+    assert worker.submit(lambda: 1).result(timeout=60) == 1
+    worker.close()
 
 
 def test_workers_with_much_to_do_take_turns() -> None:

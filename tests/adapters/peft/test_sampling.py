@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from adapters.peft import serving
 from adapters.peft.drawing import Row, draw
 from adapters.peft.requests import Sampling
 from adapters.peft.serving import serve
@@ -69,6 +71,40 @@ def test_company_changes_no_text(sampler: Any) -> None:
         alone = sampler.sample(prompt, **how).result()
         assert len(alone) == how["count"]
         assert all(same(*pair) for pair in zip(alone, future.result(), strict=True))
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_pauses_change_no_bit(session: PeftSession, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    def run() -> list[Sampled]:
+        sampler = session.snapshot().result()
+        futures = [sampler.sample(prompt, count=2, max_tokens=4 + 5 * place, seed=place)
+                   for place, prompt in enumerate(prompts())]
+        found = [one for future in futures for one in future.result()]
+        sampler.close()
+        return found
+
+    before, pauses = run(), list[int]()
+    monkeypatch.setattr(serving, "STEPS", steps)
+    monkeypatch.setattr(serving, "pass_on", lambda: pauses.append(1))
+    for one, other in zip(before, run(), strict=True):
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+        np.testing.assert_array_equal(one.logprobs, other.logprobs)
+    assert len(pauses) >= max(len(one.tokens) for one in before) // steps - 1
+
+
+def test_what_nobody_waits_for_any_more_is_written_no_further(
+    sampler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = prompts()[:2]
+    alone = sampler.sample(first, max_tokens=6, seed=1).result()
+    kept, dropped = sampler.sample(first, max_tokens=6, seed=1), sampler.sample(second, max_tokens=90, seed=2)
+    pauses: list[bool] = []
+    monkeypatch.setattr(serving, "STEPS", 2)
+    monkeypatch.setattr(serving, "pass_on", lambda: pauses.append(dropped.work.cancel()))
+    assert same(kept.result()[0], alone[0])
+    assert 1 <= len(pauses) <= 3
+    with pytest.raises(concurrent.futures.CancelledError):
+        dropped.result()
 
 
 def test_the_same_requests_give_the_same_bits(session: PeftSession) -> None:

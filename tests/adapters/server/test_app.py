@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,8 +20,9 @@ from starlette.testclient import TestClient
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.training import FakeTraining
 from adapters.server import app as serving
-from adapters.server import promises, sampling, sessions
-from adapters.server.promises import Answer, Gone, Promises, Turns
+from adapters.server import lines, promises, sampling, sessions, training
+from adapters.server.promises import Answer, Full, Gone, Promises, Turns
+from kitchen.errors import RunFailed
 from kitchen.types import Lora
 from tests.adapters.server.messages import forward_backward
 from tests.adapters.tinker.serving import KEY, application
@@ -33,7 +35,8 @@ class Talk:
 
     def __init__(self, kept: FakeBlobs) -> None:
         self.kept = kept
-        self.http = TestClient(application(FakeTraining(kept), kept), raise_server_exceptions=True)
+        self.http = TestClient(application(FakeTraining(kept), kept), raise_server_exceptions=True,
+                               base_url="http://127.0.0.1:8000")
 
     def post(self, path: str, body: Any, key: str = KEY, **headers: str) -> Any:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -139,7 +142,7 @@ def test_ids_that_never_were_and_ids_that_are_over(talk: Talk) -> None:
 def test_a_request_that_comes_again_is_done_once_and_one_that_comes_early_waits(talk: Talk) -> None:
     model = talk.model(talk.session())
     early = talk.post("save_weights", {"model_id": model, "path": "b", "seq_id": 2})
-    assert not [name for name in talk.kept.list("served/checkpoints") if "/b" in name]
+    assert not [name for name in talk.kept.list("_served/checkpoints") if "/b" in name]
     first = talk.save(model, 1, "a")
     again = talk.save(model, 1, "a")
     assert first == again == {"path": f"tinker://{model}/weights/a"}
@@ -170,7 +173,7 @@ def test_a_model_that_cannot_be_opened_leaves_nothing(talk: Talk) -> None:
     session = talk.session()
     model = talk.model(session)
     path = talk.save(model, 1, "kept")["path"]
-    for name in talk.kept.list("served/kept"):
+    for name in talk.kept.list("_served/kept"):
         talk.kept.write(name, b"spoiled")
     asked = {"session_id": session, "model_seq_id": 5, "path": path, "optimizer": True}
     assert "CorruptCheckpoint" in talk.answer(talk.post("load_weights", asked))["error"]
@@ -189,8 +192,7 @@ def test_a_sampler_stands_still_though_its_weights_are_overwritten(talk: Talk) -
     talk.answer(talk.post("optim_step", {"model_id": model, "seq_id": 3, "adam_params": {"learning_rate": 0.1}}))
     over = talk.post("save_weights", {"model_id": model, "seq_id": 4, "path": "latest", "overwrite": True})
     assert talk.answer(over)["path"] == path
-    opened = talk.http.app.state.api._sampling._open  # type: ignore[attr-defined]
-    opened.clear()  # as if others had been asked since
+    talk.http.app.state.api._sampling.lines.let_go("")  # type: ignore[attr-defined] # as if others had been asked since
     assert talk.answer_bytes(sample(talk, sampler, 1, prompt_logprobs=True)) == before
     assert len(weights(talk.kept)) == 2
     talk.post(f"sessions/{session}/finish", {})
@@ -201,7 +203,7 @@ def test_what_a_server_did_not_live_to_record_is_deleted_by_the_next(talk: Talk)
     path = talk.save(talk.model(talk.session()), 1, "kept")["path"]
     there = weights(talk.kept)
     training = FakeTraining(talk.kept)
-    training.open("tiny", Lora(rank=4)).save("served/kept/lost/1").result()
+    training.open("tiny", Lora(rank=4)).save("_served/kept/lost/1").result()
     assert len(weights(talk.kept)) == len(there) + 1
     again = Talk(talk.kept)
     assert weights(again.kept) == there
@@ -210,7 +212,41 @@ def test_what_a_server_did_not_live_to_record_is_deleted_by_the_next(talk: Talk)
 
 def weights(kept: FakeBlobs) -> set[str]:
     """The names of all that the training client keeps."""
-    return {one.path for one in FakeTraining(kept).checkpoints("served/")}
+    return {one.path for one in FakeTraining(kept).checkpoints("_served/")}
+
+
+def test_what_is_saved_for_a_session_that_has_ended_is_deleted(talk: Talk) -> None:
+    """However the save and the end of its session fall together."""
+    for name in ("save_weights", "save_weights_for_sampler"):
+        session = talk.session()
+        model = talk.model(session)
+        talk.post(name, {"model_id": model, "seq_id": 1, "sampling_session_seq_id": 1} | (
+            {"path": "kept"} if name == "save_weights" else {}))
+        talk.post(f"sessions/{session}/finish", {})
+        recorded = talk.get("checkpoints").json()["checkpoints"]
+        for _ in range(200):
+            if len(weights(talk.kept)) == len(recorded):
+                break
+            talk.http.get("/healthz")
+        assert len(weights(talk.kept)) == len(recorded)
+
+
+def test_a_record_that_cannot_be_read_is_named(talk: Talk) -> None:
+    talk.save(talk.model(talk.session()), 1, "kept")
+    [name] = talk.kept.list("_served/checkpoints")
+    talk.kept.write(name, b'{"id": "cut')
+    with pytest.raises(RunFailed, match=re.escape(name)):
+        Talk(talk.kept)
+
+
+@pytest.mark.parametrize("headers", [{"host": "evil.example"}, {"host": "127.0.0.1:8000", "origin": "http://evil.example"},
+                                     {"host": ""}, {"host": "[::bad"}])
+def test_without_a_key_pages_of_a_browser_are_refused(headers: dict[str, str]) -> None:
+    kept = FakeBlobs()
+    with TestClient(application(FakeTraining(kept), kept, key=None), base_url="http://127.0.0.1:8000") as http:
+        assert http.post("/api/v1/create_session", json={}, headers=headers).status_code == 403
+        for host in ("127.0.0.1", "localhost:8000", "[::1]:8000", "[::1]"):
+            assert http.get("/api/v1/get_server_capabilities", headers={"host": host}).status_code == 200
 
 
 @pytest.mark.parametrize("number", [None, 0, -1])
@@ -259,6 +295,21 @@ def test_what_this_server_does_not_do_is_refused_by_name(talk: Talk) -> None:
     asked = {"model_id": model, "seq_id": 1, "optimizer_params": {"type": "dimuon", "learning_rate": 0.1}}
     assert "dimuon" in talk.answer(talk.post("optim_step", asked))["error"]
     assert talk.post("forward_backward", {"model_id": model}).status_code == 415
+    assert "rank is 100000" in talk.post("create_model", {
+        "session_id": session, "model_seq_id": 3, "base_model": "tiny", "lora_config": {"rank": 100_000}}).text
+    assert talk.post("save_weights_for_sampler", {"model_id": model, "seq_id": 2}).status_code == 400
+
+
+def test_a_session_has_so_many_models_and_samplers(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "MOST_MODELS", 1)
+    monkeypatch.setattr(sampling, "MOST_SAMPLERS", 1)
+    session = talk.session()
+    talk.model(session)
+    assert "1 models" in talk.answer(talk.post("create_model", {
+        "session_id": session, "model_seq_id": 1, "base_model": "tiny"}))["error"]
+    asked = {"session_id": session, "base_model": "tiny"}
+    made = [talk.post("create_sampling_session", {**asked, "sampling_session_seq_id": number}) for number in (0, 1)]
+    assert [each.status_code for each in made] == [200, 400]
 
 
 def test_checkpoints_survive_the_server_and_models_do_not(talk: Talk) -> None:
@@ -307,7 +358,7 @@ def test_a_silent_client_ends_and_what_only_it_had_is_deleted(talk: Talk, monkey
     assert talk.post("session_heartbeat", {"session_id": session}).status_code == 410
     assert talk.get(f"samplers/{sampler}").status_code == 404
     assert len(talk.get("checkpoints").json()["checkpoints"]) == 1
-    assert not talk.kept.list("served/own")
+    assert not talk.kept.list("_served/own")
 
 
 def sampling_session(talk: Talk, session: str, number: int) -> str:
@@ -325,10 +376,10 @@ def sample(talk: Talk, sampler: str, number: int, **more: Any) -> Any:
 
 def test_samplers_that_nobody_asks_are_closed_and_opened_again(talk: Talk) -> None:
     model = talk.model(talk.session())
-    all_ = [talk.snapshot(model, number) for number in range(1, 2 * sampling.MOST_OPEN + 1)]
+    all_ = [talk.snapshot(model, number) for number in range(1, 2 * lines.MOST_OPEN + 1)]
     before = [talk.answer_bytes(sample(talk, each, 0)) for each in all_]
-    opened = talk.http.app.state.api._sampling._open  # type: ignore[attr-defined]
-    assert len(opened) == sampling.MOST_OPEN
+    opened = talk.http.app.state.api._sampling.lines.open  # type: ignore[attr-defined]
+    assert len(opened) == lines.MOST_OPEN
     assert [talk.answer_bytes(sample(talk, each, 1)) for each in all_] == before
 
 
@@ -336,7 +387,7 @@ def test_sessions_that_sample_from_one_model_share_it(talk: Talk) -> None:
     all_ = [sampling_session(talk, talk.session(), number) for number in range(3)]
     answers = {talk.answer_bytes(sample(talk, each, 0)) for each in all_}
     assert len(answers) == 1
-    assert list(talk.http.app.state.api._sampling._open) == ["tiny"]  # type: ignore[attr-defined]
+    assert talk.http.app.state.api._sampling.lines.open == ["tiny"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("asked, why", [
@@ -354,6 +405,7 @@ def test_requests_to_sample_that_make_no_sense(talk: Talk, asked: dict[str, Any]
     ({"topk_sample_logprobs": 3}, "topk_sample_logprobs"), ({"prompt_alt_tokens_k": 2}, "prompt_alt_tokens_k"),
     ({"sampling_params": {"max_tokens": 2, "stop": []}}, "stop"),
     ({"prompt_logprobs": True, "prompt_logprobs_last_n": 9}, "last_n"),
+    ({"topk_prompt_logprobs": 10**7, "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]}}, "topk"),
     ({"prompt": {"chunks": []}}, "prompt"), ({"prompt": {"chunks": [{"type": "encoded_text", "tokens": [-4]}]}}, "-4"),
 ])
 def test_requests_to_sample_that_are_refused(talk: Talk, asked: dict[str, Any], why: str) -> None:
@@ -425,11 +477,12 @@ def test_promises_are_forgotten_a_while_after_they_were_fetched(monkeypatch: pyt
     async def both() -> None:
         made = Promises()
         for name, each in (("a", work()), ("b", work()), ("c", asyncio.sleep(60, Answer()))):
-            made.make(name, "me", each)
+            made.make(name, "me", each, queue="mine")
         assert await made.fetch("a", 1.0) == await made.fetch("a", 1.0) == Answer({"it": "is"})
         made.sweep()
         assert len(made) == 3
         monkeypatch.setattr(promises, "KEPT", -1.0)
+        await made.fetch("a", 1.0)
         made.sweep()
         assert len(made) == 2
         with pytest.raises(Gone):
@@ -441,6 +494,51 @@ def test_promises_are_forgotten_a_while_after_they_were_fetched(monkeypatch: pyt
             await polled
         made.sweep()
         assert len(made) == 0
+
+    asyncio.run(both())
+
+
+def test_answers_that_nobody_comes_for_are_forgotten_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(promises, "UNFETCHED", 2)
+
+    async def work() -> Answer:
+        return Answer({"it": "is"})
+
+    async def both(seconds: float) -> None:
+        monkeypatch.setattr(promises, "UNCLAIMED", seconds)
+        made = Promises()
+        for name in "ab":
+            made.make(name, "me", work(), queue="mine")
+        await asyncio.sleep(0.01)
+        made.sweep()
+        if seconds > 0:
+            with pytest.raises(Full, match="did not fetch"):
+                made.check_room("mine")
+        else:
+            assert len(made) == 0
+            made.check_room("mine")
+
+    asyncio.run(both(60.0))
+    asyncio.run(both(-1.0))
+
+
+def test_what_waits_has_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(promises, "HELD", 10)
+
+    async def both() -> None:
+        made, go = Promises(), asyncio.Event()
+
+        async def work() -> Answer:
+            await go.wait()
+            return Answer({"it": "is"})
+
+        made.make("a", "me", work(), queue="mine", size=10)
+        made.check_room("yours")
+        with pytest.raises(Full, match="that wait"):
+            made.check_room("mine")
+        go.set()
+        await made.fetch("a", 1.0)
+        made.check_room("mine")
 
     asyncio.run(both())
 

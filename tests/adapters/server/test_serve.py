@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -19,8 +20,13 @@ pytest.importorskip("uvicorn")
 
 import uvicorn
 
-from adapters.server.serve import _held_back
-from tests.adapters.tinker.serving import KEY
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.hub import FakeHub
+from adapters.fake.training import FakeTraining
+from adapters.local.hub import LocalHub
+from adapters.server.serve import TinkerServer, _held_back
+from kitchen.errors import BackendError, ConfigError
+from tests.adapters.tinker.serving import KEY, MODELS
 
 MODEL = "fake/bigram"
 
@@ -51,7 +57,7 @@ def url(tmp_path: Path) -> Iterator[str]:
     yield address(server)
     server.send_signal(signal.SIGTERM)
     assert server.wait(30) == -signal.SIGTERM, "it ends as it was told to, once all is closed"
-    assert not list(tmp_path.rglob("served/lease/*.json")), "it still holds the folder"
+    assert not list(tmp_path.rglob("_served/lease/*.json")), "it still holds the folder"
 
 
 def tinker(url: str, *words: str) -> str:
@@ -97,6 +103,50 @@ def test_a_signal_that_comes_before_it_listens_to_signals_stops_it_too() -> None
     assert signals == [signal.SIGTERM]
 
 
+def test_one_that_comes_while_it_starts_leaves_the_folder_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = FakeBlobs()
+    held: list[str] = []
+
+    def ended(*_: object) -> None:
+        held.extend(kept.list("_served/lease"))
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(TinkerServer, "app", ended)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as end:
+        next(TinkerServer(FakeTraining(kept), FakeHub(MODELS), kept).serve(["tiny"], {}, "127.0.0.1", 0))
+    assert end.value.code == 128 + signal.SIGTERM
+    assert len(held) == 1
+    assert not kept.list("_served/lease")
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_what_is_offered_is_there_and_has_one_name_of_its_own() -> None:
+    kept = FakeBlobs()
+    server = TinkerServer(FakeTraining(kept), FakeHub(MODELS), kept)
+    with pytest.raises(BackendError, match="nobody"):
+        server.app(["nobody"], {})
+    with pytest.raises(ConfigError, match="other is served by its own name"):
+        server.app(["other"], {"other": "tiny"})
+
+
+def test_the_sdk_opens_the_tokenizer_of_any_folder() -> None:
+    """Of one with exactly two slashes it would cut the last part."""
+    from tinker.lib.public_interfaces.training_client import _load_tokenizer_from_model_info
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        pytest.importorskip("torch")
+        from adapters.peft.tiny import tiny_model
+
+        tiny_model(Path(folder))
+        assert folder.count("/") == 2
+        kept = FakeBlobs()
+        app = TinkerServer(FakeTraining(kept), LocalHub(), kept).app([f"path:{folder}"], {})
+        [name] = [name for name in app.state.sessions.menu.dishes if not name.startswith("path:")]
+        assert Path(name) == Path(folder) or Path(name).samefile(folder)
+        assert _load_tokenizer_from_model_info(name).encode("a carrot")
+
+
 def test_ctrl_c_stops_it(tmp_path: Path) -> None:
     server = started(tmp_path)
     address(server)
@@ -105,7 +155,7 @@ def test_ctrl_c_stops_it(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_another_host_may_serve_is_taken_over_when_told_to(tmp_path: Path) -> None:
-    claim = tmp_path / "runs/served/lease/theirs.json"
+    claim = tmp_path / "runs/_served/lease/theirs.json"
     claim.parent.mkdir(parents=True)
     claim.write_text(json.dumps({"host": "gone.example", "pid": 1, "born": "1"}))
     refused = started(tmp_path)
@@ -122,7 +172,9 @@ def test_a_folder_that_another_host_may_serve_is_taken_over_when_told_to(tmp_pat
 
 @pytest.mark.parametrize("key, more, code, why", [
     (None, ("--host", "0.0.0.0"), 2, "KITCHEN_SERVE_KEY"), ("secret-of-mine", (), 2, "tml-"),
-    (KEY, ("--alias", "nothing"), 2, "NAME=MODEL"), (KEY, ("--model", "no such model"), 4, "no such model"),
+    ("tml-short", (), 2, "12"), (KEY, ("--alias", "nothing"), 2, "NAME=MODEL"),
+    (KEY, ("--alias", "a=fake/bigram", "--alias", "a=fake/other"), 2, "stands for"),
+    (KEY, ("--model", "no such model"), 4, "no such model"),
 ])
 def test_what_cannot_be_served_is_refused(
     tmp_path: Path, key: str | None, more: tuple[str, ...], code: int, why: str

@@ -43,8 +43,9 @@ class Served:
 
 def application(
     training: TrainingClient, blobs: BlobStore, hub: HubClient | None = None, models: Sequence[str] = ("tiny", "other"),
+    key: str | None = KEY,
 ) -> Any:
-    return TinkerServer(training, hub or FakeHub(MODELS), blobs).app(models, {}, KEY)
+    return TinkerServer(training, hub or FakeHub(MODELS), blobs).app(models, {}, key)
 
 
 @contextmanager
