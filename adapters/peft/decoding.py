@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection, Sequence
 from itertools import islice
@@ -12,6 +13,8 @@ import torch
 from adapters.peft.drawing import Row, Spell, draw
 from adapters.peft.grid import key
 from kitchen.types import Tokens
+
+READ = 8192  # tokens of prompts that are read before others may have their turn
 
 
 class Body(Protocol):
@@ -45,7 +48,7 @@ class Writing:
     def __init__(self, body: Body, rows: Sequence[Row], spell: Spell, high: torch.dtype, most: int) -> None:
         self._body, self._spell, self._high, self._most = body, spell, high, most
         self._waiting, self._live = deque(rows), list[Row]()
-        self._states = torch.empty(0)
+        self._states, self._joining = torch.empty(0), False
 
     def go_on(self, steps: int) -> bool:
         """So many tokens more for each; whether there is more to write. What nobody waits for any more is dropped."""
@@ -56,19 +59,27 @@ class Writing:
             for _ in range(steps):
                 if not (self._waiting or self._live):
                     return False
+                if self._waiting and (self._joining or len(self._live) <= self._body.joined * self._most):
+                    self._join()
+                    return True  # to read prompts takes as long as to write
                 self._step()
         return bool(self._waiting or self._live)
 
     def _step(self) -> None:
-        if self._waiting and len(self._live) <= self._body.joined * self._most:
-            self._join()
         tokens, logprobs = draw(self._body.logits(self._states), self._live, self._high)
         tokens = self._keep(_write(self._live, tokens, logprobs, self._spell), tokens)
         if self._live:
             self._states = self._body.step(tokens)
 
     def _join(self) -> None:
-        fresh = [self._waiting.popleft() for _ in range(min(self._most - len(self._live), len(self._waiting)))]
+        """As many as there is room for, or as have enough to read; then the next ones join before any writes."""
+        fresh, room, tokens = list[Row](), self._most - len(self._live), 0
+        enough = READ if self._body.joined else math.inf  # none joins later where none can
+        while self._waiting and len(fresh) < room and tokens < enough:
+            fresh.append(self._waiting.popleft())
+            alike = len(fresh) > 1 and fresh[-2].request.prompt is fresh[-1].request.prompt
+            tokens += 0 if alike else len(fresh[-1].request.prompt)
+        self._joining = len(fresh) < room and bool(self._waiting)
         later = {key(row.request.prompt) for row in islice(self._waiting, self._most)}
         read = self._body.read([row.request.prompt for row in fresh], later)
         self._states, self._live = torch.cat([self._states, read]) if self._live else read, self._live + fresh

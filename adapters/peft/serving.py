@@ -19,7 +19,7 @@ from adapters.peft.network import Network, Way
 from adapters.peft.packing import pack
 from adapters.peft.requests import Request, Sampling, Scoring, answer, fail
 from adapters.peft.worker import pass_on
-from kitchen.types import Array, Datum
+from kitchen.types import Array, Datum, Sampled
 
 STEPS = 64  # tokens that completions grow by, before others may have their turn
 
@@ -91,5 +91,8 @@ def _sample(model: Frozen, requests: Sequence[Sampling], machine: Machine, lanes
              for start in range(0, len(rows), share)]
     while any(lanes.each(lambda _, part: part.go_on(STEPS), parts)):
         pass_on()
-    for request in requests:
-        answer(request, [row.sampled() for row in rows if row.request is request])
+    written: dict[Sampling, list[Sampled]] = {request: [] for request in requests}
+    for row in rows:
+        written[row.request].append(row.sampled())
+    for request, sampled in written.items():
+        answer(request, sampled)

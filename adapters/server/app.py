@@ -127,8 +127,8 @@ class Api:
         ]
 
     def sweep(self) -> None:
-        self._all.sweep()
         self._sampling.lines.sweep()
+        self._all.sweep()
 
     def close(self) -> None:
         self._sampling.lines.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -24,7 +25,8 @@ Weights = str | Checkpoint
 class Wanted:
     """A request that waits for its turn."""
 
-    order: tuple[str, int]  # sampling session and number
+    session: str  # of sampling
+    number: int  # in its order
     rows: int  # completions
     ask: Callable[[Sampler], Awaitable[bytes]]
     begun: asyncio.Future[Awaitable[bytes]]  # what its answer comes of, once it had its turn
@@ -32,28 +34,47 @@ class Wanted:
 
 @dataclass
 class Line:
-    """What waits for some weights, by client, who had a share last at the end; and their sampler, while it is open."""
+    """What waits for some weights, and their sampler while it is open.
+
+    By client and by its sampling sessions, of both those that had their turn last at the end.
+    """
 
     weights: Weights
     sampler: Sampler | None = None
     busy: int = 0  # requests that are being answered
     spoiled: bool = False  # one of them failed through no fault of whoever asked
     used: float = 0.0
-    waiting: OrderedDict[str, list[Wanted]] = field(default_factory=OrderedDict)
+    ready: bool = False  # what waits has waited for what else may come with it
+    waiting: OrderedDict[str, OrderedDict[str, list[Wanted]]] = field(default_factory=OrderedDict)
+
+    def add(self, client: str, wanted: Wanted) -> None:
+        mine = self.waiting.setdefault(client, OrderedDict()).setdefault(wanted.session, [])
+        bisect.insort(mine, wanted, key=lambda one: one.number)
 
     def share(self) -> list[Wanted]:
         """Those whose turn it is: a request of each client after the other, in the order of its numbers."""
-        for mine in self.waiting.values():
-            mine.sort(key=lambda one: one.order)
         taken: list[Wanted] = []
         while self.waiting and sum(one.rows for one in taken) < ROWS:
-            client, mine = next(iter(self.waiting.items()))
-            if not (one := mine.pop(0)).begun.done():
-                taken.append(one)
-                self.waiting.move_to_end(client)
+            client, sessions = next(iter(self.waiting.items()))
+            session, mine = next(iter(sessions.items()))
+            taken.append(mine.pop(0))
+            sessions.move_to_end(session)
+            self.waiting.move_to_end(client)
             if not mine:
+                del sessions[session]
+            if not sessions:
                 del self.waiting[client]
         return taken
+
+    def prune(self) -> None:
+        """Drop what nobody waits for any more."""
+        for client, sessions in list(self.waiting.items()):
+            for session, mine in list(sessions.items()):
+                mine[:] = [one for one in mine if not one.begun.done()]
+                if not mine:
+                    del sessions[session]
+            if not sessions:
+                del self.waiting[client]
 
     def close(self) -> None:
         if self.sampler is not None:
@@ -76,8 +97,9 @@ class Lines:
     def join(self, weights: Weights, client: str, wanted: Wanted) -> None:
         key = weights if isinstance(weights, str) else weights.path
         line = self._lines.setdefault(key, Line(weights))
-        line.waiting.setdefault(client, []).append(wanted)
-        asyncio.get_running_loop().call_later(GATHER, self._go_on)
+        if not line.waiting:
+            asyncio.get_running_loop().call_later(GATHER, self._ready, line)
+        line.add(client, wanted)
 
     def let_go(self, beginning: str) -> None:
         """Close those whose weights begin so: they are about to be deleted."""
@@ -95,9 +117,14 @@ class Lines:
         for line in self._lines.values():
             line.close()
 
+    def _ready(self, line: Line) -> None:
+        line.ready = True
+        self._go_on()
+
     def _go_on(self) -> None:
         for key, line in list(self._lines.items()):
-            if line.waiting and not line.busy and (line.sampler is not None or self._room(line)):
+            line.prune()
+            if line.waiting and line.ready and not line.busy and (line.sampler is not None or self._room(line)):
                 self._begin(line)
                 self._lines.move_to_end(key)
         self._tidy()
@@ -113,9 +140,11 @@ class Lines:
         return bool(still)
 
     def _begin(self, line: Line) -> None:
-        """All of a share is asked before any of it is waited for."""
-        for one in line.share():
-            one.begun.set_result(self._begun(line, one))
+        """All of a share is asked before any of it is waited for; another, where all of one was refused."""
+        while line.waiting and not line.busy:
+            for one in line.share():
+                one.begun.set_result(self._begun(line, one))
+        line.ready = bool(line.waiting)
 
     def _begun(self, line: Line, one: Wanted) -> Awaitable[bytes]:
         try:

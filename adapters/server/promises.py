@@ -18,8 +18,8 @@ from kitchen.secrets import mask
 log = structlog.get_logger("kitchen.serve")
 KEPT = 300.0  # seconds that an answer is kept once it was fetched, lest it was lost on its way
 UNCLAIMED = 3600.0  # seconds that one is kept that nobody fetches: a client that gave up on it does not say so
-UNFETCHED = 10_000  # answers that one session may leave here, or wait for, before it is asked to come back later
-HELD = 2**30  # bytes of requests of one session that are not answered yet, before it is asked to come back later
+UNFETCHED = 10_000  # answers of one queue that may wait to be fetched, before whoever asks has to come back later
+HELD = 2**30  # bytes of requests of one queue that are not answered yet, before whoever asks has to come back later
 USERS = (ConfigError, DataError, RunFailed, BackendError)  # what whoever asked can mend
 
 
@@ -45,7 +45,7 @@ class Promise:
 
     task: asyncio.Task[Answer]
     owner: str  # the session that it ends with
-    queue: str  # what it counts among
+    queue: str  # what it counts among: the requests of a model, or those of its session that sample
     size: int  # bytes
     until: float = math.inf  # when it is forgotten
     fetched: bool = False
@@ -68,9 +68,10 @@ class Promises:
     def check_room(self, queue: str) -> None:
         """To be asked before a promise is made; raises Full."""
         if self._unfetched[queue] >= UNFETCHED:
-            raise Full(f"this session has {UNFETCHED} requests here whose answers it did not fetch; come back later")
+            raise Full(f"there are {UNFETCHED} requests of this kind here whose answers the session did not fetch; "
+                       "come back later")
         if self._held[queue] >= HELD:
-            raise Full(f"this session has requests of {HELD >> 20} MiB here that wait; come back later")
+            raise Full(f"there are requests of {HELD >> 20} MiB here of this session that wait; come back later")
 
     def make(self, request_id: str, owner: str, work: Awaitable[Answer], *, queue: str, size: int = 0) -> None:
         """The work is begun by whoever made it."""

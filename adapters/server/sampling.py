@@ -23,6 +23,7 @@ from kitchen.types import Array, Sampled, Tokens
 ROOM = 2048  # tokens that a completion without a limit may have, where a model has no context to be full
 MOST = 4096  # completions of one request
 LATER = ("topk_sample_logprobs", "target_prompt_logprobs", "prompt_alt_tokens_k")  # what no training client has
+INT = 36  # bytes of a token id while its request waits
 MOST_SAMPLERS = 10_000  # sampling sessions of one session
 
 
@@ -72,9 +73,10 @@ class SamplingApi:
             begun: asyncio.Future[Awaitable[bytes]] = asyncio.get_running_loop().create_future()
             dish = self._all.menu.dish(record.base)
             self.lines.join(record.inner or dish.ours, record.session, Wanted(
-                (record.id, asked.seq_id), asked.num_samples, lambda sampler: _answer(sampler, asked, dish.context),
+                record.id, asked.seq_id, asked.num_samples, lambda sampler: _answer(sampler, asked, dish.context),
                 begun))
-            self._all.promises.make(request_id, record.session, _told(begun), queue=record.session)
+            self._all.promises.make(request_id, record.session, _told(begun), queue=record.session,
+                                    size=INT * sum(len(getattr(chunk, "tokens", ())) for chunk in asked.prompt.chunks))
         return request_id, [f"{request_id}:{index}" for index in range(asked.num_samples)]
 
 

@@ -90,11 +90,11 @@ class TrainingApi:
         if asked.path is not None:
             return self._saved(asked, "sampler_weights", overwrite=False, metadata=asked.user_metadata)
         model = self._all.model(asked.model_id)
-        if asked.sampling_session_seq_id is None:
-            raise ConfigError("path and sampling_session_seq_id are missing: one of them names the weights")
         sampler_id = f"{model.run.session}:sample:{asked.sampling_session_seq_id}"
 
         def begun() -> Future[Checkpoint]:
+            if asked.sampling_session_seq_id is None:
+                raise ConfigError("path and sampling_session_seq_id are missing: one of them names the weights")
             if asked.kind != "snapshot":
                 raise ConfigError(f"kind={asked.kind!r}: this server samples from snapshots alone")
             return start(self._whole(model.session.save_weights(own(sampler_id), overwrite=True)))
@@ -188,7 +188,8 @@ class TrainingApi:
             raise ConfigError(f"seq_id is {number}: requests of a model are done in its order, from 1 on")
         request_id = f"{model.run.id}:{number}"
         if request_id not in self._all.promises:
-            self._all.promises.check_room(model.run.id)
+            if not (number == model.turns.following and model.turns.held):  # else it is what all that is here waits for
+                self._all.promises.check_room(model.run.id)
             begun: asyncio.Future[Future[T]] = asyncio.get_running_loop().create_future()
             model.turns.take(number, lambda: None if begun.done() else begun.set_result(_surely(begin)))
             self._all.promises.make(request_id, model.run.session, _told(_begun(begun), told), queue=model.run.id,

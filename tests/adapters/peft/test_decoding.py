@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from adapters.peft import decoding
 from adapters.peft.decoding import Body, Writing
 from adapters.peft.drawing import Row, draw
 from adapters.peft.fixed import Fixed
@@ -256,3 +257,18 @@ def plainly(logits: Any, row: Row) -> tuple[int, float]:
     summed = np.cumsum(chances)
     token = int(order[np.searchsorted(summed, row.uniform() * summed[-1], side="right")])
     return token, float(logprobs[token])
+
+
+def test_prompts_are_read_in_parts(frozen: Frozen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if they had been read together, and none writes before all that fit have joined."""
+    alone = written(frozen, frozen.body(64), rows_of(PROMPTS), 100)
+    for name, body in bodies(frozen).items():
+        monkeypatch.setattr(decoding, "READ", 20)
+        rows = rows_of(PROMPTS)
+        writing = Writing(body, rows, frozen.tokenizer.spell, torch.float32, 100)
+        joins = 0
+        while writing.go_on(1):
+            joins += not any(row.ids for row in rows)
+        assert (joins > 2) == (name == "by hand")
+        for one, row in zip(alone, rows, strict=True):
+            assert row.sampled().tokens.tolist() == one.tokens.tolist()

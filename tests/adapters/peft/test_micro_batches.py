@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from adapters.peft import lanes, worker
 from adapters.peft.packing import NEVER, pack
 from adapters.peft.session import PeftSession
 from kitchen.types import Adam, Array, Datum, Lora
@@ -145,3 +146,25 @@ def test_checkpointing_keeps_less(opened: Opened, weighted: list[Datum]) -> None
         return sum(sizes)
 
     assert kept(opened(checkpointing=True)) < 0.25 * kept(opened())
+
+
+def test_a_call_that_lets_another_session_go_first_has_the_same_bits(
+    opened: Opened, weighted: list[Datum], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = gradient(opened(micro_batch_tokens=16), weighted)
+    monkeypatch.setattr(lanes, "PART", 1)
+    pauses = list[int]()
+
+    def paused() -> None:
+        pauses.append(1)
+        worker.pass_on()
+
+    monkeypatch.setattr(lanes, "pass_on", paused)
+    session, other = opened(micro_batch_tokens=16), opened()
+    asked = session.forward_backward(weighted)
+    meanwhile = other.forward_backward(weighted)
+    found = gradient(session)
+    asked.result(), meanwhile.result()
+    assert len(pauses) > 1
+    for name, each in alone.items():
+        np.testing.assert_array_equal(found[name], each)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,6 +26,7 @@ from adapters.server import app as serving
 from adapters.server import lines, promises, sampling, sessions, training
 from adapters.server.promises import Answer, Full, Gone, Promises, Turns
 from kitchen.errors import RunFailed
+from kitchen.ports.future import Pending
 from kitchen.types import Lora
 from tests.adapters.server.messages import forward_backward
 from tests.adapters.tinker.serving import KEY, application
@@ -33,9 +37,9 @@ PROTOBUF = {"content-type": "application/x-protobuf"}
 class Talk:
     """A client by hand."""
 
-    def __init__(self, kept: FakeBlobs) -> None:
+    def __init__(self, kept: FakeBlobs, training: FakeTraining | None = None) -> None:
         self.kept = kept
-        self.http = TestClient(application(FakeTraining(kept), kept), raise_server_exceptions=True,
+        self.http = TestClient(application(training or FakeTraining(kept), kept), raise_server_exceptions=True,
                                base_url="http://127.0.0.1:8000")
 
     def post(self, path: str, body: Any, key: str = KEY, **headers: str) -> Any:
@@ -154,6 +158,7 @@ def test_a_request_that_comes_again_is_done_once_and_one_that_comes_early_waits(
     ("save_weights_for_sampler", {"kind": "inflight", "sampling_session_seq_id": 0}, "snapshots alone"),
     ("save_weights_external", {"path": "out", "age_encryption_recipients": ["age1x"]}, "encrypts nothing"),
     ("save_weights", {"path": "a/b"}, "cannot be the name"),
+    ("save_weights_for_sampler", {}, "one of them names the weights"),
 ])
 def test_a_request_that_is_refused_has_had_its_turn(talk: Talk, path: str, asked: dict[str, Any], why: str) -> None:
     model = talk.model(talk.session())
@@ -215,20 +220,47 @@ def weights(kept: FakeBlobs) -> set[str]:
     return {one.path for one in FakeTraining(kept).checkpoints("_served/")}
 
 
-def test_what_is_saved_for_a_session_that_has_ended_is_deleted(talk: Talk) -> None:
-    """However the save and the end of its session fall together."""
-    for name in ("save_weights", "save_weights_for_sampler"):
+class Late(FakeTraining):
+    """Its sessions save when they are told to."""
+
+    def __init__(self, kept: FakeBlobs) -> None:
+        super().__init__(kept)
+        self.waiting: list[Callable[[], None]] = []
+
+    def open(self, model: str, lora: Lora) -> Any:
+        session: Any = super().open(model, lora)
+        for verb in ("save", "save_weights"):
+            setattr(session, verb, partial(self._later, getattr(session, verb)))
+        return session
+
+    def _later(self, save: Callable[..., Any], name: str, **how: Any) -> Any:
+        work: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        work.set_running_or_notify_cancel()
+        saved = save(name, **how).result()
+        self.waiting.append(lambda: work.set_result(saved))
+        return Pending(work)
+
+
+@pytest.mark.parametrize("verb, named", [
+    ("save_weights", {"path": "kept"}), ("save_weights_for_sampler", {"path": "kept"}),
+    ("save_weights_for_sampler", {"sampling_session_seq_id": 1})])
+def test_what_is_saved_for_a_session_that_has_ended_is_deleted(verb: str, named: dict[str, Any]) -> None:
+    kept = FakeBlobs()
+    training = Late(kept)
+    talk = Talk(kept, training)
+    with talk.http:
         session = talk.session()
-        model = talk.model(session)
-        talk.post(name, {"model_id": model, "seq_id": 1, "sampling_session_seq_id": 1} | (
-            {"path": "kept"} if name == "save_weights" else {}))
-        talk.post(f"sessions/{session}/finish", {})
-        recorded = talk.get("checkpoints").json()["checkpoints"]
-        for _ in range(200):
-            if len(weights(talk.kept)) == len(recorded):
-                break
+        assert talk.post(verb, {"model_id": talk.model(session), "seq_id": 1, **named}).status_code == 200
+        while not training.waiting:
             talk.http.get("/healthz")
-        assert len(weights(talk.kept)) == len(recorded)
+        assert talk.post(f"sessions/{session}/finish", {}).status_code == 204
+        assert len(weights(kept)) == ("path" in named)
+        training.waiting[0]()
+        deadline = time.monotonic() + 60
+        while weights(kept):
+            assert time.monotonic() < deadline
+            talk.http.get("/healthz")
+        assert talk.get("checkpoints").json()["checkpoints"] == []
 
 
 def test_a_record_that_cannot_be_read_is_named(talk: Talk) -> None:
@@ -297,7 +329,6 @@ def test_what_this_server_does_not_do_is_refused_by_name(talk: Talk) -> None:
     assert talk.post("forward_backward", {"model_id": model}).status_code == 415
     assert "rank is 100000" in talk.post("create_model", {
         "session_id": session, "model_seq_id": 3, "base_model": "tiny", "lora_config": {"rank": 100_000}}).text
-    assert talk.post("save_weights_for_sampler", {"model_id": model, "seq_id": 2}).status_code == 400
 
 
 def test_a_session_has_so_many_models_and_samplers(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,10 +39,18 @@ class Kitchen:
 
         return Sampler()
 
-    def want(self, weights: str, client: str, what: str, number: int = 0, rows: int = 1) -> asyncio.Future[Any]:
+    def want(self, weights: str, client: str, what: str, number: int = 0, rows: int = 1, session: str = "s",
+             error: Exception | None = None) -> asyncio.Future[Any]:
+        """`error`: what it is refused with at once."""
         begun: asyncio.Future[Awaitable[bytes]] = asyncio.get_running_loop().create_future()
-        self.lines.join(weights, client, Wanted(
-            (client, number), rows, lambda sampler: sampler.ask(what), begun))  # type: ignore[attr-defined]
+
+        def ask(sampler: Any) -> Awaitable[bytes]:
+            if error is not None:
+                raise error
+            answer: Awaitable[bytes] = sampler.ask(what)
+            return answer
+
+        self.lines.join(weights, client, Wanted(session, number, rows, ask, begun))
         return begun
 
     async def answer(self, *whats: str, error: Exception | None = None) -> None:
@@ -99,7 +107,7 @@ def test_a_client_with_much_to_ask_does_not_hold_the_others(monkeypatch: pytest.
         assert kitchen.asked == ["a0", "a1"]
         kitchen.want("w", "b", "b0", rows=2)
         await kitchen.answer("a0", "a1")
-        assert kitchen.asked[2:] == ["a2", "b0"] or kitchen.asked[2:] == ["b0", "a2"]
+        assert kitchen.asked[2:] == ["a2", "b0"]
 
     played(play)
 
@@ -180,5 +188,65 @@ def test_weights_that_are_to_be_deleted_are_let_go() -> None:
         await kitchen.answer("own/a", "own/b", "kept")
         kitchen.lines.close()
         assert sorted(kitchen.closed) == ["kept", "own/a", "own/b"]
+
+    played(play)
+
+
+def test_a_share_that_is_refused_as_a_whole_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "ROWS", 1)
+
+    async def play(kitchen: Kitchen) -> None:
+        kitchen.want("w", "c", "first")
+        await kitchen.pass_()
+        refused = kitchen.want("w", "a", "nonsense", error=DataError("no"))
+        kitchen.want("w", "b", "b0")
+        await kitchen.answer("first")
+        assert kitchen.asked == ["first", "b0"]
+        with pytest.raises(DataError):
+            await (await refused)
+
+    played(play)
+
+
+def test_what_begins_to_come_has_its_time_though_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "GATHER", 0.05)
+
+    async def play(kitchen: Kitchen) -> None:
+        kitchen.want("x", "a", "x0")
+        await kitchen.pass_()
+        kitchen.want("y", "b", "y0")
+        kitchen._open["x0"].set_result(b"")
+        await asyncio.sleep(0.005)
+        kitchen.want("y", "b", "y1", 1)
+        await kitchen.pass_()
+        assert kitchen.asked == ["x0", "y0", "y1"]
+
+    played(play)
+
+
+def test_sampling_sessions_of_one_client_take_turns_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "ROWS", 2)
+
+    async def play(kitchen: Kitchen) -> None:
+        for number in range(9):
+            kitchen.want("w", "a", f"first{number}", number, session="1")
+        kitchen.want("w", "a", "second0", 0, session="2")
+        await kitchen.pass_()
+        assert kitchen.asked == ["first0", "second0"]
+
+    played(play)
+
+
+def test_nobody_s_sampler_is_closed_for_what_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "MOST_OPEN", 1)
+
+    async def play(kitchen: Kitchen) -> None:
+        kitchen.want("x", "a", "x0")
+        await kitchen.pass_()
+        await kitchen.answer("x0")
+        kitchen.want("y", "b", "y0").cancel()
+        await kitchen.pass_()
+        assert kitchen.lines.open == ["x"]
+        assert kitchen.closed == []
 
     played(play)
