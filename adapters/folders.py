@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +42,29 @@ def read_config(folder: Path, file: str = CONFIG, what: str = "adapter") -> dict
     return config
 
 
-def hidden_size(folder: Path) -> int | None:
-    """Of a whole model, or of the language model in one that also sees; None where its folder does not say."""
+def model_config(folder: Path) -> Mapping[str, Any]:
+    """Of a whole model, or of the language model in one that also sees; empty where its folder does not say."""
     if not (folder / "config.json").is_file():
-        return None
+        return {}
     config = read_config(folder, "config.json", "model")
-    size = {**(config.get("text_config") or {}), **config}.get("hidden_size")
+    return {**(config.get("text_config") or {}), **config}
+
+
+def hidden_size(folder: Path) -> int | None:
+    """How wide the layers of a model are; None where its folder does not say."""
+    size = model_config(folder).get("hidden_size")
     return size if isinstance(size, int) else None
 
 
 def model_size(hub: HubClient, model: str) -> int | None:
     """How wide the layers of a model are, of an adapter's folder those of its base; None where it does not say."""
+    return hidden_size(whole_model(hub, model))
+
+
+def whole_model(hub: HubClient, model: str) -> Path:
+    """Where a model is, of an adapter's folder its base; all of it is fetched. Raises BackendError."""
     folder = hub.fetch(model)
-    return hidden_size(hub.fetch(demand_base(model, folder)) if is_adapter(folder) else folder)
+    return hub.fetch(demand_base(model, folder)) if is_adapter(folder) else folder
 
 
 def demand_base(name: str, folder: Path) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class KitchenError(Exception):
@@ -75,3 +76,14 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     if near:
         return "did you mean " + " or ".join(repr(name) for name in near) + "?"
     return "there are: " + ", ".join(names) if names else "there are none"
+
+
+def check_numbers(settings: Mapping[str, float], *, above_0: Sequence[str] = (), below_1: Sequence[str] = ()) -> None:
+    """Raise ConfigError for one that is no finite number of at least 0, or not within what its name is listed for."""
+    for name, value in settings.items():
+        bounds = "above 0" if name in above_0 else "at least 0"
+        fits = value > 0 if name in above_0 else value >= 0
+        if name in below_1:
+            bounds, fits = f"{bounds} and below 1", fits and value < 1
+        if not (fits and math.isfinite(value)):
+            raise ConfigError(f"{name} is {value}, and must be a number {bounds}")

@@ -28,6 +28,8 @@ def unfit(
     stop: Sequence[str] | Sequence[int],
 ) -> ConfigError | None:
     """Everything that is wrong with the parameters of `Sampler.sample`; None if they can be."""
+    listed = isinstance(stop, Sequence | np.ndarray) and not isinstance(stop, str)
+    stops = list(stop) if listed else []
     rules = {
         f"count is {count}, and must be at least 1": count >= 1,
         f"max_tokens is {max_tokens}, and must be at least 1": max_tokens >= 1,
@@ -35,8 +37,9 @@ def unfit(
         f"top_p is {top_p}, and must be above 0 and at most 1": 0 < top_p <= 1,
         f"top_k is {top_k}, and must be at least 0": top_k >= 0,
         f"seed is {seed}, and must be at least 0": seed >= 0,
-        f"stop is {stop!r}, and must be a list of strings or token ids": not isinstance(stop, str),
-        f"stop is {stop!r}, and an empty string stops nothing": isinstance(stop, str) or "" not in stop,
+        f"stop is {stop!r}, and must be a list of strings or token ids":
+            listed and all(isinstance(one, str | int | np.integer) for one in stops),
+        f"stop is {stop!r}, and an empty string stops nothing": "" not in stops,
     }
     broken = [text for text, kept in rules.items() if not kept]
     return ConfigError("; ".join(broken)) if broken else None

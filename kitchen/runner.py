@@ -142,12 +142,15 @@ class _Run:
                     index += 1
                     due = saves(loop) and (not loop.save or self.steps[place] % loop.save == 0)
                     await self.finish(tail, in_flight, 0 if due else loop.ahead)
-                    if stop := self.brake.asked and loop.save > 0:
+                    if (stop := self.brake.asked and loop.save > 0) and not loop.stale:  # which must not catch up here
                         await self.finish(tail, in_flight, 0)
-                    if due or stop:
+                        due = True
+                    if due:
                         await self.keep(loop, context, at, SavePoint(index, False, 0, {}))
                 if stop:
-                    raise Interrupted(f"stopped at step {self.steps[place]}, and saved")
+                    at = str(self.steps[place])
+                    raise Interrupted(f"stopped at step {at}, and saved" if due else
+                                      f"stopped at step {at}, and not saved where weights lag")
             with self.brake.iteration(loop.save > 0):
                 await self.finish(tail, in_flight, 0)
                 if saves(loop) and not point.ended:

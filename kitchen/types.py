@@ -13,6 +13,8 @@ import numpy.typing as npt
 from pydantic import GetCoreSchemaHandler, PlainSerializer, PlainValidator
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
+from kitchen.errors import check_numbers
+
 Array = npt.NDArray[Any]
 
 
@@ -73,6 +75,9 @@ class Adam:
     eps: float = 1e-12
     weight_decay: float = 0.0  # decoupled
     grad_clip_norm: float = 0.0  # on the global norm of the summed gradient; 0 is off
+
+    def __post_init__(self) -> None:
+        check_numbers(vars(self), above_0=("eps",), below_1=("beta1", "beta2"))
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from pydantic import PositiveFloat, PositiveInt
 
 from kitchen import Step, for_each, sequence
 from stages.comparison import Compare, QualityGate
-from stages.distillation import DivergenceName, ImitateTop, ReportAnswers, ask
+from stages.distillation import DivergenceName, ReportAnswers, ask, lesson
 from stages.divergence import MeasureKL, MeasureKLBefore, measure_each
 from stages.evaluation import EvaluateBase, EvaluateWeights, Examination
-from stages.optimise import ForwardBackward, ReportStep
-from stages.policy import Discount, Minibatches, PolicyUpdate, ReportPolicy
+from stages.optimise import ForwardBackward
+from stages.policy import Discount, Minibatches
 from stages.render import RenderDataset
 from stages.sessions import FinalWeights, OpenSession, SaveFinal
-from stages.teachers import OpenTeachers, ScoreByTeachers, names_of
+from stages.teachers import OpenTeachers, names_of
 from stages.training import TrainingOnRollouts
 
 
@@ -25,25 +25,21 @@ class Distillation(TrainingOnRollouts):
     teachers: Mapping[str, str] | None = None  # by data set, in the place of both: teachers.DATASET=WEIGHTS
     instruction: str = ""  # a system prompt that the teacher reads, and the student does not
     evaluation: Examination = Examination()
+    rendering: RenderDataset = RenderDataset()  # of held-out rows
     divergence: DivergenceName = "reverse"  # KL(student || teacher); forward: KL(teacher || student) over its top_k
-    coefficient: PositiveFloat = 1.0  # of reverse: what a nat between student and teacher costs
-    discount: Discount = 0.0  # of reverse: of what later tokens cost; 0: a token pays for itself
-    top_k: PositiveInt = 20  # of forward: the teacher's likeliest tokens, at each position
+    coefficient: PositiveFloat | None = None  # of reverse: what a nat between student and teacher costs; null: 1
+    discount: Discount | None = None  # of reverse: of what later tokens cost; null or 0: a token pays for itself
+    top_k: PositiveInt | None = None  # of forward: the teacher's likeliest tokens, at each position; null: 20
 
     def workflow(self) -> Step:
         names = names_of(self.teacher, self.teachers, self.model, self.instruction, self.dataset)
-        how = names, RenderDataset(), self.evaluation.max_tokens, self.seed, self.instruction
+        data, loss, report = lesson(self.divergence, self.coefficient, self.discount, self.top_k)
+        how = names, self.rendering, self.evaluation.max_tokens, self.seed, self.instruction
         return sequence(
             *ask(self.dataset, self.teachers, self.reading, self.seed, self.rows), OpenSession(self.model, self.lora),
-            OpenTeachers(names, self.instruction), EvaluateBase(self.model, self.evaluation, RenderDataset()),
-            *measure_each(MeasureKLBefore, *how, model=self.model), self.rounds(ReportAnswers(), *self.lesson()),
-            SaveFinal(), *measure_each(MeasureKL, *how), EvaluateWeights(self.evaluation, RenderDataset()),
+            OpenTeachers(names, self.instruction), EvaluateBase(self.model, self.evaluation, self.rendering),
+            *measure_each(MeasureKLBefore, *how, model=self.model),
+            self.rounds(ReportAnswers(), *data, for_each(Minibatches(self.updates))(
+                ForwardBackward(loss), self.optim, report)),
+            SaveFinal(), *measure_each(MeasureKL, *how), EvaluateWeights(self.evaluation, self.rendering),
             Compare(self.seed), QualityGate(self.evaluation.at_least))
-
-    def lesson(self) -> tuple[Step, ...]:
-        """What is learnt from a batch of the student's answers."""
-        steps = for_each(Minibatches(self.updates))
-        if self.divergence == "forward":
-            return ImitateTop(self.top_k), steps(ForwardBackward(), self.optim, ReportStep())
-        return (ScoreByTeachers(), PolicyUpdate(penalty=self.coefficient, discount=self.discount),
-                steps(ForwardBackward("importance_sampling"), self.optim, ReportPolicy()))

@@ -27,5 +27,5 @@ class DistillationOffPolicy(SlBasic):
                               "system prompt that makes the model its own teacher")
         teacher, taught = self.teacher or self.model, self.rendering.using({TrainRows: TaughtRows})
         return (WriteAnswers(teacher, self.rendering, self.writing, self.instruction, self.seed),
-                TakeAnswers(self.rendering), taught,
+                TakeAnswers(), taught,
                 EvaluateTeacher(teacher, self.evaluation, self.rendering, self.instruction, self.seed))

@@ -19,6 +19,12 @@ class EpochSize:
     lead: str = ""  # AT_MOST where some of it is still to be written
 
 
+def tokens_of_answers(tokens: int, price: Price | None) -> tuple[tuple[str, str], ...]:
+    """Rows of a table, of one turn; how long what the answers are to is, is not known before it is played."""
+    return *tokens_and_cost("tokens of answers, in a turn", tokens, AT_MOST, price), (
+        "tokens of what they answer", "come on top, in each turn")
+
+
 def tokens_and_cost(what: str, tokens: int, lead: str, price: Price | None) -> tuple[tuple[str, str], ...]:
     """Rows of a table; the cost where there is a price."""
     counted = (what, f"{lead}{tokens:,}")

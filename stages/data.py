@@ -50,7 +50,7 @@ class Loading(Stage):
     def __post_init__(self) -> None:
         if self.reading.stream and self.reading.wanted(self.most) is None:
             raise ConfigError("reading.stream=true takes rows as they come, and must know how many: set reading.limit "
-                              "(or max_steps, where rendering.overlong=error, so that no row is dropped)")
+                              "(a recipe of whole rows takes max_steps too, if rendering.overlong=error)")
 
     def verify(self, store: DatasetStore) -> None:
         Reader(store, self.dataset, self.reading, self.seed, self.most).splits()

@@ -17,11 +17,12 @@ from stages.conversations import Conversation, TrainRows
 from stages.data import LoadDataset, Reading
 from stages.evaluation import question, spoken
 from stages.mixture import LoadMixture, Sources
-from stages.policy import PolicyData
+from stages.optimise import ReportStep
+from stages.policy import PolicyData, PolicyUpdate, ReportPolicy
 from stages.questions import Prompt
 from stages.rollouts import Episode, Lesson, Rollouts, written
 from stages.tasks import TaskBatch, Tasks
-from stages.teachers import Teachers
+from stages.teachers import ScoreByTeachers, Teachers
 
 DivergenceName = Literal["reverse", "forward"]
 
@@ -91,6 +92,22 @@ class ImitateTop(Stage):
 
     def needs(self) -> Iterable[Need]:
         return [Need(TrainingClient, "top_logprobs")]
+
+
+def lesson(
+    divergence: DivergenceName, coefficient: float | None, discount: float | None, top_k: int | None
+) -> tuple[tuple[Step, ...], str, Stage]:
+    """How answers become data, the loss by which these are learnt, and who reports that.
+
+    Raises ConfigError for a setting that is the other divergence's; None is what is usual.
+    """
+    strange = {"coefficient": coefficient, "discount": discount} if divergence == "forward" else {"top_k": top_k}
+    if told := [f"{name}={value}" for name, value in strange.items() if value is not None]:
+        raise ConfigError(f"{', '.join(told)} means nothing with divergence={divergence}: leave it out")
+    if divergence == "forward":
+        return (ImitateTop(20 if top_k is None else top_k),), "cross_entropy", ReportStep()
+    cost = PolicyUpdate(penalty=1.0 if coefficient is None else coefficient, discount=discount or 0.0)
+    return (ScoreByTeachers(), cost), "importance_sampling", ReportPolicy()
 
 
 def _imitated(one: Episode, ids: Tokens, shares: Array) -> Lesson:

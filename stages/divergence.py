@@ -6,18 +6,19 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
 from kitchen import Step
 from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
-from kitchen.types import Metrics, Table
+from kitchen.types import Facts, Metrics, Table
 from stages.conversations import instructed
 from stages.data import HeldOut
-from stages.evaluation import prompt
+from stages.evaluation import prompt, seeds_of
 from stages.render import RenderDataset
-from stages.scoring import sampler_of, scores
+from stages.scoring import opened, sampler_of, scores
 from stages.sessions import FinalWeights
 from stages.statistics import paired_bootstrap
 
@@ -33,6 +34,12 @@ class _KL(Stage):
     of: str = ""  # the data set whose held-out sets are asked; "" for all
     instruction: str = ""  # a system prompt that the reference alone reads
 
+    def opened(
+        self, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None
+    ) -> tuple[Sampler, Facts]:
+        """The reference, and what is to be found again of it; raises ConfigError where it reads other tokens."""
+        return opened(self.reference, f"reference.{self.of}" if self.of else "reference", client, tokenizer, blobs)
+
 
 async def measured(
     weights: Sampler, reference: Sampler, tokenizer: Tokenizer, held_out: HeldOut, how: _KL, when: str = ""
@@ -42,8 +49,9 @@ async def measured(
              for each in rows[: how.rows]]
     prompts = [prompt(each, tokenizer, how.render) for each in asked]
     longer = [prompt(instructed(each, how.instruction), tokenizer, how.render) for each in asked]
-    drawn = await asyncio.gather(*(arrival(weights.sample(one, max_tokens=how.max_tokens, seed=how.seed + at))
-                                   for at, one in enumerate(prompts)))
+    seeds = seeds_of([how.seed, crc32(b"kl"), crc32(how.of.encode())], len(prompts))
+    drawn = await asyncio.gather(*(arrival(weights.sample(one, max_tokens=how.max_tokens, seed=seed))
+                                   for one, seed in zip(prompts, seeds, strict=True)))
     answers = [answer for [answer] in drawn]
     whole = [np.concatenate([one, answer.tokens]) for one, answer in zip(longer, answers, strict=True)]
     theirs = await scores(reference, whole)
@@ -75,9 +83,10 @@ class MeasureKL(_KL):
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, weights: FinalWeights,
         blobs: BlobStore | None = None,
-    ) -> tuple[Metrics, Table]:
-        with closing(client.sampler(weights)) as trained, closing(sampler_of(self.reference, client, blobs)) as other:
-            return await measured(trained, other, tokenizer, held_out, self)
+    ) -> tuple[Metrics, Table, Facts]:
+        reference, facts = self.opened(client, tokenizer, blobs)
+        with closing(client.sampler(weights)) as trained, closing(reference):
+            return *await measured(trained, reference, tokenizer, held_out, self), facts
 
 
 class MeasureKLBefore(_KL):
@@ -88,7 +97,7 @@ class MeasureKLBefore(_KL):
 
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, blobs: BlobStore | None = None
-    ) -> tuple[Metrics, Table]:
-        with closing(sampler_of(self.model, client, blobs)) as model:
-            with closing(sampler_of(self.reference, client, blobs)) as reference:
-                return await measured(model, reference, tokenizer, held_out, self, "_before")
+    ) -> tuple[Metrics, Table, Facts]:
+        reference, facts = self.opened(client, tokenizer, blobs)
+        with closing(sampler_of(self.model, client, blobs)) as model, closing(reference):
+            return *await measured(model, reference, tokenizer, held_out, self, "_before"), facts

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kitchen.ports import BlobStore, TrainingClient, TrainingSession, arrival
+from kitchen.ports import BlobStore, Tokenizer, TrainingClient, TrainingSession, arrival
 from kitchen.stage import Stage
-from kitchen.types import Batch, Datum, Floats, Loss, Metrics, Table
+from kitchen.types import Batch, Datum, Facts, Floats, Loss, Metrics, Table
 from kitchen.weights import find_weights
 from stages.data import Epoch, shuffled
 from stages.evaluation import HeldOutData
 from stages.preferences import Pair, Pairs, as_batch
-from stages.scoring import sampler_of, scores
+from stages.scoring import opened, scores
 from stages.statistics import wilson
 
 
@@ -41,16 +41,22 @@ class HeldOutPairs:
 
 
 class ScoreReference(Stage):
-    """Ask the reference once for its log-probabilities of all pairs; a resumed run finds them in the record."""
+    """Ask the reference once for its log-probabilities of all pairs; a resumed run finds them in the record.
+
+    It must read the same tokens as the model that is trained.
+    """
 
     kept = True
     reference: str  # a name of weights
 
-    async def run(self, client: TrainingClient, pairs: Pairs, blobs: BlobStore | None = None) -> ReferenceLogprobs:
+    async def run(
+        self, client: TrainingClient, tokenizer: Tokenizer, pairs: Pairs, blobs: BlobStore | None = None
+    ) -> tuple[ReferenceLogprobs, Facts]:
         whole = [np.append(datum.tokens, datum.targets[-1]) for datum in pairs.data()]
-        with closing(sampler_of(self.reference, client, blobs)) as reference:
+        reference, facts = opened(self.reference, "reference", client, tokenizer, blobs)
+        with closing(reference):
             found = await scores(reference, whole)
-        return ReferenceLogprobs(tuple(one[1:] for one in found))
+        return ReferenceLogprobs(tuple(one[1:] for one in found)), facts
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.reference, client, blobs)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from kitchen.errors import ConfigError
+from kitchen.errors import ConfigError, RunFailed
 from kitchen.losses import named
 from kitchen.stage import Stage
 from kitchen.types import Array, Batch, Datum, Floats, LossOutput, Metrics, Stepped
@@ -52,6 +52,9 @@ class ScoreRollouts(Stage):
 def straying(rollouts: Rollouts, found: Sequence[Floats], what: str) -> tuple[ReferenceScores, Metrics]:
     """What a reference gives each token, and how far on average the policy is from it."""
     apart = [(one.logprobs - each)[one.acted] for one, each in zip(episodes_of(rollouts), found, strict=True)]
+    if any(np.isnan(each).any() for each in apart):
+        raise RunFailed(f"the {what} gave no log-probability to a token that the policy chose, so that nobody knows "
+                        "how far that strayed")
     metrics = {f"kl_{what}": float(np.concatenate(apart).mean(dtype=np.float64))} if apart else {}
     return ReferenceScores(tuple(found)), Metrics(metrics)
 
@@ -73,6 +76,11 @@ class PolicyUpdate(Stage):
     penalty: float = 0.0  # c, per nat
     discount: float = 0.0  # of the penalties of later tokens; 0: a token pays for itself alone
     weighted: bool = False  # say in "weights" too, for a loss of one's own, which tokens were chosen
+
+    def __post_init__(self) -> None:
+        if self.discount and not self.penalty:
+            raise ConfigError(f"a discount of {self.discount} is of what straying costs later tokens, and it costs "
+                              "nothing: set a penalty (kl_penalty), or leave the discount out")
 
     def run(self, rollouts: Rollouts, reference: ReferenceScores | None = None) -> PolicyData:
         if self.penalty and reference is None:
@@ -97,7 +105,7 @@ def _lesson(one: Episode, worth: Array, weighted: bool) -> Lesson:
 
 def strayed(episode: Episode, reference: Floats, penalty: float, discount: float) -> Array:
     """(T,) what straying costs each token and those after it, as a negative number."""
-    cost = np.where(episode.acted, -penalty * (episode.logprobs - np.nan_to_num(reference)), 0.0)
+    cost = np.where(episode.acted, -penalty * (episode.logprobs - reference), 0.0)
     for at in range(len(cost) - 2, -1, -1):
         cost[at] += discount * cost[at + 1]
     return cost
@@ -106,12 +114,12 @@ def strayed(episode: Episode, reference: Floats, penalty: float, discount: float
 def advantages(group: Sequence[Rollout], how: AdvantageName) -> Array:
     """(G,) of the rollouts of one problem."""
     rewards = np.array([rollout.reward for rollout in group], np.float64)
-    if len(rewards) < 2:
+    if is_constant(group):  # whose mean may be a rounding away from all of them
         return np.zeros(len(rewards))
     centred: Array = rewards - rewards.mean()
     if how == "leave_one_out":
         centred *= len(rewards) / (len(rewards) - 1)
-    elif how == "normalised" and rewards.std() > 0:
+    elif how == "normalised":
         centred /= rewards.std()
     return centred
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from pydantic import PositiveFloat, PositiveInt
@@ -19,7 +20,7 @@ from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
 from stages.conversations import Conversation, Message, conversation
 from stages.costs import AT_MOST, EpochSize
 from stages.data import HeldOut, Loading, loaded
-from stages.evaluation import prompt, scored, wanted
+from stages.evaluation import prompt, scored, seeds_of, wanted
 from stages.reading import Reader, Rows
 from stages.render import RenderDataset
 from stages.scores import choose_metric
@@ -151,7 +152,8 @@ class WriteMistakes(Stage):
             return Mistakes({}), Samples(())
         with closing(sampler_of(self.model, client, blobs)) as sampler:
             writer = _Writer(sampler, tokenizer, self.render, self.how, self.seed)
-            found = Mistakes({name: await writer.mistakes(sets[name], places) for name, places in lacking.items()})
+            found = Mistakes({name: await writer.mistakes(name, sets[name], places)
+                              for name, places in lacking.items()})
         return found, found.samples()
 
     def preview(self) -> OwnMistakes:
@@ -168,20 +170,21 @@ class _Writer:
     how: OwnMistakes
     seed: int
 
-    async def mistakes(self, rows: Sequence[Comparison], places: Sequence[int]) -> dict[int, str]:
-        """The first wrong answer to each of these rows, by its number; none where it wrote none."""
+    async def mistakes(self, name: str, rows: Sequence[Comparison], places: Sequence[int]) -> dict[int, str]:
+        """The first wrong answer to each of these rows of a set, by its number; none where it wrote none."""
         metric = choose_metric("auto", [wanted(rows[at].chosen) for at in places])
         how, prompts = self.how, [prompt(rows[at].chosen, self.tokenizer, self.render) for at in places]
-        asked = [self.sampler.sample(one, count=how.tries, seed=self.seed + at, max_tokens=how.max_tokens,
-                                     temperature=how.temperature) for at, one in zip(places, prompts, strict=True)]
+        seeds = seeds_of([self.seed, crc32(b"mistakes"), crc32(name.encode())], len(prompts))
+        asked = [self.sampler.sample(one, count=how.tries, seed=seed, max_tokens=how.max_tokens,
+                                     temperature=how.temperature) for one, seed in zip(prompts, seeds, strict=True)]
         drawn = await asyncio.gather(*map(arrival, asked))
         first = {at: self._wrong(rows[at].chosen, some, metric) for at, some in zip(places, drawn, strict=True)}
         return {at: text for at, text in first.items() if text is not None}
 
     def _wrong(self, chosen: Conversation, drawn: Sequence[Sampled], metric: str) -> str | None:
         answers = [scored(chosen, self.tokenizer, one, metric) for one in drawn]
-        return next((each.text for each in answers if not each.exact and not each.truncated and each.text.strip()),
-                    None)
+        wrong = (each.text for each in answers if not each.exact and not each.truncated and each.text.strip())
+        return next((self.render.answer(text, self.tokenizer) for text in wrong), None)
 
 
 def to_be_read(
@@ -199,10 +202,9 @@ def to_be_read(
 def _read_of(each: Comparison, tokenizer: Tokenizer, render: RenderDataset, how: OwnMistakes) -> int:
     """Tokens of both datums; 0 for a row that is left out."""
     answers = [each.chosen] if each.rejected is None else [each.chosen, each.rejected]
-    data = [datum for one in answers for datum in render.datums(one, tokenizer)]
-    if len(data) != len(answers):
-        return 0
-    return sum(len(datum.tokens) for datum in data) + sum(unwritten([each], tokenizer, render, how))
+    data = [_datum(one, tokenizer, render) for one in answers]
+    sizes = [len(datum.tokens) for datum in data if datum is not None]
+    return sum(sizes) + sum(unwritten([each], tokenizer, render, how)) if len(sizes) == len(data) else 0
 
 
 def unwritten(
@@ -218,9 +220,9 @@ class RenderPairs(Stage):
     render: RenderDataset
 
     def run(self, comparisons: Comparisons, mistakes: Mistakes, tokenizer: Tokenizer) -> tuple[Pairs, Metrics]:
-        found = {name: [_datums(each.chosen, mistakes.rejected(name, at, each), tokenizer, self.render)
+        found = {name: [pair_of(each.chosen, mistakes.rejected(name, at, each), tokenizer, self.render)
                         for at, each in enumerate(rows)] for name, rows in comparisons.sets().items()}
-        pairs = {name: tuple((two[0], two[1]) for two in some if len(two) == 2) for name, some in found.items()}
+        pairs = {name: tuple(two for two in some if two is not None) for name, some in found.items()}
         train = pairs.pop("")
         if not train:
             raise DataError(f"nothing to train on: of {len(comparisons.train)} rows none has a rejected answer that "
@@ -238,12 +240,23 @@ class RenderPairs(Stage):
         return to_be_read(comparisons.train, tokenizer, self.render, how)
 
 
-def _datums(
+def pair_of(
     chosen: Conversation, rejected: Conversation | None, tokenizer: Tokenizer, render: RenderDataset
-) -> list[Datum]:
-    """Of both answers, but for what is dropped; none of a chosen one alone."""
-    both = (chosen, rejected) if rejected else ()
-    return [datum for one in both for datum in render.datums(one, tokenizer)]
+) -> Pair | None:
+    """None of a chosen answer alone, or where one of both is dropped."""
+    if rejected is None:
+        return None
+    one, other = _datum(chosen, tokenizer, render), _datum(rejected, tokenizer, render)
+    return None if one is None or other is None else (one, other)
+
+
+def _datum(answer: Conversation, tokenizer: Tokenizer, render: RenderDataset) -> Datum | None:
+    """None where it is dropped; raises DataError for an answer in several pieces."""
+    data = render.datums(answer, tokenizer)
+    if len(data) > 1:
+        raise DataError(f"{answer.where}: it is {len(data)} sequences, for the chat template rewrites what was said "
+                        "before, and a pair is of two: set rendering.train_on=last_assistant_turn")
+    return data[0] if data else None
 
 
 def _with_answer(chosen: Conversation, text: str) -> Conversation:

@@ -140,7 +140,8 @@ def _limit() -> None:
     import resource
 
     spent, (_, most) = resource.getrusage(resource.RUSAGE_SELF), resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(spent.ru_utime + spent.ru_stime) + LONGEST, most))
+    wanted = int(spent.ru_utime + spent.ru_stime) + LONGEST
+    resource.setrlimit(resource.RLIMIT_CPU, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
 
 
 def _plain(value: Any) -> Any:

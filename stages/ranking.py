@@ -18,7 +18,7 @@ from kitchen.stage import Stage
 from kitchen.types import Facts, Metrics, Price, Samples, Table
 from kitchen.weights import find_weights
 from stages.conversations import Conversation, Message, heard
-from stages.costs import AT_MOST, tokens_and_cost
+from stages.costs import tokens_of_answers
 from stages.data import DATASET, Loading, loaded
 from stages.evaluation import question, spoken
 from stages.games import PREFIX as GAMES
@@ -106,7 +106,7 @@ class RankAnswers(Stage):
 
     def preview(self, tasks: Tasks, price: Price | None = None) -> Table:
         count = sum(map(len, self._chosen(tasks).values())) * self.how.tries
-        tokens = tokens_and_cost("tokens of these", count * self.playing.max_tokens, AT_MOST, price)
+        tokens = tokens_of_answers(count * self.playing.max_tokens, price)
         return Table("Answers to be compared", ("what", "count"), (("answers in all", f"{count:,}"), *tokens))
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:

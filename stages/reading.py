@@ -18,6 +18,7 @@ from kitchen.ports import Dataset, DatasetStore, Row, StreamedRow
 from kitchen.rows import renamed, select
 from stages.conversations import conversation
 
+SPLIT = 0  # the seed of which rows are held out: of a run's own, what one run holds out another would train on
 T = TypeVar("T")
 Indices = npt.NDArray[np.int64]
 
@@ -79,11 +80,12 @@ class Reader:
         """The rows to train on, in their order: not those kept back."""
         chosen = np.delete(np.arange(len(data)), but)[: self.how.limit]
         if self.most is not None and self.most < len(chosen):
-            chosen = np.sort(self._random().choice(chosen, self.most, replace=False, shuffle=False))
+            random = np.random.default_rng(self.seed)
+            chosen = np.sort(random.choice(chosen, self.most, replace=False, shuffle=False))
         return select(data, chosen)
 
     def kept_back(self, data: Dataset) -> Indices:
-        """Rows for a held-out set, where no split is one."""
+        """Rows for a held-out set, where no split is one: the same for every seed."""
         rows, share = len(data), self.how.held_out
         count = min(round(rows * share), self.how.held_out_rows)
         if not 0 < count < rows:
@@ -92,10 +94,7 @@ class Reader:
             mend = "add rows" if rows < 2 else f"add rows, or set reading.held_out={better:.3g}"
             raise DataError(f"{self.dataset}: reading.held_out={share} of {rows} rows keeps {count} back; "
                             f"at least one row must be held out and one trained on: {mend}")
-        return np.sort(self._random().choice(rows, count, replace=False))
-
-    def _random(self) -> np.random.Generator:
-        return np.random.default_rng(self.seed)
+        return np.sort(np.random.default_rng(SPLIT).choice(rows, count, replace=False))
 
 
 def check_splits(dataset: str, wanted: Iterable[str], there: Sequence[str]) -> None:

@@ -86,6 +86,11 @@ class RenderDataset(Stage):
         """Those of one conversation."""
         return _row(conversation, tokenizer, self).data
 
+    def answer(self, written: str, tokenizer: Tokenizer) -> str:
+        """What a model wrote, as an answer: without what joins it to its prompt where there is no template."""
+        chat = tokenizer.chat if self.chat is None else self.chat
+        return written if chat else written.removeprefix(self.separator)
+
     def preview(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[EpochSize, Table, Table]:
         rendered, _ = self.run(rows, tokenizer)
         size = EpochSize(rendered.counts.datums, "datums", rendered.counts.tokens)

@@ -19,7 +19,7 @@ from kitchen.ports.training import ToolSchema
 from kitchen.progress import Progress
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Floats, Mask, Metrics, Price, Sampled, Samples, Table, Tokens
-from stages.costs import AT_MOST, tokens_and_cost
+from stages.costs import tokens_of_answers
 from stages.evaluation import read_before, seeds_of
 from stages.tasks import Problems, TaskBatch
 
@@ -51,6 +51,7 @@ class Rollout:
     text: str  # the last answer
     parsed: bool = True  # whether all answers could be read as what was asked for
     truncated: bool = False  # an answer was cut at max_tokens
+    unfinished: bool = False  # it was ended after max_turns
     failed: str = ""  # what went wrong in its environment; it then has no reward
 
 
@@ -96,7 +97,7 @@ class RollOut(Stage):
 
     def preview(self, problems: Problems, price: Price | None = None) -> Table:
         count = problems.count * self.group
-        tokens = tokens_and_cost("tokens of answers, in a turn", count * self.how.max_tokens, AT_MOST, price)
+        tokens = tokens_of_answers(count * self.how.max_tokens, price)
         return Table("Rollouts", ("what", "count"), (("rollouts in all", f"{count:,}"), *tokens))
 
     async def _all(self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, step: int) -> Rollouts:
@@ -133,12 +134,23 @@ class Player:
 
     async def _turn(self, games: Sequence[_Game], turn: int) -> None:
         prompts = {at: prompt for at, game in enumerate(games) if (prompt := self._read(game)) is not None}
-        drawn = await asyncio.gather(*(arrival(self.policy.sample(
-            prompt, max_tokens=self.how.max_tokens, seed=games[at].seed + turn, temperature=self.temperature))
-            for at, prompt in prompts.items()))
-        for (at, prompt), [one] in zip(prompts.items(), drawn, strict=True):
-            games[at].answered(prompt, one, self.tokenizer.decode(one.tokens))
-        await asyncio.gather(*(self._asked(games[at], games[at].act) for at in prompts))
+        drawn = await asyncio.gather(*(self._drawn(games[at], prompt, turn) for at, prompt in prompts.items()))
+        answered = [(games[at], prompt, one) for (at, prompt), one in zip(prompts.items(), drawn, strict=True) if one]
+        for game, prompt, one in answered:
+            game.answered(prompt, one, self.tokenizer.decode(one.tokens))
+        await asyncio.gather(*(self._asked(game, game.act) for game, _, _ in answered))
+
+    async def _drawn(self, game: _Game, prompt: Tokens, turn: int) -> Sampled | None:
+        """An answer; that what was said has grown too long to be read fails the game."""
+        try:
+            [one] = await arrival(self.policy.sample(
+                prompt, max_tokens=self.how.max_tokens, seed=game.seed + turn, temperature=self.temperature))
+        except DataError as error:
+            if not game.episodes:
+                raise
+            game.fail(str(error))
+            return None
+        return one
 
     def _read(self, game: _Game) -> Tokens | None:
         """What the policy is to go on from; what a template refuses of an environment's later words fails the game."""
@@ -208,7 +220,8 @@ class _Game:
     def rollout(self) -> Rollout:
         if self.failed:
             return Rollout((), 0.0, self.task.tag, "", parsed=False, failed=self.failed)
-        return Rollout(tuple(self.episodes), self.reward, self.task.tag, self.answer, self.parsed, self.truncated)
+        return Rollout(tuple(self.episodes), self.reward, self.task.tag, self.answer, self.parsed, self.truncated,
+                       not self.over)
 
 
 def extended(episodes: Sequence[Episode], prompt: Tokens, drawn: Sampled) -> list[Episode]:
@@ -236,6 +249,7 @@ class ReportRollouts(Stage):
         metrics = written(rollouts) | Metrics(
             failed=(len(every) - len(played)) / len(every),
             parsed=sum(each.parsed for each in played) / max(len(played), 1),
+            unfinished=sum(each.unfinished for each in played) / max(len(played), 1),
             constant_groups=sum(is_constant(group) for group in rollouts.groups) / len(rollouts.groups))
         for tag in dict.fromkeys(each for one in played for each in ("", one.tag)):
             rewards = [each.reward for each in played if tag in ("", each.tag)]

@@ -25,10 +25,9 @@ from stages.evaluation import (
     question,
     samples,
     seeds_of,
-    templated,
 )
 from stages.render import RenderDataset
-from stages.statistics import interval
+from stages.weights import reported
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,8 @@ class WriteAnswers(Stage):
             drawn = await asyncio.gather(*map(arrival, asked))
         finally:
             sampler.close()
-        texts = tuple(tuple(reads.decode(one.tokens) for one in some if _whole(one)) for some in drawn)
+        texts = tuple(tuple(self.render.answer(reads.decode(one.tokens), reads) for one in some if _whole(one))
+                      for some in drawn)
         return (Written(texts, sum(not _whole(one) for some in drawn for one in some)),
                 Samples(tuple({"when": "taught", "row": at, "text": text}
                               for at, some in enumerate(texts) for text in some)),
@@ -104,11 +104,8 @@ def _whole(one: Sampled) -> bool:
 class TakeAnswers(Stage):
     """The teacher's answers in the place of those in the data; rows to which it wrote none are left out."""
 
-    render: RenderDataset
-
-    def run(self, rows: TrainRows, written: Written, tokenizer: Tokenizer) -> tuple[TaughtRows, Metrics]:
-        joint = "" if templated(tokenizer, self.render.chat) else self.render.separator  # that the teacher writes too
-        found = [replace(each, messages=(*question(each), Message("assistant", text.removeprefix(joint))))
+    def run(self, rows: TrainRows, written: Written) -> tuple[TaughtRows, Metrics]:
+        found = [replace(each, messages=(*question(each), Message("assistant", text)))
                  for each, some in zip(rows.conversations, written.texts, strict=True) for text in some]
         if not found:
             raise DataError(f"nothing to train on: none of the teacher's {written.cut} answers came to an end; let "
@@ -129,20 +126,9 @@ class EvaluateTeacher(Stage):
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, blobs: BlobStore | None = None
     ) -> tuple[Metrics, Table, Samples]:
-        sets = {name: tuple(instructed(each, self.instruction) for each in some)
-                for name, some in held_out.sets.items()}
+        sets = HeldOut({name: tuple(instructed(each, self.instruction) for each in some)
+                        for name, some in held_out.sets.items()})
         weights = find_weights(self.teacher, client, blobs)
         reads = client.tokenizer(weights.model)
-        found = await examined(client.sampler(weights.source), reads, self.how, self.render, HeldOut(sets))
-        metrics, rows = Metrics(), []
-        for name, answers in found.answers.items():
-            right = interval([float(each.exact) for each in answers], self.seed)
-            metrics[f"{name}/exact_match_teacher"] = right.estimate
-            shown = f"{right.estimate:.3f} [{right.low:.3f}, {right.high:.3f}]"
-            rows.append((name, str(len(answers)), "exact match", shown))
-        for name, loss in found.losses.items():
-            for key, (what, value) in loss.measures().items():
-                metrics[f"{name}/{key}_teacher"] = value
-                rows.append((name, str(len(sets[name])), what, f"{value:.4f}"))
-        columns = ("held-out set", "n", "measure", "value")
-        return metrics, Table("The teacher, 95 % intervals", columns, tuple(rows)), samples(found, when="teacher")
+        found = await examined(client.sampler(weights.source), reads, self.how, self.render, sets)
+        return *reported("The teacher", found, sets, self.seed, of="_teacher"), samples(found, when="teacher")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from kitchen import Lora, Recipe, Step, every, for_each, sequence
+from kitchen.errors import ConfigError
 from kitchen.ports import TrainingSession
 from kitchen.types import Loss
 from stages.comparison import Compare, QualityGate
@@ -99,7 +100,7 @@ class TrainingOnRollouts(Training):
     batch_size: PositiveInt = 8  # problems of a batch
     group: PositiveInt = 8  # rollouts of each problem
     updates: PositiveInt = 1  # optimiser steps on each batch of rollouts
-    stale: NonNegativeInt = 0  # batches that the acting weights are behind; 0: a fresh copy acts each time
+    stale: NonNegativeInt = 0  # batches that the acting weights are behind, save points aside; 0: a fresh copy acts
 
     @property
     def rows(self) -> int:
@@ -107,7 +108,11 @@ class TrainingOnRollouts(Training):
         return self.steps * self.batch_size
 
     def rounds(self, *body: Step) -> Step:
-        """Batch by batch: a copy of the weights answers, and `body` learns from it."""
+        """Batch by batch: a copy of the weights answers, and `body` learns from it; raises ConfigError."""
+        if 0 < self.save_every <= self.stale:
+            raise ConfigError(f"save_every={self.save_every} with stale={self.stale}: what is in flight is learnt from "
+                              "before a point to resume from, so that no weights would ever be that far behind; save "
+                              "after more batches than that, or never (0)")
         return for_each(TaskBatches(self.batch_size, self.steps, self.seed), ahead=self.stale, save=self.save_every,
                         stale=(TrainingSession,) if self.stale else ())(
             Snapshot(), RollOut(self.group, self.playing, self.seed), *body)

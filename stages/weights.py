@@ -11,7 +11,7 @@ from kitchen.types import Facts, Metrics, Samples, Table
 from kitchen.weights import find_weights
 from stages.conversations import conversation
 from stages.data import HeldOut
-from stages.evaluation import GREEDY, After, Answer, Answering, Examination, examined, samples
+from stages.evaluation import GREEDY, After, Answer, Answering, Evaluation, Examination, examined, samples
 from stages.reading import Rows, check_splits, few, named
 from stages.render import RenderDataset
 from stages.statistics import interval, pass_at
@@ -86,20 +86,27 @@ class ReportExamination(Stage):
     seed: int = 0
 
     def run(self, after: After, held_out: HeldOut) -> tuple[Metrics, Table]:
-        metrics, rows = Metrics(), list[tuple[str, ...]]()
-        for name, answers in after.answers.items():
-            count = str(len(held_out.sets[name]))
-            for (what, key), values in scores(answers, self.pass_at).items():
-                found, key = interval(values, self.seed), f"{name}/{key}"
-                metrics |= {key: found.estimate, f"{key}_low": found.low, f"{key}_high": found.high}
-                rows.append((name, count, what, f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"))
-            metrics[f"{name}/truncated"] = float(sum(each.truncated for each in answers))
-            rows.append((name, count, "cut short", f"{metrics[f'{name}/truncated']:.0f} of {len(answers)} answers"))
-        for name, loss in after.losses.items():
-            for key, (what, value) in loss.measures().items():
-                metrics[f"{name}/{key}"] = value
-                rows.append((name, str(len(held_out.sets[name])), what, f"{value:.4f}"))
-        return metrics, Table("Evaluation, 95 % intervals", ("set", "problems", "measure", "value"), tuple(rows))
+        return reported("Evaluation", after, held_out, self.seed, self.pass_at)
+
+
+def reported(
+    title: str, found: Evaluation, held_out: HeldOut, seed: int, pass_at: Sequence[int] = (), of: str = ""
+) -> tuple[Metrics, Table]:
+    """An evaluation by itself, set by set; `of` ends the names of its metrics."""
+    metrics, rows = Metrics(), list[tuple[str, ...]]()
+    for name, answers in found.answers.items():
+        count, cut = str(len(held_out.sets[name])), sum(each.truncated for each in answers)
+        for (what, key), values in scores(answers, pass_at).items():
+            mean, key = interval(values, seed), f"{name}/{key}{of}"
+            metrics |= {key: mean.estimate, f"{key}_low": mean.low, f"{key}_high": mean.high}
+            rows.append((name, count, what, f"{mean.estimate:.3f} [{mean.low:.3f}, {mean.high:.3f}]"))
+        metrics[f"{name}/truncated{of}"] = float(cut)
+        rows.append((name, count, "cut short", f"{cut} of {len(answers)} answers"))
+    for name, loss in found.losses.items():
+        for key, (what, value) in loss.measures().items():
+            metrics[f"{name}/{key}{of}"] = value
+            rows.append((name, str(len(held_out.sets[name])), what, f"{value:.4f}"))
+    return metrics, Table(f"{title}, 95 % intervals", ("set", "problems", "measure", "value"), tuple(rows))
 
 
 def scores(answers: Sequence[Answer], ks: Sequence[int]) -> dict[tuple[str, str], list[float]]:

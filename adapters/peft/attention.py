@@ -13,18 +13,21 @@ from typing import Any
 import torch
 
 from adapters.peft.layout import Layout, Tiles
+from adapters.peft.processor import multiplied_in
 
 
 def forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Layout, scale: float
 ) -> torch.Tensor:
     """Query (N, H, D), key (N, K, D) and value (N, K, V) with H a multiple of K, to (N, H, V)."""
+    narrow, wide = query.dtype, multiplied_in(query)
+    query, key, value = query.to(wide), key.to(wide), value.to(wide)
     out = query.new_empty(*query.shape[:2], value.shape[-1])
     for tiles in layout.tiles:
         queries, keys = _queries(query, tiles, key.shape[1]), _keys(key, tiles)
         weights = _weights(queries, keys, tiles, key.shape[1], scale)
         _put(out, torch.bmm(weights, _keys(value, tiles)), tiles)
-    return out
+    return out.to(narrow)
 
 
 def backward(
@@ -32,7 +35,8 @@ def backward(
     layout: Layout, scale: float, into: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
 ) -> None:
     """The gradients by query, key and value go `into` tensors of their shapes."""
-    groups = key.shape[1]
+    groups, wide = key.shape[1], multiplied_in(query)
+    gradient, query, key, value, out = (x.to(wide) for x in (gradient, query, key, value, out))
     dquery, dkey, dvalue = into
     dkey.zero_()
     dvalue.zero_()
@@ -95,7 +99,8 @@ def _put(x: torch.Tensor, found: torch.Tensor, tiles: Tiles) -> None:
     width = x.shape[-1]
     heads = x.shape[1] * rows // len(found)
     found = found.view(rows, -1, heads, count, width).permute(0, 3, 1, 2, 4).reshape(rows * count, -1, width)
-    x.index_copy_(0, tiles.lie, found if len(found) == len(tiles.real) else found.index_select(0, tiles.real))
+    found = found if len(found) == len(tiles.real) else found.index_select(0, tiles.real)
+    x.index_copy_(0, tiles.lie, found.to(x.dtype))
 
 
 def _add(x: torch.Tensor, found: torch.Tensor, tiles: Tiles) -> None:

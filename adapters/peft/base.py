@@ -45,7 +45,7 @@ def load_base(hub: HubClient, name: str, settings: Settings, device: torch.devic
     if is_adapter(folder):
         raise BackendError(f"{name} is a LoRA adapter, not a whole model: sample from it as it is, or open its base "
                            f"model {base_name(folder)!r} for training")
-    model = _open(folder, settings, dtype)
+    model = _open(folder, settings, device, dtype)
     model.requires_grad_(False).eval()
     if settings.quantization == "none":
         model.to(device)
@@ -56,7 +56,7 @@ def load_base(hub: HubClient, name: str, settings: Settings, device: torch.devic
     return Base(name, folder, hub.sha256(name), model, way_of(name, model))
 
 
-def _open(folder: Path, settings: Settings, dtype: torch.dtype) -> Any:
+def _open(folder: Path, settings: Settings, device: torch.device, dtype: torch.dtype) -> Any:
     import transformers
 
     library: Any = transformers  # it leaves much untyped
@@ -64,7 +64,7 @@ def _open(folder: Path, settings: Settings, dtype: torch.dtype) -> Any:
     if settings.quantization == "4bit":
         more["quantization_config"] = library.BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
-        more["device_map"] = {"": 0}
+        more["device_map"] = {"": device}
     try:
         with without_bars():
             return library.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **more)

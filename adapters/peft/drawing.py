@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from adapters.peft.requests import Sampling
+from kitchen.errors import RunFailed
 from kitchen.types import Sampled
 
 Spell = Callable[[Sequence[int]], str]
@@ -62,6 +63,8 @@ def draw(logits: torch.Tensor, rows: Sequence[Row], high: torch.dtype) -> tuple[
         below /= torch.tensor(heats, dtype=high, device=logits.device).clamp_(min=torch.finfo(high).tiny)[:, None]
     chances = _chances(below)
     sums = chances.sum(-1, dtype=torch.float64)  # (R, blocks)
+    if not bool(sums.isfinite().all()):
+        raise RunFailed("the model gives logits that are no numbers: its weights are not finite; sample from others")
     tokens = _tokens(below, chances, sums, rows)
     return tokens, (below.gather(1, tokens[:, None]) - sums.sum(-1, keepdim=True).log())[:, 0]
 

@@ -18,8 +18,9 @@ from adapters.peft.fused import Fused
 from adapters.peft.lora import Adapter, LoraLinear, Tensors, adapted_paths
 from adapters.peft.machine import Machine
 from adapters.peft.modules import Modules
-from adapters.peft.network import Network
+from adapters.peft.network import Network, stands_alone
 from adapters.peft.products import Product
+from adapters.peft.solitary import Solitary
 from adapters.tokenizer import FolderTokenizer, load_tokenizer
 from kitchen.errors import BackendError
 from kitchen.ports.blobs import BlobStore
@@ -36,8 +37,10 @@ class Frozen:
 
     def body(self, budget: int) -> Body:
         """With no rows yet; it reads prompts so many tokens at a time. Only to be called by a worker."""
-        found = self._fixed
-        return Modules(self.network, budget) if found is None else Fused(*found, budget)
+        if (found := self._fixed) is not None:
+            return Fused(*found, budget)
+        alone = stands_alone(self.network.model.config.get_text_config())
+        return Solitary(self.network) if alone else Modules(self.network, budget)
 
     @cached_property
     def _fixed(self) -> tuple[Decoder, Fixed] | None:

@@ -9,8 +9,10 @@ from itertools import pairwise
 import numpy as np
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from adapters.peft.batches import MicroBatch
+from adapters.peft.processor import multiplied_in
 from kitchen.types import Array
 
 ROWS = 256  # positions whose logits exist at the same time
@@ -36,26 +38,36 @@ def score(
     """
     logprobs = np.empty(tuple(batch.targets.shape), np.float64 if high == torch.float64 else np.float32)
     gradient = torch.empty_like(hidden) if slope else None
-    trained = trained_of(head)
+    trained, to_logits = trained_of(head), _multiplied(head, hidden)
     sums = [torch.zeros_like(parameter) for parameter in trained] if slope else []
     edges = torch.searchsorted(batch.row, torch.arange(0, len(hidden) + ROWS, ROWS, device=hidden.device)).tolist()
     for start, (first, last) in zip(range(0, len(hidden), ROWS), pairwise(edges), strict=False):
         rows, scored = slice(start, start + ROWS), slice(first, last)
         piece = hidden[rows].detach().requires_grad_(slope is not None)
         with torch.set_grad_enabled(slope is not None):
-            logits = head(piece)
+            logits = to_logits(piece)
         with torch.no_grad():
             likely = torch.softmax(logits, -1, dtype=high)
             places, targets = (batch.row[scored] - start)[:, None], batch.targets[scored]
             logprobs[scored] = _logprobs(logits, likely, places, targets, high).cpu().numpy()
         if slope is not None and gradient is not None:
-            slopes = torch.from_numpy(slope(scored, logprobs[scored])).to(likely)
-            total = likely.new_zeros(len(piece)).index_add_(0, places[:, 0], slopes.sum(1))
-            pushed = likely.mul_(-total[:, None])
+            given = slope(scored, logprobs[scored])
+            total = np.bincount(places[:, 0].cpu().numpy(), given.sum(1), len(piece))  # in an order, on any device
+            slopes = torch.from_numpy(given).to(likely)
+            pushed = likely.mul_(-torch.from_numpy(total).to(likely)[:, None])
             pushed.index_put_((places.expand_as(targets), targets), slopes, accumulate=True)
             gradient[rows], *found = torch.autograd.grad(logits, [piece, *trained], pushed.to(logits.dtype))
             sums = [total + part for total, part in zip(sums, found, strict=True)]
     return Scored(logprobs, gradient, tuple(sums))
+
+
+def _multiplied(head: nn.Module, hidden: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The head as it is, or with its weights cast once where products with (U, H) states are to be in another dtype."""
+    wide = multiplied_in(hidden)
+    if wide == hidden.dtype:
+        return head
+    cast = {name: parameter.to(wide) for name, parameter in head.named_parameters()}
+    return lambda states: functional_call(head, cast, (states.to(wide),))
 
 
 def trained_of(head: nn.Module) -> list[nn.Parameter]:
@@ -75,8 +87,9 @@ def _logprobs(
 def likeliest(head: nn.Module, hidden: torch.Tensor, k: int, high: torch.dtype) -> tuple[Array, Array]:
     """(S, H) states to (S, k) ids and (S, k) nats, the likeliest first."""
     ids, values = np.empty((len(hidden), k), np.int64), np.empty((len(hidden), k), np.float32)
+    to_logits = _multiplied(head, hidden)
     for start in range(0, len(hidden), ROWS):
         rows = slice(start, start + ROWS)
-        found = torch.log_softmax(head(hidden[rows]), -1, dtype=high).topk(k, -1)
+        found = torch.log_softmax(to_logits(hidden[rows]), -1, dtype=high).topk(k, -1)
         ids[rows], values[rows] = found.indices.cpu().numpy(), found.values.cpu().numpy()
     return ids, values

@@ -32,8 +32,8 @@ class Lanes:
         there = threading.Barrier(count + 1)
         self._lanes: list[Any] = [queue.SimpleQueue() for _ in range(count)]
         for number, jobs in enumerate(self._lanes):
-            threading.Thread(target=_work, args=(jobs, max(threads // count, 1), there), name=f"lane {number}",
-                             daemon=True).start()
+            share = max(threads // count + (number < threads % count), 1)
+            threading.Thread(target=_work, args=(jobs, share, there), name=f"lane {number}", daemon=True).start()
             weakref.finalize(self, jobs.put, None).atexit = False
         there.wait()
         torch.set_num_threads(threads)  # of this thread, and of those that begin later

@@ -16,6 +16,7 @@ from kitchen.types import Array, Tokens
 TILE = 128  # queries that attend together: what lies above the diagonal is computed within a tile alone
 AREA = 2**18  # of queries times keys, for each head, that are computed at once
 WASTE = 1.3  # of the area, that padding may make of it
+KEPT = 1024  # keys, up to which what may not be attended to is kept from layer to layer
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,19 +29,30 @@ class Tiles:
     real: torch.Tensor  # (M,) of the B·t queries, those that are no padding
     lie: torch.Tensor  # (M,) where these lie
     runs: tuple[tuple[int, int, int, int], ...]  # row, first key, where it lies, how many lie there in a row
-    allowed: torch.Tensor  # (B, t, S) bool
+    depth: torch.Tensor  # (B, t) the last key that each query may attend to
     _biases: dict[tuple[int, int, torch.dtype], torch.Tensor] = field(default_factory=dict)
 
+    @property
+    def allowed(self) -> torch.Tensor:
+        """(B, t, S) bool."""
+        return torch.arange(self.keys.shape[1], device=self.depth.device) <= self.depth[:, :, None]
+
     def bias(self, groups: int, heads: int, dtype: torch.dtype) -> torch.Tensor:
-        """(B · groups, heads · t, S), 0 where a query may attend; one for all layers that have these heads."""
+        """(B · groups, heads · t, S), 0 where a query may attend.
+
+        One for all layers that have these heads; of many keys it is made anew, for those of all tiles would take memory
+        by the square of the tokens.
+        """
         key = groups, heads, dtype
-        if key not in self._biases:
-            bias = torch.zeros(self.allowed.shape, dtype=dtype, device=self.allowed.device)
-            bias.masked_fill_(~self.allowed, float("-inf"))
-            rows, queries, keys = bias.shape
-            bias = bias[:, None, None].expand(rows, groups, heads, queries, keys)
-            self._biases[key] = bias.reshape(rows * groups, heads * queries, keys)
-        return self._biases[key]
+        if key in self._biases:
+            return self._biases[key]
+        allowed = self.allowed
+        rows, queries, keys = allowed.shape
+        bias = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(~allowed, float("-inf"))
+        bias = bias[:, None, None].expand(rows, groups, heads, queries, keys).reshape(rows * groups, -1, keys)
+        if keys <= KEPT:
+            self._biases[key] = bias
+        return bias
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +110,7 @@ def _tiles(batch: Sequence[tuple[int, Array]], device: torch.device) -> Tiles:
     most = max(len(places) - first for first, places in batch)
     width = max(len(places) for _, places in batch)
     queries, keys = np.zeros((len(batch), most), np.int64), np.zeros((len(batch), width), np.int64)
-    depth = np.full((len(batch), most), width)  # of a padded query: it may attend to whatever there is
+    depth = np.array([[len(places) - 1] * most for _, places in batch])  # of a padded query: to whatever there is
     real = np.zeros((len(batch), most), bool)
     runs = []
     for row, (first, places) in enumerate(batch):
@@ -107,12 +119,10 @@ def _tiles(batch: Sequence[tuple[int, Array]], device: torch.device) -> Tiles:
         depth[row, :count], real[row, :count] = np.arange(first, len(places)), True
         cuts = [0, *(np.flatnonzero(np.diff(places) != 1) + 1).tolist(), len(places)]
         runs += [(row, begin, int(places[begin]), end - begin) for begin, end in pairwise(cuts)]
-    within = np.arange(width) < np.array([[len(places)] for _, places in batch])
-    allowed = (np.arange(width) <= depth[:, :, None]) & within[:, None]
     at = np.flatnonzero(real)
     on = partial(_on, device)
     padded = None if real.all() else on(~real)
-    return Tiles(on(queries), padded, on(keys), on(at), on(queries.ravel()[at]), tuple(runs), on(allowed))
+    return Tiles(on(queries), padded, on(keys), on(at), on(queries.ravel()[at]), tuple(runs), on(depth))
 
 
 def _on(device: torch.device, array: Array) -> torch.Tensor:

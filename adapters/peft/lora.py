@@ -56,7 +56,7 @@ class _Fused(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, a: torch.Tensor,
                 b: torch.Tensor, scale: float) -> torch.Tensor:
         flat = x.reshape(-1, x.shape[-1])
-        low = flat @ a.to(x.dtype).t()
+        low, weight = flat @ a.to(x.dtype).t(), weight.to(x.dtype)
         out = flat @ weight.t() if bias is None else torch.addmm(bias, flat, weight.t())
         out.addmm_(low, _scaled(b, scale, x.dtype).t())
         ctx.save_for_backward(flat, weight, a, b, low)

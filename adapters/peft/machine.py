@@ -13,13 +13,14 @@ import torch
 
 from adapters.peft.base import Base, load_base
 from adapters.peft.lanes import Lanes
+from adapters.peft.processor import multiplies_bfloat16
 from adapters.peft.settings import Settings
 from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
 
 LANES = 2  # at most; each has its share of the threads and of the budget
 BUDGETS = MappingProxyType({"cpu": 1024, "cuda": 8192})  # on a CPU, more takes memory and no less time
-_MALLOPT = {"trim threshold": (-1, 2**31 - 1), "mmap threshold": (-3, 2**30), "arenas": (-8, 1)}  # of <malloc.h>
+TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8  # of <malloc.h>
 
 
 class Machine:
@@ -73,18 +74,8 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
     if name != "auto":
         found: torch.dtype = getattr(torch, name)
         return found
-    fast = torch.cuda.is_bf16_supported() if device.type == "cuda" else _cpu_multiplies_bfloat16()
+    fast = torch.cuda.is_bf16_supported() if device.type == "cuda" else multiplies_bfloat16()
     return torch.bfloat16 if fast else torch.float32
-
-
-def _cpu_multiplies_bfloat16() -> bool:
-    """AVX512-BF16 or AMX on x86; elsewhere float32 is the safe choice."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            flags = next((line for line in file if line.startswith("flags")), "")
-    except OSError:
-        return False
-    return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))
 
 
 def _check_quantization(settings: Settings, device: torch.device) -> None:
@@ -108,6 +99,6 @@ def _keep_freed_memory() -> None:
     """
     if sys.platform.startswith("linux"):
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc; others have none
-        if mallopt is not None:
-            for option, value in _MALLOPT.values():
-                mallopt(option, value)
+        if mallopt is not None and any(mallopt(MMAP_THRESHOLD, most) for most in (2**30, 2**25)):  # older ones: 32 MB
+            mallopt(TRIM_THRESHOLD, 2**31 - 1)
+            mallopt(ARENA_MAX, 1)

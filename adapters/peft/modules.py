@@ -10,8 +10,9 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from adapters.peft.cache import Slots
+from adapters.peft.grid import key
 from adapters.peft.network import Network
-from adapters.peft.packing import pack
+from adapters.peft.packing import padded
 from kitchen.types import Tokens
 
 SPARSE = 0.75  # of a cache's rows in use, below which the others are taken out
@@ -33,11 +34,11 @@ class Modules:
 
     def read(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
         """A row for each of the prompts; returns their (r, H) states. What comes `later` is read again then."""
-        keys = [prompt.tobytes() for prompt in prompts]
+        keys = [key(prompt) for prompt in prompts]
         distinct = dict(zip(keys, prompts, strict=True))
-        places = {key: place for place, key in enumerate(distinct)}
+        places = {which: place for place, which in enumerate(distinct)}
         states, self._slots, starts = self._read(list(distinct.values()))
-        origin = torch.tensor([places[key] for key in keys], device=self._network.device)
+        origin = torch.tensor([places[which] for which in keys], device=self._network.device)
         if len(distinct) < len(prompts):
             self._slots.take(origin)
         self._starts, self._rows = starts[origin], np.arange(len(prompts))  # (C, 1) the column where each begins
@@ -68,7 +69,7 @@ class Modules:
         """(P, H) states after the prompts; keys and values, flush right; (P, 1) the column where each begins."""
         lengths = [len(prompt) for prompt in prompts]
         slots, states, order = Slots(self._network.layers, len(prompts), max(lengths)), [], list[int]()
-        for indices in pack(prompts, self._budget):
+        for indices in padded(lengths, self._budget):
             states.append(self._read_some([prompts[index] for index in indices], indices, slots))
             order += indices
         back = torch.tensor(np.argsort(order), device=self._network.device)

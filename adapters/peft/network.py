@@ -102,12 +102,17 @@ def way_of(name: str, model: Any) -> Way:
 
 
 def _changes_with_length(config: Any) -> bool:
-    """Windows, layers that are no attention, rotations by the longest sequence there is: a short trial misses them."""
-    window = getattr(config, "sliding_window", None)
+    """Windows, and what stands alone: a short trial misses them."""
+    window, kinds = getattr(config, "sliding_window", None), set(getattr(config, "layer_types", None) or ())
+    return window is not None or "sliding_attention" in kinds or stands_alone(config)
+
+
+def stands_alone(config: Any) -> bool:
+    """Layers that are no attention, or rotations by the longest sequence there is: rows cannot share a batch."""
     kinds = set(getattr(config, "layer_types", None) or ())
     rope = getattr(config, "rope_parameters", None) or {}
     turns = {each.get("rope_type") for each in (rope, *rope.values()) if isinstance(each, dict)}
-    return window is not None or bool(kinds - {"full_attention"}) or bool(turns & {"dynamic", "longrope"})
+    return bool(kinds - {"full_attention", "sliding_attention"}) or bool(turns & {"dynamic", "longrope"})
 
 
 def _agrees(network: Network, sequences: Sequence[Any], expected: Sequence[torch.Tensor]) -> bool:

@@ -31,9 +31,10 @@ def pack(
     starts = sorted(range(0, len(sequences), group), key=lambda start: keys[start])
     sizes = _Sizes(sequences, [tuple(range(start, min(start + group, len(sequences)))) for start in starts], least)
     runs = range(len(starts))
-    count = -(-sizes.of(runs) // (budget * lanes)) * lanes
+    total = sizes.of(runs)
+    count = -(-total // (budget * lanes)) * lanes
     while runs:
-        limits = sorted({min(budget, int(even * sizes.of(runs) / count) + 1) for even in EVEN})
+        limits = sorted({min(budget, int(even * total / count) + 1) for even in EVEN})
         tries = [_dealt(sizes, _pieces(sizes, apart, limit), count) for apart in APART for limit in limits]
         fitting = [batches for batches in tries if all(len(b) == 1 or sizes.of(b) <= budget for b in batches)]
         if fitting:
@@ -41,6 +42,20 @@ def pack(
             return [tuple(index for run in batch for index in sizes.runs[run]) for batch in best]
         count += lanes * max(count // (16 * lanes), 1)
     return []
+
+
+def padded(lengths: Sequence[int], budget: int) -> list[Run]:
+    """Indices of sequences of such lengths, cut where they come to more than a budget, each as long as the longest.
+
+    A sequence that is longer by itself stands alone.
+    """
+    batches: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):  # the next is the longest of its batch
+        if batches and lengths[index] * (len(batches[-1]) + 1) <= budget:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return [tuple(batch) for batch in batches]
 
 
 def shared(before: Tokens, after: Tokens, least: int = LEAST) -> int:

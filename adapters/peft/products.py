@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from adapters.peft.lora import LoraLinear
+from adapters.peft.processor import multiplied_in
 
 
 def lay_together(layers: Sequence[nn.Linear]) -> None:
@@ -24,8 +25,8 @@ def lay_together(layers: Sequence[nn.Linear]) -> None:
 class Product:
     """y = W x + b + scale · B A x over layers side by side, and its gradient; W is frozen.
 
-    The products with A and B are in the dtype of the base, as in mixed-precision training; their gradients are added up
-    in the dtype of A and B.
+    The products with A and B are in the dtype of the base, as in mixed-precision training, or in what that is
+    multiplied in; their gradients are added up in the dtype of A and B.
     """
 
     def __init__(self, layers: Sequence[nn.Linear | LoraLinear]) -> None:
@@ -49,33 +50,39 @@ class Product:
 
     def forward(self, x: torch.Tensor, onto: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """(N, in) to (N, out), added to `onto` if that is given, and scale · A x (N, ranks)."""
-        out = _dense(x, self.weight.t(), self.bias, onto)
+        narrow, wide = x.dtype, multiplied_in(x)
+        x = x.to(wide)
+        out = _dense(x, self.weight.to(wide).t(), _to(self.bias, wide), _to(onto, wide))
         if not self.low:
-            return out, x.new_empty(0)
-        down = x @ self._a(x.dtype).t()
+            return out.to(narrow), out.new_empty(0, dtype=narrow)
+        down = x @ self._a(wide).t()
         for columns, ranks, layer in self.low:
             if layer.scale != 1:
                 down[:, ranks] *= layer.scale
-            out[:, columns].addmm_(down[:, ranks], layer.b.to(x.dtype).t())
-        return out, down
+            out[:, columns].addmm_(down[:, ranks], layer.b.to(wide).t())
+        return out.to(narrow), down.to(narrow)
 
     def backward(
         self, gradient: torch.Tensor, x: torch.Tensor, down: torch.Tensor
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The gradient by x, and those of `trained`."""
+        narrow, wide = x.dtype, multiplied_in(x)
+        gradient = gradient.to(wide)
         found, low = self.gradients(gradient, x, down)
-        dx = gradient @ self.weight
-        return (dx.addmm_(low, self._a(x.dtype)) if self.low else dx), found
+        dx = gradient @ self.weight.to(wide)
+        return (dx.addmm_(low, self._a(wide)) if self.low else dx).to(narrow), found
 
     def gradients(
         self, gradient: torch.Tensor, x: torch.Tensor, down: torch.Tensor
     ) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """Those of `trained`, and the gradient by A x (N, ranks)."""
+        """Those of `trained`, and the gradient by A x (N, ranks), in what is multiplied in."""
+        wide = multiplied_in(x)
+        gradient, x, down = gradient.to(wide), x.to(wide), down.to(wide)
         low = torch.empty_like(down)
         if not self.low:
             return [], low
         for columns, ranks, layer in self.low:
-            torch.mm(gradient[:, columns], layer.b.to(x.dtype), out=low[:, ranks])
+            torch.mm(gradient[:, columns], layer.b.to(wide), out=low[:, ranks])
             if layer.scale != 1:
                 low[:, ranks] *= layer.scale
         da = low.t() @ x
@@ -88,6 +95,10 @@ class Product:
     def _a(self, dtype: torch.dtype) -> torch.Tensor:
         sides: list[torch.Tensor] = [layer.a for *_, layer in self.low]
         return (sides[0] if len(sides) == 1 else torch.cat(sides)).to(dtype)
+
+
+def _to(x: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    return None if x is None else x.to(dtype)
 
 
 def _dense(

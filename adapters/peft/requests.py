@@ -74,16 +74,20 @@ class Asked(Generic[T]):
     """A ticket whose work begins once someone wants it, so that batches form by request order and not by timing."""
 
     work: concurrent.futures.Future[T]
-    demand: Callable[[], None]
+    demand: Callable[[bool], None]  # told whether a thread blocks until the answer is there
 
     def result(self, timeout: float | None = None) -> T:
-        self.demand()
+        self.demand(True)
         return self.work.result(timeout)
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self._arrive().__await__()
 
     async def _arrive(self) -> T:
-        await asyncio.sleep(0)  # the other tasks of the same gather make their requests first
-        self.demand()
+        try:
+            await asyncio.sleep(0)  # the other tasks of the same gather make their requests first
+        except asyncio.CancelledError:
+            self.work.cancel()
+            raise
+        self.demand(False)
         return await asyncio.wrap_future(self.work)

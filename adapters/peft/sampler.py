@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from adapters.folders import whole_model
 from adapters.peft.base import Base
 from adapters.peft.frozen import Frozen, freeze, of_checkpoint, of_name
 from adapters.peft.lora import Tensors
@@ -26,11 +27,17 @@ from kitchen.types import Checkpoint, Floats, Lora, Sampled, Tokens
 class PeftSampler:
     """Requests wait until one of them is wanted; then all that wait are served together."""
 
-    def __init__(self, machine: Machine, name: str, load: Callable[[], Frozen]) -> None:
+    def __init__(
+        self, machine: Machine, name: str, load: Callable[[], Frozen], fetch: Callable[[], object] | None = None
+    ) -> None:
+        """`fetch` brings here what `load` opens, which then raises what is wrong with it; others go on meanwhile."""
         self._machine = machine
         self._worker = Worker(f"sampling {name}")
+        if fetch is not None:
+            self._worker.submit(fetch, alone=False)
         self._frozen: concurrent.futures.Future[Frozen] | Failed = self._worker.submit(load)
         self._waiting: list[Request] = []
+        self._next: list[Request] | None = None  # what threads that block wait for, and has not begun
         self._lock, self._closed = threading.Lock(), False
 
     @classmethod
@@ -41,7 +48,7 @@ class PeftSampler:
     def named(cls, machine: Machine, blobs: BlobStore, weights: str | Checkpoint) -> PeftSampler:
         if isinstance(weights, Checkpoint):
             return cls(machine, weights.path, lambda: of_checkpoint(machine, blobs, weights))
-        return cls(machine, weights, lambda: of_name(machine, weights))
+        return cls(machine, weights, lambda: of_name(machine, weights), lambda: whole_model(machine.hub, weights))
 
     def logprobs(self, tokens: Tokens) -> Future[Floats]:
         return self._ask(Scoring(np.array(tokens)))
@@ -69,14 +76,25 @@ class PeftSampler:
             if self._closed:
                 return Failed(RunFailed("the sampler is closed"))
             self._waiting.append(request)
-        return Asked(request.work, lambda: self._demand(request))
+        return Asked(request.work, lambda blocks: self._demand(request, blocks))
 
-    def _demand(self, request: Request) -> None:
+    def _demand(self, request: Request, blocks: bool) -> None:
+        """What waits is a batch; threads that block come at no order, and theirs is whole when it begins."""
         with self._lock:
-            if request in self._waiting:
-                served, self._waiting = self._waiting, []
-                done = self._worker.submit(lambda: serve(self._frozen.result(), served, self._machine))
-                done.add_done_callback(lambda done: _fail(served, done.exception()))
+            if request not in self._waiting:
+                return
+            served, self._waiting = self._waiting, []
+            if blocks and self._next is not None:
+                self._next += served
+                return
+            self._next = served if blocks else None
+            done = self._worker.submit(lambda: self._serve(served))
+            done.add_done_callback(lambda done: _fail(served, done.exception()))
+
+    def _serve(self, served: list[Request]) -> None:
+        with self._lock:
+            self._next = None if self._next is served else self._next
+        serve(self._frozen.result(), served, self._machine)
 
 
 def _fail(requests: Sequence[Request], error: BaseException | None) -> None:

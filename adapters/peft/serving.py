@@ -19,6 +19,7 @@ from adapters.peft.network import Network, Way
 from adapters.peft.packing import pack
 from adapters.peft.requests import Request, Sampling, Scoring, answer, fail
 from adapters.peft.worker import pass_on
+from kitchen.errors import ConfigError
 from kitchen.types import Array, Datum, Sampled
 
 STEPS = 64  # tokens that completions grow by, before others may have their turn
@@ -37,7 +38,10 @@ def serve(model: Frozen, requests: Sequence[Request], machine: Machine) -> None:
 
 def _refused(request: Request, network: Network) -> bool:
     room = 1 if isinstance(request, Sampling) else 0
-    problem = request.problem(network.vocabulary, network.context - room)
+    try:
+        problem = request.problem(network.vocabulary, network.context - room)
+    except (TypeError, ValueError) as error:  # or those who ask with it would have the error too
+        problem = ConfigError(f"the request cannot be read: {error}")
     if problem is not None:
         fail(request, problem)
     return problem is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -31,8 +32,8 @@ class PeftSession:
     def __init__(self, machine: Machine, blobs: BlobStore, model: str, lora: Lora) -> None:
         self._machine, self._blobs, self._model, self._lora = machine, blobs, model, lora
         self._worker = Worker(f"training {model}")
-        self._folder = self._worker.submit(lambda: machine.hub.fetch(model))
-        self._trainer = self._worker.submit(lambda: Trainer(
+        self._folder = self._worker.submit(lambda: machine.hub.fetch(model), alone=False)
+        self._trainer: concurrent.futures.Future[Trainer] | Failed = self._worker.submit(lambda: Trainer(
             machine.base(model), lora, machine.high, machine.budget, machine.lanes,
             checkpointing=machine.settings.checkpointing))
         self._lock, self._failure, self._closed = threading.Lock(), "", False
@@ -90,6 +91,7 @@ class PeftSession:
         with self._lock:
             self._closed = True
         self._worker.close()
+        self._trainer = Failed(RunFailed("the session is closed"))  # who keeps the session need not keep the weights
 
     @cached_property
     def _read(self) -> FolderTokenizer:

@@ -9,13 +9,13 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from kitchen.errors import RunFailed
 
 T = TypeVar("T")
-Job = tuple["concurrent.futures.Future[Any]", Callable[[], Any]]
+Job = tuple["concurrent.futures.Future[Any]", Callable[[], Any], bool]
 PATIENCE = 10.0  # seconds that the end of the process waits for a worker to stop
 
 
@@ -33,7 +33,16 @@ class Turns:
                 return
             mine = threading.Event()
             self._waiting.append(mine)
-        mine.wait()
+        try:
+            mine.wait()
+        except BaseException:  # Ctrl-C; nobody else would be let in by whoever does not come in
+            with self._lock:
+                came = mine not in self._waiting
+                if not came:
+                    self._waiting.remove(mine)
+            if came:
+                self.__exit__()
+            raise
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
@@ -65,9 +74,10 @@ class Worker:
         self._thread.start()
         weakref.finalize(self, self._thread.jobs.put, None).atexit = False
 
-    def submit(self, job: Callable[[], T]) -> concurrent.futures.Future[T]:
+    def submit(self, job: Callable[[], T], *, alone: bool = True) -> concurrent.futures.Future[T]:
+        """`alone`: it has its turn, as all that computes must; what waits for a network would hold up the others."""
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self._thread.jobs.put((future, job))
+        self._thread.jobs.put((future, job, alone))
         return future
 
     def close(self) -> None:
@@ -118,8 +128,8 @@ class _Thread(threading.Thread):
     def run(self) -> None:
         while (job := self.jobs.get()) is not None:
             if job[0].set_running_or_notify_cancel():
-                with ALONE:
-                    self._do(*job)
+                with ALONE if job[2] else nullcontext():
+                    self._do(*job[:2])
             job = None  # else the last job, and all that it holds, would live until the next one comes
         atexit.unregister(self._leave)
 

@@ -60,10 +60,7 @@ class Line:
             taken.append(mine.pop(0))
             sessions.move_to_end(session)
             self.waiting.move_to_end(client)
-            if not mine:
-                del sessions[session]
-            if not sessions:
-                del self.waiting[client]
+            self._drop_empty(client, session)
         return taken
 
     def prune(self) -> None:
@@ -71,10 +68,13 @@ class Line:
         for client, sessions in list(self.waiting.items()):
             for session, mine in list(sessions.items()):
                 mine[:] = [one for one in mine if not one.begun.done()]
-                if not mine:
-                    del sessions[session]
-            if not sessions:
-                del self.waiting[client]
+                self._drop_empty(client, session)
+
+    def _drop_empty(self, client: str, session: str) -> None:
+        if not self.waiting[client][session]:
+            del self.waiting[client][session]
+        if not self.waiting[client]:
+            del self.waiting[client]
 
     def close(self) -> None:
         if self.sampler is not None:

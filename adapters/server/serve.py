@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -93,11 +93,8 @@ def _ended_by_sigterm() -> Iterator[None]:
     def end(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
-    try:
+    with _handled(end, signal.SIGTERM):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -112,12 +109,18 @@ def _held_back(server: Any) -> Iterator[list[int]]:
         came.append(number)
         server.should_exit = True
 
-    before = {each: signal.signal(each, end) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with _handled(end, signal.SIGINT, signal.SIGTERM):
         yield came
+
+
+@contextmanager
+def _handled(handler: Callable[[int, object], None], *numbers: signal.Signals) -> Iterator[None]:
+    before = {each: signal.signal(each, handler) for each in numbers}
+    try:
+        yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for each, earlier in before.items():
+            signal.signal(each, earlier)
 
 
 def _reached(host: str) -> str:

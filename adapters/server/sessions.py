@@ -6,13 +6,13 @@ import secrets
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
-from adapters.folders import read_config
+from adapters.folders import model_config
 from adapters.server.promises import Gone, Promises, Turns
 from adapters.server.records import (
     ROOT,
@@ -72,9 +72,7 @@ class Dish:
         if "config.json" not in hub.files(model):  # a stand-in for a model
             return cls(model)
         folder = hub.fetch(model)
-        config = read_config(folder, "config.json", "model")
-        context = {**(config.get("text_config") or {}), **config}.get("max_position_embeddings")
-        return cls(model, context, _for_sdk(str(folder)))
+        return cls(model, model_config(folder).get("max_position_embeddings"), _for_sdk(str(folder)))
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ class Sessions:
         for sampler in records.all(SamplerRecord):
             if sampler.own and sampler.session in self._clients:
                 self._clients[sampler.session].snapshots[sampler.id] = None
-        self._tidy()
+        self.let_go(self.training.checkpoints(SERVED))  # of saves that an earlier server did not live to record
 
     def __iter__(self) -> Any:
         return iter(list(self._clients.values()))
@@ -158,33 +156,21 @@ class Sessions:
         mine[record.id] = None
         for old in list(mine)[: max(len(mine) - SNAPSHOTS, 0)]:
             del mine[old]
-            self._forget(self.records.get(SamplerRecord, old))
-
-    def _forget(self, sampler: SamplerRecord | None) -> None:
-        if sampler is not None:
-            self.records.remove(sampler)
-            if sampler.inner is not None:
-                (self.training.delete if sampler.own else self.let_go)(sampler.inner)
+            if (sampler := self.records.get(SamplerRecord, old)) is not None:
+                self.records.remove(sampler)
+                self.let_go([sampler.inner])
 
     def remove(self, record: CheckpointRecord) -> None:
         self.records.remove(record)  # first: what is half deleted is no checkpoint
-        self.let_go(record.inner)
+        self.let_go([record.inner])
 
-    def let_go(self, inner: Checkpoint) -> None:
-        """Delete weights that nothing names any more: a sampler goes on with those it began with."""
-        if inner.path not in self._named():
-            self.training.delete(inner)
-
-    def _named(self) -> set[str]:
-        samplers = (each.inner for each in self.records.all(SamplerRecord) if each.inner is not None)
-        return {each.path for each in (*samplers, *(each.inner for each in self.records.all(CheckpointRecord)))}
-
-    def _tidy(self) -> None:
-        """Delete weights of saves that an earlier server did not live to record."""
-        named = self._named()
-        for left in self.training.checkpoints(SERVED):
-            if left.path not in named:
-                self.training.delete(left)
+    def let_go(self, inners: Iterable[Checkpoint | None]) -> None:
+        """Delete the weights that nothing names any more: a sampler goes on with those it began with."""
+        named = {each.inner.path for each in self.records.all(SamplerRecord) if each.inner is not None}
+        named |= {each.inner.path for each in self.records.all(CheckpointRecord)}
+        for path, inner in {each.path: each for each in inners if each is not None}.items():
+            if path not in named:
+                self.training.delete(inner)
 
     def sweep(self) -> None:
         """End the sessions of clients that are silent, forget what was fetched, delete what has expired."""
@@ -210,12 +196,8 @@ class Sessions:
         samplers = self.records.all(SamplerRecord, f"{client.record.id}:")
         for sampler in samplers:
             self.records.remove(sampler)
-        named = self._named()
-        for inner in {each.inner.path: each.inner for each in samplers if each.inner is not None}.values():
-            if inner.path not in named:
-                self.training.delete(inner)
-        for left in self.training.checkpoints(own(f"{client.record.id}:")):  # of a save that nobody waited for
-            self.training.delete(left)
+        unawaited = self.training.checkpoints(own(f"{client.record.id}:"))  # what was saved and nobody waited for
+        self.let_go([*(each.inner for each in samplers), *unawaited])
 
     def close(self) -> None:
         """The server stops: what is in memory is let go, what is kept stays for the next one."""

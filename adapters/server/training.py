@@ -167,7 +167,7 @@ class TrainingApi:
         there = self._all.records.get(CheckpointRecord, record.id)
         self._all.records.put(record)
         if there is not None:
-            self._all.let_go(there.inner)
+            self._all.let_go([there.inner])
         return record
 
     async def _whole(self, saving: Future[Checkpoint]) -> Checkpoint:

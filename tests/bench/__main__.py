@@ -37,7 +37,10 @@ def main() -> int:
     os.environ.update(QUIET)
     console, sound = Console(width=150), True
     facts = {**machine.facts(), "model": options.model, "seed": str(options.seed), "pairs": str(options.pairs or "")}
-    before = finished(options.json, facts) if options.json and options.json.is_file() else {}
+    before = dict[str, Result]()
+    if options.json and options.json.is_file():
+        drop_unfinished(options.json)
+        before = finished(options.json, facts)
     console.print("\n".join(f"{name}: {value}" for name, value in facts.items()))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kitchen-bench-")))
@@ -62,9 +65,11 @@ def kept(result: Result) -> dict[str, Any]:
 
 
 def finished(path: Path, facts: Mapping[str, str]) -> dict[str, Result]:
-    """By name what a file holds of runs with these facts, but for their date."""
+    """By name what a file holds of runs with these facts, but for their date: nothing of code that no commit has."""
     found: dict[str, Result] = {}
     same = False
+    if facts["commit"] == "none" or facts["commit"].endswith("+"):
+        return found
     for record in map(json.loads, path.read_text().splitlines()):
         if "run" in record:
             same = {**record["run"], "date": facts["date"]} == facts
@@ -73,6 +78,13 @@ def finished(path: Path, facts: Mapping[str, str]) -> dict[str, Result]:
             found[name] = Result(**{**record, "columns": tuple(record["columns"]), "notes": tuple(record["notes"])},
                                  rows=rows)
     return found
+
+
+def drop_unfinished(path: Path) -> None:
+    """The last line of a file, if whoever wrote it was killed in the middle of it."""
+    text = path.read_text()
+    if not text.endswith("\n"):
+        path.write_text(text[: text.rfind("\n") + 1])
 
 
 def _options() -> argparse.Namespace:

@@ -72,7 +72,6 @@ class TrlDpo:
         from datasets import Dataset
 
         model = trl_side.base_model(self.setup)
-        turns.loaded()
         text = Dataset.from_list([{"prompt": "a", "chosen": " b", "rejected": " c"}])
         library: Any = trl
         args = library.DPOConfig(**trl_side.settings(self.setup, BATCH, self.accumulate), beta=BETA, max_length=None)

@@ -76,6 +76,8 @@ class TrlGrpo:
     accumulate: int = 1  # micro-batches of a batch
 
     def run(self, turns: Turns) -> None:
+        import torch  # noqa: F401 before ours, which tells its threads not to spin while they wait
+
         groups = [group for batch in _batches(self.setup) for group in batch]
         trainer = grpo(self.setup, turns, list(map(str, range(len(groups)))), len(groups[0].completions[0]), _given,
                        self.accumulate, rollout=_Rollout(groups))
@@ -91,7 +93,6 @@ def grpo(
     from datasets import Dataset
 
     model = trl_side.base_model(setup)
-    turns.loaded()
     library: Any = trl
     args = library.GRPOConfig(
         **trl_side.settings(setup, GROUPS * SIZE, accumulate), num_generations=SIZE, max_completion_length=length,

@@ -102,7 +102,6 @@ class TrlSft:
 
         model = trl_side.base_model(self.setup, self.attention)
         batches = self.rows.batches(self.setup)
-        turns.loaded()
         data = [datum for batch in batches for datum in batch]
         library: Any = trl
         args = library.SFTConfig(**trl_side.settings(self.setup, BATCH, self.accumulate),

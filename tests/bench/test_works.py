@@ -13,7 +13,7 @@ pytest.importorskip("peft")
 
 from adapters.peft.tiny import tiny_model
 from tests.bench import kitchen_side, rows
-from tests.bench.__main__ import finished, kept
+from tests.bench.__main__ import drop_unfinished, finished, kept
 from tests.bench.catalogue import WORKS
 from tests.bench.kitchen_side import StartWeights
 from tests.bench.results import Order, Result
@@ -87,3 +87,20 @@ def test_what_is_finished_is_found_again_and_nothing_of_another_commit(tmp_path:
              for each in ({"run": run}, {"work": result.work}, {"finished": result.work, **kept(result)})]
     (tmp_path / "bench.jsonl").write_text("\n".join(lines) + "\n")
     assert finished(tmp_path / "bench.jsonl", facts) == {"dpo": one}
+
+
+@pytest.mark.parametrize("commit", ["abc+", "none"])
+def test_of_code_that_is_in_no_commit_everything_is_measured_again(tmp_path: Path, commit: str) -> None:
+    facts, one = {"date": "today", "commit": commit}, Result("dpo", "DPO", ("side",), (("kitchen",),))
+    lines = ({"run": facts}, {"finished": "dpo", **kept(one)})
+    (tmp_path / "bench.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    assert finished(tmp_path / "bench.jsonl", facts) == {}
+
+
+def test_a_line_that_was_cut_short_is_dropped(tmp_path: Path) -> None:
+    file = tmp_path / "bench.jsonl"
+    file.write_text('{"run": {}}\n{"work": "d')
+    drop_unfinished(file)
+    assert file.read_text() == '{"run": {}}\n'
+    drop_unfinished(file)
+    assert file.read_text() == '{"run": {}}\n'

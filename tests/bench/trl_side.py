@@ -61,6 +61,7 @@ def train(trainer: Any, setup: Setup, turns: Turns, told: Callable[[], Values] =
 
     set_peft_model_state_dict(trainer.model, load_file(setup.folder / START / "adapter_model.safetensors"))
     trainer.remove_callback(PrinterCallback)
+    turns.loaded()
     trainer.add_callback(_stepper(turns, told))
     trainer.train()
 

@@ -55,11 +55,12 @@ def test_it_learns_what_is_rewarded(raft: Any) -> None:
     assert seen.series("held/reward_gain")[0] > 0.2
 
 
+@pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("stale", [0, 1])
-def test_stopped_and_gone_on_with_it_equals_one_left_alone(raft: Any, stale: int) -> None:
+def test_stopped_and_gone_on_with_it_equals_one_left_alone(raft: Any, stale: int, at_once: bool) -> None:
     blobs, settings = FakeBlobs(), {**SETTINGS, "stale": stale}
     alone = kitchen.run(raft(**settings), **adapters(blobs), name="alone")
     with pytest.raises(Interrupted):
-        cancelled_at(6, raft(**settings), at_once=True, **adapters(blobs), name="stopped").result()
+        cancelled_at(6, raft(**settings), at_once=at_once, **adapters(blobs), name="stopped").result()
     again = kitchen.go_on("stopped", recipe=raft, **adapters(blobs)).result()
     assert numbers(blobs, again) == numbers(blobs, alone)

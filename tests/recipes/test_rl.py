@@ -12,10 +12,11 @@ import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
-from kitchen import Stage, Step, sequence
+from kitchen import Observer, Stage, Step, sequence
 from kitchen.errors import KitchenError
 from kitchen.ports import Message
 from kitchen.ports.environments import Turn
+from kitchen.progress import Progress
 from recipes.rl import Rl
 from stages.tasks import Tasks
 from tests.recipes.seen import Seen
@@ -26,12 +27,12 @@ DATA = FakeDatasets({"right": {"train": ROWS, "held": ROWS[:2]}, "sums": {"train
 pytestmark = pytest.mark.usefixtures("letters")
 
 
-def cook(recipe: type[Rl] = Rl, **settings: Any) -> Seen:
+def cook(*observers: Observer, recipe: type[Rl] = Rl, **settings: Any) -> Seen:
     seen, blobs = Seen(), FakeBlobs()
     defaults = {"dataset": "right", "batch_size": 4, "group": 16, "steps": 25, "learning_rate": 0.1,
                 "reward": "letters", "playing": {"max_tokens": 3}}
     kitchen.run(recipe(**{**defaults, **settings}), training=FakeTraining(blobs), datasets=DATA, blobs=blobs,
-                name="run", observers=[seen])
+                name="run", observers=[seen, *observers])
     return seen
 
 
@@ -50,6 +51,30 @@ def test_it_learns_what_is_rewarded(settings: Any) -> None:
 def test_a_fresh_copy_acts_each_time_unless_told() -> None:
     assert max(map(abs, cook(steps=4).series("kl_sampler_v1"))) < 1e-5
     assert max(map(abs, cook(steps=6, stale=2).series("kl_sampler_v1"))) > 1e-3
+
+
+@pytest.mark.parametrize("stale, save_every, behind", [
+    (0, 0, [0, 0, 0, 0, 0, 0, 0, 0]), (2, 0, [0, 1, 2, 2, 2, 2, 2, 2]), (2, 5, [0, 1, 2, 2, 2, 0, 1, 2]),
+    (1, 3, [0, 1, 1, 0, 1, 1, 0, 1])])
+def test_the_weights_that_act_are_so_many_batches_behind(stale: int, save_every: int, behind: list[int]) -> None:
+    taken: list[int] = []
+
+    class Order(Observer):
+        learnt = 0
+
+        def entered(self, stage: Stage, progress: Progress) -> None:
+            self.learnt += stage.title() == "ReportRollouts"
+            if stage.title() == "Snapshot":
+                taken.append(self.learnt)
+
+    cook(Order(), steps=8, stale=stale, save_every=save_every)
+    assert [number - learnt for number, learnt in enumerate(taken)] == behind
+
+
+def test_weights_cannot_lag_further_than_save_points_are_apart() -> None:
+    with pytest.raises(KitchenError, match="save_every=2 with stale=2"):
+        cook(stale=2, save_every=2)
+    cook(stale=2, save_every=3, steps=1)
 
 
 def test_dro_pulls_back_to_the_policy_that_acted() -> None:
@@ -103,7 +128,7 @@ class Turns(Rl):
 
 
 def test_it_learns_in_several_turns() -> None:
-    seen = cook(Turns, playing={"max_tokens": 1}, group=64, steps=15, learning_rate=0.3)
+    seen = cook(recipe=Turns, playing={"max_tokens": 1}, group=64, steps=15, learning_rate=0.3)
     rewards, tokens = seen.series("reward/dictation"), seen.series("sampled_tokens")
     assert sum(rewards[-5:]) / 5 > rewards[0] + 0.4, rewards
     assert seen.series("held/reward_gain") == [1.0]

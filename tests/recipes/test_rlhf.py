@@ -23,6 +23,7 @@ PAIRS = [{"prompt": f"{n}?", "chosen": "{}", "rejected": text} for n, text in en
 MIXED = [{"prompt": f"{n}?", "completion": ("{}", "no", "{n}", "n")[n % 4]} for n in range(8)]
 DATA = FakeDatasets({"mixed": {"train": MIXED, "held": MIXED[:4]}, "right": {"train": ROWS, "held": ROWS[:4]},
                      "pairs": {"train": PAIRS, "held": PAIRS[:2]}})
+JUDGE = {"batch_size": 4, "epochs": 5, "learning_rate": 0.1}
 pytestmark = pytest.mark.usefixtures("letters")
 
 
@@ -39,18 +40,22 @@ def blobs() -> FakeBlobs:
 def cook(blobs: FakeBlobs, name: str, recipe: type[Rlhf] = Rlhf, **settings: Any) -> Seen:
     seen = Seen()
     defaults = {"model": "run:begun", "batch_size": 4, "group": 16, "steps": 12, "learning_rate": 0.1,
-                "playing": {"max_tokens": 12}, "judge": {"batch_size": 4, "epochs": 5, "learning_rate": 0.1}}
+                "playing": {"max_tokens": 12}, "judge": JUDGE}
     kitchen.run(recipe(**{**defaults, **settings}), training=FakeTraining(blobs), datasets=DATA, blobs=blobs,
                 name=name, observers=[seen])
     return seen
 
 
-def test_own_answers_are_compared_and_a_judge_and_a_policy_learn(blobs: FakeBlobs) -> None:
-    seen = cook(blobs, "own", ByCounting, dataset="right", reward="letters", ranking={"pairs": 2, "tries": 8})
+@pytest.mark.parametrize(("recipe", "says"), [(Rlhf, "answer"), (ByCounting, "letter")])
+def test_own_answers_are_compared_and_a_judge_and_a_policy_learn(
+    blobs: FakeBlobs, recipe: type[Rlhf], says: str
+) -> None:
+    seen = cook(blobs, f"own-{says}", recipe, dataset="right", reward="letters", ranking={"pairs": 2, "tries": 8},
+                judge={**JUDGE, "says": says})
     assert 8 < seen.series("data/comparisons")[0] <= 16, "of 8 problems, two comparisons each at most"
-    losses = seen.series("judge_loss")
-    assert losses[-1] < 0.8 * losses[0]
-    assert seen.series("held/judge_accuracy")[0] > 0.9, "letters in {} are brackets"
+    surer = seen.series("judge_margin") if says == "answer" else [-loss for loss in seen.series("judge_loss")]
+    assert sum(surer[-3:]) > sum(surer[:3]) + 0.3, surer
+    assert seen.series("held/judge_accuracy")[0] > 0.8, "letters in {} are brackets"
     for name in ("reward", "true_reward"):
         series = seen.series(name)
         assert len(series) == 12
@@ -62,9 +67,10 @@ def test_own_answers_are_compared_and_a_judge_and_a_policy_learn(blobs: FakeBlob
         "How far the judge prefers new answers to old ones, 95 % intervals")
 
 
-def test_a_bigram_cannot_tell_answers_apart_and_nothing_is_learnt_from_it(blobs: FakeBlobs) -> None:
-    seen = cook(blobs, "bigram", dataset="right", reward="letters", ranking={"tries": 8}, steps=2)
-    assert seen.series("held/judge_accuracy") == [0.0]
+def test_a_bigram_cannot_tell_answers_that_it_reads_apart_and_nothing_is_learnt_from_it(blobs: FakeBlobs) -> None:
+    seen = cook(blobs, "bigram", dataset="right", reward="letters", ranking={"tries": 8}, steps=2,
+                judge={**JUDGE, "says": "letter"})
+    assert seen.series("held/judge_accuracy") == [0.5]
     assert seen.series("held/judge_preference") == [0.5]
     assert len(seen.series("reward")) == 2
 

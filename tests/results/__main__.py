@@ -13,16 +13,17 @@ from rich.console import Console
 
 from stages.statistics import mean_interval
 from tests.bench.machine import commit
-from tests.results.works import WORKS, Cooking
+from tests.results.works import WORKS, Cooking, Goal
 
 ROOT = Path(__file__).parents[2]
 PAGE, ROWS = ROOT / "docs/results.md", ROOT / "docs/results.jsonl"
 HEAD = """# Shown to learn
 
 Each table is three runs on SmolLM2-135M-Instruct, one a seed (fewer while it is being made), on a machine with 2 cores
-and no graphics card. Numbers are means with their 95 % intervals (Student's t over the seeds), all on data that was
-not trained on; answers are greedy. All runs of a table begin with the same weights. Times are those of the run itself,
-evaluations before and after included, without the runs that it begins with.
+and no graphics card. Numbers are means with their 95 % intervals (Student's t over the seeds, which knows nothing of
+what a share can be), all on data that was not trained on; answers are greedy. A p has to be small
+enough for each seed. All runs of a table begin with the same weights. Times are those of the run itself, evaluations
+before and after included, without the runs that it begins with.
 
 `make results` cooks what is not there yet, goes on with what was interrupted, and writes this page; `results.jsonl`
 beside it has each seed. Delete rows there to have them cooked again. With `PREFERENCES=FILE` it takes pairs of a file,
@@ -68,19 +69,25 @@ def page(found: Sequence[Mapping[str, Any]]) -> str:
         if not mine:
             continue
         names = [key for key in mine[0] if key not in ("work", "seed", "commit", "seconds")]
-        lines = [f"| {key} | {shown([row[key] for row in mine])} | " + ", ".join(number(row[key]) for row in mine)
-                 + " |" for key in names]
+        lines = [line(key, [row[key] for row in mine], work.goals.get(key)) for key in names]
         commits = ", ".join(f"seed {row['seed']}: {row['commit']}, {row['seconds']} s" for row in mine)
-        parts.append("\n".join([f"## {work.title}", "", f"Wanted: {'; '.join(work.goals)}.", "",
-                                "| measure | mean | by seed |", "| --- | --- | --- |", *lines, "", f"{commits}.", ""]))
+        parts.append("\n".join([f"## {work.title}", "", "| measure | mean | by seed | wanted |",
+                                "| --- | --- | --- | --- |", *lines, "", f"{commits}.", ""]))
     return "\n".join(parts)
 
 
-def shown(values: Sequence[float]) -> str:
-    if len(values) < 2:
-        return number(values[0])
-    found = mean_interval(values)
-    return f"{number(found.estimate)} [{number(found.low)}, {number(found.high)}]"
+def line(measure: str, values: Sequence[float], goal: Goal | None) -> str:
+    """Of a p there is no mean: its goal is that of the largest."""
+    if measure.startswith("p of"):
+        found, mean = max(values), ""
+    elif len(values) < 2:
+        found, mean = values[0], number(values[0])
+    else:
+        of_seeds = mean_interval(values)
+        found, mean = of_seeds.estimate, " ".join((
+            number(of_seeds.estimate), f"[{number(of_seeds.low)}, {number(of_seeds.high)}]"))
+    wanted = "" if goal is None else goal.told(found)
+    return f"| {measure} | {mean} | {', '.join(map(number, values))} | {wanted} |"
 
 
 def number(value: float) -> str:

@@ -32,8 +32,16 @@ def test_the_page_has_each_seed_with_its_commit() -> None:
     rows = [{"work": "dpo", "seed": seed, "commit": "abc", "seconds": 7, "pair accuracy": 0.9 + seed / 100}
             for seed in range(3)]
     text = page(rows)
-    assert "| pair accuracy | 0.910 [0.885, 0.935] | 0.900, 0.910, 0.920 |" in text
+    assert "| pair accuracy | 0.910 [0.885, 0.935] | 0.900, 0.910, 0.920 | at least 0.9: reached |" in text
     assert "seed 2: abc, 7 s" in text
+
+
+def test_a_goal_is_reached_or_missed_by_the_mean_and_of_a_p_by_the_largest() -> None:
+    rows = [{"work": "rl", "seed": seed, "commit": "abc", "seconds": 7, "mean reward before": 0.6, "p of the gain": p}
+            for seed, p in enumerate((0.001, 0.02))]
+    text = page(rows)
+    assert "| mean reward before | 0.600 [0.600, 0.600] | 0.600, 0.600 | at least 0.2, at most 0.5: missed |" in text
+    assert "| p of the gain |  | 0.001, 0.020 | at most 0.01: missed |" in text
 
 
 class Half(dict[str, float]):
@@ -55,4 +63,4 @@ def test_recipes_take_the_settings_of_a_work(name: str, tmp_path: Path) -> None:
     run, measures = WORKS[name].measure(Planned(tmp_path, 1, preferences=tmp_path / "pairs.jsonl"))
     assert run.id.endswith("-1")
     assert set(measures.values()) <= {0.0, 0.5, 1.0}
-    assert len(measures) >= len(WORKS[name].goals)
+    assert measures.keys() >= WORKS[name].goals.keys()

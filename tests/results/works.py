@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,11 +79,25 @@ class Cooking:
 
 
 @dataclass(frozen=True)
+class Goal:
+    """Bounds for the mean of a measure over the seeds; of a p, for that of every seed."""
+
+    least: float = -math.inf
+    most: float = math.inf
+
+    def told(self, found: float) -> str:
+        """In words, and whether it is reached."""
+        bounds = [f"at least {self.least:g}"] * math.isfinite(self.least) + [
+            f"at most {self.most:g}"] * math.isfinite(self.most)
+        return f"{', '.join(bounds)}: {'reached' if self.least <= found <= self.most else 'missed'}"
+
+
+@dataclass(frozen=True)
 class Work:
-    """One row of the table: what is measured before and after, and what has to be reached."""
+    """One table: what is measured before and after, and what has to be reached."""
 
     title: str
-    goals: tuple[str, ...]  # in words, one per measure
+    goals: Mapping[str, Goal]  # by measure; of others there is none
     measure: Callable[[Cooking], Measured]
     reads_preferences: bool = False
 
@@ -208,8 +223,9 @@ def problems(dataset: str) -> Sequence[Task]:
 def rlhf(cooking: Cooking) -> Measured:
     """The judge learns from the policy's own answers, ranked by the F1 of their fields, which it then is not told."""
     run = cooking.cook("recipes.rlhf", "rlhf", {
-        **NAMES, "model": cooking.taught(35), "ranking.problems": 200, "ranking.tries": 4, "ranking.pairs": 2,
-        "steps": 12, "group": 4, "learning_rate": 3e-4, "schedule": "constant", "playing.max_tokens": 48})
+        **NAMES, "model": cooking.taught(20), "ranking.problems": 200, "ranking.tries": 6, "ranking.margin": 0.15,
+        "judge.epochs": 2, "judge.learning_rate": 2e-4, "steps": 20, "learning_rate": 5e-4, "schedule": "constant",
+        "playing.max_tokens": 48})
     shown = {"accuracy of the judge": "judge_accuracy", "shorter wins": "shorter_wins", "valid JSON wins": "json_wins",
              "how far the judge prefers new answers": "preferred", "p of that": "preferred_p"}
     return run, {**{what: run.metrics[f"new_names/{key}"] for what, key in shown.items()}, **rewards(run, "new_names")}
@@ -226,26 +242,28 @@ def rewards(run: RunSummary, name: str) -> Measures:
     return {what: run.metrics[f"{name}/reward_{key}"] for what, key in shown.items()}
 
 
+GAINED = "mean reward gained"
+P_OF_GAIN = "p of the gain"
+
 WORKS: Mapping[str, Work] = MappingProxyType({
-    "dpo": Work("`dpo` on ingredients: right answers against a half-trained model's own wrong ones",
-                ("pair accuracy at least 0.9", "exact match gained at least 0.10"), dpo),
-    "dpo_gsm8k": Work("`dpo` on right and wrong solutions of GSM8K", ("reported either way",), dpo_on_preferences,
-                      reads_preferences=True),
-    "rl": Work("`rl` on ingredients, the reward is the F1 of fields", (
-        "mean reward before from 0.2 to 0.5", "mean reward gained at least 0.2, p less than 0.01"), rl),
-    "rl_arithmetic": Work("`rl` on one-digit arithmetic, the reward is 1 for the right number alone", (
-        "mean reward gained at least 0.2, p less than 0.01",), rl_on_arithmetic),
-    "distillation": Work("`distillation`: the teacher is a result of `sl_basic`, the student has hardly begun", (
-        "exact match before at most 0.2", "share of the reverse KL that is gone at least 0.8",
-        "exact match at least 0.9 of the teacher's"), distillation),
+    "dpo": Work("`dpo` on ingredients: right answers against a half-trained model's own wrong ones", {
+        "pair accuracy": Goal(0.9), "exact match gained": Goal(0.1)}, dpo),
+    "dpo_gsm8k": Work("`dpo` on right and wrong solutions of GSM8K", {}, dpo_on_preferences, reads_preferences=True),
+    "rl": Work("`rl` on ingredients, the reward is the F1 of fields", {
+        "mean reward before": Goal(0.2, 0.5), GAINED: Goal(0.2), P_OF_GAIN: Goal(most=0.01)}, rl),
+    "rl_arithmetic": Work("`rl` on one-digit arithmetic, the reward is 1 for the right number alone", {
+        GAINED: Goal(0.2), P_OF_GAIN: Goal(most=0.01)}, rl_on_arithmetic),
+    "distillation": Work("`distillation`: the teacher is a result of `sl_basic`, the student has hardly begun", {
+        "exact match before": Goal(most=0.2), "share that is gone": Goal(0.8), "share of the teacher's": Goal(0.9)},
+        distillation),
     "prompt_distillation": Work(
-        "`distillation_off_policy` of a system prompt with the JSON schema and three examples", (
-        "exact match at least 0.9 of the prompted teacher's",), prompt_distillation),
-    "guessing": Work("`rl` on a game of several turns: guess a number", (
-        "mean reward gained more than 0, p less than 0.05",), guessing),
-    "tools": Work("`rl` with a tool: two steps of arithmetic and a calculator", (
-        "mean reward after, which is the share of problems with the tool used rightly, at least 0.9",), tools),
-    "rlhf": Work("`rlhf` on ingredients: a judge of the policy's own answers, and a policy that learns from it", (
-        "accuracy of the judge at least 0.85, where shorter wins and valid JSON wins have at most 0.65",
-        "how far the judge prefers new answers more than 0.5, and mean reward gained more than 0"), rlhf),
+        "`distillation_off_policy` of a system prompt with the JSON schema and three examples", {
+            "share of the teacher's": Goal(0.9)}, prompt_distillation),
+    "guessing": Work("`rl` on a game of several turns: guess a number", {
+        GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)}, guessing),
+    "tools": Work("`rl` with a tool: two steps of arithmetic and a calculator, used rightly in so many problems", {
+        "mean reward after": Goal(0.9)}, tools),
+    "rlhf": Work("`rlhf` on ingredients: a judge of the policy's own answers, and a policy that learns from it", {
+        "accuracy of the judge": Goal(0.85), "shorter wins": Goal(most=0.65), "valid JSON wins": Goal(most=0.65),
+        "how far the judge prefers new answers": Goal(0.5), GAINED: Goal(0)}, rlhf),
 })

@@ -64,7 +64,7 @@ RECIPES: dict[str, tuple[type[Training], dict[str, Any]]] = {
                     "playing": {"max_tokens": 80}}),
     "rlhf_own": (ByCounting, {
         "dataset": "alphabet", "reward": "letters", "group": 4, "steps": 6,
-        "judge": {"batch_size": 4, "max_tokens": 4096}, "playing": {"max_tokens": 400}})}
+        "judge": {"says": "letter", "batch_size": 4, "max_tokens": 4096}, "playing": {"max_tokens": 400}})}
 AHEAD = {"rl": "stale", "rlhf": "stale", "rlhf_own": "stale", "distillation": "stale",
          "distillation_forward": "stale"}  # what looking ahead is called
 MODELS = ("model", "teacher")
@@ -127,7 +127,7 @@ class Dish:
         cls, own = RECIPES[self.recipe]
         names = [f"path:{self.folder / name}" if self.backend == "peft" else name for name in MODELS]
         teacher = {"teacher": names[1]} if self.recipe.startswith("distillation") else {}
-        recipe = cls(**{"model": names[0], **teacher, "batch_size": 2, "learning_rate": 1e-2, "save_every": 2,
+        recipe = cls(**{"model": names[0], **teacher, "batch_size": 2, "learning_rate": 1e-2, "save_every": 3,
                         "warmup_steps": 2, "lora_rank": 4, AHEAD.get(self.recipe, "ahead"): self.ahead, **own})
         kitchen = Kitchen(training(self.backend, blobs, self.folder), FakeDatasets(DATA), None, blobs)
         cook(Order(f"{cls.__module__}:{cls.__name__}", {}), recipe, kitchen, "run", [killer])

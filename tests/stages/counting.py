@@ -11,8 +11,7 @@ from adapters.fake.tokenizer import Bytes
 from kitchen import Stage
 from kitchen.ports import Done, Future
 from kitchen.types import Floats, Tokens
-from stages.judging import Judge, JudgeWeights
-from stages.render import RenderDataset
+from stages.judging import Judge, JudgeWeights, Judging
 
 _ASKED = re.compile(r"Answer A:\n(.*)\n\nAnswer B:\n(.*)\n\nReply", re.DOTALL)
 
@@ -36,7 +35,7 @@ class Counting:
 
 def counting(max_tokens: int = 1024) -> Judge:
     sampler: Any = Counting()
-    return Judge(sampler, Bytes(), RenderDataset("last_assistant_message", max_tokens, "drop"))
+    return Judge(sampler, Bytes(), Judging("letter", max_tokens=max_tokens))
 
 
 class CallCounting(Stage):

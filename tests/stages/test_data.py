@@ -111,7 +111,7 @@ def test_a_stream_is_read_no_further_than_it_must() -> None:
     assert len(held.sets["held_out"]) + len(trained.conversations) <= 25
     assert len(trained.conversations) == 20
     assert len(facts["data.train.sha256"]) == 64
-    with pytest.raises(ConfigError, match=r"set reading\.limit \(or max_steps"):
+    with pytest.raises(ConfigError, match=r"set reading\.limit \(a recipe of"):
         LoadDataset("many", Reading(stream=True))
 
 

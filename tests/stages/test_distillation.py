@@ -14,8 +14,12 @@ from kitchen.errors import ConfigError
 from kitchen.ports import Done
 from kitchen.types import Array
 from stages.data import DATASET
-from stages.distillation import ImitateTop, Prompt
+from stages.distillation import ImitateTop, Prompt, lesson
+from stages.divergence import MeasureKL
+from stages.dpo import ScoreReference
 from stages.policy import PolicyUpdate
+from stages.preferences import Pairs
+from stages.render import RenderDataset
 from stages.rollouts import Rollouts
 from stages.scoring import OpenReference, same_tokens
 from stages.tasks import TaskBatch
@@ -109,8 +113,21 @@ def test_a_teacher_that_reads_other_tokens_is_refused() -> None:
         OpenTeachers({"": "any"}).run(client, Other(tokenizer))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="reference='any' reads other tokens"):
         OpenReference("any").run(client, Other(tokenizer))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="reference='any' reads other tokens"):
+        asyncio.run(ScoreReference("any").run(client, Other(tokenizer), Pairs((), {})))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="reference='any' reads other tokens"):
+        MeasureKL("any", RenderDataset(), 4).opened(client, Other(tokenizer), None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"teacher\.chats='any' reads other tokens"):
         OpenTeachers({"chats": "any"}).run(client, Other(tokenizer))  # type: ignore[arg-type]
+
+
+def test_settings_of_the_other_divergence_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"coefficient=2\.0, discount=0\.5 means nothing with divergence=forward"):
+        lesson("forward", 2.0, 0.5, None)
+    with pytest.raises(ConfigError, match="top_k=3 means nothing with divergence=reverse"):
+        lesson("reverse", None, None, 3)
+    assert lesson("reverse", None, None, None)[0][1] == PolicyUpdate(penalty=1.0)
+    assert lesson("forward", None, None, None)[0] == (ImitateTop(20),)
 
 
 class Listening(Teaching):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 
+from adapters.fake.tokenizer import Bytes
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError
-from kitchen.types import Adam, Array, Datum, Lora
+from kitchen.ports import Done
+from kitchen.types import Adam, Array, Datum, Lora, Sampled
 from stages.pair_loss import PairLoss
-from stages.preferences import Comparison, as_batch, comparison
+from stages.preferences import Comparison, Comparisons, Mistakes, RenderPairs, WriteMistakes, as_batch, comparison
+from stages.render import RenderDataset
+from tests.stages.test_render import Forgetful
 
 RNG = np.random.default_rng(4)
 
@@ -170,6 +175,36 @@ def test_rows_of_preferences(row: Any) -> None:
 def test_a_row_with_the_right_answer_alone() -> None:
     assert isinstance(comparison({"prompt": "q", "completion": "yes"}, "here:1"), Comparison)
     assert comparison({"prompt": "q", "completion": "yes"}, "here:1").rejected is None
+
+
+def test_a_mistake_of_a_model_without_a_template_has_no_second_joint() -> None:
+    class Plain(Bytes):
+        chat = False
+
+    class Saying:
+        def sample(self, prompt: Any, *, count: int, **how: Any) -> Any:
+            said = Plain().encode(" no")
+            return Done([Sampled(said, np.zeros(len(said), np.float32), "stop")] * count)
+
+        def close(self) -> None: ...
+
+    row = comparison({"prompt": "q", "completion": "yes"}, "here:1")
+    class Client(FakeTraining):
+        def sampler(self, weights: Any) -> Any:
+            return Saying()
+
+    rows = Comparisons((row,), {"held": (row,)})
+    found, _ = asyncio.run(WriteMistakes("any", RenderDataset()).run(Client(), Plain(), rows))
+    assert found.texts == {"": {0: "no"}, "held": {0: "no"}}
+    pairs, _ = RenderPairs(RenderDataset()).run(rows, found, Plain())
+    assert [Plain().decode(datum.tokens[1:]) for datum in pairs.train[0]] == ["q yes", "q no"]
+
+
+def test_an_answer_in_several_pieces_is_no_half_of_a_pair() -> None:
+    turns = [CHAT[0], {"role": "assistant", "content": "hm/think>yes"}, {"role": "user", "content": "sure?"}]
+    row = comparison({"prompt": turns, "chosen": "yes", "rejected": "no"}, "here:1")
+    with pytest.raises(DataError, match=r"here:1: it is 2 sequences, .* rendering\.train_on=last_assistant_turn"):
+        RenderPairs(RenderDataset()).run(Comparisons((row,), {}), Mistakes({}), Forgetful())
 
 
 @pytest.mark.parametrize(("row", "words"), [

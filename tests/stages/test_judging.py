@@ -8,11 +8,23 @@ import math
 import numpy as np
 import pytest
 
+from adapters.fake.tokenizer import END_OF_TURN, Bytes
 from adapters.fake.training import FakeTraining
+from kitchen.errors import DataError
 from kitchen.types import Lora
 from stages.conversations import Conversation, Message
 from stages.evaluation import question, wanted
-from stages.judging import AskBothWays, JudgePlayed, JudgeRollouts, MeasureJudge, asked, judged
+from stages.judging import (
+    AskBothWays,
+    Judge,
+    JudgePlayed,
+    JudgeRollouts,
+    Judging,
+    MeasureJudge,
+    PairAnswers,
+    asked,
+    judged,
+)
 from stages.playing import PlayedAfter, PlayedBefore
 from stages.preferences import Comparison, Comparisons
 from stages.questions import Question, exact
@@ -56,10 +68,49 @@ def test_its_preference_is_the_mean_of_both_orders() -> None:
     assert asyncio.run(JUDGE.prefers(REQUEST, "{}", "{}")) == 0.5
 
 
-def test_an_answer_that_leaves_no_room_for_the_question_is_worth_nothing() -> None:
-    tight = counting(max_tokens=200)
-    assert asyncio.run(tight.prefers(REQUEST, "{}", "[]")) > 0.5
-    assert asyncio.run(tight.prefers(REQUEST, "{" * 200, "[]")) == 0.0
+def test_a_judge_of_answers_prefers_the_likelier_by_the_mean_of_its_tokens() -> None:
+    client = FakeTraining()
+    judge = Judge(client.sampler("any"), client.tokenizer("any"), Judging(beta=3.0, max_tokens=40))
+
+    def strength(text: str) -> float:
+        read = client.tokenizer("any").render([{"role": "user", "content": "2 eggs"}], answer=True)
+        whole = np.concatenate([read, client.tokenizer("any").encode(text), [END_OF_TURN]])
+        return float(client.sampler("any").logprobs(whole).result()[len(read) :].mean())
+
+    expected = 1 / (1 + math.exp(-3 * (strength("{}") - strength("[1, 2]"))))
+    assert expected != 0.5
+    assert asyncio.run(judge.prefers(REQUEST, "{}", "[1, 2]")) == pytest.approx(expected, rel=1e-5)
+    assert asyncio.run(judge.prefers(REQUEST, "[1, 2]", "{}")) == pytest.approx(1 - expected, rel=1e-5)
+    assert asyncio.run(judge.prefers(REQUEST, "{}", "{}")) == 0.5
+    for answer, other in (("{" * 40, "{}"), ("{}", "{" * 40)):
+        assert asyncio.run(judge.prefers(REQUEST, answer, other)) is None
+
+
+def test_pairs_that_are_too_long_to_learn_from_are_counted() -> None:
+    comparisons = Comparisons((compared("{}", "[]"), compared("{}", "[" * 40)), {})
+    pairs, metrics = PairAnswers(Judging(max_tokens=40).rendering).run(comparisons, Bytes())
+    assert [Bytes().decode(datum.tokens) for datum in pairs.data[0]] == ["2 eggs{}", "2 eggs[]"]
+    assert (len(pairs.data), metrics) == (1, {"data/too_long": 1.0})
+    with pytest.raises(DataError, match=r"none of 2 comparisons fits into judge\.max_tokens=5"):
+        PairAnswers(Judging(max_tokens=5).rendering).run(comparisons, Bytes())
+
+
+def test_of_answers_that_leave_no_room_for_the_question_it_says_nothing_and_that_is_counted() -> None:
+    tight, long = counting(max_tokens=200), "{" * 200
+    assert (asyncio.run(tight.prefers(REQUEST, "{}", "[]")) or 0) > 0.5
+    assert asyncio.run(tight.prefers(REQUEST, long, "[]")) is asyncio.run(tight.prefers(REQUEST, "[]", long)) is None
+    held = [compared("{}", "[1, 2]"), compared(long, "{"), compared("{", long)]
+    metrics, table = asyncio.run(MeasureJudge().run(tight, Comparisons((), {"held": held, "none": held[1:]})))
+    assert (metrics["held/judge_accuracy"], metrics["held/judge_unread"]) == (1.0, 2.0)
+    assert metrics["none/judge_unread"] == 2.0
+    assert "none/judge_accuracy" not in metrics
+    assert [row[1] for row in table.rows] == ["1", "3", "3", "2", "2"]
+    group, unread = asyncio.run(judged(tight, REQUEST, [rollout(text, 1.0) for text in (long, long, "{}")], "["))
+    assert ([each.reward > 0 for each in group], unread) == ([False, False, True], 2)
+    before, after = (kind({}, {}, {"held": (long, text)}) for kind, text in ((PlayedBefore, "[]"), (PlayedAfter, "{}")))
+    told, _ = asyncio.run(JudgePlayed().run(tight, Tasks((), {"held": (TASK,) * 2}), before, after))
+    assert told["held/unread"] == 1.0
+    assert told["held/preferred"] > 0.5, "of the other one"
 
 
 def test_it_learns_from_each_comparison_in_both_orders() -> None:
@@ -73,7 +124,7 @@ def test_it_learns_from_each_comparison_in_both_orders() -> None:
 def test_rules_are_measured_beside_the_judge() -> None:
     held = [compared("{}", "[1, 2]"), compared("{} ", "{"), compared("no", "on"), compared("x", "{}")]
     metrics, table = asyncio.run(MeasureJudge().run(JUDGE, Comparisons((), {"held": held, "none": []})))
-    assert metrics["held/judge_accuracy"] == 2 / 4, "it is wrong of the last, and cannot tell of the one before"
+    assert metrics["held/judge_accuracy"] == (1 + 1 + 0.5 + 0) / 4, "it cannot tell of the last but one"
     assert metrics["held/judge_preference"] == pytest.approx(
         np.mean([preference(apart) for apart in (2, 1, 0, -2)]), rel=1e-5)
     assert metrics["held/shorter_wins"] == pytest.approx((1 + 0 + 0.5 + 1) / 4)
@@ -84,7 +135,8 @@ def test_rules_are_measured_beside_the_judge() -> None:
 def test_rollouts_are_worth_what_the_judge_says() -> None:
     group = [rollout("{}", 1.0), rollout("[]", 0.0), rollout("{}", 1.0), rollout("x", 9.0, failed="broken"),
              rollout("{{{", 1.0, truncated=True)]
-    found = asyncio.run(judged(JUDGE, REQUEST, group, "[]"))
+    found, unread = asyncio.run(judged(JUDGE, REQUEST, group, "[]"))
+    assert unread == 0
     value = preference(2)
     assert [each.reward for each in found] == pytest.approx([value, 0.5, value, 0.0, 0.0], rel=1e-5)
     assert [each.text for each in found] == [each.text for each in group]
@@ -99,9 +151,9 @@ def test_what_a_reference_answers_is_what_answers_are_compared_with() -> None:
     batch, stage = TaskBatch((TASK,)), JudgeRollouts(Playing(max_tokens=4))
     found, metrics = asyncio.run(stage.run(JUDGE, reference, tokenizer, batch, rollouts))
     assert [each.reward for each in found.all()] == [0.5, asyncio.run(JUDGE.prefers(REQUEST, "{}", greedy))]
-    assert metrics == {"true_reward": 0.5}
+    assert metrics == {"true_reward": 0.5, "judge_unread": 0.0}
     stage = JudgeRollouts(Playing(max_tokens=4), known=False)
-    assert asyncio.run(stage.run(JUDGE, reference, tokenizer, batch, rollouts))[1] == {}
+    assert asyncio.run(stage.run(JUDGE, reference, tokenizer, batch, rollouts))[1] == {"judge_unread": 0.0}
 
 
 def test_new_answers_are_held_against_old_ones() -> None:

@@ -6,11 +6,12 @@ import asyncio
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
+from adapters.fake.sampling import CONTEXT
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.losses import scored
@@ -18,7 +19,16 @@ from kitchen.ports import Message
 from kitchen.ports.environments import Turn
 from kitchen.types import LossOutput, Sampled, Stepped
 from stages.optimise import LearningRate
-from stages.policy import Minibatches, PolicyData, PolicyUpdate, ReferenceScores, ReportPolicy, advantages
+from stages.policy import (
+    AdvantageName,
+    Minibatches,
+    PolicyData,
+    PolicyUpdate,
+    ReferenceScores,
+    ReportPolicy,
+    advantages,
+    straying,
+)
 from stages.questions import Question, exact
 from stages.rollouts import Episode, Player, Playing, ReportRollouts, Rollout, Rollouts, extended
 from stages.tasks import TaskBatches, Tasks
@@ -41,6 +51,13 @@ def test_advantages_within_a_group(how: Any, expected: Sequence[float]) -> None:
     np.testing.assert_allclose(found, expected)
 
 
+@pytest.mark.parametrize("how", get_args(AdvantageName))
+def test_rewards_that_are_all_the_same_are_an_advantage_to_nobody(how: Any) -> None:
+    same = [rollout(0.1)] * 3
+    assert np.mean([0.1] * 3) != 0.1
+    assert advantages(same, how).tolist() == [0.0] * 3
+
+
 def test_the_data_of_an_update() -> None:
     groups = Rollouts(((rollout(1.0), rollout(0.0, said=4)), (rollout(0.5), rollout(0.5)),
                        (rollout(9.0, failed="broken"), rollout(1.0), rollout(0.0))))
@@ -61,6 +78,10 @@ def test_straying_costs_and_later_tokens_count_by_the_discount() -> None:
     data = learnt(PolicyUpdate(penalty=0.3, discount=0.5).run(Rollouts(((one, other),)), scores))
     costs = [1 + 0.5 * (0 + 0.5 * 2), 0 + 0.5 * 2, 2]
     np.testing.assert_allclose(data[0].loss_inputs["advantages"][2:], [-0.3 * cost / 6 for cost in costs], rtol=1e-6)
+    with pytest.raises(ConfigError, match=r"a discount of 0\.5 is of what straying costs"):
+        PolicyUpdate(discount=0.5)
+    with pytest.raises(RunFailed, match="the teacher gave no log-probability to a token that the policy chose"):
+        straying(Rollouts(((one,),)), [np.array([np.nan, 9, 9, -1.5, np.nan, -2.5], np.float32)], "teacher")
     with pytest.raises(ConfigError, match="a penalty needs a reference"):
         PolicyUpdate(penalty=0.3).run(Rollouts(((one, other),)))
 
@@ -124,7 +145,9 @@ def test_several_turns_are_one_rollout() -> None:
     assert sum(int(episode.acted.sum()) for episode in one.episodes) <= 12
     said = [[episode.tokens.tolist() for episode in each.episodes] for each in (one, other)]
     assert said[0] != said[1], "each has a seed of its own"
-    assert play(Guessing(), max_turns=2).groups[0][0].reward == 2.0
+    cut = play(Guessing(), max_turns=2)
+    assert [(each.reward, each.unfinished) for each in (cut.groups[0][0], one)] == [(2.0, True), (3.0, False)]
+    assert ReportRollouts().run(cut)[0]["unfinished"] == 1.0
 
 
 def test_an_answer_that_a_prompt_goes_on_from_stays_in_its_episode() -> None:
@@ -175,6 +198,19 @@ def test_what_a_template_refuses_of_later_words_fails_the_rollout() -> None:
 
     with pytest.raises(DataError, match="'narrator' is unknown"):
         play(Wrong(), max_failed=1.0)
+
+
+def test_what_grows_too_long_to_be_read_fails_the_rollout() -> None:
+    class Long(Guessing):
+        def env(self) -> Guessing:
+            return Long()
+
+        async def act(self, answer: str) -> Turn:
+            return Turn(0.0, ({"role": "user", "content": "x" * CONTEXT},))
+
+    [[long, _], [one, _]] = play(Long(), Guessing(), max_failed=1.0).groups
+    assert "more than the model's context" in long.failed
+    assert one.failed == ""
 
 
 class Unmade:
@@ -255,8 +291,8 @@ def test_a_group_of_which_some_failed_is_reported_by_what_is_left() -> None:
     assert (metrics["failed"], metrics["reward"], metrics["reward/t"], metrics["parsed"]) == (1 / 3, 0.5, 0.5, 1.0)
     assert [row["tag"] for row in samples.rows] == ["t", "t"]
     metrics, samples = ReportRollouts().run(Rollouts(((failed, failed),)))
-    assert metrics == {"rollouts": 2, "failed": 1, "truncated": 0, "parsed": 0, "constant_groups": 1,
-                       "sampled_tokens": 0}
+    assert metrics == {"rollouts": 2, "failed": 1, "truncated": 0, "parsed": 0, "unfinished": 0,
+                       "constant_groups": 1, "sampled_tokens": 0}
     assert samples.rows == ()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ from adapters.peft.lora import LoraLinear
 from adapters.peft.modules import Modules
 from adapters.peft.products import Product
 from adapters.peft.requests import Sampling
+from adapters.peft.serving import serve
 from adapters.peft.session import PeftSession
+from adapters.peft.worker import ALONE
 from kitchen.types import Adam, Datum, Sampled, Tokens
 from tests.adapters.peft.test_export import gpt2
 
@@ -158,8 +161,17 @@ def test_scores_alone_make_no_copy_of_the_weights(client: Callable[..., Any]) ->
     sampler.close()
 
 
-def test_four_hundred_threads_each_get_their_own_answer(client: Callable[..., Any]) -> None:
-    sampler = client(sample_batch=32).sampler("tiny")
+def test_four_hundred_threads_each_get_their_own_answer_from_one_batch(
+    client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While another has its turn they come, each of them alone; when theirs has come they are served together."""
+    sampler, batches = client(sample_batch=32).sampler("tiny"), list[int]()
+
+    def counted(model: Any, requests: Sequence[Any], machine: Any) -> None:
+        batches.append(len(requests))
+        serve(model, requests, machine)
+
+    monkeypatch.setattr("adapters.peft.sampler.serve", counted)
     found: dict[int, list[int]] = {}
 
     def ask(number: int) -> None:
@@ -167,11 +179,16 @@ def test_four_hundred_threads_each_get_their_own_answer(client: Callable[..., An
         found[number] = drawn[0].tokens.tolist()
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(400)]
-    for thread in threads:
-        thread.start()
+    sampler.sample(PROMPTS[0], max_tokens=1).result()
+    with ALONE:
+        for thread in threads:
+            thread.start()
+        while len(sampler._next or ()) < 400:
+            time.sleep(0.001)
     for thread in threads:
         thread.join()
     assert len(found) == 400
+    assert batches == [1, 400]
     for number in range(0, 400, 57):
         again = sampler.sample(PROMPTS[number % 6], max_tokens=5, seed=number).result()
         assert again[0].tokens.tolist() == found[number]

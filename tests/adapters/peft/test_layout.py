@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adapters.peft import layout
 from adapters.peft.layout import WASTE, Layout, Tiles, lay_out
 from adapters.peft.packing import NEVER, pack
 from kitchen.types import Array
@@ -98,6 +99,16 @@ def test_a_bias_says_what_is_allowed_to_every_head() -> None:
     assert bias.dtype == torch.float64
     for allowed, mine in zip(tiles.allowed, bias.view(2, 2, 3, *tiles.allowed.shape[1:]), strict=True):
         assert (mine == torch.where(allowed, 0.0, -torch.inf)).all()
+
+
+def test_of_many_keys_no_bias_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    [tiles] = lay_out([np.arange(5), np.arange(10, 16)], CPU).tiles
+    monkeypatch.setattr(layout, "KEPT", tiles.keys.shape[1] - 1)
+    first, second = (tiles.bias(2, 3, torch.float64) for _ in range(2))
+    assert first is not second
+    assert torch.equal(first, second)
+    monkeypatch.setattr(layout, "KEPT", tiles.keys.shape[1])
+    assert tiles.bias(2, 3, torch.float64) is tiles.bias(2, 3, torch.float64)
 
 
 def added(sequences: Sequence[Array], batch: Sequence[int], least: int) -> int:

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from adapters.peft import lanes, worker
-from adapters.peft.packing import NEVER, pack
+from adapters.peft.packing import NEVER, pack, padded
 from adapters.peft.session import PeftSession
 from kitchen.types import Adam, Array, Datum, Lora
 
@@ -37,6 +39,14 @@ def test_a_sequence_above_the_budget_goes_alone() -> None:
     packed = pack([np.full(length, token) for token, length in enumerate(lengths)], 100)
     assert (1,) in packed
     assert sorted(index for batch in packed for index in batch) == [0, 1, 2]
+
+
+@given(st.lists(st.integers(1, 30), max_size=12), st.integers(1, 60))
+def test_padding_counts_where_sequences_are_padded(lengths: list[int], budget: int) -> None:
+    batches = padded(lengths, budget)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(lengths[index] for index in batch) <= budget
 
 
 def test_runs_stay_together_and_in_order() -> None:

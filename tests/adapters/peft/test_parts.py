@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ import torch
 from adapters.fake.blobs import FakeBlobs
 from adapters.peft.client import PeftTraining
 from adapters.peft.interface import attend
+from adapters.peft.lanes import Lanes
 from adapters.peft.lora import target_paths
-from adapters.peft.worker import ALONE, Worker, pass_on, stop_if_closed
+from adapters.peft.worker import ALONE, Turns, Worker, pass_on, stop_if_closed
 from adapters.tokenizer import load_tokenizer
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.types import Lora
@@ -297,6 +299,57 @@ def test_work_that_pauses_lets_others_go_first() -> None:
     assert order == ["before", "other", "after"]
     for worker in (long, other):
         worker.close()
+
+
+@pytest.mark.parametrize("came", [False, True])
+def test_whoever_stops_waiting_holds_up_nobody(came: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = Turns()
+
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if came:
+                turns.__exit__()  # it is let in at that very moment
+            raise KeyboardInterrupt
+
+    turns.__enter__()
+    monkeypatch.setattr("adapters.peft.worker.threading.Event", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        turns.__enter__()
+    assert not turns._waiting
+    assert turns._held is not came
+
+
+def test_what_waits_for_a_network_needs_no_turn() -> None:
+    slow, other, there = Worker("slow"), Worker("other"), threading.Event()
+    fetching = slow.submit(lambda: there.wait(60), alone=False)
+    assert other.submit(lambda: 1).result(timeout=60) == 1
+    there.set()
+    assert fetching.result(timeout=60)
+    for each in (slow, other):
+        each.close()
+
+
+@pytest.mark.parametrize(("threads", "shares"), [(2, [1, 1]), (3, [2, 1]), (5, [3, 2])])
+def test_lanes_have_all_threads_between_them(threads: int, shares: list[int]) -> None:
+    before = torch.get_num_threads()
+    try:
+        assert Lanes(2, threads).each(lambda *_: torch.get_num_threads(), [0, 1]) == shares
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_closed_session_keeps_no_weights(opened: Callable[..., Any]) -> None:
+    session = opened()
+    trainer = weakref.ref(session._trainer.result())
+    session.close()
+    for _ in range(200):
+        gc.collect()
+        if trainer() is None:
+            break
+        time.sleep(0.01)
+    assert trainer() is None
+    with pytest.raises(RunFailed, match="the session is closed"):
+        session.facts()
 
 
 def test_pausing_where_nobody_has_a_turn_does_nothing() -> None:

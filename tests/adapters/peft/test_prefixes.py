@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from adapters.peft import processor
 from adapters.peft.session import PeftSession
 from kitchen.types import Adam, Array, Datum, Floats, Lora, LossOutput
 
@@ -221,7 +222,12 @@ def test_how_many_threads_there_are_changes_no_sum(opened: Opened) -> None:
     same(step(two, data, "ppo"), step(one, data, "ppo"))
 
 
-def test_in_bfloat16_the_gradient_points_the_same_way(opened: Opened) -> None:
+@pytest.mark.parametrize("fast", [False, True])
+def test_in_bfloat16_the_gradient_points_the_same_way(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, fast: bool
+) -> None:
+    """Whether the processor multiplies it, or products are in float32."""
+    monkeypatch.setattr(processor, "multiplies_bfloat16", lambda: fast)
     data = datums(completions(2, 4))
     exact, rounded = (stirred(opened(LORA, dtype=dtype, **TOGETHER)) for dtype in ("float32", "bfloat16"))
     (expected, gradient), (got, other) = step(exact, data), step(rounded, data)

@@ -41,7 +41,7 @@ def policy_data(session: PeftSession, client: Any, penalty: float) -> tuple[Datu
     sampler.close()
     with closing(client.sampler("tiny")) as reference:
         scores, _ = asyncio.run(ScoreRollouts().run(reference, rollouts))
-    [batch] = Minibatches(1).run(PolicyUpdate(penalty=penalty, discount=0.9).run(rollouts, scores))
+    [batch] = Minibatches(1).run(PolicyUpdate(penalty=penalty, discount=0.9 if penalty else 0.0).run(rollouts, scores))
     return batch.data
 
 
@@ -49,7 +49,7 @@ def pair_data(session: PeftSession, client: Any) -> tuple[Datum, ...]:
     """As recipes/dpo.py makes them: three pairs, their reference the model as it came."""
     comparisons = LoadComparisons("pairs").run(DATA)[0]
     pairs = RenderPairs(RenderDataset()).run(comparisons, Mistakes({}), session.tokenizer())[0]
-    reference = asyncio.run(ScoreReference("tiny").run(client, pairs))
+    reference, _ = asyncio.run(ScoreReference("tiny").run(client, session.tokenizer(), pairs))
     return as_batch(JoinReference().run(pairs, reference)[0].data)
 
 

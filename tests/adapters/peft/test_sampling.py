@@ -18,7 +18,7 @@ from adapters.peft.requests import Sampling
 from adapters.peft.serving import serve
 from adapters.peft.session import PeftSession
 from adapters.tokenizer import FolderTokenizer
-from kitchen.errors import RunFailed
+from kitchen.errors import ConfigError, RunFailed
 from kitchen.types import Adam, Datum, Sampled, Tokens
 
 Opened = Callable[..., PeftSession]
@@ -90,6 +90,37 @@ def test_pauses_change_no_bit(session: PeftSession, monkeypatch: pytest.MonkeyPa
         np.testing.assert_array_equal(one.tokens, other.tokens)
         np.testing.assert_array_equal(one.logprobs, other.logprobs)
     assert len(pauses) >= max(len(one.tokens) for one in before) // steps - 1
+
+
+def test_a_request_that_cannot_be_read_is_refused_and_its_company_answered(sampler: Any) -> None:
+    first = prompts()[0]
+    alone = sampler.sample(first, max_tokens=4).result()
+    odd = [sampler.sample(first, max_tokens=4, **how) for how in ({"stop": None}, {"stop": [None]}, {"top_p": "1"})]
+    good = sampler.sample(first, max_tokens=4, stop=[np.int64(999)])
+    for each in odd:
+        with pytest.raises(ConfigError, match=r"stop is|cannot be read"):
+            each.result()
+    assert same(good.result()[0], alone[0])
+
+
+def test_a_task_that_is_cancelled_before_it_asked_is_not_written_for(sampler: Any) -> None:
+    async def go() -> Any:
+        asked = sampler.sample(prompts()[0], max_tokens=4)
+        task = asyncio.ensure_future(asked._arrive())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return asked.work.cancelled()
+
+    assert asyncio.run(go())
+
+
+def test_weights_that_are_no_numbers_are_an_error(session: PeftSession) -> None:
+    session._ask(lambda trainer: [a.data.fill_(float("nan")) for a in trainer.adapter.named().values()]).result()
+    broken = session.snapshot().result()
+    with pytest.raises(RunFailed, match="its weights are not finite"):
+        broken.sample(prompts()[0], max_tokens=4).result()
+    broken.close()
 
 
 def test_what_nobody_waits_for_any_more_is_written_no_further(

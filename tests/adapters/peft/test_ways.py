@@ -182,6 +182,30 @@ def test_what_changes_with_length_is_not_mistaken_for_what_does_not(
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", [*KINDS, *MISTAKEN], ids=str)
+def test_every_architecture_writes_in_company_as_it_does_elsewhere_alone(
+    kind: Kind, folder: Path, client: Callable[..., Any]
+) -> None:
+    """Prompts on both sides of what a window reaches, and of where turns get slower, and completions that pass it."""
+    from tokenizers import Tokenizer, models
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({f"w{token}": token for token in range(96)}, "w0"))
+    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2")
+    tokenizer.save_pretrained(folder)
+    library: Any = AutoModelForCausalLM
+    model = library.from_pretrained(folder, dtype=torch.float32).eval()
+    prompts = [np.random.default_rng(length).integers(3, 90, length) for length in (5, REACH - 8, REACH + 20, 5)]
+    sampler = client(sample_batch=3).sampler("tiny")
+    drawn = [sampler.sample(prompt, max_tokens=16, temperature=0.0) for prompt in prompts]
+    for prompt, future in zip(prompts, drawn, strict=True):
+        ids = model.generate(torch.from_numpy(prompt)[None], max_new_tokens=16, do_sample=False)
+        [one] = future.result()
+        assert one.tokens.tolist() == ids[0, len(prompt) :].tolist()
+    sampler.close()
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", [DEEPSEEK], ids=str)
 def test_values_may_be_narrower_than_queries(kind: Kind, opened: Opened, batch: list[Datum]) -> None:
     session = opened(Lora(rank=4, alpha=8.0, seed=1))
