@@ -3,7 +3,8 @@
 from pydantic import NonNegativeFloat
 
 from kitchen import Step, for_each, sequence
-from stages.judging import JudgePlayed, JudgeRollouts, Judging, learn_to_judge
+from stages.judge import Judging
+from stages.judging import learn_to_judge
 from stages.optimise import ForwardBackward
 from stages.playing import ComparePlayed, PlayBase, PlayWeights
 from stages.policy import Minibatches, PolicyUpdate, ReportPolicy, ScoreRollouts
@@ -12,6 +13,7 @@ from stages.rollouts import ReportRollouts
 from stages.scoring import OpenReference
 from stages.sessions import FinalWeights, OpenSession, SaveFinal
 from stages.training import TrainingOnRollouts
+from stages.verdicts import JudgePlayed, JudgeRollouts
 
 
 class Rlhf(TrainingOnRollouts):

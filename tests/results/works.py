@@ -223,9 +223,9 @@ def problems(dataset: str) -> Sequence[Task]:
 def rlhf(cooking: Cooking) -> Measured:
     """The judge learns from the policy's own answers, ranked by the F1 of their fields, which it then is not told."""
     run = cooking.cook("recipes.rlhf", "rlhf", {
-        **NAMES, "model": cooking.taught(20), "ranking.problems": 200, "ranking.tries": 6, "ranking.margin": 0.15,
-        "judge.epochs": 2, "judge.learning_rate": 2e-4, "steps": 20, "learning_rate": 5e-4, "schedule": "constant",
-        "playing.max_tokens": 48})
+        **NAMES, "model": cooking.taught(25), "reading.held_out_rows": 80, "ranking.problems": 160, "ranking.tries": 5,
+        "ranking.margin": 0.15, "judge.epochs": 2, "judge.learning_rate": 2e-4, "steps": 20, "learning_rate": 3e-4,
+        "warmup_steps": 3, "playing.max_tokens": 48})
     shown = {"accuracy of the judge": "judge_accuracy", "shorter wins": "shorter_wins", "valid JSON wins": "json_wins",
              "how far the judge prefers new answers": "preferred", "p of that": "preferred_p"}
     return run, {**{what: run.metrics[f"new_names/{key}"] for what, key in shown.items()}, **rewards(run, "new_names")}

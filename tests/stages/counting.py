@@ -11,7 +11,7 @@ from adapters.fake.tokenizer import Bytes
 from kitchen import Stage
 from kitchen.ports import Done, Future
 from kitchen.types import Floats, Tokens
-from stages.judging import Judge, JudgeWeights, Judging
+from stages.judge import Judge, JudgeWeights, Judging
 
 _ASKED = re.compile(r"Answer A:\n(.*)\n\nAnswer B:\n(.*)\n\nReply", re.DOTALL)
 

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from adapters.fake.tokenizer import END_OF_TURN, Bytes
 from adapters.fake.training import FakeTraining
-from kitchen.errors import DataError
+from kitchen.errors import ConfigError, DataError
 from kitchen.types import Lora
 from stages.conversations import Conversation, Message
 from stages.evaluation import question, wanted
-from stages.judging import (
-    AskBothWays,
-    Judge,
-    JudgePlayed,
-    JudgeRollouts,
-    Judging,
-    MeasureJudge,
-    PairAnswers,
-    asked,
-    judged,
-)
+from stages.judge import Judge, Judging, asked
+from stages.judging import AskBothWays, PairAnswers
 from stages.playing import PlayedAfter, PlayedBefore
 from stages.preferences import Comparison, Comparisons
 from stages.questions import Question, exact
 from stages.rollouts import Playing, Rollout, Rollouts
 from stages.tasks import TaskBatch, Tasks
+from stages.verdicts import JudgePlayed, JudgeRollouts, MeasureJudge, judged
 from tests.stages.counting import Counting, counting
 
 REQUEST = (Message("user", "2 eggs"),)
@@ -84,6 +77,13 @@ def test_a_judge_of_answers_prefers_the_likelier_by_the_mean_of_its_tokens() -> 
     assert asyncio.run(judge.prefers(REQUEST, "{}", "{}")) == 0.5
     for answer, other in (("{" * 40, "{}"), ("{}", "{" * 40)):
         assert asyncio.run(judge.prefers(REQUEST, answer, other)) is None
+
+
+@pytest.mark.parametrize("setting", [{"beta": 2.0}, {"imitation": 0.0}])
+def test_settings_of_answers_mean_nothing_of_letters(setting: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"judge\.{next(iter(setting))}=. means nothing with judge\.says=letter"):
+        Judging("letter", **setting)
+    assert Judging(**setting).says == "answer"
 
 
 def test_pairs_that_are_too_long_to_learn_from_are_counted() -> None:

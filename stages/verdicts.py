@@ -1,0 +1,148 @@
+"""What a judge says: of held-out comparisons, of rollouts, of new answers against old ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+
+from kitchen.ports import Tokenizer, arrival
+from kitchen.stage import Stage
+from kitchen.types import Metrics, Table
+from stages.conversations import Message, heard
+from stages.evaluation import read_before
+from stages.judge import EVEN, Judge, answers
+from stages.playing import PlayedAfter, PlayedBefore
+from stages.preferences import Comparisons
+from stages.rollouts import Playing, Rollout, Rollouts, alive
+from stages.scoring import Reference
+from stages.statistics import interval, paired_permutation
+from stages.tasks import TaskBatch, Tasks
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+RULES: Mapping[str, Callable[[str], float]] = MappingProxyType({"shorter": lambda text: -len(text), "json": _is_json})
+
+
+class MeasureJudge(Stage):
+    """How often the judge agrees with held-out comparisons, and how often rules would that need no judge, set by set.
+
+    By a rule the shorter answer wins, or the one that is valid JSON. Who cannot say is right half of the time. What is
+    too long for the judge is counted, and left out.
+    """
+
+    kept = True
+    seed: int = 0
+
+    async def run(self, judge: Judge, comparisons: Comparisons) -> tuple[Metrics, Table]:
+        metrics, rows = Metrics(), []
+        for name, some in comparisons.held_out.items():
+            if not some:
+                continue
+            sides = [answers(one) for one in some]
+            said = await asyncio.gather(*(judge.prefers(*side) for side in sides))
+            read = [each for each in said if each is not None]
+            metrics[f"{name}/judge_unread"] = float(len(said) - len(read))
+            if read:
+                found = interval([_right(each, EVEN) for each in read], self.seed)
+                metrics |= {f"{name}/judge_accuracy": found.estimate, f"{name}/judge_preference": float(np.mean(read))}
+                rows.append((name, str(len(read)), "judge",
+                             f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"))
+            for rule, worth in RULES.items():
+                share = float(np.mean([_right(worth(one), worth(other)) for _, one, other in sides]))
+                metrics[f"{name}/{rule}_wins"] = share
+                rows.append((name, str(len(some)), f"{rule} wins", f"{share:.3f}"))
+        columns = ("held-out set", "comparisons", "by", "right")
+        return metrics, Table("The judge on held-out comparisons, 95 % intervals", columns, tuple(rows))
+
+
+def _right(better: float, worse: float) -> float:
+    return float(np.sign(better - worse) / 2 + EVEN)
+
+
+class JudgeRollouts(Stage):
+    """Rewards by the judge, in the place of what the answers are worth: how far it prefers them to the reference's.
+
+    That is what the reference answers to the same problem, greedily. An answer that was cut, or that the judge has no
+    room for, is worth 0; `judge_unread` is the share of the latter.
+    """
+
+    playing: Playing
+    known: bool = True  # whether the data says what answers are worth: `true_reward` is the mean of what was replaced
+
+    async def run(
+        self, judge: Judge, reference: Reference, tokenizer: Tokenizer, batch: TaskBatch, rollouts: Rollouts
+    ) -> tuple[Rollouts, Metrics]:
+        before = [each.reward for each in alive(rollouts.all())]
+        said = [await task.env().begin() for task in batch.tasks]
+        drawn = [reference.sample(read_before(each, tokenizer), max_tokens=self.playing.max_tokens, temperature=0.0)
+                 for each in said]
+        others = [tokenizer.decode(one.tokens) for [one] in await asyncio.gather(*map(arrival, drawn))]
+        groups = await asyncio.gather(*(judged(judge, heard(messages), group, other) for messages, group, other in
+                                        zip(said, rollouts.groups, others, strict=True)))
+        metrics = Metrics(judge_unread=sum(count for _, count in groups) / max(len(before), 1))
+        if self.known and before:
+            metrics["true_reward"] = float(np.mean(before))
+        return Rollouts(tuple(group for group, _ in groups)), metrics
+
+
+async def judged(
+    judge: Judge, request: Sequence[Message], group: Sequence[Rollout], other: str
+) -> tuple[tuple[Rollout, ...], int]:
+    """The same rollouts with the judge's word as rewards, and how many it could not read.
+
+    The same answers are judged once.
+    """
+    whole = [each.text for each in group if not each.failed and not each.truncated]
+    texts = list(dict.fromkeys(whole))
+    said = await asyncio.gather(*(judge.prefers(request, text, other) for text in texts))
+    found = dict(zip(texts, said, strict=True))
+    return tuple(replace(each, reward=0.0 if each.failed or each.truncated else found[each.text] or 0.0)
+                 for each in group), sum(found[text] is None for text in whole)
+
+
+class JudgePlayed(Stage):
+    """How far the judge prefers what the saved weights answer to held-out problems to what was answered before.
+
+    An answer that was cut, or whose rollout failed, is worth less than one that was not. What is too long for the judge
+    is counted, and left out.
+    """
+
+    kept = True
+    seed: int = 0
+
+    async def run(
+        self, judge: Judge, tasks: Tasks, before: PlayedBefore, after: PlayedAfter
+    ) -> tuple[Metrics, Table]:
+        metrics, rows = Metrics(), []
+        for name, some in tasks.held_out.items():
+            requests = [heard(await task.env().begin()) for task in some]
+            heard_of = await asyncio.gather(*(_preferred(judge, *each) for each in zip(
+                requests, after.answers[name], before.answers[name], strict=True)))
+            said = [each for each in heard_of if each is not None]
+            metrics[f"{name}/unread"] = float(len(heard_of) - len(said))
+            if not said:
+                continue
+            found = interval(said, self.seed)
+            metrics |= {f"{name}/preferred": found.estimate, f"{name}/preferred_low": found.low,
+                        f"{name}/preferred_p": paired_permutation([EVEN] * len(said), said, self.seed)}
+            rows.append((name, str(len(said)), f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"))
+        return metrics, Table("How far the judge prefers new answers to old ones, 95 % intervals",
+                              ("held-out set", "n", "0.5 is no difference"), tuple(rows))
+
+
+async def _preferred(judge: Judge, request: Sequence[Message], new: str | None, old: str | None) -> float | None:
+    if new is None or old is None:
+        return EVEN + ((new is not None) - (old is not None)) / 2
+    return await judge.prefers(request, new, old)
