@@ -19,23 +19,28 @@ COLUMNS = ("side", "s a step, median [quartiles]", "tokens/s", "MB above weights
 
 @dataclass(frozen=True)
 class Same:
-    """A value that all sides tell of each step, and how far it may differ from ours."""
+    """A value that all sides tell of each step, and how far it may differ from ours.
+
+    Beside exact steps: how much further from these than theirs ours may be.
+    """
 
     value: str
     most: float
     relative: bool = False
 
-    def difference(self, ours: Sequence[Step], theirs: Sequence[Step]) -> float:
+    def difference(self, ours: Sequence[Step], theirs: Sequence[Step], exact: Sequence[Step] = ()) -> float:
         """The largest over the steps; infinity where a number is none."""
-        found = 0.0
-        for here, there in zip(ours, theirs, strict=False):  # who left early has fewer
-            apart = _apart(here.values[self.value], there.values[self.value], self.relative)
-            found = max(found, apart if apart == apart else float("inf"))
-        return found
+        steps = zip(ours, theirs, exact or theirs, strict=False)  # who left early has fewer
+        found = [self._off(true, here) - (self._off(true, there) if exact else 0) for here, there, true in steps]
+        return max([0.0, *(apart if apart == apart else float("inf") for apart in found)])
 
-    def shown(self, found: float) -> str:
+    def shown(self, found: float, exact: bool = False) -> str:
         kept = "within" if found <= self.most else "NOT WITHIN"
-        return f"{self.value} differs by at most {found:.1e}{' of it' if self.relative else ''} ({kept} {self.most:g})"
+        how = "is further from that of float32 than theirs by" if exact else "differs by"
+        return f"{self.value} {how} at most {found:.1e}{' of it' if self.relative else ''} ({kept} {self.most:g})"
+
+    def _off(self, true: Step, step: Step) -> float:
+        return _apart(true.values[self.value], step.values[self.value], self.relative)
 
 
 @dataclass(frozen=True)
@@ -52,24 +57,27 @@ class Contest:
     share: Goal | None = None  # of the GEMM rate, shared prefixes counted once
     others: tuple[Side, ...] = ()  # more ways of theirs, which the figures to reach do not name
     gauge: Side | None = None  # of the machine's matrix products
+    exact: Side | None = None  # the same in float32, where two right ways of rounding drift apart
     heats: int = 3  # rounds that all rivals take part in
     about: tuple[str, ...] = ()  # more notes
 
 
 def hold(contest: Contest, order: Order, steps: int) -> Result:
-    sides = [contest.ours, *contest.rivals, *contest.others, *([contest.gauge] if contest.gauge else [])]
+    more = [side for side in (contest.gauge, contest.exact) if side]
+    sides = [contest.ours, *contest.rivals, *contest.others, *more]
     rivals, others = ([side.name for side in some] for some in (contest.rivals, contest.others))
     held = interleave(sides, order.folder, steps, rivals, contest.heats)
     outcome = Outcome(held.taken, contest.ours.name, contest.gauge.name if contest.gauge else "")
-    found = {same: {name: same.difference(held.taken[outcome.ours], held.taken[name]) for name in (*rivals, *others)}
-             for same in contest.same}
+    exact = held.taken[contest.exact.name] if contest.exact else ()
+    found = {same: {name: same.difference(held.taken[outcome.ours], held.taken[name], exact)
+                    for name in (*rivals, *others)} for same in contest.same}
     sound = all(apart <= same.most for same, differences in found.items() for apart in differences.values())
     told = [outcome.speed(held.fastest, contest.speed), *(outcome.speed(name) for name in others),
             *(outcome.memory(name, contest.memory if name == rivals[0] else None)
               for name in dict.fromkeys((rivals[0], held.fastest, *others))),
             *([outcome.share(contest.share)] if contest.share else [])]
     notes = (*(one.note for one in told), "compared, step by step: " + "; ".join(
-        same.shown(max(differences.values())) for same, differences in found.items()), *contest.about)
+        same.shown(max(differences.values()), bool(exact)) for same, differences in found.items()), *contest.about)
     records = (*outcome.records(contest.work), {
         "work": contest.work, "figures": {one.what: one.value for one in told}, "sound": sound,
         "differences": {same.value: differences for same, differences in found.items()}})

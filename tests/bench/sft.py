@@ -30,12 +30,13 @@ def sft(order: Order, kind: str, dtype: str) -> Result:
     """Tokens a second of supervised fine-tuning, batch 8, on data A or B."""
     setup = order.setup(PAIRS, dtype)
     data, parts = Rows(kind), MICRO_BATCHES[kind]
+    exact = KitchenSft(order.setup(PAIRS), data, "kitchen float32") if dtype != "float32" else None
     return hold(Contest(
         f"sft_{kind.lower()}_{dtype}", f"SFT, data {kind}, {dtype}, batch {BATCH}", KitchenSft(setup, data),
         (TrlSft(setup, data), TrlSft(setup, data, "TRL packed", padding_free=True)), losses_and_gradients(dtype),
         speed=GOALS[dtype], share=Goal(0.38, 0.6) if dtype == "float32" else None,
         others=(TrlSft(setup, data, f"TRL {parts} micro-batches", accumulate=parts),), gauge=Gauge(dtype),
-        about=(ABOUT,)), order, setup.steps)
+        exact=exact, about=(ABOUT,)), order, setup.steps)
 
 
 def sft_memory(order: Order) -> Result:

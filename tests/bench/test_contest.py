@@ -129,3 +129,10 @@ def test_rates_and_shares_leave_out_the_first_steps() -> None:
 def test_texts_differ_by_the_share_of_their_tokens() -> None:
     ours, theirs = ([Step(1.0, {"greedy": texts})] for texts in ([[1, 2, 3], [4, 5]], [[1, 2, 9], [4]]))
     assert Same("greedy", 0.01).difference(ours, theirs) == 2 / 5
+
+
+@pytest.mark.parametrize(("ours", "theirs", "found"), [
+    (1.01, 1.2, 0.0), (1.2, 1.15, 0.05), (float("nan"), 1.0, float("inf"))])
+def test_beside_exact_steps_ours_may_be_the_nearer(ours: float, theirs: float, found: float) -> None:
+    one, other, exact = ([Step(1.0, {"loss": loss})] * 2 for loss in (ours, theirs, 1.0))
+    assert Same("loss", 0.03).difference(one, other, exact) == pytest.approx(found)
