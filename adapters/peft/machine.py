@@ -19,7 +19,7 @@ from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
 
 LANES = 2  # at most; each has its share of the threads and of the budget
-BUDGETS = MappingProxyType({"cpu": 1024, "cuda": 8192})  # on a CPU, more takes memory and no less time
+BUDGETS = MappingProxyType({"cpu": 1536, "cuda": 8192})  # on a CPU, more takes memory and no less time
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8  # of <malloc.h>
 
 

@@ -12,7 +12,7 @@ from kitchen.types import Tokens
 LEAST = 16  # tokens that a beginning must have to be shared
 NEVER = 2**62  # as LEAST: every sequence stands alone
 APART = (0.0, 0.25, 0.5, 2.0)  # of a run's tokens: neighbours that share less may go apart; to try
-EVEN = (1.0, 1.15, 1.3)  # of an even share of the tokens: limits to try for what stays together
+EVEN = (1.0, 1.15, 1.3)  # of an even share of the tokens: limits to try for what stays together, beside the budget
 
 Run = tuple[int, ...]
 
@@ -34,7 +34,7 @@ def pack(
     total = sizes.of(runs)
     count = -(-total // (budget * lanes)) * lanes
     while runs:
-        limits = sorted({min(budget, int(even * total / count) + 1) for even in EVEN})
+        limits = sorted({budget, *(min(budget, int(even * total / count) + 1) for even in EVEN)})
         tries = [_dealt(sizes, _pieces(sizes, apart, limit), count) for apart in APART for limit in limits]
         fitting = [batches for batches in tries if all(len(b) == 1 or sizes.of(b) <= budget for b in batches)]
         if fitting:

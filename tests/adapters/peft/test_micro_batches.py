@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.peft import lanes, worker
-from adapters.peft.packing import NEVER, pack, padded
+from adapters.peft.packing import NEVER, pack, padded, shared
 from adapters.peft.session import PeftSession
 from kitchen.types import Adam, Array, Datum, Lora
 
@@ -66,6 +67,43 @@ def test_what_sequences_begin_with_counts_once() -> None:
     mixed = [sequences[0], np.arange(400, 600), sequences[1], np.arange(600, 800), sequences[2], sequences[3]]
     assert sorted(pack(mixed, 500)) == [(0, 2, 4, 5), (1, 3)]
     assert len(pack(mixed, 500, least=NEVER)) > 2
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("budget", [512, 640, 1024])
+def test_groups_share_their_prompts_as_far_as_the_budget_goes(budget: int, lanes: int) -> None:
+    """2 groups of 8 answers to prompts of 256 tokens: so many answers of one group fit beside their prompt."""
+    prompts = [np.arange(group * 256, group * 256 + 256) for group in range(2)]
+    sequences = [np.concatenate([prompts[index % 2], np.full(63, 1000 + index)]) for index in range(16)]
+    packed = pack(sequences, budget, lanes=lanes)
+    most = min((budget - 256) // 63, 8)
+    assert len(packed) == 2 * -(-8 // most)
+    assert all(len({index % 2 for index in batch}) == 1 for batch in packed)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 60)), min_size=1, max_size=20), st.integers(40, 300),
+       st.sampled_from([1, 2]))
+def test_no_more_is_read_than_where_the_budget_is_filled_in_order(
+    drawn: list[tuple[int, int]], budget: int, lanes: int
+) -> None:
+    """But for a batch a lane, for shares are to be even."""
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(0, 1000, 20 * family) for family in range(4)]
+    sequences = sorted((np.concatenate([prompts[family], rng.integers(0, 1000, more)]) for family, more in drawn),
+                       key=lambda tokens: tokens.astype(">u4").tobytes())
+    filled: list[list[Array]] = []
+    for tokens in sequences:
+        if filled and read([*filled[-1], tokens]) <= budget:
+            filled[-1].append(tokens)
+        else:
+            filled.append([tokens])
+    packed = [[sequences[index] for index in batch] for batch in pack(sequences, budget, lanes=lanes)]
+    assert sum(map(read, packed)) <= sum(map(read, filled)) + lanes * budget
+
+
+def read(sequences: list[Array]) -> int:
+    """Tokens, with what each begins with as the one before it counted once."""
+    return sum(map(len, sequences)) - sum(shared(*pair) for pair in pairwise(sequences))
 
 
 def gradient(session: PeftSession, *calls: list[Datum]) -> dict[str, Array]:
