@@ -148,9 +148,9 @@ class _Run:
                     if due:
                         await self.keep(loop, context, at, SavePoint(index, False, 0, {}))
                 if stop:
-                    at = str(self.steps[place])
-                    raise Interrupted(f"stopped at step {at}, and saved" if due else
-                                      f"stopped at step {at}, and not saved where weights lag")
+                    step = self.steps[place]
+                    raise Interrupted(f"stopped at step {step}, and saved" if due else
+                                      f"stopped at step {step}, and not saved where weights lag")
             with self.brake.iteration(loop.save > 0):
                 await self.finish(tail, in_flight, 0)
                 if saves(loop) and not point.ended:

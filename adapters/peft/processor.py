@@ -21,8 +21,8 @@ def multiplies_bfloat16() -> bool:
 def multiplied_in(x: torch.Tensor) -> torch.dtype:
     """Of products with x: float32 for bfloat16 on a processor that has no instruction for it, else as it is.
 
-    The same numbers are multiplied and added up in float32 either way; without such an instruction torch takes three
-    times as long as for casting them first (docs/benchmarks.md).
+    Without such an instruction torch takes three times as long as for casting first; and what is added up in float32
+    is rounded once, where a product in bfloat16 is rounded before more is added to it (docs/benchmarks.md).
     """
     narrow = x.dtype == torch.bfloat16 and x.device.type == "cpu" and not multiplies_bfloat16()
     return torch.float32 if narrow else x.dtype
