@@ -25,8 +25,9 @@ _TORCH = """
 import json, os, torch
 cuda = torch.cuda.is_available()
 seen = [torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count() if cuda else 0)]
-flags = open("/proc/cpuinfo").read().split() if os.path.exists("/proc/cpuinfo") else ()
-fast = torch.cuda.is_bf16_supported() if cuda else bool({"avx512_bf16", "amx_bf16"} & set(flags))
+words = open("/proc/cpuinfo").read().split() if os.path.exists("/proc/cpuinfo") else ()
+quick = "amx_bf16" in words or ("avx512_bf16" in words and "GenuineIntel" not in words)
+fast = torch.cuda.is_bf16_supported() if cuda else quick
 print(json.dumps({
     "devices": [f"cuda:{n} {one.name}, {one.total_memory / 1e9:.0f} GB" for n, one in enumerate(seen)] + ["cpu"],
     "dtype": "bfloat16" if fast else "float32", "threads": torch.get_num_threads()}))
