@@ -7,7 +7,8 @@ from math import gcd
 import torch
 
 from adapters.peft.decoder import Decoder
-from adapters.peft.products import Product
+from adapters.peft.processor import is_intel, multiplied_in
+from adapters.peft.products import Product, to
 
 FEW = 2  # rows, up to which reading the weights as they lie is all the time there is
 USUAL = 32  # rows that weights are laid out for
@@ -16,39 +17,46 @@ USUAL = 32  # rows that weights are laid out for
 class Fixed(Product):
     """y = W x + b + B A x with A and B that are not trained; on a CPU, W is a copy laid out for some tens of rows.
 
-    In float32 B A is added to that copy. In bfloat16 it would be lost in rounding, and stays beside it.
+    Where products are in float32, so is the copy, and B A is added to it. In bfloat16 that would be lost in rounding,
+    and B A stays beside it.
     """
 
     def __init__(self, product: Product) -> None:
-        self.weight, self.bias, self.low = product.weight, product.bias, []
-        self._sides = _sides(product)  # (in, ranks), (ranks, out)
-        on_cpu = self.weight.device.type == "cpu" and _has_onednn()
-        exact, whole = self.weight.dtype == torch.float32, self.weight
-        if exact and self._sides is not None:
-            whole = torch.addmm(whole, self._sides[1].t(), self._sides[0].t())
-        self._whole = torch.ops.mkldnn._reorder_linear_weight(whole, USUAL) if on_cpu and (
-            exact or whole.dtype == torch.bfloat16) else None
-        self._few, self._beside = FEW * exact, self._sides if not exact else None
+        self.weight, self.low, self._wide = product.weight, [], multiplied_in(product.weight)
+        self.bias = to(product.bias, self._wide)
+        self._sides = _sides(product, self._wide)  # (in, ranks), (ranks, out)
+        self._whole = self._copy() if self.weight.device.type == "cpu" and _has_onednn() and (
+            self._wide in (torch.float32, torch.bfloat16)) else None
+        self._few = FEW if self.weight.dtype == torch.float32 and not is_intel() else 0
         self._none = self.weight.new_empty(0)
+
+    def _copy(self) -> torch.Tensor:
+        whole, found = self.weight.to(self._wide), torch.ops.mkldnn._reorder_linear_weight
+        if self._wide == torch.float32 and self._sides is not None:
+            whole = torch.addmm(whole, self._sides[1].t(), self._sides[0].t())
+        laid_out: torch.Tensor = found(whole, USUAL)
+        return laid_out
 
     def forward(self, x: torch.Tensor, onto: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """(N, in) to (N, out), added to `onto` if that is given; nothing is kept for a way back."""
+        narrow, x, onto = x.dtype, x.to(self._wide), to(onto, self._wide)
         if self._whole is None or len(x) <= self._few:
-            return self._plain(x, onto), self._none
+            return self._plain(x, onto).to(narrow), self._none
         out = _laid_out(x, self._whole, self.bias, onto)
-        if self._beside is not None:
-            out.addmm_(x @ self._beside[0], self._beside[1])
-        return out, self._none
+        if self._sides is not None and self._wide != torch.float32:
+            out.addmm_(x @ self._sides[0], self._sides[1])
+        return out.to(narrow), self._none
 
     def _plain(self, x: torch.Tensor, onto: torch.Tensor | None) -> torch.Tensor:
         """What is added to W x is what that product begins with: with few rows each operation more is felt."""
+        weight = self.weight.to(self._wide)
         added = onto if self.bias is None else self.bias.expand(len(x), -1) if onto is None else onto + self.bias
         if self._sides is not None:
             low = x @ self._sides[0]
             added = low @ self._sides[1] if added is None else torch.addmm(added, low, self._sides[1])
         if self._whole is not None:
-            return _in_parts(x, self.weight, added)
-        return x @ self.weight.t() if added is None else torch.addmm(added, x, self.weight.t())
+            return _in_parts(x, weight, added)
+        return x @ weight.t() if added is None else torch.addmm(added, x, weight.t())
 
 
 def _has_onednn() -> bool:
@@ -64,12 +72,12 @@ def fix(decoder: Decoder) -> None:
         layer.up, layer.down = Fixed(layer.up), Fixed(layer.down)
 
 
-def _sides(product: Product) -> tuple[torch.Tensor, torch.Tensor] | None:
+def _sides(product: Product, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor] | None:
     """A and B of all its layers, as one matrix each."""
     if not product.low:
         return None
-    down = torch.cat([layer.a.detach() for *_, layer in product.low]).to(product.weight.dtype).t()
-    up = product.weight.new_zeros(down.shape[1], len(product.weight))  # 0 between different layers
+    down = torch.cat([layer.a.detach() for *_, layer in product.low]).to(dtype).t()
+    up = down.new_zeros(down.shape[1], len(product.weight))  # 0 between different layers
     for columns, ranks, layer in product.low:
         up[ranks, columns] = (layer.b.detach() * layer.scale).t().to(up.dtype)
     return down, up

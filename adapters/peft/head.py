@@ -9,7 +9,6 @@ from itertools import pairwise
 import numpy as np
 import torch
 from torch import nn
-from torch.func import functional_call
 
 from adapters.peft.batches import MicroBatch
 from adapters.peft.processor import multiplied_in
@@ -62,12 +61,15 @@ def score(
 
 
 def _multiplied(head: nn.Module, hidden: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The head as it is, or with its weights cast once where products with (U, H) states are to be in another dtype."""
+    """The head as it is, or with its weights cast once where products with (U, H) states are to be in another dtype.
+
+    One in training stays as it is. Lanes share the head, so nothing is ever put into it.
+    """
     wide = multiplied_in(hidden)
-    if wide == hidden.dtype:
+    if wide == hidden.dtype or type(head) is not nn.Linear:
         return head
-    cast = {name: parameter.to(wide) for name, parameter in head.named_parameters()}
-    return lambda states: functional_call(head, cast, (states.to(wide),))
+    weight, bias = head.weight.to(wide), None if head.bias is None else head.bias.to(wide)
+    return lambda states: nn.functional.linear(states.to(wide), weight, bias)
 
 
 def trained_of(head: nn.Module) -> list[nn.Parameter]:

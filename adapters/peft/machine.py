@@ -74,8 +74,10 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
     if name != "auto":
         found: torch.dtype = getattr(torch, name)
         return found
-    fast = torch.cuda.is_bf16_supported() if device.type == "cuda" else multiplies_bfloat16()
-    return torch.bfloat16 if fast else torch.float32
+    if device.type != "cuda":
+        return torch.bfloat16 if multiplies_bfloat16() else torch.float32
+    with torch.cuda.device(device):
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
 
 
 def _check_quantization(settings: Settings, device: torch.device) -> None:

@@ -7,18 +7,25 @@ from functools import cache
 import torch
 
 
-@cache
 def multiplies_bfloat16() -> bool:
     """AMX, or AVX512-BF16 that is not Intel's: there it runs at half the rate of float32 (docs/benchmarks.md).
 
-    Elsewhere float32 is the safe choice.
+    Where that cannot be told, float32 is the safe choice.
     """
+    return "amx_bf16" in _words() or ("avx512_bf16" in _words() and not is_intel())
+
+
+def is_intel() -> bool:
+    return "GenuineIntel" in _words()
+
+
+@cache
+def _words() -> frozenset[str]:
     try:
         with open("/proc/cpuinfo") as file:
-            words = set(file.read().split())
+            return frozenset(file.read().split())
     except OSError:
-        return False
-    return "amx_bf16" in words or ("avx512_bf16" in words and "GenuineIntel" not in words)
+        return frozenset()
 
 
 def multiplied_in(x: torch.Tensor) -> torch.dtype:

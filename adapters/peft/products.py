@@ -52,7 +52,7 @@ class Product:
         """(N, in) to (N, out), added to `onto` if that is given, and scale · A x (N, ranks)."""
         narrow, wide = x.dtype, multiplied_in(x)
         x = x.to(wide)
-        out = _dense(x, self.weight.to(wide).t(), _to(self.bias, wide), _to(onto, wide))
+        out = _dense(x, self.weight.to(wide).t(), to(self.bias, wide), to(onto, wide))
         if not self.low:
             return out.to(narrow), out.new_empty(0, dtype=narrow)
         down = x @ self._a(wide).t()
@@ -97,7 +97,7 @@ class Product:
         return (sides[0] if len(sides) == 1 else torch.cat(sides)).to(dtype)
 
 
-def _to(x: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+def to(x: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
     return None if x is None else x.to(dtype)
 
 

@@ -8,7 +8,9 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from adapters.peft.worker import no_turn_in_a_turn
 from kitchen.errors import ConfigError, KitchenError
+from kitchen.ports.future import Pending
 from kitchen.prompts import unfit, unreadable
 from kitchen.types import Sampled, Tokens
 
@@ -69,6 +71,21 @@ def fail(request: Request, error: BaseException) -> None:
         request.work.set_exception(error)
 
 
+def _not_in_a_turn(work: concurrent.futures.Future[Any]) -> None:
+    """Raises RunFailed where a loss waits for what was asked before and has not had its turn."""
+    if not work.done() and (why := no_turn_in_a_turn()):
+        raise why
+
+
+@dataclass(frozen=True)
+class Submitted(Pending[T]):
+    """A ticket for the work of a worker."""
+
+    def result(self, timeout: float | None = None) -> T:
+        _not_in_a_turn(self.work)
+        return super().result(timeout)
+
+
 @dataclass(frozen=True)
 class Asked(Generic[T]):
     """A ticket whose work begins once someone wants it, so that batches form by request order and not by timing."""
@@ -77,6 +94,7 @@ class Asked(Generic[T]):
     demand: Callable[[bool], None]  # told whether a thread blocks until the answer is there
 
     def result(self, timeout: float | None = None) -> T:
+        _not_in_a_turn(self.work)
         self.demand(True)
         return self.work.result(timeout)
 

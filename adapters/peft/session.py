@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from adapters.peft.checkpoints import OPTIMISER, WEIGHTS, Kind, forget, meta, read, weight_files, write
 from adapters.peft.lora import scale
 from adapters.peft.machine import Machine
+from adapters.peft.requests import Submitted
 from adapters.peft.sampler import PeftSampler
 from adapters.peft.trainer import Trainer
 from adapters.peft.worker import Worker, no_turn_in_a_turn
@@ -19,7 +20,7 @@ from adapters.tokenizer import FolderTokenizer, load_tokenizer
 from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.losses import Options
 from kitchen.ports.blobs import BlobStore
-from kitchen.ports.future import Failed, Future, Pending
+from kitchen.ports.future import Failed, Future
 from kitchen.ports.training import Sampler, Tokenizer
 from kitchen.types import Adam, Checkpoint, Datum, Facts, Lora, Loss, LossOutput, Stepped
 
@@ -116,7 +117,7 @@ class PeftSession:
         with self._lock:
             if self._closed:
                 return Failed(RunFailed("the session is closed"))
-            return Pending(self._worker.submit(job))
+            return Submitted(self._worker.submit(job))
 
     def _meta(self, trainer: Trainer, kind: Kind) -> dict[str, Any]:
         return meta(kind, trainer.optimiser.steps, trainer.calls, self._model, trainer.base.sha256, self._lora)

@@ -97,7 +97,7 @@ def no_turn_in_a_turn() -> RunFailed | None:
     if not isinstance(getattr(_OWNER, "thread", threading.current_thread()), _Thread):
         return None
     return RunFailed("while a loss is computed it cannot ask a local session or sampler for anything: they take turns, "
-                     "and this one is its own; ask before the step, and put the answers into loss_inputs")
+                     "and this one is its own; ask before the step, wait, and put the answers into loss_inputs")
 
 
 def pass_on() -> None:

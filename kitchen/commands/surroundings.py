@@ -27,7 +27,7 @@ cuda = torch.cuda.is_available()
 seen = [torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count() if cuda else 0)]
 words = open("/proc/cpuinfo").read().split() if os.path.exists("/proc/cpuinfo") else ()
 quick = "amx_bf16" in words or ("avx512_bf16" in words and "GenuineIntel" not in words)
-fast = torch.cuda.is_bf16_supported() if cuda else quick
+fast = torch.cuda.is_bf16_supported(including_emulation=False) if cuda else quick
 print(json.dumps({
     "devices": [f"cuda:{n} {one.name}, {one.total_memory / 1e9:.0f} GB" for n, one in enumerate(seen)] + ["cpu"],
     "dtype": "bfloat16" if fast else "float32", "threads": torch.get_num_threads()}))

@@ -58,7 +58,6 @@ class Contest:
     others: tuple[Side, ...] = ()  # more ways of theirs, which the figures to reach do not name
     gauge: Side | None = None  # of the machine's matrix products
     exact: Side | None = None  # the same in float32, where two right ways of rounding drift apart
-    heats: int = 3  # rounds that all rivals take part in
     about: tuple[str, ...] = ()  # more notes
 
 
@@ -66,7 +65,7 @@ def hold(contest: Contest, order: Order, steps: int) -> Result:
     more = [side for side in (contest.gauge, contest.exact) if side]
     sides = [contest.ours, *contest.rivals, *contest.others, *more]
     rivals, others = ([side.name for side in some] for some in (contest.rivals, contest.others))
-    held = interleave(sides, order.folder, steps, rivals, contest.heats)
+    held = interleave(sides, order.folder, steps, rivals)
     outcome = Outcome(held.taken, contest.ours.name, contest.gauge.name if contest.gauge else "")
     exact = held.taken[contest.exact.name] if contest.exact else ()
     found = {same: {name: same.difference(held.taken[outcome.ours], held.taken[name], exact)

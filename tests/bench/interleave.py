@@ -12,6 +12,7 @@ from tests.bench.results import DROPPED
 from tests.bench.turns import Side, Step
 from tests.bench.worker import Worker
 
+HEATS = DROPPED + 2  # rounds that all rivals take part in
 BEHIND = 1.2  # times the fastest rival's best step: who is further behind leaves after the heats
 
 
@@ -23,7 +24,9 @@ class Taken:
     fastest: str  # of the rivals that stayed, by the median of what counts; "" if there are none
 
 
-def interleave(sides: Sequence[Side], logs: Path, steps: int, rivals: Sequence[str] = (), heats: int = 3) -> Taken:
+def interleave(
+    sides: Sequence[Side], logs: Path, steps: int, rivals: Sequence[str] = (), heats: int = HEATS
+) -> Taken:
     """`rivals` are the names of those sides of which, after so many `heats`, only the fast ones stay."""
     with ExitStack() as stack:
         workers = {side.name: stack.enter_context(Worker(side, logs)) for side in sides}
@@ -42,6 +45,6 @@ def interleave(sides: Sequence[Side], logs: Path, steps: int, rivals: Sequence[s
 
 
 def behind(taken: Mapping[str, Sequence[Step]], rivals: Iterable[str]) -> list[str]:
-    """By the best step but the first, which takes memory and chooses kernels: it has noise in one direction only."""
-    best = {name: min(step.seconds for step in taken[name][1:] or taken[name]) for name in rivals}
+    """By the best of the steps that count: it has noise in one direction only."""
+    best = {name: min(step.seconds for step in taken[name][DROPPED:] or taken[name]) for name in rivals}
     return [name for name, seconds in best.items() if seconds > BEHIND * min(best.values())]

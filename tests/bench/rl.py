@@ -54,8 +54,9 @@ class KitchenRl:
         for batch in _batches(self.setup):
             data = [datum for group in batch for datum in _data(group)]
             found = session.forward(data, "importance_sampling").result().logprobs
-            drawn = [replace(datum, loss_inputs={**datum.loss_inputs, "logprobs": lp})
-                     for datum, lp in zip(data, found, strict=True)]
+            drawn = [replace(datum, loss_inputs={
+                **datum.loss_inputs, "logprobs": np.where(datum.loss_inputs["advantages"] != 0, lp, 0)})
+                for datum, lp in zip(data, found, strict=True)]
             turns.wait()
             loss, step = session.forward_backward(drawn, "importance_sampling"), session.optim_step(kitchen_side.ADAM)
             grad_norm = step.result().metrics["grad_norm"]

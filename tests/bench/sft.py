@@ -95,13 +95,12 @@ class TrlSft:
     name: str = "TRL plain"
     accumulate: int = 1  # micro-batches of a batch
     padding_free: bool = False  # the rows of a micro-batch in one sequence, each attending to itself
-    attention: str = "sdpa"
 
     def run(self, turns: Turns) -> None:
         import trl
         from datasets import Dataset
 
-        model = trl_side.base_model(self.setup, self.attention)
+        model = trl_side.base_model(self.setup)
         batches = self.rows.batches(self.setup)
         data = [datum for batch in batches for datum in batch]
         library: Any = trl

@@ -15,14 +15,12 @@ from kitchen.errors import RunFailed
 from kitchen.runs import Order as Cooked
 from kitchen.runs import read_journal
 from recipes.sl_basic import SlBasic
-from tests.bench.core_calls import CALLS, Calls, Ends
+from tests.bench.core_calls import CALLS, KINDS, Calls, Ends
 from tests.bench.core_growth import run_slice
 from tests.bench.core_loop import Loops
 from tests.bench.core_plan import ABOUT, Checks
 from tests.bench.turns import Setup
 from tests.recipes.test_memory import lines
-
-BOUND = 200e-6  # seconds a stage call: several times what it takes on a machine that is busy
 
 
 def test_the_loop_by_hand_computes_what_the_kitchen_does(tmp_path: Path) -> None:
@@ -43,21 +41,19 @@ def test_what_is_dropped_is_not_counted() -> None:
     assert Ends([0.0, 7.0, 8.0, 10.0]).mean() == pytest.approx(1.5)
 
 
-def test_a_stage_call_costs_microseconds(tmp_path: Path) -> None:
+def test_stage_calls_of_all_kinds_are_recorded_and_logged(tmp_path: Path) -> None:
     with (tmp_path / "console").open("w") as file:
-        calls = Calls(tmp_path, count=100)
-        found = [calls.measured(str(number), Console(file=file)) for number in range(3)]
-    for kind in found[0].keys() - {"by hand"}:
-        added = min(each[kind] - each["by hand"] for each in found) / CALLS
-        assert 0 < added < BOUND, kind
+        found = Calls(tmp_path, count=100).measured("0", Console(file=file))
+    assert found.keys() == {"by hand", *KINDS}
+    assert min(found.values()) > 0
     assert len((tmp_path / "calls" / "plain-0" / "log.jsonl").read_text().splitlines()) > 100 * CALLS
 
 
 def test_a_check_has_its_parts_in_it() -> None:
-    found = [Checks((("training", "fake"), ("hub", "local"))).measured() for _ in range(3)]
-    assert not any(problems for _, problems in found)
-    plan, check, printed = (min(seconds[kind] for seconds, _ in found) for kind in ABOUT)
-    assert 0 < plan < check < printed
+    seconds, problems = Checks((("training", "fake"), ("hub", "local"))).measured()
+    assert not problems
+    assert seconds.keys() == ABOUT.keys()
+    assert min(seconds.values()) > 0
 
 
 def test_a_slice_has_its_steps_and_its_tokens(tmp_path: Path) -> None:

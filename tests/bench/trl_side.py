@@ -10,14 +10,13 @@ from tests.bench.kitchen_side import ADAM, START
 from tests.bench.turns import Setup, Turns, Values
 
 
-def base_model(setup: Setup, attention: str = "sdpa") -> Any:
+def base_model(setup: Setup) -> Any:
     """The base model, every weight of it touched, for those of a file come into memory when they are read."""
     import torch
     from transformers import AutoModelForCausalLM
 
     library: Any = AutoModelForCausalLM
-    model = library.from_pretrained(LocalHub().fetch(setup.model), dtype=getattr(torch, setup.dtype),
-                                    attn_implementation=attention)
+    model = library.from_pretrained(LocalHub().fetch(setup.model), dtype=getattr(torch, setup.dtype))
     with torch.no_grad():
         model(input_ids=torch.arange(4)[None])
     return model

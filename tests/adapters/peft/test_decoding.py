@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from adapters.peft import decoding
+from adapters.peft import decoding, fixed, processor
 from adapters.peft.decoding import Body, Writing
 from adapters.peft.drawing import Row, draw
 from adapters.peft.fixed import Fixed
@@ -206,16 +206,35 @@ def test_fixed_products_are_the_plain_ones(dtype: torch.dtype, rows: int, bias: 
         layers = [adapted(layer) for layer in layers]
     product, x, onto = Product(layers), torch.randn(rows, 48).to(dtype), torch.randn(rows, 48).to(dtype)
     with torch.inference_mode():
-        fixed, ways = Fixed(product), [(None, None), (onto, onto.clone())]
+        copy, ways = Fixed(product), [(None, None), (onto, onto.clone())]
         for mine, theirs in ways:
             expected = product.forward(x, theirs)[0]
-            found = [fixed.forward(x, None if mine is None else mine.clone())[0],
-                     *Lanes(2, 2).each(lambda _, given: fixed.forward(x, given)[0],
+            found = [copy.forward(x, None if mine is None else mine.clone())[0],
+                     *Lanes(2, 2).each(lambda _, given: copy.forward(x, given)[0],
                                        [None if mine is None else mine.clone() for _ in range(2)])]
             for one in found:
                 near = {"rtol": 0.02, "atol": 0.15} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 2e-5}
                 torch.testing.assert_close(one, expected, **near)  # type: ignore[arg-type]
                 assert one.is_contiguous()
+
+
+@pytest.mark.parametrize("rows", [1, 20])
+@pytest.mark.parametrize("intel", [False, True])
+def test_fixed_products_in_float32_lose_no_small_update(
+    monkeypatch: pytest.MonkeyPatch, rows: int, intel: bool
+) -> None:
+    """Of weights in bfloat16, on a processor that does not multiply that quickly: as in training, rounded once."""
+    monkeypatch.setattr(processor, "multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr(fixed, "is_intel", lambda: intel)
+    torch.manual_seed(3)
+    layer: Any = nn.Linear(48, 32, False, dtype=torch.bfloat16)
+    weights = adapted(layer)
+    with torch.no_grad():
+        weights.b.mul_(1e-4)  # far below the spacing of numbers near those of the layer
+    x = torch.randn(rows, 48).to(torch.bfloat16)
+    with torch.inference_mode():
+        found = Fixed(Product([weights])).forward(x.float())[0] - x.float() @ layer.weight.float().t()
+        torch.testing.assert_close(found, 0.5 * x.float() @ weights.a.t() @ weights.b.t(), rtol=1e-3, atol=3e-6)
 
 
 def adapted(layer: Any) -> LoraLinear:
@@ -289,3 +308,25 @@ def test_prompts_are_read_in_parts(frozen: Frozen, monkeypatch: pytest.MonkeyPat
         assert (joins > 2) == (name == "by hand")
         for one, row in zip(alone, rows, strict=True):
             assert row.sampled().tokens.tolist() == one.tokens.tolist()
+
+
+@pytest.mark.parametrize(("words", "quick"), [
+    ("GenuineIntel avx512_bf16 amx_bf16", True), ("GenuineIntel avx512_bf16", False),
+    ("AuthenticAMD avx512_bf16", True), ("AuthenticAMD avx2", False), ("", False)])
+def test_who_multiplies_bfloat16_quickly(monkeypatch: pytest.MonkeyPatch, words: str, quick: bool) -> None:
+    monkeypatch.setattr(processor, "_words", lambda: frozenset(words.split()))
+    assert processor.multiplies_bfloat16() is quick
+
+
+def test_after_scores_in_two_lanes_a_sampler_still_writes(
+    opened: Callable[..., PeftSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bfloat16 with products in float32, the lanes share a head that each casts."""
+    monkeypatch.setattr(processor, "multiplies_bfloat16", lambda: False)
+    sampler = opened(dtype="bfloat16", threads=2, micro_batch_tokens=200).snapshot().result()
+    for _ in range(20):
+        found = [ticket.result() for ticket in [sampler.logprobs(PROMPTS[number % 6]) for number in range(24)]]
+        assert all(np.isfinite(one[1:]).all() for one in found)
+    [one] = sampler.sample(PROMPTS[0], max_tokens=8, temperature=1.0, seed=1).result()
+    again = sampler.logprobs(np.concatenate([PROMPTS[0], one.tokens])).result()[len(PROMPTS[0]):]
+    np.testing.assert_allclose(one.logprobs, again, atol=0.05)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -61,3 +63,25 @@ def test_one_that_waits_for_another_turn_is_told_so_and_does_not_hang(
     with pytest.raises(RunFailed, match="it cannot ask a local session or sampler"):
         session.forward_backward([Datum(ids[:-1], {"target_tokens": ids[1:]})], AsksSomebody(ask)).result(timeout=60)
     assert len(sampler.logprobs(ids).result()) == 5
+
+
+@pytest.mark.parametrize("whom", ["a sampler", "another session"])
+def test_one_that_waits_for_what_was_asked_before_is_told_so_too(opened: Callable[..., PeftSession], whom: str) -> None:
+    """Unless the answer is there."""
+    session, other, ids = opened(), opened(), np.arange(5, 10)
+    sampler, datum = session.snapshot().result(), Datum(ids[:-1], {"target_tokens": ids[1:]})
+    ready = sampler.logprobs(ids)
+    assert len(ready.result()) == 5
+    session.forward_backward([datum], AsksSomebody(lambda: ready)).result(timeout=60)
+
+    reached, tickets = threading.Event(), queue.SimpleQueue[Any]()
+
+    def asked_by_others() -> Any:
+        reached.set()
+        return tickets.get(timeout=60)
+
+    late = session.forward_backward([datum], AsksSomebody(asked_by_others))
+    assert reached.wait(60)
+    tickets.put(sampler.logprobs(ids) if whom == "a sampler" else other.forward([datum], "cross_entropy"))
+    with pytest.raises(RunFailed, match="ask before the step, wait"):
+        late.result(timeout=60)
