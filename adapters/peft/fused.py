@@ -14,6 +14,7 @@ from adapters.peft.fixed import Fixed
 from adapters.peft.grid import Grid, Heads, arrange, key, pick, picked
 from adapters.peft.layout import Layout, lay_out
 from adapters.peft.packing import pack
+from adapters.peft.processor import multiplied_in
 from adapters.peft.worker import stop_if_closed
 from kitchen.types import Tokens
 
@@ -42,7 +43,7 @@ class Fused:
         self._positions = torch.empty(0, dtype=torch.int64, device=self._device)  # (R,) of the next token of each row
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
-        return self._head.forward(states)[0]
+        return self._head.forward(states.to(multiplied_in(states)))[0]  # not rounded, as where they are scored
 
     def read(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
         """A row more for each of the prompts; returns their (r, H) states. What is wanted `later` again is kept."""

@@ -40,6 +40,7 @@ class TestFloat32(TrainingLaws):
         self.blobs.write(name, data[:-1] + bytes([data[-1] ^ 1]))
 
 
+@pytest.mark.slow
 class TestBfloat16(TestFloat32):
     """The base model in bfloat16, the LoRA weights in float32: the laws hold within a coarser grain."""
 

@@ -31,8 +31,8 @@ def soak(
 
 
 @pytest.mark.parametrize("recipe, ahead", [
-    ("sl_basic", 1), ("chat_sl", 1), ("dpo", 1), ("rl", 2), ("distillation", 1), ("distillation_off_policy", 1),
-    ("rlhf_own", 1)])
+    ("sl_basic", 1), ("rl", 2), *(pytest.param(recipe, 1, marks=pytest.mark.slow) for recipe in (
+        "chat_sl", "dpo", "distillation", "distillation_off_policy", "rlhf_own"))])
 def test_a_few_kills_of_the_fake(
     recipe: str, ahead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
