@@ -31,10 +31,10 @@ class Fixed(Product):
         self._none = self.weight.new_empty(0)
 
     def _copy(self) -> torch.Tensor:
-        whole, found = self.weight.to(self._wide), torch.ops.mkldnn._reorder_linear_weight
+        whole = self.weight.to(self._wide)
         if self._wide == torch.float32 and self._sides is not None:
             whole = torch.addmm(whole, self._sides[1].t(), self._sides[0].t())
-        laid_out: torch.Tensor = found(whole, USUAL)
+        laid_out: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(whole, USUAL)
         return laid_out
 
     def forward(self, x: torch.Tensor, onto: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:

@@ -12,6 +12,7 @@ from torch import nn
 
 from adapters.peft.batches import MicroBatch
 from adapters.peft.processor import multiplied_in
+from adapters.peft.products import to
 from kitchen.types import Array
 
 ROWS = 256  # positions whose logits exist at the same time
@@ -68,7 +69,7 @@ def _multiplied(head: nn.Module, hidden: torch.Tensor) -> Callable[[torch.Tensor
     wide = multiplied_in(hidden)
     if wide == hidden.dtype or type(head) is not nn.Linear:
         return head
-    weight, bias = head.weight.to(wide), None if head.bias is None else head.bias.to(wide)
+    weight, bias = head.weight.to(wide), to(head.bias, wide)
     return lambda states: nn.functional.linear(states.to(wide), weight, bias)
 
 

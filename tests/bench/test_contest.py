@@ -108,6 +108,7 @@ def test_a_contest_says_who_was_faster_and_whether_they_computed_the_same(
     assert [row[0] for row in result.rows] == ["ours", "theirs", "other"]
     ours, theirs = (next(median(row["seconds"][DROPPED:]) for row in result.records if row.get("side") == side)
                     for side in ("ours", "theirs"))
+    assert (ours >= 0.02, theirs >= 0.1) == (True, True)  # each sleeps that long
     assert result.records[-1]["figures"]["speed against theirs"] == pytest.approx(theirs / ours)
     assert "reached: at least 0, aim 1e+09" in result.notes[0]
     assert ("NOT WITHIN" in "\n".join(result.notes)) is not sound
