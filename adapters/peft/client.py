@@ -41,6 +41,7 @@ class PeftTraining:
         # Threads that spin while they wait stall each other where cores are shared: a training step beside one busy
         # process took 1.4 s with this and 3 to 30 s without. OpenMP reads it when torch is first imported.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        os.environ.setdefault("GOMP_SPINCOUNT", "5000")
         self._hub, self._blobs = hub, blobs
         self._settings = Settings(device, dtype, threads, micro_batch_tokens, checkpointing, quantization, sample_batch)
         self._lock = threading.Lock()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
-from functools import cached_property
 from importlib.metadata import version
 from types import MappingProxyType
 
@@ -32,6 +31,8 @@ class Machine:
         self.dtype = _dtype(settings.dtype, self.device)
         self.budget = settings.micro_batch_tokens or BUDGETS[self.device.type]  # tokens
         self.high = torch.promote_types(self.dtype, torch.float32)  # of LoRA weights, losses and sums
+        self.threads = settings.threads or torch.get_num_threads()
+        self.lanes = Lanes(min(LANES, self.threads) if self.device.type == "cpu" else 1, self.threads)
         self._bases: weakref.WeakValueDictionary[str, Base] = weakref.WeakValueDictionary()
         _check_quantization(settings, self.device)
         if self.device.type == "cpu":
@@ -39,25 +40,18 @@ class Machine:
 
     def base(self, model: str) -> Base:
         """Only to be called by a worker, for these take turns."""
-        if self.settings.threads and self.device.type == "cpu":
-            torch.set_num_threads(self.settings.threads)
         found = self._bases.get(model)
         if found is None:
-            found = load_base(self.hub, model, self.settings, self.device, self.dtype)
+            found = self.lanes.together(
+                lambda: load_base(self.hub, model, self.settings, self.device, self.dtype))
             self._bases[model] = found
         return found
-
-    @cached_property
-    def lanes(self) -> Lanes:
-        """Only to be called by a worker. On a device of its own there is one."""
-        threads = self.settings.threads or torch.get_num_threads()
-        return Lanes(min(LANES, threads) if self.device.type == "cpu" else 1, threads)
 
     def facts(self) -> dict[str, str]:
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
         return {
             "machine.device": name,
-            "machine.threads": str(self.settings.threads or torch.get_num_threads()),
+            "machine.threads": str(self.threads),
             **{f"machine.{package}": version(package) for package in ("torch", "transformers", "peft")},
         }
 

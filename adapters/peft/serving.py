@@ -13,7 +13,7 @@ from adapters.peft.decoding import Writing
 from adapters.peft.drawing import Row
 from adapters.peft.frozen import Frozen
 from adapters.peft.head import likeliest, score
-from adapters.peft.lanes import ONE, Lanes
+from adapters.peft.lanes import Lanes
 from adapters.peft.machine import Machine
 from adapters.peft.network import Network, Way
 from adapters.peft.packing import pack
@@ -30,7 +30,7 @@ def serve(model: Frozen, requests: Sequence[Request], machine: Machine) -> None:
     wanted = [request for request in requests if not request.work.cancelled()]
     fit = [request for request in wanted if not _refused(request, model.network)]
     scorings, samplings = [r for r in fit if isinstance(r, Scoring)], [r for r in fit if isinstance(r, Sampling)]
-    lanes = machine.lanes if model.network.way == Way.FUSED else ONE
+    lanes = machine.lanes if model.network.way == Way.FUSED else machine.lanes.one()
     _score(model.network, scorings, machine, lanes)
     if samplings:
         _sample(model, samplings, machine, lanes)
@@ -91,8 +91,9 @@ def _sample(model: Frozen, requests: Sequence[Sampling], machine: Machine, lanes
     count = min(lanes.count, most, len(rows))
     budget, share = -(-machine.budget // count), -(-len(rows) // count)
     spell = model.tokenizer.spell
-    parts = [Writing(model.body(budget), rows[start : start + share], spell, machine.high, most // count)
-             for start in range(0, len(rows), share)]
+    parts = lanes.together(lambda: [
+        Writing(model.body(budget), rows[start : start + share], spell, machine.high, most // count)
+        for start in range(0, len(rows), share)])
     while any(lanes.each(lambda _, part: part.go_on(STEPS), parts)):
         pass_on()
     written: dict[Sampling, list[Sampled]] = {request: [] for request in requests}

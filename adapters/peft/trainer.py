@@ -12,7 +12,7 @@ from adapters.own_loss import check_finite, own_slopes
 from adapters.peft.base import Base
 from adapters.peft.dropout import Dropout
 from adapters.peft.head import Slope
-from adapters.peft.lanes import ONE, Lanes
+from adapters.peft.lanes import Lanes
 from adapters.peft.lora import Adapter
 from adapters.peft.network import Network, Way
 from adapters.peft.optimiser import Optimiser
@@ -45,7 +45,8 @@ class Trainer:
         self._passes = Passes(
             self.network, list(self.adapter.named().values()),
             Dropout(lora.dropout, lora.seed, list(self.adapter.layers.values())),
-            lanes if self.network.way == Way.FUSED else ONE, budget=budget, least=least, high=high)
+            lanes if self.network.way == Way.FUSED else lanes.one(), budget=budget, least=least, high=high)
+        self._together = lanes.together
         self._turn = threading.Lock()  # a loss of one's own is asked by one lane at a time
 
     def check(self, data: Sequence[Datum], loss: str | Loss, options: Options | None) -> None:
@@ -89,7 +90,7 @@ class Trainer:
     def step(self, adam: Adam) -> Stepped:
         if not self.pending:
             raise RunFailed("optim_step has no gradient to step along: call forward_backward first")
-        norm = self.optimiser.step(adam)
+        norm = self._together(lambda: self.optimiser.step(adam))
         self.pending = False
         return Stepped({"grad_norm": norm})
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
+from adapters.peft.cores import use_threads
 from kitchen.errors import RunFailed
 
 T = TypeVar("T")
@@ -87,14 +88,14 @@ class Worker:
 
 def stop_if_closed() -> None:
     """For the work of a worker to call now and then; raises RunFailed if the worker has been closed."""
-    thread = getattr(_OWNER, "thread", threading.current_thread())
+    thread = owner()
     if isinstance(thread, _Thread) and thread.closed.is_set():
         raise RunFailed("it was closed while this call was running")
 
 
 def no_turn_in_a_turn() -> RunFailed | None:
     """What is wrong with asking in the work of a worker: to wait there for another's turn is to wait for ever."""
-    if not isinstance(getattr(_OWNER, "thread", threading.current_thread()), _Thread):
+    if not isinstance(owner(), _Thread):
         return None
     return RunFailed("while a loss is computed it cannot ask a local session or sampler for anything: they take turns, "
                      "and this one is its own; ask before the step, wait, and put the answers into loss_inputs")
@@ -104,6 +105,12 @@ def pass_on() -> None:
     """For the work of a worker that takes long, to call where it can pause: others have their turn, if any wait."""
     if isinstance(threading.current_thread(), _Thread):
         ALONE.pass_on()
+
+
+def owner() -> threading.Thread:
+    """Whom this thread works for: a worker, or else itself."""
+    found: threading.Thread = getattr(_OWNER, "thread", threading.current_thread())
+    return found
 
 
 @contextmanager
@@ -126,6 +133,7 @@ class _Thread(threading.Thread):
         atexit.register(self._leave)
 
     def run(self) -> None:
+        use_threads(1)  # what takes long is for lanes
         while (job := self.jobs.get()) is not None:
             if job[0].set_running_or_notify_cancel():
                 with ALONE if job[2] else nullcontext():
