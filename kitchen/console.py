@@ -136,6 +136,8 @@ class ConsoleObserver(Observer):
             self._bar.reset(self._task, total=None, description=stage.title(), detail="")
 
     def done(self, event: StageDone) -> None:
+        if not (event.published or self._lines) and event.seconds < _SLOW:
+            return  # most stages: there is nothing to say
         metrics = {k: v for each in event.published if isinstance(each, Metrics) for k, v in each.items()}
         around = {found[1]: int(found[2]) for part in event.where.split(" > ")[:-1] if (found := _IN_LOOP.match(part))}
         self._say_lines(around)

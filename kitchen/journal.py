@@ -62,7 +62,7 @@ class Journal:
             self._secrets.update(secrets())
             longest_first = sorted(self._secrets, key=len, reverse=True)  # one may be part of another
             rows, self._rows = self._rows, []  # one that is no JSON fails one writing, not all that follow
-            self._lines += [_JSON.encode(masked(row, longest_first)) for row in rows]
+            self._lines += [_line(row, longest_first) for row in rows]
             self._blobs.write(self._name, "".join(f"{line}\n" for line in self._lines).encode())
             self._changed = False
             self._next = time.monotonic() + max(_PATIENCE, 20 * (time.monotonic() - started))
@@ -70,3 +70,11 @@ class Journal:
     def _write_now_and_then(self) -> None:
         if time.monotonic() >= self._next:
             self.flush()
+
+
+def _line(row: Mapping[str, Any], hidden: Sequence[str]) -> str:
+    """Most rows hold nothing to mask, and need not be looked through value by value."""
+    line = _JSON.encode(row)
+    if "://" in line or any(_JSON.encode(secret)[1:-1] in line for secret in hidden):
+        return _JSON.encode(masked(row, hidden))
+    return line

@@ -43,7 +43,7 @@ class RunRecord(Observer):
 
     def __init__(self, blobs: BlobStore, run: str, order: Order, *, other_machine: bool = False) -> None:
         self._blobs, self._run, self._other_machine = blobs, run, other_machine
-        self._clock = time.perf_counter()
+        self._clock, self._log = time.perf_counter(), log
         self._journals = {name: Journal(blobs, f"{run}/{name}.jsonl") for name in _JOURNALS}
         ordered = order_json(order)
         fresh: dict[str, Any] = {"run": run, "recipe": order.recipe, "order": ordered, "attempts": [], "facts": {}}
@@ -57,14 +57,15 @@ class RunRecord(Observer):
         self._journals["log"].append(event)
 
     def began(self, run: str, step: Step) -> None:
-        log.debug("began", run=run)
+        self._log = log.bind()  # once: it takes as long as to write an entry
+        self._log.debug("began", run=run)
         self.entered_facts(_versions())
 
     def entered(self, stage: Stage, progress: Progress) -> None:
         self._json["at"] = {"stage": stage.title(), "step": progress.step, "done": progress.done}
 
     def done(self, event: StageDone) -> None:
-        log.debug("stage", stage=event.stage.title(), step=event.progress.step, seconds=round(event.seconds, 6))
+        self._log.debug("stage", stage=event.stage.title(), step=event.progress.step, seconds=round(event.seconds, 6))
         for number, value in enumerate(event.published, event.number):
             if isinstance(value, Facts):
                 self.entered_facts(value)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from numbers import Number
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -16,6 +17,8 @@ from pydantic_core import ErrorDetails
 from kitchen.errors import ConfigError, did_you_mean
 from kitchen.given import Keys, Setting
 from kitchen.recipe import Recipe
+
+_hints = cache(partial(get_type_hints, include_extras=True))
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def inner(annotation: Any) -> Mapping[str, Any]:
         return {name: Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
                 for name, info in annotation.model_fields.items()}
     if dataclasses.is_dataclass(annotation):
-        hints = get_type_hints(annotation, include_extras=True)
+        hints = _hints(annotation)
         return {each.name: hints[each.name] for each in dataclasses.fields(annotation) if each.init}
     return {}
 

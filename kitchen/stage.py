@@ -52,7 +52,11 @@ class Contract:
         return result if len(self.returns) > 1 else (result,) * len(self.returns)
 
     def rewrites(self, kind: Any) -> bool:
-        return kind in self.returns and any(read.kind is kind for read in self.reads)
+        return kind in self._rewritten
+
+    @cached_property
+    def _rewritten(self) -> frozenset[Any]:
+        return frozenset(self.returns) & {read.kind for read in self.reads}
 
 
 def published(kind: Any) -> bool:

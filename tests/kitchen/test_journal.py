@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from adapters.fake.blobs import FakeBlobs
 from kitchen.journal import Journal
 from kitchen.runs import read_journal
@@ -14,3 +18,20 @@ def test_a_text_with_line_separators_of_unicode_stays_one_line() -> None:
         journal.put(number, [{**odd, "n": number}])
         journal.flush()
     assert read_journal(blobs, "soup", "samples") == [{**odd, "n": number} for number in range(3)]
+
+
+@pytest.mark.parametrize(("row", "written"), [
+    ({"n": 0, "text": 'a "quoted\\secret" here'}, {"n": 0, "text": "a *** here"}),
+    ({"n": 0, "deep": [{"text": "tab\tbed secret"}]}, {"n": 0, "deep": [{"text": "***"}]}),
+    ({"n": 0, "at": "https://me:pass@kitchen"}, {"n": 0, "at": "https://***@kitchen"}),
+    ({"n": 0, "text": "nothing of it"}, {"n": 0, "text": "nothing of it"})])
+def test_what_json_spells_otherwise_is_masked_too(
+    row: dict[str, Any], written: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOUP_API_KEY", '"quoted\\secret"')
+    monkeypatch.setenv("STEW_API_KEY", "tab\tbed secret")
+    blobs = FakeBlobs()
+    journal = Journal(blobs, "soup/samples.jsonl")
+    journal.put(0, [row])
+    journal.flush()
+    assert read_journal(blobs, "soup", "samples") == [written]
