@@ -11,8 +11,15 @@ from typing import Any
 from kitchen.ports.blobs import BlobStore
 from kitchen.secrets import masked, secrets
 
-_JSON = json.JSONEncoder(default=str, ensure_ascii=False)
 _PATIENCE = 1.0  # seconds between writes, at least; longer where writing takes long
+
+
+def _plain(value: Any) -> Any:
+    """What JSON knows nothing of."""
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+_JSON = json.JSONEncoder(default=_plain, ensure_ascii=False)
 
 
 class Journal:
@@ -76,5 +83,5 @@ def _line(row: Mapping[str, Any], hidden: Sequence[str]) -> str:
     """Most rows hold nothing to mask, and need not be looked through value by value."""
     line = _JSON.encode(row)
     if "://" in line or any(_JSON.encode(secret)[1:-1] in line for secret in hidden):
-        return _JSON.encode(masked(row, hidden))
+        return _JSON.encode(masked(json.loads(line), hidden))  # with no objects left, of which the text says it
     return line

@@ -6,7 +6,7 @@ import contextvars
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -28,9 +28,19 @@ def configure(debug: bool = False) -> None:
             masked,
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0),
         ],
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # of now: a progress bar puts its own
+        logger_factory=lambda *_: structlog.PrintLogger(cast(TextIO, _Stderr())),
         cache_logger_on_first_use=False,
     )
+
+
+class _Stderr:
+    """That of the moment, for a progress bar puts its own."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 @contextmanager

@@ -39,9 +39,11 @@ class PeftTraining:
         micro_batch_tokens: int = 0, checkpointing: bool = False, quantization: str = "none", sample_batch: int = 128,
     ) -> None:
         # Threads that spin while they wait stall each other where cores are shared: a training step beside one busy
-        # process took 1.4 s with this and 3 to 30 s without. OpenMP reads it when torch is first imported.
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+        # process took 1.4 s with this and 3 to 30 s without. Some rounds are worth it: to wake one for each of the 200
+        # operations of a token takes longer than to compute them. OpenMP reads both when torch is first imported.
+        if "OMP_WAIT_POLICY" not in os.environ:
+            os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+            os.environ.setdefault("GOMP_SPINCOUNT", "5000")
         self._hub, self._blobs = hub, blobs
         self._settings = Settings(device, dtype, threads, micro_batch_tokens, checkpointing, quantization, sample_batch)
         self._lock = threading.Lock()

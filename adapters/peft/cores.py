@@ -15,16 +15,41 @@ import torch
 T = TypeVar("T")
 
 
-class Loop(threading.Thread):
-    """A daemon that does one thing after the other, with so many threads of torch.
+class CoreThread(threading.Thread):
+    """A daemon that computes with so many threads of torch, from the moment on that `start` comes back."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        super().__init__(name=name, daemon=True)
+        self._threads, self._ready = threads, concurrent.futures.Future[None]()
+
+    def start(self) -> None:
+        """Raises RuntimeError where the system has no thread more."""
+        super().start()
+        self._ready.result()
+
+    def run(self) -> None:
+        try:
+            _use(self._threads)
+        except BaseException as error:  # noqa: BLE001 it surfaces where the thread was started
+            self._ready.set_exception(error)
+        else:
+            self._ready.set_result(None)
+            self.work()
+
+    def work(self) -> None:
+        """For subclasses."""
+
+
+class Loop(CoreThread):
+    """One thing after the other.
 
     It is not of concurrent.futures: that takes nothing more on while the process ends, which is when a run saves.
     """
 
     def __init__(self, name: str, threads: int) -> None:
-        super().__init__(name=name, daemon=True)
+        super().__init__(name, threads)
         self.jobs: queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Callable[[], Any]] | None]
-        self.jobs, self._threads = queue.SimpleQueue(), threads
+        self.jobs = queue.SimpleQueue()
         self.start()
 
     def begin(self, work: Callable[[], T]) -> concurrent.futures.Future[T]:
@@ -32,8 +57,7 @@ class Loop(threading.Thread):
         self.jobs.put((future, work))
         return future
 
-    def run(self) -> None:
-        use_threads(self._threads)
+    def work(self) -> None:
         while (job := self.jobs.get()) is not None:
             _do(*job)
             del job  # else what the last job holds would live until the next one comes
@@ -50,7 +74,8 @@ def all_cores(threads: int) -> Loop:
     """The one loop of this process with so many threads.
 
     OpenMP's threads belong to the thread that calls them, and sleep between any two operations once there are more of
-    them in the process than processors (docs/benchmarks.md): whatever computes with several is to do it there.
+    them in the process than processors (docs/benchmarks.md): whatever computes with several is to do it there. (Lanes
+    that have several each, on three cores and more, have their own besides.)
     """
     with _MAKING:
         return _loop(os.getpid(), threads)  # a fork begins without
@@ -61,8 +86,14 @@ def _loop(_process: int, threads: int) -> Loop:
     return Loop("all cores", threads)
 
 
-def use_threads(count: int) -> None:
-    """Of torch, in what this thread computes; what others use, and those that begin later, stays as it is."""
+def usual() -> int:
+    """Threads of torch that whatever begins now computes with, unless told."""
+    with _SETTING:
+        return _elsewhere(torch.get_num_threads)
+
+
+def _use(count: int) -> None:
+    """In what this thread computes; what others use, and those that begin later, stays as it is."""
     with _SETTING:
         usual = _elsewhere(torch.get_num_threads)
         torch.get_num_threads()  # else the first operation of this thread would set it again

@@ -11,6 +11,7 @@ from types import MappingProxyType
 import torch
 
 from adapters.peft.base import Base, load_base
+from adapters.peft.cores import usual
 from adapters.peft.lanes import Lanes
 from adapters.peft.processor import multiplies_bfloat16
 from adapters.peft.settings import Settings
@@ -31,7 +32,7 @@ class Machine:
         self.dtype = _dtype(settings.dtype, self.device)
         self.budget = settings.micro_batch_tokens or BUDGETS[self.device.type]  # tokens
         self.high = torch.promote_types(self.dtype, torch.float32)  # of LoRA weights, losses and sums
-        self.threads = settings.threads or torch.get_num_threads()
+        self.threads = settings.threads or usual()
         self.lanes = Lanes(min(LANES, self.threads) if self.device.type == "cpu" else 1, self.threads)
         self._bases: weakref.WeakValueDictionary[str, Base] = weakref.WeakValueDictionary()
         _check_quantization(settings, self.device)

@@ -24,6 +24,7 @@ from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.losses import Options, scored, sloped
 from kitchen.types import Adam, Array, Datum, Lora, Loss, LossOutput, Stepped
 
+_Owned = tuple[Mapping[str, float], Sequence[Array]]  # metrics and slopes of a loss of one's own
 _Answer = tuple[tuple[Array, ...], Mapping[str, float]]  # log-probabilities and metrics
 
 
@@ -58,8 +59,7 @@ class Trainer:
         everywhere = [np.ones(len(datum.tokens), bool) for datum in data]
         logprobs = _ordered(self._passes.each(data, everywhere, lambda one: one.there()))
         if not isinstance(loss, str):
-            return LossOutput(logprobs, combined([(len(data), own_slopes(
-                loss, data, logprobs, range(len(data)), len(data))[0])]), ())
+            return LossOutput(logprobs, combined([(len(data), self._own(loss, data, logprobs)[0])]), ())
         total = 0.0
         for index, (datum, logprob) in enumerate(zip(data, logprobs, strict=True)):
             value, slope = sloped(loss, options, datum, logprob)
@@ -102,9 +102,12 @@ class Trainer:
         done = self._passes.each(data, masks, work, call=self.calls)
         return _ordered([logprobs for logprobs, _ in done]), {"loss:sum": sum(total for _, total in done)}
 
+    def _own(self, loss: Loss, data: Sequence[Datum], logprobs: tuple[Array, ...]) -> _Owned:
+        return self._together(lambda: own_slopes(loss, data, logprobs, range(len(data)), len(data)))
+
     def _own_in_two_passes(self, data: Sequence[Datum], masks: Sequence[Array], loss: Loss) -> _Answer:
         logprobs = _ordered(self._passes.each(data, masks, lambda one: one.there(), call=self.calls))
-        metrics, slopes = own_slopes(loss, data, logprobs, range(len(data)), len(data))
+        metrics, slopes = self._own(loss, data, logprobs)
         known = dict(enumerate(slopes))
         self._passes.each(data, masks, lambda one: one.and_back(GivenSlopes(known, one.batch)), call=self.calls)
         return logprobs, combined([(len(data), metrics)])

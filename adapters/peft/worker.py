@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
-from adapters.peft.cores import use_threads
+from adapters.peft.cores import CoreThread
 from kitchen.errors import RunFailed
 
 T = TypeVar("T")
@@ -114,26 +114,28 @@ def owner() -> threading.Thread:
 
 
 @contextmanager
-def working_for(owner: threading.Thread) -> Iterator[None]:
+def working_for(worker: threading.Thread) -> Iterator[None]:
     """What this thread does in here stops when that worker is closed."""
-    _OWNER.thread = owner
+    _OWNER.thread = worker
     try:
         yield
     finally:
         del _OWNER.thread
 
 
-class _Thread(threading.Thread):
-    """A daemon, so that an interrupted process ends; one that torch is busy in at that moment would be a crash."""
+class _Thread(CoreThread):
+    """A daemon, so that an interrupted process ends; one that torch is busy in at that moment would be a crash.
+
+    It computes with one thread of torch: what takes long is for lanes.
+    """
 
     def __init__(self, name: str) -> None:
-        super().__init__(name=name, daemon=True)
+        super().__init__(name, threads=1)
         self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self.closed = threading.Event()
         atexit.register(self._leave)
 
-    def run(self) -> None:
-        use_threads(1)  # what takes long is for lanes
+    def work(self) -> None:
         while (job := self.jobs.get()) is not None:
             if job[0].set_running_or_notify_cancel():
                 with ALONE if job[2] else nullcontext():

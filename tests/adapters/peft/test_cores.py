@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
+import numpy as np
 import pytest
 import torch
 
-from adapters.peft.cores import all_cores, use_threads
+from adapters.peft import machine, serving, trainer
+from adapters.peft.cores import CoreThread, all_cores, usual
+from adapters.peft.fused import Fused
 from adapters.peft.lanes import Lanes
+from adapters.peft.optimiser import Optimiser
+from adapters.peft.passes import Pass
 from adapters.peft.worker import Worker, stop_if_closed
 from kitchen.errors import RunFailed
+from kitchen.types import Adam, Datum, Floats
 
 T = TypeVar("T")
 
@@ -26,15 +32,28 @@ def in_a_new_thread(work: Callable[[], T]) -> T:
 
 
 def test_a_thread_uses_as_many_as_it_wants_and_others_as_many_as_before() -> None:
-    before = torch.get_num_threads()
+    before, found, go = usual(), list[int](), threading.Event()
 
-    def few() -> int:
-        use_threads(before + 2)
-        return torch.get_num_threads()
+    class Few(CoreThread):
+        def work(self) -> None:
+            go.wait(60)
+            found.append(torch.get_num_threads())
 
-    assert in_a_new_thread(few) == before + 2
-    assert torch.get_num_threads() == before
-    assert in_a_new_thread(torch.get_num_threads) == before
+    few = Few("few", before + 2)
+    few.start()
+    assert in_a_new_thread(torch.get_num_threads) == usual() == before
+    go.set()
+    few.join(60)
+    assert found == [before + 2]
+
+
+def test_a_thread_that_cannot_begin_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(work: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("adapters.peft.cores._elsewhere", none)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        Worker("none")
 
 
 def test_what_takes_all_cores_is_done_by_one_thread_for_everybody() -> None:
@@ -66,6 +85,36 @@ def test_what_all_cores_do_for_a_worker_stops_when_it_is_closed() -> None:
     with pytest.raises(RunFailed, match="closed while this call was running"):
         running.result(timeout=60)
     assert lanes.together(lambda: 1) == 1
+
+
+def down(data: Sequence[Datum], logprobs: Sequence[Floats]) -> tuple[float, list[Floats], dict[str, float]]:
+    """A loss of one's own: the sum."""
+    return float(sum(each.sum() for each in logprobs)), [np.ones_like(each) for each in logprobs], {}
+
+
+def test_the_engine_computes_there(
+    opened: Callable[..., Any], weighted: list[Datum], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = dict[str, str]()
+
+    def seen(owner: Any, name: str) -> None:
+        true = getattr(owner, name)
+
+        def watched(*given: Any, **named: Any) -> Any:
+            found[f"{owner.__name__}.{name}"] = threading.current_thread().name
+            return true(*given, **named)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    for owner, name in ((machine, "load_base"), (Optimiser, "step"), (trainer, "own_slopes"), (serving, "Writing"),
+                        (Fused, "step"), (Pass, "there")):
+        seen(owner, name)
+    session = opened(threads=2)
+    session.forward_backward(weighted[:1], loss=down).result()
+    session.optim_step(Adam(0.01)).result()
+    session.snapshot().result().sample(weighted[0].tokens, max_tokens=3).result()
+    assert len(found) == 6
+    assert set(found.values()) == {"all cores"}
 
 
 def test_a_worker_computes_little_itself() -> None:

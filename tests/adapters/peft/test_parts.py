@@ -332,10 +332,8 @@ def test_what_waits_for_a_network_needs_no_turn() -> None:
 @pytest.mark.parametrize(("threads", "shares"), [(2, [1, 1]), (3, [2, 1]), (5, [3, 2])])
 def test_lanes_have_all_threads_between_them(threads: int, shares: list[int]) -> None:
     before = torch.get_num_threads()
-    try:
-        assert Lanes(2, threads).each(lambda *_: torch.get_num_threads(), [0, 1]) == shares
-    finally:
-        torch.set_num_threads(before)
+    assert Lanes(2, threads).each(lambda *_: torch.get_num_threads(), [0, 1]) == shares
+    assert torch.get_num_threads() == before
 
 
 def test_a_closed_session_keeps_no_weights(opened: Callable[..., Any]) -> None:
