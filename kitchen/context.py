@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kitchen.ports.future import Future
@@ -18,7 +18,7 @@ class Context:
     def __init__(self, values: Mapping[Any, Any], outer: Context | None = None, where: str = "") -> None:
         self._values = dict(values)
         self._outer = outer
-        self._where = where
+        self._where: list[str] = [*([] if outer is None else outer._where), *([where] if where else [])]
         self._made: list[Any] = []  # what stages put here, oldest first: this scope's to close
         self.asked: list[tuple[Future[Any], str]] = []  # what is in flight, and which stage asked
 
@@ -84,6 +84,6 @@ class Context:
         if self._outer is not None:
             yield from self._outer.all()
 
-    def where(self) -> list[str]:
+    def where(self) -> Sequence[str]:
         """The way here, outermost first: recipe, loops and their steps."""
-        return ([] if self._outer is None else self._outer.where()) + ([self._where] if self._where else [])
+        return self._where

@@ -44,6 +44,7 @@ class RunRecord(Observer):
     def __init__(self, blobs: BlobStore, run: str, order: Order, *, other_machine: bool = False) -> None:
         self._blobs, self._run, self._other_machine = blobs, run, other_machine
         self._clock, self._log = time.perf_counter(), log
+        self._at: tuple[Stage, Progress] | None = None
         self._journals = {name: Journal(blobs, f"{run}/{name}.jsonl") for name in _JOURNALS}
         ordered = order_json(order)
         fresh: dict[str, Any] = {"run": run, "recipe": order.recipe, "order": ordered, "attempts": [], "facts": {}}
@@ -62,7 +63,7 @@ class RunRecord(Observer):
         self.entered_facts(_versions())
 
     def entered(self, stage: Stage, progress: Progress) -> None:
-        self._json["at"] = {"stage": stage.title(), "step": progress.step, "done": progress.done}
+        self._at = stage, progress
 
     def done(self, event: StageDone) -> None:
         self._log.debug("stage", stage=event.stage.title(), step=event.progress.step, seconds=round(event.seconds, 6))
@@ -124,6 +125,9 @@ class RunRecord(Observer):
 
     def _set(self, status: str) -> None:
         self._json["status"] = status
+        if self._at is not None:
+            stage, progress = self._at
+            self._json["at"] = {"stage": stage.title(), "step": progress.step, "done": progress.done}
         self._json["attempts"][-1]["seconds"] = round(time.perf_counter() - self._clock, 3)
         self._blobs.write(f"{self._run}/run.json", json.dumps(masked(self._json), indent=2, default=str).encode())
 
