@@ -128,8 +128,8 @@ def test_a_session_that_is_lost_for_the_third_time_ends_the_run() -> None:
 
 
 def test_a_server_that_lets_requests_wait_is_told_of_in_the_log_of_the_run(expected: list[dict[str, Any]]) -> None:
-    rows, around, log = faulty((Fault("paused", "retrieve_future", (20,)),))
-    assert around.befell == 1
+    rows, around, log = faulty((Fault("paused", "retrieve_future", (20, 21)),))
+    assert around.befell == 2
     assert rows == expected
     told = [row for row in log if "requests" in str(row.get("event"))]
     assert [row["event"].split(";")[0] for row in told] == [
