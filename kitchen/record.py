@@ -43,7 +43,7 @@ class RunRecord(Observer):
 
     def __init__(self, blobs: BlobStore, run: str, order: Order, *, other_machine: bool = False) -> None:
         self._blobs, self._run, self._other_machine = blobs, run, other_machine
-        self._clock, self._log = time.perf_counter(), log
+        self._clock, self._log = time.perf_counter(), log.bind()  # once: it takes as long as to write an entry
         self._at: tuple[Stage, Progress] | None = None
         self._journals = {name: Journal(blobs, f"{run}/{name}.jsonl") for name in _JOURNALS}
         ordered = order_json(order)
@@ -58,7 +58,6 @@ class RunRecord(Observer):
         self._journals["log"].append(event)
 
     def began(self, run: str, step: Step) -> None:
-        self._log = log.bind()  # once: it takes as long as to write an entry
         self._log.debug("began", run=run)
         self.entered_facts(_versions())
 
