@@ -27,7 +27,8 @@ class Fixed(Product):
         self._sides = _sides(product, self._wide)  # (in, ranks), (ranks, out)
         self._whole = self._copy() if self.weight.device.type == "cpu" and _has_onednn() and (
             self._wide in (torch.float32, torch.bfloat16)) else None
-        self._few = FEW if self.weight.dtype == torch.float32 and not is_intel() else 0
+        self._few = FEW if self.weight.dtype == torch.float32 else 0
+        self._parted = self._whole is not None and not is_intel()
         self._none = self.weight.new_empty(0)
 
     def _copy(self) -> torch.Tensor:
@@ -54,7 +55,7 @@ class Fixed(Product):
         if self._sides is not None:
             low = x @ self._sides[0]
             added = low @ self._sides[1] if added is None else torch.addmm(added, low, self._sides[1])
-        if self._whole is not None:
+        if self._parted:
             return _in_parts(x, weight, added)
         return x @ weight.t() if added is None else torch.addmm(added, x, weight.t())
 
@@ -84,7 +85,8 @@ def _sides(product: Product, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Te
 
 
 def _in_parts(x: torch.Tensor, weight: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
-    """(N, in) to (N, out), each core with its part of the weights: MKL's plain product keeps one busy alone.
+    """(N, in) to (N, out), each core with its part of the weights: MKL's plain product keeps one busy alone where the
+    processor is not Intel's.
 
     A core by itself reads the weights for two rows in less time than for one.
     """

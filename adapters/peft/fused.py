@@ -74,7 +74,7 @@ class Fused:
             found = [grid.attend(number, qkv) for grid in self._grids]
             attended = pick(found[0] if len(found) == 1 else torch.cat(found), self._back)
             x = layer.finish(x, attended.view(len(x), -1))
-        return self._decoder.norm.alone(x)
+        return self._decoder.norm.forward(x)[0]
 
     def keep(self, staying: Sequence[int]) -> None:
         """These rows alone go on, in this order."""
@@ -132,7 +132,7 @@ class Fused:
             if number == len(self._decoder.layers) - 1:
                 x, attended = x[ends], attended[ends]
             x = layer.finish(x, attended)
-        return self._decoder.norm.alone(x)
+        return self._decoder.norm.forward(x)[0]
 
     def _spots(self, places: Sequence[Place], layout: Layout) -> Iterable[tuple[Grid, list[int], torch.Tensor]]:
         """Of each grid its prompts, and where in the layout their tokens lie, (p, S), padded with 0."""
