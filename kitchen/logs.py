@@ -28,7 +28,7 @@ def configure(debug: bool = False) -> None:
             masked,
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0),
         ],
-        logger_factory=lambda *_: structlog.PrintLogger(cast(TextIO, _Stderr())),
+        logger_factory=lambda *_: structlog.PrintLogger(cast(TextIO, _STDERR)),
         cache_logger_on_first_use=False,
     )
 
@@ -41,6 +41,9 @@ class _Stderr:
 
     def flush(self) -> None:
         sys.stderr.flush()
+
+
+_STDERR = _Stderr()  # one for all, for by it loggers know that they are to wait for each other
 
 
 @contextmanager

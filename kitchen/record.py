@@ -26,7 +26,6 @@ from kitchen.stage import Stage
 from kitchen.types import Checkpoint, Facts, Metrics, Samples, Table
 from kitchen.workflow import Step
 
-log = structlog.get_logger("kitchen.record")
 _PACKAGES = ("crucible-kitchen", "numpy", "torch", "transformers", "peft", "safetensors", "tinker")
 _JOURNALS = ("metrics", "tables", "samples", "checkpoints", "log")
 _FREE = "machine."  # facts that may differ if the user says so
@@ -43,7 +42,8 @@ class RunRecord(Observer):
 
     def __init__(self, blobs: BlobStore, run: str, order: Order, *, other_machine: bool = False) -> None:
         self._blobs, self._run, self._other_machine = blobs, run, other_machine
-        self._clock, self._log = time.perf_counter(), log.bind()  # once: it takes as long as to write an entry
+        self._clock = time.perf_counter()
+        self._log = structlog.get_logger("kitchen.record").bind()  # once: it takes as long as to write an entry
         self._at: tuple[Stage, Progress] | None = None
         self._journals = {name: Journal(blobs, f"{run}/{name}.jsonl") for name in _JOURNALS}
         ordered = order_json(order)
@@ -99,7 +99,7 @@ class RunRecord(Observer):
         status = "completed" if error is None else "interrupted" if _interrupted(error) else "failed"
         reason = "" if error is None else f"{type(error).__name__}: {error}"
         if error is not None:
-            log.debug("ended", status=status, reason=reason, where=getattr(error, "__notes__", []))
+            self._log.debug("ended", status=status, reason=reason, where=getattr(error, "__notes__", []))
             self._json["where"] = getattr(error, "__notes__", [])
         code = {"completed": 0, "interrupted": 130}.get(status, 1)
         self._json["exit_code"] = getattr(error, "exit_code", code)

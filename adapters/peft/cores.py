@@ -88,26 +88,34 @@ def _loop(_process: int, threads: int) -> Loop:
 
 def usual() -> int:
     """Threads of torch that whatever begins now computes with, unless told."""
+    found = list[int]()
     with _SETTING:
-        return _elsewhere(torch.get_num_threads)
+        thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+    return found[0]
 
 
 def _use(count: int) -> None:
     """In what this thread computes; what others use, and those that begin later, stays as it is."""
+    known, done = threading.Event(), threading.Event()
+
+    def keep() -> None:
+        before = torch.get_num_threads()
+        known.set()
+        done.wait()
+        torch.set_num_threads(before)
+
     with _SETTING:
-        usual = _elsewhere(torch.get_num_threads)
-        torch.get_num_threads()  # else the first operation of this thread would set it again
-        torch.set_num_threads(count)
-        _elsewhere(lambda: torch.set_num_threads(usual))
-
-
-def _elsewhere(work: Callable[[], T]) -> T:
-    """In a thread that is new."""
-    found = list[T]()
-    thread = threading.Thread(target=lambda: found.append(work()))
-    thread.start()
-    thread.join()
-    return found[0]
+        keeper = threading.Thread(target=keep)
+        keeper.start()  # before anything is set: where there is no thread more, nothing is
+        known.wait()
+        try:
+            torch.get_num_threads()  # else the first operation of this thread would set it again
+            torch.set_num_threads(count)
+        finally:
+            done.set()
+            keeper.join()
 
 
 _MAKING, _SETTING = threading.Lock(), threading.Lock()

@@ -133,6 +133,9 @@ class _Thread(CoreThread):
         super().__init__(name, threads=1)
         self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self.closed = threading.Event()
+
+    def start(self) -> None:
+        super().start()
         atexit.register(self._leave)
 
     def work(self) -> None:

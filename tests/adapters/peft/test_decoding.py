@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from adapters.peft import decoding, fixed, processor
+from adapters.peft.cores import usual
 from adapters.peft.decoding import Body, Writing
 from adapters.peft.drawing import Row, draw
 from adapters.peft.fixed import Fixed
@@ -129,9 +130,9 @@ def test_lanes_change_nothing(client: Callable[..., Any]) -> None:
         sampler.close()
         return found
 
-    before = torch.get_num_threads()
+    before = usual()
     pairs = list(zip(run(1), run(2), strict=True))
-    assert torch.get_num_threads() == before
+    assert usual() == before
     for one, other in pairs:
         assert one.tokens.tolist() == other.tokens.tolist()
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
@@ -197,7 +198,11 @@ def test_four_hundred_threads_each_get_their_own_answer_from_one_batch(
 @pytest.mark.parametrize("rows", [1, 2, 3, 20, 70])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("lora", [False, True])
-def test_fixed_products_are_the_plain_ones(dtype: torch.dtype, rows: int, bias: bool, lora: bool) -> None:
+@pytest.mark.parametrize("intel", [False, True])
+def test_fixed_products_are_the_plain_ones(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, rows: int, bias: bool, lora: bool, intel: bool
+) -> None:
+    monkeypatch.setattr(fixed, "is_intel", lambda: intel)
     torch.manual_seed(3)
     layers: list[Any] = [nn.Linear(48, size, bias, dtype=dtype) for size in (32, 16)]
     if lora:
@@ -217,13 +222,9 @@ def test_fixed_products_are_the_plain_ones(dtype: torch.dtype, rows: int, bias: 
 
 
 @pytest.mark.parametrize("rows", [1, 20])
-@pytest.mark.parametrize("intel", [False, True])
-def test_fixed_products_in_float32_lose_no_small_update(
-    monkeypatch: pytest.MonkeyPatch, rows: int, intel: bool
-) -> None:
+def test_fixed_products_in_float32_lose_no_small_update(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Of weights in bfloat16, on a processor that does not multiply that quickly: as in training, rounded once."""
     monkeypatch.setattr(processor, "multiplies_bfloat16", lambda: False)
-    monkeypatch.setattr(fixed, "is_intel", lambda: intel)
     torch.manual_seed(3)
     layer: Any = nn.Linear(48, 32, False, dtype=torch.bfloat16)
     weights = adapted(layer)

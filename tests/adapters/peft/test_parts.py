@@ -19,6 +19,7 @@ import torch
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.peft.client import PeftTraining
+from adapters.peft.cores import usual
 from adapters.peft.interface import attend
 from adapters.peft.lanes import Lanes
 from adapters.peft.lora import target_paths
@@ -331,9 +332,9 @@ def test_what_waits_for_a_network_needs_no_turn() -> None:
 
 @pytest.mark.parametrize(("threads", "shares"), [(2, [1, 1]), (3, [2, 1]), (5, [3, 2])])
 def test_lanes_have_all_threads_between_them(threads: int, shares: list[int]) -> None:
-    before = torch.get_num_threads()
+    before = usual()
     assert Lanes(2, threads).each(lambda *_: torch.get_num_threads(), [0, 1]) == shares
-    assert torch.get_num_threads() == before
+    assert usual() == before
 
 
 def test_a_closed_session_keeps_no_weights(opened: Callable[..., Any]) -> None:
