@@ -34,12 +34,12 @@ class Brake:
             if self._wake is not None:
                 self._wake()
 
-    def press(self) -> None:
-        """Ctrl-C in the thread of the run itself, which may stand anywhere."""
+    def press(self, later: Callable[..., object]) -> None:
+        """Ctrl-C in the thread of the run itself, which may stand anywhere: it may be writing an entry of the log."""
         if self.asked or not self.patient:
             raise KeyboardInterrupt
         self.asked = True
-        log.warning("stopping: this step is finished and saved first; Ctrl-C again stops at once")
+        later(log.warning, "stopping: this step is finished and saved first; Ctrl-C again stops at once")
 
     def check(self, stage: str) -> None:
         """Before a stage: raises Interrupted if nothing is to be finished first."""
@@ -60,7 +60,7 @@ class Brake:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         self._wake = lambda: loop.call_soon_threadsafe(lambda: task and self._due() and task.cancel())
         try:
-            with at_signals(self.press):
+            with at_signals(lambda: self.press(loop.call_soon_threadsafe)):
                 yield
         except asyncio.CancelledError:
             if not self.asked:

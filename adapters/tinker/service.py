@@ -29,7 +29,7 @@ class Service:
     ) -> None:
         self._base_url, self._variable, self._project, self._patience = base_url, variable, project, patience
         self._metadata, self._away = dict(metadata), away
-        self._lock, self._users = threading.Lock(), 0
+        self._lock, self._users = threading.RLock(), 0  # again in the same thread: garbage is collected at any moment
         self._opening = threading.Lock()  # held while the server is asked, which takes its time
         self._client: Any = None
         self._pending: set[Work[Any]] = set()

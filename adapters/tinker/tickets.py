@@ -85,7 +85,7 @@ class Line(threading.Thread):
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._lock, self._closed = threading.Lock(), False
+        self._lock, self._closed = threading.RLock(), False  # again in the same thread, as that of Service
         self.start()
 
     def put(self, job: Callable[[], None]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
@@ -22,6 +24,7 @@ from kitchen import Kitchen, Metrics, Observer, Recipe, ResumeError, Stage, Stag
 from kitchen.cooking import cook
 from kitchen.errors import ConfigError, CorruptCheckpoint, Interrupted, RunFailed
 from kitchen.lease import lease
+from kitchen.logs import configure
 from kitchen.ports import BlobStore, Done, Future
 from kitchen.runner import run
 from kitchen.runs import Order, list_runs, read_run
@@ -290,6 +293,26 @@ def test_a_stop_in_the_last_step_is_heeded_too() -> None:
     cooked(recipe, blobs, again)
     assert "OptimStep" not in again.stages
     assert outcome(blobs) == outcome(whole)
+
+
+def test_ctrl_c_while_an_entry_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pressed(io.StringIO):
+        def write(self, text: str) -> int:
+            if "slow" in text:
+                signal.raise_signal(signal.SIGINT)
+            return super().write(text)
+
+    class Telling(Observer):
+        def done(self, event: StageDone) -> None:
+            if event.stage.title() == "OptimStep" and event.progress.step == 5:
+                structlog.get_logger("of a test").warning("slow")
+
+    configure()
+    told = Pressed()
+    monkeypatch.setattr("sys.stderr", told)
+    with pytest.raises(Interrupted, match="stopped at step 6, and saved"):
+        cooked(BASIC.model_copy(update={"save_every": 4}), FakeBlobs(), Telling())
+    assert "stopping: this step is finished" in told.getvalue()
 
 
 class Meddling(FakeBlobs):
