@@ -59,14 +59,15 @@ class Loop(CoreThread):
 
     def work(self) -> None:
         while (job := self.jobs.get()) is not None:
-            _do(*job)
+            do(*job)
             del job  # else what the last job holds would live until the next one comes
 
 
-def _do(future: concurrent.futures.Future[T], work: Callable[[], T]) -> None:
+def do(future: concurrent.futures.Future[T], work: Callable[[], T]) -> None:
+    """Now; its error surfaces on the future too."""
     try:
         future.set_result(work())
-    except BaseException as error:  # noqa: BLE001 it surfaces on the future
+    except BaseException as error:  # noqa: BLE001
         future.set_exception(error)
 
 

@@ -10,9 +10,10 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
-from adapters.peft.cores import CoreThread
+from adapters.peft.cores import CoreThread, do
 from kitchen.errors import RunFailed
 
 T = TypeVar("T")
@@ -142,7 +143,7 @@ class _Thread(CoreThread):
         while (job := self.jobs.get()) is not None:
             if job[0].set_running_or_notify_cancel():
                 with ALONE if job[2] else nullcontext():
-                    self._do(*job[:2])
+                    do(job[0], partial(self._unless_closed, job[1]))
             job = None  # else the last job, and all that it holds, would live until the next one comes
         atexit.unregister(self._leave)
 
@@ -154,12 +155,7 @@ class _Thread(CoreThread):
         self.close()
         self.join(PATIENCE)
 
-    def _do(self, future: concurrent.futures.Future[Any], work: Callable[[], Any]) -> None:
-        try:
-            if self.closed.is_set():
-                raise RunFailed("it was closed before this call had its turn")
-            value = work()
-        except BaseException as error:  # noqa: BLE001 it surfaces on the future
-            future.set_exception(error)
-        else:
-            future.set_result(value)
+    def _unless_closed(self, work: Callable[[], T]) -> T:
+        if self.closed.is_set():
+            raise RunFailed("it was closed before this call had its turn")
+        return work()
