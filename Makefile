@@ -23,14 +23,17 @@ test: setup
 	$(BIN)/lint-imports
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-slow: setup
+test-slow: $(VENV)/bench
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist loadfile
 
 soak: setup
 	KITCHEN_SOAK=100 $(BIN)/python -m pytest -m slow tests/soak
 
-bench: setup
+$(VENV)/bench: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	touch $@
+
+bench: $(VENV)/bench
 	mkdir -p build
 	$(BIN)/python -m tests.bench --json build/bench.jsonl
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from kitchen import Step
-from kitchen.errors import ConfigError
+from kitchen.errors import ConfigError, check_name
 from kitchen.ports import Tokenizer, TrainingClient, arrival
 from kitchen.stage import Need, Stage
 from kitchen.types import Array, Datum, Metrics, Samples, Tokens
@@ -101,6 +101,7 @@ def lesson(
 
     Raises ConfigError for a setting that is the other divergence's; None is what is usual.
     """
+    check_name("divergence", divergence, get_args(DivergenceName))
     strange = {"coefficient": coefficient, "discount": discount} if divergence == "forward" else {"top_k": top_k}
     if told := [f"{name}={value}" for name, value in strange.items() if value is not None]:
         raise ConfigError(f"{', '.join(told)} means nothing with divergence={divergence}: leave it out")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
@@ -11,14 +10,15 @@ from zlib import crc32
 import numpy as np
 
 from kitchen import Step
-from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient, arrival
+from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient
 from kitchen.stage import Stage
 from kitchen.types import Facts, Metrics, Table
+from kitchen.weights import find_weights
 from stages.conversations import instructed
 from stages.data import HeldOut
-from stages.evaluation import prompt, seeds_of
+from stages.evaluation import prompt
 from stages.render import RenderDataset
-from stages.scoring import opened, sampler_of, scores
+from stages.scoring import drawn, opened, sampler_of, scores
 from stages.sessions import FinalWeights
 from stages.statistics import paired_bootstrap
 
@@ -33,6 +33,9 @@ class _KL(Stage):
     rows: int = 32
     of: str = ""  # the data set whose held-out sets are asked; "" for all
     instruction: str = ""  # a system prompt that the reference alone reads
+
+    def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
+        find_weights(self.reference, client, blobs)
 
     def opened(
         self, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None
@@ -49,10 +52,8 @@ async def measured(
              for each in rows[: how.rows]]
     prompts = [prompt(each, tokenizer, how.render) for each in asked]
     longer = [prompt(instructed(each, how.instruction), tokenizer, how.render) for each in asked]
-    seeds = seeds_of([how.seed, crc32(b"kl"), crc32(how.of.encode())], len(prompts))
-    drawn = await asyncio.gather(*(arrival(weights.sample(one, max_tokens=how.max_tokens, seed=seed))
-                                   for one, seed in zip(prompts, seeds, strict=True)))
-    answers = [answer for [answer] in drawn]
+    came = await drawn(weights, prompts, [how.seed, crc32(b"kl"), crc32(how.of.encode())], max_tokens=how.max_tokens)
+    answers = [answer for [answer] in came]
     whole = [np.concatenate([one, answer.tokens]) for one, answer in zip(longer, answers, strict=True)]
     theirs = await scores(reference, whole)
     each = [float(answer.logprobs.astype(np.float64).sum() - other[len(one) :].astype(np.float64).sum())

@@ -23,7 +23,7 @@ from stages.data import HeldOut, averaged
 from stages.optimise import summed
 from stages.render import RenderDataset
 from stages.scores import choose_metric, exact_text, json_fields
-from stages.scoring import sampler_of
+from stages.scoring import drawn, sampler_of
 from stages.sessions import FinalWeights
 from stages.tools import told_of
 
@@ -161,14 +161,12 @@ class _Examiner:
 
     async def _answers(self, name: str, conversations: Sequence[Conversation], metric: str) -> tuple[Answer, ...]:
         prompts = [prompt(each, self.tokenizer, self.render) for each in conversations]
-        seeds = seeds_of([self.seed, zlib.crc32(name.encode())], len(prompts))  # whatever other sets there are
-        asked = [self.sampler.sample(tokens, count=self.answering.tries, max_tokens=self.how.max_tokens, seed=seed,
-                                     temperature=self.answering.temperature)
-                 for tokens, seed in zip(prompts, seeds, strict=True)]
-        came = await asyncio.gather(*map(arrival, asked))
+        came = await drawn(  # by the name of the set, whatever others there are
+            self.sampler, prompts, [self.seed, zlib.crc32(name.encode())], count=self.answering.tries,
+            max_tokens=self.how.max_tokens, temperature=self.answering.temperature)
         return tuple(replace(scored(each, self.tokenizer, one, metric), row=row, attempt=attempt, where=each.where)
-                     for row, (each, drawn) in enumerate(zip(conversations, came, strict=True))
-                     for attempt, one in enumerate(drawn))
+                     for row, (each, some) in enumerate(zip(conversations, came, strict=True))
+                     for attempt, one in enumerate(some))
 
     async def _likelihood(self, conversations: Sequence[Conversation]) -> Likelihood:
         data = rendered(conversations, self.tokenizer, self.render)
@@ -249,12 +247,6 @@ def check_template(instruction: str, tokenizer: Tokenizer, chat: bool | None = N
 def templated(tokenizer: Tokenizer, chat: bool | None = None) -> bool:
     """Whether conversations go through the chat template; None: if there is one."""
     return tokenizer.chat if chat is None else chat
-
-
-def seeds_of(parts: Sequence[int], count: int) -> list[int]:
-    """So many to sample with, of 31 bits each, for some servers read no more."""
-    found: list[int] = (np.random.SeedSequence(list(parts)).generate_state(count) >> 1).tolist()
-    return found
 
 
 def rendered(conversations: Sequence[Conversation], tokenizer: Tokenizer, how: RenderDataset) -> tuple[Datum, ...]:

@@ -21,13 +21,14 @@ from stages.preferences import Comparisons, pair_of
 from stages.render import RenderDataset, TrainData
 from stages.schedules import schedule
 from stages.sessions import OpenSession, saved_as
-from stages.verdicts import MeasureJudge
+from stages.verdicts import MeasureJudge, MeasureJudgeBefore
 
 
 def learn_to_judge(how: Judging, model: str, lora: Lora, seed: int, save_every: int) -> tuple[Step, ...]:
     """A phase of its own, of which the judge's weights come, and then the judge, as good as it is."""
     model = how.model or model
-    return (sequence(OpenSession(model, lora, "judge"), *_lessons(how, seed, save_every), SaveJudge(),
+    return (MeasureJudgeBefore(model, how),
+            sequence(OpenSession(model, lora, "judge"), *_lessons(how, seed, save_every), SaveJudge(),
                      leaves=(JudgeWeights,)),
             OpenJudge(model, how), MeasureJudge(seed))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 from pydantic import Field
 
-from kitchen.errors import ConfigError, RunFailed
+from kitchen.errors import ConfigError, RunFailed, check_name
 from kitchen.losses import named
 from kitchen.stage import Stage
 from kitchen.types import Array, Batch, Datum, Floats, LossOutput, Metrics, Stepped
@@ -78,6 +78,7 @@ class PolicyUpdate(Stage):
     weighted: bool = False  # say in "weights" too, for a loss of one's own, which tokens were chosen
 
     def __post_init__(self) -> None:
+        check_name("advantages", self.advantages, get_args(AdvantageName))
         if self.discount and not self.penalty:
             raise ConfigError(f"a discount of {self.discount} is of what straying costs later tokens, and it costs "
                               "nothing: set a penalty (kl_penalty), or leave the discount out")

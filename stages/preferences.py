@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -13,18 +12,18 @@ import numpy as np
 from pydantic import PositiveFloat, PositiveInt
 
 from kitchen.errors import DataError
-from kitchen.ports import BlobStore, DatasetStore, Sampler, Tokenizer, TrainingClient, arrival
+from kitchen.ports import BlobStore, DatasetStore, Sampler, Tokenizer, TrainingClient
 from kitchen.ports.datasets import Row
 from kitchen.stage import Stage
 from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
 from stages.conversations import Conversation, Message, conversation
 from stages.costs import AT_MOST, EpochSize
 from stages.data import HeldOut, Loading, loaded
-from stages.evaluation import prompt, scored, seeds_of, wanted
+from stages.evaluation import prompt, scored, wanted
 from stages.reading import Reader, Rows
 from stages.render import RenderDataset
 from stages.scores import choose_metric
-from stages.scoring import sampler_of
+from stages.scoring import drawn, sampler_of
 
 FORMATS = ("prompt + chosen + rejected", "chosen + rejected, each a list of messages")
 Pair = tuple[Datum, Datum]  # chosen, rejected
@@ -174,15 +173,13 @@ class _Writer:
         """The first wrong answer to each of these rows of a set, by its number; none where it wrote none."""
         metric = choose_metric("auto", [wanted(rows[at].chosen) for at in places])
         how, prompts = self.how, [prompt(rows[at].chosen, self.tokenizer, self.render) for at in places]
-        seeds = seeds_of([self.seed, crc32(b"mistakes"), crc32(name.encode())], len(prompts))
-        asked = [self.sampler.sample(one, count=how.tries, seed=seed, max_tokens=how.max_tokens,
-                                     temperature=how.temperature) for one, seed in zip(prompts, seeds, strict=True)]
-        drawn = await asyncio.gather(*map(arrival, asked))
-        first = {at: self._wrong(rows[at].chosen, some, metric) for at, some in zip(places, drawn, strict=True)}
+        came = await drawn(self.sampler, prompts, [self.seed, crc32(b"mistakes"), crc32(name.encode())],
+                           count=how.tries, max_tokens=how.max_tokens, temperature=how.temperature)
+        first = {at: self._wrong(rows[at].chosen, some, metric) for at, some in zip(places, came, strict=True)}
         return {at: text for at, text in first.items() if text is not None}
 
-    def _wrong(self, chosen: Conversation, drawn: Sequence[Sampled], metric: str) -> str | None:
-        answers = [scored(chosen, self.tokenizer, one, metric) for one in drawn]
+    def _wrong(self, chosen: Conversation, came: Sequence[Sampled], metric: str) -> str | None:
+        answers = [scored(chosen, self.tokenizer, one, metric) for one in came]
         wrong = (each.text for each in answers if not each.exact and not each.truncated and each.text.strip())
         return next((self.render.answer(text, self.tokenizer) for text in wrong), None)
 

@@ -20,7 +20,8 @@ from kitchen.progress import Progress
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Floats, Mask, Metrics, Price, Sampled, Samples, Table, Tokens
 from stages.costs import tokens_of_answers
-from stages.evaluation import read_before, seeds_of
+from stages.evaluation import read_before
+from stages.scoring import seeds_of
 from stages.tasks import Problems, TaskBatch
 
 Lesson = tuple[Datum, int]  # what is learnt from a sequence, and how many of its tokens the policy chose
@@ -123,6 +124,8 @@ class Player:
         games = [_Game(task, number) for task, number in zip(
             [task for task in tasks for _ in range(count)], seeds_of(seed, len(tasks) * count), strict=True)]
         await asyncio.gather(*(self._asked(game, game.begin) for game in games))
+        for at in range(0, len(games), count):
+            _refuse_unlike(games[at : at + count])
         for turn in range(self.how.max_turns):
             await self._turn([game for game in games if not game.over], turn)
         failed = [game.failed for game in games if game.failed]
@@ -224,6 +227,16 @@ class _Game:
                        not self.over)
 
 
+def _refuse_unlike(group: Sequence[_Game]) -> None:
+    """Raises DataError where rollouts of one problem begin with different words: their rewards tell nothing then."""
+    first, *others = [game for game in group if not game.failed] or group
+    for other in others:
+        if other.said != first.said and not other.failed:
+            raise DataError(f"rollouts of one problem are not asked the same, but {first.said!r:.200} and "
+                            f"{other.said!r:.200}: {type(first.task).__name__}.env() must give the same problem each "
+                            "time; draw it where the task is made")
+
+
 def extended(episodes: Sequence[Episode], prompt: Tokens, drawn: Sampled) -> list[Episode]:
     """With an answer more: in the last episode if the prompt goes on where that ends, else in one of its own."""
     before = episodes[-1] if episodes else None
@@ -250,6 +263,7 @@ class ReportRollouts(Stage):
             failed=(len(every) - len(played)) / len(every),
             parsed=sum(each.parsed for each in played) / max(len(played), 1),
             unfinished=sum(each.unfinished for each in played) / max(len(played), 1),
+            sequences=sum(len(each.episodes) for each in played) / max(len(played), 1),
             constant_groups=sum(is_constant(group) for group in rollouts.groups) / len(rollouts.groups))
         for tag in dict.fromkeys(each for one in played for each in ("", one.tag)):
             rewards = [each.reward for each in played if tag in ("", each.tag)]
@@ -266,10 +280,10 @@ def written(rollouts: Rollouts) -> Metrics:
 
 
 def shown(rollouts: Rollouts, count: int) -> Samples:
-    """The first few of them that did not fail, for the record."""
-    played = alive(rollouts.all())
-    return Samples(tuple({"when": "rollout", "tag": each.tag, "text": each.text, "reward": each.reward}
-                         for each in played[:count]))
+    """The first few of them that did not fail, and the first that did, for the record."""
+    failed = [each for each in rollouts.all() if each.failed]
+    return Samples(tuple({"when": "rollout", "tag": each.tag, "text": each.text, "reward": each.reward,
+                          "failed": each.failed} for each in (*alive(rollouts.all())[:count], *failed[:1])))
 
 
 def alive(group: Iterable[Rollout]) -> list[Rollout]:

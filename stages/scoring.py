@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from kitchen.errors import ConfigError
 from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
-from kitchen.types import Facts, Floats, Tokens
+from kitchen.types import Facts, Floats, Sampled, Tokens
 from kitchen.weights import find_weights
 
 
@@ -53,6 +53,21 @@ def same_tokens(one: Tokenizer, other: Tokenizer) -> bool:
 def sampler_of(name: str, client: TrainingClient, blobs: BlobStore | None) -> Sampler:
     """Raises ConfigError for a name that no weights have."""
     return client.sampler(find_weights(name, client, blobs).source)
+
+
+def seeds_of(parts: Sequence[int], count: int) -> list[int]:
+    """So many to sample with, of 31 bits each, for some servers read no more."""
+    found: list[int] = (np.random.SeedSequence(list(parts)).generate_state(count) >> 1).tolist()
+    return found
+
+
+async def drawn(
+    sampler: Sampler, prompts: Sequence[Tokens], seed: Sequence[int], **how: Any
+) -> list[Sequence[Sampled]]:
+    """Answers to each prompt, by what `seed` is made of; `how` is that of `sample`, and all are asked for at once."""
+    asked = [sampler.sample(one, seed=own, **how)
+             for one, own in zip(prompts, seeds_of(seed, len(prompts)), strict=True)]
+    return list(await asyncio.gather(*map(arrival, asked)))
 
 
 async def scores(sampler: Sampler, sequences: Sequence[Tokens]) -> list[Floats]:

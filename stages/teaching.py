@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import NonNegativeFloat, PositiveInt
 
 from kitchen.errors import DataError
-from kitchen.ports import BlobStore, Tokenizer, TrainingClient, arrival
+from kitchen.ports import BlobStore, Tokenizer, TrainingClient
 from kitchen.stage import Stage
 from kitchen.types import Facts, Metrics, Sampled, Samples, Table
 from kitchen.weights import find_weights
@@ -24,9 +23,9 @@ from stages.evaluation import (
     prompt,
     question,
     samples,
-    seeds_of,
 )
 from stages.render import RenderDataset
+from stages.scoring import drawn
 from stages.weights import reported
 
 
@@ -76,15 +75,13 @@ class WriteAnswers(Stage):
         prompts = [prompt(instructed(each, self.instruction), reads, self.render) for each in rows.conversations]
         sampler, how = client.sampler(found.source), self.how
         try:
-            asked = [sampler.sample(one, count=how.tries, max_tokens=how.max_tokens, temperature=how.temperature,
-                                    seed=seed)
-                     for one, seed in zip(prompts, seeds_of([self.seed], len(prompts)), strict=True)]
-            drawn = await asyncio.gather(*map(arrival, asked))
+            came = await drawn(sampler, prompts, [self.seed], count=how.tries, max_tokens=how.max_tokens,
+                               temperature=how.temperature)
         finally:
             sampler.close()
         texts = tuple(tuple(self.render.answer(reads.decode(one.tokens), reads) for one in some if _whole(one))
-                      for some in drawn)
-        return (Written(texts, sum(not _whole(one) for some in drawn for one in some)),
+                      for some in came)
+        return (Written(texts, sum(not _whole(one) for some in came for one in some)),
                 Samples(tuple({"when": "taught", "row": at, "text": text}
                               for at, some in enumerate(texts) for text in some)),
                 Facts({**found.facts("teacher"), "teacher.model": found.model}))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from kitchen import Lora, Recipe, Step, every, for_each, sequence
 from kitchen.errors import ConfigError
 from kitchen.ports import TrainingSession
-from kitchen.types import Loss
+from kitchen.types import Adam, Loss
 from stages.comparison import Compare, QualityGate
 from stages.data import DATASET, Epochs, Reading
 from stages.divergence import MeasureKL
@@ -15,6 +15,7 @@ from stages.dpo import JoinReference, PairData, ScoreReference, ShuffledPairs
 from stages.evaluation import EvaluateBase, EvaluateWeights, Examination, MeasureHeldOut
 from stages.keeping import ExportWeights, KeepBest, StartKeeping
 from stages.optimise import ForwardBackward, OptimStep, ReportStep
+from stages.policy import PolicyUpdate
 from stages.preferences import OwnMistakes, WriteMistakes
 from stages.render import RenderDataset, TrainData
 from stages.rollouts import Playing, RollOut, Snapshot
@@ -32,6 +33,8 @@ class Training(Recipe):
     learning_rate: PositiveFloat = 1e-4  # the highest, at the end of warm-up
     schedule: ScheduleName = "linear"
     warmup_steps: NonNegativeInt = 0  # optimiser steps
+    weight_decay: NonNegativeFloat = 0.0  # decoupled from the gradient
+    grad_clip_norm: NonNegativeFloat = 0.0  # what the norm of a step's whole gradient is cut to; 0 for no clipping
     seed: NonNegativeInt = 0
     save_every: NonNegativeInt = 25  # batches from one point to resume from to the next; 0 for none
 
@@ -41,7 +44,8 @@ class Training(Recipe):
 
     @property
     def optim(self) -> OptimStep:
-        return OptimStep(schedule(self.schedule, self.learning_rate, self.warmup_steps))
+        return OptimStep(schedule(self.schedule, self.learning_rate, self.warmup_steps),
+                         Adam(weight_decay=self.weight_decay, grad_clip_norm=self.grad_clip_norm))
 
 
 class TrainingOnRows(Training):
@@ -113,6 +117,8 @@ class TrainingOnRollouts(Training):
             raise ConfigError(f"save_every={self.save_every} with stale={self.stale}: what is in flight is learnt from "
                               "before a point to resume from, so that no weights would ever be that far behind; save "
                               "after more batches than that, or never (0)")
+        if self.group == 1 and any(isinstance(each, PolicyUpdate) and not each.penalty for each in body):
+            raise ConfigError("group=1: a rollout that is compared with no other teaches nothing; take 2 or more")
         return for_each(TaskBatches(self.batch_size, self.steps, self.seed), ahead=self.stale, save=self.save_every,
                         stale=(TrainingSession,) if self.stale else ())(
             Snapshot(), RollOut(self.group, self.playing, self.seed), *body)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 
-from kitchen.ports import Tokenizer, arrival
+from kitchen.ports import BlobStore, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Table
+from kitchen.weights import find_weights
 from stages.conversations import Message, heard
 from stages.evaluation import read_before
-from stages.judge import EVEN, Judge, answers
+from stages.judge import EVEN, Judge, Judging, answers
 from stages.playing import PlayedAfter, PlayedBefore
-from stages.preferences import Comparisons
+from stages.preferences import Comparison, Comparisons
 from stages.rollouts import Playing, Rollout, Rollouts, alive
 from stages.scoring import Reference
 from stages.statistics import interval, paired_permutation
@@ -50,21 +52,42 @@ class MeasureJudge(Stage):
         for name, some in comparisons.held_out.items():
             if not some:
                 continue
-            sides = [answers(one) for one in some]
-            said = await asyncio.gather(*(judge.prefers(*side) for side in sides))
-            read = [each for each in said if each is not None]
-            metrics[f"{name}/judge_unread"] = float(len(said) - len(read))
+            read = await _said(judge, some)
+            metrics[f"{name}/judge_unread"] = float(len(some) - len(read))
             if read:
                 found = interval([_right(each, EVEN) for each in read], self.seed)
                 metrics |= {f"{name}/judge_accuracy": found.estimate, f"{name}/judge_preference": float(np.mean(read))}
                 rows.append((name, str(len(read)), "judge",
                              f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"))
             for rule, worth in RULES.items():
-                share = float(np.mean([_right(worth(one), worth(other)) for _, one, other in sides]))
+                share = float(np.mean([_right(worth(one), worth(other)) for _, one, other in map(answers, some)]))
                 metrics[f"{name}/{rule}_wins"] = share
                 rows.append((name, str(len(some)), f"{rule} wins", f"{share:.3f}"))
         columns = ("held-out set", "comparisons", "by", "right")
         return metrics, Table("The judge on held-out comparisons, 95 % intervals", columns, tuple(rows))
+
+
+class MeasureJudgeBefore(Stage):
+    """How often the weights that the judge begins with agree with held-out comparisons."""
+
+    kept = True
+    model: str  # a name of weights
+    how: Judging
+
+    async def run(
+        self, client: TrainingClient, comparisons: Comparisons, blobs: BlobStore | None = None
+    ) -> Metrics:
+        found = find_weights(self.model, client, blobs)
+        with closing(Judge(client.sampler(found.source), client.tokenizer(found.model), self.how)) as judge:
+            read = {name: await _said(judge, some) for name, some in comparisons.held_out.items()}
+        return Metrics({f"{name}/judge_accuracy_before": float(np.mean([_right(each, EVEN) for each in some]))
+                        for name, some in read.items() if some})
+
+
+async def _said(judge: Judge, comparisons: Sequence[Comparison]) -> list[float]:
+    """How far it prefers the better answer of each that it has room for."""
+    said = await asyncio.gather(*(judge.prefers(*answers(one)) for one in comparisons))
+    return [each for each in said if each is not None]
 
 
 def _right(better: float, worse: float) -> float:

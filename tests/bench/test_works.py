@@ -15,6 +15,7 @@ from adapters.peft.tiny import tiny_model
 from tests.bench import kitchen_side, rows
 from tests.bench.__main__ import drop_unfinished, finished, kept
 from tests.bench.catalogue import WORKS
+from tests.bench.dpo import dpo
 from tests.bench.kitchen_side import StartWeights
 from tests.bench.results import Order, Result
 from tests.bench.turns import Setup
@@ -76,6 +77,13 @@ def test_both_sides_compute_the_same(order: Order, work: str) -> None:
     assert result.sound, result.notes
     differences = result.records[-1]["differences"]
     assert all(apart < 1 for found in differences.values() for apart in found.values())
+
+
+@pytest.mark.slow
+def test_a_hinge_is_that_of_trl(order: Order) -> None:
+    pytest.importorskip("trl")
+    result = dpo(order, "hinge")
+    assert result.sound, result.notes
 
 
 def test_what_is_finished_is_found_again_and_nothing_of_another_commit(tmp_path: Path) -> None:

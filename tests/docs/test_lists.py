@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from kitchen import Recipe
 from kitchen.registry import PORTS, adapter_class, adapter_settings, available
+from recipes.chat_sl import ChatSl
+from recipes.distillation import Distillation
+from recipes.distillation_off_policy import DistillationOffPolicy
+from recipes.dpo import Dpo
 from recipes.evaluate import Evaluate
+from recipes.kto import Kto
+from recipes.rl import Rl
+from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
 from stages.conversations import FORMATS
 from stages.data import Reading
@@ -18,6 +27,7 @@ from stages.render import OVERLONG
 
 DOCS = Path(__file__).parents[2] / "docs"
 FORMAT_PAGE, SETTINGS_PAGE = ((DOCS / page).read_text() for page in ("data-formats.md", "settings.md"))
+RECIPES = (SlBasic, ChatSl, Evaluate, Dpo, Kto, Rl, Rlhf, Distillation, DistillationOffPolicy)
 ADAPTERS = [(port, name) for port in PORTS for name in sorted(available(port)) if name != "fake"]
 
 
@@ -39,11 +49,24 @@ def test_the_page_of_settings_has_those_of_each_adapter(port: str, name: str) ->
         assert any(f"`{port}.{setting}`" in row for row in rows), setting
 
 
-@pytest.mark.parametrize("page, setting", [
-    *(("sl_basic", each) for each in SlBasic.model_fields if each != "rendering"),
-    *(("evaluate", each) for each in Evaluate.model_fields if each not in ("evaluation", "answering")),
-    *(("evaluate", f"evaluation.{each.name}") for each in fields(Examination)),
-    *(("evaluate", f"answering.{each.name}") for each in fields(Answering))])
-def test_the_page_of_a_recipe_has_its_settings(page: str, setting: str) -> None:
-    rows = (DOCS / f"recipes/{page}.md").read_text()
-    assert any(f"`{setting}`" in row for row in rows.splitlines() if row.startswith("|"))
+@pytest.mark.parametrize("setting", [
+    *(f"evaluation.{each.name}" for each in fields(Examination)),
+    *(f"answering.{each.name}" for each in fields(Answering))])
+def test_the_page_of_evaluate_has_each_way_to_answer(setting: str) -> None:
+    assert settings_on("evaluate", setting)
+
+
+@pytest.mark.parametrize("recipe, setting", [
+    (recipe, setting) for recipe in RECIPES for setting in recipe.model_fields])
+def test_the_page_of_a_recipe_has_its_settings(recipe: type[Recipe], setting: str) -> None:
+    """Those with a default of its own; others may stand with sl_basic, to which it then leads."""
+    page, same = recipe.__module__.removeprefix("recipes."), SlBasic.model_fields.get(setting)
+    shared = same is not None and same.default == recipe.model_fields[setting].default
+    assert settings_on(page, setting) or (shared and settings_on("sl_basic", setting))
+    assert page in ("sl_basic", "evaluate") or "](sl_basic.md#settings)" in (DOCS / f"recipes/{page}.md").read_text()
+
+
+def settings_on(page: str, setting: str) -> list[str]:
+    """The rows of tables that tell of it, or of what it is made of."""
+    rows = (DOCS / f"recipes/{page}.md").read_text().splitlines()
+    return [row for row in rows if row.startswith("|") and re.search(rf"`{re.escape(setting)}[`.]", row)]

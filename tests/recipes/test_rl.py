@@ -94,6 +94,12 @@ def test_constant_groups_teach_nothing_and_are_counted() -> None:
     assert seen.series("reward/right") == [0.0, 0.0]
 
 
+def test_a_group_of_one_is_compared_with_nothing() -> None:
+    with pytest.raises(KitchenError, match="group=1: a rollout that is compared with no other teaches nothing"):
+        cook(group=1)
+    assert cook(group=1, kl_penalty=0.1, steps=1).series("loss")
+
+
 @dataclass
 class Dictation:
     """Asks for a letter, and once more if it was the right one."""

@@ -56,12 +56,14 @@ def test_own_answers_are_compared_and_a_judge_and_a_policy_learn(
     surer = seen.series("judge_margin") if says == "answer" else [-loss for loss in seen.series("judge_loss")]
     assert sum(surer[-3:]) > sum(surer[:3]) + 0.3, surer
     assert seen.series("held/judge_accuracy")[0] > 0.8, "letters in {} are brackets"
+    before = seen.series("held/judge_accuracy_before")[0]
+    assert before == 0.5 if says == "letter" else before < seen.series("held/judge_accuracy")[0]
     for name in ("reward", "true_reward"):
         series = seen.series(name)
         assert len(series) == 12
         assert series[-1] > series[0] + 0.1, (name, series)
-    assert seen.series("held/preferred")[0] >= 0.5
-    assert len(seen.series("held/reward_gain")) == 1
+    assert seen.series("held/preferred")[0] > 0.5
+    assert seen.series("held/reward_gain")[0] > 0
     titles = [table.title for table in seen.tables]
     assert titles.index("The judge on held-out comparisons, 95 % intervals") < titles.index(
         "How far the judge prefers new answers to old ones, 95 % intervals")

@@ -50,6 +50,13 @@ def test_the_learning_rate_warms_up_and_falls_to_its_end() -> None:
     assert rates[4:] == pytest.approx([0.5 * (12 - step) / 8 for step in range(4, 12)])
 
 
+def test_weights_decay_and_gradients_are_clipped_if_told() -> None:
+    usual, decayed, clipped = (cook(learning_rate=0.05, **more)[0].series("loss") for more in (
+        {}, {"weight_decay": 5.0}, {"grad_clip_norm": 1e-12}))
+    assert decayed[-1] > 1.1 * usual[-1]
+    assert clipped[-1] > 1.1 * usual[-1], "of the size of eps, which is 1e-12, steps are half as long"
+
+
 @pytest.mark.parametrize(("settings", "steps"), [
     ({"epochs": 2}, 8), ({"epochs": 2, "max_steps": 5}, 5), ({"reading": Reading(limit=3), "epochs": 1}, 2),
     ({"batch_size": 3, "epochs": 1}, 3),

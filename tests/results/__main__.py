@@ -11,10 +11,13 @@ from typing import Any
 
 from rich.console import Console
 
+from adapters.local.blobs import LocalBlobs
+from kitchen.runs import read_run
 from stages.statistics import mean_interval
 from tests.bench.machine import commit
 from tests.results.works import WORKS, Cooking, Goal
 
+TIME = Goal(most=360)  # seconds
 ROOT = Path(__file__).parents[2]
 PAGE, ROWS = ROOT / "docs/results.md", ROOT / "docs/results.jsonl"
 HEAD = """# Shown to learn
@@ -22,8 +25,9 @@ HEAD = """# Shown to learn
 Each table is three runs on SmolLM2-135M-Instruct, one a seed (fewer while it is being made), on a machine with 2 cores
 and no graphics card. Numbers are means with their 95 % intervals (Student's t over the seeds, which knows nothing of
 what a share can be), all on data that was not trained on; answers are greedy. A p has to be small
-enough for each seed. All runs of a table begin with the same weights. Times are those of the run itself, evaluations
-before and after included, without the runs that it begins with.
+enough for each seed, and so have the seconds. All runs of a table begin with the same weights. Times are those of the
+run itself, evaluations before and after included, without the runs that it begins with; the machine has other tenants,
+who take half of it for minutes: on quiet cores a time is the same, or less.
 
 `make results` cooks what is not there yet, goes on with what was interrupted, and writes this page; `results.jsonl`
 beside it has each seed. Delete rows there to have them cooked again. With `PREFERENCES=FILE` it takes pairs of a file,
@@ -50,12 +54,19 @@ def main() -> int:
                 console.print(f"{name}, seed {seed}: left out, for it needs --preferences FILE")
                 continue
             run, found = WORKS[name].measure(cooking)
-            row = {"work": name, "seed": seed, "commit": commit(), "seconds": round(run.seconds), **found}
+            row = {"work": name, "seed": seed, "commit": commit_of(run.id, options.runs),
+                   "seconds": round(run.seconds), **found}
             with ROWS.open("a") as lines:
                 print(json.dumps(row), file=lines)
             console.print(row)
             PAGE.write_text(page(rows()))
     return 0
+
+
+def commit_of(run: str, runs: Path) -> str:
+    """That it was cooked at, or those; with a plus where that is this one, and files differ from it."""
+    own = dict.fromkeys(each["git_commit"][:7] for each in read_run(LocalBlobs(str(runs)), run)["attempts"])
+    return " and ".join(now if (now := commit()).startswith(each) else each for each in own)
 
 
 def rows() -> Sequence[Mapping[str, Any]]:
@@ -68,17 +79,17 @@ def page(found: Sequence[Mapping[str, Any]]) -> str:
         mine = [row for row in found if row["work"] == name]
         if not mine:
             continue
-        names = [key for key in mine[0] if key not in ("work", "seed", "commit", "seconds")]
-        lines = [line(key, [row[key] for row in mine], work.goals.get(key)) for key in names]
-        commits = ", ".join(f"seed {row['seed']}: {row['commit']}, {row['seconds']} s" for row in mine)
+        names = [key for key in mine[0] if key not in ("work", "seed", "commit")]
+        lines = [line(key, [row[key] for row in mine], {**work.goals, "seconds": TIME}.get(key)) for key in names]
+        commits = ", ".join(f"seed {row['seed']}: {row['commit']}" for row in mine)
         parts.append("\n".join([f"## {work.title}", "", "| measure | mean | by seed | wanted |",
                                 "| --- | --- | --- | --- |", *lines, "", f"{commits}.", ""]))
     return "\n".join(parts)
 
 
 def line(measure: str, values: Sequence[float], goal: Goal | None) -> str:
-    """Of a p there is no mean: its goal is that of the largest."""
-    if measure.startswith("p of"):
+    """Of a p and of seconds there is no mean: their goal is that of the largest."""
+    if measure.startswith("p of") or measure == "seconds":
         found, mean = max(values), ""
     elif len(values) < 2:
         found, mean = values[0], number(values[0])
@@ -92,7 +103,7 @@ def line(measure: str, values: Sequence[float], goal: Goal | None) -> str:
 
 def number(value: float) -> str:
     """Of three decimals, where that leaves something."""
-    return f"{value:.3f}" if not 0 < abs(value) < 5e-4 else f"{value:.1g}"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3f}" if not 0 < abs(value) < 5e-4 else f"{value:.1g}"
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -57,7 +58,7 @@ class Cooking:
 
     def cook(self, recipe: str, name: str, settings: Mapping[str, Any], seed: int | None = None) -> RunSummary:
         blobs, seed = LocalBlobs(str(self.root)), self.seed if seed is None else seed
-        run = f"{name}-{seed}"
+        run = f"{name}-{seed}-{crc32(json.dumps([recipe, settings]).encode()):08x}"  # other settings, another run
         if run not in run_names(blobs):
             kitchen.run(recipe, name=run, runs=self.root, training=self.training, settings={**settings, "seed": seed})
         elif run_summary(blobs, run).status != "completed":
@@ -130,9 +131,14 @@ def rl(cooking: Cooking) -> Measured:
 
 
 def rl_on_arithmetic(cooking: Cooking) -> Measured:
+    """The start has been shown that a number alone is asked for, by numbers at random; it is to find the right ones."""
+    random = np.random.default_rng(START)
+    start = cooking.shown("numbers", [
+        [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": str(random.integers(0, 19))}]
+        for row in LocalDatasets().load("arithmetic", split="train")], 5)
     run = cooking.cook("recipes.rl", "rl-arithmetic", {
-        "dataset": "arithmetic", "reading.held_out_rows": 100, "save_every": 0, "steps": 60, "learning_rate": 3e-4,
-        "warmup_steps": 3, "playing.max_tokens": 8})
+        "dataset": "arithmetic", "model": start, "reading.held_out_rows": 100, "save_every": 0, "steps": 90,
+        "learning_rate": 3e-4, "playing.max_tokens": 8})
     return run, rewards(run, "held_out")
 
 
@@ -141,7 +147,7 @@ def distillation(cooking: Cooking) -> Measured:
     teacher = cooking.cook("recipes.sl_basic", "teacher", {**NAMES, "eval_every": 0, "max_steps": 100}, START).id
     run = cooking.cook("recipes.distillation", "distillation", {
         **NAMES, "model": cooking.taught(15), "teacher": f"run:{teacher}", "divergence": "forward", "steps": 13,
-        "batch_size": 64, "group": 1, "updates": 4, "learning_rate": 1e-3, "warmup_steps": 5,
+        "batch_size": 48, "group": 1, "updates": 6, "learning_rate": 1e-3, "warmup_steps": 5,
         "playing.max_tokens": 48})
     asked = cooking.cook("recipes.evaluate", "teacher-asked", {
         "weights": f"run:{teacher}", "splits": ["new_names"], "rows": NAMES["reading.held_out_rows"]})
@@ -226,7 +232,8 @@ def rlhf(cooking: Cooking) -> Measured:
         **NAMES, "model": cooking.taught(25), "reading.held_out_rows": 80, "ranking.problems": 160, "ranking.tries": 5,
         "ranking.margin": 0.15, "judge.epochs": 2, "judge.learning_rate": 2e-4, "steps": 20, "learning_rate": 3e-4,
         "warmup_steps": 3, "playing.max_tokens": 48})
-    shown = {"accuracy of the judge": "judge_accuracy", "shorter wins": "shorter_wins", "valid JSON wins": "json_wins",
+    shown = {"accuracy of the judge before": "judge_accuracy_before", "accuracy of the judge": "judge_accuracy",
+             "shorter wins": "shorter_wins", "valid JSON wins": "json_wins",
              "how far the judge prefers new answers": "preferred", "p of that": "preferred_p"}
     return run, {**{what: run.metrics[f"new_names/{key}"] for what, key in shown.items()}, **rewards(run, "new_names")}
 
@@ -253,7 +260,8 @@ WORKS: Mapping[str, Work] = MappingProxyType({
         "mean reward before": Goal(0.2, 0.5), GAINED: Goal(0.2), P_OF_GAIN: Goal(most=0.01)}, rl),
     "rl_arithmetic": Work("`rl` on one-digit arithmetic, the reward is 1 for the right number alone", {
         GAINED: Goal(0.2), P_OF_GAIN: Goal(most=0.01)}, rl_on_arithmetic),
-    "distillation": Work("`distillation`: the teacher is a result of `sl_basic`, the student has hardly begun", {
+    "distillation": Work("`distillation` by the forward divergence: the teacher is a result of `sl_basic`, the student "
+                         "has hardly begun", {
         "exact match before": Goal(most=0.2), "share that is gone": Goal(0.8), "share of the teacher's": Goal(0.9)},
         distillation),
     "prompt_distillation": Work(
@@ -263,7 +271,9 @@ WORKS: Mapping[str, Work] = MappingProxyType({
         GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)}, guessing),
     "tools": Work("`rl` with a tool: two steps of arithmetic and a calculator, used rightly in so many problems", {
         "mean reward after": Goal(0.9)}, tools),
-    "rlhf": Work("`rlhf` on ingredients: a judge of the policy's own answers, and a policy that learns from it", {
+    "rlhf": Work("`rlhf` on ingredients: a judge (`judge.says=answer`) of the policy's own answers, those at least "
+                 "0.15 of F1 apart, and a policy that learns from it", {
         "accuracy of the judge": Goal(0.85), "shorter wins": Goal(most=0.65), "valid JSON wins": Goal(most=0.65),
-        "how far the judge prefers new answers": Goal(0.5), GAINED: Goal(0)}, rlhf),
+        "how far the judge prefers new answers": Goal(0.5), "p of that": Goal(most=0.05), GAINED: Goal(0),
+        P_OF_GAIN: Goal(most=0.05)}, rlhf),
 })

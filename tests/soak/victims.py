@@ -22,19 +22,19 @@ from typing import Any
 
 from adapters.fake.datasets import FakeDatasets
 from adapters.local.blobs import LocalBlobs
-from kitchen import Kitchen, Observer, StageDone
+from kitchen import Kitchen, Observer, Recipe, StageDone
 from kitchen.cooking import cook
 from kitchen.runs import Order
 from recipes.chat_sl import ChatSl
 from recipes.distillation import Distillation
 from recipes.distillation_off_policy import DistillationOffPolicy
 from recipes.dpo import Dpo
+from recipes.evaluate import Evaluate
 from recipes.kto import Kto
 from recipes.rl import Rl
 from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
 from stages import tasks
-from stages.training import Training
 from tests.recipes.judged import ByCounting
 from tests.recipes.letters import REWARDS
 
@@ -46,10 +46,15 @@ LETTERS = [{"prompt": f"say {n}", "completion": "abcdefghijklmnopqrstuvwxyz"} fo
 DATA = {"chats": {"train": CHATS, "held": CHATS[:2]}, "pairs": {"train": PAIRS, "held": PAIRS[:2]},
         "alphabet": {"train": LETTERS, "held": LETTERS[:2]}, "farewells": {"train": CHATS[::-1], "held": CHATS[:1]}}
 EPOCHS = {"epochs": 3, "eval_every": 4, "keep": 1, "evaluation": {"max_tokens": 8}}
-RECIPES: dict[str, tuple[type[Training], dict[str, Any]]] = {
+JUDGE = {"batch_size": 2, "max_tokens": 250}  # more than save_every steps
+RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
     "sl_basic": (SlBasic, {**EPOCHS, "dataset": "chats"}),
     "chat_sl": (ChatSl, {"mixture": {"chats": 2.0, "farewells": 1.0}, "steps": 14, "eval_every": 4, "keep": 1}),
+    "evaluate": (Evaluate, {"dataset": "chats", "evaluation": {"metric": "text", "max_tokens": 8},
+                            "answering": {"temperature": 1.0, "tries": 2, "pass_at": (1, 2)}}),
     "dpo": (Dpo, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
+    "dpo_simpo": (Dpo, {**EPOCHS, "dataset": "pairs", "loss": "simpo"}),
+    "dpo_mistakes": (Dpo, {**EPOCHS, "dataset": "chats", "mistakes": {"max_tokens": 400}}),
     "kto": (Kto, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
     "rl": (Rl, {"dataset": "chats", "reward": "letters", "group": 3, "steps": 6, "kl_penalty": 0.1, "kl_discount": 0.9,
                 "updates": 2, "playing": {"max_tokens": 5}}),
@@ -60,13 +65,19 @@ RECIPES: dict[str, tuple[type[Training], dict[str, Any]]] = {
     "distillation_forward": (Distillation, {
         "dataset": "chats", "group": 3, "steps": 6, "divergence": "forward", "top_k": 5, "updates": 2,
         "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}}),
-    "rlhf": (Rlhf, {"preferences": "pairs", "group": 4, "steps": 6, "judge": {"batch_size": 4, "max_tokens": 250},
-                    "playing": {"max_tokens": 80}}),
+    "distillation_teachers": (Distillation, {
+        "teacher": None, "teachers": {"chats": "teacher", "farewells": "model"}, "group": 3, "steps": 6,
+        "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}}),
+    "distillation_instruction": (Distillation, {
+        "teacher": None, "dataset": "chats", "instruction": "Be brief.", "group": 3, "steps": 6,
+        "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}}),
+    "rlhf": (Rlhf, {"preferences": "pairs", "group": 4, "steps": 6, "judge": JUDGE, "playing": {"max_tokens": 80}}),
+    "rlhf_answer": (Rlhf, {
+        "dataset": "alphabet", "reward": "letters", "group": 4, "steps": 6, "kl_penalty": 0.1,
+        "judge": {**JUDGE, "max_tokens": 4096, "epochs": 2}, "playing": {"max_tokens": 400}}),
     "rlhf_own": (ByCounting, {
         "dataset": "alphabet", "reward": "letters", "group": 4, "steps": 6,
-        "judge": {"says": "letter", "batch_size": 4, "max_tokens": 4096}, "playing": {"max_tokens": 400}})}
-AHEAD = {"rl": "stale", "rlhf": "stale", "rlhf_own": "stale", "distillation": "stale",
-         "distillation_forward": "stale"}  # what looking ahead is called
+        "judge": {**JUDGE, "says": "letter", "max_tokens": 4096}, "playing": {"max_tokens": 400}})}
 MODELS = ("model", "teacher")
 
 
@@ -125,10 +136,11 @@ class Dish:
 
     def cook(self, killer: KilledCalling, blobs: KilledWriting) -> None:
         cls, own = RECIPES[self.recipe]
-        names = [f"path:{self.folder / name}" if self.backend == "peft" else name for name in MODELS]
-        teacher = {"teacher": names[1]} if self.recipe.startswith("distillation") else {}
-        recipe = cls(**{"model": names[0], **teacher, "batch_size": 2, "learning_rate": 1e-2, "save_every": 3,
-                        "warmup_steps": 2, "lora_rank": 4, AHEAD.get(self.recipe, "ahead"): self.ahead, **own})
+        model, teacher = (f"path:{self.folder / name}" if self.backend == "peft" else name for name in MODELS)
+        common: dict[str, Any] = {
+            "model": model, "weights": model, "teacher": teacher, "batch_size": 2, "learning_rate": 1e-2,
+            "save_every": 3, "warmup_steps": 2, "lora_rank": 4, "ahead": self.ahead, "stale": self.ahead}
+        recipe = cls(**{name: value for name, value in common.items() if name in cls.model_fields} | own)
         kitchen = Kitchen(training(self.backend, blobs, self.folder), FakeDatasets(DATA), None, blobs)
         cook(Order(f"{cls.__module__}:{cls.__name__}", {}), recipe, kitchen, "run", [killer])
 
@@ -148,13 +160,16 @@ def in_child(work: Any) -> int:
 
 
 def outcome(root: Path) -> dict[str, Any]:
-    """What must be equal: the metrics without their seconds, and the digests of all tensors of the run's weights."""
-    rows = [json.loads(line) for line in (root / "run/metrics.jsonl").read_text().splitlines()]
+    """What must be equal: metrics and samples without their seconds, and the digests of all tensors of its weights."""
+    rows, samples = ([json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+                     for file in (root / "run/metrics.jsonl", root / "run/samples.jsonl"))
     files = sorted([*root.glob("run/weights/**/*"), *root.glob("run/save/*/TrainingSession/*")])
     tensors = [file for file in files if file.suffix in (".npz", ".safetensors")]
     digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in tensors]
-    assert any(row.get("grad_norm") for row in rows), "nothing was learnt, so nothing could go wrong"
-    return {"metrics": [{k: v for k, v in row.items() if k != "seconds"} for row in rows], "digests": digests}
+    learnt = any(row.get("grad_norm") for row in rows)
+    assert learnt or not tensors, "nothing was learnt, so nothing could go wrong"
+    timeless = [{key: value for key, value in row.items() if key != "seconds"} for row in (*rows, *samples)]
+    return {"rows": timeless, "digests": digests}
 
 
 def main(dish: Dish, kills: int, seed: int) -> int:

@@ -126,6 +126,8 @@ def test_settings_of_the_other_divergence_are_refused() -> None:
         lesson("forward", 2.0, 0.5, None)
     with pytest.raises(ConfigError, match="top_k=3 means nothing with divergence=reverse"):
         lesson("reverse", None, None, 3)
+    with pytest.raises(ConfigError, match="divergence='forwards' is unknown; did you mean 'forward'"):
+        lesson("forwards", None, None, None)  # type: ignore[arg-type]
     assert lesson("reverse", None, None, None)[0][1] == PolicyUpdate(penalty=1.0)
     assert lesson("forward", None, None, None)[0] == (ImitateTop(20),)
 

@@ -115,6 +115,7 @@ class Guessing:
     slow: float = 0.0
     fails: bool = False
     worth: float = 1.0
+    first: str = "guess"
     heard: list[str] = field(default_factory=list)
     tag: str = "guessing"
 
@@ -122,7 +123,7 @@ class Guessing:
         return Guessing(self.slow, self.fails, self.worth)
 
     async def begin(self) -> Sequence[Message]:
-        return [{"role": "user", "content": "guess"}]
+        return [{"role": "user", "content": self.first}]
 
     async def act(self, answer: str) -> Turn:
         await asyncio.sleep(self.slow)
@@ -145,6 +146,8 @@ def test_several_turns_are_one_rollout() -> None:
     assert sum(int(episode.acted.sum()) for episode in one.episodes) <= 12
     said = [[episode.tokens.tolist() for episode in each.episodes] for each in (one, other)]
     assert said[0] != said[1], "each has a seed of its own"
+    whole = [len(each.episodes) for each in (one, other)]
+    assert ReportRollouts().run(Rollouts(((one, other),)))[0]["sequences"] == sum(whole) / 2
     cut = play(Guessing(), max_turns=2)
     assert [(each.reward, each.unfinished) for each in (cut.groups[0][0], one)] == [(2.0, True), (3.0, False)]
     assert ReportRollouts().run(cut)[0]["unfinished"] == 1.0
@@ -175,6 +178,28 @@ def test_what_fails_is_a_rollout_that_failed_until_too_many_do() -> None:
     assert odd.failed == "ValueError: its reward is nan"
     [[none, _]] = play(Unmade(), max_failed=1.0).groups
     assert (none.failed, none.tag) == ("OSError: no room for it", "unmade")
+
+
+@dataclass
+class Drawing:
+    """A problem that is another one each time."""
+
+    drawn: int = 0
+    tag: str = "drawing"
+
+    def env(self) -> Guessing:
+        self.drawn += 1
+        return Guessing(first=f"number {self.drawn}")
+
+
+def test_rollouts_of_one_problem_are_asked_the_same() -> None:
+    with pytest.raises(DataError, match=r"are not asked the same, but .*number 1.* and .*number 2.*Drawing.env\(\)"):
+        play(Drawing())
+
+
+def test_a_name_of_advantages_is_one_that_there_is() -> None:
+    with pytest.raises(ConfigError, match="advantages='normalized' is unknown; did you mean 'normalised'"):
+        PolicyUpdate("normalized")  # type: ignore[arg-type]
 
 
 def test_what_a_template_refuses_of_later_words_fails_the_rollout() -> None:
@@ -289,11 +314,11 @@ def test_a_group_of_which_some_failed_is_reported_by_what_is_left() -> None:
     failed = Rollout((), 0.0, "t", "", parsed=False, failed="broken")
     metrics, samples = ReportRollouts().run(Rollouts(((rollout(1.0), failed, rollout(0.0)),)))
     assert (metrics["failed"], metrics["reward"], metrics["reward/t"], metrics["parsed"]) == (1 / 3, 0.5, 0.5, 1.0)
-    assert [row["tag"] for row in samples.rows] == ["t", "t"]
+    assert [row["failed"] for row in samples.rows] == ["", "", "broken"]
     metrics, samples = ReportRollouts().run(Rollouts(((failed, failed),)))
     assert metrics == {"rollouts": 2, "failed": 1, "truncated": 0, "parsed": 0, "unfinished": 0,
-                       "constant_groups": 1, "sampled_tokens": 0}
-    assert samples.rows == ()
+                       "sequences": 0, "constant_groups": 1, "sampled_tokens": 0}
+    assert [row["failed"] for row in samples.rows] == ["broken"]
 
 
 def test_batches_take_every_problem_once_before_one_comes_again() -> None:
