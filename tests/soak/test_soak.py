@@ -52,7 +52,8 @@ def test_the_fake_is_killed(recipe: str, ahead: int, tmp_path: Path, capsys: pyt
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe, ahead", [
     ("sl_basic", 0), ("sl_basic", 1), ("sl_basic", 3), ("chat_sl", 1), ("dpo", 1), ("kto", 1), ("rl", 0), ("rl", 1),
-    ("distillation", 1), ("distillation_forward", 1), ("distillation_instruction", 1), ("distillation_off_policy", 1),
+    ("distillation", 1), ("distillation_forward", 1), ("distillation_instruction", 1),
+    ("distillation_teachers", 1), ("distillation_off_policy", 1),
     ("rlhf", 1)])
 def test_a_tiny_local_model_is_killed(
     recipe: str, ahead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]

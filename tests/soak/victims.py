@@ -81,6 +81,21 @@ RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
 MODELS = ("model", "teacher")
 
 
+def made(name: str, model: str, teacher: str, ahead: int, **settings: Any) -> Recipe:
+    """What all have in common, as far as this one has it, then its own settings, and then these."""
+    cls, own = RECIPES[name]
+    if "teachers" in own:
+        named = {"model": model, "teacher": teacher}
+        own = own | {"teachers": {data: named[who] for data, who in own["teachers"].items()}}
+    common = {"model": model, "weights": model, "teacher": teacher, "batch_size": 2, "learning_rate": 1e-2,
+              "warmup_steps": 2, "lora_rank": 4, "ahead": ahead, "stale": ahead}
+    return cls(**{key: value for key, value in {**common, **own, **settings}.items() if key in cls.model_fields})
+
+
+def order_of(recipe: Recipe) -> Order:
+    return Order(f"{type(recipe).__module__}:{type(recipe).__name__}", {})
+
+
 class KilledWriting(LocalBlobs):
     """Dies while the n-th blob of a save point is being written, a random moment after the write began."""
 
@@ -135,14 +150,10 @@ class Dish:
     ahead: int
 
     def cook(self, killer: KilledCalling, blobs: KilledWriting) -> None:
-        cls, own = RECIPES[self.recipe]
         model, teacher = (f"path:{self.folder / name}" if self.backend == "peft" else name for name in MODELS)
-        common: dict[str, Any] = {
-            "model": model, "weights": model, "teacher": teacher, "batch_size": 2, "learning_rate": 1e-2,
-            "save_every": 3, "warmup_steps": 2, "lora_rank": 4, "ahead": self.ahead, "stale": self.ahead}
-        recipe = cls(**{name: value for name, value in common.items() if name in cls.model_fields} | own)
+        recipe = made(self.recipe, model, teacher, self.ahead, save_every=3)
         kitchen = Kitchen(training(self.backend, blobs, self.folder), FakeDatasets(DATA), None, blobs)
-        cook(Order(f"{cls.__module__}:{cls.__name__}", {}), recipe, kitchen, "run", [killer])
+        cook(order_of(recipe), recipe, kitchen, "run", [killer])
 
 
 def in_child(work: Any) -> int:

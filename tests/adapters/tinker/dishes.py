@@ -9,9 +9,8 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from kitchen import Kitchen, Observer
 from kitchen.cooking import cook
-from kitchen.runs import Order, read_journal
-from recipes.distillation import Distillation
-from tests.soak.victims import AHEAD, DATA, RECIPES
+from kitchen.runs import read_journal
+from tests.soak.victims import DATA, made, order_of
 
 CLOCKS = ("seconds", "timestamp")
 
@@ -21,11 +20,8 @@ def cooked(
     data: Mapping[str, Any] = DATA, **settings: Any,
 ) -> list[dict[str, Any]]:
     """All its metrics, without what clocks say."""
-    cls, own = RECIPES[name]
-    teacher = {"teacher": "other"} if cls is Distillation else {}
-    recipe = cls(**{"model": "tiny", **teacher, "batch_size": 2, "learning_rate": 1e-2, "save_every": 2,
-                    "warmup_steps": 2, "lora_rank": 4, AHEAD.get(name, "ahead"): ahead, **own, **settings})
+    recipe = made(name, "tiny", "other", ahead, **{"save_every": 2, **settings})
     kitchen = Kitchen(training, FakeDatasets(data), None, blobs)
-    cook(Order(f"{cls.__module__}:{cls.__name__}", {}), recipe, kitchen, "run", observers)
+    cook(order_of(recipe), recipe, kitchen, "run", observers)
     return [{key: value for key, value in row.items() if key not in CLOCKS}
             for row in read_journal(blobs, "run", "metrics")]
