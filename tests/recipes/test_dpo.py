@@ -11,7 +11,7 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen import Observer, Recipe, Table
-from kitchen.errors import DataError
+from kitchen.errors import DataError, KitchenError
 from kitchen.types import Samples
 from recipes.dpo import Dpo
 from recipes.sl_basic import SlBasic
@@ -48,6 +48,14 @@ def test_it_learns_to_prefer() -> None:
     assert len(seen.series("held_out_accuracy")) == 4
     assert seen.series("kl")[0] > 0
     assert any(isinstance(one, Table) and one.title.startswith("Held-out pairs") for one in seen.published)
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "simpo"])
+def test_a_reference_that_there_is_not_is_found_before_anything_is_trained(loss: str) -> None:
+    blobs = FakeBlobs()
+    with pytest.raises(KitchenError, match="nowhere"):
+        cook(blobs, loss=loss, reference="run:nowhere")
+    assert not blobs.list("")
 
 
 @pytest.mark.parametrize("loss", ["simpo", "orpo"])
