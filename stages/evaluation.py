@@ -7,25 +7,31 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveInt
 
 from kitchen import ports
-from kitchen.errors import ConfigError, DataError
+from kitchen.errors import ConfigError, DataError, check_name
 from kitchen.ports import BlobStore, Future, Sampler, Tokenizer, TrainingClient, TrainingSession, arrival, start
+from kitchen.ports.environments import Turn
 from kitchen.ports.training import ToolSchema
 from kitchen.stage import Stage
 from kitchen.types import Datum, Loss, LossOutput, Sampled, Samples, Tokens
 from stages.conversations import Conversation, Message, TrainRows
 from stages.data import HeldOut, averaged
 from stages.optimise import summed
+from stages.questions import check_extra, compared, unreadable
 from stages.render import RenderDataset
-from stages.scores import choose_metric, exact_text, json_fields
+from stages.scores import usual_metric
 from stages.scoring import drawn, sampler_of
 from stages.sessions import FinalWeights
 from stages.tools import told_of
+
+METRICS: Mapping[str, str] = MappingProxyType({"json": "field_f1", "text": "exact", "math": "math"})  # their rewards
+CUT = Turn(0.0, parsed=False)
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class Answer:
     wanted: str
     text: str
     exact: bool  # and not cut short
-    f1: float  # 0..1, over JSON fields; for other texts 1 if exact
+    f1: float  # 0..1, over JSON fields; for others 1 if exact
     parsed: bool  # whether it could be read as what was asked for
     truncated: bool  # it hit the token limit, which counts as wrong
     row: int = 0  # of the set, from 0
@@ -93,21 +99,29 @@ class HeldOutLoss:
 class Examination:
     """How answers are compared with what is wanted."""
 
-    metric: Literal["auto", "json", "text", "loss"] = "auto"  # auto: json if all answers are JSON objects, else loss
+    metric: Literal["auto", "json", "text", "math", "loss"] = "auto"  # auto: json if all answers are JSON objects,
+    # else loss; math: an equal number or formula, after the last #### if there is one
     max_tokens: PositiveInt = 64  # per answer; one that is cut there counts as wrong
     at_least: NonNegativeFloat = 0.0  # exact match on the first held-out set, below which the run ends with exit code 5
 
     def __post_init__(self) -> None:
+        check_name("metric", self.metric, ("auto", *METRICS, "loss"))
         if self.at_least > 0 and self.metric == "loss":
             raise ConfigError(f"at_least={self.at_least} is of exact match, for which answers are compared: set "
-                              "evaluation.metric to json or text, or leave it out")
+                              "evaluation.metric to json, text or math, or leave it out")
+        if self.metric == "math":
+            check_extra("math_verify", "evaluation.metric=math")
 
     def choose(self, conversations: Sequence[Conversation]) -> str:
-        """The metric of a held-out set."""
+        """The metric of a held-out set; raises DataError for a right answer that it can compare nothing with."""
         if self.metric == "loss":
             return "loss"
-        chosen = choose_metric(self.metric, [wanted(each) for each in conversations])
-        return "loss" if self.metric == "auto" and chosen == "text" else chosen
+        rights = [wanted(each) for each in conversations]
+        if self.metric == "auto":
+            return "json" if usual_metric(rights) == "json" else "loss"
+        if bad := unreadable(METRICS[self.metric], rights):
+            raise DataError(f"{conversations[bad[0]].where}: evaluation.metric={self.metric}: {bad[1]}")
+        return self.metric
 
 
 @dataclass(frozen=True)
@@ -164,9 +178,11 @@ class _Examiner:
         came = await drawn(  # by the name of the set, whatever others there are
             self.sampler, prompts, [self.seed, zlib.crc32(name.encode())], count=self.answering.tries,
             max_tokens=self.how.max_tokens, temperature=self.answering.temperature)
-        return tuple(replace(scored(each, self.tokenizer, one, metric), row=row, attempt=attempt, where=each.where)
-                     for row, (each, some) in enumerate(zip(conversations, came, strict=True))
-                     for attempt, one in enumerate(some))
+        places = [(row, attempt) for row, some in enumerate(came) for attempt in range(len(some))]
+        answers = await scored(metric, [(conversations[row], came[row][attempt]) for row, attempt in places],
+                               self.tokenizer)
+        return tuple(replace(answer, row=row, attempt=attempt)
+                     for answer, (row, attempt) in zip(answers, places, strict=True))
 
     async def _likelihood(self, conversations: Sequence[Conversation]) -> Likelihood:
         data = rendered(conversations, self.tokenizer, self.render)
@@ -179,18 +195,17 @@ class _Examiner:
         return Likelihood(nats / sum(float(w.sum()) for w in weights), nats / math.log(2) / max(written, 1))
 
 
-def scored(conversation: Conversation, tokenizer: Tokenizer, sampled: Sampled, metric: str) -> Answer:
-    """An answer against the one that is right; `metric` is json or text."""
-    right, text, cut = wanted(conversation), tokenizer.decode(sampled.tokens), sampled.stop_reason == "length"
-    if metric == "json":
-        score = json_fields(text, right)
-        exact, f1, parsed = score.exact, score.f1, score.parsed
-    else:
-        exact, parsed = exact_text(text, right), True
-        f1 = float(exact)
-    if cut:
-        exact, f1, parsed = False, 0.0, False
-    return Answer(question(conversation)[-1].content, right, text, exact, f1, parsed, cut)
+async def scored(
+    metric: str, answered: Sequence[tuple[Conversation, Sampled]], tokenizer: Tokenizer
+) -> list[Answer]:
+    """Answers against those that are right, by one of METRICS; one that was cut is worth nothing."""
+    texts = [tokenizer.decode(sampled.tokens) for _, sampled in answered]
+    worth = await compared(METRICS[metric], [(text, wanted(each)) for text, (each, _) in zip(
+        texts, answered, strict=True)])
+    found = [(each, text, CUT if cut else one, cut) for (each, sampled), text, one in zip(
+        answered, texts, worth, strict=True) for cut in [sampled.stop_reason == "length"]]
+    return [Answer(question(each)[-1].content, wanted(each), text, one.reward == 1, one.reward, one.parsed, cut,
+                   where=each.where) for each, text, one, cut in found]
 
 
 def wanted(conversation: Conversation) -> str:

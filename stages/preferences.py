@@ -22,7 +22,7 @@ from stages.data import HeldOut, Loading, loaded
 from stages.evaluation import prompt, scored, wanted
 from stages.reading import Reader, Rows
 from stages.render import RenderDataset
-from stages.scores import choose_metric
+from stages.scores import usual_metric
 from stages.scoring import drawn, sampler_of
 
 FORMATS = ("prompt + chosen + rejected", "chosen + rejected, each a list of messages")
@@ -171,15 +171,15 @@ class _Writer:
 
     async def mistakes(self, name: str, rows: Sequence[Comparison], places: Sequence[int]) -> dict[int, str]:
         """The first wrong answer to each of these rows of a set, by its number; none where it wrote none."""
-        metric = choose_metric("auto", [wanted(rows[at].chosen) for at in places])
+        metric = usual_metric([wanted(rows[at].chosen) for at in places])
         how, prompts = self.how, [prompt(rows[at].chosen, self.tokenizer, self.render) for at in places]
         came = await drawn(self.sampler, prompts, [self.seed, crc32(b"mistakes"), crc32(name.encode())],
                            count=how.tries, max_tokens=how.max_tokens, temperature=how.temperature)
-        first = {at: self._wrong(rows[at].chosen, some, metric) for at, some in zip(places, came, strict=True)}
+        first = {at: await self._wrong(rows[at].chosen, some, metric) for at, some in zip(places, came, strict=True)}
         return {at: text for at, text in first.items() if text is not None}
 
-    def _wrong(self, chosen: Conversation, came: Sequence[Sampled], metric: str) -> str | None:
-        answers = [scored(chosen, self.tokenizer, one, metric) for one in came]
+    async def _wrong(self, chosen: Conversation, came: Sequence[Sampled], metric: str) -> str | None:
+        answers = await scored(metric, [(chosen, one) for one in came], self.tokenizer)
         wrong = (each.text for each in answers if not each.exact and not each.truncated and each.text.strip())
         return next((self.render.answer(text, self.tokenizer) for text in wrong), None)
 

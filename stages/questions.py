@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import MappingProxyType
@@ -11,10 +13,12 @@ from types import MappingProxyType
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Message
 from kitchen.ports.environments import Env, Turn
-from stages.processes import Processes
+from stages.processes import Processes, call_apart
 from stages.scores import exact_text, json_fields
 
 Reward = Callable[[str, str], Turn]  # of an answer, and of the one that is right
+AT_ONCE = 4  # answers that are compared in processes
+LATE = 30.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,7 @@ class _Asked:
         asked = self.question
         if asked.processes is None:
             return asked.reward(answer, asked.right)
-        came = await asked.processes.call(asked.reward, answer, asked.right)
-        return Turn(came["reward"], parsed=came["parsed"])
+        return await compared_apart(asked.processes, asked.reward, answer, asked.right)
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,47 @@ def math(answer: str, right: str) -> Turn:
 
 REWARDS: Mapping[str, Reward] = MappingProxyType({"field_f1": field_f1, "exact": exact, "math": math})
 MAY_HANG = frozenset({"math"})  # 9**9**9 is a formula
+
+
+async def compared_apart(processes: Processes, reward: Reward, answer: str, right: str) -> Turn:
+    """In a process, which ends if nobody waits for it any longer."""
+    came = await processes.call(reward, answer, right)
+    return Turn(came["reward"], parsed=came["parsed"])
+
+
+async def compared(reward: str, pairs: Sequence[tuple[str, str]]) -> list[Turn]:
+    """What answers are worth, each with the one that is right.
+
+    One whose comparison takes more than LATE seconds, or as much memory as there is, could not be read. Raises
+    DataError for a right answer that nothing can be compared with.
+    """
+    if reward not in MAY_HANG:
+        return [REWARDS[reward](*pair) for pair in pairs]
+    free = asyncio.Semaphore(AT_ONCE)
+
+    async def one(processes: Processes, answer: str, right: str) -> Turn:
+        try:
+            async with free, asyncio.timeout(LATE):
+                return await compared_apart(processes, REWARDS[reward], answer, right)
+        except (TimeoutError, RuntimeError):
+            return Turn(0.0, parsed=False)
+
+    with closing(Processes()) as processes:
+        return list(await asyncio.gather(*(one(processes, *pair) for pair in pairs)))
+
+
+def unreadable(reward: str, rights: Sequence[str]) -> tuple[int, str] | None:
+    """Which right answer is the first that the reward cannot compare even with itself, and why."""
+    return call_apart(_unreadable, reward, rights) if reward in MAY_HANG else _unreadable(reward, rights)
+
+
+def _unreadable(reward: str, rights: Sequence[str]) -> tuple[int, str] | None:
+    for at, right in enumerate(rights):
+        try:
+            REWARDS[reward](right, right)
+        except DataError as error:
+            return at, str(error)
+    return None
 
 
 def check_extra(package: str, wanted_by: str) -> None:

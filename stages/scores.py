@@ -7,9 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kitchen.errors import ConfigError, DataError, did_you_mean
-
-Metric = Literal["json", "text"]
+from kitchen.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -21,14 +19,8 @@ class FieldScore:
     parsed: bool  # whether the answer is a JSON object at all
 
 
-def choose_metric(name: str, wanted: Iterable[str]) -> Metric:
-    """`auto` is "json" if every wanted text is a JSON object, else "text"; raises ConfigError for an unknown name."""
-    if name == "json":
-        return "json"
-    if name == "text":
-        return "text"
-    if name != "auto":
-        raise ConfigError(f"metric {name!r} is unknown; {did_you_mean(name, ('auto', 'json', 'text'))}")
+def usual_metric(wanted: Iterable[str]) -> Literal["json", "text"]:
+    """"json" if every wanted text is a JSON object, else "text"."""
     objects = [_parsed(text) is not None for text in wanted]
     return "json" if objects and all(objects) else "text"
 

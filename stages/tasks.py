@@ -17,10 +17,10 @@ from kitchen.types import Facts, Table
 from stages.conversations import Conversation, conversation
 from stages.data import Loading, loaded
 from stages.evaluation import question, spoken, wanted
-from stages.processes import Processes, call_apart
-from stages.questions import MAY_HANG, REWARDS, Question, check_extra
+from stages.processes import Processes
+from stages.questions import MAY_HANG, REWARDS, Question, check_extra, unreadable
 from stages.reading import Reader, Rows
-from stages.scores import choose_metric
+from stages.scores import usual_metric
 
 
 @dataclass(frozen=True)
@@ -95,20 +95,10 @@ def rewarded(reward: str | None, rows: Sequence[Conversation]) -> str:
     """
     rights = [wanted(row) for row in rows]
     if reward is None:
-        return "field_f1" if choose_metric("auto", rights) == "json" else "exact"
-    if bad := call_apart(unreadable, reward, rights) if reward in MAY_HANG else unreadable(reward, rights):
+        return "field_f1" if usual_metric(rights) == "json" else "exact"
+    if bad := unreadable(reward, rights):
         raise DataError(f"{rows[bad[0]].where}: reward={reward}: {bad[1]}")
     return reward
-
-
-def unreadable(name: str, rights: Sequence[str]) -> tuple[int, str] | None:
-    """Which right answer is the first that the reward cannot compare even with itself, and why."""
-    for at, right in enumerate(rights):
-        try:
-            REWARDS[name](right, right)
-        except DataError as error:
-            return at, str(error)
-    return None
 
 
 class TaskBatches(Stage):

@@ -7,11 +7,23 @@ from dataclasses import field
 
 from kitchen.ports import BlobStore, Dataset, DatasetStore, TrainingClient
 from kitchen.stage import Stage
-from kitchen.types import Facts, Metrics, Samples, Table
+from kitchen.types import Facts, Metrics, Price, Samples, Table
 from kitchen.weights import find_weights
 from stages.conversations import conversation
+from stages.costs import AT_MOST, tokens_and_cost
 from stages.data import HeldOut
-from stages.evaluation import GREEDY, After, Answer, Answering, Evaluation, Examination, examined, samples
+from stages.evaluation import (
+    GREEDY,
+    After,
+    Answer,
+    Answering,
+    Evaluation,
+    Examination,
+    examined,
+    prompt,
+    rendered,
+    samples,
+)
 from stages.reading import Rows, check_splits, few, named
 from stages.render import RenderDataset
 from stages.statistics import interval, pass_at
@@ -35,6 +47,8 @@ class LoadHeldOut(Stage):
         facts = Facts({f"data.{split}.sha256": data.fingerprint for split, data in loaded.items()})
         sets = {split: tuple(Rows(data, conversation)) for split, data in some.items()}
         return HeldOut(sets), facts, Table(f"Evaluated of {self.dataset}", ("split", "rows"), rows)
+
+    preview = run
 
     def verify(self, store: DatasetStore) -> None:
         held_out_splits(store, self.dataset, self.splits)
@@ -71,6 +85,21 @@ class ExamineWeights(Stage):
         came = await examined(
             client.sampler(found.source), tokenizer, self.how, self.render, held_out, self.answering, self.seed)
         return After(came.answers, came.losses), samples(came), Facts({**found.facts(), "model": found.model})
+
+    def preview(
+        self, client: TrainingClient, held_out: HeldOut, blobs: BlobStore | None = None, price: Price | None = None
+    ) -> Table:
+        tokenizer = client.tokenizer(find_weights(self.weights, client, blobs).model)
+        read = answers = 0
+        for some in held_out.sets.values():
+            if self.how.choose(some) == "loss":
+                read += sum(len(each.tokens) + 1 for each in rendered(some, tokenizer, self.render))
+            else:
+                read += sum(len(prompt(each, tokenizer, self.render)) for each in some)
+                answers += len(some) * self.answering.tries
+        return Table("Questions", ("what", "count"), (("answers in all", f"{answers:,}"), *tokens_and_cost(
+            "tokens read", read, "", price), *tokens_and_cost(
+            "tokens of answers", answers * self.how.max_tokens, AT_MOST, price)))
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.weights, client, blobs)

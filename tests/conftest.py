@@ -7,8 +7,7 @@ import signal
 import pytest
 
 from kitchen.logs import configure
-from stages import tasks
-from tests.recipes.letters import REWARDS
+from tests.recipes.letters import use
 
 # who starts pytest in the background of a script hands it an ignored SIGINT, and it would hand it on
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -20,4 +19,4 @@ configure()  # else the first `capture_logs` leaves behind that somebody else ha
 @pytest.fixture
 def letters(monkeypatch: pytest.MonkeyPatch) -> None:
     """`reward="letters"` can be said."""
-    monkeypatch.setattr(tasks, "REWARDS", REWARDS)
+    use(monkeypatch.setattr)

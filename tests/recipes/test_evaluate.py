@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from adapters.fake.training import FakeTraining
 from kitchen import Kitchen
 from kitchen.cooking import cook
 from kitchen.errors import ConfigError, DataError, QualityError
+from kitchen.preview import preview
 from kitchen.runs import Order, read_journal, read_run
 from recipes.evaluate import Evaluate
 from recipes.sl_basic import SlBasic
+from stages.evaluation import Examination
 
 
 def chats(answer: str, count: int) -> list[dict[str, Any]]:
@@ -27,6 +30,7 @@ DATA = FakeDatasets({
     "chats": {"train": chats("{}", 8), "held": chats("{}", 4), "hard": chats('{"a": 1}', 3)},
     "alone": {"train": chats("{}", 9)}, "texts": {"train": chats("no json", 3)},
     "many": {"held": chats("{}", 40), "other": chats("{}", 2)},
+    "sums": {"train": chats("=4", 8), "held": [*chats("4.0", 2), *chats("#### 4", 1), *chats("5", 1)]},
     "columns": {"test": [{"question": "1?", "answer": "{}"}]},
 })
 
@@ -92,6 +96,38 @@ def test_answers_that_cannot_be_compared_have_a_loss(blobs: FakeBlobs) -> None:
     found = evaluated(blobs, "loss", dataset="texts")
     assert found.keys() == {"train/loss", "train/bits_per_byte"}
     assert found["train/loss"] > 0
+
+
+def test_answers_may_be_compared_as_mathematics(blobs: FakeBlobs) -> None:
+    recipe = SlBasic(model="tiny", dataset="sums", batch_size=2, epochs=40, learning_rate=0.5, warmup_steps=0)
+    cook(Order("recipes.sl_basic:SlBasic", recipe.model_dump(mode="json")), recipe,
+         Kitchen(FakeTraining(blobs), DATA, None, blobs), "sums")
+    asked: dict[str, Any] = {"weights": "run:sums", "dataset": "sums", "splits": ["held"]}
+    found = [evaluated(blobs, metric, **asked, evaluation={"metric": metric}) for metric in ("text", "math")]
+    assert [each["held/exact_match"] for each in found] == [0.0, 0.75]
+    [*answers] = read_journal(blobs, "math", "samples")
+    assert [(each["text"], each["exact"], each["f1"], each["parsed"]) for each in answers] == [
+        ("=4", True, 1.0, True)] * 3 + [("=4", False, 0.0, True)]
+
+
+@pytest.mark.parametrize(("metric", "why"), [("json", "'no json' is not a JSON object"),
+                                             ("math", "'no json' has no number or formula")])
+def test_a_right_answer_that_cannot_be_read_is_named_before_anything_is_asked(
+    blobs: FakeBlobs, metric: str, why: str
+) -> None:
+    recipe = Evaluate(weights="run:dish", dataset="texts", evaluation=Examination(metric=metric))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=f"texts:train:0: evaluation.metric={metric}: {why}"):
+        list(preview(recipe.workflow(), Kitchen(FakeTraining(blobs), DATA, None, blobs).ports()))
+    with pytest.raises(DataError, match=f"texts:train:0: evaluation.metric={metric}: {why}"):
+        evaluated(blobs, f"unread-{metric}", dataset="texts", evaluation={"metric": metric})
+
+
+def test_what_is_not_known_or_not_installed_is_told_when_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="metric='mth' is unknown; did you mean 'math'"):
+        Examination(metric="mth")  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    with pytest.raises(ConfigError, match=r"evaluation.metric=math needs math-verify.*'crucible-kitchen\[rl\]'"):
+        Examination(metric="math")
 
 
 def test_columns_are_renamed(blobs: FakeBlobs) -> None:

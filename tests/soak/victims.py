@@ -34,9 +34,8 @@ from recipes.kto import Kto
 from recipes.rl import Rl
 from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
-from stages import tasks
+from tests.recipes import letters
 from tests.recipes.judged import ByCounting
-from tests.recipes.letters import REWARDS
 
 WORDS = ("hello", "hallo", "hey you", "good day", "moin", "salut", "ciao", "servus", "ahoy")
 CHATS = [{"messages": [{"role": "user", "content": f"say {n}"}, {"role": "assistant", "content": word}]}
@@ -184,7 +183,8 @@ def outcome(root: Path) -> dict[str, Any]:
 
 
 def main(dish: Dish, kills: int, seed: int) -> int:
-    folder, tasks.REWARDS = dish.folder, REWARDS
+    folder = dish.folder
+    letters.use()
     if dish.backend == "peft":
         import torch  # noqa: F401 once, before any fork
 

@@ -16,6 +16,7 @@ from kitchen.preview import preview
 from kitchen.types import Price
 from recipes.distillation import Distillation
 from recipes.dpo import Dpo
+from recipes.evaluate import Evaluate
 from recipes.kto import Kto
 from recipes.rl import Rl
 from recipes.sl_basic import SlBasic
@@ -24,7 +25,8 @@ from tests.recipes.seen import Seen
 
 ROWS = [{"prompt": "?" * (n % 5 + 1), "completion": "{}" * (n % 3 + 1)} for n in range(22)]
 PAIRS = [{"prompt": "?", "chosen": "yes" * (n % 3 + 1), "rejected": "no"} for n in range(10)]
-DATA = FakeDatasets({"rows": {"train": ROWS, "held": ROWS[:2]}, "pairs": {"train": PAIRS, "held": PAIRS[:2]}})
+DATA = FakeDatasets({"rows": {"train": ROWS, "held": ROWS[:2]}, "pairs": {"train": PAIRS, "held": PAIRS[:2]},
+                     "asked": {"test": ROWS[:5]}})
 QUICK: dict[str, Any] = {"batch_size": 4, "save_every": 0, "model": "tiny"}
 
 
@@ -78,6 +80,16 @@ def test_rollouts_have_no_more_tokens_than_they_may() -> None:
     assert shown["rollouts in all"] == "60"
     assert shown["tokens of answers, in a turn"] == "at most 420"
     assert 0 < sum(seen.series("sampled_tokens")) <= 420
+
+
+@pytest.mark.parametrize(("metric", "read", "answers"), [("text", 15 + 5 * 3, 20), ("loss", 15 + 5 * 3 + 18 + 5, 0)])
+def test_what_is_asked_of_weights_is_counted(metric: str, read: int, answers: int) -> None:
+    """Five questions of 1 to 5 bytes, three tokens around each, and 18 bytes of answers, each with its end."""
+    recipe = Evaluate(weights="tiny", dataset="asked", evaluation={"metric": metric, "max_tokens": 9},
+                      answering={"tries": 4, "temperature": 1.0} if answers else {})
+    shown = told(recipe)
+    assert (number(shown["tokens read"]), shown["answers in all"]) == (read, f"{answers}")
+    assert shown["tokens of answers"] == f"at most {answers * 9}"
 
 
 def test_a_price_tells_the_cost() -> None:

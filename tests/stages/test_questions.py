@@ -12,7 +12,7 @@ from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports.environments import Turn
 from stages.processes import Processes
-from stages.questions import REWARDS, Question, exact, field_f1, math
+from stages.questions import REWARDS, Question, compared, exact, field_f1, math
 from stages.rollouts import Player, Playing
 from stages.tasks import LoadTasks
 
@@ -77,6 +77,17 @@ def test_what_is_not_installed_is_told_before_the_run(monkeypatch: pytest.Monkey
     with pytest.raises(ConfigError, match=r"reward=math needs math-verify.*: pip install 'crucible-kitchen\[rl\]'"):
         LoadTasks("sums", reward="math").verify(SUMS)
     LoadTasks("sums", reward="exact").verify(SUMS)
+
+
+@pytest.mark.parametrize("reward", ["exact", "math"])
+def test_many_answers_are_compared_at_once(reward: str) -> None:
+    pairs = [("5", "5"), ("it is 5", "5"), ("6", "5"), ("five", "5"), ("#### 7", "7"), ("", "7")]
+    assert asyncio.run(compared(reward, pairs)) == [REWARDS[reward](*pair) for pair in pairs]
+
+
+def test_an_answer_that_takes_for_ever_to_compare_could_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stages.questions.LATE", 2.0)
+    assert asyncio.run(compared("math", [("$9^{9^9}$", "5")])) == [Turn(0.0, parsed=False)]
 
 
 def says_nine(answer: str, right: str) -> Turn:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kitchen.errors import ConfigError, DataError
-from stages.scores import FieldScore, choose_metric, exact_text, json_fields
+from kitchen.errors import DataError
+from stages.scores import FieldScore, exact_text, json_fields, usual_metric
 
 WANTED = '{"quantity": 1.5, "unit": "cup", "optional": false}'
 
@@ -72,15 +72,11 @@ def test_texts_are_equal_but_for_white_space_around_them():
 
 
 def test_auto_means_json_where_every_wanted_text_is_an_object():
-    assert choose_metric("auto", [WANTED, " {} "]) == "json"
-    assert choose_metric("auto", [WANTED, "42"]) == "text"
-    assert choose_metric("auto", []) == "text"
-    assert choose_metric("text", [WANTED]) == "text"
-    assert choose_metric("json", ["42"]) == "json"
+    assert usual_metric([WANTED, " {} "]) == "json"
+    assert usual_metric([WANTED, "42"]) == "text"
+    assert usual_metric([]) == "text"
 
 
-def test_bad_names_and_wanted_texts_are_told():
-    with pytest.raises(ConfigError, match="metric 'jsn' is unknown; did you mean 'json'"):
-        choose_metric("jsn", [])
+def test_bad_wanted_texts_are_told():
     with pytest.raises(DataError, match="'42' is not a JSON object"):
         json_fields("{}", "42")

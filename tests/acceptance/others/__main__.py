@@ -28,12 +28,11 @@ from adapters.peft.client import PeftTraining
 from adapters.peft.tiny import tiny_model
 from adapters.tinker.client import TinkerTraining
 from kitchen.errors import ConfigError
-from stages import tasks
 from tests.acceptance.environments import BUILD, TORCH, environment, install, run
 from tests.acceptance.others.bridge import Bridge
 from tests.adapters.tinker.dishes import cooked
 from tests.adapters.tinker.serving import Served
-from tests.recipes.letters import REWARDS
+from tests.recipes import letters
 
 SKYRL, PORT, STARTS = "skyrl[tinker,jax]==0.3.0", 8123, 180  # seconds
 UV = """#!/bin/sh
@@ -53,7 +52,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 def main() -> int:
     os.environ["TINKER_API_KEY"] = "tml-any"  # SkyRL asks for none
-    tasks.REWARDS = REWARDS  # type: ignore[misc]
+    letters.use()
     table, failed = Table("recipe", "", "first loss here", "there", "last here", "there", "sampling to training"), 0
     with tempfile.TemporaryDirectory() as place:
         folder = tiny_model(Path(place) / "tiny")
