@@ -115,7 +115,7 @@ def dpo(cooking: Cooking) -> Measured:
 def dpo_on_preferences(cooking: Cooking) -> Measured:
     """Right solutions against wrong ones, of pairs that lie in a file."""
     run = cooking.cook("recipes.dpo", "dpo-gsm8k", {
-        "dataset": str(cooking.preferences), "reading.limit": 112, "reading.held_out_rows": 60, "batch_size": 8,
+        "dataset": str(cooking.preferences), "reading.limit": 96, "reading.held_out_rows": 50, "batch_size": 8,
         "eval_every": 0, "save_every": 0, "learning_rate": 1e-4, "warmup_steps": 2, "evaluation.max_tokens": 4})
     [found] = [value for name, value in run.metrics.items() if name.endswith("/pair_accuracy")]
     return run, {"pair accuracy": found, "KL to the start, nats an answer": run.metrics["kl"]}
@@ -145,8 +145,8 @@ def distillation(cooking: Cooking) -> Measured:
     """The teacher is asked the same held-out questions."""
     teacher = cooking.cook("recipes.sl_basic", "teacher", {**NAMES, "eval_every": 0, "max_steps": 100}, START).id
     run = cooking.cook("recipes.distillation", "distillation", {
-        **NAMES, "model": cooking.taught(15), "teacher": f"run:{teacher}", "divergence": "forward", "steps": 13,
-        "batch_size": 48, "group": 1, "updates": 6, "learning_rate": 1e-3, "warmup_steps": 5,
+        **NAMES, "model": cooking.taught(15), "teacher": f"run:{teacher}", "divergence": "forward", "steps": 10,
+        "batch_size": 40, "group": 1, "updates": 8, "learning_rate": 1e-3, "warmup_steps": 5,
         "playing.max_tokens": 48})
     asked = cooking.cook("recipes.evaluate", "teacher-asked", {
         "weights": f"run:{teacher}", "splits": ["new_names"], "rows": NAMES["reading.held_out_rows"]})
