@@ -9,14 +9,14 @@ from kitchen.stage import Stage
 from kitchen.types import Metrics, Table
 from stages.data import HeldOut
 from stages.evaluation import After, Answer, Before, Likelihood
-from stages.statistics import paired_bootstrap, wilson
+from stages.statistics import interval, paired_bootstrap, ratio_bootstrap
 
 _MEASURES: Mapping[str, Callable[[Answer], float]] = {"exact match": lambda answer: answer.exact,
                                                       "field F1": lambda answer: answer.f1}
 
 
 class Compare(Stage):
-    """Exact match with Wilson intervals, field F1, and the difference with a paired bootstrap, set by set."""
+    """Exact match, field F1 or the loss, before and after, and the difference by a paired bootstrap, set by set."""
 
     seed: int = 0
     shown: int = 1  # answers of each set printed side by side
@@ -28,7 +28,7 @@ class Compare(Stage):
             metrics |= {f"{name}/{key}": value for key, value in found.items()}
             rows += [(name, str(len(new)), *line) for line in lines]
         for name, loss in after.losses.items():
-            found, lines = _likelier(before.losses[name], loss)
+            found, lines = _likelier(before.losses[name], loss, self.seed)
             metrics |= {f"{name}/{key}": value for key, value in found.items()}
             rows += [(name, str(len(held_out.sets[name])), *line) for line in lines]
         columns = ("held-out set", "n", "measure", "before", "after", "difference")
@@ -49,29 +49,28 @@ def _compared(old: Sequence[Answer], new: Sequence[Answer], seed: int) -> tuple[
         gain = paired_bootstrap(list(map(float, was)), list(map(float, now)), seed=seed)
         metrics |= {f"{key}_before": sum(was) / len(was), f"{key}_after": sum(now) / len(now),
                     f"{key}_gain": gain.estimate}
-        lines.append((what, _shown(was), _shown(now), f"{gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"))
+        lines.append((what, _shown(was, seed), _shown(now, seed),
+                      f"{gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"))
     cut = [sum(each.truncated for each in answers) for answers in (old, new)]
     metrics |= {"truncated_before": float(cut[0]), "truncated_after": float(cut[1])}
     return metrics, [*lines, ("cut short", *map(str, cut), "")]
 
 
-def _likelier(old: Likelihood, new: Likelihood) -> tuple[Metrics, list[tuple[str, ...]]]:
+def _likelier(old: Likelihood, new: Likelihood, seed: int) -> tuple[Metrics, list[tuple[str, ...]]]:
     """The same of a set that has no answers to compare."""
     metrics, lines = Metrics(), list[tuple[str, ...]]()
-    for key, (what, now) in new.measures().items():
+    for key, (what, now, sizes) in new.measures().items():
         was = old.measures()[key][1]
-        metrics |= {f"{key}_before": was, f"{key}_after": now}
-        lines.append((what, f"{was:.4f}", f"{now:.4f}", f"{now - was:+.4f}"))
+        first, second, change = (ratio_bootstrap(each, sizes, seed) for each in (was, now, now - was))
+        metrics |= {f"{key}_before": first.estimate, f"{key}_after": second.estimate}
+        lines.append((what, *(f"{one.estimate:.4f} [{one.low:.4f}, {one.high:.4f}]" for one in (first, second)),
+                      f"{change.estimate:+.4f} [{change.low:+.4f}, {change.high:+.4f}]"))
     return metrics, lines
 
 
-def _shown(values: Sequence[float]) -> str:
-    """A mean; of yes-or-no values, with its interval."""
-    mean = sum(values) / len(values)
-    if not all(isinstance(value, bool) for value in values):
-        return f"{mean:.3f}"
-    low, high = wilson(sum(map(int, values)), len(values))
-    return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
+def _shown(values: Sequence[float], seed: int) -> str:
+    mean = interval(list(map(float, values)), seed)
+    return f"{mean.estimate:.3f} [{mean.low:.3f}, {mean.high:.3f}]"
 
 
 class QualityGate(Stage):

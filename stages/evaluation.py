@@ -19,7 +19,7 @@ from kitchen.ports import BlobStore, Future, Sampler, Tokenizer, TrainingClient,
 from kitchen.ports.environments import Turn
 from kitchen.ports.training import ToolSchema
 from kitchen.stage import Stage
-from kitchen.types import Datum, Loss, LossOutput, Sampled, Samples, Tokens
+from kitchen.types import Array, Datum, Loss, LossOutput, Sampled, Samples, Tokens
 from stages.conversations import Conversation, Message, TrainRows
 from stages.data import HeldOut, averaged
 from stages.optimise import summed
@@ -52,14 +52,17 @@ class Answer:
 
 @dataclass(frozen=True)
 class Likelihood:
-    """How likely the trained-on tokens of a set are: their negative log-likelihood."""
+    """How likely the trained-on tokens of each row of a set are: their negative log-likelihood."""
 
-    nats: float  # per token
-    bits: float  # per byte of UTF-8 that they write; what ends an answer costs too, and writes nothing
+    nats: tuple[float, ...]
+    tokens: tuple[float, ...]  # how many they are
+    written: tuple[int, ...]  # bytes of UTF-8, at least 1; what ends an answer costs too, and writes nothing
 
-    def measures(self) -> Mapping[str, tuple[str, float]]:
-        """By the name of the metric, in words and as a number."""
-        return {"loss": ("loss, nats per token", self.nats), "bits_per_byte": ("bits per byte", self.bits)}
+    def measures(self) -> Mapping[str, tuple[str, Array, Array]]:
+        """By the name of the metric, in words, and row by row what is to be divided by what."""
+        nats = np.array(self.nats)
+        return {"loss": ("loss, nats per token", nats, np.array(self.tokens)),
+                "bits_per_byte": ("bits per byte", nats / math.log(2), np.array(self.written, np.float64))}
 
 
 @dataclass(frozen=True)
@@ -189,10 +192,10 @@ class _Examiner:
         asked = [self.sampler.logprobs(np.append(d.tokens, d.targets[-1])) for d in data]
         found = await asyncio.gather(*map(arrival, asked))
         weights = [d.loss_inputs["weights"].astype(np.float64) for d in data]
-        nats = -sum(float(lp[1:].astype(np.float64) @ w) for lp, w in zip(found, weights, strict=True))
-        texts = (self.tokenizer.decode(d.targets[w != 0]) for d, w in zip(data, weights, strict=True))
-        written = sum(len(text.encode()) for text in texts)
-        return Likelihood(nats / sum(float(w.sum()) for w in weights), nats / math.log(2) / max(written, 1))
+        texts = [self.tokenizer.decode(d.targets[w != 0]) for d, w in zip(data, weights, strict=True)]
+        return Likelihood(
+            tuple(-float(lp[1:].astype(np.float64) @ w) for lp, w in zip(found, weights, strict=True)),
+            tuple(float(w.sum()) for w in weights), tuple(max(len(text.encode()), 1) for text in texts))
 
 
 async def scored(

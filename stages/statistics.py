@@ -46,11 +46,30 @@ def paired_bootstrap(
     differ in length or a score is not finite.
     """
     gain = _gains(before, after, resamples)
-    random, n = np.random.default_rng(seed), len(gain)
-    means = _in_parts(lambda some: gain[random.integers(n, size=(some, n))].mean(axis=1), n, resamples)
+    return ratio_bootstrap(gain, np.ones(len(gain)), seed, resamples, confidence)
+
+
+def ratio_bootstrap(
+    parts: Sequence[float] | Array, sizes: Sequence[float] | Array, seed: int, resamples: int = 10_000,
+    confidence: float = 0.95,
+) -> Interval:
+    """Percentile interval of sum(parts) / sum(sizes), questions resampled whole (as above).
+
+    Such as nats per token, of answers that are long and short: (n,) each, sizes above 0. Raises ValueError as above.
+    """
+    part, size = _gains(np.zeros(len(parts)), parts, resamples), _gains(np.zeros(len(parts)), sizes, resamples)
+    if size.min() <= 0:
+        raise ValueError(f"the size at position {int(size.argmin())} is not above 0")
+    random, n = np.random.default_rng(seed), len(part)
+
+    def ratios(some: int) -> Array:
+        drawn = random.integers(n, size=(some, n))
+        found: Array = part[drawn].sum(axis=1) / size[drawn].sum(axis=1)
+        return found
+
     tail = (1 - _checked(confidence)) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return Interval(float(gain.mean()), float(low), float(high), confidence)
+    low, high = np.quantile(_in_parts(ratios, n, resamples), [tail, 1 - tail])
+    return Interval(float(part.sum() / size.sum()), float(low), float(high), confidence)
 
 
 def paired_permutation(

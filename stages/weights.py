@@ -26,7 +26,7 @@ from stages.evaluation import (
 )
 from stages.reading import Rows, check_splits, few, named
 from stages.render import RenderDataset
-from stages.statistics import interval, pass_at
+from stages.statistics import interval, pass_at, ratio_bootstrap
 
 
 class LoadHeldOut(Stage):
@@ -132,9 +132,11 @@ def reported(
         metrics[f"{name}/truncated{of}"] = float(cut)
         rows.append((name, count, "cut short", f"{cut} of {len(answers)} answers"))
     for name, loss in found.losses.items():
-        for key, (what, value) in loss.measures().items():
-            metrics[f"{name}/{key}{of}"] = value
-            rows.append((name, str(len(held_out.sets[name])), what, f"{value:.4f}"))
+        for measure, (what, parts, sizes) in loss.measures().items():
+            mean, key = ratio_bootstrap(parts, sizes, seed), f"{name}/{measure}{of}"
+            metrics |= {key: mean.estimate, f"{key}_low": mean.low, f"{key}_high": mean.high}
+            rows.append((name, str(len(held_out.sets[name])), what,
+                         f"{mean.estimate:.4f} [{mean.low:.4f}, {mean.high:.4f}]"))
     return metrics, Table(f"{title}, 95 % intervals", ("set", "problems", "measure", "value"), tuple(rows))
 
 

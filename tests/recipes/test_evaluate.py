@@ -31,6 +31,7 @@ DATA = FakeDatasets({
     "alone": {"train": chats("{}", 9)}, "texts": {"train": chats("no json", 3)},
     "many": {"held": chats("{}", 40), "other": chats("{}", 2)},
     "sums": {"train": chats("=4", 8), "held": [*chats("4.0", 2), *chats("#### 4", 1), *chats("5", 1)]},
+    "lengths": {"both": [*chats("n", 1), *chats("no json!", 1)], "only1": chats("n", 1), "only8": chats("no json!", 1)},
     "columns": {"test": [{"question": "1?", "answer": "{}"}]},
 })
 
@@ -94,8 +95,16 @@ def test_which_rows(blobs: FakeBlobs, settings: dict[str, Any], sets: dict[str, 
 
 def test_answers_that_cannot_be_compared_have_a_loss(blobs: FakeBlobs) -> None:
     found = evaluated(blobs, "loss", dataset="texts")
-    assert found.keys() == {"train/loss", "train/bits_per_byte"}
-    assert found["train/loss"] > 0
+    assert found.keys() == {f"train/{key}{end}" for key in ("loss", "bits_per_byte") for end in ("", "_low", "_high")}
+    assert 0 < found["train/loss_low"] <= found["train/loss"] <= found["train/loss_high"]
+
+
+def test_a_loss_is_of_all_tokens_alike_and_its_interval_of_rows(blobs: FakeBlobs) -> None:
+    """Of two tokens and of nine, its end with each."""
+    found = evaluated(blobs, "lengths", dataset="lengths")
+    alone = [evaluated(blobs, f"of-{n}", dataset="lengths", splits=[f"only{n}"])[f"only{n}/loss"] for n in (1, 8)]
+    assert found["both/loss"] == pytest.approx((2 * alone[0] + 9 * alone[1]) / 11, rel=1e-6)
+    assert [found["both/loss_low"], found["both/loss_high"]] == pytest.approx(sorted(alone), rel=1e-6)
 
 
 def test_answers_may_be_compared_as_mathematics(blobs: FakeBlobs) -> None:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
 
-from adapters.fake.tokenizer import Bytes
+from adapters.fake.tokenizer import VOCABULARY, Bytes
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError
 from kitchen.ports import Done
 from kitchen.types import Array
-from stages.data import DATASET
+from stages.conversations import conversation
+from stages.data import DATASET, HeldOut
 from stages.distillation import ImitateTop, Prompt, lesson
-from stages.divergence import MeasureKL
+from stages.divergence import MeasureKL, measured
 from stages.dpo import ScoreReference
+from stages.evaluation import prompt
 from stages.policy import PolicyUpdate
 from stages.preferences import Pairs
 from stages.render import RenderDataset
 from stages.rollouts import Rollouts
-from stages.scoring import OpenReference, same_tokens
+from stages.scoring import OpenReference, drawn, same_tokens
 from stages.tasks import TaskBatch
 from stages.teachers import OpenTeachers, ScoreByTeachers, Teachers, names_of
 from tests.stages.bigrams import Bigrams, learnt
@@ -81,6 +84,22 @@ def test_the_gradient_of_the_forward_divergence(student: Bigrams, teacher: Any) 
     for token in (5, 66, 200):
         expected = student.slope(token, lambda chances: right @ (teacher.values - np.log(chances)))
         assert student.gradient(token) == pytest.approx(expected, rel=2e-2, abs=1e-6)
+
+
+@pytest.mark.parametrize("instruction", ["", "A long system prompt that the teacher alone reads."])
+def test_the_divergence_is_of_the_tokens_of_the_answers_whatever_stands_before_them(instruction: str) -> None:
+    """A teacher whose chances are those of each token by itself, so that the place of the answer is all that counts."""
+    raw = np.random.default_rng(1).normal(size=VOCABULARY)
+    teacher: Any = Teaching(np.exp(raw) / np.exp(raw).sum())
+    how = MeasureKL("its", RenderDataset(), max_tokens=9, seed=3, instruction=instruction)
+    rows = tuple(conversation({"prompt": "?" * n, "completion": "!"}, f"rows:{n}") for n in (1, 4))
+    student = FakeTraining().sampler("fake")
+    found, _ = asyncio.run(measured(student, teacher, Bytes(), HeldOut({"held": rows}), how))
+    answers = [asyncio.run(drawn(student, [prompt(row, Bytes(), how.render) for row in rows],
+                                 [3, crc32(b"kl"), crc32(b"")], max_tokens=9))[at][0] for at in (0, 1)]
+    exact = [one.logprobs.sum(dtype=float) - teacher.values[one.tokens].sum() for one in answers]
+    assert found["kl"] == pytest.approx(np.mean(exact), rel=1e-6)
+    assert found["kl_per_token"] == pytest.approx(sum(exact) / sum(len(one.tokens) for one in answers), rel=1e-6)
 
 
 def test_of_the_top_the_chances_are_divided_by_their_sum(student: Bigrams, teacher: Any) -> None:

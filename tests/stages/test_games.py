@@ -83,6 +83,7 @@ def test_rl_plays_it() -> None:
                    reading={"held_out_rows": 5}), training=FakeTraining(blobs), blobs=blobs, name="run",
                 observers=[seen])
     assert seen.series("rollouts") == [16.0, 16.0]
-    assert seen.series("held_out/reward_before")
+    assert len(seen.series("held_out/reward_before")) == 1
+    assert [0.0 <= reward < 1.0 for reward in seen.series("reward")] == [True, True]
     with pytest.raises(KitchenError, match="did you mean 'guess'"):
         kitchen.run(Rl(model="any", dataset="game:ges"), training=FakeTraining(blobs), blobs=blobs, name="none")

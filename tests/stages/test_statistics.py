@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.statistics import interval, mean_interval, paired_bootstrap, paired_permutation, pass_at, wilson
+from stages.statistics import (
+    interval,
+    mean_interval,
+    paired_bootstrap,
+    paired_permutation,
+    pass_at,
+    ratio_bootstrap,
+    wilson,
+)
 
 
 @pytest.mark.parametrize("successes, n, low, high", [
@@ -57,6 +65,19 @@ def test_pairing_makes_a_constant_gain_certain():
     before = np.random.default_rng(0).random(50)
     found = paired_bootstrap(before, before + 0.25, seed=0)
     assert (found.low, found.estimate, found.high) == pytest.approx((0.25, 0.25, 0.25), abs=1e-12)
+
+
+def test_a_ratio_is_that_of_the_sums_and_its_interval_that_of_the_delta_method_where_there_are_many():
+    random = np.random.default_rng(4)
+    sizes = random.integers(1, 30, size=4_000).astype(float)
+    parts = sizes * 0.7 + random.normal(size=4_000)
+    found = ratio_bootstrap(parts, sizes, seed=1)
+    ratio = parts.sum() / sizes.sum()
+    error = np.std(parts - ratio * sizes) / sizes.mean() / math.sqrt(4_000)
+    assert found.estimate == pytest.approx(ratio, rel=1e-12)
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * error, rel=0.05)
+    assert found.low < 0.7 < found.high
+    assert ratio_bootstrap(parts, np.ones(4_000), 1) == paired_bootstrap(np.zeros(4_000), parts, 1)
 
 
 def test_the_seed_decides():
@@ -111,6 +132,7 @@ def test_intervals_over_problems_hold_where_the_tries_at_one_are_alike():
     lambda: wilson(0, 0), lambda: wilson(3, 2), lambda: wilson(-1, 2), lambda: wilson(1, 2, 1.0),
     lambda: paired_bootstrap([], [], 0), lambda: paired_bootstrap([1.0], [1.0, 2.0], 0),
     lambda: paired_bootstrap([1.0], [math.nan], 0), lambda: paired_bootstrap([1.0], [1.0], 0, resamples=0),
+    lambda: ratio_bootstrap([1.0], [0.0], 0), lambda: ratio_bootstrap([1.0], [1.0, 1.0], 0),
     lambda: paired_bootstrap([[1.0]], [[1.0]], 0), lambda: paired_bootstrap([1.0], [1.0], 0, confidence=0.0),
 ])
 def test_what_has_no_interval_is_an_error(call):

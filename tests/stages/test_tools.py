@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import kitchen
@@ -13,10 +15,13 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.tokenizer import Bytes
 from adapters.fake.training import FakeTraining
 from kitchen.errors import DataError
+from kitchen.ports import Done
+from kitchen.types import Sampled
 from recipes.rl import Rl
 from stages.evaluation import read_before
 from stages.games import MakeGames
 from stages.reading import Reading
+from stages.rollouts import Player, Playing
 from stages.tools import CALCULATOR, Call, Tool, ToolQuestion, answered, calls_in, told_of
 from tests.recipes.seen import Seen
 
@@ -121,9 +126,51 @@ def test_problems_are_the_same_in_every_process() -> None:
     assert "0x" not in repr(tasks.train[0])
 
 
+class Calls:
+    """A policy that has what it is asked calculated, and says what came."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer, self.read = tokenizer, list[str]()
+
+    def sample(self, tokens: Any, **how: Any) -> Any:
+        self.read.append(text := self.tokenizer.spell(tokens.tolist()))
+        _, tool, result = text.rpartition("<|im_start|>tool\n")
+        asked = text.rpartition("What is ")[2].partition("?")[0]
+        call = json.dumps({"name": "calculator", "arguments": {"expression": asked}})
+        said = result.partition("<|im_end|>")[0] if tool else f"<tool_call>{call}</tool_call>"
+        came = np.append(self.tokenizer.encode(said), self.tokenizer.stop_ids[0])
+        return Done([Sampled(came, np.full(len(came), -0.5, np.float32), "stop")])
+
+
+def test_a_policy_calls_through_a_template_that_reads_tools_and_its_turns_are_one_sequence(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from adapters.peft.tiny import tiny_model
+    from adapters.tokenizer import load_tokenizer
+
+    template = tiny_model(tmp_path) / "chat_template.jinja"
+    template.write_text("{% for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}" + template.read_text())
+    tokenizer = load_tokenizer(tmp_path)
+    policy: Any = Calls(tokenizer)
+    tasks = MakeGames("game:calculator", Reading(limit=50)).run()[0].train[:3]
+    groups = asyncio.run(Player(policy, tokenizer, Playing(64)).groups(tasks, 2, [0])).groups
+    assert [(each.reward, each.parsed, each.failed) for group in groups for each in group] == [(1.0, True, "")] * 6
+    assert all(text.startswith(json.dumps(CALCULATOR.schema)[:20]) for text in policy.read)
+    assert len(policy.read) == 12, "each is asked twice"
+    for task, group in zip(tasks, groups, strict=True):
+        assert isinstance(task, ToolQuestion)
+        for rollout in group:
+            [episode] = rollout.episodes
+            said = tokenizer.spell(episode.tokens[episode.acted].tolist())
+            assert said.endswith(f"</tool_call><|im_end|>{task.right}<|im_end|>")
+            assert set(episode.logprobs[episode.acted]) == {-0.5}
+            assert not episode.logprobs[~episode.acted].any()
+
+
 def test_rl_plays_it() -> None:
     seen, blobs = Seen(), FakeBlobs()
     kitchen.run(Rl(model="any", dataset="game:calculator", steps=1, batch_size=2, group=2, playing={"max_tokens": 4},
                    reading={"held_out_rows": 3}), training=FakeTraining(blobs), blobs=blobs, name="run",
                 observers=[seen])
     assert seen.series("rollouts") == [4.0]
+    assert seen.series("reward") == [0.0], "nobody who says four bytes calls anything"
+    assert len(seen.series("held_out/reward_before")) == 1
