@@ -106,8 +106,8 @@ class Work:
 def dpo(cooking: Cooking) -> Measured:
     """The right answer against the model's own wrong ones."""
     run = cooking.cook("recipes.dpo", "dpo", {
-        **NAMES, "model": cooking.taught(35), "reading.limit": 200, "batch_size": 8, "max_steps": 64, "epochs": 4,
-        "eval_every": 0, "learning_rate": 7e-4, "warmup_steps": 4, "imitation": 3.0, "mistakes.tries": 2})
+        **NAMES, "model": cooking.taught(35), "reading.limit": 112, "batch_size": 8, "max_steps": 38, "epochs": 4,
+        "eval_every": 0, "learning_rate": 1e-3, "warmup_steps": 4, "imitation": 3.0, "mistakes.tries": 2})
     return run, {"pair accuracy": run.metrics["new_names/pair_accuracy"], **exact(run, "new_names"),
                  "KL to the start, nats an answer": run.metrics["kl"]}
 
@@ -145,8 +145,8 @@ def distillation(cooking: Cooking) -> Measured:
     """The teacher is asked the same held-out questions."""
     teacher = cooking.cook("recipes.sl_basic", "teacher", {**NAMES, "eval_every": 0, "max_steps": 100}, START).id
     run = cooking.cook("recipes.distillation", "distillation", {
-        **NAMES, "model": cooking.taught(15), "teacher": f"run:{teacher}", "divergence": "forward", "steps": 10,
-        "batch_size": 40, "group": 1, "updates": 8, "learning_rate": 1e-3, "warmup_steps": 5,
+        **NAMES, "model": cooking.taught(15), "teacher": f"run:{teacher}", "divergence": "forward", "steps": 5,
+        "batch_size": 90, "group": 1, "updates": 18, "learning_rate": 1.5e-3, "warmup_steps": 5,
         "playing.max_tokens": 48})
     asked = cooking.cook("recipes.evaluate", "teacher-asked", {
         "weights": f"run:{teacher}", "splits": ["new_names"], "rows": NAMES["reading.held_out_rows"]})
