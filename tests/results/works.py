@@ -30,8 +30,8 @@ START = 1  # the seed of all that works begin with, so that seeds differ in what
 NAMES = {"reading.test": ["new_names"], "reading.held_out_rows": 100, "save_every": 0}
 
 
-HELD_OUT = 100  # problems
-GAME = {"reading.held_out_rows": HELD_OUT, "save_every": 0, "learning_rate": 3e-4, "schedule": "constant"}
+HELD_OUT = 60  # problems
+GAME = {"reading.held_out_rows": HELD_OUT, "save_every": 0, "batch_size": 4, "learning_rate": 5e-4, "warmup_steps": 2}
 INSTRUCTION = """You turn one line of a cooking recipe into one JSON object, and write nothing else. Its keys, in order:
 "quantity": a number, two numbers in a list for a range, or null where there is none
 "unit": the measure or container in the singular, spelled out, or null
@@ -106,8 +106,8 @@ class Work:
 def dpo(cooking: Cooking) -> Measured:
     """The right answer against the model's own wrong ones."""
     run = cooking.cook("recipes.dpo", "dpo", {
-        **NAMES, "model": cooking.taught(35), "reading.limit": 112, "batch_size": 8, "max_steps": 38, "epochs": 4,
-        "eval_every": 0, "learning_rate": 1e-3, "warmup_steps": 4, "imitation": 3.0, "mistakes.tries": 2})
+        **NAMES, "model": cooking.taught(35), "reading.limit": 160, "batch_size": 8, "max_steps": 56, "epochs": 4,
+        "eval_every": 0, "learning_rate": 7e-4, "warmup_steps": 4, "imitation": 3.0, "mistakes.tries": 2})
     return run, {"pair accuracy": run.metrics["new_names/pair_accuracy"], **exact(run, "new_names"),
                  "KL to the start, nats an answer": run.metrics["kl"]}
 
@@ -182,29 +182,32 @@ def lines(folder: Path, instruction: str = "") -> str:
 
 
 def guessing(cooking: Cooking) -> Measured:
-    """A number is found by being told higher or lower, eight guesses at most; the start guesses blindly."""
+    """A number is found by being told higher or lower, eight guesses at most; the start listens half of the time."""
     start = cooking.shown("games", [asyncio.run(guessed(task)) for task in problems("game:guess")], 20)
-    run = cooking.cook("recipes.rl", "guessing", {**GAME, "dataset": "game:guess", "model": start, "steps": 30,
+    run = cooking.cook("recipes.rl", "guessing", {**GAME, "dataset": "game:guess", "model": start, "steps": 12,
                                                   "playing.max_tokens": 6})
     return run, rewards(run, "held_out")
 
 
 async def guessed(task: Task) -> list[Message]:
-    """A game in which what is said of a guess is not listened to."""
+    """A game in which what was said of earlier guesses is listened to half of the time."""
     assert isinstance(task, Guess)
-    env, random = task.env(), np.random.default_rng(task.number)
-    said, came = list(await env.begin()), None
+    env, random = task.env(), np.random.default_rng([task.low, task.high, task.number])
+    said, came, low, high = list(await env.begin()), None, task.low, task.high
     while came is None or came.messages:
-        said.append({"role": "assistant", "content": str(random.integers(task.low, task.high + 1))})
+        first, last = (low, high) if random.random() < 0.5 else (task.low, task.high)
+        guess = int(random.integers(first, last + 1))
+        said.append({"role": "assistant", "content": str(guess)})
         came = await env.act(said[-1]["content"])
         said += came.messages
+        low, high = (max(low, guess + 1), high) if guess < task.number else (low, min(high, guess - 1))
     return said
 
 
 def tools(cooking: Cooking) -> Measured:
     """A problem counts where the calculator said the right number, and the model says it after that."""
-    start = cooking.shown("calls", list(map(called, problems("game:calculator"))), 8)
-    run = cooking.cook("recipes.rl", "tools", {**GAME, "dataset": "game:calculator", "model": start, "steps": 12,
+    start = cooking.shown("calls", list(map(called, problems("game:calculator"))), 10)
+    run = cooking.cook("recipes.rl", "tools", {**GAME, "dataset": "game:calculator", "model": start, "steps": 8,
                                                "playing.max_tokens": 48})
     return run, rewards(run, "held_out")
 
