@@ -6,12 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kitchen.errors import ResumeError
     from kitchen.observers import Observer, StageDone
     from kitchen.plan import Plan, PlanError, check
     from kitchen.progress import Progress
     from kitchen.recipe import Recipe
     from kitchen.registry import Kitchen
-    from kitchen.resume import ResumeError
     from kitchen.running import Outcome, Run
     from kitchen.stage import Need, Stage
     from kitchen.standing import Event, Status
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "observers": "Observer StageDone", "plan": "Plan PlanError check", "recipe": "Recipe", "registry": "Kitchen",
-    "resume": "ResumeError", "running": "Outcome Run", "stage": "Need Stage", "standing": "Event Status",
+    "errors": "ResumeError", "running": "Outcome Run", "stage": "Need Stage", "standing": "Event Status",
     "submitting": "go_on run submit",
     "types": "Adam Batch Checkpoint Datum Facts Lora Loss LossOutput Metrics Published Result RunId Sampled Samples "
              "Stepped Table",

@@ -8,7 +8,7 @@ import structlog
 from pydantic import ValidationError
 
 from kitchen.context import Context
-from kitchen.errors import ConfigError
+from kitchen.errors import ConfigError, ResumeError
 from kitchen.interrupt import Brake, refuse_loop
 from kitchen.lease import lease
 from kitchen.logs import configure, into
@@ -17,7 +17,6 @@ from kitchen.plan import Plan, PlanError
 from kitchen.recipe import Recipe
 from kitchen.record import RunRecord
 from kitchen.registry import Kitchen
-from kitchen.resume import ResumeError
 from kitchen.runner import run as walk
 from kitchen.runs import Order
 

@@ -27,6 +27,10 @@ class ConfigError(KitchenError):
     exit_code = 2
 
 
+class ResumeError(ConfigError):
+    """The run that was saved is not the one that is resumed."""
+
+
 class DataError(KitchenError):
     """Data that is missing, malformed or empty; the text names the file, line and field."""
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import structlog
 
+from kitchen.errors import ResumeError
 from kitchen.journal import Journal
 from kitchen.observers import Observer, StageDone
 from kitchen.ports.blobs import BlobStore
 from kitchen.progress import Progress
-from kitchen.resume import ResumeError
 from kitchen.runs import Order, order_json, read_run
 from kitchen.secrets import masked
 from kitchen.stage import Stage

@@ -10,7 +10,6 @@ out damaged costs the steps since the one before, not the run.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,8 +20,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from kitchen.context import Context
 from kitchen.effects import carried
-from kitchen.errors import ConfigError, CorruptCheckpoint
+from kitchen.errors import CorruptCheckpoint, ResumeError
 from kitchen.hints import key
+from kitchen.kept import digest, keep_answer, read_answer
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.live import is_live
 from kitchen.stage import Stage
@@ -31,10 +31,6 @@ from kitchen.workflow import ForEach
 from kitchen.written import read_back, write_down
 
 log = structlog.get_logger("kitchen.resume")
-
-
-class ResumeError(ConfigError):
-    """The run that was saved is not the one that is resumed."""
 
 
 class Damaged(CorruptCheckpoint):
@@ -72,7 +68,7 @@ class Keeper:
 
     def __init__(self, blobs: BlobStore, run: str, plan: str) -> None:
         self._blobs, self._run, self._prefix = blobs, run, f"{run}/save/"
-        self._record = Record(_digest(plan))
+        self._record = Record(digest(plan))
         self._before: Record | None = None  # the newest with other checkpoints: the way back if these are damaged
         self._number = self._before_number = 0  # their files
         self._attempt = 0  # in the names of checkpoints, so that none is written twice
@@ -132,26 +128,16 @@ class Keeper:
 
     def kept(self, stage: Stage, at: str) -> Any:
         """The answer of a stage as an earlier process wrote it down, or None."""
-        written = self._blobs.read(f"{self._run}/kept/{at}.json")
-        if written is None:
-            return None
-        answer, kinds = json.loads(written), stage.contract().returns
-        if answer["stage"] != _digest(repr(stage)):
-            raise ResumeError(f"run {self._run!r} began with other options of {stage.title()}; start a new run")
-        values = tuple(read_back(kind, text) for kind, text in zip(kinds, answer["values"], strict=True))
-        return values if len(kinds) > 1 else values[0]
+        return read_answer(self._blobs, self._run, stage, at)
 
     async def keep_answer(self, stage: Stage, at: str, result: Any) -> None:
-        contract = stage.contract()
-        texts = [await write_down(*each) for each in zip(contract.returns, contract.parts(result), strict=True)]
-        answer = json.dumps({"stage": _digest(repr(stage)), "values": texts})
-        self._blobs.write(f"{self._run}/kept/{at}.json", answer.encode())
+        await keep_answer(self._blobs, self._run, stage, at, result)
 
     async def _commit(self, record: Record, loop: ForEach, context: Context) -> None:
         oldest, was, was_number = self._before, self._record, self._number
         number = max([self._number, *self._numbers()]) + 1
         body = RECORD.dump_json(record).decode()
-        whole = json.dumps({"sha256": _digest(body), "record": body})
+        whole = json.dumps({"sha256": digest(body), "record": body})
         self._blobs.write(self._file(number), whole.encode())
         if was.points and was.paths() != record.paths():
             self._before, self._before_number = was, was_number
@@ -165,7 +151,7 @@ class Keeper:
         name = self._file(number)
         try:
             whole = json.loads(self._blobs.read(name) or b"")
-            if _digest(whole["record"]) != whole["sha256"]:
+            if digest(whole["record"]) != whole["sha256"]:
                 raise ValueError("its digest is another")
             return RECORD.validate_json(whole["record"])
         except (ValueError, KeyError, TypeError, ValidationError) as error:
@@ -194,7 +180,3 @@ class Keeper:
         for name in self._blobs.list(self._prefix):
             if name.count("/") > self._prefix.count("/") and not any(name.startswith(f"{path}/") for path in kept):
                 self._blobs.delete(name)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

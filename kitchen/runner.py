@@ -14,14 +14,14 @@ import structlog
 from kitchen.calling import Caller
 from kitchen.context import Context
 from kitchen.effects import cut
-from kitchen.errors import CorruptCheckpoint, Interrupted, RunFailed, SessionLost
+from kitchen.errors import CorruptCheckpoint, Interrupted, ResumeError, RunFailed, SessionLost
 from kitchen.interrupt import Brake, refuse_loop
 from kitchen.observers import Audience, Observer
 from kitchen.plan import Plan, PlanError, check
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import is_future
 from kitchen.progress import Progress, shares_of
-from kitchen.resume import Damaged, Keeper, ResumeError, SavePoint
+from kitchen.resume import Damaged, Keeper, SavePoint
 from kitchen.tracing import span
 from kitchen.types import RunId
 from kitchen.workflow import ForEach, Parallel, Sequence, Step, When, saves, walk

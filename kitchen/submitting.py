@@ -10,7 +10,7 @@ from typing import Any
 
 from kitchen.commands.ordering import RUNS, Larder, Prepared, Problems, add_plan, look_up, open_blobs, run_name
 from kitchen.cooking import cook, recipe_of
-from kitchen.errors import ConfigError, did_you_mean
+from kitchen.errors import ConfigError, ResumeError, did_you_mean
 from kitchen.finding import find_recipe, stand_here
 from kitchen.given import from_mapping
 from kitchen.interrupt import Brake
@@ -18,7 +18,6 @@ from kitchen.observers import Observer
 from kitchen.ports import BlobStore, DatasetStore, HubClient, TrainingClient
 from kitchen.recipe import Recipe
 from kitchen.registry import PORTS, Kitchen
-from kitchen.resume import ResumeError
 from kitchen.running import Outcome, Run, without_secrets
 from kitchen.runs import Order, check_free, clear, new_run_id, read_order, run_summary
 from kitchen.settings import leaves, settle

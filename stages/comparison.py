@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from kitchen.errors import QualityError
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Table
-from stages.data import HeldOut
-from stages.evaluation import After, Answer, Before, Likelihood
+from stages.evaluation import After, Answer, Before, Likelihood, lost
 from stages.statistics import interval, paired_bootstrap, ratio_bootstrap
 
 _MEASURES: Mapping[str, Callable[[Answer], float]] = {"exact match": lambda answer: answer.exact,
@@ -21,16 +20,16 @@ class Compare(Stage):
     seed: int = 0
     shown: int = 1  # answers of each set printed side by side
 
-    def run(self, before: Before, after: After, held_out: HeldOut) -> tuple[Metrics, Table, Table]:
+    def run(self, before: Before, after: After) -> tuple[Metrics, Table, Table]:
         metrics, rows = Metrics(), list[tuple[str, ...]]()
-        for name, new in after.answers.items():
-            found, lines = _compared(before.answers[name], new, self.seed)
+        for name, answers in after.answers.items():
+            found, lines = _compared(before.answers[name], answers, self.seed)
             metrics |= {f"{name}/{key}": value for key, value in found.items()}
-            rows += [(name, str(len(new)), *line) for line in lines]
+            rows += [(name, str(len(answers)), *line) for line in lines]
         for name, loss in after.losses.items():
             found, lines = _likelier(before.losses[name], loss, self.seed)
             metrics |= {f"{name}/{key}": value for key, value in found.items()}
-            rows += [(name, str(len(held_out.sets[name])), *line) for line in lines]
+            rows += [(name, str(len(loss.nats)), *line) for line in lines]
         columns = ("held-out set", "n", "measure", "before", "after", "difference")
         compared = Table("Held-out evaluation, 95 % intervals", columns, tuple(rows))
         return metrics, compared, self._side_by_side(before, after)
@@ -45,15 +44,17 @@ def _compared(old: Sequence[Answer], new: Sequence[Answer], seed: int) -> tuple[
     """Of one set: its metrics, and lines of measure, before, after and difference."""
     metrics, lines = Metrics(), list[tuple[str, ...]]()
     for what, read in _MEASURES.items():
-        was, now, key = list(map(read, old)), list(map(read, new)), what.replace(" ", "_").lower()
-        gain = paired_bootstrap(list(map(float, was)), list(map(float, now)), seed=seed)
+        was, now = ([float(read(each)) for each in answers] for answers in (old, new))
+        key, gain = what.replace(" ", "_").lower(), paired_bootstrap(was, now, seed=seed)
         metrics |= {f"{key}_before": sum(was) / len(was), f"{key}_after": sum(now) / len(now),
                     f"{key}_gain": gain.estimate}
-        lines.append((what, _shown(was, seed), _shown(now, seed),
-                      f"{gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"))
-    cut = [sum(each.truncated for each in answers) for answers in (old, new)]
-    metrics |= {"truncated_before": float(cut[0]), "truncated_after": float(cut[1])}
-    return metrics, [*lines, ("cut short", *map(str, cut), "")]
+        lines.append((what, interval(was, seed).told(), interval(now, seed).told(), gain.told(sign=True)))
+    were, are = lost(old), lost(new)
+    for what, key in {**were, **are}:
+        counts = [found.get((what, key), 0) for found in (were, are)]
+        metrics |= {f"{key}_before": float(counts[0]), f"{key}_after": float(counts[1])}
+        lines.append((what, *map(str, counts), ""))
+    return metrics, lines
 
 
 def _likelier(old: Likelihood, new: Likelihood, seed: int) -> tuple[Metrics, list[tuple[str, ...]]]:
@@ -63,14 +64,8 @@ def _likelier(old: Likelihood, new: Likelihood, seed: int) -> tuple[Metrics, lis
         was = old.measures()[key][1]
         first, second, change = (ratio_bootstrap(each, sizes, seed) for each in (was, now, now - was))
         metrics |= {f"{key}_before": first.estimate, f"{key}_after": second.estimate}
-        lines.append((what, *(f"{one.estimate:.4f} [{one.low:.4f}, {one.high:.4f}]" for one in (first, second)),
-                      f"{change.estimate:+.4f} [{change.low:+.4f}, {change.high:+.4f}]"))
+        lines.append((what, first.told(4), second.told(4), change.told(4, sign=True)))
     return metrics, lines
-
-
-def _shown(values: Sequence[float], seed: int) -> str:
-    mean = interval(list(map(float, values)), seed)
-    return f"{mean.estimate:.3f} [{mean.low:.3f}, {mean.high:.3f}]"
 
 
 class QualityGate(Stage):

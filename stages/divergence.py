@@ -60,11 +60,10 @@ async def measured(
             for one, answer, other in zip(longer, answers, theirs, strict=True)]
     found = paired_bootstrap([0.0] * len(each), each, how.seed)
     per_token = sum(each) / sum(len(one.tokens) for one in answers)
-    shown = f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"
     when, of = when + (f"/{how.of}" if how.of else ""), f" on {how.of}" if how.of else ""
     return Metrics({f"kl{when}": found.estimate, f"kl_per_token{when}": per_token}), Table(
         f"KL to {how.reference}{when.partition('/')[0].replace('_', ' ')}{of}, 95 % interval",
-        ("answers", "nats per answer", "nats per token"), ((str(len(each)), shown, f"{per_token:.4f}"),))
+        ("answers", "nats per answer", "nats per token"), ((str(len(each)), found.told(), f"{per_token:.4f}"),))
 
 
 def measure_each(

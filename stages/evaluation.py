@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import NonNegativeFloat, PositiveInt
 
 from kitchen import ports
-from kitchen.errors import ConfigError, DataError, check_name
+from kitchen.errors import ConfigError, DataError, RunFailed, check_name
 from kitchen.ports import BlobStore, Future, Sampler, Tokenizer, TrainingClient, TrainingSession, arrival, start
 from kitchen.ports.environments import Turn
 from kitchen.ports.training import ToolSchema
@@ -31,7 +31,6 @@ from stages.sessions import FinalWeights
 from stages.tools import told_of
 
 METRICS: Mapping[str, str] = MappingProxyType({"json": "field_f1", "text": "exact", "math": "math"})  # their rewards
-CUT = Turn(0.0, parsed=False)
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,7 @@ class Answer:
     row: int = 0  # of the set, from 0
     attempt: int = 0  # at this problem, from 0
     where: str = ""  # the row's place in the data: "chats.jsonl:12"
+    failed: str = ""  # why it could not be compared, which counts as wrong; empty where it could
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Likelihood:
     """How likely the trained-on tokens of each row of a set are: their negative log-likelihood."""
 
     nats: tuple[float, ...]
-    tokens: tuple[float, ...]  # how many they are
+    tokens: tuple[int, ...]  # how many they are
     written: tuple[int, ...]  # bytes of UTF-8, at least 1; what ends an answer costs too, and writes nothing
 
     def measures(self) -> Mapping[str, tuple[str, Array, Array]]:
@@ -164,11 +164,8 @@ class _Examiner:
     seed: int
 
     async def evaluation(self, held_out: HeldOut) -> Evaluation:
-        metrics = {name: self.how.choose(conversations) for name, conversations in held_out.sets.items()}
+        metrics = await asyncio.to_thread(metrics_of, held_out, self.how, self.answering)
         answers, losses = {}, {}
-        if self.answering != GREEDY and (lost := [name for name, metric in metrics.items() if metric == "loss"]):
-            raise ConfigError(f"{lost[0]} is evaluated by its loss, for which no answers are drawn: set "
-                              "evaluation.metric=text to compare them as texts, or choose other splits")
         for name, conversations in held_out.sets.items():
             if metrics[name] == "loss":
                 losses[name] = await self._likelihood(conversations)
@@ -188,14 +185,34 @@ class _Examiner:
                      for answer, (row, attempt) in zip(answers, places, strict=True))
 
     async def _likelihood(self, conversations: Sequence[Conversation]) -> Likelihood:
-        data = rendered(conversations, self.tokenizer, self.render)
-        asked = [self.sampler.logprobs(np.append(d.tokens, d.targets[-1])) for d in data]
+        """Of the rows that are not left out for their length."""
+        rendered = [(each.where, self.render.datums(each, self.tokenizer)) for each in conversations]
+        rows = [(where, data) for where, data in rendered if data]
+        if not rows:
+            raise DataError(f"{conversations[0].where}: it and all other rows of its set are left out, for they do not "
+                            f"fit into max_tokens={self.render.max_tokens}")
+        found = await asyncio.gather(*(self._nats(data) for _, data in rows))
+        if wrong := [where for (where, _), nats in zip(rows, found, strict=True) if not math.isfinite(nats)]:
+            raise RunFailed(f"{wrong[0]}: its loss is not finite, by weights that have gone astray")
+        trained = [[d.targets[d.loss_inputs["weights"] != 0] for d in data] for _, data in rows]
+        written = (sum(len(self.tokenizer.decode(each).encode()) for each in some) for some in trained)
+        return Likelihood(tuple(found), tuple(sum(map(len, some)) for some in trained),
+                          tuple(max(each, 1) for each in written))
+
+    async def _nats(self, row: Sequence[Datum]) -> float:
+        asked = [self.sampler.logprobs(np.append(d.tokens, d.targets[-1])) for d in row]
         found = await asyncio.gather(*map(arrival, asked))
-        weights = [d.loss_inputs["weights"].astype(np.float64) for d in data]
-        texts = [self.tokenizer.decode(d.targets[w != 0]) for d, w in zip(data, weights, strict=True)]
-        return Likelihood(
-            tuple(-float(lp[1:].astype(np.float64) @ w) for lp, w in zip(found, weights, strict=True)),
-            tuple(float(w.sum()) for w in weights), tuple(max(len(text.encode()), 1) for text in texts))
+        return -sum(float(lp[1:][d.loss_inputs["weights"] != 0].astype(np.float64).sum())
+                    for lp, d in zip(found, row, strict=True))
+
+
+def metrics_of(held_out: HeldOut, how: Examination, answering: Answering) -> Mapping[str, str]:
+    """By the name of each set; raises ConfigError where answers are to be drawn and none would be compared."""
+    metrics = {name: how.choose(conversations) for name, conversations in held_out.sets.items()}
+    if answering != GREEDY and (lost := [name for name, metric in metrics.items() if metric == "loss"]):
+        raise ConfigError(f"{lost[0]} is evaluated by its loss, for which no answers are drawn: set "
+                          "evaluation.metric=text to compare them as texts, or choose other splits")
+    return metrics
 
 
 async def scored(
@@ -203,12 +220,17 @@ async def scored(
 ) -> list[Answer]:
     """Answers against those that are right, by one of METRICS; one that was cut is worth nothing."""
     texts = [tokenizer.decode(sampled.tokens) for _, sampled in answered]
-    worth = await compared(METRICS[metric], [(text, wanted(each)) for text, (each, _) in zip(
-        texts, answered, strict=True)])
-    found = [(each, text, CUT if cut else one, cut) for (each, sampled), text, one in zip(
-        answered, texts, worth, strict=True) for cut in [sampled.stop_reason == "length"]]
-    return [Answer(question(each)[-1].content, wanted(each), text, one.reward == 1, one.reward, one.parsed, cut,
-                   where=each.where) for each, text, one, cut in found]
+    whole = [at for at, (_, sampled) in enumerate(answered) if sampled.stop_reason != "length"]
+    came = await compared(METRICS[metric], [(texts[at], wanted(answered[at][0])) for at in whole])
+    worth = dict(zip(whole, came, strict=True))
+    return [_answer(each, texts[at], worth.get(at)) for at, (each, _) in enumerate(answered)]
+
+
+def _answer(conversation: Conversation, text: str, worth: Turn | str | None) -> Answer:
+    """`worth`: what it is worth, why nobody knows, or None where it was cut."""
+    found = worth if isinstance(worth, Turn) else Turn(0.0, parsed=False)
+    return Answer(question(conversation)[-1].content, wanted(conversation), text, found.reward == 1, found.reward,
+                  found.parsed, worth is None, where=conversation.where, failed=worth if isinstance(worth, str) else "")
 
 
 def wanted(conversation: Conversation) -> str:
@@ -312,11 +334,18 @@ async def examined(
         sampler.close()
 
 
+def lost(answers: Sequence[Answer]) -> Mapping[tuple[str, str], int]:
+    """How many count as wrong and may not be, by what is counted and the key of its metric."""
+    failed = sum(bool(each.failed) for each in answers)
+    return {("cut short", "truncated"): sum(each.truncated for each in answers)} | (
+        {("could not be compared", "uncompared"): failed} if failed else {})
+
+
 def samples(found: Evaluation, **more: str) -> Samples:
     """Every answer as a line of samples.jsonl."""
     return Samples(tuple({**more, "set": name, "row": each.row, "try": each.attempt, "where": each.where,
                           "prompt": each.prompt, "wanted": each.wanted, "text": each.text, "exact": each.exact,
-                          "f1": each.f1, "parsed": each.parsed, "truncated": each.truncated}
+                          "f1": each.f1, "parsed": each.parsed, "truncated": each.truncated, "failed": each.failed}
                          for name, answers in found.answers.items() for each in answers))
 
 

@@ -98,6 +98,6 @@ class ComparePlayed(Stage):
                         f"{name}/failed_before": float(before.failed[name]),
                         f"{name}/failed_after": float(after.failed[name])}
             rows.append((name, str(len(now)), f"{np.mean(was):.3f}", f"{np.mean(now):.3f}",
-                         f"{gain.estimate:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"))
+                         gain.told(sign=True)))
         columns = ("held-out set", "n", "before", "after", "difference")
         return metrics, Table("Mean reward, greedily, 95 % intervals", columns, tuple(rows))

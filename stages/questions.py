@@ -18,7 +18,7 @@ from stages.scores import exact_text, json_fields
 
 Reward = Callable[[str, str], Turn]  # of an answer, and of the one that is right
 AT_ONCE = 4  # answers that are compared in processes
-LATE = 30.0  # seconds
+LIMIT = 30.0  # seconds that one may take
 
 
 @dataclass(frozen=True)
@@ -106,22 +106,24 @@ async def compared_apart(processes: Processes, reward: Reward, answer: str, righ
     return Turn(came["reward"], parsed=came["parsed"])
 
 
-async def compared(reward: str, pairs: Sequence[tuple[str, str]]) -> list[Turn]:
-    """What answers are worth, each with the one that is right.
+async def compared(reward: str, pairs: Sequence[tuple[str, str]]) -> list[Turn | str]:
+    """What answers are worth, each with the one that is right; or why the two could not be compared.
 
-    One whose comparison takes more than LATE seconds, or as much memory as there is, could not be read. Raises
-    DataError for a right answer that nothing can be compared with.
+    That is known of rewards that may hang alone, whose comparison takes more than LIMIT seconds or ends its process.
+    The others raise DataError for a right answer that nothing can be compared with.
     """
     if reward not in MAY_HANG:
         return [REWARDS[reward](*pair) for pair in pairs]
     free = asyncio.Semaphore(AT_ONCE)
 
-    async def one(processes: Processes, answer: str, right: str) -> Turn:
+    async def one(processes: Processes, answer: str, right: str) -> Turn | str:
         try:
-            async with free, asyncio.timeout(LATE):
+            async with free, asyncio.timeout(LIMIT):
                 return await compared_apart(processes, REWARDS[reward], answer, right)
-        except (TimeoutError, RuntimeError):
-            return Turn(0.0, parsed=False)
+        except TimeoutError:
+            return f"it took more than {LIMIT:g} s"
+        except (OSError, RuntimeError) as error:
+            return f"{error}"
 
     with closing(Processes()) as processes:
         return list(await asyncio.gather(*(one(processes, *pair) for pair in pairs)))

@@ -23,6 +23,11 @@ class Interval:
     high: float
     confidence: float  # 0..1
 
+    def told(self, digits: int = 3, *, sign: bool = False) -> str:
+        """For a table; with a sign for a difference."""
+        estimate, low, high = (f"{each:{'+' * sign}.{digits}f}" for each in (self.estimate, self.low, self.high))
+        return f"{estimate} [{low}, {high}]"
+
 
 def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """The score interval of a share of n (Wilson, 1927, doi:10.2307/2276774); raises ValueError if there is none."""

@@ -128,4 +128,4 @@ class EvaluateTeacher(Stage):
         weights = find_weights(self.teacher, client, blobs)
         reads = client.tokenizer(weights.model)
         found = await examined(client.sampler(weights.source), reads, self.how, self.render, sets)
-        return *reported("The teacher", found, sets, self.seed, of="_teacher"), samples(found, when="teacher")
+        return *reported("The teacher", found, self.seed, of="_teacher"), samples(found, when="teacher")

@@ -57,8 +57,7 @@ class MeasureJudge(Stage):
             if read:
                 found = interval([_right(each, EVEN) for each in read], self.seed)
                 metrics |= {f"{name}/judge_accuracy": found.estimate, f"{name}/judge_preference": float(np.mean(read))}
-                rows.append((name, str(len(read)), "judge",
-                             f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"))
+                rows.append((name, str(len(read)), "judge", found.told()))
             for rule, worth in RULES.items():
                 share = float(np.mean([_right(worth(one), worth(other)) for _, one, other in map(answers, some)]))
                 metrics[f"{name}/{rule}_wins"] = share
@@ -160,7 +159,7 @@ class JudgePlayed(Stage):
             found = interval(said, self.seed)
             metrics |= {f"{name}/preferred": found.estimate, f"{name}/preferred_low": found.low,
                         f"{name}/preferred_p": paired_permutation([EVEN] * len(said), said, self.seed)}
-            rows.append((name, str(len(said)), f"{found.estimate:.3f} [{found.low:.3f}, {found.high:.3f}]"))
+            rows.append((name, str(len(said)), found.told()))
         return metrics, Table("How far the judge prefers new answers to old ones, 95 % intervals",
                               ("held-out set", "n", "0.5 is no difference"), tuple(rows))
 

@@ -20,6 +20,8 @@ from stages.evaluation import (
     Evaluation,
     Examination,
     examined,
+    lost,
+    metrics_of,
     prompt,
     rendered,
     samples,
@@ -91,8 +93,9 @@ class ExamineWeights(Stage):
     ) -> Table:
         tokenizer = client.tokenizer(find_weights(self.weights, client, blobs).model)
         read = answers = 0
-        for some in held_out.sets.values():
-            if self.how.choose(some) == "loss":
+        for name, metric in metrics_of(held_out, self.how, self.answering).items():
+            some = held_out.sets[name]
+            if metric == "loss":
                 read += sum(len(each.tokens) + 1 for each in rendered(some, tokenizer, self.render))
             else:
                 read += sum(len(prompt(each, tokenizer, self.render)) for each in some)
@@ -114,29 +117,29 @@ class ReportExamination(Stage):
     pass_at: tuple[int, ...] = ()
     seed: int = 0
 
-    def run(self, after: After, held_out: HeldOut) -> tuple[Metrics, Table]:
-        return reported("Evaluation", after, held_out, self.seed, self.pass_at)
+    def run(self, after: After) -> tuple[Metrics, Table]:
+        return reported("Evaluation", after, self.seed, self.pass_at)
 
 
 def reported(
-    title: str, found: Evaluation, held_out: HeldOut, seed: int, pass_at: Sequence[int] = (), of: str = ""
+    title: str, found: Evaluation, seed: int, pass_at: Sequence[int] = (), of: str = ""
 ) -> tuple[Metrics, Table]:
     """An evaluation by itself, set by set; `of` ends the names of its metrics."""
     metrics, rows = Metrics(), list[tuple[str, ...]]()
     for name, answers in found.answers.items():
-        count, cut = str(len(held_out.sets[name])), sum(each.truncated for each in answers)
+        count = str(len({each.row for each in answers}))
         for (what, key), values in scores(answers, pass_at).items():
             mean, key = interval(values, seed), f"{name}/{key}{of}"
             metrics |= {key: mean.estimate, f"{key}_low": mean.low, f"{key}_high": mean.high}
-            rows.append((name, count, what, f"{mean.estimate:.3f} [{mean.low:.3f}, {mean.high:.3f}]"))
-        metrics[f"{name}/truncated{of}"] = float(cut)
-        rows.append((name, count, "cut short", f"{cut} of {len(answers)} answers"))
+            rows.append((name, count, what, mean.told()))
+        for (what, key), number in lost(answers).items():
+            metrics[f"{name}/{key}{of}"] = float(number)
+            rows.append((name, count, what, f"{number} of {len(answers)} answers"))
     for name, loss in found.losses.items():
         for measure, (what, parts, sizes) in loss.measures().items():
             mean, key = ratio_bootstrap(parts, sizes, seed), f"{name}/{measure}{of}"
             metrics |= {key: mean.estimate, f"{key}_low": mean.low, f"{key}_high": mean.high}
-            rows.append((name, str(len(held_out.sets[name])), what,
-                         f"{mean.estimate:.4f} [{mean.low:.4f}, {mean.high:.4f}]"))
+            rows.append((name, str(len(parts)), what, mean.told(4)))
     return metrics, Table(f"{title}, 95 % intervals", ("set", "problems", "measure", "value"), tuple(rows))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from adapters.local.hub import LocalHub
 from kitchen.ports.training import Sampler
 from kitchen.types import Datum
-from stages.pair_loss import PairLoss, PairLossName
+from stages.pair_loss import PairLoss
 from stages.preferences import as_batch
 from tests.bench import kitchen_side, rows, trl_side
 from tests.bench.ceilings import Gauge
@@ -22,10 +22,10 @@ from tests.bench.rows import Pair
 from tests.bench.same import losses_and_gradients
 from tests.bench.turns import Setup, Turns
 
-BATCH, PAIRS, BETA = 4, 3, 0.1
+BATCH, PAIRS, USUAL = 4, 3, PairLoss(beta=0.1)
 
 
-def dpo(order: Order, loss: PairLossName = "sigmoid") -> Result:
+def dpo(order: Order, loss: PairLoss = USUAL) -> Result:
     """Time and memory of a DPO step: prompt 256, answers of 64 tokens."""
     setup = order.setup(PAIRS)
     return hold(Contest(
@@ -41,7 +41,7 @@ class KitchenDpo:
     """One step asks the base model for all 8 sequences, then is forward_backward and optim_step."""
 
     setup: Setup
-    loss: PairLossName
+    loss: PairLoss
     name: str = "kitchen"
 
     def run(self, turns: Turns) -> None:
@@ -54,7 +54,7 @@ class KitchenDpo:
         for batch in batches:
             turns.wait()
             data = _judged(batch, reference)
-            loss = session.forward_backward(data, PairLoss(self.loss, beta=BETA))
+            loss = session.forward_backward(data, self.loss)
             grad_norm = session.optim_step(kitchen_side.ADAM).result().metrics["grad_norm"]
             turns.stop()
             turns.tell(loss=loss.result().metrics["loss:sum"], grad_norm=grad_norm, **_needed(data, shape))
@@ -65,7 +65,7 @@ class TrlDpo:
     """One step is one of the trainer's own loop; the reference is the model with its LoRA switched off."""
 
     setup: Setup
-    loss: PairLossName
+    loss: PairLoss
     name: str = "TRL plain"
     accumulate: int = 1  # micro-batches of a batch
 
@@ -76,8 +76,9 @@ class TrlDpo:
         model = trl_side.base_model(self.setup)
         text = Dataset.from_list([{"prompt": "a", "chosen": " b", "rejected": " c"}])
         library: Any = trl
-        args = library.DPOConfig(**trl_side.settings(self.setup, BATCH, self.accumulate), beta=BETA, max_length=None,
-                                 loss_type=[self.loss])
+        args = library.DPOConfig(**trl_side.settings(self.setup, BATCH, self.accumulate), beta=self.loss.scale,
+                                 max_length=None, loss_type=[self.loss.kind],
+                                 label_smoothing=self.loss.label_smoothing)
         trainer = library.DPOTrainer(
             model, args=args, train_dataset=text, processing_class=trl_side.fast_tokenizer(self.setup),
             peft_config=trl_side.lora_config(self.setup))

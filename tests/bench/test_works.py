@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from adapters.peft.tiny import tiny_model
+from stages.pair_loss import PairLoss
 from tests.bench import kitchen_side, rows
 from tests.bench.__main__ import drop_unfinished, finished, kept
 from tests.bench.catalogue import WORKS
@@ -80,9 +81,10 @@ def test_both_sides_compute_the_same(order: Order, work: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_hinge_is_that_of_trl(order: Order) -> None:
+@pytest.mark.parametrize("loss", [PairLoss("hinge", beta=0.1), PairLoss(beta=0.3, label_smoothing=0.2)])
+def test_other_losses_on_pairs_are_those_of_trl(order: Order, loss: PairLoss) -> None:
     pytest.importorskip("trl")
-    result = dpo(order, "hinge")
+    result = dpo(order, loss)
     assert result.sound, result.notes
 
 

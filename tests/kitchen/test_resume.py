@@ -167,6 +167,17 @@ def test_what_is_kept_is_not_computed_again() -> None:
     assert training.asked == 1, "only the trained weights are sampled: the base model was before"
 
 
+def test_what_another_version_kept_is_refused_by_name() -> None:
+    blobs = FakeBlobs()
+    with pytest.raises(Killed):
+        cooked(BASIC, blobs, Fuse(8))
+    [name] = blobs.list("run/kept/")
+    answer = json.loads(blobs.read(name) or b"")
+    blobs.write(name, json.dumps({**answer, "values": ['{"answers": 1}', *answer["values"][1:]]}).encode())
+    with pytest.raises(ResumeError, match="another version of EvaluateBase"):
+        cooked(BASIC, blobs, Fuse())
+
+
 class Refusing(FakeTraining):
     """Counts the samplers that it opens."""
 

@@ -67,9 +67,10 @@ class Cooking:
 
     def shown(self, name: str, conversations: Sequence[Sequence[Message]], steps: int) -> str:
         """The name of weights after so many steps of sl_basic on these."""
-        file = self.root / f"{name}.jsonl"
+        text = "".join(json.dumps({"messages": list(each)}) + "\n" for each in conversations)
+        file = self.root / f"{name}-{crc32(text.encode()):08x}.jsonl"  # other conversations, another run
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("".join(json.dumps({"messages": list(each)}) + "\n" for each in conversations))
+        file.write_text(text)
         few = {"dataset": str(file), "reading.held_out_rows": 10, "save_every": 0, "max_steps": steps, "eval_every": 0}
         return f"run:{self.cook('recipes.sl_basic', f'shown-{name}', few, START).id}"
 

@@ -88,7 +88,7 @@ def test_value_and_gradient(kind: Any, smooth: float, beta: float, imitation: fl
             moved[1][at][place] -= 1e-6
             above, below = (plainly(kind, beta, smooth, one, imitation) for one in moved)
             slope = (above - below) / 2e-6
-            assert gradient[place] == pytest.approx(slope, rel=1e-4, abs=1e-6)
+            assert gradient[place] == pytest.approx(slope, rel=1e-6, abs=1e-8)
 
 
 def test_a_step_raises_the_chosen_answer_and_lowers_the_other() -> None:

@@ -12,9 +12,8 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen import Kitchen, Lora
 from kitchen.cooking import cook
-from kitchen.errors import ConfigError, QualityError
+from kitchen.errors import ConfigError, QualityError, ResumeError
 from kitchen.preview import verify
-from kitchen.resume import ResumeError
 from kitchen.runs import Order
 from recipes.sl_basic import SlBasic
 from stages.sessions import OpenSession
