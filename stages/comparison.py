@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from kitchen.errors import QualityError
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Table
-from stages.evaluation import After, Answer, Before, Likelihood, lost
+from stages.answers import Answer, lost
+from stages.evaluation import After, Before, Likelihood
 from stages.statistics import interval, paired_bootstrap, ratio_bootstrap
 
 _MEASURES: Mapping[str, Callable[[Answer], float]] = {"exact match": lambda answer: answer.exact,

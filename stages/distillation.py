@@ -13,9 +13,9 @@ from kitchen.errors import ConfigError, check_name
 from kitchen.ports import Tokenizer, TrainingClient, arrival
 from kitchen.stage import Need, Stage
 from kitchen.types import Array, Datum, Metrics, Samples, Tokens
+from stages.asking import question, spoken
 from stages.conversations import Conversation, TrainRows
 from stages.data import LoadDataset, Reading
-from stages.evaluation import question, spoken
 from stages.mixture import LoadMixture, Sources
 from stages.optimise import ReportStep
 from stages.policy import PolicyData, PolicyUpdate, ReportPolicy

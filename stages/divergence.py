@@ -14,9 +14,9 @@ from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient
 from kitchen.stage import Stage
 from kitchen.types import Facts, Metrics, Table
 from kitchen.weights import find_weights
+from stages.asking import prompt
 from stages.conversations import instructed
 from stages.data import HeldOut
-from stages.evaluation import prompt
 from stages.render import RenderDataset
 from stages.scoring import drawn, opened, sampler_of, scores
 from stages.sessions import FinalWeights

@@ -7,47 +7,25 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveInt
 
-from kitchen import ports
 from kitchen.errors import ConfigError, DataError, RunFailed, check_name
 from kitchen.ports import BlobStore, Future, Sampler, Tokenizer, TrainingClient, TrainingSession, arrival, start
-from kitchen.ports.environments import Turn
-from kitchen.ports.training import ToolSchema
 from kitchen.stage import Stage
-from kitchen.types import Array, Datum, Loss, LossOutput, Sampled, Samples, Tokens
-from stages.conversations import Conversation, Message, TrainRows
+from kitchen.types import Array, Datum, Loss, LossOutput, Samples
+from stages.answers import METRICS, Answer, scored
+from stages.asking import prompt, wanted
+from stages.conversations import Conversation, TrainRows
 from stages.data import HeldOut, averaged
 from stages.optimise import summed
-from stages.questions import check_extra, compared, unreadable
+from stages.questions import check_extra, unreadable
 from stages.render import RenderDataset
 from stages.scores import usual_metric
 from stages.scoring import drawn, sampler_of
 from stages.sessions import FinalWeights
-from stages.tools import told_of
-
-METRICS: Mapping[str, str] = MappingProxyType({"json": "field_f1", "text": "exact", "math": "math"})  # their rewards
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One held-out problem, and what the model made of it."""
-
-    prompt: str
-    wanted: str
-    text: str
-    exact: bool  # and not cut short
-    f1: float  # 0..1, over JSON fields; for others 1 if exact
-    parsed: bool  # whether it could be read as what was asked for
-    truncated: bool  # it hit the token limit, which counts as wrong
-    row: int = 0  # of the set, from 0
-    attempt: int = 0  # at this problem, from 0
-    where: str = ""  # the row's place in the data: "chats.jsonl:12"
-    failed: str = ""  # why it could not be compared, which counts as wrong; empty where it could
 
 
 @dataclass(frozen=True)
@@ -215,80 +193,6 @@ def metrics_of(held_out: HeldOut, how: Examination, answering: Answering) -> Map
     return metrics
 
 
-async def scored(
-    metric: str, answered: Sequence[tuple[Conversation, Sampled]], tokenizer: Tokenizer
-) -> list[Answer]:
-    """Answers against those that are right, by one of METRICS; one that was cut is worth nothing."""
-    texts = [tokenizer.decode(sampled.tokens) for _, sampled in answered]
-    whole = [at for at, (_, sampled) in enumerate(answered) if sampled.stop_reason != "length"]
-    came = await compared(METRICS[metric], [(texts[at], wanted(answered[at][0])) for at in whole])
-    worth = dict(zip(whole, came, strict=True))
-    return [_answer(each, texts[at], worth.get(at)) for at, (each, _) in enumerate(answered)]
-
-
-def _answer(conversation: Conversation, text: str, worth: Turn | str | None) -> Answer:
-    """`worth`: what it is worth, why nobody knows, or None where it was cut."""
-    found = worth if isinstance(worth, Turn) else Turn(0.0, parsed=False)
-    return Answer(question(conversation)[-1].content, wanted(conversation), text, found.reward == 1, found.reward,
-                  found.parsed, worth is None, where=conversation.where, failed=worth if isinstance(worth, str) else "")
-
-
-def wanted(conversation: Conversation) -> str:
-    """The answer that is right."""
-    return conversation.messages[_last(conversation)].content
-
-
-def question(conversation: Conversation) -> tuple[Message, ...]:
-    """What comes before the answer."""
-    return conversation.messages[: _last(conversation)]
-
-
-def _last(conversation: Conversation) -> int:
-    """Index of the last assistant message."""
-    return max(at for at, message in enumerate(conversation.messages) if message.role == "assistant")
-
-
-def prompt(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -> Tokens:
-    """(T,) what the model reads before its answer."""
-    return read_before([spoken(message) for message in question(conversation)], tokenizer, how.chat)
-
-
-def spoken(message: Message) -> ports.Message:
-    """A message as tokenizers know it."""
-    return {"role": message.role, "content": message.content}
-
-
-def read_before(
-    messages: Sequence[ports.Message], tokenizer: Tokenizer, chat: bool | None = None, tools: Sequence[ToolSchema] = (),
-) -> Tokens:
-    """(T,) through the chat template, or joined; None: through the template if there is one.
-
-    Where the template has no place for tools, the system prompt tells of them. Raises DataError for tools where there
-    is no template.
-    """
-    if not templated(tokenizer, chat):
-        if tools:
-            raise DataError("tools are told of by a chat template, and this model has none; take an instruct model")
-        return tokenizer.encode("".join(message["content"] for message in messages), special=True)
-    if not tools:
-        return tokenizer.render(messages, answer=True)
-    if not tokenizer.tools:
-        return tokenizer.render(told_of(tools, messages), answer=True)
-    return tokenizer.render(messages, answer=True, tools=tools)
-
-
-def check_template(instruction: str, tokenizer: Tokenizer, chat: bool | None = None) -> None:
-    """Raise ConfigError where a system prompt would have no place of its own."""
-    if instruction and not templated(tokenizer, chat):
-        raise ConfigError("an instruction is a system prompt, which only a chat template gives a place; this model has "
-                          "none, or rendering.chat=false: take an instruct model, or leave the instruction out")
-
-
-def templated(tokenizer: Tokenizer, chat: bool | None = None) -> bool:
-    """Whether conversations go through the chat template; None: if there is one."""
-    return tokenizer.chat if chat is None else chat
-
-
 def rendered(conversations: Sequence[Conversation], tokenizer: Tokenizer, how: RenderDataset) -> tuple[Datum, ...]:
     return tuple(how.run(TrainRows(conversations), tokenizer)[0].data)
 
@@ -332,13 +236,6 @@ async def examined(
         return await _Examiner(sampler, tokenizer, how, render, answering, seed).evaluation(held_out)
     finally:
         sampler.close()
-
-
-def lost(answers: Sequence[Answer]) -> Mapping[tuple[str, str], int]:
-    """How many count as wrong and may not be, by what is counted and the key of its metric."""
-    failed = sum(bool(each.failed) for each in answers)
-    return {("cut short", "truncated"): sum(each.truncated for each in answers)} | (
-        {("could not be compared", "uncompared"): failed} if failed else {})
 
 
 def samples(found: Evaluation, **more: str) -> Samples:

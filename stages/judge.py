@@ -13,8 +13,8 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from kitchen.errors import ConfigError
 from kitchen.ports import Sampler, Tokenizer, arrival
 from kitchen.types import Array, Checkpoint
+from stages.asking import question, wanted
 from stages.conversations import Conversation, Message
-from stages.evaluation import question, wanted
 from stages.preferences import Comparison
 from stages.render import RenderDataset
 

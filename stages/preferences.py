@@ -16,10 +16,11 @@ from kitchen.ports import BlobStore, DatasetStore, Sampler, Tokenizer, TrainingC
 from kitchen.ports.datasets import Row
 from kitchen.stage import Stage
 from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
+from stages.answers import scored
+from stages.asking import prompt, wanted
 from stages.conversations import Conversation, Message, conversation
 from stages.costs import AT_MOST, EpochSize
 from stages.data import HeldOut, Loading, loaded
-from stages.evaluation import prompt, scored, wanted
 from stages.reading import Reader, Rows
 from stages.render import RenderDataset
 from stages.scores import usual_metric

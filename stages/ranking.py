@@ -17,10 +17,10 @@ from kitchen.ports.environments import Task
 from kitchen.stage import Stage
 from kitchen.types import Facts, Metrics, Price, Samples, Table
 from kitchen.weights import find_weights
+from stages.asking import question, spoken
 from stages.conversations import Conversation, Message, heard
 from stages.costs import tokens_of_answers
 from stages.data import DATASET, Loading, loaded
-from stages.evaluation import question, spoken
 from stages.games import PREFIX as GAMES
 from stages.gym import find_tasks
 from stages.preferences import Comparison, Comparisons, comparison

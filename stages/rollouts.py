@@ -19,8 +19,8 @@ from kitchen.ports.training import ToolSchema
 from kitchen.progress import Progress
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Floats, Mask, Metrics, Price, Sampled, Samples, Table, Tokens
+from stages.asking import read_before
 from stages.costs import tokens_of_answers
-from stages.evaluation import read_before
 from stages.scoring import seeds_of
 from stages.tasks import Problems, TaskBatch
 

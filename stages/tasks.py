@@ -14,9 +14,9 @@ from kitchen.ports import DatasetStore
 from kitchen.ports.environments import Task
 from kitchen.stage import Stage
 from kitchen.types import Facts, Table
+from stages.asking import question, spoken, wanted
 from stages.conversations import Conversation, conversation
 from stages.data import Loading, loaded
-from stages.evaluation import question, spoken, wanted
 from stages.processes import Processes
 from stages.questions import MAY_HANG, REWARDS, Question, check_extra, unreadable
 from stages.reading import Reader, Rows

@@ -15,9 +15,9 @@ from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
 from kitchen.types import Array, Facts, Metrics, Tokens
 from kitchen.weights import find_weights
+from stages.asking import check_template, read_before, spoken
 from stages.conversations import Conversation, heard, instructed
 from stages.data import DATASET
-from stages.evaluation import check_template, read_before, spoken
 from stages.policy import ReferenceScores, straying
 from stages.rollouts import Episode, Rollouts
 from stages.scoring import opened

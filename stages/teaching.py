@@ -12,18 +12,11 @@ from kitchen.ports import BlobStore, Tokenizer, TrainingClient
 from kitchen.stage import Stage
 from kitchen.types import Facts, Metrics, Sampled, Samples, Table
 from kitchen.weights import find_weights
+from stages.asking import check_template, prompt, question
 from stages.conversations import Conversation, Message, TrainRows, instructed
 from stages.costs import AT_MOST, EpochSize
 from stages.data import HeldOut
-from stages.evaluation import (
-    Examination,
-    check_template,
-    check_tries,
-    examined,
-    prompt,
-    question,
-    samples,
-)
+from stages.evaluation import Examination, check_tries, examined, samples
 from stages.render import RenderDataset
 from stages.scoring import drawn
 from stages.weights import reported

@@ -15,8 +15,8 @@ from kitchen.ports import BlobStore, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Table
 from kitchen.weights import find_weights
+from stages.asking import read_before
 from stages.conversations import Message, heard
-from stages.evaluation import read_before
 from stages.judge import EVEN, Judge, Judging, answers
 from stages.playing import PlayedAfter, PlayedBefore
 from stages.preferences import Comparison, Comparisons

@@ -9,23 +9,12 @@ from kitchen.ports import BlobStore, Dataset, DatasetStore, TrainingClient
 from kitchen.stage import Stage
 from kitchen.types import Facts, Metrics, Price, Samples, Table
 from kitchen.weights import find_weights
+from stages.answers import Answer, lost
+from stages.asking import prompt
 from stages.conversations import conversation
 from stages.costs import AT_MOST, tokens_and_cost
 from stages.data import HeldOut
-from stages.evaluation import (
-    GREEDY,
-    After,
-    Answer,
-    Answering,
-    Evaluation,
-    Examination,
-    examined,
-    lost,
-    metrics_of,
-    prompt,
-    rendered,
-    samples,
-)
+from stages.evaluation import GREEDY, After, Answering, Evaluation, Examination, examined, metrics_of, rendered, samples
 from stages.reading import Rows, check_splits, few, named
 from stages.render import RenderDataset
 from stages.statistics import interval, pass_at, ratio_bootstrap

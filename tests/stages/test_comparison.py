@@ -14,22 +14,11 @@ from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.ports import Done, Tokenizer
 from kitchen.types import Floats, Sampled, Tokens
+from stages.answers import Answer, lost, scored
 from stages.comparison import Compare
 from stages.conversations import conversation
 from stages.data import HeldOut
-from stages.evaluation import (
-    After,
-    Answer,
-    Answering,
-    Before,
-    Evaluation,
-    Examination,
-    Likelihood,
-    examined,
-    lost,
-    metrics_of,
-    scored,
-)
+from stages.evaluation import After, Answering, Before, Evaluation, Examination, Likelihood, examined, metrics_of
 from stages.render import RenderDataset
 from stages.statistics import Interval, interval, paired_bootstrap
 from stages.weights import reported

@@ -14,12 +14,12 @@ from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError
 from kitchen.ports import Done
 from kitchen.types import Array
+from stages.asking import prompt
 from stages.conversations import conversation
 from stages.data import DATASET, HeldOut
 from stages.distillation import ImitateTop, Prompt, lesson
 from stages.divergence import MeasureKL, measured
 from stages.dpo import ScoreReference
-from stages.evaluation import prompt
 from stages.policy import PolicyUpdate
 from stages.preferences import Pairs
 from stages.render import RenderDataset

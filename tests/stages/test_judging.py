@@ -13,8 +13,8 @@ from adapters.fake.tokenizer import END_OF_TURN, Bytes
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError
 from kitchen.types import Lora
+from stages.asking import question, wanted
 from stages.conversations import Conversation, Message
-from stages.evaluation import question, wanted
 from stages.judge import Judge, Judging, asked
 from stages.judging import AskBothWays, PairAnswers
 from stages.playing import PlayedAfter, PlayedBefore

@@ -9,8 +9,8 @@ import pytest
 
 from adapters.fake.datasets import FakeDatasets
 from kitchen.errors import ConfigError, DataError
+from stages.asking import question, wanted
 from stages.conversations import Message
-from stages.evaluation import question, wanted
 from stages.questions import Question, exact
 from stages.ranking import CompareAnswers, LoadPreferences, Ranked, RankedAnswers, Ranking, find_comparisons, furthest
 from stages.reading import Reading

@@ -18,7 +18,7 @@ from kitchen.errors import DataError
 from kitchen.ports import Done
 from kitchen.types import Sampled
 from recipes.rl import Rl
-from stages.evaluation import read_before
+from stages.asking import read_before
 from stages.games import MakeGames
 from stages.reading import Reading
 from stages.rollouts import Player, Playing

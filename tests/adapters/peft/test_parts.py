@@ -27,7 +27,7 @@ from adapters.peft.worker import ALONE, Turns, Worker, pass_on, stop_if_closed
 from adapters.tokenizer import load_tokenizer
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.types import Lora
-from stages.evaluation import read_before
+from stages.asking import read_before
 
 
 def test_constructing_the_client_imports_no_torch() -> None:
