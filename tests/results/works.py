@@ -146,8 +146,8 @@ def distillation(cooking: Cooking) -> Measured:
     """The teacher is asked the same held-out questions."""
     teacher = cooking.cook("recipes.sl_basic", "teacher", {**NAMES, "eval_every": 0, "max_steps": 100}, START).id
     run = cooking.cook("recipes.distillation", "distillation", {
-        **NAMES, "model": cooking.taught(15), "teacher": f"run:{teacher}", "divergence": "forward", "steps": 5,
-        "batch_size": 90, "group": 1, "updates": 18, "learning_rate": 1.5e-3, "warmup_steps": 5,
+        **NAMES, "model": cooking.taught(15), "teacher": f"run:{teacher}", "divergence": "forward", "steps": 4,
+        "batch_size": 150, "group": 1, "updates": 19, "learning_rate": 1.5e-3, "warmup_steps": 5,
         "playing.max_tokens": 48})
     asked = cooking.cook("recipes.evaluate", "teacher-asked", {
         "weights": f"run:{teacher}", "splits": ["new_names"], "rows": NAMES["reading.held_out_rows"]})
