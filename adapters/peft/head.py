@@ -16,6 +16,7 @@ from adapters.peft.products import to
 from kitchen.types import Array
 
 ROWS = 256  # positions whose logits exist at the same time
+IN_ORDER = 2**15 - 1  # numbers that torch adds by index with one thread, on a CPU; several add in no order
 Slope = Callable[[slice, Array], Array]  # positions and their (s, K) log-probabilities to (s, K) dloss/dlogprob
 
 
@@ -55,10 +56,19 @@ def score(
             total = np.bincount(places[:, 0].cpu().numpy(), given.sum(1), len(piece))  # in an order, on any device
             slopes = torch.from_numpy(given).to(likely)
             pushed = likely.mul_(-torch.from_numpy(total).to(likely)[:, None])
-            pushed.index_put_((places.expand_as(targets), targets), slopes, accumulate=True)
+            add_in_order(pushed, places, targets, slopes)
             gradient[rows], *found = torch.autograd.grad(logits, [piece, *trained], pushed.to(logits.dtype))
             sums = [total + part for total, part in zip(sums, found, strict=True)]
     return Scored(logprobs, gradient, tuple(sums))
+
+
+def add_in_order(pushed: torch.Tensor, places: torch.Tensor, targets: torch.Tensor, slopes: torch.Tensor) -> None:
+    """(s, K) slopes where (s, 1) places and (s, K) targets say, in their order: else the bits are left to threads."""
+    some = max(1, IN_ORDER // targets.shape[1])
+    for at in range(0, len(targets), some):
+        part = slice(at, at + some)
+        where = places[part].expand_as(targets[part]), targets[part]
+        pushed.index_put_(where, slopes[part], accumulate=True)
 
 
 def _multiplied(head: nn.Module, hidden: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
@@ -35,7 +35,7 @@ def main() -> int:
     """0, or 1 where two sides did not compute the same."""
     options = _options()
     os.environ.update(QUIET)
-    console, sound = Console(width=150), True
+    console, found = Console(width=150), list[Result]()
     facts = {**machine.facts(), "model": options.model, "seed": str(options.seed), "pairs": str(options.pairs or "")}
     before = dict[str, Result]()
     if options.json and options.json.is_file():
@@ -55,8 +55,15 @@ def main() -> int:
             _print(console, result)
             for record in () if name in before else (*result.records, {"finished": name, **kept(result)}):
                 _write(lines, record)
-            sound &= result.sound
-    return 0 if sound else 1
+            found.append(result)
+        _print(console, to_be_reached(found))
+    return 0 if all(result.sound for result in found) else 1
+
+
+def to_be_reached(found: Sequence[Result]) -> Result:
+    """What all works were to reach, and did or did not, as one table."""
+    rows = tuple((result.title, *figure) for result in found for figure in result.figures)
+    return Result("figures", "Figures to reach", ("work", "what", "found", "verdict"), rows)
 
 
 def kept(result: Result) -> dict[str, Any]:
@@ -74,9 +81,9 @@ def finished(path: Path, facts: Mapping[str, str]) -> dict[str, Result]:
         if "run" in record:
             same = {**record["run"], "date": facts["date"]} == facts
         elif same and (name := record.pop("finished", "")):
-            rows = tuple(map(tuple, record.pop("rows")))
+            rows, figures = (tuple(map(tuple, record.pop(key))) for key in ("rows", "figures"))
             found[name] = Result(**{**record, "columns": tuple(record["columns"]), "notes": tuple(record["notes"])},
-                                 rows=rows)
+                                 rows=rows, figures=figures)
     return found
 
 

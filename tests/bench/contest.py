@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.bench.interleave import interleave
 from tests.bench.outcome import Goal as Goal  # works name their figures
-from tests.bench.outcome import Outcome
+from tests.bench.outcome import Outcome, to_reach
 from tests.bench.results import Order, Result
 from tests.bench.turns import Side, Step
 
@@ -57,6 +57,7 @@ class Contest:
     share: Goal | None = None  # of the GEMM rate, shared prefixes counted once
     others: tuple[Side, ...] = ()  # more ways of theirs, which the figures to reach do not name
     gauge: Side | None = None  # of the machine's matrix products
+    part: str = ""  # seconds of a part of the step that all tell of, to be compared too
     exact: Side | None = None  # the same in float32, where two right ways of rounding drift apart
     about: tuple[str, ...] = ()  # more notes
 
@@ -74,14 +75,15 @@ def hold(contest: Contest, order: Order, steps: int) -> Result:
     told = [outcome.speed(held.fastest, contest.speed), *(outcome.speed(name) for name in others),
             *(outcome.memory(name, contest.memory if name == rivals[0] else None)
               for name in dict.fromkeys((rivals[0], held.fastest, *others))),
-            *([outcome.share(contest.share)] if contest.share else [])]
+            *([outcome.share(contest.share)] if contest.share else []),
+            *(outcome.part(contest.part, name) for name in (rivals[0], *others) if contest.part)]
     notes = (*(one.note for one in told), "compared, step by step: " + "; ".join(
         same.shown(max(differences.values()), bool(exact)) for same, differences in found.items()), *contest.about)
     records = (*outcome.records(contest.work), {
         "work": contest.work, "figures": {one.what: one.value for one in told}, "sound": sound,
         "differences": {same.value: differences for same, differences in found.items()}})
     rows = tuple(outcome.row(name) for name in (outcome.ours, *rivals, *others))
-    return Result(contest.work, contest.title, COLUMNS, rows, notes, records, sound)
+    return Result(contest.work, contest.title, COLUMNS, rows, notes, records, sound, to_reach(told))
 
 
 def _apart(a: Any, b: Any, relative: bool) -> float:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.contest import Goal
 from tests.bench.figures import Figure, Ratio
+from tests.bench.outcome import Goal, Told, to_reach
 from tests.bench.results import DROPPED, Order, Result
 from tests.recipes.test_memory import lines, peak
 
 SMALL, LARGE = 1_000, 1_000_000  # rows
 STEPS, BATCH = 200, 4  # so that one epoch of the small set is enough
-PAIRS = 5  # of runs
+PAIRS = 9  # of runs
 ROOM = Goal(1.1, 1.0, of_memory=True)
 SPEED = Goal(0.9, 1.0)
 ABOUT = (f"recipes.sl_basic --training fake, {STEPS} steps of {BATCH} rows of a JSONL file, each run in a process of "
@@ -44,8 +44,9 @@ def growth(order: Order) -> Result:
     rate = Ratio.of([each.rate for each in runs[LARGE]], [each.rate for each in runs[SMALL]])
     memory = Ratio.of([each.peak for each in runs[LARGE]], [each.peak for each in runs[SMALL]])
     sound = all(each.steps == STEPS for taken in runs.values() for each in taken)
-    notes = (f"tokens/s, of a million rows to a thousand: {rate.shown()}; {SPEED.shown(rate.of_medians)}",
-             f"memory: {memory.shown()}; {ROOM.shown(memory.of_medians)}",
+    told = (Told("tokens/s of a million rows to a thousand", rate.of_medians, rate.shown(), SPEED),
+            Told("memory of a million rows to a thousand", memory.of_medians, memory.shown(), ROOM))
+    notes = (*(one.note for one in told),
              f"all runs took {STEPS} steps: {'yes' if sound else 'NO'}", *ABOUT)
     rows_ = tuple((f"{rows:,}", Figure.of([each.rate for each in taken]).shown(0),
                    Figure.of([each.peak for each in taken]).shown(1)) for rows, taken in runs.items())
@@ -53,7 +54,8 @@ def growth(order: Order) -> Result:
                   "peak_mb": [each.peak for each in taken]} for rows, taken in runs.items()),
                {"work": "growth", "speed": rate.of_medians, "memory": memory.of_medians, "sound": sound})
     return Result("growth", f"{STEPS} steps out of a thousand and out of a million rows",
-                  ("rows", "tokens/s, median [quartiles]", "peak MB"), rows_, notes, records, sound)
+                  ("rows", "tokens/s, median [quartiles]", "peak MB"), rows_, notes, records, sound,
+                  to_reach(told))
 
 
 def run_slice(folder: Path, rows: int, name: str, steps: int = STEPS) -> Slice:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,26 +18,33 @@ class Goal:
     """A figure to reach: the least, and what is aimed at. Of memory it is the most."""
 
     least: float
-    aim: float
-    of_memory: bool = False
+    aim: float | None = None
+    of_memory: bool = False  # and of times
 
     def shown(self, reached: float) -> str:
         kept = reached <= self.least if self.of_memory else reached >= self.least
         sign = "at most" if self.of_memory else "at least"
-        return f"{'reached' if kept else 'MISSED'}: {sign} {self.least:g}, aim {self.aim:g}"
+        aim = "" if self.aim is None else f", aim {self.aim:g}"
+        return f"{'reached' if kept else 'MISSED'}: {sign} {self.least:g}{aim}"
 
 
 @dataclass(frozen=True)
 class Told:
-    """A figure, and a line about it."""
+    """A figure, in words too, and the one to reach, if there is one."""
 
     what: str
     value: float
-    note: str
+    shown: str
+    goal: Goal | None = None
 
-    @classmethod
-    def of(cls, what: str, value: float, shown: str, goal: Goal | None) -> Told:
-        return cls(what, value, f"{what}: {shown}" + (f"; {goal.shown(value)}" if goal else ""))
+    @property
+    def note(self) -> str:
+        return f"{self.what}: {self.shown}" + (f"; {self.goal.shown(self.value)}" if self.goal else "")
+
+
+def to_reach(told: Iterable[Told]) -> tuple[tuple[str, str, str], ...]:
+    """Those figures that there is one to reach of, and whether it is."""
+    return tuple((one.what, one.shown, one.goal.shown(one.value)) for one in told if one.goal)
 
 
 @dataclass(frozen=True)
@@ -50,16 +57,22 @@ class Outcome:
 
     def speed(self, name: str, goal: Goal | None = None) -> Told:
         ratio = Ratio.of(self._rates(self.ours), self._rates(name))
-        return Told.of(f"speed against {name}", ratio.of_medians, ratio.shown(), goal)
+        return Told(f"speed against {name}", ratio.of_medians, ratio.shown(), goal)
 
     def memory(self, name: str, goal: Goal | None = None) -> Told:
         share = self._peak(self.ours) / self._peak(name)
-        return Told.of(f"memory against {name}", share, f"{share:.2f}", goal)
+        return Told(f"memory against {name}", share, f"{share:.2f}", goal)
+
+    def part(self, part: str, name: str) -> Told:
+        """Of a step: how many times as long another takes for it, by the seconds that both tell."""
+        ours, theirs = ([step.values[part] for step in self.taken[each][DROPPED:]] for each in (self.ours, name))
+        ratio = Ratio.of(theirs[:len(ours)], ours[:len(theirs)])
+        return Told(f"{part} against {name}", ratio.of_medians, f"{Figure.of(ours).shown()} s, {ratio.shown()}")
 
     def share(self, goal: Goal) -> Told:
         shares = self._shares(self.ours)
         shown = f"{shares['flops']:.0%}, or {shares['flops_shared']:.0%} with shared prefixes counted once"
-        return Told.of("share of the GEMM rate", shares["flops_shared"], shown, goal)
+        return Told("share of the GEMM rate", shares["flops_shared"], shown, goal)
 
     def row(self, name: str) -> tuple[str, ...]:
         left = f" (left after {len(self.taken[name])})" if len(self.taken[name]) < len(self.taken[self.ours]) else ""

@@ -37,6 +37,7 @@ class Result:
     notes: tuple[str, ...] = ()  # the figure to reach, and what was compared
     records: tuple[Mapping[str, Any], ...] = ()  # one JSON line each
     sound: bool = True  # the sides computed the same
+    figures: tuple[tuple[str, str, str], ...] = ()  # those to reach: what, what was found, whether that is enough
 
 
 Work: TypeAlias = Callable[[Order], Result]

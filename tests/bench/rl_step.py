@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,8 @@ def rl_step(order: Order) -> Result:
             "prompts, how many were written after each, and roughly their mean log-probability; the work rl compares "
             "updates on the same completions, the works of sampling greedy texts",
             "every completion has 64 tokens: TRL is told so, ours has a tokenizer in which none ends an answer",
-            "tokens are those of 16 sequences, prompts included")), order, setup.steps)
+            "tokens are those of 16 sequences, prompts included; generation: seconds until all texts are there, ours "
+            "with the copy of the weights"), part="generation"), order, setup.steps)
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,17 @@ class KitchenStep:
         turns.loaded()
         for number, texts in enumerate(batches):
             turns.wait()
+            started = perf_counter()
             sampler = session.snapshot().result()
             player = Player(sampler, tokenizer, Playing(max_tokens=LENGTH))
             rollouts = asyncio.run(player.groups(list(map(Said, texts)), SIZE, [setup.seed, number]))
+            generated = perf_counter() - started
             data = mean_of(PolicyUpdate().run(rollouts).lessons).data
             session.forward_backward(data, "importance_sampling")
             session.optim_step(kitchen_side.ADAM).result()
             sampler.close()
             turns.stop()
-            turns.tell(**_told(rollouts))
+            turns.tell(**_told(rollouts), generation=generated)
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,9 @@ def _watched(trainer: Any) -> Callable[[], Values]:
     generate = trainer._generate_single_turn
 
     def watching(prompts: Any, *args: Any, **kwargs: Any) -> Any:
+        started = perf_counter()
         found = generate(prompts, *args, **kwargs)
+        seen.update(generation=perf_counter() - started)
         seen.update(prompts=[list(map(int, ids)) for ids in prompts], lengths=[list(map(len, found[0]))])
         return found
 

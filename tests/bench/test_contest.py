@@ -11,7 +11,7 @@ import pytest
 
 from tests.bench.contest import Contest, Goal, Same, hold
 from tests.bench.interleave import behind, interleave
-from tests.bench.outcome import Outcome
+from tests.bench.outcome import Outcome, to_reach
 from tests.bench.results import DROPPED, Order
 from tests.bench.turns import Step, Turns
 from tests.bench.worker import Worker
@@ -111,6 +111,8 @@ def test_a_contest_says_who_was_faster_and_whether_they_computed_the_same(
     assert (ours >= 0.02, theirs >= 0.1) == (True, True)  # each sleeps that long
     assert result.records[-1]["figures"]["speed against theirs"] == pytest.approx(theirs / ours)
     assert "reached: at least 0, aim 1e+09" in result.notes[0]
+    assert [(what, verdict) for what, _, verdict in result.figures] == [
+        ("speed against theirs", "reached: at least 0, aim 1e+09")]
     assert ("NOT WITHIN" in "\n".join(result.notes)) is not sound
 
 
@@ -127,6 +129,15 @@ def test_rates_and_shares_leave_out_the_first_steps() -> None:
     share = outcome.share(Goal(0.38, 0.6))
     assert share.value == 2 / 16
     assert "25%, or 12% with shared prefixes counted once; MISSED" in share.note
+
+
+def test_a_part_of_a_step_is_compared_by_the_seconds_that_both_tell() -> None:
+    steps = DROPPED + 3
+    taken = {name: [Step(9.0, {"generation": took})] * steps for name, took in (("ours", 2), ("theirs", 7))}
+    told = Outcome(taken, "ours").part("generation", "theirs")
+    assert (told.value, told.what) == (3.5, "generation against theirs")
+    assert told.shown.startswith("2.00 [2.00–2.00] s, 3.50")
+    assert to_reach([told, Outcome(taken, "ours").part("generation", "ours")]) == ()
 
 
 def test_texts_differ_by_the_share_of_their_tokens() -> None:
