@@ -38,6 +38,7 @@ class Conversation:
     messages: tuple[Message, ...]  # at least one
     where: str  # "chats.jsonl:12"
     plain: bool = False  # one prompt and one answer: can be joined without a chat template
+    sampled: bool = False  # a model wrote the answer: left out where the chat template has no such text
 
 
 @dataclass(frozen=True)

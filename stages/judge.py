@@ -55,8 +55,9 @@ class JudgeWeights(Checkpoint):
 
 
 def answered(request: Sequence[Message], answer: str) -> Conversation:
-    """What a judge of answers reads, and an answer that it may give."""
-    return Conversation((*request, Message("assistant", answer)), "what the judge is asked", plain=len(request) == 1)
+    """What a judge of answers reads, and an answer that it may give, whoever wrote it."""
+    return Conversation((*request, Message("assistant", answer)), "what the judge is asked", plain=len(request) == 1,
+                        sampled=True)
 
 
 def asked(request: Sequence[Message], first: str, second: str, letter: str) -> Conversation:
@@ -82,7 +83,9 @@ class Judge:
     how: Judging
 
     async def prefers(self, request: Sequence[Message], answer: str, other: str) -> float | None:
-        """How far it prefers `answer`, 0..1, and an answer to itself 0.5; None for what is too long for it.
+        """How far it prefers `answer`, 0..1, and an answer to itself 0.5; None for what it cannot read.
+
+        That is what is too long for it, and answers that its chat template changes.
 
         Of answers, the chance by Bradley and Terry (1952, doi:10.2307/2334029) where each is as strong as beta times
         the mean log-probability of its tokens, nats (the reward of Meng et al., 2024, arXiv:2405.14734, eq. 4). Of
@@ -91,7 +94,7 @@ class Judge:
         """
         letters = self.how.says == "letter"
         both = ((asked(request, answer, other, "A"), asked(request, other, answer, "A")) if letters else
-                (answered(request, answer), answered(request, other)))
+                [answered(request, self.how.rendering.answer(each, self.tokenizer)) for each in (answer, other)])
         first, second = await asyncio.gather(*map(self._nats, both))
         if first is None or second is None:
             return None
@@ -100,7 +103,7 @@ class Judge:
         return float(np.exp(-np.logaddexp(0, -self.how.beta * (first.mean() - second.mean()))))
 
     async def _nats(self, conversation: Conversation) -> Array | None:
-        """(N,) log-probabilities of what is said last; None where there is no room for it."""
+        """(N,) log-probabilities of what is said last; None where it cannot be read."""
         data = self.how.rendering.datums(conversation, self.tokenizer)
         if not data:
             return None

@@ -46,7 +46,7 @@ def _lessons(how: Judging, seed: int, save_every: int) -> tuple[Step, ...]:
 
 
 class PairAnswers(Stage):
-    """Comparisons as pairs of answers to a request; those that are too long are left out, and counted."""
+    """Comparisons as pairs of answers to a request; those that the judge cannot read are left out, and counted."""
 
     render: RenderDataset
 
@@ -56,7 +56,7 @@ class PairAnswers(Stage):
         if not pairs:
             raise DataError(f"none of {len(found)} comparisons fits into judge.max_tokens={self.render.max_tokens}; "
                             "raise it")
-        return PairData(pairs), Metrics({"data/too_long": float(len(found) - len(pairs))})
+        return PairData(pairs), Metrics({"data/unread": float(len(found) - len(pairs))})
 
 
 class AskBothWays(Stage):

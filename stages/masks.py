@@ -22,6 +22,10 @@ TRAIN_ON: tuple[str, ...] = get_args(TrainOn)
 Chosen = tuple[bool, ...]  # one per message
 
 
+class NoMask(DataError):
+    """What a message says is such that there is no telling which of the rendered tokens it is."""
+
+
 @dataclass(frozen=True)
 class Masked:
     """A rendered conversation, or a beginning of one, and where it is trained on."""
@@ -134,8 +138,8 @@ def _first_stop(conversation: Conversation, index: int, answer: Tokens, tokenize
     """Where the answer ends: what a template puts after a stop token, the model is never asked to write."""
     stops = np.flatnonzero(np.isin(answer, tokenizer.stop_ids))
     if len(stops) > 1 and np.isin(tokenizer.encode(conversation.messages[index].content), tokenizer.stop_ids).any():
-        raise DataError(f"{conversation.where}: the text of message {index} has a stop token of the model in it, where "
-                        "every answer would end; take it out")
+        raise NoMask(f"{conversation.where}: the text of message {index} has a stop token of the model in it, where "
+                     "every answer would end; take it out")
     return int(stops[0]) if len(stops) else None
 
 
@@ -157,9 +161,9 @@ def _turns(conversation: Conversation, picked: Chosen) -> list[Chosen]:
 def _turn(conversation: Conversation, upto: _UpTo, picked: Chosen, tokenizer: Tokenizer) -> Masked:
     masked = _masked(conversation, upto, picked, tokenizer)
     if masked is None:
-        raise DataError(f"{conversation.where}: the chat template renders message {picked.index(True)} otherwise than "
-                        "it would prompt for it, so that there is no telling which tokens to train on; white space at "
-                        "the beginning of an answer can be the cause")
+        raise NoMask(f"{conversation.where}: the chat template renders message {picked.index(True)} otherwise than it "
+                     "would prompt for it, so that there is no telling which tokens to train on; white space at the "
+                     "beginning of an answer can be the cause")
     return replace(masked, split=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -17,13 +18,13 @@ from kitchen.ports.datasets import Row
 from kitchen.stage import Stage
 from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
 from stages.answers import scored
-from stages.asking import prompt, wanted
+from stages.asking import prompt
 from stages.conversations import Conversation, Message, conversation
 from stages.costs import AT_MOST, EpochSize
 from stages.data import HeldOut, Loading, loaded
+from stages.evaluation import Examination
 from stages.reading import Reader, Rows
 from stages.render import RenderDataset
-from stages.scores import usual_metric
 from stages.scoring import drawn, sampler_of
 
 FORMATS = ("prompt + chosen + rejected", "chosen + rejected, each a list of messages")
@@ -143,6 +144,7 @@ class WriteMistakes(Stage):
     render: RenderDataset
     how: OwnMistakes = OwnMistakes()
     seed: int = 0
+    examination: Examination = Examination()  # whose metric says what is wrong; texts are compared where it has none
 
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, comparisons: Comparisons, blobs: BlobStore | None = None
@@ -151,7 +153,7 @@ class WriteMistakes(Stage):
         if not lacking:
             return Mistakes({}), Samples(())
         with closing(sampler_of(self.model, client, blobs)) as sampler:
-            writer = _Writer(sampler, tokenizer, self.render, self.how, self.seed)
+            writer = _Writer(sampler, tokenizer, self.render, self.how, self.seed, self.examination)
             found = Mistakes({name: await writer.mistakes(name, sets[name], places)
                               for name, places in lacking.items()})
         return found, found.samples()
@@ -169,10 +171,11 @@ class _Writer:
     render: RenderDataset
     how: OwnMistakes
     seed: int
+    examination: Examination
 
     async def mistakes(self, name: str, rows: Sequence[Comparison], places: Sequence[int]) -> dict[int, str]:
         """The first wrong answer to each of these rows of a set, by its number; none where it wrote none."""
-        metric = usual_metric([wanted(rows[at].chosen) for at in places])
+        metric = await asyncio.to_thread(self.examination.choose, [rows[at].chosen for at in places])
         how, prompts = self.how, [prompt(rows[at].chosen, self.tokenizer, self.render) for at in places]
         came = await drawn(self.sampler, prompts, [self.seed, crc32(b"mistakes"), crc32(name.encode())],
                            count=how.tries, max_tokens=how.max_tokens, temperature=how.temperature)
@@ -180,8 +183,9 @@ class _Writer:
         return {at: text for at, text in first.items() if text is not None}
 
     async def _wrong(self, chosen: Conversation, came: Sequence[Sampled], metric: str) -> str | None:
-        answers = await scored(metric, [(chosen, one) for one in came], self.tokenizer)
-        wrong = (each.text for each in answers if not each.exact and not each.truncated and each.text.strip())
+        answers = await scored("text" if metric == "loss" else metric, [(chosen, one) for one in came], self.tokenizer)
+        wrong = (each.text for each in answers
+                 if not (each.exact or each.truncated or each.failed) and each.text.strip())
         return next((self.render.answer(text, self.tokenizer) for text in wrong), None)
 
 
@@ -258,7 +262,7 @@ def _datum(answer: Conversation, tokenizer: Tokenizer, render: RenderDataset) ->
 
 
 def _with_answer(chosen: Conversation, text: str) -> Conversation:
-    return replace(chosen, messages=(*chosen.messages[:-1], Message("assistant", text)))
+    return replace(chosen, messages=(*chosen.messages[:-1], Message("assistant", text)), sampled=True)
 
 
 def as_batch(pairs: Sequence[Pair]) -> tuple[Datum, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from zlib import crc32
 
@@ -12,7 +12,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 
 from kitchen import Step
 from kitchen.errors import ConfigError, DataError
-from kitchen.ports import BlobStore, DatasetStore, TrainingClient
+from kitchen.ports import BlobStore, DatasetStore, Tokenizer, TrainingClient
 from kitchen.ports.environments import Task
 from kitchen.stage import Stage
 from kitchen.types import Facts, Metrics, Price, Samples, Table
@@ -26,6 +26,7 @@ from stages.gym import find_tasks
 from stages.preferences import Comparison, Comparisons, comparison
 from stages.questions import Prompt
 from stages.reading import Reader, Reading, Rows
+from stages.render import RenderDataset
 from stages.rollouts import Player, Playing, Rollout
 from stages.tasks import Tasks
 
@@ -68,6 +69,11 @@ class Ranked:
     better: str
     worse: str
 
+    def alone(self, tokenizer: Tokenizer) -> Ranked:
+        """Without what joins them to their prompt where there is no template."""
+        better, worse = (RenderDataset().answer(text, tokenizer) for text in (self.better, self.worse))
+        return replace(self, better=better, worse=worse)
+
 
 @dataclass(frozen=True)
 class RankedAnswers:
@@ -89,14 +95,15 @@ class RankAnswers(Stage):
         self, client: TrainingClient, tasks: Tasks, blobs: BlobStore | None = None
     ) -> tuple[RankedAnswers, Samples]:
         found = find_weights(self.model, client, blobs)
-        sampler, sets = client.sampler(found.source), dict[str, tuple[Ranked, ...]]()
+        sampler, tokenizer = client.sampler(found.source), client.tokenizer(found.model)
+        sets: dict[str, tuple[Ranked, ...]] = {}
         try:
-            player = Player(sampler, client.tokenizer(found.model), self.playing)
+            player = Player(sampler, tokenizer, self.playing)
             for name, places in self._chosen(tasks).items():
                 some = [tasks.sets()[name][at] for at in places]
                 seeds = [self.seed, crc32(b"rank"), crc32(name.encode())]
                 groups = (await player.groups(some, self.how.tries, seeds)).groups
-                sets[name] = tuple(pair for at, group in zip(places, groups, strict=True)
+                sets[name] = tuple(pair.alone(tokenizer) for at, group in zip(places, groups, strict=True)
                                    for pair in furthest(at, group, self.how))
         finally:
             sampler.close()
@@ -132,7 +139,7 @@ class CompareAnswers(Stage):
 
 async def _compared(task: Task, ranked: Ranked, where: str) -> Comparison:
     said = heard(await task.env().begin())
-    chosen, rejected = (Conversation((*said, Message("assistant", text)), where)
+    chosen, rejected = (Conversation((*said, Message("assistant", text)), where, plain=len(said) == 1, sampled=True)
                         for text in (ranked.better, ranked.worse))
     return Comparison(chosen, rejected)
 

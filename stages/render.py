@@ -17,7 +17,7 @@ from kitchen.stage import Stage
 from kitchen.types import Datum, Metrics, Table
 from stages.conversations import Conversation, TrainRows
 from stages.costs import EpochSize
-from stages.masks import TRAIN_ON, Masked, TrainOn, chosen, masks, rendering
+from stages.masks import TRAIN_ON, Masked, NoMask, TrainOn, chosen, masks, rendering
 
 Overlong = Literal["error", "drop", "truncate"]
 OVERLONG: tuple[str, ...] = get_args(Overlong)
@@ -34,7 +34,7 @@ class Counts:
     tokens: int = 0  # that the model reads
     trained_tokens: int = 0  # targets with a weight
     truncated: int = 0  # datums cut to max_tokens
-    dropped: int = 0  # datums left out: overlong, or with nothing to train on once cut
+    dropped: int = 0  # datums left out: overlong, with nothing to train on once cut, or sampled and not to be rendered
     split_rows: int = 0  # rows that gave one datum per assistant turn, for the template rewrites history
     endless: int = 0  # trained-on answers that the template ends with no stop token of the model
     empty_answers: int = 0  # messages of the assistant without any text
@@ -169,7 +169,12 @@ class _Row:
 
 
 def _row(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -> _Row:
-    sequences = _sequences(conversation, tokenizer, how)
+    try:
+        sequences = _sequences(conversation, tokenizer, how)
+    except NoMask:
+        if not conversation.sampled:  # nobody can mend what a model wrote
+            raise
+        return _Row((), Counts(rows=1, dropped=1))
     fitted = [_datum(sequence, how, conversation.where) for sequence in sequences]
     data = tuple(datum for datum in fitted if datum is not None)
     dropped = len(sequences) - len(data)

@@ -95,7 +95,7 @@ class TakeAnswers(Stage):
     """The teacher's answers in the place of those in the data; rows to which it wrote none are left out."""
 
     def run(self, rows: TrainRows, written: Written) -> tuple[TaughtRows, Metrics]:
-        found = [replace(each, messages=(*question(each), Message("assistant", text)))
+        found = [replace(each, messages=(*question(each), Message("assistant", text)), sampled=True)
                  for each, some in zip(rows.conversations, written.texts, strict=True) for text in some]
         if not found:
             raise DataError(f"nothing to train on: none of the teacher's {written.cut} answers came to an end; let "

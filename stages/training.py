@@ -85,7 +85,8 @@ class TrainingOnPreferences(TrainingInEpochs):
         scored = [ScoreReference(start)] if referred else []
         return sequence(
             load, OpenSession(self.model, self.lora), StartKeeping(),
-            WriteMistakes(self.model, self.rendering, self.mistakes, self.seed), render, *scored, JoinReference(),
+            WriteMistakes(self.model, self.rendering, self.mistakes, self.seed, self.evaluation), render, *scored,
+            JoinReference(),
             EvaluateBase(self.model, self.evaluation, self.rendering),
             for_each(Epochs(self.epochs, self.batch_size, self.max_steps).using({TrainData: PairData}))(
                 for_each(ShuffledPairs(self.batch_size, self.seed), ahead=self.ahead, save=self.save_every)(

@@ -40,8 +40,8 @@ RULES: Mapping[str, Callable[[str], float]] = MappingProxyType({"shorter": lambd
 class MeasureJudge(Stage):
     """How often the judge agrees with held-out comparisons, and how often rules would that need no judge, set by set.
 
-    By a rule the shorter answer wins, or the one that is valid JSON. Who cannot say is right half of the time. What is
-    too long for the judge is counted, and left out.
+    By a rule the shorter answer wins, or the one that is valid JSON. Who cannot say is right half of the time. What the
+    judge cannot read is counted, and left out.
     """
 
     kept = True
@@ -84,7 +84,7 @@ class MeasureJudgeBefore(Stage):
 
 
 async def _said(judge: Judge, comparisons: Sequence[Comparison]) -> list[float]:
-    """How far it prefers the better answer of each that it has room for."""
+    """How far it prefers the better answer of each that it can read."""
     said = await asyncio.gather(*(judge.prefers(*answers(one)) for one in comparisons))
     return [each for each in said if each is not None]
 
@@ -96,8 +96,8 @@ def _right(better: float, worse: float) -> float:
 class JudgeRollouts(Stage):
     """Rewards by the judge, in the place of what the answers are worth: how far it prefers them to the reference's.
 
-    That is what the reference answers to the same problem, greedily. An answer that was cut, or that the judge has no
-    room for, is worth 0; `judge_unread` is the share of the latter.
+    That is what the reference answers to the same problem, greedily. An answer that was cut, or that the judge cannot
+    read, is worth 0; `judge_unread` is the share of the latter.
     """
 
     playing: Playing
@@ -137,8 +137,8 @@ async def judged(
 class JudgePlayed(Stage):
     """How far the judge prefers what the saved weights answer to held-out problems to what was answered before.
 
-    An answer that was cut, or whose rollout failed, is worth less than one that was not. What is too long for the judge
-    is counted, and left out.
+    An answer that was cut, or whose rollout failed, is worth less than one that was not. What the judge cannot read is
+    counted, and left out.
     """
 
     kept = True

@@ -15,7 +15,7 @@ from adapters.local.blobs import LocalBlobs
 from kitchen.runs import read_run
 from stages.statistics import mean_interval
 from tests.bench.machine import commit
-from tests.results.works import WORKS, Cooking, Goal
+from tests.results.works import WORKS, Cooking, Goal, settings_of
 
 TIME = Goal(most=360)  # seconds
 ROOT = Path(__file__).parents[2]
@@ -29,8 +29,9 @@ enough for each seed, and so have the seconds. All runs of a table begin with th
 run itself, evaluations before and after included, without the runs that it begins with; the machine has other tenants,
 who take half of it for minutes: on quiet cores a time is the same, or less.
 
-`make results` cooks what is not there yet, goes on with what was interrupted, and writes this page; `results.jsonl`
-beside it has each seed. Delete rows there to have them cooked again. With `PREFERENCES=FILE` it takes pairs of a file,
+`make results` cooks what is not there yet, or was cooked with other settings, goes on with what was interrupted, and
+writes this page; `results.jsonl` beside it has each seed. Delete rows there to have them cooked again. A run that was
+interrupted has no seconds. With `PREFERENCES=FILE` it takes pairs of a file,
 one JSON object a line with `prompt`, `chosen` and `rejected`, for the second table.
 """
 
@@ -47,25 +48,37 @@ def main() -> int:
     console = Console(width=120)
     for name in options.works or WORKS:
         for seed in range(options.seeds):
-            if any((row["work"], row["seed"]) == (name, seed) for row in rows()):
+            if any((row["work"], row["seed"]) == (name, seed) for row in current(rows())):
                 continue
             cooking = Cooking(options.runs, seed, preferences=options.preferences)
             if WORKS[name].reads_preferences and not cooking.preferences:
                 console.print(f"{name}, seed {seed}: left out, for it needs --preferences FILE")
                 continue
             run, found = WORKS[name].measure(cooking)
-            row = {"work": name, "seed": seed, "commit": commit_of(run.id, options.runs),
-                   "seconds": round(run.seconds), **found}
-            with ROWS.open("a") as lines:
-                print(json.dumps(row), file=lines)
+            attempts = read_run(LocalBlobs(str(options.runs)), run.id)["attempts"]
+            row = {"work": name, "seed": seed, "settings": settings_of(name), "commit": commit_of(attempts),
+                   **({"seconds": round(run.seconds)} if len(attempts) == 1 else {}), **found}
+            kept = [each for each in rows() if (each["work"], each["seed"]) != (name, seed)]
+            write_atomically(ROWS, "".join(json.dumps(each) + "\n" for each in (*kept, row)))
             console.print(row)
-            PAGE.write_text(page(rows()))
+            write_atomically(PAGE, page(current(rows())))
     return 0
 
 
-def commit_of(run: str, runs: Path) -> str:
-    """That it was cooked at, or those; with a plus where that is this one, and files differ from it."""
-    own = dict.fromkeys(each["git_commit"][:7] for each in read_run(LocalBlobs(str(runs)), run)["attempts"])
+def current(found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those that were cooked as the works are now."""
+    return [row for row in found if row["work"] in WORKS and row["settings"] == settings_of(row["work"])]
+
+
+def write_atomically(file: Path, text: str) -> None:
+    beside = file.with_name(f".{file.name}")
+    beside.write_text(text)
+    beside.replace(file)
+
+
+def commit_of(attempts: Sequence[Mapping[str, Any]]) -> str:
+    """That a run was cooked at, or those; with a plus where that is this one, and files differ from it."""
+    own = dict.fromkeys(each["git_commit"][:7] for each in attempts)
     return " and ".join(now if (now := commit()).startswith(each) else each for each in own)
 
 
@@ -76,11 +89,12 @@ def rows() -> Sequence[Mapping[str, Any]]:
 def page(found: Sequence[Mapping[str, Any]]) -> str:
     parts = [HEAD]
     for name, work in WORKS.items():
-        mine = [row for row in found if row["work"] == name]
+        mine = sorted((row for row in found if row["work"] == name), key=lambda row: int(row["seed"]))
         if not mine:
             continue
-        names = [key for key in mine[0] if key not in ("work", "seed", "commit")]
-        lines = [line(key, [row[key] for row in mine], {**work.goals, "seconds": TIME}.get(key)) for key in names]
+        names = dict.fromkeys(key for row in mine for key in row if key not in ("work", "seed", "settings", "commit"))
+        lines = [line(key, [row[key] for row in mine if key in row], {**work.goals, "seconds": TIME}.get(key))
+                 for key in names]
         commits = ", ".join(f"seed {row['seed']}: {row['commit']}" for row in mine)
         parts.append("\n".join([f"## {work.title}", "", "| measure | mean | by seed | wanted |",
                                 "| --- | --- | --- | --- |", *lines, "", f"{commits}.", ""]))

@@ -14,6 +14,7 @@ from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Done
 from kitchen.types import Adam, Array, Datum, Lora, Sampled
+from stages.evaluation import Examination
 from stages.pair_loss import PairLoss
 from stages.preferences import Comparison, Comparisons, Mistakes, RenderPairs, WriteMistakes, as_batch, comparison
 from stages.render import RenderDataset
@@ -177,24 +178,48 @@ def test_a_row_with_the_right_answer_alone() -> None:
     assert comparison({"prompt": "q", "completion": "yes"}, "here:1").rejected is None
 
 
+class Plain(Bytes):
+    """No chat template."""
+
+    chat = False
+
+
+class Saying(FakeTraining):
+    """Its samplers say these texts to each prompt."""
+
+    def __init__(self, *texts: str) -> None:
+        super().__init__()
+        self.texts = texts
+
+    def sampler(self, weights: Any) -> Any:
+        return self
+
+    def sample(self, prompt: Any, *, count: int, **how: Any) -> Any:
+        said = [Bytes().encode(text) for text in self.texts]
+        return Done([Sampled(one, np.zeros(len(one), np.float32), "stop") for one in said])
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(("metric", "wrong"), [("auto", "#### 4.0"), ("text", "#### 4.0"), ("math", "#### 5")])
+def test_what_is_wrong_the_metric_of_the_evaluation_says(metric: Any, wrong: str) -> None:
+    row = comparison({"prompt": "2 + 2", "completion": "It is #### 4"}, "here:1")
+    stage = WriteMistakes("any", RenderDataset(), examination=Examination(metric=metric))
+    found, _ = asyncio.run(stage.run(Saying("#### 4.0", "#### 5"), Bytes(), Comparisons((row,), {})))
+    assert found.texts == {"": {0: wrong}}
+
+
+def test_a_right_answer_that_the_metric_cannot_read_is_named() -> None:
+    row = comparison({"prompt": "2 + 2", "completion": "four, I think"}, "here:1")
+    stage = WriteMistakes("any", RenderDataset(), examination=Examination(metric="math"))
+    with pytest.raises(DataError, match=r"here:1: evaluation\.metric=math: .*no number or formula"):
+        asyncio.run(stage.run(Saying("5"), Bytes(), Comparisons((row,), {})))
+
+
 def test_a_mistake_of_a_model_without_a_template_has_no_second_joint() -> None:
-    class Plain(Bytes):
-        chat = False
-
-    class Saying:
-        def sample(self, prompt: Any, *, count: int, **how: Any) -> Any:
-            said = Plain().encode(" no")
-            return Done([Sampled(said, np.zeros(len(said), np.float32), "stop")] * count)
-
-        def close(self) -> None: ...
-
     row = comparison({"prompt": "q", "completion": "yes"}, "here:1")
-    class Client(FakeTraining):
-        def sampler(self, weights: Any) -> Any:
-            return Saying()
-
     rows = Comparisons((row,), {"held": (row,)})
-    found, _ = asyncio.run(WriteMistakes("any", RenderDataset()).run(Client(), Plain(), rows))
+    found, _ = asyncio.run(WriteMistakes("any", RenderDataset()).run(Saying(" no"), Plain(), rows))
     assert found.texts == {"": {0: "no"}, "held": {0: "no"}}
     pairs, _ = RenderPairs(RenderDataset()).run(rows, found, Plain())
     assert [Plain().decode(datum.tokens[1:]) for datum in pairs.train[0]] == ["q yes", "q no"]

@@ -1,13 +1,16 @@
 """Masks under real chat templates and a real byte-level BPE, token by token as at inference."""
 
+from dataclasses import replace
+
 import pytest
 
 from adapters.peft.tiny import tiny_model
 from adapters.tokenizer import load_tokenizer
 from kitchen.errors import DataError
-from stages.conversations import Conversation, Message
+from stages.conversations import Conversation, Message, TrainRows
 from stages.masks import TRAIN_ON, chosen, masks
-from stages.render import marked, render
+from stages.preferences import pair_of
+from stages.render import RenderDataset, marked, render
 
 CHATML = (
     "{% for m in messages %}{% if loop.first and m.role != 'system' %}<|im_start|>system\nbe helpful<|im_end|>\n"
@@ -101,6 +104,16 @@ def test_an_answer_whose_beginning_merges_with_the_prompt_is_refused_not_guessed
     assert shown(render(talk(("u", "a"), ("a", " cup")), tokenizer), tokenizer) == ["<1>ta<2><1>t[ cup<2>]"]
     with pytest.raises(DataError, match=r"chats.jsonl:3: the chat template renders message 1 otherwise than it would"):
         render(talk(("u", "a"), ("a", "wo cups")), tokenizer)
+
+
+def test_what_a_model_wrote_is_left_out_where_the_template_has_no_such_text(pretrained):
+    tokenizer = pretrained("{% for m in messages %}<|im_start|>t{{ m.content }}<|im_end|>{% endfor %}"
+                           "{% if add_generation_prompt %}<|im_start|>t{% endif %}")
+    said = [replace(talk(("u", "a"), ("a", text)), sampled=True) for text in (" cup", "wo cups", "<|im_end|> cup")]
+    assert [len(RenderDataset().datums(each, tokenizer)) for each in said] == [1, 0, 0]
+    data, metrics = RenderDataset().run(TrainRows(said), tokenizer)
+    assert (len(data.data), metrics["data/rows"], metrics["data/dropped"]) == (1, 3.0, 2.0)
+    assert pair_of(said[0], said[1], tokenizer, RenderDataset()) is None
 
 
 def test_what_the_template_refuses_is_told_with_the_row_s_place(pretrained):

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from adapters.fake.datasets import FakeDatasets
+from adapters.fake.tokenizer import Bytes
 from kitchen.errors import ConfigError, DataError
 from stages.asking import question, wanted
 from stages.conversations import Message
+from stages.judge import Judging
+from stages.judging import PairAnswers
 from stages.questions import Question, exact
 from stages.ranking import CompareAnswers, LoadPreferences, Ranked, RankedAnswers, Ranking, find_comparisons, furthest
 from stages.reading import Reading
@@ -42,6 +45,18 @@ def test_ranked_answers_are_comparisons_of_what_was_asked() -> None:
     assert other.rejected is not None
     assert wanted(other.rejected) == "no"
     assert metrics == {"data/comparisons": 1.0, "held/comparisons": 1.0}
+
+
+def test_a_judge_without_a_template_learns_from_ranked_answers_as_they_were_written() -> None:
+    class Plain(Bytes):
+        chat = False
+
+    ranked = Ranked(0, " {}", " no").alone(Plain())
+    assert ranked == Ranked(0, "{}", "no")
+    assert Ranked(0, " {}", " no").alone(Bytes()).better == " {}", "a template joins nothing"
+    found, _ = asyncio.run(CompareAnswers().run(TASKS, RankedAnswers({"": (ranked,), "held": (ranked,)})))
+    pairs, _ = PairAnswers(Judging().rendering).run(found, Plain())
+    assert [Plain().decode(datum.tokens[1:]) for datum in pairs.data[0]] == ["2 eggs {}", "2 eggs no"]
 
 
 @pytest.mark.parametrize(("train", "why"), [
