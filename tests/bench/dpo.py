@@ -77,8 +77,7 @@ class TrlDpo:
         text = Dataset.from_list([{"prompt": "a", "chosen": " b", "rejected": " c"}])
         library: Any = trl
         args = library.DPOConfig(**trl_side.settings(self.setup, BATCH, self.accumulate), beta=self.loss.scale,
-                                 max_length=None, loss_type=[self.loss.kind],
-                                 label_smoothing=self.loss.label_smoothing)
+                                 max_length=None, loss_type=[self.loss.kind])
         trainer = library.DPOTrainer(
             model, args=args, train_dataset=text, processing_class=trl_side.fast_tokenizer(self.setup),
             peft_config=trl_side.lora_config(self.setup))

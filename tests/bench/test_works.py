@@ -81,10 +81,10 @@ def test_both_sides_compute_the_same(order: Order, work: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", [PairLoss("hinge", beta=0.1), PairLoss(beta=0.3, label_smoothing=0.2)])
-def test_other_losses_on_pairs_are_those_of_trl(order: Order, loss: PairLoss) -> None:
+def test_hinge_on_pairs_is_that_of_trl(order: Order) -> None:
+    """Its ipo is per token, and its sigmoid knows no label smoothing."""
     pytest.importorskip("trl")
-    result = dpo(order, loss)
+    result = dpo(order, PairLoss("hinge", beta=0.1))
     assert result.sound, result.notes
 
 

@@ -55,7 +55,7 @@ def test_the_fake_is_killed(recipe: str, ahead: int, tmp_path: Path, capsys: pyt
     ("dpo_mistakes", 1), ("kto", 1), ("evaluate", 0), ("rl", 0), ("rl", 1),
     ("distillation", 1), ("distillation_forward", 1), ("distillation_instruction", 1),
     ("distillation_teachers", 1), ("distillation_off_policy", 1),
-    ("rlhf", 1)])
+    ("rlhf", 1), ("rlhf_short", 1)])
 def test_a_tiny_local_model_is_killed(
     recipe: str, ahead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

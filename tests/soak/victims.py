@@ -53,7 +53,8 @@ RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
                             "answering": {"temperature": 1.0, "tries": 2, "pass_at": (1, 2)}}),
     "dpo": (Dpo, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
     "dpo_simpo": (Dpo, {**EPOCHS, "dataset": "pairs", "loss": "simpo"}),
-    "dpo_mistakes": (Dpo, {**EPOCHS, "dataset": "chats", "mistakes": {"max_tokens": 400}}),
+    "dpo_mistakes": (Dpo, {**EPOCHS, "dataset": "chats", "mistakes": {"tries": 8, "max_tokens": 200},
+                            "rendering": {"max_tokens": 250, "overlong": "drop", "train_on": "last_assistant_turn"}}),
     "kto": (Kto, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
     "rl": (Rl, {"dataset": "chats", "reward": "letters", "group": 3, "steps": 6, "kl_penalty": 0.1, "kl_discount": 0.9,
                 "updates": 2, "playing": {"max_tokens": 5}}),
@@ -74,6 +75,9 @@ RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
     "rlhf_answer": (Rlhf, {
         "dataset": "alphabet", "reward": "letters", "group": 4, "steps": 6, "kl_penalty": 0.1,
         "judge": {**JUDGE, "max_tokens": 4096, "epochs": 2}, "playing": {"max_tokens": 400}}),
+    "rlhf_short": (Rlhf, {  # as a model reads that has a context
+        "dataset": "alphabet", "reward": "letters", "group": 4, "steps": 6, "ranking": {"tries": 8},
+        "judge": {**JUDGE, "max_tokens": 250}, "playing": {"max_tokens": 200}}),
     "rlhf_own": (ByCounting, {
         "dataset": "alphabet", "reward": "letters", "group": 4, "steps": 6,
         "judge": {**JUDGE, "says": "letter", "max_tokens": 4096}, "playing": {"max_tokens": 400}})}
