@@ -19,10 +19,19 @@ class EpochSize:
     lead: str = ""  # AT_MOST where some of it is still to be written
 
 
-def tokens_of_answers(tokens: int, price: Price | None) -> tuple[tuple[str, str], ...]:
-    """Rows of a table, of one turn; how long what the answers are to is, is not known before it is played."""
-    return *tokens_and_cost("tokens of answers, in a turn", tokens, AT_MOST, price), (
-        "tokens of what they answer", "come on top, in each turn")
+def tokens_of_answers(
+    asked: int | None, answers: int, price: Price | None, learnt: bool = True
+) -> tuple[tuple[str, str], ...]:
+    """Rows of a table: tokens of questions, of answers to them at most, and of both, which training reads.
+
+    Of games, None are asked: how long what is said is, is not known before they are played.
+    """
+    if asked is None:
+        return *tokens_and_cost("tokens of answers, in a turn", answers, AT_MOST, price), (
+            "tokens of what they answer", "come on top, in each turn")
+    read = tokens_and_cost("tokens that training reads", asked + answers, AT_MOST, price) if learnt else ()
+    return *tokens_and_cost("tokens of questions", asked, "", price), *tokens_and_cost(
+        "tokens of answers", answers, AT_MOST, price), *read
 
 
 def tokens_and_cost(what: str, tokens: int, lead: str, price: Price | None) -> tuple[tuple[str, str], ...]:

@@ -33,6 +33,8 @@ class AskRows(Stage):
     def run(self, rows: TrainRows) -> Tasks:
         return Tasks(_prompts(rows.conversations, ""), {})
 
+    preview = run
+
 
 def ask(
     dataset: str, teachers: Mapping[str, str] | None, reading: Reading, seed: int, rows: int
@@ -48,6 +50,8 @@ class AskSources(Stage):
 
     def run(self, sources: Sources) -> Tasks:
         return Tasks([each for name, rows in sources.rows.items() for each in _prompts(rows, name)], {})
+
+    preview = run
 
 
 def _prompts(rows: Sequence[Conversation], tag: str) -> list[Prompt]:

@@ -94,13 +94,17 @@ class Judge:
         """
         letters = self.how.says == "letter"
         both = ((asked(request, answer, other, "A"), asked(request, other, answer, "A")) if letters else
-                [answered(request, self.how.rendering.answer(each, self.tokenizer)) for each in (answer, other)])
+                (answered(request, answer), answered(request, other)))
         first, second = await asyncio.gather(*map(self._nats, both))
         if first is None or second is None:
             return None
         if letters:
             return EVEN + float(np.exp(first.sum()) - np.exp(second.sum())) / 2
         return float(np.exp(-np.logaddexp(0, -self.how.beta * (first.mean() - second.mean()))))
+
+    def alone(self, written: str) -> str:
+        """What a model wrote, without what joins it to its prompt where there is no template."""
+        return self.how.rendering.answer(written, self.tokenizer)
 
     async def _nats(self, conversation: Conversation) -> Array | None:
         """(N,) log-probabilities of what is said last; None where it cannot be read."""

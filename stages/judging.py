@@ -12,6 +12,7 @@ from kitchen.stage import Stage
 from kitchen.types import Metrics, RunId
 from kitchen.weights import find_weights
 from stages.conversations import Conversation, Message, TrainRows
+from stages.costs import EpochSize
 from stages.data import Epochs, ShuffledBatches
 from stages.dpo import PairData, ShuffledPairs
 from stages.judge import Judge, JudgeWeights, Judging, answers, asked
@@ -54,9 +55,13 @@ class PairAnswers(Stage):
         found = [pair_of(one.chosen, one.rejected, tokenizer, self.render) for one in comparisons.train]
         pairs = tuple(two for two in found if two is not None)
         if not pairs:
-            raise DataError(f"none of {len(found)} comparisons fits into judge.max_tokens={self.render.max_tokens}; "
-                            "raise it")
+            raise DataError(f"none of {len(found)} comparisons can be read: raise judge.max_tokens="
+                            f"{self.render.max_tokens}, unless the chat template changes all answers")
         return PairData(pairs), Metrics({"data/unread": float(len(found) - len(pairs))})
+
+    def preview(self, comparisons: Comparisons, tokenizer: Tokenizer) -> EpochSize:
+        pairs = self.run(comparisons, tokenizer)[0].data
+        return EpochSize(len(pairs), "pairs", sum(len(datum.tokens) for pair in pairs for datum in pair))
 
 
 class AskBothWays(Stage):

@@ -23,7 +23,11 @@ Chosen = tuple[bool, ...]  # one per message
 
 
 class NoMask(DataError):
-    """What a message says is such that there is no telling which of the rendered tokens it is."""
+    """What is said, up to and with a message, is such that there is no telling which of the rendered tokens it is."""
+
+    def __init__(self, text: str, message: int) -> None:
+        super().__init__(text)
+        self.message = message
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ def _first_stop(conversation: Conversation, index: int, answer: Tokens, tokenize
     stops = np.flatnonzero(np.isin(answer, tokenizer.stop_ids))
     if len(stops) > 1 and np.isin(tokenizer.encode(conversation.messages[index].content), tokenizer.stop_ids).any():
         raise NoMask(f"{conversation.where}: the text of message {index} has a stop token of the model in it, where "
-                     "every answer would end; take it out")
+                     "every answer would end; take it out", index)
     return int(stops[0]) if len(stops) else None
 
 
@@ -163,7 +167,7 @@ def _turn(conversation: Conversation, upto: _UpTo, picked: Chosen, tokenizer: To
     if masked is None:
         raise NoMask(f"{conversation.where}: the chat template renders message {picked.index(True)} otherwise than it "
                      "would prompt for it, so that there is no telling which tokens to train on; white space at the "
-                     "beginning of an answer can be the cause")
+                     "beginning of an answer can be the cause", len(picked) - 1)
     return replace(masked, split=True)
 
 

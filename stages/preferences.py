@@ -18,13 +18,14 @@ from kitchen.ports.datasets import Row
 from kitchen.stage import Stage
 from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
 from stages.answers import scored
-from stages.asking import prompt
+from stages.asking import prompt, wanted
 from stages.conversations import Conversation, Message, conversation
 from stages.costs import AT_MOST, EpochSize
 from stages.data import HeldOut, Loading, loaded
 from stages.evaluation import Examination
 from stages.reading import Reader, Rows
 from stages.render import RenderDataset
+from stages.scores import usual_metric
 from stages.scoring import drawn, sampler_of
 
 FORMATS = ("prompt + chosen + rejected", "chosen + rejected, each a list of messages")
@@ -144,7 +145,7 @@ class WriteMistakes(Stage):
     render: RenderDataset
     how: OwnMistakes = OwnMistakes()
     seed: int = 0
-    examination: Examination = Examination()  # whose metric says what is wrong; texts are compared where it has none
+    examination: Examination = Examination()  # whose metric says what is wrong; the usual one where it has none
 
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, comparisons: Comparisons, blobs: BlobStore | None = None
@@ -175,15 +176,19 @@ class _Writer:
 
     async def mistakes(self, name: str, rows: Sequence[Comparison], places: Sequence[int]) -> dict[int, str]:
         """The first wrong answer to each of these rows of a set, by its number; none where it wrote none."""
-        metric = await asyncio.to_thread(self.examination.choose, [rows[at].chosen for at in places])
+        metric = await asyncio.to_thread(self._metric, [rows[at].chosen for at in places])
         how, prompts = self.how, [prompt(rows[at].chosen, self.tokenizer, self.render) for at in places]
         came = await drawn(self.sampler, prompts, [self.seed, crc32(b"mistakes"), crc32(name.encode())],
                            count=how.tries, max_tokens=how.max_tokens, temperature=how.temperature)
         first = {at: await self._wrong(rows[at].chosen, some, metric) for at, some in zip(places, came, strict=True)}
         return {at: text for at, text in first.items() if text is not None}
 
+    def _metric(self, chosen: Sequence[Conversation]) -> str:
+        found = self.examination.choose(chosen)
+        return usual_metric(map(wanted, chosen)) if found == "loss" else found
+
     async def _wrong(self, chosen: Conversation, came: Sequence[Sampled], metric: str) -> str | None:
-        answers = await scored("text" if metric == "loss" else metric, [(chosen, one) for one in came], self.tokenizer)
+        answers = await scored(metric, [(chosen, one) for one in came], self.tokenizer)
         wrong = (each.text for each in answers
                  if not (each.exact or each.truncated or each.failed) and each.text.strip())
         return next((self.render.answer(text, self.tokenizer) for text in wrong), None)

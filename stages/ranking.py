@@ -27,7 +27,7 @@ from stages.preferences import Comparison, Comparisons, comparison
 from stages.questions import Prompt
 from stages.reading import Reader, Reading, Rows
 from stages.render import RenderDataset
-from stages.rollouts import Player, Playing, Rollout
+from stages.rollouts import Player, Playing, Rollout, tokens_asked
 from stages.tasks import Tasks
 
 
@@ -111,9 +111,14 @@ class RankAnswers(Stage):
             {"when": "ranked", "set": name or "train", "row": each.task, "better": each.better, "worse": each.worse}
             for name, some in sets.items() for each in some))
 
-    def preview(self, tasks: Tasks, price: Price | None = None) -> Table:
-        count = sum(map(len, self._chosen(tasks).values())) * self.how.tries
-        tokens = tokens_of_answers(count * self.playing.max_tokens, price)
+    def preview(
+        self, client: TrainingClient, tasks: Tasks, blobs: BlobStore | None = None, price: Price | None = None
+    ) -> Table:
+        some = [tasks.sets()[name][at] for name, places in self._chosen(tasks).items() for at in places]
+        asked = tokens_asked(some, client.tokenizer(find_weights(self.model, client, blobs).model))
+        count = len(some) * self.how.tries
+        tokens = tokens_of_answers(None if asked is None else asked * self.how.tries, count * self.playing.max_tokens,
+                                   price, learnt=False)
         return Table("Answers to be compared", ("what", "count"), (("answers in all", f"{count:,}"), *tokens))
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:

@@ -125,7 +125,8 @@ class _Rendered(Sequence[Datum]):
                 self._kept.append(row.data)
         if not datums:
             raise DataError(f"nothing to train on: of {self.counts.rows} rows, {self.counts.dropped} sequences were "
-                            f"dropped for max_tokens={how.max_tokens}")
+                            f"dropped for max_tokens={how.max_tokens}, or, where a model wrote the answers, for a chat "
+                            "template that changes them")
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -171,9 +172,9 @@ class _Row:
 def _row(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -> _Row:
     try:
         sequences = _sequences(conversation, tokenizer, how)
-    except NoMask:
-        if not conversation.sampled:  # nobody can mend what a model wrote
-            raise
+    except NoMask as error:
+        if not conversation.sampled or error.message < len(conversation.messages) - 1:
+            raise  # somebody wrote it, who can mend it
         return _Row((), Counts(rows=1, dropped=1))
     fitted = [_datum(sequence, how, conversation.where) for sequence in sequences]
     data = tuple(datum for datum in fitted if datum is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +22,7 @@ from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Floats, Mask, Metrics, Price, Sampled, Samples, Table, Tokens
 from stages.asking import read_before
 from stages.costs import tokens_of_answers
+from stages.questions import Prompt, Question
 from stages.scoring import seeds_of
 from stages.tasks import Problems, TaskBatch
 
@@ -96,14 +98,23 @@ class RollOut(Stage):
     ) -> Future[Rollouts]:
         return start(self._all(batch, sampler, tokenizer, progress.step))
 
-    def preview(self, problems: Problems, price: Price | None = None) -> Table:
-        count = problems.count * self.group
-        tokens = tokens_of_answers(count * self.how.max_tokens, price)
+    def preview(self, problems: Problems, tokenizer: Tokenizer, price: Price | None = None) -> Table:
+        count, asked = len(problems.tasks) * self.group, tokens_asked(problems.tasks, tokenizer)
+        tokens = tokens_of_answers(None if asked is None else asked * self.group, count * self.how.max_tokens, price)
         return Table("Rollouts", ("what", "count"), (("rollouts in all", f"{count:,}"), *tokens))
 
     async def _all(self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, step: int) -> Rollouts:
         player = Player(await arrival(sampler), tokenizer, self.how)
         return await player.groups(batch.tasks, self.group, [self.seed, step])
+
+
+def tokens_asked(tasks: Sequence[Task], tokenizer: Tokenizer) -> int | None:
+    """What is read before the answers; None if some are no plain questions, so that it comes out in play alone."""
+    played = Counter(map(id, tasks))
+    questions = {id(task): task for task in tasks if isinstance(task, Question | Prompt)}
+    if len(questions) < len(played):
+        return None
+    return sum(played[name] * len(read_before(each.messages, tokenizer)) for name, each in questions.items())
 
 
 @dataclass(frozen=True)

@@ -48,9 +48,9 @@ class TaskBatch:
 
 @dataclass(frozen=True)
 class Problems:
-    """All that a run is to play."""
+    """All that a run is to play, in this order."""
 
-    count: int  # one for each time that it is played by a group
+    tasks: tuple[Task, ...]  # one for each time that it is played by a group
 
 
 class LoadTasks(Loading):
@@ -108,8 +108,8 @@ class TaskBatches(Stage):
     steps: int
     seed: int = 0
 
-    def preview(self) -> Problems:
-        return Problems(self.size * self.steps)
+    def preview(self, tasks: Tasks) -> Problems:
+        return Problems(tuple(task for batch in self.run(tasks) for task in batch.tasks))
 
     def run(self, tasks: Tasks) -> Iterable[TaskBatch]:
         count, needed = len(tasks.train), self.size * self.steps

@@ -128,7 +128,7 @@ async def judged(
     """
     whole = [each.text for each in group if not each.failed and not each.truncated]
     texts = list(dict.fromkeys(whole))
-    said = await asyncio.gather(*(judge.prefers(request, text, other) for text in texts))
+    said = await asyncio.gather(*(judge.prefers(request, judge.alone(text), judge.alone(other)) for text in texts))
     found = dict(zip(texts, said, strict=True))
     return tuple(replace(each, reward=0.0 if each.failed or each.truncated else found[each.text] or 0.0)
                  for each in group), sum(found[text] is None for text in whole)
@@ -167,4 +167,4 @@ class JudgePlayed(Stage):
 async def _preferred(judge: Judge, request: Sequence[Message], new: str | None, old: str | None) -> float | None:
     if new is None or old is None:
         return EVEN + ((new is not None) - (old is not None)) / 2
-    return await judge.prefers(request, new, old)
+    return await judge.prefers(request, judge.alone(new), judge.alone(old))

@@ -8,7 +8,7 @@ import torch
 
 from adapters.peft.decoder import Decoder
 from adapters.peft.processor import is_intel, multiplied_in
-from adapters.peft.products import Product, to
+from adapters.peft.products import Product, rounds, to
 
 FEW = 2  # rows, up to which reading the weights as they lie is all the time there is
 USUAL = 32  # rows that weights are laid out for
@@ -41,12 +41,15 @@ class Fixed(Product):
     def forward(self, x: torch.Tensor, onto: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """(N, in) to (N, out), added to `onto` if that is given; nothing is kept for a way back."""
         narrow, x, onto = x.dtype, x.to(self._wide), to(onto, self._wide)
+        late = onto if self._sides is not None and rounds(self._wide) else None
+        first = onto if late is None else None
         if self._whole is None or len(x) <= self._few:
-            return self._plain(x, onto).to(narrow), self._none
-        out = _laid_out(x, self._whole, self.bias, onto)
-        if self._sides is not None and self._wide != torch.float32:
-            out.addmm_(x @ self._sides[0], self._sides[1])
-        return out.to(narrow), self._none
+            out = self._plain(x, first)
+        else:
+            out = _laid_out(x, self._whole, self.bias, first)
+            if self._sides is not None and self._wide != torch.float32:
+                out.addmm_(x @ self._sides[0], self._sides[1])
+        return (out if late is None else out + late).to(narrow), self._none
 
     def _plain(self, x: torch.Tensor, onto: torch.Tensor | None) -> torch.Tensor:
         """What is added to W x is what that product begins with: with few rows each operation more is felt."""

@@ -52,7 +52,8 @@ class Product:
         """(N, in) to (N, out), added to `onto` if that is given, and scale · A x (N, ranks)."""
         narrow, wide = x.dtype, multiplied_in(x)
         x = x.to(wide)
-        out = _dense(x, self.weight.to(wide).t(), to(self.bias, wide), to(onto, wide))
+        late = bool(self.low) and rounds(wide)
+        out = _dense(x, self.weight.to(wide).t(), to(self.bias, wide), None if late else to(onto, wide))
         if not self.low:
             return out.to(narrow), out.new_empty(0, dtype=narrow)
         down = x @ self._a(wide).t()
@@ -60,6 +61,8 @@ class Product:
             if layer.scale != 1:
                 down[:, ranks] *= layer.scale
             out[:, columns].addmm_(down[:, ranks], layer.b.to(wide).t())
+        if late and onto is not None:
+            out.add_(onto)
         return out.to(narrow), down.to(narrow)
 
     def backward(
@@ -95,6 +98,14 @@ class Product:
     def _a(self, dtype: torch.dtype) -> torch.Tensor:
         sides: list[torch.Tensor] = [layer.a for *_, layer in self.low]
         return (sides[0] if len(sides) == 1 else torch.cat(sides)).to(dtype)
+
+
+def rounds(dtype: torch.dtype) -> bool:
+    """Whether B A x, small as it is at first, is lost where it is added to what a residual stream has come to.
+
+    Added to W x and rounded there, and to the stream with it, the most of it stays (docs/benchmarks.md).
+    """
+    return dtype.itemsize < torch.float32.itemsize
 
 
 def to(x: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:

@@ -26,7 +26,7 @@ from tests.bench.worker import Worker
 ITERATIONS, PASSES = 2_000, 7  # of the loop; stages in the middle of its body
 CALLS = PASSES + 2  # in an iteration
 PAIRS = 9  # of runs
-MOST = Goal(40.0, of_memory=True)  # microseconds
+MOST = Goal(40.0, at_most=True)  # microseconds
 KINDS = {"runner alone": "no observer", "kitchen run": "record, journals in a folder, log and console",
          "kitchen run, with metrics": "and a row of metrics in each iteration"}
 

@@ -15,7 +15,7 @@ from tests.recipes.test_memory import lines, peak
 SMALL, LARGE = 1_000, 1_000_000  # rows
 STEPS, BATCH = 200, 4  # so that one epoch of the small set is enough
 PAIRS = 9  # of runs
-ROOM = Goal(1.1, 1.0, of_memory=True)
+ROOM = Goal(1.1, 1.0, at_most=True)
 SPEED = Goal(0.9, 1.0)
 ABOUT = (f"recipes.sl_basic --training fake, {STEPS} steps of {BATCH} rows of a JSONL file, each run in a process of "
          "its own; tokens/s in the loop, without the dropped steps; memory is the process's peak",

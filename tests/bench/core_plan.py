@@ -18,7 +18,7 @@ from tests.bench.turns import Turns
 from tests.bench.worker import Worker
 
 TIMES = 30
-MOST = Goal(5.0, of_memory=True)  # ms
+MOST = Goal(5.0, at_most=True)  # ms
 ABOUT = {"plan": "the workflow laid out, walked through, and all that is wrong with it found",
          "check": "settings, adapters looked up and built, the plan, and what stages can verify",
          "check, printed": "and the tree, the adapters and the verdict as text"}

@@ -30,7 +30,7 @@ def dpo(order: Order, loss: PairLoss = USUAL) -> Result:
     setup = order.setup(PAIRS)
     return hold(Contest(
         "dpo", f"DPO, {BATCH} pairs, prompt 256 + 2 × 64 tokens, float32", KitchenDpo(setup, loss),
-        (TrlDpo(setup, loss),), losses_and_gradients("float32"), Goal(2.5, 4.0), Goal(0.3, 0.2, of_memory=True),
+        (TrlDpo(setup, loss),), losses_and_gradients("float32"), Goal(2.5, 4.0), Goal(0.3, 0.2, at_most=True),
         others=(TrlDpo(setup, loss, f"TRL {BATCH} micro-batches", BATCH),), gauge=Gauge("float32"), about=(
             "tokens are those of 8 sequences; GFLOP/s needed: each sequence for itself / the prompt of a pair once, "
             "both with the reference pass",)), order, setup.steps)

@@ -15,15 +15,15 @@ COUNTINGS = ("flops", "flops_shared")  # each row for itself; a shared prefix on
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure to reach: the least, and what is aimed at. Of memory it is the most."""
+    """A figure to reach: the least, or the most, and what is aimed at."""
 
     least: float
     aim: float | None = None
-    of_memory: bool = False  # and of times
+    at_most: bool = False
 
     def shown(self, reached: float) -> str:
-        kept = reached <= self.least if self.of_memory else reached >= self.least
-        sign = "at most" if self.of_memory else "at least"
+        kept = reached <= self.least if self.at_most else reached >= self.least
+        sign = "at most" if self.at_most else "at least"
         aim = "" if self.aim is None else f", aim {self.aim:g}"
         return f"{'reached' if kept else 'MISSED'}: {sign} {self.least:g}{aim}"
 

@@ -20,7 +20,7 @@ from tests.bench.same import losses_and_gradients
 from tests.bench.turns import Setup, Turns, Values
 
 GROUPS, SIZE, PAIRS = 2, 8, 2  # groups of a step, completions of a group
-SPEED, MEMORY = Goal(3.0, 6.0), Goal(0.2, 0.12, of_memory=True)
+SPEED, MEMORY = Goal(3.0, 6.0), Goal(0.2, 0.12, at_most=True)
 
 
 def rl(order: Order) -> Result:

@@ -125,7 +125,7 @@ def test_rates_and_shares_leave_out_the_first_steps() -> None:
         "machine": [Step(0.1, {"gemm_gflops": rate, "peak_mb": 0.0}) for rate in (10.0, 16.0, 12.0, 12.0)]}
     outcome = Outcome(taken, "ours", "machine")
     assert outcome.speed("theirs").value == pytest.approx(100 / 37.5)
-    assert outcome.memory("theirs", Goal(0.3, 0.2, of_memory=True)).note.endswith("0.25; reached: at most 0.3, aim 0.2")
+    assert outcome.memory("theirs", Goal(0.3, 0.2, at_most=True)).note.endswith("0.25; reached: at most 0.3, aim 0.2")
     share = outcome.share(Goal(0.38, 0.6))
     assert share.value == 2 / 16
     assert "25%, or 12% with shared prefixes counted once; MISSED" in share.note

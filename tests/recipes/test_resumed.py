@@ -9,7 +9,7 @@ import pytest
 from tests.kitchen.test_resume import Fuse, Killed
 from tests.soak.victims import RECIPES, Dish, KilledWriting, outcome
 
-LOCAL = ("rlhf", "distillation_instruction")  # a bigram reads one token: a prompt says nothing to it
+LOCAL = ("rlhf", "rlhf_short", "distillation_instruction")  # a bigram reads one token: a prompt says nothing to it
 pytestmark = pytest.mark.usefixtures("letters")
 
 

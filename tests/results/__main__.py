@@ -45,10 +45,10 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := [name for name in options.works if name not in WORKS]:
         parser.error(f"no work is called {unknown[0]!r}; there are {', '.join(WORKS)}")
-    console = Console(width=120)
+    console, stamps = Console(width=120), {name: settings_of(name) for name in WORKS}  # as they are now, not in an hour
     for name in options.works or WORKS:
         for seed in range(options.seeds):
-            if any((row["work"], row["seed"]) == (name, seed) for row in current(rows())):
+            if any((row["work"], row["seed"]) == (name, seed) for row in current(rows(), stamps)):
                 continue
             cooking = Cooking(options.runs, seed, preferences=options.preferences)
             if WORKS[name].reads_preferences and not cooking.preferences:
@@ -56,18 +56,18 @@ def main() -> int:
                 continue
             run, found = WORKS[name].measure(cooking)
             attempts = read_run(LocalBlobs(str(options.runs)), run.id)["attempts"]
-            row = {"work": name, "seed": seed, "settings": settings_of(name), "commit": commit_of(attempts),
+            row = {"work": name, "seed": seed, "settings": stamps[name], "commit": commit_of(attempts),
                    **({"seconds": round(run.seconds)} if len(attempts) == 1 else {}), **found}
             kept = [each for each in rows() if (each["work"], each["seed"]) != (name, seed)]
             write_atomically(ROWS, "".join(json.dumps(each) + "\n" for each in (*kept, row)))
             console.print(row)
-            write_atomically(PAGE, page(current(rows())))
+            write_atomically(PAGE, page(current(rows(), stamps)))
     return 0
 
 
-def current(found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those that were cooked as the works are now."""
-    return [row for row in found if row["work"] in WORKS and row["settings"] == settings_of(row["work"])]
+def current(found: Sequence[Mapping[str, Any]], stamps: Mapping[str, str]) -> list[Mapping[str, Any]]:
+    """Those that were cooked as the works are now, by the stamps of their settings."""
+    return [row for row in found if row.get("settings") == stamps.get(row["work"], "gone")]
 
 
 def write_atomically(file: Path, text: str) -> None:

@@ -15,7 +15,7 @@ from kitchen.runs import RunSummary, read_run
 from kitchen.settings import settle
 from tests.bench.machine import commit
 from tests.results.__main__ import commit_of, current, page
-from tests.results.works import WORKS, Cooking, settings_of
+from tests.results.works import WORKS, Cooking, parts_of, settings_of
 
 SMALL = {"max_steps": 3, "reading.held_out_rows": 4, "evaluation.max_tokens": 4}
 
@@ -58,8 +58,15 @@ def test_a_run_that_was_interrupted_has_no_seconds() -> None:
 
 def test_rows_of_other_settings_are_cooked_again() -> None:
     row = {"work": "rl", "seed": 0, "settings": settings_of("rl"), "commit": "abc"}
-    assert current([row, {**row, "settings": settings_of("dpo")}, {**row, "work": "gone"}]) == [row]
-    assert len({settings_of(name) for name in WORKS}) == len(WORKS)
+    stamps = {name: settings_of(name) for name in WORKS}
+    older = {key: value for key, value in row.items() if key != "settings"}
+    assert current([row, {**row, "settings": stamps["dpo"]}, {**row, "work": "gone"}, older], stamps) == [row]
+    assert len(set(stamps.values())) == len(WORKS)
+
+
+def test_all_that_says_how_a_work_is_cooked_is_in_its_stamp() -> None:
+    assert {"guessing", "guessed", "GAME", "problems", "rewards", "shown", "cook"} <= parts_of("guessing").keys()
+    assert "guessed" not in parts_of("rl")
 
 
 class Half(dict[str, float]):

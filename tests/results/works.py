@@ -280,7 +280,7 @@ WORKS: Mapping[str, Work] = MappingProxyType({
     "tools": Work("`rl` with a tool: two steps of arithmetic and a calculator, used rightly in so many problems", {
         "mean reward after": Goal(0.9)}, tools),
     "rlhf": Work("`rlhf` on ingredients: a judge (`judge.says=answer`) of the policy's own answers, the two of 5 that "
-                 "are furthest apart, at least 0.15 of F1, and a policy that learns from it", {
+                 "are furthest apart, by more than 0.15 of F1, and a policy that learns from it", {
         "accuracy of the judge": Goal(0.85), "shorter wins": Goal(most=0.65), "valid JSON wins": Goal(most=0.65),
         "how far the judge prefers new answers": Goal(0.5), "p of that": Goal(most=0.05), GAINED: Goal(0),
         P_OF_GAIN: Goal(most=0.05)}, rlhf),
@@ -289,15 +289,23 @@ WORKS: Mapping[str, Work] = MappingProxyType({
 
 def settings_of(work: str) -> str:
     """A number for all that this module says of how a work is cooked and read off, so that another way is seen."""
-    body = ast.parse(Path(__file__).read_text()).body
+    return f"{crc32(json.dumps(parts_of(work), sort_keys=True).encode()):08x}"
+
+
+def parts_of(work: str) -> Mapping[str, str]:
+    """The source of its function, and of the functions, methods and constants of this module that it comes to."""
+    text = Path(__file__).read_text()
+    body = ast.parse(text).body
     methods = [each for kind in body if isinstance(kind, ast.ClassDef) for each in kind.body]
-    parts: dict[str, ast.AST] = {each.name: each for each in (*body, *methods) if isinstance(each, ast.FunctionDef)}
+    parts: dict[str, ast.stmt] = {each.name: each for each in (*body, *methods)
+                                  if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
     parts |= {name.id: each for each in body if isinstance(each, ast.Assign)
               for name in each.targets if isinstance(name, ast.Name)}
     found, left = dict[str, str](), [WORKS[work].measure.__name__]
     while left:
         if (name := left.pop()) in parts and name not in found:
-            found[name] = ast.unparse(parts[name])
-            left += [each.id for each in ast.walk(parts[name]) if isinstance(each, ast.Name)]
-            left += [each.attr for each in ast.walk(parts[name]) if isinstance(each, ast.Attribute)]
-    return f"{crc32(json.dumps(found, sort_keys=True).encode()):08x}"
+            found[name] = ast.get_source_segment(text, parts[name]) or ""
+            inside = list(ast.walk(parts[name]))
+            left += [each.id for each in inside if isinstance(each, ast.Name)]
+            left += [each.attr for each in inside if isinstance(each, ast.Attribute)]
+    return found

@@ -52,7 +52,7 @@ def test_the_fake_is_killed(recipe: str, ahead: int, tmp_path: Path, capsys: pyt
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe, ahead", [
     ("sl_basic", 0), ("sl_basic", 1), ("sl_basic", 3), ("chat_sl", 1), ("dpo", 1), ("dpo_simpo", 1),
-    ("dpo_mistakes", 1), ("kto", 1), ("evaluate", 0), ("rl", 0), ("rl", 1),
+    ("dpo_mistakes", 1), ("kto", 1), ("evaluate", 0), ("rl", 0), ("rl", 1), ("rl_talk", 1),
     ("distillation", 1), ("distillation_forward", 1), ("distillation_instruction", 1),
     ("distillation_teachers", 1), ("distillation_off_policy", 1),
     ("rlhf", 1), ("rlhf_short", 1)])

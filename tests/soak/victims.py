@@ -58,6 +58,8 @@ RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
     "kto": (Kto, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
     "rl": (Rl, {"dataset": "chats", "reward": "letters", "group": 3, "steps": 6, "kl_penalty": 0.1, "kl_discount": 0.9,
                 "updates": 2, "playing": {"max_tokens": 5}}),
+    "rl_talk": (Rl, {"dataset": "game:talk", "reading": {"limit": 8, "held_out_rows": 2}, "group": 3, "steps": 6,
+                     "playing": {"max_tokens": 5}}),
     "distillation": (Distillation, {"dataset": "chats", "group": 3, "steps": 6, "discount": 0.5, "updates": 2,
                                     "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}}),
     "distillation_off_policy": (DistillationOffPolicy, {

@@ -19,6 +19,7 @@ from recipes.dpo import Dpo
 from recipes.evaluate import Evaluate
 from recipes.kto import Kto
 from recipes.rl import Rl
+from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
 from stages.costs import AT_MOST, tokens_and_cost
 from tests.recipes.seen import Seen
@@ -26,15 +27,15 @@ from tests.recipes.seen import Seen
 ROWS = [{"prompt": "?" * (n % 5 + 1), "completion": "{}" * (n % 3 + 1)} for n in range(22)]
 PAIRS = [{"prompt": "?", "chosen": "yes" * (n % 3 + 1), "rejected": "no"} for n in range(10)]
 DATA = FakeDatasets({"rows": {"train": ROWS, "held": ROWS[:2]}, "pairs": {"train": PAIRS, "held": PAIRS[:2]},
-                     "asked": {"test": ROWS[:5]}})
+                     "asked": {"test": ROWS[:5]}, "more": {"train": ROWS[:4], "held": ROWS[:1]}})
 QUICK: dict[str, Any] = {"batch_size": 4, "save_every": 0, "model": "tiny"}
 
 
-def told(recipe: Recipe, price: Price | None = None) -> dict[str, str]:
-    """The rows of all previews."""
+def told(recipe: Recipe, price: Price | None = None, title: str = "") -> dict[str, str]:
+    """The rows of all previews, or of those with a title."""
     ports = Kitchen(FakeTraining(), DATA, None, FakeBlobs()).ports()
     tables = preview(recipe.workflow(), ports if price is None else {**ports, Price: price})
-    return {row[0]: row[-1] for table in tables for row in table.rows}
+    return {row[0]: row[-1] for table in tables for row in table.rows if title in table.title}
 
 
 def cooked(recipe: Recipe) -> Seen:
@@ -78,8 +79,38 @@ def test_rollouts_have_no_more_tokens_than_they_may() -> None:
     recipe = Rl(dataset="rows", steps=3, group=5, reward="exact", playing={"max_tokens": 7}, **QUICK)
     shown, seen = told(recipe), cooked(recipe)
     assert shown["rollouts in all"] == "60"
-    assert shown["tokens of answers, in a turn"] == "at most 420"
+    assert shown["tokens of answers"] == "at most 420"
     assert 0 < sum(seen.series("sampled_tokens")) <= 420
+    assert number(shown["tokens that training reads"]) == number(shown["tokens of questions"]) + 420
+
+
+def test_what_a_game_says_comes_on_top() -> None:
+    shown = told(Rl(dataset="game:guess", steps=3, group=5, playing={"max_tokens": 7}, **QUICK))
+    assert shown["tokens of answers, in a turn"] == "at most 420"
+    assert shown["tokens of what they answer"] == "come on top, in each turn"
+
+
+def test_what_a_judge_reads_is_counted() -> None:
+    recipe = Rlhf(preferences="pairs", judge={"batch_size": 4, "epochs": 2}, steps=3, group=5, **QUICK)
+    shown, seen = told(recipe), cooked(recipe)
+    assert number(shown["tokens read in all"]) == sum(seen.series("judge_tokens"))
+    assert shown["rollouts in all"] == "60"
+
+
+def test_own_answers_that_are_compared_are_counted() -> None:
+    recipe = Rlhf(dataset="rows", reward="exact", ranking={"tries": 3, "problems": 4}, steps=1, **QUICK)
+    shown = told(recipe, title="Answers to be compared")
+    assert shown["answers in all"] == f"{(4 + 2) * 3}"
+    held, most = sum(len(row["prompt"]) for row in ROWS[:2]), max(len(row["prompt"]) for row in ROWS)
+    assert 3 * (4 + held + 6 * 3) < number(shown["tokens of questions"]) <= 3 * (4 * most + held + 6 * 3)
+    assert "tokens that training reads" not in shown
+
+
+@pytest.mark.parametrize("more", [
+    {"dataset": "rows", "teacher": "tiny"}, {"teachers": {"rows": "tiny", "more": "tiny"}}])
+def test_what_a_student_is_to_write_is_counted(more: Any) -> None:
+    shown = told(Distillation(steps=3, group=5, playing={"max_tokens": 7}, **QUICK, **more))
+    assert (shown["rollouts in all"], shown["tokens of answers"]) == ("60", "at most 420")
 
 
 @pytest.mark.parametrize(("metric", "read", "answers"), [("text", 15 + 5 * 3, 20), ("loss", 15 + 5 * 3 + 18 + 5, 0)])
@@ -99,7 +130,8 @@ def test_a_price_tells_the_cost() -> None:
     assert number(shown["what these cost, at 2.5 a million"]) == pytest.approx(tokens * 2.5e-6, rel=0.05)
     assert not any("cost" in what for what in told(recipe))
     playing = Rl(dataset="rows", steps=3, group=5, reward="exact", playing={"max_tokens": 7}, **QUICK)
-    assert told(playing, Price(1e6))["what these cost, at 1e+06 a million"] == "at most 420.00"
+    shown = told(playing, Price(1e6))  # a unit each
+    assert number(shown["what these cost, at 1e+06 a million"]) == number(shown["tokens that training reads"])
 
 
 @pytest.mark.parametrize(("price", "cost"), [(0.0, "0"), (0.4, "0.00049"), (1_000.0, "1.23"), (2e6, "2,468.00")])

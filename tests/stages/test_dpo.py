@@ -209,6 +209,13 @@ def test_what_is_wrong_the_metric_of_the_evaluation_says(metric: Any, wrong: str
     assert found.texts == {"": {0: wrong}}
 
 
+def test_without_a_metric_objects_are_compared_as_objects() -> None:
+    row = comparison({"prompt": "q", "completion": '{"a": 1, "b": 2}'}, "here:1")
+    stage = WriteMistakes("any", RenderDataset(), examination=Examination(metric="loss"))
+    found, _ = asyncio.run(stage.run(Saying('{"b": 2, "a": 1}', '{"a": 1}'), Bytes(), Comparisons((row,), {})))
+    assert found.texts == {"": {0: '{"a": 1}'}}
+
+
 def test_a_right_answer_that_the_metric_cannot_read_is_named() -> None:
     row = comparison({"prompt": "2 + 2", "completion": "four, I think"}, "here:1")
     stage = WriteMistakes("any", RenderDataset(), examination=Examination(metric="math"))

@@ -91,7 +91,7 @@ def test_pairs_that_are_too_long_to_learn_from_are_counted() -> None:
     pairs, metrics = PairAnswers(Judging(max_tokens=40).rendering).run(comparisons, Bytes())
     assert [Bytes().decode(datum.tokens) for datum in pairs.data[0]] == ["2 eggs{}", "2 eggs[]"]
     assert (len(pairs.data), metrics) == (1, {"data/unread": 1.0})
-    with pytest.raises(DataError, match=r"none of 2 comparisons fits into judge\.max_tokens=5"):
+    with pytest.raises(DataError, match=r"none of 2 comparisons can be read: raise judge\.max_tokens=5,"):
         PairAnswers(Judging(max_tokens=5).rendering).run(comparisons, Bytes())
 
 

@@ -114,6 +114,9 @@ def test_what_a_model_wrote_is_left_out_where_the_template_has_no_such_text(pret
     data, metrics = RenderDataset().run(TrainRows(said), tokenizer)
     assert (len(data.data), metrics["data/rows"], metrics["data/dropped"]) == (1, 3.0, 2.0)
     assert pair_of(said[0], said[1], tokenizer, RenderDataset()) is None
+    earlier = replace(talk(("u", "a"), ("a", "wo cups"), ("u", "b"), ("a", " cup")), sampled=True)
+    with pytest.raises(DataError, match=r"chats\.jsonl:3: the chat template renders message 1"):
+        RenderDataset().datums(earlier, tokenizer)  # nobody sampled that
 
 
 def test_what_the_template_refuses_is_told_with_the_row_s_place(pretrained):
