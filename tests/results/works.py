@@ -150,7 +150,7 @@ def distillation(cooking: Cooking) -> Measured:
     """The teacher is asked the same held-out questions."""
     teacher = cooking.cook("recipes.sl_basic", "teacher", {**NAMES, "eval_every": 0, "max_steps": 100}, START).id
     run = cooking.cook("recipes.distillation", "distillation", {
-        **NAMES, "model": cooking.taught(15), "teacher": f"run:{teacher}", "divergence": "forward", "steps": 4,
+        **NAMES, "model": cooking.taught(15), "teacher": f"run:{teacher}", "divergence": "forward", "steps": 6,
         "batch_size": 150, "group": 1, "updates": 19, "learning_rate": 1.5e-3, "warmup_steps": 5,
         "playing.max_tokens": 48})
     asked = cooking.cook("recipes.evaluate", "teacher-asked", {
@@ -268,7 +268,7 @@ WORKS: Mapping[str, Work] = MappingProxyType({
         "mean reward before": Goal(0.2, 0.5), GAINED: Goal(0.2), P_OF_GAIN: Goal(most=0.01)}, rl),
     "rl_arithmetic": Work("`rl` on one-digit arithmetic, the reward is 1 for the right number alone", {
         GAINED: Goal(0.2), P_OF_GAIN: Goal(most=0.01)}, rl_on_arithmetic),
-    "distillation": Work("`distillation` by the forward divergence, 4 rounds of 150 answers and 19 steps: the teacher "
+    "distillation": Work("`distillation` by the forward divergence, 6 rounds of 150 answers and 19 steps: the teacher "
                          "is a result of `sl_basic`, the student has hardly begun", {
         "exact match before": Goal(most=0.2), "share that is gone": Goal(0.8), "share of the teacher's": Goal(0.9)},
         distillation),
