@@ -109,7 +109,7 @@ class Work:
 def dpo(cooking: Cooking) -> Measured:
     """The right answer against the model's own wrong ones."""
     run = cooking.cook("recipes.dpo", "dpo", {
-        **NAMES, "model": cooking.taught(35), "reading.limit": 160, "batch_size": 8, "max_steps": 56, "epochs": 4,
+        **NAMES, "model": cooking.taught(35), "reading.limit": 320, "batch_size": 8, "max_steps": 84, "epochs": 4,
         "eval_every": 0, "learning_rate": 7e-4, "warmup_steps": 4, "imitation": 3.0, "mistakes.tries": 2})
     return run, {"pair accuracy": run.metrics["new_names/pair_accuracy"], **exact(run, "new_names"),
                  "KL to the start, nats an answer": run.metrics["kl"]}
