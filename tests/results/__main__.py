@@ -59,9 +59,9 @@ def main() -> int:
             row = {"work": name, "seed": seed, "settings": stamps[name], "commit": commit_of(attempts),
                    **({"seconds": round(run.seconds)} if len(attempts) == 1 else {}), **found}
             kept = [each for each in rows() if (each["work"], each["seed"]) != (name, seed)]
-            write_atomically(ROWS, "".join(json.dumps(each) + "\n" for each in (*kept, row)))
+            write(ROWS, "".join(json.dumps(each) + "\n" for each in (*kept, row)))
             console.print(row)
-            write_atomically(PAGE, page(current(rows(), stamps)))
+            write(PAGE, page(current(rows(), stamps)))
     return 0
 
 
@@ -70,10 +70,9 @@ def current(found: Sequence[Mapping[str, Any]], stamps: Mapping[str, str]) -> li
     return [row for row in found if row.get("settings") == stamps.get(row["work"], "gone")]
 
 
-def write_atomically(file: Path, text: str) -> None:
-    beside = file.with_name(f".{file.name}")
-    beside.write_text(text)
-    beside.replace(file)
+def write(file: Path, text: str) -> None:
+    """As blobs are written: whole, or not at all."""
+    LocalBlobs(str(file.parent)).write(file.name, text.encode())
 
 
 def commit_of(attempts: Sequence[Mapping[str, Any]]) -> str:
