@@ -7,8 +7,8 @@ from math import gcd
 import torch
 
 from adapters.peft.decoder import Decoder
-from adapters.peft.processor import is_intel, multiplied_in
-from adapters.peft.products import Product, rounds, to
+from adapters.peft.processor import has_onednn, is_intel, multiplied_in
+from adapters.peft.products import Product, by_onednn, rounds, to
 
 FEW = 2  # rows, up to which reading the weights as they lie is all the time there is
 USUAL = 32  # rows that weights are laid out for
@@ -25,7 +25,7 @@ class Fixed(Product):
         self.weight, self.low, self._wide = product.weight, [], multiplied_in(product.weight)
         self.bias = to(product.bias, self._wide)
         self._sides = _sides(product, self._wide)  # (in, ranks), (ranks, out)
-        self._whole = self._copy() if self.weight.device.type == "cpu" and _has_onednn() and (
+        self._whole = self._copy() if self.weight.device.type == "cpu" and has_onednn() and (
             self._wide in (torch.float32, torch.bfloat16)) else None
         self._few = FEW if self.weight.dtype == torch.float32 else 0
         self._parted = self._whole is not None and not is_intel()
@@ -46,7 +46,7 @@ class Fixed(Product):
         if self._whole is None or len(x) <= self._few:
             out = self._plain(x, first)
         else:
-            out = _laid_out(x, self._whole, self.bias, first)
+            out = by_onednn(x, self._whole, self.bias, first)
             if self._sides is not None and self._wide != torch.float32:
                 out.addmm_(x @ self._sides[0], self._sides[1])
         return (out if late is None else out + late).to(narrow), self._none
@@ -61,12 +61,6 @@ class Fixed(Product):
         if self._parted:
             return _in_parts(x, weight, added)
         return x @ weight.t() if added is None else torch.addmm(added, x, weight.t())
-
-
-def _has_onednn() -> bool:
-    """And one that multiplies bfloat16, so that all its formats are there."""
-    there: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return there and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def fix(decoder: Decoder) -> None:
@@ -103,15 +97,3 @@ def _in_parts(x: torch.Tensor, weight: torch.Tensor, added: torch.Tensor | None)
     if len(x) == 1:
         return found[..., 0].contiguous().view(1, -1)  # not with the strides of a column, or it is taken for one
     return found.view(-1, len(x)).t().contiguous()
-
-
-def _laid_out(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, onto: torch.Tensor | None
-) -> torch.Tensor:
-    """By oneDNN, as torch.compile has it done: with some tens of rows MKL takes nearly twice as long."""
-    found: torch.Tensor
-    if onto is None:
-        found = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    else:
-        found = torch.ops.mkldnn._linear_pointwise.binary(x, onto, weight, bias, "add")
-    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 
 from adapters.peft.batches import MicroBatch
 from adapters.peft.processor import multiplied_in
-from adapters.peft.products import to
+from adapters.peft.products import dense, to
 from kitchen.types import Array
 
 ROWS = 256  # positions whose logits exist at the same time
@@ -72,15 +73,28 @@ def add_in_order(pushed: torch.Tensor, places: torch.Tensor, targets: torch.Tens
 
 
 def _multiplied(head: nn.Module, hidden: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The head as it is, or with its weights cast once where products with (U, H) states are to be in another dtype.
+    """The head as it is, or if it is not trained the fastest product with its weights, cast once for (U, H) states.
 
-    One in training stays as it is. Lanes share the head, so nothing is ever put into it.
+    Lanes share the head, so nothing is ever put into it.
     """
-    wide = multiplied_in(hidden)
-    if wide == hidden.dtype or type(head) is not nn.Linear:
+    if type(head) is not nn.Linear or head.weight.requires_grad:
         return head
+    wide, apply = multiplied_in(hidden), cast(Callable[..., torch.Tensor], _Frozen.apply)
     weight, bias = head.weight.to(wide), to(head.bias, wide)
-    return lambda states: nn.functional.linear(states.to(wide), weight, bias)
+    return lambda states: apply(states.to(wide), weight, bias)
+
+
+class _Frozen(torch.autograd.Function):
+    """(S, H) states to (S, V) logits, and the gradient by the states alone."""
+
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        ctx.weight = weight
+        return dense(states, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return dense(gradients[0], ctx.weight.t()), None, None
 
 
 def trained_of(head: nn.Module) -> list[nn.Parameter]:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from adapters.peft.lora import LoraLinear
-from adapters.peft.processor import multiplied_in
+from adapters.peft.processor import best_by_onednn, multiplied_in
 
 
 def lay_together(layers: Sequence[nn.Linear]) -> None:
@@ -53,7 +53,7 @@ class Product:
         narrow, wide = x.dtype, multiplied_in(x)
         x = x.to(wide)
         late = bool(self.low) and rounds(wide)
-        out = _dense(x, self.weight.to(wide).t(), to(self.bias, wide), None if late else to(onto, wide))
+        out = dense(x, self.weight.to(wide), to(self.bias, wide), None if late else to(onto, wide))
         if not self.low:
             return out.to(narrow), out.new_empty(0, dtype=narrow)
         down = x @ self._a(wide).t()
@@ -72,7 +72,7 @@ class Product:
         narrow, wide = x.dtype, multiplied_in(x)
         gradient = gradient.to(wide)
         found, low = self.gradients(gradient, x, down)
-        dx = gradient @ self.weight.to(wide)
+        dx = dense(gradient, self.weight.to(wide).t())
         return (dx.addmm_(low, self._a(wide)) if self.low else dx).to(narrow), found
 
     def gradients(
@@ -112,12 +112,28 @@ def to(x: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
     return None if x is None else x.to(dtype)
 
 
-def _dense(
+def dense(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, onto: torch.Tensor | None = None
+) -> torch.Tensor:
+    """x W^T + b + onto, with W (out, in) as it lies, or turned."""
+    if best_by_onednn(x):
+        return by_onednn(x, weight, bias, onto)
+    if bias is None:
+        return x @ weight.t() if onto is None else torch.addmm(onto, x, weight.t())
+    found = torch.addmm(bias, x, weight.t())
+    return found if onto is None else found.add_(onto)
+
+
+def by_onednn(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, onto: torch.Tensor | None
 ) -> torch.Tensor:
-    if bias is None:
-        return x @ weight if onto is None else torch.addmm(onto, x, weight)
-    return torch.addmm(bias, x, weight) if onto is None else torch.addmm(bias, x, weight).add_(onto)
+    """The same as torch.compile has it done, with W as it lies or laid out for it."""
+    found: torch.Tensor
+    if onto is None:
+        found = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    else:
+        found = torch.ops.mkldnn._linear_pointwise.binary(x, onto, weight, bias, "add")
+    return found
 
 
 def _whole(parts: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from adapters.peft import processor
+from adapters.peft import processor, products
 from adapters.peft.fixed import Fixed
 from adapters.peft.lora import LoraLinear
-from adapters.peft.products import Product
+from adapters.peft.processor import has_onednn
+from adapters.peft.products import Product, by_onednn
 
 WIDTH, STREAM = 64, 100.0  # a residual stream of such numbers, which bfloat16 knows to a quarter or a half
 
@@ -34,3 +35,30 @@ def test_an_update_smaller_than_the_rounding_of_the_stream_is_not_lost(
     assert 0.01 < update.abs().median() < 0.1
     kept = ((updated - plain) * update).sum() / (update * update).sum()
     assert 0.8 < kept < 1.2
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("added", [False, True])
+def test_onednn_multiplies_as_torch_does(turned: bool, biased: bool, added: bool) -> None:
+    torch.manual_seed(1)
+    x, weight = torch.randn(50, 24), torch.randn(40, 24)
+    weight = weight.t().contiguous().t() if turned else weight
+    bias, onto = torch.randn(40) if biased else None, torch.randn(50, 40) if added else None
+    exact = x.double() @ weight.double().t() + (0 if bias is None else bias) + (0 if onto is None else onto)
+    assert has_onednn()
+    torch.testing.assert_close(by_onednn(x, weight, bias, onto).double(), exact, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_product_and_its_gradient_are_the_same_by_either_library(
+    monkeypatch: pytest.MonkeyPatch, quick: bool
+) -> None:
+    monkeypatch.setattr(products, "best_by_onednn", lambda x: quick)
+    torch.manual_seed(1)
+    layer = nn.Linear(24, 40)
+    x, gradient = torch.randn(50, 24), torch.randn(50, 40)
+    out, low = Product([layer]).forward(x)
+    dx, _ = Product([layer]).backward(gradient, x, low)
+    torch.testing.assert_close(out, layer(x).detach())
+    torch.testing.assert_close(dx, gradient @ layer.weight.detach())
