@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,14 @@ def hidden_size(folder: Path) -> int | None:
 def model_size(hub: HubClient, model: str) -> int | None:
     """How wide the layers of a model are, of an adapter's folder those of its base; None where it does not say."""
     return hidden_size(whole_model(hub, model))
+
+
+def model_sha256(hub: HubClient, model: str) -> str:
+    """Of the weights of a model, of an adapter's folder of its own and those of its base."""
+    own, folder = hub.sha256(model), hub.fetch(model)
+    if not is_adapter(folder):
+        return own
+    return sha256(f"{own} {hub.sha256(demand_base(model, folder))}".encode()).hexdigest()
 
 
 def whole_model(hub: HubClient, model: str) -> Path:

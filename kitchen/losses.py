@@ -28,6 +28,7 @@ class NamedLoss:
     defaults: Options
     at: Callable[[Array, Mapping[str, Array], Options], Sloped]
     idle: str = ""  # the input that makes a token idle where it is 0
+    refused: Callable[[Options], str] = lambda options: ""  # what is wrong with values of options; empty: nothing
 
 
 def _cross_entropy(lp: Array, inputs: Mapping[str, Array], options: Options) -> Sloped:
@@ -61,13 +62,25 @@ def _dro(lp: Array, inputs: Mapping[str, Array], options: Options) -> Sloped:
     return -(lp * inputs["advantages"] - 0.5 * beta * away**2), -(inputs["advantages"] - beta * away)
 
 
+def _crossed(options: Options) -> str:
+    low, high = options["clip_low_threshold"], options["clip_high_threshold"]
+    return "" if 0 <= low <= high else (f"clip_low_threshold={low:g} and clip_high_threshold={high:g} bound a ratio of "
+                                        "chances: neither may be below 0, nor the first above the second")
+
+
+def _repelled(options: Options) -> str:
+    return "" if options["beta"] >= 0 else f"beta={options['beta']:g} would push the policy away; it is at least 0"
+
+
 _POLICY = ("logprobs", "advantages")
 LOSSES: Mapping[str, NamedLoss] = {
     "cross_entropy": NamedLoss(("weights",), {}, _cross_entropy, idle="weights"),
     "importance_sampling": NamedLoss(_POLICY, {}, _importance_sampling, idle="advantages"),
-    "ppo": NamedLoss(_POLICY, {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}, _ppo, idle="advantages"),
-    "cispo": NamedLoss(_POLICY, {"clip_low_threshold": 0.0, "clip_high_threshold": 4.0}, _cispo, idle="advantages"),
-    "dro": NamedLoss(_POLICY, {"beta": 0.05}, _dro),
+    "ppo": NamedLoss(_POLICY, {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}, _ppo, idle="advantages",
+                      refused=_crossed),
+    "cispo": NamedLoss(_POLICY, {"clip_low_threshold": 0.0, "clip_high_threshold": 4.0}, _cispo, idle="advantages",
+                        refused=_crossed),
+    "dro": NamedLoss(_POLICY, {"beta": 0.05}, _dro, refused=_repelled),
 }
 
 
@@ -79,7 +92,10 @@ def named(loss: str, options: Options | None = None) -> tuple[NamedLoss, Options
     for option in options or {}:
         if option not in found.defaults:
             raise ConfigError(f"loss {loss!r} has no option {option!r}; {did_you_mean(option, found.defaults)}")
-    return found, {**found.defaults, **(options or {})}
+    full = {**found.defaults, **(options or {})}
+    if wrong := found.refused(full):
+        raise ConfigError(f"loss {loss!r}: {wrong}")
+    return found, full
 
 
 def sloped(loss: str, options: Options | None, datum: Datum, logprobs: Array) -> Sloped:

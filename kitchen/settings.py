@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from kitchen.errors import ConfigError, did_you_mean
 from kitchen.given import Keys, Setting
-from kitchen.recipe import Recipe
+from kitchen.recipe import Recipe, held_in
 
 _hints = cache(partial(get_type_hints, include_extras=True))
 
@@ -169,12 +169,7 @@ def _tree(cls: type[Recipe], given: Sequence[Setting]) -> dict[str, Any]:
 def _put(old: Any, keys: Sequence[str], value: Any) -> Any:
     if not keys:
         return value
-    if dataclasses.is_dataclass(old) and not isinstance(old, type):
-        held = {each.name: getattr(old, each.name) for each in dataclasses.fields(old) if each.init}
-    elif isinstance(old, BaseModel):
-        held = {name: getattr(old, name) for name in type(old).model_fields}
-    else:
-        held = dict(old) if isinstance(old, Mapping) else {}
+    held = held_in(old) or {}
     return {**held, keys[0]: _put(held.get(keys[0]), keys[1:], value)}
 
 

@@ -43,12 +43,10 @@ class Weights:
     run: str = ""  # whose they are
     record: Mapping[str, Any] | None = None  # run.json of that run
 
-    def facts(self, what: str = "weights") -> Facts:
+    def facts(self, client: TrainingClient, what: str = "weights") -> Facts:
         """What numbers that come of them depend on, under `what` and names that begin with it."""
-        facts = Facts({what: self.name})
-        if isinstance(self.source, Checkpoint):
-            facts[f"{what}.sha256"] = self.source.sha256
-        return facts
+        known = self.source.sha256 if isinstance(self.source, Checkpoint) else client.sha256(self.source)
+        return Facts({what: self.name} | ({f"{what}.sha256": known} if known else {}))
 
 
 def parse(text: str) -> WeightsName:

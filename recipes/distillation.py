@@ -13,7 +13,7 @@ from stages.optimise import ForwardBackward
 from stages.policy import Discount, Minibatches
 from stages.render import RenderDataset
 from stages.sessions import FinalWeights, OpenSession, SaveFinal
-from stages.teachers import OpenTeachers, names_of
+from stages.teachers import OpenTeachers, check_chat, names_of
 from stages.training import TrainingOnRollouts
 
 
@@ -33,6 +33,7 @@ class Distillation(TrainingOnRollouts):
 
     def workflow(self) -> Step:
         names = names_of(self.teacher, self.teachers, self.model, self.instruction, self.dataset)
+        check_chat(self.rendering)
         data, loss, report = lesson(self.divergence, self.coefficient, self.discount, self.top_k)
         how = names, self.rendering, self.evaluation.max_tokens, self.seed, self.instruction
         return sequence(

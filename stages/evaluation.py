@@ -7,10 +7,10 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import NonNegativeFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from kitchen.errors import ConfigError, DataError, RunFailed, check_name
 from kitchen.ports import BlobStore, Future, Sampler, Tokenizer, TrainingClient, TrainingSession, arrival, start
@@ -83,7 +83,8 @@ class Examination:
     metric: Literal["auto", "json", "text", "math", "loss"] = "auto"  # auto: json if all answers are JSON objects,
     # else loss; math: an equal number or formula, after the last #### if there is one
     max_tokens: PositiveInt = 64  # per answer; one that is cut there counts as wrong
-    at_least: NonNegativeFloat = 0.0  # exact match on the first held-out set, below which the run ends with exit code 5
+    at_least: Annotated[float, Field(ge=0, le=1)] = 0.0  # exact match on the first held-out set, below which the run
+    # ends with exit code 5
 
     def __post_init__(self) -> None:
         check_name("metric", self.metric, ("auto", *METRICS, "loss"))
@@ -185,8 +186,12 @@ class _Examiner:
 
 
 def metrics_of(held_out: HeldOut, how: Examination, answering: Answering) -> Mapping[str, str]:
-    """By the name of each set; raises ConfigError where answers are to be drawn and none would be compared."""
+    """By the name of each set; raises ConfigError where answers are to be drawn, or a target is, and none would be
+    compared."""
     metrics = {name: how.choose(conversations) for name, conversations in held_out.sets.items()}
+    if how.at_least > 0 and "loss" in list(metrics.values())[:1]:
+        raise ConfigError(f"at_least={how.at_least:g} is of exact match on {next(iter(metrics))}, which is evaluated "
+                          "by its loss: set evaluation.metric=text to compare its answers as texts, or leave it out")
     if answering != GREEDY and (lost := [name for name, metric in metrics.items() if metric == "loss"]):
         raise ConfigError(f"{lost[0]} is evaluated by its loss, for which no answers are drawn: set "
                           "evaluation.metric=text to compare them as texts, or choose other splits")

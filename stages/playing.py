@@ -25,6 +25,10 @@ class Played:
     failed: Mapping[str, int]  # rollouts of each set
     answers: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)  # None: it failed, or was cut
 
+    def cut(self, name: str) -> int:
+        """Rollouts of a set that did not fail, and have an answer that was cut."""
+        return self.answers.get(name, ()).count(None) - self.failed[name]
+
 
 @dataclass(frozen=True)
 class PlayedBefore(Played):
@@ -96,7 +100,9 @@ class ComparePlayed(Stage):
                         f"{name}/reward_gain": gain.estimate, f"{name}/reward_gain_low": gain.low,
                         f"{name}/reward_gain_p": paired_permutation(was, now, self.seed),
                         f"{name}/failed_before": float(before.failed[name]),
-                        f"{name}/failed_after": float(after.failed[name])}
+                        f"{name}/failed_after": float(after.failed[name]),
+                        f"{name}/truncated_before": float(before.cut(name)),
+                        f"{name}/truncated_after": float(after.cut(name))}
             rows.append((name, str(len(now)), f"{np.mean(was):.3f}", f"{np.mean(now):.3f}",
                          gain.told(sign=True)))
         columns = ("held-out set", "n", "before", "after", "difference")

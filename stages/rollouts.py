@@ -23,7 +23,7 @@ from kitchen.types import Array, Datum, Floats, Mask, Metrics, Price, Sampled, S
 from stages.asking import read_before
 from stages.costs import tokens_of_answers
 from stages.questions import Prompt, Question
-from stages.scoring import seeds_of
+from stages.scoring import SEEDS, seeds_of
 from stages.tasks import Problems, TaskBatch
 
 Lesson = tuple[Datum, int]  # what is learnt from a sequence, and how many of its tokens the policy chose
@@ -158,7 +158,7 @@ class Player:
         """An answer; that what was said has grown too long to be read fails the game."""
         try:
             [one] = await arrival(self.policy.sample(
-                prompt, max_tokens=self.how.max_tokens, seed=game.seed + turn, temperature=self.temperature))
+                prompt, max_tokens=self.how.max_tokens, seed=(game.seed + turn) % SEEDS, temperature=self.temperature))
         except DataError as error:
             if not game.episodes:
                 raise

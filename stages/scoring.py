@@ -41,7 +41,7 @@ def opened(
     if not same_tokens(client.tokenizer(found.model), tokenizer):
         raise ConfigError(f"{what}={name!r} reads other tokens than the model that is trained, so that its chances of "
                           "a token say nothing of the other's; take weights with the same tokenizer")
-    return client.sampler(found.source), Facts({**found.facts(what), f"{what}.model": found.model})
+    return client.sampler(found.source), Facts({**found.facts(client, what), f"{what}.model": found.model})
 
 
 def same_tokens(one: Tokenizer, other: Tokenizer) -> bool:
@@ -55,8 +55,11 @@ def sampler_of(name: str, client: TrainingClient, blobs: BlobStore | None) -> Sa
     return client.sampler(find_weights(name, client, blobs).source)
 
 
+SEEDS = 2**31  # that all servers can read
+
+
 def seeds_of(parts: Sequence[int], count: int) -> list[int]:
-    """So many to sample with, of 31 bits each, for some servers read no more."""
+    """So many to sample with, below SEEDS."""
     found: list[int] = (np.random.SeedSequence(list(parts)).generate_state(count) >> 1).tolist()
     return found
 

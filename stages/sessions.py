@@ -32,7 +32,7 @@ class OpenSession(Stage):
         weights = fitting(self.model, self.lora, client, blobs)
         session = client.open(weights.model, self.lora)
         try:
-            return session, session.tokenizer(), of_role(self.whose, begun(session, self.lora, weights))
+            return session, session.tokenizer(), of_role(self.whose, begun(session, self.lora, weights, client))
         except BaseException:
             session.close()
             raise
@@ -60,12 +60,12 @@ def fitting(model: str, lora: Lora, client: TrainingClient, blobs: BlobStore | N
     return weights
 
 
-def begun(session: TrainingSession, lora: Lora, weights: Weights) -> Facts:
+def begun(session: TrainingSession, lora: Lora, weights: Weights, client: TrainingClient) -> Facts:
     """What numbers depend on, once the weights of a run, if it is one, are in the session."""
     facts = Facts({**session.facts(), "lora": shape(lora)})
     if isinstance(weights.source, Checkpoint):
         session.load_weights(weights.source).result()
-        facts |= weights.facts()
+        facts |= weights.facts(client)
     return facts
 
 

@@ -19,6 +19,7 @@ from stages.asking import check_template, read_before, spoken
 from stages.conversations import Conversation, heard, instructed
 from stages.data import DATASET
 from stages.policy import ReferenceScores, straying
+from stages.render import RenderDataset
 from stages.rollouts import Episode, Rollouts
 from stages.scoring import opened
 from stages.tasks import TaskBatch
@@ -104,6 +105,13 @@ class ScoreByTeachers(Stage):
         heard = await teachers.hear(batch, rollouts)
         found = await asyncio.gather(*[arrival(each.teacher.logprobs(each.tokens)) for each in heard])
         return straying(rollouts, [each.aligned(nats) for each, nats in zip(heard, found, strict=True)], "teacher")
+
+
+def check_chat(rendering: RenderDataset) -> None:
+    """Raise ConfigError where held-out rows would be read otherwise than the questions that are learnt from."""
+    if rendering.chat is not None:
+        raise ConfigError(f"rendering.chat={str(rendering.chat).lower()}: questions are asked through the chat "
+                          "template where there is one, those that are learnt from too; leave it out")
 
 
 def names_of(

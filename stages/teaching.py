@@ -77,7 +77,7 @@ class WriteAnswers(Stage):
         return (Written(texts, sum(not _whole(one) for some in came for one in some)),
                 Samples(tuple({"when": "taught", "row": at, "text": text}
                               for at, some in enumerate(texts) for text in some)),
-                Facts({**found.facts("teacher"), "teacher.model": found.model}))
+                Facts({**found.facts(client, "teacher"), "teacher.model": found.model}))
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.teacher, client, blobs)

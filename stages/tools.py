@@ -153,7 +153,7 @@ class _Helped:
         """A call that cannot be read ends it."""
         try:
             calls = calls_in(answer)
-        except ValueError:
+        except (ValueError, RecursionError):
             return Turn(0.0, parsed=False)
         if not calls:
             return Turn(float(answer.strip() == self.asked.right and self.asked.right in self.said))

@@ -75,7 +75,7 @@ class ExamineWeights(Stage):
         tokenizer = client.tokenizer(found.model)
         came = await examined(
             client.sampler(found.source), tokenizer, self.how, self.render, held_out, self.answering, self.seed)
-        return After(came.answers, came.losses), samples(came), Facts({**found.facts(), "model": found.model})
+        return After(came.answers, came.losses), samples(came), Facts({**found.facts(client), "model": found.model})
 
     def preview(
         self, client: TrainingClient, held_out: HeldOut, blobs: BlobStore | None = None, price: Price | None = None

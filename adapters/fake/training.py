@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from threading import RLock
 from typing import TypeVar
@@ -52,6 +53,11 @@ class FakeTraining:
         _model(model)
         return None
 
+    def sha256(self, model: str) -> str:
+        """Of its name, which is all that there is of it, or of what lies in a folder that was exported."""
+        exported = _exported(_model(model))
+        return (digest(model) if exported is None else sha256(exported.tobytes()).digest()).hex()
+
     def open(self, model: str, lora: Lora) -> TrainingSession:
         """Raises BackendError for what cannot be a model's name."""
         return FakeSession(_model(model), lora, self._blobs)
@@ -60,8 +66,7 @@ class FakeTraining:
         """Raises BackendError for what cannot be a model's name, CorruptCheckpoint for a damaged checkpoint."""
         if isinstance(weights, Checkpoint):
             return FakeSampler(Bigram(logits(kept(self._blobs, weights, "weights.npz"))))
-        kind, _, folder = _model(weights).partition(":")
-        exported = read_folder(Path(folder).expanduser()) if kind == "path" else None
+        exported = _exported(_model(weights))
         return FakeSampler(Bigram(base(weights) if exported is None else exported))
 
     def export(self, weights: str | Checkpoint, folder: Path, *, merged: bool = False) -> None:
@@ -193,6 +198,12 @@ class FakeSession:
             optimiser.first, optimiser.second, optimiser.steps = state["first"], state["second"], int(state["steps"])
         self._base, self._adapter.a, self._adapter.b = weights["base"], weights["a"], weights["b"]
         self._optimiser, self._gradient, self._model = optimiser, None, self._adapter.over(self._base)
+
+
+def _exported(model: str) -> Table | None:
+    """The logits in a folder; None for another kind of name, and for a folder of other weights."""
+    kind, _, folder = model.partition(":")
+    return read_folder(Path(folder).expanduser()) if kind == "path" else None
 
 
 def _model(name: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adapters.folders import model_size
+from adapters.folders import model_sha256, model_size
 from adapters.peft.settings import Settings
 from kitchen.errors import BackendError, ConfigError
 from kitchen.losses import LOSSES
@@ -61,6 +61,10 @@ class PeftTraining:
     def hidden_size(self, model: str) -> int | None:
         """As the model's configuration says, of an adapter's folder that of its base."""
         return model_size(self._hub, model)
+
+    def sha256(self, model: str) -> str:
+        """As the hub says, of an adapter's folder with its base."""
+        return model_sha256(self._hub, model)
 
     def open(self, model: str, lora: Lora) -> TrainingSession:
         """Comes back at once; what is wrong with the model surfaces on the session's futures and tokenizer."""

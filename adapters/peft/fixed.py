@@ -11,6 +11,7 @@ from adapters.peft.processor import has_onednn, is_intel, multiplied_in
 from adapters.peft.products import Product, by_onednn, rounds, to
 
 FEW = 2  # rows, up to which reading the weights as they lie is all the time there is
+SOME = 8  # rows, up to which low-rank products are in float32
 USUAL = 32  # rows that weights are laid out for
 
 
@@ -25,6 +26,7 @@ class Fixed(Product):
         self.weight, self.low, self._wide = product.weight, [], multiplied_in(product.weight)
         self.bias = to(product.bias, self._wide)
         self._sides = _sides(product, self._wide)  # (in, ranks), (ranks, out)
+        self._high = _sides(product, torch.float32) if self._wide == torch.bfloat16 else None
         self._whole = self._copy() if self.weight.device.type == "cpu" and has_onednn() and (
             self._wide in (torch.float32, torch.bfloat16)) else None
         self._few = FEW if self.weight.dtype == torch.float32 else 0
@@ -48,8 +50,15 @@ class Fixed(Product):
         else:
             out = by_onednn(x, self._whole, self.bias, first)
             if self._sides is not None and self._wide != torch.float32:
-                out.addmm_(x @ self._sides[0], self._sides[1])
+                self._add_low(out, x, *self._sides)
         return (out if late is None else out + late).to(narrow), self._none
+
+    def _add_low(self, out: torch.Tensor, x: torch.Tensor, down: torch.Tensor, up: torch.Tensor) -> None:
+        """In bfloat16 so small a product takes several times as long as in float32."""
+        if len(x) > SOME or self._high is None:
+            out.addmm_(x @ down, up)
+        else:
+            out.add_((x.float() @ self._high[0]) @ self._high[1])
 
     def _plain(self, x: torch.Tensor, onto: torch.Tensor | None) -> torch.Tensor:
         """What is added to W x is what that product begins with: with few rows each operation more is felt."""

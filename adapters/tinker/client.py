@@ -93,6 +93,10 @@ class TinkerTraining:
         self.find(model)
         return None if self._tokenizer else model_size(self._hub, model)
 
+    def sha256(self, model: str) -> None:
+        """A server does not say; what a tinker:// path names never changes."""
+        self.find(model)
+
     def open(self, model: str, lora: Lora) -> TrainingSession:
         """Comes back at once; what is wrong surfaces on the session's futures."""
         from adapters.tinker.session import TinkerSession

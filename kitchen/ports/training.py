@@ -149,6 +149,11 @@ class TrainingClient(Protocol):
         """How wide the layers of a model are, None where that is not known; loads no weights, raises BackendError."""
         ...
 
+    def sha256(self, model: str) -> str | None:
+        """Digest of the weights that a model's name stands for now, None where a service does not say; raises
+        BackendError."""
+        ...
+
     def open(self, model: str, lora: Lora) -> TrainingSession: ...
     def sampler(self, weights: str | Checkpoint) -> Sampler:
         """Of a base model by name, or of a checkpoint of either kind."""

@@ -99,7 +99,7 @@ class RefusalLaws(TrainingSubject):
             future.result()
 
     def test_an_unknown_model_is_refused_by_name(self, training: TrainingClient) -> None:
-        for light in (training.find, training.tokenizer, training.hidden_size):
+        for light in (training.find, training.tokenizer, training.hidden_size, training.sha256):
             with pytest.raises(BackendError, match=self.unknown_model):
                 light(self.unknown_model)
         with pytest.raises(BackendError, match=self.unknown_model):

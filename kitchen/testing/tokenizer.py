@@ -49,6 +49,9 @@ class TokenizerLaws(TrainingSubject):
         size = training.hidden_size(self.model)
         assert size is None or size > 0
 
+    def test_which_weights_a_model_has_can_be_known_without_loading_them(self, training: TrainingClient) -> None:
+        assert training.sha256(self.model) == training.sha256(self.model) != ""
+
     def test_stop_ids_are_tokens_without_text(self, session: TrainingSession) -> None:
         tokenizer = session.tokenizer()
         assert tokenizer.stop_ids

@@ -39,8 +39,9 @@ PAIRS = {"peft": 30, "fake": 600}  # of steps
 GOAL = Goal(0.98, 0.995)
 ABOUT = (
     "recipes.sl_basic through the runner, with record, journals, log and console, and the same calls by hand, on "
-    "batches that lie ready: two sessions in one process, which step in turn; all that comes between the end of a step "
-    "and that of the one before is counted",
+    "batches that lie ready: two sessions in one process, which step in turn; in every other pair the kitchen is first,"
+    " for who is has products of new sizes prepared for both; all that comes between the end of a step and that of the "
+    "one before is counted",
     "ahead=0, so that nothing of the kitchen hides behind the engine; no evaluation, export or save point among the "
     "steps")
 
@@ -88,9 +89,11 @@ class Turnstile(Observer):
     def go_on(self, steps: int = 1) -> None:
         self._go.release(steps)
 
-    def arrived(self) -> None:
-        """Comes back when the run stands at the end of a step, or is over."""
+    def step(self) -> float:
+        """The loss of the next step; comes back when the run stands at its end, or is over."""
+        self.go_on()
         self._here.acquire()
+        return self.loss
 
     def over(self, _: object) -> None:
         self._here.release()
@@ -123,16 +126,15 @@ class Loops:
             run = pool.submit(cook, order, self.recipe(), self.kitchen(), "run", observers)
             run.add_done_callback(gate.over)
             try:
-                for _ in range(self.setup.steps):
-                    started = perf_counter()  # the first step has the loading in it, and is dropped
-                    gate.go_on()
-                    gate.arrived()
-                    cooked = {"seconds": perf_counter() - started, "loss": gate.loss}
+                for number in range(self.setup.steps):  # the first has the loading in it, and is dropped
+                    found = dict[str, dict[str, float]]()
+                    for side in ("kitchen", "bare")[:: 1 if number % 2 else -1]:
+                        started = perf_counter()
+                        loss = next(hand) if side == "bare" else gate.step()
+                        found[side] = {"seconds": perf_counter() - started, "loss": loss}
                     if run.done():  # it failed
                         break
-                    started = perf_counter()
-                    loss = next(hand)
-                    yield cooked, {"seconds": perf_counter() - started, "loss": loss}
+                    yield found["kitchen"], found["bare"]
             finally:
                 gate.go_on(self.setup.steps)  # without a stop to its end
             run.result()

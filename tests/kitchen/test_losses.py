@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 
@@ -130,3 +131,13 @@ def test_a_sampled_token_is_scored_whatever_its_advantage() -> None:
     sampled, signal = np.array([0.0, -0.5, -2.0]), np.array([0.0, 0.0, 1.0])
     for loss in ("ppo", "cispo", "importance_sampling"):
         assert scored(loss, datum(loss, sampled, signal)).tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize(("loss", "options", "named_"), [
+    ("ppo", {"clip_low_threshold": 1.3}, "clip_low_threshold=1.3 and clip_high_threshold=1.2"),
+    ("cispo", {"clip_low_threshold": -0.1}, "clip_low_threshold=-0.1"), ("dro", {"beta": -1.0}, "beta=-1")])
+def test_thresholds_that_cross_and_what_pushes_away_are_refused(
+    loss: str, options: Mapping[str, float], named_: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(named_)):
+        named(loss, options)

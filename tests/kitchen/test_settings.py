@@ -93,6 +93,7 @@ def test_a_value_is_shown_as_it_would_be_typed(value: object) -> None:
 def test_nested_settings_keep_the_recipe_s_own_defaults_beside_them() -> None:
     assert cake("oven.fan=true").oven == Oven(heat=200.0, fan=True)
     assert cake("oven={fan: true}", "oven.heat=150").oven == Oven(heat=150.0, fan=True)
+    assert cake("oven={fan: true}").oven == Cake.model_validate({"oven": {"fan": True}}).oven == Oven(200.0, fan=True)
 
 
 def test_the_command_line_wins_over_the_file_and_the_file_over_the_default(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +12,12 @@ import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
-from kitchen import Metrics
-from kitchen.errors import ConfigError, KitchenError
+from kitchen import Metrics, Observer
+from kitchen.errors import ConfigError, KitchenError, ResumeError, RunFailed
 from kitchen.runs import read_run
 from recipes.distillation import Distillation
 from recipes.sl_basic import SlBasic
+from tests.kitchen.test_resume import Fuse
 from tests.recipes.seen import Seen
 
 ROWS = [{"prompt": "?", "completion": "{}"}] * 4
@@ -32,12 +35,12 @@ def blobs() -> FakeBlobs:
     return blobs
 
 
-def cook(blobs: FakeBlobs, name: str, **settings: Any) -> Seen:
+def cook(blobs: FakeBlobs, name: str, *observers: Observer, **settings: Any) -> Seen:
     seen = Seen()
     defaults = {"model": "run:begun", "teacher": "run:taught", "dataset": "right", "batch_size": 4, "group": 8,
                 "steps": 40, "learning_rate": 0.1, "playing": {"max_tokens": 4}, "evaluation": {"max_tokens": 4}}
     kitchen.run(Distillation(**{**defaults, **settings}), training=FakeTraining(blobs), datasets=DATA, blobs=blobs,
-                name=name, observers=[seen])
+                name=name, observers=[seen, *observers])
     return seen
 
 
@@ -77,6 +80,18 @@ def test_which_weights_a_teacher_is_stands_among_the_facts_that_a_run_must_find_
     assert facts["teacher.sha256"] == taught.sha256 != ""
 
 
+def test_a_run_is_not_gone_on_with_where_its_teacher_has_become_another(blobs: FakeBlobs, tmp_path: Path) -> None:
+    training, folder = FakeTraining(blobs), tmp_path / "teacher"
+    right, other = (training.checkpoints(f"{run}/weights/final")[0] for run in ("taught", "begun"))
+    training.export(right, folder)
+    with pytest.raises(RunFailed, match="Killed"):
+        cook(blobs, "stopped", Fuse(20), steps=3, teacher=f"path:{folder}")
+    shutil.rmtree(folder)
+    training.export(other, folder)
+    with pytest.raises(ResumeError, match=r"began with teacher\.sha256"):
+        kitchen.go_on("stopped", training=training, datasets=DATA, blobs=blobs).finish()
+
+
 def test_a_teacher_is_needed_and_has_to_be_there(blobs: FakeBlobs) -> None:
     with pytest.raises(KitchenError, match="taught"):
         cook(blobs, "mistyped", teacher="run:tought")
@@ -103,3 +118,8 @@ def test_each_data_set_has_a_teacher_of_its_own(blobs: FakeBlobs) -> None:
     assert seen.series("loss")[-1] < seen.series("loss")[0]
     taught = Distillation(teachers={"braces": "run:taught-braces"})
     assert Distillation(**taught.model_dump()).workflow() == taught.workflow(), "as it is made again when it is resumed"
+
+
+def test_questions_are_read_in_one_way(blobs: FakeBlobs) -> None:
+    with pytest.raises(ConfigError, match=r"rendering\.chat=false"):
+        Distillation(teacher="any", rendering={"chat": False}).workflow()

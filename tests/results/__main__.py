@@ -30,8 +30,8 @@ run itself, evaluations before and after included, without the runs that it begi
 who take half of it for minutes: on quiet cores a time is the same, or less.
 
 `make results` cooks what is not there yet, or was cooked with other settings, goes on with what was interrupted, and
-writes this page; `results.jsonl` beside it has each seed. Delete rows there to have them cooked again. A run that was
-interrupted has no seconds. With `PREFERENCES=FILE` it takes pairs of a file,
+writes this page; `results.jsonl` beside it has each seed. Delete rows there, and their runs in `build/results`, to have
+them cooked again. A run that was interrupted has no seconds. With `PREFERENCES=FILE` it takes pairs of a file,
 one JSON object a line with `prompt`, `chosen` and `rejected`, for the second table.
 """
 

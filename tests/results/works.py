@@ -165,19 +165,20 @@ def distillation(cooking: Cooking) -> Measured:
 def prompt_distillation(cooking: Cooking) -> Measured:
     """The weights have been taught to heed the prompt; with it they teach themselves to do without it."""
     heeds = cooking.cook("recipes.sl_basic", "heeds", {
-        **NAMES, "dataset": lines(cooking.root / "prompted", INSTRUCTION), "reading.held_out_rows": 10,
+        **NAMES, "dataset": lines(cooking.root, INSTRUCTION), "reading.held_out_rows": 10,
         "max_steps": 60, "eval_every": 0}, START)
     run = cooking.cook("recipes.distillation_off_policy", "prompt-distillation", {
-        **NAMES, "dataset": lines(cooking.root / "bare"), "model": f"run:{heeds.id}", "instruction": INSTRUCTION,
+        **NAMES, "dataset": lines(cooking.root), "model": f"run:{heeds.id}", "instruction": INSTRUCTION,
         "max_steps": 30, "eval_every": 0, "learning_rate": 5e-4, "warmup_steps": 3, "writing.temperature": 0.0,
         "writing.max_tokens": 48})
     right, wanted = (run.metrics[f"new_names/exact_match_{who}"] for who in ("after", "teacher"))
     return run, {**exact(run, "new_names"), "exact match of the prompted teacher": wanted,
-                 "share of the teacher's": right / wanted}
+                 "share of the teacher's": right / wanted if wanted else 0.0}
 
 
-def lines(folder: Path, instruction: str = "") -> str:
-    """The ingredients with another system prompt, or none, as a data set of that folder."""
+def lines(root: Path, instruction: str = "") -> str:
+    """The ingredients with another system prompt, or none, as a data set of a folder there."""
+    folder = root / f"lines-{crc32(instruction.encode()):08x}"  # of another prompt, another run
     folder.mkdir(parents=True, exist_ok=True)
     told = [{"role": "system", "content": instruction}] if instruction else []
     for split in ("train", "new_names"):
@@ -241,7 +242,9 @@ def rlhf(cooking: Cooking) -> Measured:
         "warmup_steps": 3, "playing.max_tokens": 48})
     shown = {"accuracy of the judge before": "judge_accuracy_before", "accuracy of the judge": "judge_accuracy",
              "shorter wins": "shorter_wins", "valid JSON wins": "json_wins",
-             "how far the judge prefers new answers": "preferred", "p of that": "preferred_p"}
+             "comparisons": "comparisons", "how far the judge prefers new answers": "preferred",
+             "p of that": "preferred_p", "answers cut before": "truncated_before",
+             "answers cut after": "truncated_after"}
     return run, {**{what: run.metrics[f"new_names/{key}"] for what, key in shown.items()}, **rewards(run, "new_names")}
 
 
@@ -260,7 +263,8 @@ GAINED = "mean reward gained"
 P_OF_GAIN = "p of the gain"
 
 WORKS: Mapping[str, Work] = MappingProxyType({
-    "dpo": Work("`dpo` on ingredients, with `imitation=3`: right answers against wrong ones of a half-trained model", {
+    "dpo": Work("`dpo` on ingredients, with `imitation=3`: right answers against wrong ones of a half-trained "
+                "model, which it learns from as well as it prefers them", {
         "pair accuracy": Goal(0.9), "exact match gained": Goal(0.1)}, dpo),
     "dpo_gsm8k": Work("`dpo` on right and wrong solutions of GSM8K, on the same held-out pairs for each seed, Wilson's "
                       "intervals", {}, dpo_on_preferences, reads_preferences=True),
@@ -273,14 +277,19 @@ WORKS: Mapping[str, Work] = MappingProxyType({
         "exact match before": Goal(most=0.2), "share that is gone": Goal(0.8), "share of the teacher's": Goal(0.9)},
         distillation),
     "prompt_distillation": Work(
-        "`distillation_off_policy` of a system prompt with the JSON schema and three examples", {
+        "`distillation_off_policy` of a system prompt with the JSON schema and three examples, which the model was "
+        "taught to heed by 60 steps of `sl_basic`", {
+            "exact match of the prompted teacher": Goal(0.5), "exact match gained": Goal(0.1),
             "share of the teacher's": Goal(0.9)}, prompt_distillation),
-    "guessing": Work("`rl` on a game of several turns: guess a number", {
+    "guessing": Work("`rl` on a game of several turns: guess a number; the start has been shown games in which what is "
+                     "said is listened to half of the time", {
         GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)}, guessing),
-    "tools": Work("`rl` with a tool: two steps of arithmetic and a calculator, used rightly in so many problems", {
-        "mean reward after": Goal(0.9)}, tools),
+    "tools": Work("`rl` with a tool: two steps of arithmetic and a calculator, used rightly in so many problems; the "
+                  "start has been shown calls for 10 steps of `sl_basic`", {
+        "mean reward after": Goal(0.9), GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)}, tools),
     "rlhf": Work("`rlhf` on ingredients: a judge (`judge.says=answer`) of the policy's own answers, the two of 5 that "
-                 "are furthest apart, by more than 0.15 of F1, and a policy that learns from it", {
+                 "are furthest apart, by more than 0.15 of F1, and a policy that learns from it, both from 25 steps of "
+                 "`sl_basic`", {
         "accuracy of the judge": Goal(0.85), "shorter wins": Goal(most=0.65), "valid JSON wins": Goal(most=0.65),
         "how far the judge prefers new answers": Goal(0.5), "p of that": Goal(most=0.05), GAINED: Goal(0),
         P_OF_GAIN: Goal(most=0.05)}, rlhf),

@@ -54,7 +54,7 @@ RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
     "dpo": (Dpo, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
     "dpo_simpo": (Dpo, {**EPOCHS, "dataset": "pairs", "loss": "simpo"}),
     "dpo_mistakes": (Dpo, {**EPOCHS, "dataset": "chats", "mistakes": {"tries": 8, "max_tokens": 200},
-                            "rendering": {"max_tokens": 250, "overlong": "drop", "train_on": "last_assistant_turn"}}),
+                            "rendering": {"max_tokens": 250, "overlong": "drop"}}),
     "kto": (Kto, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
     "rl": (Rl, {"dataset": "chats", "reward": "letters", "group": 3, "steps": 6, "kl_penalty": 0.1, "kl_discount": 0.9,
                 "updates": 2, "playing": {"max_tokens": 5}}),

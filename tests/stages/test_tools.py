@@ -174,3 +174,10 @@ def test_rl_plays_it() -> None:
     assert seen.series("rollouts") == [4.0]
     assert seen.series("reward") == [0.0], "nobody who says four bytes calls anything"
     assert len(seen.series("held_out/reward_before")) == 1
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"name": "calculator", "arguments": ' + "[" * 100_000])
+def test_brackets_without_end_are_a_call_that_cannot_be_read_and_no_failed_environment(text: str) -> None:
+    env = ToolQuestion("What is (2 + 3) * 4?", "20", "sums").env()
+    turn = asyncio.run(env.act(f"<tool_call>{text}</tool_call>"))
+    assert (turn.reward, turn.parsed, turn.messages) == (0.0, False, ())
