@@ -66,8 +66,8 @@ def test_a_run_that_is_not_there_is_found_by_check(blobs: FakeBlobs) -> None:
 
 
 def test_a_resumed_run_must_find_the_weights_that_it_began_from(blobs: FakeBlobs) -> None:
-    again: dict[str, Any] = {"model": "run:first", "evaluation": {"at_least": 2.0}}
-    cooked(blobs, "first")
+    again: dict[str, Any] = {"model": "run:first", "learning_rate": 1e-6, "evaluation": {"at_least": 1.0}}
+    cooked(blobs, "first", learning_rate=1e-6)
     for _ in range(2):
         with pytest.raises(QualityError):
             cooked(blobs, "second", **again)
