@@ -128,7 +128,7 @@ def dpo_on_preferences(cooking: Cooking) -> Measured:
 
 def rl(cooking: Cooking) -> Measured:
     """The start hardly knows the form."""
-    start = cooking.taught(10, learning_rate=3e-4, warmup_steps=0)
+    start = cooking.taught(9, learning_rate=3e-4, warmup_steps=0)
     run = cooking.cook("recipes.rl", "rl", {
         **NAMES, "model": start, "steps": 18, "learning_rate": 5e-4, "schedule": "linear",
         "playing.max_tokens": 48})
