@@ -63,11 +63,13 @@ def model_size(hub: HubClient, model: str) -> int | None:
 
 
 def model_sha256(hub: HubClient, model: str) -> str:
-    """Of the weights of a model, of an adapter's folder of its own and those of its base."""
+    """Of the weights of a model; of an adapter's folder of its own, of how they are used, and of its base's weights."""
     own, folder = hub.sha256(model), hub.fetch(model)
     if not is_adapter(folder):
         return own
-    return sha256(f"{own} {hub.sha256(demand_base(model, folder))}".encode()).hexdigest()
+    used = {key: value for key, value in read_config(folder).items() if key != "base_model_name_or_path"}
+    base = hub.sha256(demand_base(model, folder))
+    return sha256(f"{own} {base} {json.dumps(used, sort_keys=True)}".encode()).hexdigest()
 
 
 def whole_model(hub: HubClient, model: str) -> Path:

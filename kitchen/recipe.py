@@ -27,8 +27,11 @@ class Recipe(BaseModel, ABC):
         """A mapping changes what it names of a field's default, and leaves the rest as the recipe has it."""
         if not isinstance(given, Mapping):
             return given
-        defaults = {name: each.get_default(call_default_factory=True) for name, each in cls.model_fields.items()}
-        return {name: over(defaults.get(name), value) for name, value in given.items()}
+        found = dict(given)
+        for name, field in cls.model_fields.items():
+            if isinstance(given.get(name), Mapping) and not field.default_factory_takes_validated_data:
+                found[name] = over(field.get_default(call_default_factory=True), given[name])
+        return found
 
     @classmethod
     def title(cls) -> str:
@@ -37,8 +40,10 @@ class Recipe(BaseModel, ABC):
 
 
 def over(old: Any, new: Any) -> Any:
-    """What `old` holds, with what `new`, a mapping, names in its place; `new` itself where `old` holds no fields."""
+    """What `old` holds, with what `new`, a mapping, names in its place; `new` itself where `old` has no such fields."""
     if not isinstance(new, Mapping) or isinstance(old, Mapping) or (held := held_in(old)) is None:
+        return new
+    if not new.keys() <= held.keys():  # of another kind than the default, or wrong, which pydantic tells
         return new
     return {**held, **{name: over(held.get(name), value) for name, value in new.items()}}
 

@@ -75,6 +75,8 @@ class QualityGate(Stage):
     at_least: float
 
     def run(self, after: After) -> None:
+        if self.at_least > 0 and not after.answers:
+            raise QualityError(f"the target is an exact match of {self.at_least:g}, and no answers can be compared")
         for name, answers in list(after.answers.items())[:1]:
             reached = sum(a.exact for a in answers) / len(answers)
             if reached < self.at_least:

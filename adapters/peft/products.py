@@ -11,6 +11,8 @@ from torch import nn
 from adapters.peft.lora import LoraLinear
 from adapters.peft.processor import best_by_onednn, multiplied_in
 
+BLOCK = 64  # rows: oneDNN keeps memory for each number of rows that it has seen, so there must not be many
+
 
 def lay_together(layers: Sequence[nn.Linear]) -> None:
     """Put the weights of some layers, and their biases, one after the other into memory: a view then has them all."""
@@ -116,8 +118,20 @@ def dense(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, onto: torch.Tensor | None = None
 ) -> torch.Tensor:
     """x W^T + b + onto, with W (out, in) as it lies, or turned."""
-    if best_by_onednn(x):
+    whole = len(x) - len(x) % BLOCK if best_by_onednn(x) else 0
+    if whole == len(x) > 0:
         return by_onednn(x, weight, bias, onto)
+    if whole:
+        out = x.new_empty(len(x), len(weight))
+        for rows, product in ((slice(whole), by_onednn), (slice(whole, None), by_torch)):
+            out[rows] = product(x[rows], weight, bias, None if onto is None else onto[rows])
+        return out
+    return by_torch(x, weight, bias, onto)
+
+
+def by_torch(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, onto: torch.Tensor | None
+) -> torch.Tensor:
     if bias is None:
         return x @ weight.t() if onto is None else torch.addmm(onto, x, weight.t())
     found = torch.addmm(bias, x, weight.t())

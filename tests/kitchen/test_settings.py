@@ -270,3 +270,29 @@ def test_settings_are_described_with_the_comments_beside_them() -> None:
         ("name", "text", "sponge", ""),
         ("layers", "int or null", "null", "How many, if any."),
     ]
+
+
+@dataclass(frozen=True)
+class Gas:
+    flame: int = 3
+
+
+@dataclass(frozen=True)
+class Current:
+    watts: int = 900
+    grill: bool = False
+
+
+class Cooker(Recipe):
+    bars: int = 2
+    heat: Gas | Current = Gas()
+    other: Gas = Field(default_factory=lambda data: Gas(data["bars"]))
+
+    def workflow(self) -> Step:
+        return sequence()
+
+
+def test_a_mapping_may_be_of_another_kind_than_the_default() -> None:
+    assert Cooker(bars=5).other == Gas(5)
+    assert Cooker.model_validate({"heat": {"watts": 5}}).heat == Current(5)
+    assert Cooker.model_validate({"other": {"flame": 1}}).other == Gas(1)

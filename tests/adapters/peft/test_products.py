@@ -50,15 +50,34 @@ def test_onednn_multiplies_as_torch_does(turned: bool, biased: bool, added: bool
     torch.testing.assert_close(by_onednn(x, weight, bias, onto).double(), exact, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("rows", [50, 128, 150])
 @pytest.mark.parametrize("quick", [True, False])
 def test_a_product_and_its_gradient_are_the_same_by_either_library(
-    monkeypatch: pytest.MonkeyPatch, quick: bool
+    monkeypatch: pytest.MonkeyPatch, quick: bool, rows: int
 ) -> None:
     monkeypatch.setattr(products, "best_by_onednn", lambda x: quick)
     torch.manual_seed(1)
     layer = nn.Linear(24, 40)
-    x, gradient = torch.randn(50, 24), torch.randn(50, 40)
+    x, gradient = torch.randn(rows, 24), torch.randn(rows, 40)
     out, low = Product([layer]).forward(x)
+    added, _ = Product([layer]).forward(x, gradient)
     dx, _ = Product([layer]).backward(gradient, x, low)
     torch.testing.assert_close(out, layer(x).detach())
+    torch.testing.assert_close(added, layer(x).detach() + gradient)
     torch.testing.assert_close(dx, gradient @ layer.weight.detach())
+
+
+def test_onednn_sees_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps memory for each: 100 steps of other lengths took 590 MB (docs/benchmarks.md)."""
+    seen = set[int]()
+
+    def noted(x: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
+        seen.add(len(x))
+        return by_onednn(x, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(products, "best_by_onednn", lambda x: True)
+    monkeypatch.setattr(products, "by_onednn", noted)
+    product = Product([nn.Linear(24, 40)])
+    for rows in range(0, 320):
+        assert product.forward(torch.randn(rows, 24))[0].shape == (rows, 40)
+    assert seen == {64, 128, 192, 256}
