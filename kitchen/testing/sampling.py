@@ -106,17 +106,17 @@ class SamplingLaws(TrainingSubject):
     ) -> None:
         [greedy] = sampler.sample(prompt, max_tokens=6, temperature=0.0).result()
         table = self.table(training, session, sampler, np.concatenate([prompt, greedy.tokens]))[len(prompt) - 1:]
-        at = table[np.arange(len(greedy.tokens)), greedy.tokens]
-        assert (at >= table.max(1) - 2 * self.agreement).all()
+        assert greedy.tokens.tolist() == table.argmax(1).tolist()
 
     def test_top_k_and_top_p_keep_the_likeliest(
         self, training: TrainingClient, session: TrainingSession, sampler: Sampler, prompt: Tokens
     ) -> None:
         row = self.table(training, session, sampler, np.append(prompt, prompt[0]))[-1]
         order = np.argsort(-row)
-        share = float(np.exp(row[order[:4]]).sum())  # with less than this, and more than that of three, it keeps four
+        share = float(np.exp(row[order[:4]]).sum())  # with a little less than this, top_p keeps these four
+        less = 1 - max(0.001, 2 * self.agreement)
         settings: list[tuple[dict[str, Any], int]] = [
-            ({"top_k": 3}, 3), ({"top_p": share * 0.95}, 4), ({"top_k": 2, "top_p": 0.999}, 2)]
+            ({"top_k": 3}, 3), ({"top_p": share * less}, 4), ({"top_k": 2, "top_p": 0.999}, 2)]
         for setting, kept in settings:
             drawn = sampler.sample(prompt, count=64, max_tokens=1, seed=2, **setting).result()
             tokens = {int(one.tokens[0]) for one in drawn}

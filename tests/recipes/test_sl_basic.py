@@ -17,7 +17,9 @@ from kitchen.errors import QualityError
 from kitchen.ports import DatasetStore
 from kitchen.workflow import ForEach, Sequence, Step, When
 from recipes.sl_basic import SlBasic
+from stages.comparison import QualityGate
 from stages.data import Reading
+from stages.evaluation import After
 from tests.recipes.seen import Seen
 
 ANSWER = "{}"  # a bigram model can say it
@@ -85,6 +87,11 @@ def test_without_a_held_out_split_rows_are_kept_back() -> None:
 def test_the_quality_gate() -> None:
     with pytest.raises(QualityError, match=r"exact match on held is 0.000, below the target of 0.5"):
         cook(learning_rate=1e-6, epochs=1, evaluation={"at_least": 0.5})
+
+
+def test_the_quality_gate_does_not_pass_without_answers() -> None:
+    with pytest.raises(QualityError, match="no answers can be compared"):
+        QualityGate(0.5).run(After({}, {}))
 
 
 def test_the_loss_is_the_mean_over_trained_tokens_of_the_batch() -> None:
