@@ -5,6 +5,7 @@ from kitchen.errors import ConfigError
 from recipes.sl_basic import SlBasic
 from stages.conversations import TrainRows
 from stages.render import RenderDataset
+from stages.scoring import IdentifyWeights
 from stages.teaching import EvaluateTeacher, TakeAnswers, TaughtRows, WriteAnswers, Writing
 
 
@@ -26,6 +27,7 @@ class DistillationOffPolicy(SlBasic):
             raise ConfigError("the student has nobody to learn from: set teacher=WEIGHTS, or instruction=TEXT, a "
                               "system prompt that makes the model its own teacher")
         teacher, taught = self.teacher or self.model, self.rendering.using({TrainRows: TaughtRows})
-        return (WriteAnswers(teacher, self.rendering, self.writing, self.instruction, self.seed),
+        return (IdentifyWeights(teacher, "teacher"),
+                WriteAnswers(teacher, self.rendering, self.writing, self.instruction, self.seed),
                 TakeAnswers(), taught,
                 EvaluateTeacher(teacher, self.evaluation, self.rendering, self.instruction, self.seed))

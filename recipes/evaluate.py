@@ -8,6 +8,7 @@ from kitchen import Recipe, Step, sequence
 from stages.comparison import QualityGate
 from stages.evaluation import Answering, Examination
 from stages.render import RenderDataset
+from stages.scoring import IdentifyWeights
 from stages.weights import ExamineWeights, LoadHeldOut, ReportExamination
 
 
@@ -27,5 +28,6 @@ class Evaluate(Recipe):
     def workflow(self) -> Step:
         return sequence(
             LoadHeldOut(self.dataset, self.splits, self.rows, self.columns, self.seed),
+            IdentifyWeights(self.weights),
             ExamineWeights(self.weights, self.evaluation, self.rendering, self.answering, self.seed),
             ReportExamination(self.answering.pass_at, self.seed), QualityGate(self.evaluation.at_least))

@@ -12,7 +12,7 @@ import numpy as np
 from kitchen import Step
 from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient
 from kitchen.stage import Stage
-from kitchen.types import Facts, Metrics, Table
+from kitchen.types import Metrics, Table
 from kitchen.weights import find_weights
 from stages.asking import prompt
 from stages.conversations import instructed
@@ -37,10 +37,8 @@ class _KL(Stage):
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.reference, client, blobs)
 
-    def opened(
-        self, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None
-    ) -> tuple[Sampler, Facts]:
-        """The reference, and what is to be found again of it; raises ConfigError where it reads other tokens."""
+    def opened(self, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None) -> Sampler:
+        """The reference; raises ConfigError where it reads other tokens."""
         return opened(self.reference, f"reference.{self.of}" if self.of else "reference", client, tokenizer, blobs)
 
 
@@ -83,10 +81,10 @@ class MeasureKL(_KL):
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, weights: FinalWeights,
         blobs: BlobStore | None = None,
-    ) -> tuple[Metrics, Table, Facts]:
-        reference, facts = self.opened(client, tokenizer, blobs)
-        with closing(client.sampler(weights)) as trained, closing(reference):
-            return *await measured(trained, reference, tokenizer, held_out, self), facts
+    ) -> tuple[Metrics, Table]:
+        with (closing(self.opened(client, tokenizer, blobs)) as reference,
+              closing(client.sampler(weights)) as trained):
+            return await measured(trained, reference, tokenizer, held_out, self)
 
 
 class MeasureKLBefore(_KL):
@@ -97,7 +95,7 @@ class MeasureKLBefore(_KL):
 
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, blobs: BlobStore | None = None
-    ) -> tuple[Metrics, Table, Facts]:
-        reference, facts = self.opened(client, tokenizer, blobs)
-        with closing(sampler_of(self.model, client, blobs)) as model, closing(reference):
-            return *await measured(model, reference, tokenizer, held_out, self, "_before"), facts
+    ) -> tuple[Metrics, Table]:
+        with (closing(self.opened(client, tokenizer, blobs)) as reference,
+              closing(sampler_of(self.model, client, blobs)) as model):
+            return await measured(model, reference, tokenizer, held_out, self, "_before")

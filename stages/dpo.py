@@ -10,7 +10,7 @@ import numpy as np
 
 from kitchen.ports import BlobStore, Tokenizer, TrainingClient, TrainingSession, arrival
 from kitchen.stage import Stage
-from kitchen.types import Batch, Datum, Facts, Floats, Loss, Metrics, Table
+from kitchen.types import Batch, Datum, Floats, Loss, Metrics, Table
 from kitchen.weights import find_weights
 from stages.data import Epoch, shuffled
 from stages.evaluation import HeldOutData
@@ -51,12 +51,11 @@ class ScoreReference(Stage):
 
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, pairs: Pairs, blobs: BlobStore | None = None
-    ) -> tuple[ReferenceLogprobs, Facts]:
+    ) -> ReferenceLogprobs:
         whole = [np.append(datum.tokens, datum.targets[-1]) for datum in pairs.data()]
-        reference, facts = opened(self.reference, "reference", client, tokenizer, blobs)
-        with closing(reference):
+        with closing(opened(self.reference, "reference", client, tokenizer, blobs)) as reference:
             found = await scores(reference, whole)
-        return ReferenceLogprobs(tuple(one[1:] for one in found)), facts
+        return ReferenceLogprobs(tuple(one[1:] for one in found))
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.reference, client, blobs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,11 +23,11 @@ class Played:
 
     rewards: Mapping[str, tuple[float, ...]]
     failed: Mapping[str, int]  # rollouts of each set
-    answers: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)  # None: it failed, or was cut
+    answers: Mapping[str, tuple[str | None, ...]]  # None: it failed, or was cut
 
     def cut(self, name: str) -> int:
         """Rollouts of a set that did not fail, and have an answer that was cut."""
-        return self.answers.get(name, ()).count(None) - self.failed[name]
+        return self.answers[name].count(None) - self.failed[name]
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,29 @@ class Reference(Sampler, Protocol):
     """Weights that do not change, which those in training are compared with."""
 
 
+class IdentifyWeights(Stage):
+    """Take down which weights a name stands for, before a stage whose answers are kept asks them.
+
+    What a kept stage (ADR 5) found is not computed again when a run is gone on with; this is, so that a folder which
+    holds other weights by then is refused here.
+    """
+
+    name: str  # of weights
+    what: str = "weights"  # that the names of its facts begin with
+
+    def run(self, client: TrainingClient, blobs: BlobStore | None = None) -> Facts:
+        return identified(self.name, self.what, client, blobs)
+
+    def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
+        find_weights(self.name, client, blobs)
+
+
+def identified(name: str, what: str, client: TrainingClient, blobs: BlobStore | None) -> Facts:
+    """What is to be found again of weights: their name, their digest if it is known, and the model they are of."""
+    found = find_weights(name, client, blobs)
+    return Facts({**found.facts(client, what), f"{what}.model": found.model})
+
+
 class OpenReference(Stage):
     """Open weights to compare with; they must read the same tokens, and be the same when the run is gone on with."""
 
@@ -27,7 +50,8 @@ class OpenReference(Stage):
     def run(
         self, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None = None
     ) -> tuple[Reference, Facts]:
-        return opened(self.name, "reference", client, tokenizer, blobs)
+        facts = identified(self.name, "reference", client, blobs)
+        return opened(self.name, "reference", client, tokenizer, blobs), facts
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.name, client, blobs)
@@ -35,13 +59,13 @@ class OpenReference(Stage):
 
 def opened(
     name: str, what: str, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None
-) -> tuple[Sampler, Facts]:
-    """Weights, and what is to be found again of them; raises ConfigError where they read other tokens."""
+) -> Sampler:
+    """Raises ConfigError for weights that read other tokens; `what` they are is told there."""
     found = find_weights(name, client, blobs)
     if not same_tokens(client.tokenizer(found.model), tokenizer):
         raise ConfigError(f"{what}={name!r} reads other tokens than the model that is trained, so that its chances of "
                           "a token say nothing of the other's; take weights with the same tokenizer")
-    return client.sampler(found.source), Facts({**found.facts(client, what), f"{what}.model": found.model})
+    return client.sampler(found.source)
 
 
 def same_tokens(one: Tokenizer, other: Tokenizer) -> bool:

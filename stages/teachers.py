@@ -21,7 +21,7 @@ from stages.data import DATASET
 from stages.policy import ReferenceScores, straying
 from stages.render import RenderDataset
 from stages.rollouts import Episode, Rollouts
-from stages.scoring import opened
+from stages.scoring import identified, opened
 from stages.tasks import TaskBatch
 
 TeacherNames = Mapping[str, str]  # of weights, by data set; one under "" teaches all
@@ -84,8 +84,9 @@ class OpenTeachers(Stage):
         samplers, facts = dict[str, Sampler](), Facts()
         try:
             for tag, name in self.names.items():
-                samplers[tag], more = opened(name, f"teacher.{tag}" if tag else "teacher", client, tokenizer, blobs)
-                facts |= more
+                what = f"teacher.{tag}" if tag else "teacher"
+                facts |= identified(name, what, client, blobs)
+                samplers[tag] = opened(name, what, client, tokenizer, blobs)
         except BaseException:
             Teachers(samplers, "", tokenizer).close()
             raise

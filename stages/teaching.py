@@ -10,7 +10,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 from kitchen.errors import DataError
 from kitchen.ports import BlobStore, Tokenizer, TrainingClient
 from kitchen.stage import Stage
-from kitchen.types import Facts, Metrics, Sampled, Samples, Table
+from kitchen.types import Metrics, Sampled, Samples, Table
 from kitchen.weights import find_weights
 from stages.asking import check_template, prompt, question
 from stages.conversations import Conversation, Message, TrainRows, instructed
@@ -61,7 +61,7 @@ class WriteAnswers(Stage):
 
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, rows: TrainRows, blobs: BlobStore | None = None
-    ) -> tuple[Written, Samples, Facts]:
+    ) -> tuple[Written, Samples]:
         found = find_weights(self.teacher, client, blobs)
         reads = client.tokenizer(found.model)
         check_template(self.instruction, reads, self.render.chat)
@@ -76,8 +76,7 @@ class WriteAnswers(Stage):
                       for some in came)
         return (Written(texts, sum(not _whole(one) for some in came for one in some)),
                 Samples(tuple({"when": "taught", "row": at, "text": text}
-                              for at, some in enumerate(texts) for text in some)),
-                Facts({**found.facts(client, "teacher"), "teacher.model": found.model}))
+                              for at, some in enumerate(texts) for text in some)))
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.teacher, client, blobs)

@@ -20,6 +20,7 @@ from stages.preferences import OwnMistakes, WriteMistakes
 from stages.render import RenderDataset, TrainData
 from stages.rollouts import Playing, RollOut, Snapshot
 from stages.schedules import ScheduleName, schedule
+from stages.scoring import IdentifyWeights
 from stages.sessions import OpenSession, SaveFinal
 from stages.tasks import TaskBatches
 
@@ -84,7 +85,7 @@ class TrainingOnPreferences(TrainingInEpochs):
         start = self.reference or self.model
         scored = [ScoreReference(start)] if referred else []
         return sequence(
-            load, OpenSession(self.model, self.lora), StartKeeping(),
+            load, OpenSession(self.model, self.lora), IdentifyWeights(start, "reference"), StartKeeping(),
             WriteMistakes(self.model, self.rendering, self.mistakes, self.seed, self.evaluation), render, *scored,
             JoinReference(),
             EvaluateBase(self.model, self.evaluation, self.rendering),

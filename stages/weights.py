@@ -70,12 +70,12 @@ class ExamineWeights(Stage):
 
     async def run(
         self, client: TrainingClient, held_out: HeldOut, blobs: BlobStore | None = None
-    ) -> tuple[After, Samples, Facts]:
+    ) -> tuple[After, Samples]:
         found = find_weights(self.weights, client, blobs)
         tokenizer = client.tokenizer(found.model)
         came = await examined(
             client.sampler(found.source), tokenizer, self.how, self.render, held_out, self.answering, self.seed)
-        return After(came.answers, came.losses), samples(came), Facts({**found.facts(client), "model": found.model})
+        return After(came.answers, came.losses), samples(came)
 
     def preview(
         self, client: TrainingClient, held_out: HeldOut, blobs: BlobStore | None = None, price: Price | None = None

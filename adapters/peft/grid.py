@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from kitchen.types import Array, Tokens
 
@@ -103,8 +104,9 @@ class Grid:
         end = self._front + self.written
         self._read[layer, :, :, end - 1] = new
         keys, values = self._read[layer, :, :, :end]
-        bias = None if self._bias is None else self._bias[..., :end]
-        return torch.bmm(torch.softmax(self._scores(query, keys, bias), -1), values)
+        bias = None if self._bias is None else self._bias[None, ..., :end]
+        stacked = query.view(1, len(keys), -1, self._heads.width)
+        return scaled_dot_product_attention(stacked, keys[None], values[None], bias, scale=self._heads.scale)
 
     def _beside(self, layer: int, own: torch.Tensor, query: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         own[layer, :, :, self.written - 1] = new

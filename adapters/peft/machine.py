@@ -13,7 +13,7 @@ import torch
 from adapters.peft.base import Base, load_base
 from adapters.peft.cores import usual
 from adapters.peft.lanes import Lanes
-from adapters.peft.processor import multiplies_bfloat16
+from adapters.peft.processor import described, multiplies_bfloat16
 from adapters.peft.settings import Settings
 from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
@@ -49,9 +49,10 @@ class Machine:
         return found
 
     def facts(self) -> dict[str, str]:
-        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+        cuda = self.device.type == "cuda"
         return {
-            "machine.device": name,
+            "machine.device": torch.cuda.get_device_name(self.device) if cuda else "cpu",
+            **({} if cuda else {"machine.processor": described()}),
             "machine.threads": str(self.threads),
             **{f"machine.{package}": version(package) for package in ("torch", "transformers", "peft")},
         }

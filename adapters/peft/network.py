@@ -122,7 +122,16 @@ def _agrees(network: Network, sequences: Sequence[Any], expected: Sequence[torch
     except TypeError:  # it takes no layout
         return False
     exact = next(network.model.parameters()).dtype in (torch.float32, torch.float64)
-    bound = 1e-3 if exact else 0.1  # of the spread of the logits; what attends or adds otherwise is as far off as that
-    return all(whole.shape == logits[places].shape
-               and float((whole - logits[places]).square().mean().sqrt()) <= bound * float(whole.std())
+    bound, share = (1e-3, 1.0) if exact else (0.1, 0.75)
+    return all(whole.shape == logits[places].shape and _near(logits[places], whole, bound, share)
                for whole, places in zip(expected, layout.places, strict=True))
+
+
+def _near(logits: torch.Tensor, expected: torch.Tensor, bound: float, share: float) -> bool:
+    """(T, V) each: so near in that share of the tokens, by the spread of what is expected.
+
+    What attends or adds otherwise is further off in most; what is rounded is, in some: rounded to bfloat16, a model
+    gives the same tokens other logits as soon as more of them follow (docs/benchmarks.md).
+    """
+    away = (logits - expected).square().mean(-1).sqrt()
+    return float(away.quantile(share)) <= bound * float(expected.std())

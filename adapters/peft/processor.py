@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from functools import cache
 
 import torch
@@ -17,6 +18,12 @@ def multiplies_bfloat16() -> bool:
 
 def is_intel() -> bool:
     return "GenuineIntel" in _words()
+
+
+def described() -> str:
+    """Its maker and what it multiplies with: by these torch and its libraries choose how, and so the last bits."""
+    known = [word for word in ("GenuineIntel", "AuthenticAMD", "avx512_bf16", "amx_bf16") if word in _words()]
+    return " ".join([platform.machine(), torch.backends.cpu.get_cpu_capability(), *known])
 
 
 @cache

@@ -54,6 +54,20 @@ class ExportLaws(TrainingSubject):
                        for name in ("alone", "full"))
         assert alone == full
 
+    def test_a_folder_is_known_by_the_weights_in_it(
+        self, training: TrainingClient, session: TrainingSession, weights: Checkpoint, tmp_path: Path
+    ) -> None:
+        if training.sha256(self.model) is None:
+            pytest.skip(f"{type(training).__name__} does not say which weights it has")
+        session.forward_backward(self.data(session))
+        session.optim_step(Adam(0.01))
+        later = session.save_weights("run/later").result()
+        for name, one in (("one", weights), ("again", weights), ("later", later)):
+            training.export(one, tmp_path / name)
+        first, again, other = (training.sha256(f"path:{tmp_path / name}") for name in ("one", "again", "later"))
+        assert first == again
+        assert len({first, other, training.sha256(self.model)}) == 3
+
     def test_a_folder_in_use_is_left_as_it_was(
         self, training: TrainingClient, weights: Checkpoint, tmp_path: Path
     ) -> None:

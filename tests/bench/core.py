@@ -16,5 +16,5 @@ CORE: Mapping[str, Work] = MappingProxyType({
     **{f"kitchen_run_{training}": partial(kitchen_run, training=training) for training in ("peft", "fake")},
     "stage_call": stage_call,
     "check": check_plan,
-    "growth": growth,
+    **{f"growth_{training}": partial(growth, training=training) for training in ("fake", "peft")},
 })

@@ -14,6 +14,7 @@ from adapters.fake.training import FakeTraining
 from kitchen import (
     Adam,
     Batch,
+    Facts,
     LossOutput,
     Metrics,
     Need,
@@ -157,6 +158,13 @@ class Kept(Stage):
         return Wrapped(session), Metrics()
 
 
+class Known(Stage):
+    kept = True
+
+    def run(self) -> Facts:
+        return Facts({"a": "b"})
+
+
 GIVEN = {TrainingClient: FakeTraining(), BlobStore: FakeBlobs(), RunId: RunId("x")}
 
 
@@ -175,6 +183,7 @@ def problems(*steps: Any, leaves: tuple[Any, ...] = ()) -> list[str]:
     ((parallel(Start(), Start()),), "both leave Score"),
     ((OpenSession("m"), Wrap()), "Wrapped hides a live value"),
     ((OpenSession("m"), Kept()), "is kept, but pydantic cannot write Wrapped down"),
+    ((Known(),), "is kept, but publishes Facts"),
     ((for_each(Items())(every(2)(Ask()), Read()),), "only a `when` leaves"),
     ((for_each(Items())(every(2)(Ask()), every(3)(Read())),), "only a `when` leaves"),
     ((for_each(Items())(when(Ask())(Look())),), "does not return bool"),

@@ -78,7 +78,7 @@ def test_predictions_and_what_they_depend_on_are_recorded(blobs: FakeBlobs) -> N
         "truncated": False}
     assert DATA.load("chats", split="hard").where(1) == rows[1]["where"]
     facts = read_run(blobs, "recorded")["facts"]
-    assert (facts["weights"], facts["model"], len(facts["weights.sha256"])) == ("run:dish@final", "tiny", 64)
+    assert (facts["weights"], facts["weights.model"], len(facts["weights.sha256"])) == ("run:dish@final", "tiny", 64)
     assert facts["data.held.sha256"] != facts["data.hard.sha256"]
 
 

@@ -101,8 +101,8 @@ def page(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def line(measure: str, values: Sequence[float], goal: Goal | None) -> str:
-    """Of a p and of seconds there is no mean: their goal is that of the largest."""
-    if measure.startswith("p of") or measure == "seconds":
+    """Of a p, of seconds and of the ends of an interval there is no mean: their goal is that of the largest."""
+    if measure.startswith(("p of", "95 %")) or measure in ("seconds", "to"):
         found, mean = max(values), ""
     elif len(values) < 2:
         found, mean = values[0], number(values[0])

@@ -169,7 +169,7 @@ def prompt_distillation(cooking: Cooking) -> Measured:
         "max_steps": 60, "eval_every": 0}, START)
     run = cooking.cook("recipes.distillation_off_policy", "prompt-distillation", {
         **NAMES, "dataset": lines(cooking.root), "model": f"run:{heeds.id}", "instruction": INSTRUCTION,
-        "max_steps": 30, "eval_every": 0, "learning_rate": 5e-4, "warmup_steps": 3, "writing.temperature": 0.0,
+        "max_steps": 60, "eval_every": 0, "learning_rate": 5e-4, "warmup_steps": 3, "writing.temperature": 0.0,
         "writing.max_tokens": 48})
     right, wanted = (run.metrics[f"new_names/exact_match_{who}"] for who in ("after", "teacher"))
     return run, {**exact(run, "new_names"), "exact match of the prompted teacher": wanted,
@@ -212,8 +212,8 @@ async def guessed(task: Task) -> list[Message]:
 
 def tools(cooking: Cooking) -> Measured:
     """A problem counts where the calculator said the right number, and the model says it after that."""
-    start = cooking.shown("calls", list(map(called, problems("game:calculator"))), 10)
-    run = cooking.cook("recipes.rl", "tools", {**GAME, "dataset": "game:calculator", "model": start, "steps": 8,
+    start = cooking.shown("calls", list(map(called, problems("game:calculator"))), 6)
+    run = cooking.cook("recipes.rl", "tools", {**GAME, "dataset": "game:calculator", "model": start, "steps": 12,
                                                "playing.max_tokens": 48})
     return run, rewards(run, "held_out")
 
@@ -237,7 +237,7 @@ def problems(dataset: str) -> Sequence[Task]:
 def rlhf(cooking: Cooking) -> Measured:
     """The judge learns from the policy's own answers, ranked by the F1 of their fields, which it then is not told."""
     run = cooking.cook("recipes.rlhf", "rlhf", {
-        **NAMES, "model": cooking.taught(25), "reading.held_out_rows": 80, "ranking.problems": 160, "ranking.tries": 5,
+        **NAMES, "model": cooking.taught(18), "reading.held_out_rows": 80, "ranking.problems": 160, "ranking.tries": 5,
         "ranking.margin": 0.15, "judge.epochs": 2, "judge.learning_rate": 2e-4, "steps": 20, "learning_rate": 3e-4,
         "warmup_steps": 3, "playing.max_tokens": 48})
     shown = {"accuracy of the judge before": "judge_accuracy_before", "accuracy of the judge": "judge_accuracy",
@@ -285,10 +285,10 @@ WORKS: Mapping[str, Work] = MappingProxyType({
                      "said is listened to half of the time", {
         GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)}, guessing),
     "tools": Work("`rl` with a tool: two steps of arithmetic and a calculator, used rightly in so many problems; the "
-                  "start has been shown calls for 10 steps of `sl_basic`", {
+                  "start has been shown calls for 6 steps of `sl_basic`", {
         "mean reward after": Goal(0.9), GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)}, tools),
     "rlhf": Work("`rlhf` on ingredients: a judge (`judge.says=answer`) of the policy's own answers, the two of 5 that "
-                 "are furthest apart, by more than 0.15 of F1, and a policy that learns from it, both from 25 steps of "
+                 "are furthest apart, by more than 0.15 of F1, and a policy that learns from it, both from 18 steps of "
                  "`sl_basic`", {
         "accuracy of the judge": Goal(0.85), "shorter wins": Goal(most=0.65), "valid JSON wins": Goal(most=0.65),
         "how far the judge prefers new answers": Goal(0.5), "p of that": Goal(most=0.05), GAINED: Goal(0),

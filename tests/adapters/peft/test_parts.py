@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import platform
 import subprocess
 import sys
 import threading
@@ -89,6 +90,7 @@ def test_facts(opened: Callable[..., Any]) -> None:
     assert int(facts["model.parameters"]) > 90_000
     assert facts["machine.device"] == "cpu"
     assert facts["machine.threads"] == "1"
+    assert facts["machine.processor"].startswith(f"{platform.machine()} ")
     assert facts["machine.torch"] == torch.__version__
 
 

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from adapters.peft.network import Way
+from adapters.local.blobs import LocalBlobs
+from adapters.local.hub import LocalHub
+from adapters.peft.client import PeftTraining
+from adapters.peft.network import Way, _near
 from adapters.peft.session import PeftSession
 from kitchen.errors import BackendError
 from kitchen.types import Datum, Lora
@@ -214,9 +217,27 @@ def test_values_may_be_narrower_than_queries(kind: Kind, opened: Opened, batch: 
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ROUNDED, ids=str)
+@pytest.mark.parametrize("kind", [*KINDS, *ROUNDED], ids=str)
 def test_a_way_does_not_depend_on_the_number_format(kind: Kind, opened: Opened) -> None:
     assert opened(dtype="bfloat16")._trainer.result().base.way == kind.way
+
+
+@pytest.mark.parametrize(("astray", "near"), [(20, True), (30, False)])
+def test_rounding_may_lead_some_tokens_astray_but_not_many(astray: int, near: bool) -> None:
+    logits = torch.randn(100, 50, generator=torch.Generator().manual_seed(0))
+    others = 1.01 * logits
+    others[:astray] *= 3
+    assert _near(others, logits, bound=0.1, share=0.75) is near
+    assert not _near(others, logits, bound=0.1, share=1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_packaged_model_is_computed_by_hand(dtype: str, tmp_path: Path) -> None:
+    training = PeftTraining(LocalHub(), LocalBlobs(str(tmp_path)), device="cpu", dtype=dtype)
+    session = training.open("packaged:smollm2-135m-instruct", Lora(rank=4))
+    assert session._trainer.result().base.way == Way.FUSED
+    session.close()
 
 
 @pytest.mark.parametrize("kind", [Kind("Gemma2", Way.ALONE, {"head_dim": 8, "final_logit_softcapping": 1.0})], ids=str)
