@@ -6,8 +6,6 @@ import hashlib
 import json
 from typing import Any
 
-from pydantic import ValidationError
-
 from kitchen.errors import ResumeError
 from kitchen.ports.blobs import BlobStore
 from kitchen.stage import Stage
@@ -27,7 +25,7 @@ def read_answer(blobs: BlobStore, run: str, stage: Stage, at: str) -> Any:
         raise ResumeError(f"run {run!r} began with other options of {stage.title()}; start a new run")
     try:
         values = tuple(read_back(kind, text) for kind, text in zip(kinds, answer["values"], strict=True))
-    except ValidationError as error:
+    except ValueError as error:  # of pydantic too
         raise ResumeError(f"run {run!r} began with another version of {stage.title()}, whose answer has another form; "
                           "start a new run, or go on with that version") from error
     return values if len(kinds) > 1 else values[0]

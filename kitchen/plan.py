@@ -140,7 +140,7 @@ class _Checker:
                 self.problem(f"{name(kind)} hides a live value from the save points: make it a Protocol subclass")
             if stage.kept and (why := unkeepable(kind)):
                 self.problem(f"{stage} is kept, but {why}")
-        if stage.kept and Facts in contract.returns:
+        if stage.kept and any(isinstance(kind, type) and issubclass(kind, Facts) for kind in contract.returns):
             self.problem(f"{stage} is kept, but publishes Facts, which each process must find again: have a stage "
                          "before it publish them")
         for need in stage.needs():

@@ -53,7 +53,6 @@ class SavePoint:
 class Record:
     """The save points that a run stands at, oldest first: one per loop that is under way or over."""
 
-    fingerprint: str
     points: dict[str, SavePoint] = field(default_factory=dict)  # by address, such as "1[2].0"
 
     def paths(self) -> set[str]:
@@ -68,22 +67,25 @@ class Keeper:
 
     def __init__(self, blobs: BlobStore, run: str, plan: str) -> None:
         self._blobs, self._run, self._prefix = blobs, run, f"{run}/save/"
-        self._record = Record(digest(plan))
+        self._plan, self._record = digest(plan), Record()
         self._before: Record | None = None  # the newest with other checkpoints: the way back if these are damaged
         self._number = self._before_number = 0  # their files
         self._attempt = 0  # in the names of checkpoints, so that none is written twice
         self.target = ""  # the address where a resumed run stops replaying; empty once there
 
     def open(self) -> None:
-        """Find the newest save point that is whole, and count this attempt."""
-        self._attempt = int(self._blobs.read(f"{self._prefix}attempt") or b"0") + 1
+        """Find the newest save point that is whole, and count this attempt; raises ResumeError for another plan."""
+        attempts, plan = self._blobs.read(f"{self._prefix}attempt"), self._plan.encode()
+        if attempts is None:
+            self._blobs.write(f"{self._prefix}plan", plan)
+        elif self._blobs.read(f"{self._prefix}plan") != plan:
+            raise ResumeError(f"run {self._run!r} began with another recipe, another version of it, or other settings; "
+                              "start a new run")
+        self._attempt = int(attempts or b"0") + 1
         self._blobs.write(f"{self._prefix}attempt", str(self._attempt).encode())
         found = [(number, record) for number in self._numbers() if (record := self._read(number))]
         if found:
-            self._number, record = found[-1]
-            if record.fingerprint != self._record.fingerprint:
-                raise ResumeError(f"run {self._run!r} began with another recipe or other settings; start a new run")
-            self._record = record
+            self._number, self._record = found[-1]
         others = [each for each in found if each[1].paths() != self._record.paths()]
         self._before_number, self._before = others[-1] if others else (0, None)
         self.target = next(reversed(self._record.points), "")
@@ -111,7 +113,7 @@ class Keeper:
         was = self._record
         points = {k: p for k, p in was.points.items() if k != address and not k.startswith(f"{address}[")}
         points[address] = SavePoint(point.index, point.ended, point.published, point.steps, live, values)
-        await self._commit(Record(was.fingerprint, points), loop, context)
+        await self._commit(Record(points), loop, context)
 
     async def restore(self, address: str, loop: ForEach, context: Context) -> SavePoint | None:
         point = self._record.points.get(address)

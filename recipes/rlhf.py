@@ -10,7 +10,7 @@ from stages.playing import ComparePlayed, PlayBase, PlayWeights
 from stages.policy import Minibatches, PolicyUpdate, ReportPolicy, ScoreRollouts
 from stages.ranking import Ranking, find_comparisons
 from stages.rollouts import ReportRollouts
-from stages.scoring import OpenReference
+from stages.scoring import IdentifyWeights, OpenReference
 from stages.sessions import FinalWeights, OpenSession, SaveFinal
 from stages.training import TrainingOnRollouts
 from stages.verdicts import JudgePlayed, JudgeRollouts
@@ -30,6 +30,7 @@ class Rlhf(TrainingOnRollouts):
         ranked, own = (self.model, self.ranking, self.playing, self.rows, self.reward), self.preferences is None
         penalised = [ScoreRollouts()] if self.kl_penalty else []
         return sequence(
+            IdentifyWeights(self.model, "start"), IdentifyWeights(self.judge.model or self.model, "judge.start"),
             *find_comparisons(self.preferences, self.dataset, self.reading, self.seed, *ranked),
             *learn_to_judge(self.judge, self.model, self.lora, self.seed, self.save_every),
             OpenSession(self.model, self.lora), OpenReference(self.model), PlayBase(self.model, self.playing),

@@ -7,6 +7,8 @@ from functools import cache
 
 import torch
 
+KNOWN = ("GenuineIntel", "AuthenticAMD", "avx512_bf16", "amx_bf16", "bf16", "i8mm", "sve")
+
 
 def multiplies_bfloat16() -> bool:
     """AMX, or AVX512-BF16 that is not Intel's: there it runs at half the rate of float32 (docs/benchmarks.md).
@@ -21,8 +23,9 @@ def is_intel() -> bool:
 
 
 def described() -> str:
-    """Its maker and what it multiplies with: by these torch and its libraries choose how, and so the last bits."""
-    known = [word for word in ("GenuineIntel", "AuthenticAMD", "avx512_bf16", "amx_bf16") if word in _words()]
+    """Its maker and what it multiplies with, as far as Linux says: by these torch and its libraries choose how to
+    multiply, and so the last bits."""
+    known = [word for word in KNOWN if word in _words()]
     return " ".join([platform.machine(), torch.backends.cpu.get_cpu_capability(), *known])
 
 

@@ -51,7 +51,7 @@ Cost = Annotated[Optional[float], typer.Option(  # noqa: UP045
 TakeOver = Annotated[bool, typer.Option(
     "--take-over", help="Go on although a process on another host may be at it: say so only if that host is gone.")]
 OtherMachine = Annotated[bool, typer.Option(
-    "--other-machine", help="Go on although device, threads or versions are others: last bits may differ.")]
+    "--other-machine", help="Go on although processor, device, threads or versions are others: last bits may differ.")]
 
 
 def larder(

@@ -161,8 +161,8 @@ class Kept(Stage):
 class Known(Stage):
     kept = True
 
-    def run(self) -> Facts:
-        return Facts({"a": "b"})
+    def run(self) -> tuple[Metrics, Facts]:
+        return Metrics(), Facts({"a": "b"})
 
 
 GIVEN = {TrainingClient: FakeTraining(), BlobStore: FakeBlobs(), RunId: RunId("x")}

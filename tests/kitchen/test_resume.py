@@ -173,9 +173,20 @@ def test_what_another_version_kept_is_refused_by_name() -> None:
         cooked(BASIC, blobs, Fuse(8))
     [name] = blobs.list("run/kept/")
     answer = json.loads(blobs.read(name) or b"")
-    blobs.write(name, json.dumps({**answer, "values": ['{"answers": 1}', *answer["values"][1:]]}).encode())
-    with pytest.raises(ResumeError, match="another version of EvaluateBase"):
-        cooked(BASIC, blobs, Fuse())
+    for others in (['{"answers": 1}', *answer["values"][1:]], [*answer["values"], "{}"]):
+        blobs.write(name, json.dumps({**answer, "values": others}).encode())
+        with pytest.raises(ResumeError, match="another version of EvaluateBase"):
+            cooked(BASIC, blobs, Fuse())
+
+
+def test_a_run_that_is_not_at_a_save_point_yet_is_not_gone_on_with_by_another_plan() -> None:
+    blobs = FakeBlobs()
+    with pytest.raises(Killed):
+        cooked(BASIC, blobs, Fuse(3))
+    assert not [name for name in blobs.list("run/save/") if name.endswith(".json")]
+    with pytest.raises(ResumeError, match="another recipe, another version of it, or other settings"):
+        cooked(BASIC.model_copy(update={"eval_every": 1}), blobs, Fuse())
+    cooked(BASIC, blobs, Fuse())
 
 
 class Refusing(FakeTraining):

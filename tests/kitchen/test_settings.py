@@ -283,6 +283,24 @@ class Current:
     grill: bool = False
 
 
+@dataclass(frozen=True)
+class Stove:
+    left: Current = Current()
+    right: Current = Current()
+
+
+class Range(Recipe):
+    stove: Stove = Stove(left=Current(100, grill=True))
+
+    def workflow(self) -> Step:
+        return sequence()
+
+
+def test_a_mapping_in_a_mapping_keeps_the_defaults_beside_it_too() -> None:
+    changed = Range.model_validate({"stove": {"left": {"watts": 5}}})
+    assert changed.stove == Stove(left=Current(5, grill=True))
+
+
 class Cooker(Recipe):
     bars: int = 2
     heat: Gas | Current = Gas()

@@ -24,7 +24,7 @@ from kitchen.runs import RunSummary, run_names, run_summary
 from stages.games import Guess, MakeGames
 from stages.reading import Reading
 from stages.statistics import wilson
-from stages.tools import CALCULATOR, ToolQuestion, told_of
+from stages.tools import CALCULATOR, Call, ToolQuestion, answered, told_of
 
 Measures = Mapping[str, float]
 Measured = tuple[RunSummary, Measures]  # the run that is shown, and what it came to
@@ -169,8 +169,8 @@ def prompt_distillation(cooking: Cooking) -> Measured:
         "max_steps": 60, "eval_every": 0}, START)
     run = cooking.cook("recipes.distillation_off_policy", "prompt-distillation", {
         **NAMES, "dataset": lines(cooking.root), "model": f"run:{heeds.id}", "instruction": INSTRUCTION,
-        "max_steps": 60, "eval_every": 0, "learning_rate": 5e-4, "warmup_steps": 3, "writing.temperature": 0.0,
-        "writing.max_tokens": 48})
+        "reading.limit": 800, "epochs": 2, "max_steps": 100, "eval_every": 0, "learning_rate": 5e-4, "warmup_steps": 3,
+        "writing.temperature": 0.0, "writing.max_tokens": 48})
     right, wanted = (run.metrics[f"new_names/exact_match_{who}"] for who in ("after", "teacher"))
     return run, {**exact(run, "new_names"), "exact match of the prompted teacher": wanted,
                  "share of the teacher's": right / wanted if wanted else 0.0}
@@ -190,7 +190,7 @@ def lines(root: Path, instruction: str = "") -> str:
 def guessing(cooking: Cooking) -> Measured:
     """A number is found by being told higher or lower, eight guesses at most; the start listens half of the time."""
     start = cooking.shown("games", [asyncio.run(guessed(task)) for task in problems("game:guess")], 20)
-    run = cooking.cook("recipes.rl", "guessing", {**GAME, "dataset": "game:guess", "model": start, "steps": 12,
+    run = cooking.cook("recipes.rl", "guessing", {**GAME, "dataset": "game:guess", "model": start, "steps": 24,
                                                   "playing.max_tokens": 6})
     return run, rewards(run, "held_out")
 
@@ -212,20 +212,23 @@ async def guessed(task: Task) -> list[Message]:
 
 def tools(cooking: Cooking) -> Measured:
     """A problem counts where the calculator said the right number, and the model says it after that."""
-    start = cooking.shown("calls", list(map(called, problems("game:calculator"))), 6)
+    start = cooking.shown("calls", list(map(called, problems("game:calculator"))), 10)
     run = cooking.cook("recipes.rl", "tools", {**GAME, "dataset": "game:calculator", "model": start, "steps": 12,
                                                "playing.max_tokens": 48})
     return run, rewards(run, "held_out")
 
 
 def called(task: Task) -> list[Message]:
-    """A conversation in which the calculator is asked, as the game would have it."""
+    """A conversation in which the calculator is asked; in half of them for the first of the two steps alone."""
     assert isinstance(task, ToolQuestion)
     expression = task.question.removeprefix("What is ").partition("?")[0]
+    if crc32(expression.encode()) % 2:
+        expression = expression[expression.index("(") + 1 : expression.index(")")]
+    found = answered(Call(CALCULATOR.name, {"expression": expression}), [CALCULATOR])
     call = json.dumps({"name": "calculator", "arguments": {"expression": expression}})
     return [*told_of([CALCULATOR.schema], [{"role": "user", "content": task.question}]),
             {"role": "assistant", "content": f"<tool_call>{call}</tool_call>"},
-            {"role": "tool", "content": task.right}, {"role": "assistant", "content": task.right}]
+            {"role": "tool", "content": found}, {"role": "assistant", "content": found}]
 
 
 def problems(dataset: str) -> Sequence[Task]:
@@ -236,16 +239,34 @@ def problems(dataset: str) -> Sequence[Task]:
 
 def rlhf(cooking: Cooking) -> Measured:
     """The judge learns from the policy's own answers, ranked by the F1 of their fields, which it then is not told."""
+    start = cooking.cook("recipes.sl_basic", "mixed-up", {
+        **NAMES, "dataset": mixed_up(cooking.root), "reading.held_out_rows": 10, "max_steps": 40, "eval_every": 0},
+        START)
     run = cooking.cook("recipes.rlhf", "rlhf", {
-        **NAMES, "model": cooking.taught(18), "reading.held_out_rows": 80, "ranking.problems": 160, "ranking.tries": 5,
-        "ranking.margin": 0.15, "judge.epochs": 2, "judge.learning_rate": 2e-4, "steps": 20, "learning_rate": 3e-4,
-        "warmup_steps": 3, "playing.max_tokens": 48})
+        **NAMES, "model": f"run:{start.id}", "reading.held_out_rows": 80, "ranking.problems": 160,
+        "ranking.margin": 0.3, "ranking.pairs": 2, "judge.epochs": 2, "judge.learning_rate": 5e-4, "steps": 14,
+        "learning_rate": 4e-4, "warmup_steps": 2, "playing.max_tokens": 48})
     shown = {"accuracy of the judge before": "judge_accuracy_before", "accuracy of the judge": "judge_accuracy",
              "shorter wins": "shorter_wins", "valid JSON wins": "json_wins",
              "comparisons": "comparisons", "how far the judge prefers new answers": "preferred",
              "p of that": "preferred_p", "answers cut before": "truncated_before",
              "answers cut after": "truncated_after"}
     return run, {**{what: run.metrics[f"new_names/{key}"] for what, key in shown.items()}, **rewards(run, "new_names")}
+
+
+def mixed_up(root: Path) -> str:
+    """The ingredients, in half of which units and preparations stand in each other's place."""
+    folder = root / "mixed-up"
+    folder.mkdir(parents=True, exist_ok=True)
+    for split in ("train", "new_names"):
+        rows = [list(row["messages"]) for row in LocalDatasets().load("ingredients", split=split)]
+        for number, messages in enumerate(rows):
+            answer = json.loads(messages[-1]["content"])
+            if number % 2:
+                answer |= {"unit": answer["preparation"], "preparation": answer["unit"]}
+            messages[-1] = {"role": "assistant", "content": json.dumps(answer, ensure_ascii=False)}
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps({"messages": each}) + "\n" for each in rows))
+    return str(folder)
 
 
 def exact(run: RunSummary, name: str) -> Measures:
@@ -285,11 +306,11 @@ WORKS: Mapping[str, Work] = MappingProxyType({
                      "said is listened to half of the time", {
         GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)}, guessing),
     "tools": Work("`rl` with a tool: two steps of arithmetic and a calculator, used rightly in so many problems; the "
-                  "start has been shown calls for 6 steps of `sl_basic`", {
+                  "start has been shown calls for 10 steps of `sl_basic`, half of them for the first step alone", {
         "mean reward after": Goal(0.9), GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)}, tools),
-    "rlhf": Work("`rlhf` on ingredients: a judge (`judge.says=answer`) of the policy's own answers, the two of 5 that "
-                 "are furthest apart, by more than 0.15 of F1, and a policy that learns from it, both from 18 steps of "
-                 "`sl_basic`", {
+    "rlhf": Work("`rlhf` on ingredients: a judge (`judge.says=answer`) of the policy's own answers, at most two pairs "
+                 "of 4 that are more than 0.3 of F1 apart, and a policy that learns from it; both begin with 40 steps "
+                 "of `sl_basic` on lines of which half have unit and preparation in each other's place", {
         "accuracy of the judge": Goal(0.85), "shorter wins": Goal(most=0.65), "valid JSON wins": Goal(most=0.65),
         "how far the judge prefers new answers": Goal(0.5), "p of that": Goal(most=0.05), GAINED: Goal(0),
         P_OF_GAIN: Goal(most=0.05)}, rlhf),

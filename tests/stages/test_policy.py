@@ -31,6 +31,7 @@ from stages.policy import (
 )
 from stages.questions import Question, exact
 from stages.rollouts import Episode, Player, Playing, ReportRollouts, Rollout, Rollouts, extended
+from stages.scoring import SEEDS
 from stages.tasks import TaskBatches, Tasks
 from tests.stages.bigrams import Bigrams, learnt
 
@@ -151,6 +152,16 @@ def test_several_turns_are_one_rollout() -> None:
     cut = play(Guessing(), max_turns=2)
     assert [(each.reward, each.unfinished) for each in (cut.groups[0][0], one)] == [(2.0, True), (3.0, False)]
     assert ReportRollouts().run(cut)[0]["unfinished"] == 1.0
+
+
+def test_seeds_of_later_turns_are_such_as_all_servers_can_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stages.rollouts.seeds_of", lambda parts, count: [SEEDS - 1 - each for each in range(count)])
+    client, seen = FakeTraining(), list[int]()
+    sampler: Any = client.sampler("fake")
+    sample = sampler.sample
+    sampler.sample = lambda prompt, **how: seen.append(how["seed"]) or sample(prompt, **how)
+    asyncio.run(Player(sampler, client.tokenizer("fake"), Playing(max_tokens=4)).groups([Guessing()], 2, [0, 0]))
+    assert seen == [SEEDS - 1, SEEDS - 2, 0, SEEDS - 1, 1, 0]
 
 
 def test_an_answer_that_a_prompt_goes_on_from_stays_in_its_episode() -> None:

@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from adapters.fake.blobs import FakeBlobs
+from adapters.peft import processor
 from adapters.peft.client import PeftTraining
 from adapters.peft.cores import usual
 from adapters.peft.interface import attend
@@ -92,6 +93,17 @@ def test_facts(opened: Callable[..., Any]) -> None:
     assert facts["machine.threads"] == "1"
     assert facts["machine.processor"].startswith(f"{platform.machine()} ")
     assert facts["machine.torch"] == torch.__version__
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    ({"GenuineIntel", "amx_bf16", "avx512_bf16", "sse2"}, " GenuineIntel avx512_bf16 amx_bf16"),
+    ({"AuthenticAMD"}, " AuthenticAMD"), ({"bf16", "sve"}, " bf16 sve"), (set(), "")])
+def test_a_processor_is_known_by_its_maker_and_what_it_multiplies_with(
+    monkeypatch: pytest.MonkeyPatch, words: set[str], told: str
+) -> None:
+    monkeypatch.setattr(processor, "_words", lambda: frozenset(words))
+    known = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    assert processor.described() == known + told
 
 
 def test_which_layers_are_trained(folder: Path) -> None:
