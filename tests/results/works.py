@@ -239,8 +239,8 @@ def problems(dataset: str) -> Sequence[Task]:
 
 def rlhf(cooking: Cooking) -> Measured:
     """The judge learns from the policy's own answers, ranked by the F1 of their fields, which it then is not told."""
-    start = cooking.cook("recipes.sl_basic", "mixed-up", {
-        **NAMES, "dataset": mixed_up(cooking.root), "reading.held_out_rows": 10, "max_steps": 40, "eval_every": 0},
+    start = cooking.cook("recipes.sl_basic", "misnamed", {
+        **NAMES, "dataset": misnamed(cooking.root), "reading.held_out_rows": 10, "max_steps": 40, "eval_every": 0},
         START)
     run = cooking.cook("recipes.rlhf", "rlhf", {
         **NAMES, "model": f"run:{start.id}", "reading.held_out_rows": 80, "ranking.problems": 160,
@@ -254,17 +254,16 @@ def rlhf(cooking: Cooking) -> Measured:
     return run, {**{what: run.metrics[f"new_names/{key}"] for what, key in shown.items()}, **rewards(run, "new_names")}
 
 
-def mixed_up(root: Path) -> str:
-    """The ingredients, in half of which units and preparations stand in each other's place."""
-    folder = root / "mixed-up"
+def misnamed(root: Path) -> str:
+    """The ingredients, in two thirds of which two keys are others, as long as the right ones."""
+    folder = root / "misnamed"
     folder.mkdir(parents=True, exist_ok=True)
     for split in ("train", "new_names"):
         rows = [list(row["messages"]) for row in LocalDatasets().load("ingredients", split=split)]
         for number, messages in enumerate(rows):
-            answer = json.loads(messages[-1]["content"])
-            if number % 2:
-                answer |= {"unit": answer["preparation"], "preparation": answer["unit"]}
-            messages[-1] = {"role": "assistant", "content": json.dumps(answer, ensure_ascii=False)}
+            if number % 3:
+                answer = messages[-1]["content"].replace('"unit":', '"size":').replace('"name":', '"item":')
+                messages[-1] = {"role": "assistant", "content": answer}
         (folder / f"{split}.jsonl").write_text("".join(json.dumps({"messages": each}) + "\n" for each in rows))
     return str(folder)
 
@@ -310,7 +309,7 @@ WORKS: Mapping[str, Work] = MappingProxyType({
         "mean reward after": Goal(0.9), GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)}, tools),
     "rlhf": Work("`rlhf` on ingredients: a judge (`judge.says=answer`) of the policy's own answers, at most two pairs "
                  "of 4 that are more than 0.3 of F1 apart, and a policy that learns from it; both begin with 40 steps "
-                 "of `sl_basic` on lines of which half have unit and preparation in each other's place", {
+                 "of `sl_basic` on lines of which two thirds have `size` and `item` for `unit` and `name`", {
         "accuracy of the judge": Goal(0.85), "shorter wins": Goal(most=0.65), "valid JSON wins": Goal(most=0.65),
         "how far the judge prefers new answers": Goal(0.5), "p of that": Goal(most=0.05), GAINED: Goal(0),
         P_OF_GAIN: Goal(most=0.05)}, rlhf),
