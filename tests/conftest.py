@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from hypothesis import settings
 
 from kitchen.logs import configure
 from tests.recipes.letters import use
@@ -13,6 +14,8 @@ from tests.recipes.letters import use
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+settings.register_profile("untimed", deadline=None)  # a busy machine fails no test
+settings.load_profile("untimed")
 configure()  # else the first `capture_logs` leaves behind that somebody else has done so
 
 
