@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError
 
 from kitchen.stage import Stage
+from kitchen.types import Facts
 
 
 def name(kind: Any) -> str:
@@ -50,7 +51,9 @@ def in_json(kind: Any) -> TypeAdapter[Any]:
 
 
 def unkeepable(kind: Any) -> str:
-    """Why a value of this type cannot be written down and come back equal; empty if it can."""
+    """Why a value of this type cannot be written down and come back equal, or must not; empty if it can."""
+    if isinstance(kind, type) and issubclass(kind, Facts):
+        return "publishes Facts, which each process must find again: have a stage before it publish them"
     try:
         in_json(kind)
     except (PydanticSchemaGenerationError, TypeError) as error:

@@ -16,7 +16,6 @@ from kitchen.ports.live import hides_live
 from kitchen.progress import Progress
 from kitchen.saves import save_problems
 from kitchen.stage import Stage
-from kitchen.types import Facts
 from kitchen.workflow import Every, ForEach, Parallel, Sequence, Step, When, saves
 
 Scope = Mapping[Any, bool | Stage]  # type -> whether it is there for sure, or the condition under which it is
@@ -138,11 +137,8 @@ class _Checker:
                 self.problem(f"{stage} overwrites {name(kind)} without reading it")
             if hides_live(kind):
                 self.problem(f"{name(kind)} hides a live value from the save points: make it a Protocol subclass")
-            if stage.kept and (why := unkeepable(kind)):
-                self.problem(f"{stage} is kept, but {why}")
-        if stage.kept and any(isinstance(kind, type) and issubclass(kind, Facts) for kind in contract.returns):
-            self.problem(f"{stage} is kept, but publishes Facts, which each process must find again: have a stage "
-                         "before it publish them")
+        for why in filter(None, map(unkeepable, contract.returns if stage.kept else ())):
+            self.problem(f"{stage} is kept, but {why}")
         for need in stage.needs():
             offered = self.adapters[need.port].capabilities if need.port in self.adapters else {need.capability}
             if need.capability not in offered:

@@ -28,9 +28,10 @@ class Rlhf(TrainingOnRollouts):
 
     def workflow(self) -> Step:
         ranked, own = (self.model, self.ranking, self.playing, self.rows, self.reward), self.preferences is None
+        asked = [IdentifyWeights(self.judge.model, "judge.start")] if self.judge.model else []
         penalised = [ScoreRollouts()] if self.kl_penalty else []
         return sequence(
-            IdentifyWeights(self.model, "start"), IdentifyWeights(self.judge.model or self.model, "judge.start"),
+            IdentifyWeights(self.model, "start"), *asked,
             *find_comparisons(self.preferences, self.dataset, self.reading, self.seed, *ranked),
             *learn_to_judge(self.judge, self.model, self.lora, self.seed, self.save_every),
             OpenSession(self.model, self.lora), OpenReference(self.model), PlayBase(self.model, self.playing),

@@ -4,7 +4,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kitchen.errors import ConfigError
@@ -18,7 +18,6 @@ def rates(made, steps):
 RUNS = st.tuples(st.integers(1, 3000), st.integers(0, 3000), st.floats(1e-8, 10.0))
 
 
-@settings(deadline=None)
 @given(st.sampled_from([Linear, Cosine]), RUNS, st.floats(0.0, 1.0))
 def test_never_negative_up_to_the_peak_then_down_to_the_floor(kind, run, share):
     steps, warmup, peak = run
@@ -36,7 +35,6 @@ def test_never_negative_up_to_the_peak_then_down_to_the_floor(kind, run, share):
         assert warm[-1] == peak
 
 
-@settings(deadline=None)
 @given(RUNS)
 def test_constant_warms_up_in_equal_strides_and_stays(run):
     steps, warmup, peak = run

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kitchen.errors import DataError
@@ -55,7 +55,6 @@ JSON = st.recursive(
 OBJECTS = st.dictionaries(st.text(max_size=2), JSON, max_size=4)
 
 
-@settings(deadline=None)
 @given(OBJECTS, OBJECTS)
 def test_f1_is_symmetric_and_1_only_where_exact(a, b):
     one, other = json_fields(json.dumps(a), json.dumps(b)), json_fields(json.dumps(b), json.dumps(a))

@@ -65,19 +65,19 @@ def check(layout: Layout, sequences: Sequence[Array], least: int) -> None:
 
 
 @given(families(), leasts)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_tokens_lie_once_and_attend_to_their_own_past(sequences: list[Array], least: int) -> None:
     check(lay_out(sequences, CPU, least), sequences, least)
 
 
 @given(families(longest=400), leasts)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_so_they_do_over_several_tiles(sequences: list[Array], least: int) -> None:
     check(lay_out(sequences, CPU, least), sequences, least)
 
 
 @given(families(longest=400), leasts)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_tiles_are_little_padded_and_their_runs_are_their_keys(sequences: list[Array], least: int) -> None:
     for tiles in lay_out(sequences, CPU, least).tiles:
         rows, queries, keys = tiles.allowed.shape
@@ -118,7 +118,7 @@ def added(sequences: Sequence[Array], batch: Sequence[int], least: int) -> int:
 
 
 @given(families(), leasts, st.integers(1, 4), st.integers(1, 400))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_batches_keep_runs_together_and_stay_within_the_budget(
     sequences: list[Array], least: int, group: int, budget: int
 ) -> None:
@@ -156,7 +156,7 @@ def test_a_large_family_is_cut_and_small_ones_are_not() -> None:
 
 
 @given(families())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_whatever_is_alike_comes_next_to_each_other(sequences: list[Array]) -> None:
     """Of all the beginnings there are, each is read once: as many tokens as a tree of the sequences has nodes."""
     [batch] = pack(sequences, 10**6, least=1)

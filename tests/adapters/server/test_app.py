@@ -452,7 +452,7 @@ PATHS = ("create_session", "create_model", "load_weights", "optim_step", "save_w
          "get_info", "retrieve_future", "create_sampling_session", "asample", "weights_info", "session_heartbeat")
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=st.sampled_from(PATHS), body=GARBAGE.map(lambda each: json.dumps(each).encode()) | st.binary(max_size=60))
 def test_garbage_is_refused_and_breaks_nothing(talk: Talk, path: str, body: bytes) -> None:
     answer = talk.post(path, body)
@@ -460,7 +460,7 @@ def test_garbage_is_refused_and_breaks_nothing(talk: Talk, path: str, body: byte
     assert talk.http.get("/healthz").status_code == 200
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_spoiled_messages_are_refused_and_move_no_weights(talk: Talk, data: Any) -> None:
     """Bytes of a real message of another session with some of them changed, cut or doubled."""

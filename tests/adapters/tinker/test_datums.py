@@ -43,7 +43,7 @@ def through(data: list[Datum], **more: Any) -> Any:
     return passing(forward_backward_request_to_proto(asked).SerializeToString())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(datums(), min_size=1, max_size=4))
 def test_a_datum_comes_as_it_was_sent(data: list[Datum]) -> None:
     came = through(data)
@@ -56,7 +56,7 @@ def test_a_datum_comes_as_it_was_sent(data: list[Datum]) -> None:
             assert got.loss_inputs[name].dtype == values.dtype
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(arrays.arrays(np.float32, st.tuples(st.integers(1, 6), st.integers(1, 40)),
                      elements=st.sampled_from([0.0, 0.0, 0.0, 1.5, -2.25])))
 def test_a_sparse_matrix_comes_whole(weights: Any) -> None:
@@ -77,7 +77,7 @@ def test_options_come_as_numbers() -> None:
     assert through([datum], loss_fn_config={"clip_low_threshold": 0.7}).options() == {"clip_low_threshold": 0.7}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(datums(), min_size=1, max_size=5), st.randoms(use_true_random=False))
 def test_an_answer_comes_as_it_was_given(data: list[Datum], random: Any) -> None:
     nats = tuple(np.full(np.shape(datum.targets), random.random(), np.float32) for datum in data)
