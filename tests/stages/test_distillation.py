@@ -11,20 +11,21 @@ import pytest
 
 from adapters.fake.tokenizer import VOCABULARY, Bytes
 from adapters.fake.training import FakeTraining
-from kitchen.errors import ConfigError
+from kitchen.errors import BackendError, ConfigError
 from kitchen.ports import Done
 from kitchen.types import Array
 from stages.asking import prompt
 from stages.conversations import conversation
 from stages.data import DATASET, HeldOut
 from stages.distillation import ImitateTop, Prompt, lesson
-from stages.divergence import MeasureKL, measured
+from stages.divergence import MeasureKL, MeasureKLBefore, measured
 from stages.dpo import ScoreReference
 from stages.policy import PolicyUpdate
 from stages.preferences import Pairs
 from stages.render import RenderDataset
 from stages.rollouts import Rollouts
 from stages.scoring import OpenReference, drawn, same_tokens
+from stages.sessions import FinalWeights
 from stages.tasks import TaskBatch
 from stages.teachers import OpenTeachers, ScoreByTeachers, Teachers, names_of
 from tests.stages.bigrams import Bigrams, learnt
@@ -138,6 +139,35 @@ def test_a_teacher_that_reads_other_tokens_is_refused() -> None:
         MeasureKL("any", RenderDataset(), 4).opened(client, Other(tokenizer), None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"teacher\.chats='any' reads other tokens"):
         OpenTeachers({"chats": "any"}).run(client, Other(tokenizer))  # type: ignore[arg-type]
+
+
+class Closing:
+    """A sampler that says whether it was closed; others cannot be opened beside it."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("stage", [
+    MeasureKL("reference", RenderDataset(), 4), MeasureKLBefore("reference", RenderDataset(), 4, model="other")])
+def test_a_reference_is_closed_where_the_other_weights_cannot_be_opened(stage: Any) -> None:
+    reference, asked, client = Closing(), list[Any](), FakeTraining()
+
+    def sampler(weights: Any) -> Any:
+        asked.append(weights)
+        if weights != "reference":
+            raise BackendError("these cannot be opened")
+        return reference
+
+    client.sampler = sampler  # type: ignore[method-assign]
+    more = [FinalWeights("run/weights/final", 3, "weights", "0" * 64)] if isinstance(stage, MeasureKL) else []
+    with pytest.raises(BackendError, match="these cannot be opened"):
+        asyncio.run(stage.run(client, client.tokenizer("any"), HeldOut({}), *more))
+    assert len(asked) == 2
+    assert reference.closed
 
 
 def test_settings_of_the_other_divergence_are_refused() -> None:
