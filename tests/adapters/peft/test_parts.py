@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -36,6 +37,21 @@ def test_constructing_the_client_imports_no_torch() -> None:
     program = ("import sys; from adapters.peft.client import PeftTraining; PeftTraining(None, None); "
                "assert not {'torch', 'transformers', 'peft', 'safetensors'} & set(sys.modules)")
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(("given", "rounds", "kept"), [
+    ({}, "5000", "128"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None, "128"),
+    ({"GOMP_SPINCOUNT": "7", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "9"}, "7", "9")])
+def test_the_environment_says_how_threads_wait_and_how_much_is_kept_prepared(
+    given: dict[str, str], rounds: str | None, kept: str
+) -> None:
+    program = ("import json, os; from adapters.peft.client import PeftTraining; PeftTraining(None, None); "
+               "print(json.dumps(dict(os.environ)))")
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
+    environment = {name: value for name, value in os.environ.items() if name not in names} | given
+    ended = subprocess.run([sys.executable, "-c", program], check=True, env=environment, capture_output=True)
+    found = json.loads(ended.stdout)
+    assert [found.get(name) for name in names] == [given.get("OMP_WAIT_POLICY", "PASSIVE"), rounds, kept]
 
 
 @pytest.mark.parametrize(("config", "size"), [
