@@ -15,17 +15,7 @@ def multiplies_bfloat16() -> bool:
 
     Where that cannot be told, float32 is the safe choice.
     """
-    return _has_amx() or ("avx512_bf16" in _words() and not is_intel())
-
-
-def writes_together() -> bool:
-    """Whether all cores write all rows, for with AMX they do so 1.1 to 1.9 times as fast as each with rows of its own;
-    elsewhere it is the other way round (docs/benchmarks.md)."""
-    return _has_amx()
-
-
-def _has_amx() -> bool:
-    return "amx_bf16" in _words()
+    return "amx_bf16" in _words() or ("avx512_bf16" in _words() and not is_intel())
 
 
 def is_intel() -> bool:

@@ -17,7 +17,6 @@ from adapters.peft.lanes import Lanes
 from adapters.peft.machine import Machine
 from adapters.peft.network import Network, Way
 from adapters.peft.packing import pack
-from adapters.peft.processor import writes_together
 from adapters.peft.requests import Request, Sampling, Scoring, answer, fail
 from adapters.peft.worker import pass_on
 from kitchen.errors import ConfigError
@@ -34,7 +33,7 @@ def serve(model: Frozen, requests: Sequence[Request], machine: Machine) -> None:
     lanes = machine.lanes if model.network.way == Way.FUSED else machine.lanes.one()
     _score(model.network, scorings, machine, lanes)
     if samplings:
-        _sample(model, samplings, machine, lanes.one() if writes_together() else lanes)
+        _sample(model, samplings, machine, lanes)
 
 
 def _refused(request: Request, network: Network) -> bool:

@@ -28,6 +28,7 @@ def test_a_grid_attends_as_its_heads_say(rows: list[list[int]]) -> None:
             qkv = torch.randn(count, HEADS.queries + 2 * HEADS.groups, HEADS.width, generator=generator)
             written[layer].append(qkv[:, HEADS.queries :])
             got = grid.attend(layer, qkv)
+            assert sorted(grid.back[0]) == list(range(count))
             for row, lies in zip(*grid.back, strict=True):
                 prompt = int(np.argwhere(numbers == row)[0, 0])
                 seen = torch.cat([read[layer, prompt, : LENGTHS[prompt]], *(one[row, None] for one in written[layer])])
