@@ -16,7 +16,7 @@ from kitchen.ports.live import hides_live
 from kitchen.progress import Progress
 from kitchen.saves import save_problems
 from kitchen.stage import Stage
-from kitchen.workflow import Every, ForEach, Parallel, Sequence, Step, When, saves
+from kitchen.workflow import Every, ForEach, Parallel, Sequence, Step, When, keeps, saves
 
 Scope = Mapping[Any, bool | Stage]  # type -> whether it is there for sure, or the condition under which it is
 
@@ -60,7 +60,7 @@ def check(step: Step, given: Mapping[Any, Any] | Iterable[Any], leaves: tuple[An
     `given` are the ports: adapters by type, or the types alone, which leaves out what adapters can do.
     """
     adapters = given if isinstance(given, Mapping) else {}
-    checker = _Checker(Plan(step), adapters, frozenset(given), Ledger(), resumable=saves(step))
+    checker = _Checker(Plan(step), adapters, frozenset(given), Ledger(), resumable=keeps(step))
     added = checker.visit(step, dict.fromkeys([*given, Progress], True), 0)
     for kind in leaves:
         if added.get(kind) is not True:
@@ -137,7 +137,7 @@ class _Checker:
                 self.problem(f"{stage} overwrites {name(kind)} without reading it")
             if hides_live(kind):
                 self.problem(f"{name(kind)} hides a live value from the save points: make it a Protocol subclass")
-        for why in filter(None, map(unkeepable, contract.returns if stage.kept else ())):
+        for why in filter(None, map(unkeepable, (contract.returns or (None,)) if stage.kept else ())):
             self.problem(f"{stage} is kept, but {why}")
         for need in stage.needs():
             offered = self.adapters[need.port].capabilities if need.port in self.adapters else {need.capability}

@@ -10,6 +10,7 @@ out damaged costs the steps since the one before, not the run.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from kitchen.context import Context
 from kitchen.effects import carried
 from kitchen.errors import CorruptCheckpoint, ResumeError
 from kitchen.hints import key
-from kitchen.kept import digest, keep_answer, read_answer
+from kitchen.kept import keep_answer, read_answer
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.live import is_live
 from kitchen.stage import Stage
@@ -67,7 +68,7 @@ class Keeper:
 
     def __init__(self, blobs: BlobStore, run: str, plan: str) -> None:
         self._blobs, self._run, self._prefix = blobs, run, f"{run}/save/"
-        self._plan, self._record = digest(plan), Record()
+        self._plan, self._record = _digest(plan), Record()
         self._before: Record | None = None  # the newest with other checkpoints: the way back if these are damaged
         self._number = self._before_number = 0  # their files
         self._attempt = 0  # in the names of checkpoints, so that none is written twice
@@ -139,7 +140,7 @@ class Keeper:
         oldest, was, was_number = self._before, self._record, self._number
         number = max([self._number, *self._numbers()]) + 1
         body = RECORD.dump_json(record).decode()
-        whole = json.dumps({"sha256": digest(body), "record": body})
+        whole = json.dumps({"sha256": _digest(body), "record": body})
         self._blobs.write(self._file(number), whole.encode())
         if was.points and was.paths() != record.paths():
             self._before, self._before_number = was, was_number
@@ -153,7 +154,7 @@ class Keeper:
         name = self._file(number)
         try:
             whole = json.loads(self._blobs.read(name) or b"")
-            if digest(whole["record"]) != whole["sha256"]:
+            if _digest(whole["record"]) != whole["sha256"]:
                 raise ValueError("its digest is another")
             return RECORD.validate_json(whole["record"])
         except (ValueError, KeyError, TypeError, ValidationError) as error:
@@ -182,3 +183,7 @@ class Keeper:
         for name in self._blobs.list(self._prefix):
             if name.count("/") > self._prefix.count("/") and not any(name.startswith(f"{path}/") for path in kept):
                 self._blobs.delete(name)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -24,7 +24,7 @@ from kitchen.progress import Progress, shares_of
 from kitchen.resume import Damaged, Keeper, SavePoint
 from kitchen.tracing import span
 from kitchen.types import RunId
-from kitchen.workflow import ForEach, Parallel, Sequence, Step, When, saves, walk
+from kitchen.workflow import ForEach, Parallel, Sequence, Step, When, keeps, saves
 
 log = structlog.get_logger("kitchen.runner")
 
@@ -48,11 +48,11 @@ def run(
         raise PlanError("\n".join(plan.problems))
     audience = Audience(observers)
     audience.began(name, step)
-    keeps = BlobStore in given and (saves(step) or any(getattr(inner, "kept", False) for inner in walk(step)))
+    keeping = BlobStore in given and keeps(step)
     with span("run", {"kitchen.recipe": title, "kitchen.run": name}):
         while True:
             context = Context({Progress: Progress(), **given}, where=title)
-            keeper = Keeper(given[BlobStore], name, str(plan)) if keeps else None
+            keeper = Keeper(given[BlobStore], name, f"{plan}\n{step!r}") if keeping else None
             try:
                 asyncio.run(_Run(Caller(audience, keeper, title, brake)).whole(step, context, leaves))
                 return context

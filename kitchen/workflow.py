@@ -124,6 +124,11 @@ def saves(step: Step) -> bool:
     return any(isinstance(inner, ForEach) and inner.save > 0 for inner in walk(step))
 
 
+def keeps(step: Step) -> bool:
+    """Whether what happened in it is written down for a run that goes on: save points, or kept answers."""
+    return saves(step) or any(isinstance(inner, Stage) and inner.kept for inner in walk(step))
+
+
 def walk(step: Step) -> Iterator[Step]:
     """The step and everything in it, in order."""
     yield step

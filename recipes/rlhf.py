@@ -28,7 +28,8 @@ class Rlhf(TrainingOnRollouts):
 
     def workflow(self) -> Step:
         ranked, own = (self.model, self.ranking, self.playing, self.rows, self.reward), self.preferences is None
-        asked = [IdentifyWeights(self.judge.model, "judge.start")] if self.judge.model else []
+        judge = self.judge.model if self.judge.model != self.model else None
+        asked = [IdentifyWeights(judge, "judge.start")] if judge else []
         penalised = [ScoreRollouts()] if self.kl_penalty else []
         return sequence(
             IdentifyWeights(self.model, "start"), *asked,

@@ -121,13 +121,14 @@ def _agrees(
     """Whether it gives these logits; with `same`, by the same operations, so that nothing is rounded otherwise."""
     layout = lay_out(sequences, network.device, network.least)
     try:
-        logits = network.head(network.hidden(layout)).float()
+        states = network.hidden(layout)
+        found = [network.head(states[places]).float() for places in layout.places]
     except TypeError:  # it takes no layout
         return False
     exact = next(network.model.parameters()).dtype in (torch.float32, torch.float64)
     bound, share = (1e-3, 1.0) if exact or same else (0.1, 0.75)
-    return all(whole.shape == logits[places].shape and _near(logits[places], whole, bound, share)
-               for whole, places in zip(expected, layout.places, strict=True))
+    return all(whole.shape == logits.shape and _near(logits, whole, bound, share)
+               for whole, logits in zip(expected, found, strict=True))
 
 
 def _near(logits: torch.Tensor, expected: torch.Tensor, bound: float, share: float) -> bool:

@@ -165,6 +165,21 @@ class Known(Stage):
         return Metrics(), Facts({"a": "b"})
 
 
+class KeepsNothing(Stage):
+    kept = True
+
+    def run(self) -> None:
+        """Has no answer that could be written down."""
+
+
+class Remember(Stage):
+    kept = True
+    of: Any
+
+    def run(self) -> Metrics:
+        return Metrics()
+
+
 GIVEN = {TrainingClient: FakeTraining(), BlobStore: FakeBlobs(), RunId: RunId("x")}
 
 
@@ -184,6 +199,8 @@ def problems(*steps: Any, leaves: tuple[Any, ...] = ()) -> list[str]:
     ((OpenSession("m"), Wrap()), "Wrapped hides a live value"),
     ((OpenSession("m"), Kept()), "is kept, but pydantic cannot write Wrapped down"),
     ((Known(),), "is kept, but publishes Facts"),
+    ((KeepsNothing(),), "is kept, but leaves no value that could be"),
+    ((Remember(object()),), "option without a value of its own"),
     ((for_each(Items())(every(2)(Ask()), Read()),), "only a `when` leaves"),
     ((for_each(Items())(every(2)(Ask()), every(3)(Read())),), "only a `when` leaves"),
     ((for_each(Items())(when(Ask())(Look())),), "does not return bool"),

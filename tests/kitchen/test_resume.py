@@ -173,8 +173,8 @@ def test_what_another_version_kept_is_refused_by_name() -> None:
         cooked(BASIC, blobs, Fuse(8))
     [name] = blobs.list("run/kept/")
     answer = json.loads(blobs.read(name) or b"")
-    for others in (['{"answers": 1}', *answer["values"][1:]], [*answer["values"], "{}"]):
-        blobs.write(name, json.dumps({**answer, "values": others}).encode())
+    for others in (['{"answers": 1}', *answer[1:]], [*answer, "{}"]):
+        blobs.write(name, json.dumps(others).encode())
         with pytest.raises(ResumeError, match="another version of EvaluateBase"):
             cooked(BASIC, blobs, Fuse())
 
@@ -186,7 +186,32 @@ def test_a_run_that_is_not_at_a_save_point_yet_is_not_gone_on_with_by_another_pl
     assert not [name for name in blobs.list("run/save/") if name.endswith(".json")]
     with pytest.raises(ResumeError, match="another recipe, another version of it, or other settings"):
         cooked(BASIC.model_copy(update={"eval_every": 1}), blobs, Fuse())
+    plan = blobs.read("run/save/plan") or b""
+    blobs.delete("run/save/plan")
+    with pytest.raises(ResumeError, match="another version of it"):
+        cooked(BASIC, blobs, Fuse())
+    blobs.write("run/save/plan", plan)
     cooked(BASIC, blobs, Fuse())
+
+
+class Note(Stage):
+    """Kept by where it stands, so that another grouping would find another's answer."""
+
+    kept = True
+    said: str
+
+    def run(self) -> Metrics:
+        return Metrics({self.said: 1.0})
+
+
+def test_the_same_steps_in_other_groups_are_another_plan() -> None:
+    blobs: dict[Any, Any] = {BlobStore: FakeBlobs()}
+    one, two = Note("one"), Note("two")
+    with pytest.raises(Killed):
+        run(sequence(sequence(one, two)), blobs, (Fuse(2),))
+    with pytest.raises(ResumeError, match="another recipe, another version of it"):
+        run(sequence(one, two), blobs)
+    run(sequence(sequence(one, two)), blobs)
 
 
 class Refusing(FakeTraining):
