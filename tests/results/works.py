@@ -193,8 +193,8 @@ def guessing(cooking: Cooking) -> Measured:
     games, _, _ = MakeGames("game:guess", Reading(limit=200, held_out_rows=GUESSED), START).run()
     start = cooking.shown("games", [asyncio.run(guessed(task)) for task in games.train], 40)
     run = cooking.cook("recipes.rl", "guessing", {
-        **GAME, "reading.held_out_rows": GUESSED, "dataset": "game:guess", "model": start, "steps": 24,
-        "schedule": "linear", "playing.max_tokens": 6})
+        **GAME, "reading.held_out_rows": GUESSED, "dataset": "game:guess", "model": start, "steps": 16,
+        "learning_rate": 2e-4, "schedule": "linear", "playing.max_tokens": 6})
     return run, rewards(run, "held_out")
 
 
