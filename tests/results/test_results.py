@@ -65,7 +65,7 @@ def test_rows_of_other_settings_are_cooked_again() -> None:
 
 
 def test_all_that_says_how_a_work_is_cooked_is_in_its_stamp() -> None:
-    assert {"guessing", "guessed", "GAME", "GUESSED", "rewards", "shown", "cook"} <= parts_of("guessing").keys()
+    assert {"guessing", "guessed", "GAME", "problems", "rewards", "shown", "cook"} <= parts_of("guessing").keys()
     assert "problems" in parts_of("tools")
     assert "guessed" not in parts_of("rl")
 

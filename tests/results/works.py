@@ -33,7 +33,6 @@ NAMES = {"reading.test": ["new_names"], "reading.held_out_rows": 100, "save_ever
 
 
 HELD_OUT = 60  # problems
-GUESSED = 120  # games: what a single one comes to is chance for the most part
 GAME = {"reading.held_out_rows": HELD_OUT, "save_every": 0, "batch_size": 4, "learning_rate": 5e-4, "warmup_steps": 2}
 INSTRUCTION = """You turn one line of a cooking recipe into one JSON object, and write nothing else. Its keys, in order:
 "quantity": a number, two numbers in a list for a range, or null where there is none
@@ -190,11 +189,9 @@ def lines(root: Path, instruction: str = "") -> str:
 
 def guessing(cooking: Cooking) -> Measured:
     """A number is found by being told higher or lower, eight guesses at most; the start listens half of the time."""
-    games, _, _ = MakeGames("game:guess", Reading(limit=200, held_out_rows=GUESSED), START).run()
-    start = cooking.shown("games", [asyncio.run(guessed(task)) for task in games.train], 40)
-    run = cooking.cook("recipes.rl", "guessing", {
-        **GAME, "reading.held_out_rows": GUESSED, "dataset": "game:guess", "model": start, "steps": 16,
-        "learning_rate": 2e-4, "schedule": "linear", "playing.max_tokens": 6})
+    start = cooking.shown("games", [asyncio.run(guessed(task)) for task in problems("game:guess")], 20)
+    run = cooking.cook("recipes.rl", "guessing", {**GAME, "dataset": "game:guess", "model": start, "steps": 24,
+                                                  "playing.max_tokens": 6})
     return run, rewards(run, "held_out")
 
 
