@@ -41,11 +41,11 @@ class PeftTraining:
         # Threads that spin while they wait stall each other where cores are shared: a training step beside one busy
         # process took 1.4 s with this and 3 to 30 s without. Some rounds are worth it: to wake one for each of the 200
         # operations of a token takes longer than to compute them. OpenMP reads both when torch is first imported.
-        # oneDNN keeps what it has prepared for each number of rows, 1,024 such things where nothing else is said:
-        # gigabytes in bfloat16, for batches of ever new lengths. With 32 a step prepares some twice, with 128 none.
         if "OMP_WAIT_POLICY" not in os.environ:
             os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
             os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+        # oneDNN keeps what it has prepared for each number of rows, 1,024 such things where nothing else is said:
+        # gigabytes in bfloat16, for batches of ever new lengths. 128 are as fast, 32 are not (docs/benchmarks.md).
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
         self._hub, self._blobs = hub, blobs
         self._settings = Settings(device, dtype, threads, micro_batch_tokens, checkpointing, quantization, sample_batch)
