@@ -12,6 +12,7 @@ import torch
 
 from adapters.peft.drawing import Row, Spell, draw
 from adapters.peft.grid import key
+from adapters.peft.said import Ended, Keys
 from kitchen.types import Tokens
 
 READ = 8192  # tokens of prompts that are read before others may have their turn
@@ -41,6 +42,10 @@ class Body(Protocol):
         """These rows alone go on, in this order."""
         ...
 
+    def keys(self, row: int) -> Keys | None:
+        """Of what a row has read and written; None where it will be read again."""
+        ...
+
 
 class Writing:
     """Rows on their way to their ends, at most so many at once; who joins when follows from what was written alone."""
@@ -49,6 +54,7 @@ class Writing:
         self._body, self._spell, self._high, self._most = body, spell, high, most
         self._waiting, self._live = deque(rows), list[Row]()
         self._states, self._joining = torch.empty(0), False
+        self.ended: list[Ended] = []
 
     def go_on(self, steps: int) -> bool:
         """So many tokens more for each; whether there is more to write. What nobody waits for any more is dropped."""
@@ -88,6 +94,8 @@ class Writing:
         """Of the rows these alone, and of what lies beside them too."""
         if len(staying) == len(self._live):
             return beside
+        self.ended += [(row.said(), self._body.keys(place) if row.goes_on else None)
+                       for place, row in enumerate(self._live) if row.reason]
         kept = torch.tensor(staying, dtype=torch.int64, device=beside.device)
         self._live = [self._live[place] for place in staying]
         self._body.keep(staying)

@@ -11,7 +11,7 @@ import torch
 
 from adapters.peft.requests import Sampling
 from kitchen.errors import RunFailed
-from kitchen.types import Sampled
+from kitchen.types import Sampled, Tokens
 
 Spell = Callable[[Sequence[int]], str]
 BLOCK = 256  # tokens whose chances are added up first, so that a sum from token to token is needed in one block alone
@@ -26,6 +26,7 @@ class Row:
     index: int  # among the completions of its request
     room: int  # tokens that it may have at most
     stop_ids: frozenset[int]
+    goes_on: bool = False  # from what the sampler has written before
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     reason: Literal["stop", "length", ""] = ""
@@ -45,6 +46,10 @@ class Row:
             self.reason = "stop"
         elif len(self.ids) >= self.room:
             self.reason = "length"
+
+    def said(self) -> Tokens:
+        """What has been read of it and its prompt: the last token has not."""
+        return np.concatenate([np.asarray(self.request.prompt, np.int64), np.array(self.ids[:-1], np.int64)])
 
     def sampled(self) -> Sampled:
         return Sampled(np.array(self.ids, np.int64), np.array(self.logprobs, np.float32), self.reason or "length")

@@ -26,8 +26,7 @@ class Fixed(Product):
         self.weight, self.low, self._wide = product.weight, [], multiplied_in(product.weight)
         self.bias = to(product.bias, self._wide)
         self._sides = _sides(product, self._wide)  # (in, ranks), (ranks, out)
-        self._whole = self._copy() if self.weight.device.type == "cpu" and has_onednn() and (
-            self._wide in (torch.float32, torch.bfloat16)) else None
+        self._whole = self._copy() if self.weight.device.type == "cpu" and has_onednn(self._wide) else None
         laid_out = self._whole is not None and self._wide == torch.bfloat16
         self._high = _sides(product, torch.float32) if laid_out else None
         self._few = FEW if self.weight.dtype == torch.float32 else 0

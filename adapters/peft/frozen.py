@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from torch import nn
@@ -20,6 +21,7 @@ from adapters.peft.machine import Machine
 from adapters.peft.modules import Modules
 from adapters.peft.network import Network, stands_alone
 from adapters.peft.products import Product
+from adapters.peft.said import Keys, Said
 from adapters.peft.solitary import Solitary
 from adapters.tokenizer import FolderTokenizer, load_tokenizer
 from kitchen.errors import BackendError
@@ -34,11 +36,15 @@ class Frozen:
     network: Network
     tokenizer: FolderTokenizer
     base: Base
+    said: Said = field(default_factory=Said)
 
-    def body(self, budget: int) -> Body:
-        """With no rows yet; it reads prompts so many tokens at a time. Only to be called by a worker."""
+    def body(self, budget: int, begun: Mapping[bytes, Keys | None]) -> Body:
+        """With no rows yet; it reads prompts so many tokens at a time, and of those that have `begun` the rest.
+
+        Only to be called by a worker.
+        """
         if (found := self._fixed) is not None:
-            return Fused(*found, budget)
+            return Fused(*found, budget, begun)
         alone = stands_alone(self.network.model.config.get_text_config())
         return Solitary(self.network) if alone else Modules(self.network, budget)
 

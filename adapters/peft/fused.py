@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -12,20 +11,11 @@ from adapters.peft import attention
 from adapters.peft.decoder import Decoder
 from adapters.peft.fixed import Fixed
 from adapters.peft.grid import Grid, Heads, arrange, key, pick, picked
-from adapters.peft.layout import Layout, lay_out
-from adapters.peft.packing import pack
 from adapters.peft.processor import multiplied_in
+from adapters.peft.reading import Place, Reading, batches
+from adapters.peft.said import MOST, Keys
 from adapters.peft.worker import stop_if_closed
 from kitchen.types import Tokens
-
-
-@dataclass(frozen=True, eq=False)
-class Place:
-    """A prompt and its place in a grid."""
-
-    prompt: Tokens
-    grid: Grid
-    number: int
 
 
 class Fused:
@@ -33,11 +23,12 @@ class Fused:
 
     joined = 0.75  # not at once when one has ended: prompts are read faster several together
 
-    def __init__(self, decoder: Decoder, head: Fixed, budget: int) -> None:
-        """`budget`: tokens of prompts that are read together."""
+    def __init__(self, decoder: Decoder, head: Fixed, budget: int, begun: Mapping[bytes, Keys | None]) -> None:
+        """`budget`: tokens of prompts that are read together; `begun`: by prompts, what is known of them."""
         layer = decoder.layers[0]
         self._decoder, self._head, self._budget, self._device = decoder, head, budget, head.weight.device
         self._heads = Heads(layer.heads, layer.groups, layer.width, layer.scale)
+        self._begun, self._room = begun, MOST * budget  # tokens whose keys may be given back
         self._grids: list[Grid] = []
         self._held: dict[bytes, tuple[torch.Tensor, torch.Tensor]] = {}  # states, keys and values
         self._positions = torch.empty(0, dtype=torch.int64, device=self._device)  # (R,) of the next token of each row
@@ -84,6 +75,15 @@ class Fused:
         self._grids = [grid for grid in self._grids if grid.keep(number)]
         self._look()
 
+    def keys(self, row: int) -> Keys | None:
+        """Of what a row has read and written; None where there is no more room for it, so that it is read again."""
+        grid = next(grid for grid in self._grids if (grid.rows == row).any())
+        keys = grid.written_by(row)
+        if keys.shape[1] > self._room:
+            return None
+        self._room -= keys.shape[1]
+        return keys
+
     def _open(self, prompts: Sequence[Tokens]) -> dict[bytes, Place]:
         """Grids for these prompts, whose rows are numbered on; returns where the keys of each will lie."""
         count, places = len(self._positions), dict[bytes, Place]()
@@ -92,7 +92,8 @@ class Fused:
             rows = np.where(numbers >= 0, numbers + count, -1)
             grid = Grid(self._heads, len(self._decoder.layers), rows, [len(each) for each in own], self._head.weight)
             self._grids.append(grid)
-            places |= {key(prompt): Place(prompt, grid, number) for number, prompt in enumerate(own)}
+            places |= {key(prompt): Place(prompt, grid, number, self._begun.get(key(prompt)))
+                       for number, prompt in enumerate(own)}
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=self._device)
         self._positions = torch.cat([self._positions, lengths])
         return places
@@ -109,36 +110,27 @@ class Fused:
 
     def _read(self, places: dict[bytes, Place]) -> dict[bytes, torch.Tensor]:
         """The (H,) states after some prompts, whose keys and values go into their places."""
-        states, names, all_ = dict[bytes, torch.Tensor](), list(places), list(places.values())
-        for indices in pack([place.prompt for place in all_], self._budget):
-            found = self._read_some([all_[index] for index in indices])
-            states |= dict(zip([names[index] for index in indices], found, strict=True))
+        states, names = dict[bytes, torch.Tensor](), {place: which for which, place in places.items()}
+        for some in batches(list(names), self._budget):
+            found = self._read_some(some)
+            states |= dict(zip([names[place] for place in some], found, strict=True))
         return states
 
     def _read_some(self, places: Sequence[Place]) -> torch.Tensor:
         """(P, H); of the last layer no more is computed than that."""
-        layout = lay_out([place.prompt for place in places], self._device)
-        spots = list(self._spots(places, layout))
-        ends = torch.tensor([int(lies[-1]) for lies in layout.places], device=self._device)
-        x = self._decoder.embed(layout.ids)
-        rope = self._decoder.rope(x, layout.positions)
+        reading = Reading(places, self._device)
+        x = self._decoder.embed(reading.layout.ids[reading.fresh])
+        rope = self._decoder.rope(x, reading.layout.positions[reading.fresh])
         for number, layer in enumerate(self._decoder.layers):
             stop_if_closed()
-            qkv = layer.attend_to(x, rope)
-            for grid, prompts, lies in spots:
+            qkv = reading.whole(number, layer.attend_to(x, rope))
+            for grid, prompts, lies in reading.spots:
                 read = qkv[:, layer.heads :].index_select(0, lies.flatten())
                 grid.put(number, prompts, read.view(*lies.shape, *read.shape[1:]))
-            attended = attention.forward(*layer.split(qkv), layout, layer.scale).view(len(x), -1)
+            attended = attention.forward(*layer.split(qkv), reading.layout, layer.scale).view(len(qkv), -1)
             if number == len(self._decoder.layers) - 1:
-                x, attended = x[ends], attended[ends]
+                x, attended = x[reading.last], attended[reading.ends]
+            else:
+                attended = attended[reading.fresh]
             x = layer.finish(x, attended)
         return self._decoder.norm.forward(x)[0]
-
-    def _spots(self, places: Sequence[Place], layout: Layout) -> Iterable[tuple[Grid, list[int], torch.Tensor]]:
-        """Of each grid its prompts, and where in the layout their tokens lie, (p, S), padded with 0."""
-        for grid in dict.fromkeys(place.grid for place in places):
-            mine = [index for index, place in enumerate(places) if place.grid is grid]
-            lies = np.zeros((len(mine), max(len(layout.places[index]) for index in mine)), np.int64)
-            for row, index in enumerate(mine):
-                lies[row, : len(layout.places[index])] = layout.places[index]
-            yield grid, [places[index].number for index in mine], torch.from_numpy(lies).to(self._device)

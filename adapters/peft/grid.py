@@ -82,6 +82,17 @@ class Grid:
         found = self._read[:, :, prompt * groups : (prompt + 1) * groups, :length]
         return found.permute(0, 3, 1, 2, 4).flatten(2, 3)
 
+    def written_by(self, row: int) -> torch.Tensor:
+        """(layers, S + written, 2 · groups, D) of a row of the batch that writes here, its prompt included."""
+        groups, (prompt, lane) = self._heads.groups, np.argwhere(self.rows == row)[0].tolist()
+        if self._own is None:
+            own = self._read[:, :, prompt * groups : (prompt + 1) * groups, self._front : self._front + self.written]
+        else:
+            count = self.rows.shape[1]
+            cells = slice(prompt * groups * count + lane, (prompt + 1) * groups * count, count)
+            own = self._own[:, :, cells, : self.written]
+        return torch.cat([self.take(prompt), own.permute(0, 3, 1, 2, 4).flatten(2, 3)], 1)
+
     def advance(self) -> None:
         """Make room for a token more of each completion."""
         if self._own is None:

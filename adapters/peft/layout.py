@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -66,8 +66,13 @@ class Layout:
     tiles: tuple[Tiles, ...]
 
 
-def lay_out(sequences: Sequence[Tokens], device: torch.device, least: int = LEAST) -> Layout:
-    """A sequence shares what it begins with with the one before it, from `least` tokens on."""
+def lay_out(
+    sequences: Sequence[Tokens], device: torch.device, least: int = LEAST, known: Collection[int] = ()
+) -> Layout:
+    """A sequence shares what it begins with with the one before it, from `least` tokens on.
+
+    Of `known` ones, by their places, keys and values are there already: they attend to nothing.
+    """
     places: list[Array] = []
     starts: list[int] = []
     end = 0
@@ -79,15 +84,15 @@ def lay_out(sequences: Sequence[Tokens], device: torch.device, least: int = LEAS
     fresh = list(zip(sequences, starts, strict=True))
     ids = np.concatenate([tokens[start:] for tokens, start in fresh]).astype(np.int64)
     positions = np.concatenate([np.arange(start, len(tokens)) for tokens, start in fresh])
-    tiles = tuple(_tiles(batch, device) for batch in _batched(list(_cut(places, starts))))
+    tiles = tuple(_tiles(batch, device) for batch in _batched(list(_cut(places, starts, known))))
     on = partial(_on, device)
     return Layout(on(ids), on(positions), tuple(places), tuple(starts), tiles)
 
 
-def _cut(places: Sequence[Array], starts: Sequence[int]) -> Iterator[tuple[int, Array]]:
+def _cut(places: Sequence[Array], starts: Sequence[int], known: Collection[int]) -> Iterator[tuple[int, Array]]:
     """Tiles as (first query, places of all up to the last query)."""
-    for mine, start in zip(places, starts, strict=True):
-        count = -(-(len(mine) - start) // TILE)
+    for index, (mine, start) in enumerate(zip(places, starts, strict=True)):
+        count = 0 if index in known else -(-(len(mine) - start) // TILE)
         edges = np.linspace(start, len(mine), count + 1).astype(int).tolist() if count else []
         yield from ((first, mine[:end]) for first, end in pairwise(edges))
 

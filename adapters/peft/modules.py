@@ -65,6 +65,9 @@ class Modules:
             self._slots.take(kept)
             self._rows, self._starts = self._rows[alive], self._starts[kept]
 
+    def keys(self, _: int) -> None:
+        """Every turn of a conversation is read as a whole."""
+
     def _read(self, prompts: Sequence[Tokens]) -> tuple[torch.Tensor, Slots, torch.Tensor]:
         """(P, H) states after the prompts; keys and values, flush right; (P, 1) the column where each begins."""
         lengths = [len(prompt) for prompt in prompts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from adapters.peft.batches import micro_batch
 from adapters.peft.decoding import Writing
 from adapters.peft.drawing import Row
 from adapters.peft.frozen import Frozen
+from adapters.peft.grid import key
 from adapters.peft.head import likeliest, score
 from adapters.peft.lanes import Lanes
 from adapters.peft.machine import Machine
@@ -82,9 +84,11 @@ def _first(request: Scoring, logprobs: Array, ids: Array | None = None, values: 
 
 
 def _sample(model: Frozen, requests: Sequence[Sampling], machine: Machine, lanes: Lanes) -> None:
+    begun = model.said.take(request.prompt for request in requests)
     rows = [
         Row(request, index, min(request.max_tokens, model.network.context - len(request.prompt)),
-            frozenset(model.tokenizer.stop_ids) | {int(one) for one in request.stop if not isinstance(one, str)})
+            frozenset(model.tokenizer.stop_ids) | {int(one) for one in request.stop if not isinstance(one, str)},
+            key(request.prompt) in begun)
         for request in requests for index in range(request.count)
     ]
     most = machine.settings.sample_batch
@@ -92,10 +96,11 @@ def _sample(model: Frozen, requests: Sequence[Sampling], machine: Machine, lanes
     budget, share = -(-machine.budget // count), -(-len(rows) // count)
     spell = model.tokenizer.spell
     parts = lanes.together(lambda: [
-        Writing(model.body(budget), rows[start : start + share], spell, machine.high, most // count)
+        Writing(model.body(budget, begun), rows[start : start + share], spell, machine.high, most // count)
         for start in range(0, len(rows), share)])
     while any(lanes.each(lambda _, part: part.go_on(STEPS), parts)):
         pass_on()
+    model.said.put(chain.from_iterable(part.ended for part in parts))
     written: dict[Sampling, list[Sampled]] = {request: [] for request in requests}
     for row in rows:
         written[row.request].append(row.sampled())

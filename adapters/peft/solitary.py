@@ -47,6 +47,9 @@ class Solitary:
         """These rows alone go on, in this order."""
         self._caches = [self._caches[place] for place in staying]
 
+    def keys(self, _: int) -> None:
+        """Every turn of a conversation is read as a whole."""
+
     def _on(self, ids: torch.Tensor, cache: Any) -> torch.Tensor:
         """(T,) tokens after what the cache has, to the (H,) state after the last of them."""
         return self._network.padded(ids[None].to(self._network.device), past_key_values=cache)[0, -1]

@@ -68,7 +68,7 @@ def written(frozen: Frozen, body: Body, rows: Sequence[Row], most: int) -> list[
 
 
 def bodies(frozen: Frozen) -> dict[str, Body]:
-    return {"by hand": frozen.body(64), "modules": Modules(frozen.network, 64)}
+    return {"by hand": frozen.body(64, {}), "modules": Modules(frozen.network, 64)}
 
 
 @pytest.mark.parametrize("name", ["by hand", "modules"])
@@ -86,7 +86,7 @@ def test_rows_that_join_and_leave_are_as_they_would_be_alone(frozen: Frozen, nam
 def test_no_more_rows_than_allowed_are_alive_and_they_come_in_order(
     frozen: Frozen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body, came, alive = frozen.body(64), list[bytes](), list[int]()
+    body, came, alive = frozen.body(64, {}), list[bytes](), list[int]()
     read, step = body.read, body.step
 
     def reading(prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
@@ -116,7 +116,7 @@ def test_a_prompt_is_read_once_however_many_write_after_it(frozen: Frozen, monke
 
     monkeypatch.setattr(decoder, "embed", embedding)
     rows = rows_of([PROMPTS[0], PROMPTS[4]], 6)
-    written(frozen, frozen.body(1024), rows, 4)
+    written(frozen, frozen.body(1024, {}), rows, 4)
     steps = sum(row.room - 1 for row in rows)
     assert sum(seen) - steps == len(PROMPTS[0]) + len(PROMPTS[4])
 
@@ -299,7 +299,7 @@ def plainly(logits: Any, row: Row) -> tuple[int, float]:
 
 def test_prompts_are_read_in_parts(frozen: Frozen, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if they had been read together, and none writes before all that fit have joined."""
-    alone = written(frozen, frozen.body(64), rows_of(PROMPTS), 100)
+    alone = written(frozen, frozen.body(64, {}), rows_of(PROMPTS), 100)
     for name, body in bodies(frozen).items():
         monkeypatch.setattr(decoding, "READ", 20)
         rows = rows_of(PROMPTS)

@@ -33,6 +33,7 @@ def test_a_grid_attends_as_its_heads_say(rows: list[list[int]]) -> None:
                 prompt = int(np.argwhere(numbers == row)[0, 0])
                 seen = torch.cat([read[layer, prompt, : LENGTHS[prompt]], *(one[row, None] for one in written[layer])])
                 torch.testing.assert_close(got[lies], plainly(qkv[row, : HEADS.queries], seen))
+                torch.testing.assert_close(grid.written_by(row)[layer], seen, atol=0, rtol=0)
 
 
 def plainly(queries: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
