@@ -12,7 +12,7 @@ import torch
 
 from adapters.peft.drawing import Row, Spell, draw
 from adapters.peft.grid import key
-from adapters.peft.said import Ended, Keys
+from adapters.peft.said import Keys
 from kitchen.types import Tokens
 
 READ = 8192  # tokens of prompts that are read before others may have their turn
@@ -54,7 +54,7 @@ class Writing:
         self._body, self._spell, self._high, self._most = body, spell, high, most
         self._waiting, self._live = deque(rows), list[Row]()
         self._states, self._joining = torch.empty(0), False
-        self.ended: list[Ended] = []
+        self.ended: dict[bytes, Keys | None] = {}  # what has been read of rows that have ended, by `key`
 
     def go_on(self, steps: int) -> bool:
         """So many tokens more for each; whether there is more to write. What nobody waits for any more is dropped."""
@@ -94,8 +94,9 @@ class Writing:
         """Of the rows these alone, and of what lies beside them too."""
         if len(staying) == len(self._live):
             return beside
-        self.ended += [(row.said(), self._body.keys(place) if row.goes_on else None)
-                       for place, row in enumerate(self._live) if row.reason]
+        for place, row in enumerate(self._live):
+            if row.reason and self.ended.get(said := key(row.said())) is None:
+                self.ended[said] = self._body.keys(place) if row.goes_on else None
         kept = torch.tensor(staying, dtype=torch.int64, device=beside.device)
         self._live = [self._live[place] for place in staying]
         self._body.keep(staying)

@@ -12,6 +12,7 @@ from adapters.peft.products import Product, by_onednn, rounds, to
 
 FEW = 2  # rows, up to which reading the weights as they lie is all the time there is
 SOME = 8  # rows, up to which low-rank products are in float32
+PARTED = 128  # rows, up to which cores have parts of the weights; of more, the answers would take long to turn
 USUAL = 32  # rows that weights are laid out for
 
 
@@ -26,7 +27,8 @@ class Fixed(Product):
         self.weight, self.low, self._wide = product.weight, [], multiplied_in(product.weight)
         self.bias = to(product.bias, self._wide)
         self._sides = _sides(product, self._wide)  # (in, ranks), (ranks, out)
-        self._whole = self._copy() if self.weight.device.type == "cpu" and has_onednn(self._wide) else None
+        self._whole = self._copy() if self.weight.device.type == "cpu" and has_onednn() and (
+            self._wide in (torch.float32, torch.bfloat16)) else None
         laid_out = self._whole is not None and self._wide == torch.bfloat16
         self._high = _sides(product, torch.float32) if laid_out else None
         self._few = FEW if self.weight.dtype == torch.float32 else 0
@@ -67,7 +69,7 @@ class Fixed(Product):
         if self._sides is not None:
             low = x @ self._sides[0]
             added = low @ self._sides[1] if added is None else torch.addmm(added, low, self._sides[1])
-        if self._parted:
+        if self._parted and len(x) <= PARTED:
             return _in_parts(x, weight, added)
         return x @ weight.t() if added is None else torch.addmm(added, x, weight.t())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -38,7 +37,7 @@ class Frozen:
     base: Base
     said: Said = field(default_factory=Said)
 
-    def body(self, budget: int, begun: Mapping[bytes, Keys | None]) -> Body:
+    def body(self, budget: int, begun: dict[bytes, Keys | None]) -> Body:
         """With no rows yet; it reads prompts so many tokens at a time, and of those that have `begun` the rest.
 
         Only to be called by a worker.

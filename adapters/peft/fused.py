@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -23,8 +23,8 @@ class Fused:
 
     joined = 0.75  # not at once when one has ended: prompts are read faster several together
 
-    def __init__(self, decoder: Decoder, head: Fixed, budget: int, begun: Mapping[bytes, Keys | None]) -> None:
-        """`budget`: tokens of prompts that are read together; `begun`: by prompts, what is known of them."""
+    def __init__(self, decoder: Decoder, head: Fixed, budget: int, begun: dict[bytes, Keys | None]) -> None:
+        """`budget`: tokens of prompts that are read together; `begun`: by prompts, what is known, until it is read."""
         layer = decoder.layers[0]
         self._decoder, self._head, self._budget, self._device = decoder, head, budget, head.weight.device
         self._heads = Heads(layer.heads, layer.groups, layer.width, layer.scale)
@@ -78,11 +78,10 @@ class Fused:
     def keys(self, row: int) -> Keys | None:
         """Of what a row has read and written; None where there is no more room for it, so that it is read again."""
         grid = next(grid for grid in self._grids if (grid.rows == row).any())
-        keys = grid.written_by(row)
-        if keys.shape[1] > self._room:
+        if (size := grid.length(row)) > self._room:
             return None
-        self._room -= keys.shape[1]
-        return keys
+        self._room -= size
+        return grid.written_by(row)
 
     def _open(self, prompts: Sequence[Tokens]) -> dict[bytes, Place]:
         """Grids for these prompts, whose rows are numbered on; returns where the keys of each will lie."""
@@ -92,7 +91,7 @@ class Fused:
             rows = np.where(numbers >= 0, numbers + count, -1)
             grid = Grid(self._heads, len(self._decoder.layers), rows, [len(each) for each in own], self._head.weight)
             self._grids.append(grid)
-            places |= {key(prompt): Place(prompt, grid, number, self._begun.get(key(prompt)))
+            places |= {key(prompt): Place(prompt, grid, number, self._begun.pop(key(prompt), None))
                        for number, prompt in enumerate(own)}
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=self._device)
         self._positions = torch.cat([self._positions, lengths])
@@ -110,10 +109,9 @@ class Fused:
 
     def _read(self, places: dict[bytes, Place]) -> dict[bytes, torch.Tensor]:
         """The (H,) states after some prompts, whose keys and values go into their places."""
-        states, names = dict[bytes, torch.Tensor](), {place: which for which, place in places.items()}
-        for some in batches(list(names), self._budget):
-            found = self._read_some(some)
-            states |= dict(zip([names[place] for place in some], found, strict=True))
+        states = dict[bytes, torch.Tensor]()
+        for some in batches(list(places.values()), self._budget):
+            states |= zip([key(place.prompt) for place in some], self._read_some(some), strict=True)
         return states
 
     def _read_some(self, places: Sequence[Place]) -> torch.Tensor:

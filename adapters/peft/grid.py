@@ -82,6 +82,10 @@ class Grid:
         found = self._read[:, :, prompt * groups : (prompt + 1) * groups, :length]
         return found.permute(0, 3, 1, 2, 4).flatten(2, 3)
 
+    def length(self, row: int) -> int:
+        """Tokens of a row of the batch that writes here, its prompt included."""
+        return int(self.lengths[np.argwhere(self.rows == row)[0, 0]]) + self.written
+
     def written_by(self, row: int) -> torch.Tensor:
         """(layers, S + written, 2 · groups, D) of a row of the batch that writes here, its prompt included."""
         groups, (prompt, lane) = self._heads.groups, np.argwhere(self.rows == row)[0].tolist()

@@ -30,17 +30,16 @@ def described() -> str:
 
 
 @cache
-def has_onednn(dtype: torch.dtype) -> bool:
-    """With products of that format: those of bfloat16 need AVX512."""
+def has_onednn() -> bool:
+    """And one that multiplies bfloat16, so that all its formats are there."""
     there: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return there and (dtype == torch.float32 or (
-        dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())))
+    return there and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def best_by_onednn(x: torch.Tensor) -> bool:
     """Products of float32 with hundreds of rows, on a processor that is not Intel's: MKL takes 1.1 to 1.4 times as long
     (docs/benchmarks.md)."""
-    return x.dtype == torch.float32 and x.device.type == "cpu" and has_onednn(x.dtype) and not is_intel()
+    return x.dtype == torch.float32 and x.device.type == "cpu" and has_onednn() and not is_intel()
 
 
 @cache

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
 
-from adapters.peft.grid import Grid, picked
+from adapters.peft.grid import Grid, key, picked
 from adapters.peft.layout import lay_out
-from adapters.peft.packing import pack, padded
+from adapters.peft.packing import pack, padded, shared
 from adapters.peft.said import Keys
 from kitchen.types import Array, Tokens
 
@@ -26,13 +27,26 @@ class Place:
 
 
 def batches(places: Sequence[Place], budget: int) -> Iterator[list[Place]]:
-    """Those that are read together, of what is known of them none counted."""
+    """Those that are read together, of what is known of them none counted.
+
+    If they have more in common than is known of them, they are read as if it were not.
+    """
+    new = [place for place in places if place.known is None]
+    known = sum(place.known.shape[1] for place in places if place.known is not None)
+    if known and _common(places) > known + _common(new):
+        places = [replace(place, known=None) for place in places]
     new = [place for place in places if place.known is None]
     for run in pack([place.prompt for place in new], budget):
         yield [new[at] for at in run]
     begun = [(place, len(place.prompt) - place.known.shape[1]) for place in places if place.known is not None]
     for run in padded([left for _, left in begun], budget):
         yield [begun[at][0] for at in run]
+
+
+def _common(places: Sequence[Place]) -> int:
+    """How many tokens need not be read because others begin with them too."""
+    ordered = sorted((place.prompt for place in places), key=key)
+    return sum(shared(one, other) for one, other in pairwise(ordered))
 
 
 class Reading:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
 
 from adapters.peft.grid import key
-from adapters.peft.packing import LEAST
+from adapters.peft.packing import LEAST, shared
 from kitchen.types import Tokens
 
 MOST = 8  # times what is read at once: tokens of a batch whose keys and values are kept
 
 Keys = torch.Tensor  # (layers, T, 2 · groups, D) keys and values of T tokens
-Ended = tuple[Tokens, Keys | None]
+ITEM = np.dtype(np.int64).itemsize  # of a token, in `key`
 
 
 class Said:
@@ -24,19 +26,28 @@ class Said:
     """
 
     def __init__(self) -> None:
-        self._last: Mapping[bytes, Keys | None] = {}
+        self._last: dict[bytes, Keys | None] = {}
 
     def take(self, prompts: Iterable[Tokens]) -> dict[bytes, Keys | None]:
-        """By prompts that go on, what they begin with; what is not taken is forgotten."""
+        """By the keys of prompts that go on, what they begin with; what is not taken is forgotten."""
         last, self._last = self._last, {}
-        sizes = sorted({len(tokens) for tokens in last}, reverse=True)
-        found = dict[bytes, Keys | None]()
-        for prompt in map(key, prompts):
-            size = next((size for size in sizes if size < len(prompt) and prompt[:size] in last), 0)
-            if size:
-                found[prompt] = last[prompt[:size]]
-        return found
+        ordered = sorted(last)
+        begins = {key(prompt): _longest(ordered, key(prompt[:-1])) for prompt in prompts}
+        return {whole: last[begun] for whole, begun in begins.items() if begun is not None}
 
-    def put(self, ended: Iterable[Ended]) -> None:
-        """Sequences that have ended; any that is too short to be shared is read again instead."""
-        self._last = {key(tokens): keys for tokens, keys in ended if len(tokens) >= LEAST}
+    def put(self, ended: Iterable[Mapping[bytes, Keys | None]]) -> None:
+        """Sequences that have ended, lane by lane."""
+        self._last = {}
+        for some in ended:
+            self._last |= {whole: keys for whole, keys in some.items() if self._last.get(whole) is None}
+
+
+def _longest(ordered: Sequence[bytes], whole: bytes) -> bytes | None:
+    """Of some sequences in their order, by `key`, the longest that another begins with, of `LEAST` tokens or more."""
+    while at := bisect_right(ordered, whole):
+        before = ordered[at - 1]
+        if whole.startswith(before):
+            return before if len(before) >= LEAST * ITEM else None
+        alike = shared(np.frombuffer(before, np.int64), np.frombuffer(whole, np.int64))
+        whole = whole[: alike * ITEM]  # what it begins with comes before it, and begins with no more than this
+    return None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from adapters.peft.machine import Machine
 from adapters.peft.network import Network, Way
 from adapters.peft.packing import pack
 from adapters.peft.requests import Request, Sampling, Scoring, answer, fail
+from adapters.peft.said import Keys
 from adapters.peft.worker import pass_on
 from kitchen.errors import ConfigError
 from kitchen.types import Array, Datum, Sampled
@@ -96,13 +96,19 @@ def _sample(model: Frozen, requests: Sequence[Sampling], machine: Machine, lanes
     budget, share = -(-machine.budget // count), -(-len(rows) // count)
     spell = model.tokenizer.spell
     parts = lanes.together(lambda: [
-        Writing(model.body(budget, begun), rows[start : start + share], spell, machine.high, most // count)
+        Writing(model.body(budget, _of(rows[start : start + share], begun)), rows[start : start + share], spell,
+                machine.high, most // count)
         for start in range(0, len(rows), share)])
+    begun.clear()  # each lane lets go of what it has read
     while any(lanes.each(lambda _, part: part.go_on(STEPS), parts)):
         pass_on()
-    model.said.put(chain.from_iterable(part.ended for part in parts))
+    model.said.put(part.ended for part in parts)
     written: dict[Sampling, list[Sampled]] = {request: [] for request in requests}
     for row in rows:
         written[row.request].append(row.sampled())
     for request, sampled in written.items():
         answer(request, sampled)
+
+
+def _of(rows: Sequence[Row], begun: Mapping[bytes, Keys | None]) -> dict[bytes, Keys | None]:
+    return {which: begun[which] for row in rows if (which := key(row.request.prompt)) in begun}

@@ -11,7 +11,6 @@ import torch
 
 from adapters.peft import fused, said
 from adapters.peft.decoder import Decoder
-from adapters.peft.sampler import PeftSampler
 from adapters.peft.session import PeftSession
 from kitchen.types import Adam, Datum, Sampled, Tokens
 
@@ -21,9 +20,12 @@ Answers = Sequence[Sequence[Sampled]]
 
 @pytest.fixture
 def session(opened: Callable[..., PeftSession], weighted: list[Datum]) -> PeftSession:
-    session = opened()
+    return trained(opened(), weighted)
+
+
+def trained(session: PeftSession, data: list[Datum]) -> PeftSession:
     for _ in range(3):
-        session.forward_backward(weighted)
+        session.forward_backward(data)
         session.optim_step(Adam(0.01))
     return session
 
@@ -93,13 +95,25 @@ def check(found: Sequence[tuple[Answers, Answers]]) -> None:
                 np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
 
 
-@pytest.mark.parametrize("most", [said.MOST, 0.05])
+@pytest.mark.parametrize(("most", "settings"), [
+    (said.MOST, {}), (0.05, {}), (said.MOST, {"threads": 2}), (said.MOST, {"sample_batch": 3}),
+    (said.MOST, {"micro_batch_tokens": 40}),
+], ids=str)
 def test_a_conversation_is_gone_on_with_as_if_it_were_read_anew(
-    session: PeftSession, sampler: PeftSampler, monkeypatch: pytest.MonkeyPatch, most: float
+    opened: Callable[..., PeftSession], weighted: list[Datum], monkeypatch: pytest.MonkeyPatch, most: float,
+    settings: dict[str, Any],
 ) -> None:
-    """With room for all of its keys, and for some."""
+    """With room for all of its keys, and for some; and to the bit as it is for another that is asked the same."""
     monkeypatch.setattr(fused, "MOST", most)
-    check(played(sampler, lambda: session.snapshot().result()))
+    session = trained(opened(**settings), weighted)
+    samplers: list[Any] = [session.snapshot().result() for _ in range(2)]
+    one, other = (played(sampler, lambda: session.snapshot().result()) for sampler in samplers)
+    check(one)
+    for (mine, _), (same, _) in zip(one, other, strict=True):
+        for some, others in zip(mine, same, strict=True):
+            assert [a.logprobs.tolist() for a in some] == [b.logprobs.tolist() for b in others]
+    for sampler in samplers:
+        sampler.close()
 
 
 def gone_on(prompts: Sequence[Tokens], answers: Sequence[Sequence[Sampled]], turn: int) -> list[Tokens]:
@@ -139,3 +153,40 @@ def test_two_may_go_on_from_one_and_one_from_the_middle_is_read_anew(session: Pe
     mine, anew = ([each.sample(prompt, max_tokens=5, seed=3) for prompt in prompts] for each in (sampler, fresh))
     check([([one.result() for one in mine], [one.result() for one in anew])])
     fresh.close()
+
+
+def talked(sampler: Any) -> Tokens:
+    """Two turns of a conversation, and the beginning of the third."""
+    said = begin()[0]
+    for turn in range(2):
+        [one] = sampler.sample(said, max_tokens=6, seed=turn).result()
+        said = np.concatenate([said, one.tokens, [7, 8, 9]])
+    return said
+
+
+def test_what_several_go_on_with_alike_is_read_once(sampler: Any, read: list[int]) -> None:
+    more = np.concatenate([talked(sampler), np.arange(3, 203)])
+    read.clear()
+    futures = [sampler.sample(np.concatenate([more, [last]]), max_tokens=2) for last in range(5, 13)]
+    assert all(future.result() for future in futures)
+    assert sum(read) < 2 * len(more)
+
+
+def test_equal_rows_are_kept_once_and_of_some_none_can_be_found(sampler: Any) -> None:
+    whole = talked(sampler)
+    [first, *_] = sampler.sample(whole, count=4, max_tokens=5, temperature=0.0).result()
+    kept = sampler._frozen.result().said
+    assert [None if keys is None else keys.shape[1] for keys in kept._last.values()] == [len(whole) + 4]
+    gone_on = np.concatenate([whole, first.tokens, [5]])
+    assert kept.take([whole, gone_on[:5], gone_on]).keys() == {gone_on.tobytes()}
+    assert kept.take([gone_on]) == {}
+
+
+def test_the_longest_beginning_is_found() -> None:
+    rng = np.random.default_rng(0)
+    known, whole = said.Said(), rng.integers(0, 9, 60)
+    others = [np.concatenate([whole[:size], [9], rng.integers(0, 9, 20)]) for size in (18, 25, 40, 50)]
+    known.put([{tokens.astype(np.int64).tobytes(): torch.tensor(len(tokens))
+                for tokens in (whole[:10], whole[:20], whole[:30], whole, *others)}])
+    found = known.take([whole, rng.integers(0, 9, 30)])
+    assert [int(keys) for keys in found.values() if keys is not None] == [30]
