@@ -13,7 +13,7 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.peft.client import PeftTraining
 from adapters.peft.tiny import tiny_model
 from kitchen.errors import BackendError
-from kitchen.types import Datum, Lora
+from kitchen.types import Adam, Datum, Lora
 
 if TYPE_CHECKING:
     from adapters.peft.session import PeftSession
@@ -77,6 +77,13 @@ def opened(client: Callable[..., PeftTraining]) -> Iterator[Callable[..., PeftSe
         session.close()
 
 
+def trained(session: PeftSession, data: list[Datum]) -> PeftSession:
+    for _ in range(3):
+        session.forward_backward(data)
+        session.optim_step(Adam(0.01))
+    return session
+
+
 @pytest.fixture
 def data() -> list[Datum]:
     """Six datums of 5 to 40 tokens with all the inputs that some named loss reads."""
@@ -105,3 +112,16 @@ def weighted(data: list[Datum]) -> list[Datum]:
 def judged(data: list[Datum]) -> list[Datum]:
     """The same for losses of policies."""
     return only(data, "logprobs", "advantages")
+
+
+@pytest.fixture
+def session(opened: Callable[..., PeftSession], weighted: list[Datum]) -> PeftSession:
+    """Of weights that have learnt a little."""
+    return trained(opened(), weighted)
+
+
+@pytest.fixture
+def sampler(session: PeftSession) -> Iterator[Any]:
+    sampler = session.snapshot().result()
+    yield sampler
+    sampler.close()

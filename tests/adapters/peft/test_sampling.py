@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +22,6 @@ from kitchen.errors import ConfigError, RunFailed
 from kitchen.types import Adam, Datum, Sampled, Tokens
 
 Opened = Callable[..., PeftSession]
-
-
-@pytest.fixture
-def session(opened: Opened, weighted: list[Datum]) -> PeftSession:
-    session = opened()
-    for _ in range(3):
-        session.forward_backward(weighted)
-        session.optim_step(Adam(0.01))
-    return session
-
-
-@pytest.fixture
-def sampler(session: PeftSession) -> Iterator[Any]:
-    sampler = session.snapshot().result()
-    yield sampler
-    sampler.close()
 
 
 def prompts(count: int = 9) -> list[Tokens]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,29 +12,11 @@ import torch
 from adapters.peft import fused, said
 from adapters.peft.decoder import Decoder
 from adapters.peft.session import PeftSession
-from kitchen.types import Adam, Datum, Sampled, Tokens
+from kitchen.types import Datum, Sampled, Tokens
+from tests.adapters.peft.conftest import trained
 
 GAMES, TURNS = 7, 5
 Answers = Sequence[Sequence[Sampled]]
-
-
-@pytest.fixture
-def session(opened: Callable[..., PeftSession], weighted: list[Datum]) -> PeftSession:
-    return trained(opened(), weighted)
-
-
-def trained(session: PeftSession, data: list[Datum]) -> PeftSession:
-    for _ in range(3):
-        session.forward_backward(data)
-        session.optim_step(Adam(0.01))
-    return session
-
-
-@pytest.fixture
-def sampler(session: PeftSession) -> Iterator[Any]:
-    sampler = session.snapshot().result()
-    yield sampler
-    sampler.close()
 
 
 @pytest.fixture
