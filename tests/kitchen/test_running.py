@@ -167,7 +167,7 @@ class Stew(Recipe):
         return sequence(Fill(), for_each(Minutes(), save=2)(Stir(), Simmer(self.seconds)))
 
 def tell(event: kitchen.Event) -> None:
-    print(event.run, event.step, flush=True)
+    print(f"{event.run} {event.step}\\n", end="", flush=True)  # one piece, for several runs tell at the same time
 '''
 
 
@@ -177,7 +177,8 @@ def started(here: Path, last: str) -> subprocess.Popen[str]:
     process = subprocess.Popen([sys.executable, "script.py"], cwd=here, text=True, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE)
     assert process.stdout is not None
-    assert any(line.endswith(" 5\n") for line in process.stdout)
+    if not any(line.endswith(" 5\n") for line in process.stdout):
+        raise AssertionError(process.communicate(timeout=60)[1])
     return process
 
 
