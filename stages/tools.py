@@ -18,7 +18,8 @@ from kitchen.ports.training import ToolSchema
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
 LONGEST = 100  # characters of an expression
 _OPERATORS: Mapping[type[ast.AST], Callable[..., int]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.USub: operator.neg}
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.USub: operator.neg,
+    ast.UAdd: operator.pos}
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def _calculated(expression: str) -> str:
     if not isinstance(expression, str) or len(expression) > LONGEST:
         raise ValueError(f"expression must be a text of at most {LONGEST} characters")
     try:
-        return str(_value(ast.parse(expression, mode="eval").body))
+        return str(_value(ast.parse(expression.strip(), mode="eval").body))
     except (SyntaxError, RecursionError):
         raise ValueError("expression is no arithmetic") from None
 

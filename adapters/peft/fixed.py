@@ -32,7 +32,7 @@ class Fixed(Product):
         laid_out = self._whole is not None and self._wide == torch.bfloat16
         self._high = _sides(product, torch.float32) if laid_out else None
         self._few = FEW if self.weight.dtype == torch.float32 else 0
-        self._parted = self._whole is not None and not is_intel()
+        self._parted = self.weight.device.type == "cpu" and not is_intel()
         self._none = self.weight.new_empty(0)
 
     def _copy(self) -> torch.Tensor:

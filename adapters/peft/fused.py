@@ -77,11 +77,11 @@ class Fused:
 
     def keys(self, row: int) -> Keys | None:
         """Of what a row has read and written; None where there is no more room for it, so that it is read again."""
-        grid = next(grid for grid in self._grids if (grid.rows == row).any())
-        if (size := grid.length(row)) > self._room:
+        grid, (prompt, lane) = next((grid, place) for grid in self._grids if (place := grid.place(row)) is not None)
+        if (size := grid.length(prompt)) > self._room:
             return None
         self._room -= size
-        return grid.written_by(row)
+        return grid.whole(prompt, lane)
 
     def _open(self, prompts: Sequence[Tokens]) -> dict[bytes, Place]:
         """Grids for these prompts, whose rows are numbered on; returns where the keys of each will lie."""

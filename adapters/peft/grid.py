@@ -82,17 +82,21 @@ class Grid:
         found = self._read[:, :, prompt * groups : (prompt + 1) * groups, :length]
         return found.permute(0, 3, 1, 2, 4).flatten(2, 3)
 
-    def length(self, row: int) -> int:
-        """Tokens of a row of the batch that writes here, its prompt included."""
-        return int(self.lengths[np.argwhere(self.rows == row)[0, 0]]) + self.written
+    def place(self, row: int) -> tuple[int, int] | None:
+        """Which prompt a row of the batch writes after, and as which completion; None if it writes elsewhere."""
+        found = np.argwhere(self.rows == row)
+        return (int(found[0, 0]), int(found[0, 1])) if len(found) else None
 
-    def written_by(self, row: int) -> torch.Tensor:
-        """(layers, S + written, 2 · groups, D) of a row of the batch that writes here, its prompt included."""
-        groups, (prompt, lane) = self._heads.groups, np.argwhere(self.rows == row)[0].tolist()
+    def length(self, prompt: int) -> int:
+        """Tokens of a prompt and of what is written after it."""
+        return int(self.lengths[prompt]) + self.written
+
+    def whole(self, prompt: int, lane: int) -> torch.Tensor:
+        """(layers, S + written, 2 · groups, D) of a prompt and one of its completions."""
+        groups, count = self._heads.groups, self.rows.shape[1]
         if self._own is None:
             own = self._read[:, :, prompt * groups : (prompt + 1) * groups, self._front : self._front + self.written]
         else:
-            count = self.rows.shape[1]
             cells = slice(prompt * groups * count + lane, (prompt + 1) * groups * count, count)
             own = self._own[:, :, cells, : self.written]
         return torch.cat([self.take(prompt), own.permute(0, 3, 1, 2, 4).flatten(2, 3)], 1)

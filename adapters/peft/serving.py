@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -54,7 +53,8 @@ def _score(network: Network, requests: Sequence[Scoring], machine: Machine, lane
     long = [place for place, datum in enumerate(data) if len(datum.tokens)]
     for request in requests:
         if len(request.tokens) == 1:
-            answer(request, _first(request, np.empty((0,)), np.empty((0, 0))))
+            none = np.empty((0, request.k), np.int64)
+            _tell(request, *((none.astype(np.float32), none) if request.k else (np.empty(0, np.float32),)))
     budget = max(machine.budget // lanes.count, 1)
     packed = pack([data[place].tokens for place in long], budget, least=network.least, lanes=lanes.count)
     lanes.in_parts(lambda _, some: _score_some(network, [requests[long[place]] for place in some],
@@ -65,22 +65,28 @@ def _score_some(network: Network, requests: Sequence[Scoring], data: Sequence[Da
     masks = [np.ones(len(datum.tokens), bool) for datum in data]
     batch = micro_batch(data, masks, tuple(range(len(data))), network.device, network.least)
     with torch.inference_mode():
-        states = network.hidden(batch.layout)
-        logprobs = score(network.head, states.index_select(0, batch.where), batch, high).logprobs
-        for row, index in enumerate(batch.indices):
-            request, places = requests[index], torch.from_numpy(batch.layout.places[row]).to(states.device)
-            top = likeliest(network.head, states[places], request.k, high) if request.k else ()
-            answer(request, _first(request, batch.spread(row, logprobs, data[index]), *top))
+        states = network.hidden(batch.layout).index_select(0, batch.where)
+        if not all(request.k for request in requests):
+            logprobs = score(network.head, states, batch, high).logprobs
+        if most := max(request.k for request in requests):  # what several begin with is looked at once
+            ids, values = likeliest(network.head, states, most, high)
+    where = batch.where.cpu().numpy()
+    for row, index in enumerate(batch.indices):
+        if k := requests[index].k:
+            at = np.searchsorted(where, batch.layout.places[row])
+            _tell(requests[index], values[at, :k], ids[at, :k])
+        else:
+            _tell(requests[index], batch.spread(row, logprobs, data[index]).astype(np.float32))
 
 
-def _first(request: Scoring, logprobs: Array, ids: Array | None = None, values: Array | None = None) -> Any:
-    """The first token has nothing before it."""
-    if not request.k:
-        return np.concatenate([[np.nan], logprobs]).astype(np.float32)
-    none = np.full((1, request.k), -1, np.int64)
-    if ids is None or values is None or not len(logprobs):
-        return none, np.full((1, request.k), np.nan, np.float32)
-    return np.vstack([none, ids]), np.vstack([np.full((1, request.k), np.nan), values]).astype(np.float32)
+def _tell(request: Scoring, logprobs: Array, ids: Array | None = None) -> None:
+    """Of all tokens but the first, before which there is nothing: it has no number there, and no token (-1)."""
+    told = _led(logprobs, np.nan)
+    answer(request, told if ids is None else (_led(ids, -1), told))
+
+
+def _led(found: Array, by: float) -> Array:
+    return np.concatenate([np.full_like(found, by, shape=(1, *found.shape[1:])), found])
 
 
 def _sample(model: Frozen, requests: Sequence[Sampling], machine: Machine, lanes: Lanes) -> None:

@@ -19,7 +19,7 @@ class Settings:
     device: str = "auto"  # auto, cpu, cuda or cuda:N
     dtype: str = "auto"  # of the base model; auto is bfloat16 where the hardware multiplies it, else float32
     threads: int = 0  # 0: as many as torch takes by itself
-    micro_batch_tokens: int = 0  # tokens, padding included, that go through the model at once; 0: by device
+    micro_batch_tokens: int = 0  # tokens that go through the model at once; 0: by device
     checkpointing: bool = False  # of activations: less memory, a third more time
     quantization: str = "none"  # of the base model: none or 4bit
     sample_batch: int = 128  # completions written at the same time, at most

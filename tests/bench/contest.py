@@ -53,7 +53,7 @@ class Contest:
     rivals: tuple[Side, ...]  # that the figures to reach name: the fastest counts; the first is the plain way
     same: tuple[Same, ...]
     speed: Goal | None = None
-    memory: Goal | None = None  # against the plain way
+    memory: Goal | None = None  # against the fastest of these
     share: Goal | None = None  # of the GEMM rate, shared prefixes counted once
     others: tuple[Side, ...] = ()  # more ways of theirs, which the figures to reach do not name
     gauge: Side | None = None  # of the machine's matrix products
@@ -73,7 +73,7 @@ def hold(contest: Contest, order: Order, steps: int) -> Result:
                     for name in (*rivals, *others)} for same in contest.same}
     sound = all(apart <= same.most for same, differences in found.items() for apart in differences.values())
     told = [outcome.speed(held.fastest, contest.speed), *(outcome.speed(name) for name in others),
-            *(outcome.memory(name, contest.memory if name == rivals[0] else None)
+            *(outcome.memory(name, contest.memory if name == held.fastest else None)
               for name in dict.fromkeys((rivals[0], held.fastest, *others))),
             *([outcome.share(contest.share)] if contest.share else []),
             *(outcome.part(contest.part, name) for name in (rivals[0], *others) if contest.part)]

@@ -22,7 +22,7 @@ from tests.bench.rows import Pair
 from tests.bench.same import losses_and_gradients
 from tests.bench.turns import Setup, Turns
 
-BATCH, PAIRS, USUAL = 4, 3, PairLoss(beta=0.1)
+BATCH, PAIRS, USUAL = 4, 5, PairLoss(beta=0.1)
 
 
 def dpo(order: Order, loss: PairLoss = USUAL) -> Result:

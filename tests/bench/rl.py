@@ -19,7 +19,7 @@ from tests.bench.rows import Group
 from tests.bench.same import losses_and_gradients
 from tests.bench.turns import Setup, Turns, Values
 
-GROUPS, SIZE, PAIRS = 2, 8, 2  # groups of a step, completions of a group
+GROUPS, SIZE, PAIRS = 2, 8, 3  # groups of a step, completions of a group
 SPEED, MEMORY = Goal(3.0, 6.0), Goal(0.2, 0.12, at_most=True)
 
 

@@ -20,7 +20,7 @@ from tests.bench.results import Order, Result
 from tests.bench.rl import GROUPS, MEMORY, SIZE, SPEED, grpo, recorded
 from tests.bench.turns import Setup, Turns, Values
 
-LENGTH, PAIRS = 64, 2  # tokens of a completion
+LENGTH, PAIRS = 64, 3  # tokens of a completion
 DRAWN = 1.0  # nats between two draws of 16 completions, which came to 0.7
 
 

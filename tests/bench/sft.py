@@ -33,10 +33,17 @@ def sft(order: Order, kind: str, dtype: str) -> Result:
     exact = KitchenSft(order.setup(PAIRS), data, "kitchen float32") if dtype != "float32" else None
     return hold(Contest(
         f"sft_{kind.lower()}_{dtype}", f"SFT, data {kind}, {dtype}, batch {BATCH}", KitchenSft(setup, data),
-        (TrlSft(setup, data), TrlSft(setup, data, "TRL packed", padding_free=True)), losses_and_gradients(dtype),
+        rivals(setup, data), losses_and_gradients(dtype),
         speed=GOALS[dtype], share=Goal(0.38, 0.6) if dtype == "float32" else None,
         others=(TrlSft(setup, data, f"TRL {parts} micro-batches", accumulate=parts),), gauge=Gauge(dtype),
         exact=exact, about=(ABOUT,)), order, setup.steps)
+
+
+def rivals(setup: Setup, data: Rows) -> tuple[TrlSft, ...]:
+    """Of bfloat16 also with its autocast, which is what TRL does by default."""
+    packed = TrlSft(setup, data, "TRL packed", padding_free=True)
+    autocast = (replace(packed, name="TRL packed, autocast", autocast=True),) if setup.dtype == "bfloat16" else ()
+    return TrlSft(setup, data), packed, *autocast
 
 
 def sft_memory(order: Order) -> Result:
@@ -45,7 +52,7 @@ def sft_memory(order: Order) -> Result:
     data = Rows("512")
     return hold(Contest(
         "sft_memory", "SFT memory, rows of 512 tokens, float32, batch 8", KitchenSft(setup, data),
-        (TrlSft(setup, data),), losses_and_gradients("float32"), memory=Goal(0.5, 0.35, at_most=True),
+        rivals(setup, data), losses_and_gradients("float32"), memory=Goal(0.5, 0.35, at_most=True),
         others=(TrlSft(setup, data, f"TRL {BATCH} micro-batches", accumulate=BATCH),)),
         order, setup.steps)
 
@@ -95,6 +102,7 @@ class TrlSft:
     name: str = "TRL plain"
     accumulate: int = 1  # micro-batches of a batch
     padding_free: bool = False  # the rows of a micro-batch in one sequence, each attending to itself
+    autocast: bool = False  # to bfloat16
 
     def run(self, turns: Turns) -> None:
         import trl
@@ -104,7 +112,7 @@ class TrlSft:
         batches = self.rows.batches(self.setup)
         data = [datum for batch in batches for datum in batch]
         library: Any = trl
-        args = library.SFTConfig(**trl_side.settings(self.setup, BATCH, self.accumulate),
+        args = library.SFTConfig(**{**trl_side.settings(self.setup, BATCH, self.accumulate), "bf16": self.autocast},
                                  padding_free=self.padding_free, max_length=None, packing=False)
         trainer = library.SFTTrainer(
             model, args, train_dataset=Dataset.from_list([_labelled(datum) for datum in data]),

@@ -92,7 +92,8 @@ def page(found: Sequence[Mapping[str, Any]]) -> str:
         if not mine:
             continue
         names = dict.fromkeys(key for row in mine for key in row if key not in ("work", "seed", "settings", "commit"))
-        lines = [line(key, [row[key] for row in mine if key in row], {**work.goals, "seconds": TIME}.get(key))
+        goals = {**work.goals, "seconds": TIME}
+        lines = [line(key, [row[key] for row in mine if key in row], goals.get(key), len(mine))
                  for key in names]
         commits = ", ".join(f"seed {row['seed']}: {row['commit']}" for row in mine)
         parts.append("\n".join([f"## {work.title}", "", "| measure | mean | by seed | wanted |",
@@ -100,7 +101,7 @@ def page(found: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(parts)
 
 
-def line(measure: str, values: Sequence[float], goal: Goal | None) -> str:
+def line(measure: str, values: Sequence[float], goal: Goal | None, seeds: int) -> str:
     """Of a p, of seconds and of the ends of an interval there is no mean: their goal is that of the largest."""
     if measure.startswith(("p of", "95 %")) or measure in ("seconds", "to"):
         found, mean = max(values), ""
@@ -111,6 +112,8 @@ def line(measure: str, values: Sequence[float], goal: Goal | None) -> str:
         found, mean = of_seeds.estimate, " ".join((
             number(of_seeds.estimate), f"[{number(of_seeds.low)}, {number(of_seeds.high)}]"))
     wanted = "" if goal is None else goal.told(found)
+    if wanted and len(values) < seeds:
+        wanted += f" by the {len(values)} of {seeds} seeds that have it"
     return f"| {measure} | {mean} | {', '.join(map(number, values))} | {wanted} |"
 
 

@@ -52,7 +52,7 @@ def test_a_goal_is_reached_or_missed_by_the_mean_and_of_a_p_by_the_largest() -> 
 def test_a_run_that_was_interrupted_has_no_seconds() -> None:
     rows = [{"work": "dpo", "seed": seed, "settings": "x", "commit": "abc", "pair accuracy": 0.9} for seed in (1, 0)]
     text = page([{**rows[0], "seconds": 7}, rows[1]])
-    assert "| seconds |  | 7.000 | at most 360: reached |" in text
+    assert "| seconds |  | 7.000 | at most 360: reached by the 1 of 2 seeds that have it |" in text
     assert "seed 0: abc, seed 1: abc" in text
 
 

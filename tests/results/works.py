@@ -302,14 +302,18 @@ WORKS: Mapping[str, Work] = MappingProxyType({
             "exact match of the prompted teacher": Goal(0.5), "exact match gained": Goal(0.1),
             "share of the teacher's": Goal(0.9)}, prompt_distillation),
     "guessing": Work("`rl` on a game of several turns: guess a number, and say nothing else; the start has been shown "
-                     "games in 12 steps of `sl_basic`, in 85 % of which each number comes in a sentence", {
+                     "games in 12 steps of `sl_basic`, in 85 % of which each number comes in a sentence. What is "
+                     "learnt is to say the number alone, without which no game goes on, and hardly yet to listen: who "
+                     "guesses these numbers at random, none twice, has 0.249, who listens as well 0.567", {
         GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)}, guessing),
     "tools": Work("`rl` with a tool: two steps of arithmetic and a calculator, used rightly in so many problems; the "
-                  "start has been shown calls for 10 steps of `sl_basic`, half of them for the first step alone", {
+                  "start has been shown calls for 10 steps of `sl_basic`, half of them for the first step alone. A "
+                  "system prompt tells of the tool, for the chat template of this model has no place for tools", {
         "mean reward after": Goal(0.9), GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)}, tools),
-    "rlhf": Work("`rlhf` on ingredients: a judge (`judge.says=answer`) of the policy's own answers, at most two pairs "
-                 "of 4 that are more than 0.3 of F1 apart, and a policy that learns from it; both begin with 40 steps "
-                 "of `sl_basic` on lines of which two thirds have `size` and `item` for `unit` and `name`", {
+    "rlhf": Work("`rlhf` on ingredients: a judge (`judge.says=answer`; of those that say A or B none came above 0.69) "
+                 "of the policy's own answers, at most two pairs of 4 that are more than 0.3 of F1 apart, and a policy "
+                 "that learns from it; both begin with 40 steps of `sl_basic` on lines of which two thirds have `size` "
+                 "and `item` for `unit` and `name`", {
         "accuracy of the judge": Goal(0.85), "shorter wins": Goal(most=0.65), "valid JSON wins": Goal(most=0.65),
         "how far the judge prefers new answers": Goal(0.5), "p of that": Goal(most=0.05), GAINED: Goal(0),
         P_OF_GAIN: Goal(most=0.05)}, rlhf),

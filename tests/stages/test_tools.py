@@ -53,7 +53,7 @@ def test_what_is_no_call_is_an_error(text: str) -> None:
 
 
 @pytest.mark.parametrize(("expression", "value"), [
-    ("(2 + 3) * 4", "20"), ("-7 - -3", "-4"), ("99*99*99", "970299"),
+    ("(2 + 3) * 4", "20"), (" (2 + 3)*4\n", "20"), ("-7 - -3", "-4"), ("+7 * (+3)", "21"), ("99*99*99", "970299"),
     ("2 / 3", "error: expression may have whole numbers, + - * and brackets"),
     ("2 ** 99999999", "error: expression may have whole numbers, + - * and brackets"),
     ("__import__('os')", "error: expression may have whole numbers, + - * and brackets"),

@@ -29,11 +29,15 @@ def test_a_grid_attends_as_its_heads_say(rows: list[list[int]]) -> None:
             written[layer].append(qkv[:, HEADS.queries :])
             got = grid.attend(layer, qkv)
             assert sorted(grid.back[0]) == list(range(count))
+            assert grid.place(count) is None
             for row, lies in zip(*grid.back, strict=True):
-                prompt = int(np.argwhere(numbers == row)[0, 0])
+                place = grid.place(row)
+                assert place is not None
+                assert numbers[place] == row
+                prompt = place[0]
                 seen = torch.cat([read[layer, prompt, : LENGTHS[prompt]], *(one[row, None] for one in written[layer])])
                 torch.testing.assert_close(got[lies], plainly(qkv[row, : HEADS.queries], seen))
-                torch.testing.assert_close(grid.written_by(row)[layer], seen, atol=0, rtol=0)
+                torch.testing.assert_close(grid.whole(*place)[layer], seen, atol=0, rtol=0)
 
 
 def plainly(queries: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
