@@ -12,7 +12,7 @@ from adapters.peft.products import Product, by_onednn, rounds, to
 
 FEW = 2  # rows, up to which reading the weights as they lie is all the time there is
 SOME = 8  # rows, up to which low-rank products are in float32
-PARTED = 128  # rows, up to which cores have parts of the weights; of more, the answers would take long to turn
+PARTED = 128  # rows, up to which several cores have parts of the weights; of more, the answers would take long to turn
 USUAL = 32  # rows that weights are laid out for
 
 
@@ -69,7 +69,7 @@ class Fixed(Product):
         if self._sides is not None:
             low = x @ self._sides[0]
             added = low @ self._sides[1] if added is None else torch.addmm(added, low, self._sides[1])
-        if self._parted and len(x) <= PARTED:
+        if self._parted and len(x) <= (PARTED if torch.get_num_threads() > 1 else FEW):
             return _in_parts(x, weight, added)
         return x @ weight.t() if added is None else torch.addmm(added, x, weight.t())
 

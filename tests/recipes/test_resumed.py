@@ -1,4 +1,4 @@
-"""Each recipe is stopped in each of its stages, so in each of its phases, and gone on with, on the fake."""
+"""Each recipe is stopped in each of its stages, so in each of its phases, and gone on with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.kitchen.test_resume import Fuse, Killed
-from tests.soak.victims import RECIPES, Dish, KilledWriting, outcome
+from tests.soak.victims import MODELS, RECIPES, Dish, KilledWriting, outcome
 
 LOCAL = ("rlhf", "rlhf_short", "distillation_instruction")  # a bigram reads one token: a prompt says nothing to it
 pytestmark = pytest.mark.usefixtures("letters")
@@ -17,12 +17,27 @@ pytestmark = pytest.mark.usefixtures("letters")
     pytest.param(name, marks=[] if name in ("rl", "rlhf_answer") else pytest.mark.slow)
     for name in RECIPES if name not in LOCAL])
 def test_stopped_in_the_middle_of_each_stage_it_comes_to_the_same(recipe: str, tmp_path: Path) -> None:
-    dish, fuse = Dish(tmp_path, recipe, "fake", ahead=1), Fuse()
-    dish.cook(fuse, KilledWriting(str(tmp_path / "whole")))
-    wanted = outcome(tmp_path / "whole")
+    stopped_everywhere(Dish(tmp_path, recipe, "fake", ahead=1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", LOCAL)
+def test_so_it_does_on_a_tiny_local_model(recipe: str, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    from adapters.peft.tiny import tiny_model
+
+    for seed, name in enumerate(MODELS):
+        tiny_model(tmp_path / name, seed=seed)
+    stopped_everywhere(Dish(tmp_path, recipe, "peft", ahead=1))
+
+
+def stopped_everywhere(dish: Dish) -> None:
+    fuse = Fuse()
+    dish.cook(fuse, KilledWriting(str(dish.folder / "whole")))
+    wanted = outcome(dish.folder / "whole")
     for stage in dict.fromkeys(fuse.stages):
         calls = [number for number, title in enumerate(fuse.stages, 1) if title == stage]
-        root = tmp_path / stage
+        root = dish.folder / stage
         with pytest.raises(Killed):
             dish.cook(Fuse(calls[len(calls) // 2]), KilledWriting(str(root)))
         dish.cook(Fuse(), KilledWriting(str(root)))

@@ -188,14 +188,10 @@ def lines(root: Path, instruction: str = "") -> str:
 
 
 def guessing(cooking: Cooking) -> Measured:
-    """A number is found by being told higher or lower, eight guesses at most.
-
-    The start has seen it done, in sentences, and has learnt to do without them: else to learn that would be all.
-    """
-    shown = cooking.shown("games", [asyncio.run(guessed(task)) for task in problems("game:guess")], 12)
-    how = {**GAME, "dataset": "game:guess", "model": shown, "steps": 8, "learning_rate": 3e-4, "playing.max_tokens": 6}
-    begun = cooking.cook("recipes.rl", "guessing", how, START)
-    run = cooking.cook("recipes.rl", "guessing-on", {**how, "model": f"run:{begun.id}"})
+    """A number is found by being told higher or lower, eight guesses at most; the start has seen it done, and talks."""
+    start = cooking.shown("games", [asyncio.run(guessed(task)) for task in problems("game:guess")], 12)
+    run = cooking.cook("recipes.rl", "guessing", {
+        **GAME, "dataset": "game:guess", "model": start, "steps": 8, "learning_rate": 3e-4, "playing.max_tokens": 6})
     return run, rewards(run, "held_out")
 
 
