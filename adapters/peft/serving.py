@@ -53,8 +53,8 @@ def _score(network: Network, requests: Sequence[Scoring], machine: Machine, lane
     long = [place for place, datum in enumerate(data) if len(datum.tokens)]
     for request in requests:
         if len(request.tokens) == 1:
-            none = np.empty((0, request.k), np.int64)
-            _tell(request, *((none.astype(np.float32), none) if request.k else (np.empty(0, np.float32),)))
+            none = np.empty((0, request.k) if request.k else 0, np.float32)
+            _tell(request, none, none.astype(np.int64) if request.k else None)
     budget = max(machine.budget // lanes.count, 1)
     packed = pack([data[place].tokens for place in long], budget, least=network.least, lanes=lanes.count)
     lanes.in_parts(lambda _, some: _score_some(network, [requests[long[place]] for place in some],

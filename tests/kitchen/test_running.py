@@ -177,8 +177,7 @@ def started(here: Path, last: str) -> subprocess.Popen[str]:
     process = subprocess.Popen([sys.executable, "script.py"], cwd=here, text=True, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE)
     assert process.stdout is not None
-    if not any(line.endswith(" 5\n") for line in process.stdout):
-        raise AssertionError(process.communicate(timeout=60)[1])
+    assert any(line.endswith(" 5\n") for line in process.stdout), process.communicate(timeout=60)[1]
     return process
 
 
