@@ -22,6 +22,8 @@ from rich.table import Table
 
 from tests.bench import machine
 from tests.bench.catalogue import WORKS
+from tests.bench.ceilings import SLOW, Gauge
+from tests.bench.interleave import interleave
 from tests.bench.kitchen_side import StartWeights
 from tests.bench.results import Order, Result
 from tests.bench.turns import MODEL
@@ -50,7 +52,7 @@ def main() -> int:
         order = Order(folder, options.seed, options.pairs, options.model)
         with Worker(StartWeights(order.setup(0)), folder) as worker:
             worker.ready()
-        for name in options.works or WORKS:
+        for name in options.works or worth_it(order, console):
             result = before.get(name) or WORKS[name](order)
             _print(console, result)
             for record in () if name in before else (*result.records, {"finished": name, **kept(result)}):
@@ -58,6 +60,15 @@ def main() -> int:
             found.append(result)
         _print(console, to_be_reached(found))
     return 0 if all(result.sound for result in found) else 1
+
+
+def worth_it(order: Order, console: Console) -> list[str]:
+    """All works but those in bfloat16 on a machine that does not multiply it: a step would take half an hour."""
+    rate = interleave([Gauge("bfloat16")], order.folder, 1).taken[Gauge.name][0].values["gemm_gflops"]
+    out = [name for name in WORKS if name.endswith("bfloat16") and rate < SLOW]
+    if out:
+        console.print(f"left out, for this machine multiplies bfloat16 at {rate:.1f} GFLOP/s: {', '.join(out)}")
+    return [name for name in WORKS if name not in out]
 
 
 def to_be_reached(found: Sequence[Result]) -> Result:

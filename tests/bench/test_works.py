@@ -7,14 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from adapters.peft.tiny import tiny_model
 from stages.pair_loss import PairLoss
+from tests.bench import __main__ as program
 from tests.bench import kitchen_side, rows
-from tests.bench.__main__ import drop_unfinished, finished, kept
+from tests.bench.__main__ import drop_unfinished, finished, kept, worth_it
 from tests.bench.catalogue import WORKS
 from tests.bench.dpo import dpo
 from tests.bench.kitchen_side import StartWeights
@@ -78,6 +80,20 @@ def test_both_sides_compute_the_same(order: Order, work: str) -> None:
     assert result.sound, result.notes
     differences = result.records[-1]["differences"]
     assert all(apart < 1 for found in differences.values() for apart in found.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("slow", "left_out"), [(0.0, 0), (1e9, 4)])  # GFLOP/s
+def test_works_in_a_format_that_the_machine_does_not_multiply_are_left_out_and_named(
+    order: Order, slow: float, left_out: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "SLOW", slow)
+    console = Console(width=150, record=True)
+    works = worth_it(order, console)
+    out = [name for name in WORKS if name not in works]
+    assert len(out) == left_out
+    assert all(name.endswith("bfloat16") for name in out)
+    assert console.export_text().endswith(f" GFLOP/s: {', '.join(out)}\n" if out else "")
 
 
 @pytest.mark.slow
