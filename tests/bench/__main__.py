@@ -21,12 +21,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from tests.bench import machine
-from tests.bench.catalogue import WORKS
+from tests.bench.catalogue import MEASURED, WORKS
 from tests.bench.ceilings import SLOW, Gauge
 from tests.bench.interleave import interleave
 from tests.bench.kitchen_side import StartWeights
+from tests.bench.random_model import SIZES, RandomModel
 from tests.bench.results import Order, Result
-from tests.bench.turns import MODEL
+from tests.bench.turns import MODEL, Side
 from tests.bench.worker import Worker
 
 QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false",
@@ -34,11 +35,12 @@ QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PAR
 
 
 def main() -> int:
-    """0, or 1 where two sides did not compute the same."""
+    """0, or 1 where two sides did not compute the same, or one of them failed."""
     options = _options()
     os.environ.update(QUIET)
-    console, found = Console(width=150), list[Result]()
-    facts = {**machine.facts(), "model": options.model, "seed": str(options.seed), "pairs": str(options.pairs or "")}
+    console, found, failed = Console(width=150), list[Result](), list[str]()
+    facts = {**machine.facts(options.device), "model": options.model, "seed": str(options.seed),
+             "pairs": str(options.pairs or "")}
     before = dict[str, Result]()
     if options.json and options.json.is_file():
         drop_unfinished(options.json)
@@ -49,26 +51,44 @@ def main() -> int:
         (folder / "trl").mkdir()
         lines = stack.enter_context(options.json.open("a")) if options.json else None
         _write(lines, {"run": facts})
-        order = Order(folder, options.seed, options.pairs, options.model)
-        with Worker(StartWeights(order.setup(0)), folder) as worker:
-            worker.ready()
+        model = options.model
+        if (size := model.removeprefix("random:")) != model:
+            model = f"path:{folder / 'model'}"
+            make(RandomModel(SIZES[size], folder / "model", options.tokenizer, options.device), folder)
+        order = Order(folder, options.seed, options.pairs, model, options.device)
+        make(StartWeights(order.setup(0, "float32" if options.device == "cpu" else "bfloat16")), folder)
         for name in options.works or worth_it(order, console):
-            result = before.get(name) or WORKS[name](order)
+            try:
+                result = before.get(name) or WORKS[name](order)
+            except RuntimeError as error:  # a side failed; of the other works much may still be found
+                console.print(f"{name} FAILED: {error}", style="bold red", markup=False)
+                failed.append(name)
+                continue
             _print(console, result)
             for record in () if name in before else (*result.records, {"finished": name, **kept(result)}):
                 _write(lines, record)
             found.append(result)
         _print(console, to_be_reached(found))
-    return 0 if all(result.sound for result in found) else 1
+    if failed:
+        console.print(f"failed: {', '.join(failed)}", style="bold red")
+    return 0 if all(result.sound for result in found) and not failed else 1
+
+
+def make(side: Side, folder: Path) -> None:
+    """What a process of its own is to leave there."""
+    with Worker(side, folder) as worker:
+        worker.ready()
 
 
 def worth_it(order: Order, console: Console) -> list[str]:
-    """All works but those in bfloat16 on a machine that does not multiply it: a step would take half an hour."""
-    rate = interleave([Gauge("bfloat16")], order.folder, 1).taken[Gauge.name][0].values["gemm_gflops"]
-    out = [name for name in WORKS if name.endswith("bfloat16") and rate < SLOW]
+    """The usual works but those in bfloat16 on a machine that does not multiply it: a step would take half an hour."""
+    gauge = Gauge("bfloat16", order.device)
+    rate = interleave([gauge], order.folder, 1).taken[gauge.name][0].values["gemm_gflops"]
+    usual = MEASURED[order.device]
+    out = [name for name in usual if name.endswith("bfloat16") and rate < SLOW]
     if out:
         console.print(f"left out, for this machine multiplies bfloat16 at {rate:.1f} GFLOP/s: {', '.join(out)}")
-    return [name for name in WORKS if name not in out]
+    return [name for name in usual if name not in out]
 
 
 def to_be_reached(found: Sequence[Result]) -> Result:
@@ -111,10 +131,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, help="measured steps of each side, at least 1")
     parser.add_argument("--json", type=Path, metavar="PATH", help="append JSON lines; /dev/stdout prints them")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--model", default=MODEL, help="a small Llama: packaged:NAME or path:DIR")
+    parser.add_argument("--device", default="cpu", choices=MEASURED)
+    parser.add_argument("--model", default=MODEL, help="a Llama: packaged:NAME, path:DIR or random:SIZE, of the sizes "
+                        + " and ".join(SIZES))
+    parser.add_argument("--tokenizer", default=MODEL, help="of a random model: packaged:NAME or path:DIR")
     options = parser.parse_args()
     if unknown := [name for name in options.works if name not in WORKS]:
         parser.error(f"no work is called {unknown[0]!r}; there are {', '.join(WORKS)}")
+    if (size := options.model.removeprefix("random:")) != options.model and size not in SIZES:
+        parser.error(f"no random model has the size {size!r}; there are {', '.join(SIZES)}")
     if options.pairs is not None and options.pairs < 1:
         parser.error("--pairs must be at least 1")
     return options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
@@ -9,7 +10,7 @@ from types import MappingProxyType
 from tests.bench.ceilings import ceilings
 from tests.bench.core import CORE
 from tests.bench.dpo import dpo
-from tests.bench.results import Work
+from tests.bench.results import Work, named
 from tests.bench.rl import rl
 from tests.bench.rl_step import rl_step
 from tests.bench.sampling import sampling
@@ -19,11 +20,14 @@ WORKS: Mapping[str, Work] = MappingProxyType({
     "ceilings": ceilings,
     **{f"sft_{kind.lower()}_{dtype}": partial(sft, kind=kind, dtype=dtype)
        for kind in "AB" for dtype in ("float32", "bfloat16")},
-    "sft_memory": sft_memory,
-    "dpo": dpo,
-    "rl": rl,
-    "rl_step": rl_step,
+    **{named(name, dtype): partial(work, dtype=dtype)
+       for name, work in (("sft_memory", sft_memory), ("dpo", dpo), ("rl", rl), ("rl_step", rl_step))
+       for dtype in ("float32", "bfloat16")},
     **{f"sampling_{prompts * count}_{dtype}": partial(sampling, prompts=prompts, count=count, dtype=dtype)
        for prompts, count in ((4, 8), (1, 1)) for dtype in ("float32", "bfloat16")},
     **CORE,
+})
+MEASURED = MappingProxyType({  # by device, unless works are named
+    "cpu": tuple(name for name in WORKS if not re.fullmatch("(sft_memory|dpo|rl|rl_step)_bfloat16", name)),
+    "cuda": ("ceilings", *(name for name in WORKS if name.endswith("bfloat16"))),
 })

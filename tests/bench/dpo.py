@@ -17,7 +17,7 @@ from tests.bench import kitchen_side, rows, trl_side
 from tests.bench.ceilings import Gauge
 from tests.bench.contest import Contest, Goal, hold
 from tests.bench.flops import Counted, Shape
-from tests.bench.results import Order, Result
+from tests.bench.results import Order, Result, named
 from tests.bench.rows import Pair
 from tests.bench.same import losses_and_gradients
 from tests.bench.turns import Setup, Turns
@@ -25,13 +25,13 @@ from tests.bench.turns import Setup, Turns
 BATCH, PAIRS, USUAL = 4, 5, PairLoss(beta=0.1)
 
 
-def dpo(order: Order, loss: PairLoss = USUAL) -> Result:
+def dpo(order: Order, dtype: str = "float32", loss: PairLoss = USUAL) -> Result:
     """Time and memory of a DPO step: prompt 256, answers of 64 tokens."""
-    setup = order.setup(PAIRS)
+    setup = order.setup(PAIRS, dtype)
     return hold(Contest(
-        "dpo", f"DPO, {BATCH} pairs, prompt 256 + 2 × 64 tokens, float32", KitchenDpo(setup, loss),
-        (TrlDpo(setup, loss),), losses_and_gradients("float32"), Goal(2.5, 4.0), Goal(0.3, 0.2, at_most=True),
-        others=(TrlDpo(setup, loss, f"TRL {BATCH} micro-batches", BATCH),), gauge=Gauge("float32"), about=(
+        named("dpo", dtype), f"DPO, {BATCH} pairs, prompt 256 + 2 × 64 tokens, {dtype}", KitchenDpo(setup, loss),
+        (TrlDpo(setup, loss),), losses_and_gradients(dtype), Goal(2.5, 4.0), Goal(0.3, 0.2, at_most=True),
+        others=(TrlDpo(setup, loss, f"TRL {BATCH} micro-batches", BATCH),), gauge=Gauge(dtype, setup.device), about=(
             "tokens are those of 8 sequences; GFLOP/s needed: each sequence for itself / the prompt of a pair once, "
             "both with the reference pass",)), order, setup.steps)
 

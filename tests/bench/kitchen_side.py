@@ -22,8 +22,8 @@ LORA = Lora(rank=16, alpha=32.0)  # on all linear layers of attention and MLP
 
 
 def client(setup: Setup) -> PeftTraining:
-    """On the CPU, as all rivals are."""
-    return PeftTraining(LocalHub(), LocalBlobs(str(setup.folder)), device="cpu", dtype=setup.dtype)
+    """On the device that all rivals are on."""
+    return PeftTraining(LocalHub(), LocalBlobs(str(setup.folder)), device=setup.device, dtype=setup.dtype)
 
 
 def session(training: PeftTraining, setup: Setup) -> TrainingSession:

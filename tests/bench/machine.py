@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,16 +14,25 @@ PACKAGES = ("crucible-kitchen", "torch", "transformers", "peft", "trl", "acceler
 INFO, MEMORY = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 
 
-def facts() -> dict[str, str]:
+def facts(device: str = "cpu") -> dict[str, str]:
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "processor": _line(INFO, "model name") or platform.processor(),
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": _line(MEMORY, "MemTotal"),
+        **({"device": _cuda()} if device == "cuda" else {}),
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         "versions": ", ".join(f"{package} {_version(package)}" for package in PACKAGES),
         "commit": commit(),
     }
+
+
+def _cuda() -> str:
+    """Asked of a process of its own, so that this one takes none of its memory."""
+    text = ("import torch; found = torch.cuda.get_device_properties(0); "
+            "print(f'{found.name}, {found.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}')")
+    asked = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    return asked.stdout.strip() or f"none: {asked.stderr.strip().splitlines()[-1]}"
 
 
 def _line(path: Path, name: str) -> str:

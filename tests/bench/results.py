@@ -20,10 +20,11 @@ class Order:
     seed: int = 0
     pairs: int | None = None  # measured steps of each side, beyond the dropped; None: as many as the work takes
     model: str = MODEL  # as the local hub knows it
+    device: str = "cpu"  # or cuda
 
     def setup(self, pairs: int, dtype: str = "float32") -> Setup:
         """Of a work that takes so many pairs unless told."""
-        return Setup(self.folder, self.seed, DROPPED + (self.pairs or pairs), dtype, self.model)
+        return Setup(self.folder, self.seed, DROPPED + (self.pairs or pairs), dtype, self.model, self.device)
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Result:
     records: tuple[Mapping[str, Any], ...] = ()  # one JSON line each
     sound: bool = True  # the sides computed the same
     figures: tuple[tuple[str, str, str], ...] = ()  # those to reach: what, what was found, whether that is enough
+
+
+def named(work: str, dtype: str) -> str:
+    """A work in another format than the usual one."""
+    return work if dtype == "float32" else f"{work}_{dtype}"
 
 
 Work: TypeAlias = Callable[[Order], Result]

@@ -14,7 +14,7 @@ from tests.bench import kitchen_side, rows, trl_side
 from tests.bench.ceilings import Gauge
 from tests.bench.contest import Contest, Goal, Same, hold
 from tests.bench.flops import Counted, Shape
-from tests.bench.results import Order, Result
+from tests.bench.results import Order, Result, named
 from tests.bench.rows import Group
 from tests.bench.same import losses_and_gradients
 from tests.bench.turns import Setup, Turns, Values
@@ -23,14 +23,15 @@ GROUPS, SIZE, PAIRS = 2, 8, 3  # groups of a step, completions of a group
 SPEED, MEMORY = Goal(3.0, 6.0), Goal(0.2, 0.12, at_most=True)
 
 
-def rl(order: Order) -> Result:
+def rl(order: Order, dtype: str = "float32") -> Result:
     """Time and memory of an update: prompts of 256, completions of 64 tokens."""
-    setup = order.setup(PAIRS)
+    setup = order.setup(PAIRS, dtype)
     return hold(Contest(
-        "rl", f"RL update, {GROUPS} groups of {SIZE}, 256 + 64 tokens, float32", KitchenRl(setup),
-        (TrlGrpo(setup),), (*losses_and_gradients("float32"), Same("logprob", 1e-3)),
+        named("rl", dtype), f"RL update, {GROUPS} groups of {SIZE}, 256 + 64 tokens, {dtype}", KitchenRl(setup),
+        (TrlGrpo(setup),), (*losses_and_gradients(dtype), Same("logprob", 1e-3 if dtype == "float32" else 3e-2)),
         SPEED, MEMORY,
-        others=(TrlGrpo(setup, f"TRL {GROUPS * SIZE} micro-batches", GROUPS * SIZE),), gauge=Gauge("float32"), about=(
+        others=(TrlGrpo(setup, f"TRL {GROUPS * SIZE} micro-batches", GROUPS * SIZE),),
+        gauge=Gauge(dtype, setup.device), about=(
             "the loss of a fresh batch is 0, for the advantages of a group add up to that; the gradient and the mean "
             "log-probability of the completions tell more",
             "tokens are those of 16 sequences; GFLOP/s needed: each for itself / the prompt of a group once")),

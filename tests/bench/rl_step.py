@@ -16,7 +16,7 @@ from stages.policy import PolicyUpdate, mean_of
 from stages.rollouts import Player, Playing, Rollouts
 from tests.bench import kitchen_side, rows, trl_side
 from tests.bench.contest import Contest, Same, hold
-from tests.bench.results import Order, Result
+from tests.bench.results import Order, Result, named
 from tests.bench.rl import GROUPS, MEMORY, SIZE, SPEED, grpo, recorded
 from tests.bench.turns import Setup, Turns, Values
 
@@ -24,12 +24,13 @@ LENGTH, PAIRS = 64, 3  # tokens of a completion
 DRAWN = 1.0  # nats between two draws of 16 completions, which came to 0.7
 
 
-def rl_step(order: Order) -> Result:
+def rl_step(order: Order, dtype: str = "float32") -> Result:
     """Time and memory of a step that samples for itself: prompts of 256, completions of 64 tokens."""
-    setup = order.setup(PAIRS)
+    setup = order.setup(PAIRS, dtype)
     return hold(Contest(
-        "rl_step", f"RL step, {GROUPS} prompts × {SIZE} completions, 256 + 64 tokens, float32", KitchenStep(setup),
-        (TrlStep(setup),), (Same("prompts", 0.0), Same("lengths", 0.0), Same("logprob", DRAWN)), SPEED, MEMORY,
+        named("rl_step", dtype), f"RL step, {GROUPS} prompts × {SIZE} completions, 256 + 64 tokens, {dtype}",
+        KitchenStep(setup), (TrlStep(setup),),
+        (Same("prompts", 0.0), Same("lengths", 0.0), Same("logprob", DRAWN)), SPEED, MEMORY,
         others=(TrlStep(setup, f"TRL {GROUPS * SIZE} micro-batches", GROUPS * SIZE),), about=(
             "each side draws for itself, at temperature 1, so texts and rewards differ; compared are the tokens of the "
             "prompts, how many were written after each, and roughly their mean log-probability; the work rl compares "

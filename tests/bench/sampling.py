@@ -117,7 +117,7 @@ class Generate:
     def _scored(model: Any, prompts: Sequence[Tokens]) -> float:
         import torch
 
-        ids = torch.from_numpy(np.stack(prompts))
+        ids = torch.from_numpy(np.stack(prompts)).to(model.device)
         with torch.inference_mode():
             found = torch.log_softmax(model(input_ids=ids).logits[:, :-1].float(), -1)
         return float(found.gather(2, ids[:, 1:, None]).mean())
@@ -135,7 +135,7 @@ class Generate:
     def _written(model: Any, prompts: Sequence[Tokens], count: int, **how: Any) -> list[list[int]]:
         import torch
 
-        ids = torch.from_numpy(np.stack(prompts).repeat(count, 0))
+        ids = torch.from_numpy(np.stack(prompts).repeat(count, 0)).to(model.device)
         with torch.inference_mode():
             out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=LENGTH,
                                  pad_token_id=0, **how)

@@ -17,7 +17,7 @@ from stages.pair_loss import PairLoss
 from tests.bench import __main__ as program
 from tests.bench import kitchen_side, rows
 from tests.bench.__main__ import drop_unfinished, finished, kept, worth_it
-from tests.bench.catalogue import WORKS
+from tests.bench.catalogue import MEASURED, WORKS
 from tests.bench.dpo import dpo
 from tests.bench.kitchen_side import StartWeights
 from tests.bench.results import Order, Result
@@ -73,7 +73,7 @@ def test_sampling_writes_what_generate_writes(order: Order) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("work", [
-    "sft_a_float32", "sft_b_float32", "sft_b_bfloat16", "sft_memory", "dpo", "rl", "rl_step"])
+    "sft_a_float32", "sft_b_float32", "sft_b_bfloat16", "sft_memory", "dpo", "rl", "rl_step", "dpo_bfloat16"])
 def test_both_sides_compute_the_same(order: Order, work: str) -> None:
     pytest.importorskip("trl")
     result = WORKS[work](order)
@@ -90,7 +90,7 @@ def test_works_in_a_format_that_the_machine_does_not_multiply_are_left_out_and_n
     monkeypatch.setattr(program, "SLOW", slow)
     console = Console(width=150, record=True)
     works = worth_it(order, console)
-    out = [name for name in WORKS if name not in works]
+    out = [name for name in MEASURED["cpu"] if name not in works]
     assert len(out) == left_out
     assert all(name.endswith("bfloat16") for name in out)
     assert console.export_text().endswith(f" GFLOP/s: {', '.join(out)}\n" if out else "")
@@ -100,7 +100,7 @@ def test_works_in_a_format_that_the_machine_does_not_multiply_are_left_out_and_n
 def test_hinge_on_pairs_is_that_of_trl(order: Order) -> None:
     """Its ipo is per token, and its sigmoid knows no label smoothing."""
     pytest.importorskip("trl")
-    result = dpo(order, PairLoss("hinge", beta=0.1))
+    result = dpo(order, loss=PairLoss("hinge", beta=0.1))
     assert result.sound, result.notes
 
 

@@ -16,9 +16,9 @@ def base_model(setup: Setup) -> Any:
     from transformers import AutoModelForCausalLM
 
     library: Any = AutoModelForCausalLM
-    model = library.from_pretrained(LocalHub().fetch(setup.model), dtype=getattr(torch, setup.dtype))
+    model = library.from_pretrained(LocalHub().fetch(setup.model), dtype=getattr(torch, setup.dtype)).to(setup.device)
     with torch.no_grad():
-        model(input_ids=torch.arange(4)[None])
+        model(input_ids=torch.arange(4, device=setup.device)[None])
     return model
 
 
@@ -32,7 +32,8 @@ def fast_tokenizer(setup: Setup) -> Any:
 def settings(setup: Setup, batch: int, accumulate: int = 1) -> dict[str, Any]:
     """Of any TRL config: no evaluation, no saving, no reports; bfloat16 lies in the weights, not in autocast."""
     return {
-        "output_dir": str(setup.folder / "trl"), "use_cpu": True, "seed": setup.seed, "max_steps": setup.steps,
+        "output_dir": str(setup.folder / "trl"), "use_cpu": setup.device == "cpu",
+        "seed": setup.seed, "max_steps": setup.steps,
         "per_device_train_batch_size": batch // accumulate, "gradient_accumulation_steps": accumulate,
         "gradient_checkpointing": False, "bf16": False,
         "learning_rate": ADAM.learning_rate, "adam_beta1": ADAM.beta1, "adam_beta2": ADAM.beta2,

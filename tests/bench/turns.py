@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.bench.memory import peak_mb, settle
+from tests.bench.memory import cuda, peak_mb, settle
 
 MODEL = "packaged:smollm2-135m-instruct"
 Values = Mapping[str, Any]  # plain numbers and lists: they travel through a pipe
@@ -36,7 +36,9 @@ class Turns:
             raise Over
 
     def stop(self) -> None:
-        """The step is over; what comes after is on nobody's clock."""
+        """The step is over, on the device too; what comes after is on nobody's clock."""
+        if (device := cuda()) is not None:
+            device.synchronize()
         self._pipe.send(("done", {}))
 
     def tell(self, **values: Any) -> None:
@@ -62,6 +64,7 @@ class Setup:
     steps: int = 7  # that there must be data for
     dtype: str = "float32"  # of the base model
     model: str = MODEL  # as the local hub knows it
+    device: str = "cpu"  # or cuda
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ from kitchen.ports.training import TrainingClient
 from kitchen.testing.training import TrainingLaws
 from kitchen.types import Checkpoint
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 
 class TestFloat32(TrainingLaws):
     unknown_model = "path:no-such-folder"
     context = 256
-    dtype = "float32"
+    device, dtype = "cpu", "float32"
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
@@ -31,7 +31,7 @@ class TestFloat32(TrainingLaws):
         from adapters.peft.client import PeftTraining
 
         self.blobs = FakeBlobs()
-        return PeftTraining(LocalHub(cache=str(tmp_path)), self.blobs, device="cpu", dtype=self.dtype, threads=2)
+        return PeftTraining(LocalHub(cache=str(tmp_path)), self.blobs, device=self.device, dtype=self.dtype, threads=2)
 
     def corrupt(self, client: TrainingClient, checkpoint: Checkpoint) -> None:
         name = f"{checkpoint.path}/adapter_model.safetensors"
@@ -47,3 +47,13 @@ class TestBfloat16(TestFloat32):
     dtype = "bfloat16"
     agreement = rounding = 2e-2
     curvature, fall, grain = 0.3, 2.0, 0.03
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+class TestCuda(TestFloat32):
+    device = "cuda"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+class TestCudaBfloat16(TestBfloat16):
+    device = "cuda"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,6 +18,8 @@ from kitchen.types import Adam, Datum, Lora
 
 if TYPE_CHECKING:
     from adapters.peft.session import PeftSession
+
+DEVICE = os.environ.get("KITCHEN_TEST_DEVICE", "cpu")  # where there is one: cuda
 
 
 class OneModel:
@@ -58,7 +61,7 @@ def blobs() -> FakeBlobs:
 @pytest.fixture
 def client(folder: Path, blobs: FakeBlobs) -> Callable[..., PeftTraining]:
     def made(**settings: Any) -> PeftTraining:
-        return PeftTraining(OneModel(folder), blobs, **{"device": "cpu", "dtype": "float32", "threads": 1, **settings})
+        return PeftTraining(OneModel(folder), blobs, **{"device": DEVICE, "dtype": "float32", "threads": 1, **settings})
 
     return made
 

@@ -1,0 +1,47 @@
+"""Llamas with random weights, in the sizes of well-known ones: for machines that no weights can be brought to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copy
+from types import MappingProxyType
+from typing import Any
+
+from adapters.folders import tokenizer_files
+from adapters.local.hub import LocalHub
+from tests.bench.turns import Turns
+
+COMMON = {"vocab_size": 128_256, "max_position_embeddings": 8192, "num_key_value_heads": 8, "num_attention_heads": 32,
+          "rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}, "pad_token_id": None}
+SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType({  # of Llama 3.2 1B and Llama 3.1 8B (arXiv:2407.21783)
+    "1b": {**COMMON, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+           "tie_word_embeddings": True},
+    "8b": {**COMMON, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
+           "tie_word_embeddings": False},
+})
+
+
+@dataclass(frozen=True)
+class RandomModel:
+    """Not a side: writes such a model in bfloat16 into a folder, with the tokenizer of another."""
+
+    config: Mapping[str, Any]  # of a Llama
+    folder: Path
+    tokenizer: str  # a model as the local hub knows it; its vocabulary may be smaller
+    device: str
+    name: str = "random model"
+
+    def run(self, turns: Turns) -> None:
+        import torch
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        config: Any = LlamaConfig(**self.config, dtype="bfloat16")
+        torch.manual_seed(0)
+        torch.set_default_dtype(torch.bfloat16)
+        with torch.device(self.device):
+            model = LlamaForCausalLM(config)
+        model.save_pretrained(self.folder)
+        for file in tokenizer_files(LocalHub().fetch(self.tokenizer)):
+            copy(file, self.folder)
