@@ -117,7 +117,7 @@ class Grid:
         found = pick(qkv.view(-1, heads.width), self._into)
         query, new = found[: cells * heads.shared], found[cells * heads.shared :].view(2, cells, heads.width)
         out = self._alone(layer, query, new) if self._own is None else self._beside(layer, self._own, query, new)
-        return out.view(-1, heads.width)
+        return out.reshape(-1, heads.width)  # torch's kernel for CUDA gives it with strides of its own
 
     def _alone(self, layer: int, query: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         end = self._front + self.written

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -13,10 +14,22 @@ import torch
 from adapters.peft.packing import LEAST, shared
 from kitchen.types import Array, Tokens
 
-TILE = 128  # queries that attend together: what lies above the diagonal is computed within a tile alone
-AREA = 2**18  # of queries times keys, for each head, that are computed at once
-WASTE = 1.3  # of the area, that padding may make of it
 KEPT = 1024  # keys, up to which what may not be attended to is kept from layer to layer
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How queries are cut into tiles."""
+
+    tile: int  # queries that attend together: what lies above the diagonal is computed within a tile alone
+    area: int  # of queries times keys, for each head, that are computed at once
+    waste: float  # of the area, that padding may make of it
+
+
+CUTS = MappingProxyType({  # by kind of device: little in vain on a CPU, few operations on a CUDA device
+    "cpu": Cut(128, 2**18, 1.3),
+    "cuda": Cut(512, 2**22, 4.0),
+})
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +44,14 @@ class Tiles:
     runs: tuple[tuple[int, int, int, int], ...]  # row, first key, where it lies, how many lie there in a row
     depth: torch.Tensor  # (B, t) the last key that each query may attend to
     _biases: dict[tuple[int, int, torch.dtype], torch.Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def known(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(M,) of the B·S keys, those that are no padding, and (M,) where these lie."""
+        width = self.keys.shape[1]
+        at = np.concatenate([np.arange(first, first + length) + row * width for row, first, _, length in self.runs])
+        lie = np.concatenate([np.arange(lies, lies + length) for *_, lies, length in self.runs])
+        return _on(self.keys.device, at), _on(self.keys.device, lie)
 
     @property
     def allowed(self) -> torch.Tensor:
@@ -84,27 +105,30 @@ def lay_out(
     fresh = list(zip(sequences, starts, strict=True))
     ids = np.concatenate([tokens[start:] for tokens, start in fresh]).astype(np.int64)
     positions = np.concatenate([np.arange(start, len(tokens)) for tokens, start in fresh])
-    tiles = tuple(_tiles(batch, device) for batch in _batched(list(_cut(places, starts, known))))
+    cut = CUTS[device.type]
+    tiles = tuple(_tiles(batch, device) for batch in _batched(list(_cut(places, starts, known, cut.tile)), cut))
     on = partial(_on, device)
     return Layout(on(ids), on(positions), tuple(places), tuple(starts), tiles)
 
 
-def _cut(places: Sequence[Array], starts: Sequence[int], known: Collection[int]) -> Iterator[tuple[int, Array]]:
+def _cut(
+    places: Sequence[Array], starts: Sequence[int], known: Collection[int], tile: int
+) -> Iterator[tuple[int, Array]]:
     """Tiles as (first query, places of all up to the last query)."""
     for index, (mine, start) in enumerate(zip(places, starts, strict=True)):
-        count = 0 if index in known else -(-(len(mine) - start) // TILE)
+        count = 0 if index in known else -(-(len(mine) - start) // tile)
         edges = np.linspace(start, len(mine), count + 1).astype(int).tolist() if count else []
         yield from ((first, mine[:end]) for first, end in pairwise(edges))
 
 
-def _batched(tiles: list[tuple[int, Array]]) -> list[list[tuple[int, Array]]]:
+def _batched(tiles: list[tuple[int, Array]], cut: Cut) -> list[list[tuple[int, Array]]]:
     """Those of nearly one size together."""
     batches: list[list[tuple[int, Array]]] = []
     for tile in sorted(tiles, key=lambda tile: (len(tile[1]), tile[0])):
         if batches:
             wider = [*batches[-1], tile]
             area = len(wider) * max(len(p) - first for first, p in wider) * len(tile[1])
-            if area <= AREA and area <= WASTE * sum((len(p) - first) * len(p) for first, p in wider):
+            if area <= cut.area and area <= cut.waste * sum((len(p) - first) * len(p) for first, p in wider):
                 batches[-1].append(tile)
                 continue
         batches.append([tile])

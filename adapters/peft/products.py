@@ -61,7 +61,7 @@ class Product:
         down = x @ self._a(wide).t()
         for columns, ranks, layer in self.low:
             if layer.scale != 1:
-                down[:, ranks] *= layer.scale
+                down[:, ranks].mul_(layer.scale)
             out[:, columns].addmm_(down[:, ranks], layer.b.to(wide).t())
         if late and onto is not None:
             out.add_(onto)
@@ -89,7 +89,7 @@ class Product:
         for columns, ranks, layer in self.low:
             torch.mm(gradient[:, columns], layer.b.to(wide), out=low[:, ranks])
             if layer.scale != 1:
-                low[:, ranks] *= layer.scale
+                low[:, ranks].mul_(layer.scale)
         da = low.t() @ x
         found = []
         for columns, ranks, layer in self.low:

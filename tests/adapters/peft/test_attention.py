@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from adapters.peft import attention, layout
 from adapters.peft.attention import TiledAttention
-from adapters.peft.layout import Layout, lay_out
+from adapters.peft.layout import CUTS, Cut, Layout, lay_out
 from kitchen.types import Array
 
 RNG = np.random.default_rng(5)
@@ -52,6 +52,15 @@ def plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lies: Lay
     return torch.cat(states)
 
 
+@pytest.fixture(params=["cpu", "cuda"])
+def _as_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut and added up on the CPU as on such a device."""
+    monkeypatch.setattr(layout, "CUTS", {"cpu": CUTS[request.param]})
+    if request.param == "cuda":
+        monkeypatch.setattr(attention, "_add_by_run", attention._add_by_index)
+
+
+@pytest.mark.usefixtures("_as_on")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("heads", "groups"), [(6, 2), (3, 3), (4, 1)])
 def test_states_and_gradients_are_torchs(case: str, heads: int, groups: int) -> None:
@@ -70,7 +79,7 @@ def test_states_and_gradients_are_torchs(case: str, heads: int, groups: int) -> 
 
 def cut_small(monkeypatch: pytest.MonkeyPatch, given: Sequence[Array]) -> Layout:
     """Tiles of four queries, padded ones among them."""
-    monkeypatch.setattr(layout, "TILE", 4)
+    monkeypatch.setattr(layout, "CUTS", {"cpu": Cut(4, 2**18, 1.3)})
     lies = lay_out(given, torch.device("cpu"), 3)
     assert any(tiles.padded is not None for tiles in lies.tiles)
     assert len(lies.tiles) > 2

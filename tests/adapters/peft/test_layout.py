@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.peft import layout
-from adapters.peft.layout import WASTE, Layout, Tiles, lay_out
+from adapters.peft.layout import CUTS, Layout, Tiles, lay_out
 from adapters.peft.packing import NEVER, pack
 from kitchen.types import Array
 
@@ -90,7 +90,7 @@ def test_tiles_are_little_padded_and_their_runs_are_their_keys(sequences: list[A
             assert not covered[row, first : first + length].any()
             covered[row, first : first + length] = True
         assert torch.equal(covered, reached)
-        assert rows * queries * keys <= WASTE * int((real.sum(1) * reached.sum(1)).sum())
+        assert rows * queries * keys <= CUTS["cpu"].waste * int((real.sum(1) * reached.sum(1)).sum())
 
 
 def test_a_bias_says_what_is_allowed_to_every_head() -> None:

@@ -75,7 +75,8 @@ def stirred(session: PeftSession) -> PeftSession:
     """B away from zero, so that A has a gradient too."""
     def move(trainer: Any) -> None:
         for layer in trainer.adapter.layers.values():
-            torch.nn.init.normal_(layer.b, std=0.05, generator=torch.Generator().manual_seed(layer.b.shape[0]))
+            drawn = torch.randn(layer.b.shape, generator=torch.Generator().manual_seed(layer.b.shape[0]))
+            layer.b.data.copy_(drawn * 0.05)
 
     session._ask(move).result()
     return session
@@ -99,7 +100,7 @@ def step(session: PeftSession, data: Sequence[Datum], loss: Any = "cross_entropy
     """What comes back, and the gradient."""
     output = session.forward_backward(data, loss).result()
     return output, session._ask(lambda trainer: {
-        name: parameter.grad.numpy().copy() for name, parameter in trainer.adapter.named().items()}).result()
+        name: parameter.grad.cpu().numpy().copy() for name, parameter in trainer.adapter.named().items()}).result()
 
 
 def flat(gradient: dict[str, Array]) -> Array:

@@ -28,7 +28,7 @@ def state(session: PeftSession) -> dict[str, Array]:
     """Every number that training goes on from."""
     got: dict[str, Any] = session._ask(lambda trainer: {
         **trainer.adapter.tensors(), **trainer.optimiser.tensors()}).result()
-    return {name: tensor.numpy() for name, tensor in got.items()}
+    return {name: tensor.cpu().numpy() for name, tensor in got.items()}
 
 
 def assert_same_state(one: PeftSession, other: PeftSession) -> None:
@@ -169,7 +169,7 @@ def test_a_gradient_that_is_not_finite_is_not_stepped_along_and_ends_the_session
         session.optim_step(Adam()).result()
     with pytest.raises(RunFailed, match=r"takes no more calls.*optimiser step 1"):
         session.forward(weighted).result()
-    after = {name: p.detach().numpy() for name, p in session._trainer.result().adapter.named().items()}
+    after = {name: p.detach().cpu().numpy() for name, p in session._trainer.result().adapter.named().items()}
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
