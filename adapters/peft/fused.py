@@ -65,7 +65,7 @@ class Fused:
             found = [grid.attend(number, qkv) for grid in self._grids]
             attended = pick(found[0] if len(found) == 1 else torch.cat(found), self._back)
             x = layer.finish(x, attended.view(len(x), -1))
-        return self._decoder.norm.forward(x)[0]
+        return self._decoder.norm.alone(x)
 
     def keep(self, staying: Sequence[int]) -> None:
         """These rows alone go on, in this order."""
@@ -131,4 +131,4 @@ class Fused:
             else:
                 attended = attended[reading.fresh]
             x = layer.finish(x, attended)
-        return self._decoder.norm.forward(x)[0]
+        return self._decoder.norm.alone(x)

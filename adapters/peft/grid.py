@@ -117,15 +117,18 @@ class Grid:
         found = pick(qkv.view(-1, heads.width), self._into)
         query, new = found[: cells * heads.shared], found[cells * heads.shared :].view(2, cells, heads.width)
         out = self._alone(layer, query, new) if self._own is None else self._beside(layer, self._own, query, new)
-        return out.reshape(-1, heads.width)  # torch's kernel for CUDA gives it with strides of its own
+        return out.view(-1, heads.width)
 
     def _alone(self, layer: int, query: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         end = self._front + self.written
         self._read[layer, :, :, end - 1] = new
         keys, values = self._read[layer, :, :, :end]
-        bias = None if self._bias is None else self._bias[None, ..., :end]
+        bias = None if self._bias is None else self._bias[..., :end]
+        if keys.device.type != "cpu":  # where torch's kernel is chosen anew for each length: 60 ms (docs/benchmarks.md)
+            return torch.bmm(torch.softmax(self._scores(query, keys, bias), -1), values)
         stacked = query.view(1, len(keys), -1, self._heads.width)
-        return scaled_dot_product_attention(stacked, keys[None], values[None], bias, scale=self._heads.scale)
+        return scaled_dot_product_attention(
+            stacked, keys[None], values[None], None if bias is None else bias[None], scale=self._heads.scale)
 
     def _beside(self, layer: int, own: torch.Tensor, query: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         own[layer, :, :, self.written - 1] = new

@@ -44,14 +44,14 @@ class Layer:
 
     def attend_to(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
         """(N, H) to queries, keys and values side by side, (N, heads + 2 · groups, D), turned by their positions."""
-        found = self.into.forward(self.norms[0].forward(x)[0])[0].view(len(x), -1, self.width)
+        found = self.into.forward(self.norms[0].alone(x))[0].view(len(x), -1, self.width)
         turn(found[:, : self.heads + self.groups], rope)
         return found
 
     def finish(self, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """(N, H) and (N, heads · D) to (N, H)."""
         y = self.out.forward(attended, x)[0]
-        gate, up = self.up.forward(self.norms[1].forward(y)[0])[0].chunk(2, -1)
+        gate, up = self.up.forward(self.norms[1].alone(y))[0].chunk(2, -1)
         return self.down.forward(functional.silu(gate).mul_(up), y)[0]
 
 
@@ -146,7 +146,7 @@ class Norm:
     """x / sqrt(mean x² + eps) · weight (Zhang and Sennrich, 2019, arXiv:1910.07467); the mean in float32 or better."""
 
     def __init__(self, inner: Any) -> None:
-        self.weight, width = inner.weight.detach(), len(inner.weight)
+        self.weight, self._eps, width = inner.weight.detach(), float(inner.variance_epsilon), len(inner.weight)
         high = torch.promote_types(self.weight.dtype, torch.float32)
         self._root = width**0.5
         self._least = self.weight.new_tensor((width * inner.variance_epsilon) ** 0.5, dtype=high)
@@ -156,6 +156,12 @@ class Norm:
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=self._least.dtype)
         spread = length.hypot_(self._least).div_(self._root)
         return self.again(x, spread), spread
+
+    def alone(self, x: torch.Tensor) -> torch.Tensor:
+        """(N, H) to the same; on a CUDA device in one call."""
+        if x.device.type == "cpu":
+            return self.forward(x)[0]
+        return functional.rms_norm(x, self.weight.shape, self.weight, self._eps)
 
     def again(self, x: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:
         return (x / spread).to(x.dtype).mul_(self.weight)
