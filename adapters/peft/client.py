@@ -130,6 +130,8 @@ def _check_lora(lora: Lora) -> None:
     rules = {
         f"rank is {lora.rank}, and must be at least 1": lora.rank >= 1,
         f"dropout is {lora.dropout}, and must be at least 0 and below 1": 0 <= lora.dropout < 1,
+        f"dropout is {lora.dropout}, and has not been fitted to an output layer in training: set it to 0, or "
+        "train_unembed=false": not (lora.dropout and lora.train_unembed),
         f"alpha is {lora.alpha}, and must be above 0": lora.alpha is None or lora.alpha > 0,
         f"seed is {lora.seed}, and must be at least 0": lora.seed >= 0,
         "train_attn, train_mlp and train_unembed are all false: nothing would be trained":

@@ -31,10 +31,6 @@ class Sampling:
     stop: Sequence[str] | Sequence[int]
     work: concurrent.futures.Future[Sequence[Sampled]] = field(default_factory=concurrent.futures.Future)
 
-    @property
-    def tokens(self) -> Tokens:
-        return self.prompt
-
     def problem(self, vocabulary: int, context: int) -> KitchenError | None:
         wrong = unfit(
             count=self.count, max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p,
@@ -47,11 +43,11 @@ class Scoring:
     """Log-probabilities of a sequence; with k, those of the k likeliest tokens at each position."""
 
     tokens: Tokens
-    k: int = 0
+    k: int | None = None
     work: concurrent.futures.Future[Any] = field(default_factory=concurrent.futures.Future)
 
     def problem(self, vocabulary: int, context: int) -> KitchenError | None:
-        if not 0 <= self.k <= vocabulary:
+        if self.k is not None and not 1 <= self.k <= vocabulary:
             return ConfigError(f"k is {self.k}, and must be from 1 to the vocabulary of {vocabulary}")
         return unreadable(self.tokens, vocabulary=vocabulary, context=context)
 

@@ -54,7 +54,7 @@ class PeftSampler:
         return self._ask(Scoring(np.array(tokens)))
 
     def top_logprobs(self, tokens: Tokens, k: int) -> Future[tuple[Tokens, Floats]]:
-        return self._ask(Scoring(np.array(tokens), k or -1))
+        return self._ask(Scoring(np.array(tokens), k))
 
     def sample(
         self, prompt: Tokens, *, count: int = 1, max_tokens: int, temperature: float = 1.0, top_p: float = 1.0,

@@ -68,7 +68,7 @@ def _score_some(network: Network, requests: Sequence[Scoring], data: Sequence[Da
         states = network.hidden(batch.layout).index_select(0, batch.where)
         if not all(request.k for request in requests):
             logprobs = score(network.head, states, batch, high).logprobs
-        if most := max(request.k for request in requests):  # what several begin with is looked at once
+        if most := max(request.k or 0 for request in requests):  # what several begin with is looked at once
             ids, values = likeliest(network.head, states, most, high)
     where = batch.where.cpu().numpy()
     for row, index in enumerate(batch.indices):

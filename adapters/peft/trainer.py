@@ -34,7 +34,7 @@ class Trainer:
     def __init__(
         self, base: Base, lora: Lora, high: torch.dtype, budget: int, lanes: Lanes, *, checkpointing: bool = False
     ) -> None:
-        self.base, self.lora = base, lora
+        self.base = base
         model = base.tree()
         self.adapter = Adapter(model, lora, high)
         self.adapter.start()

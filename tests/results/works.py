@@ -325,10 +325,10 @@ WORKS: Mapping[str, Work] = MappingProxyType({
                   "start has been shown calls for 10 steps of `sl_basic`, half of them for the first step alone. A "
                   "system prompt tells of the tool, for the chat template of this model has no place for tools", {
         "mean reward after": Goal(0.9), GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)}, tools),
-    "rlhf": Work("`rlhf` on ingredients: a judge (`judge.says=answer`; of those that say A or B none came above 0.69) "
-                 "of the policy's own answers, at most two pairs of 4 that are more than 0.3 of F1 apart, and a policy "
-                 "that learns from it; both begin with 40 steps of `sl_basic` on lines of which two thirds have `size` "
-                 "and `item` for `unit` and `name`", {
+    "rlhf": Work("`rlhf` on ingredients: a judge (`judge.says=answer`; of those that say A or B, tried on pairs of "
+                 "half-taught weights, none came above 0.69) of the policy's own answers, at most two pairs of 4 that "
+                 "are more than 0.3 of F1 apart, and a policy that learns from it; both begin with 40 steps of "
+                 "`sl_basic` on lines of which two thirds have `size` and `item` for `unit` and `name`", {
         "accuracy of the judge": Goal(0.85), "shorter wins": Goal(most=0.65), "valid JSON wins": Goal(most=0.65),
         "how far the judge prefers new answers": Goal(0.5), "p of that": Goal(most=0.05), GAINED: Goal(0),
         P_OF_GAIN: Goal(most=0.05)}, rlhf),

@@ -85,7 +85,8 @@ def test_settings_that_cannot_be(setting: dict[str, Any], text: str, client: Cal
 
 
 @pytest.mark.parametrize("lora", [
-    Lora(rank=0), Lora(dropout=1.0), Lora(alpha=0.0), Lora(train_attn=False, train_mlp=False)])
+    Lora(rank=0), Lora(dropout=1.0), Lora(alpha=0.0), Lora(train_attn=False, train_mlp=False),
+    Lora(dropout=0.1, train_unembed=True)])
 def test_lora_settings_that_cannot_be(lora: Lora, client: Callable[..., PeftTraining]) -> None:
     with pytest.raises(ConfigError):
         client().open("tiny", lora)
