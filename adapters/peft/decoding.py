@@ -67,8 +67,10 @@ class Writing:
                     return False
                 if self._waiting and (self._joining or len(self._live) <= self._body.joined * self._most):
                     self._join()
-                    return True  # to read prompts takes as long as to write
-                self._step()
+                    if self._joining:
+                        return True  # to read many prompts takes as long as to write
+                else:
+                    self._step()
         return bool(self._waiting or self._live)
 
     def _step(self) -> None:

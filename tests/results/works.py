@@ -319,7 +319,8 @@ WORKS: Mapping[str, Work] = MappingProxyType({
                      "guesses these numbers at random, none twice, has 0.249, who listens as well 0.567", {
         GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)}, guessing),
     "guessing_on": Work("`rl` on the same game, gone on with for 16 steps where 8 like those of the table above have "
-                        "taught to say the number alone: what is learnt now is to play, in more than six minutes", {
+                        "taught to say the number alone: what is left to learn is to listen. Longer than the others, "
+                        "and 120 games held out", {
         GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)}, guessing_on, time=Goal(most=900)),
     "tools": Work("`rl` with a tool: two steps of arithmetic and a calculator, used rightly in so many problems; the "
                   "start has been shown calls for 10 steps of `sl_basic`, half of them for the first step alone. A "
