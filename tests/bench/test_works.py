@@ -16,10 +16,11 @@ from adapters.peft.tiny import tiny_model
 from stages.pair_loss import PairLoss
 from tests.bench import __main__ as program
 from tests.bench import kitchen_side, rows
-from tests.bench.__main__ import drop_unfinished, finished, kept, worth_it
+from tests.bench.__main__ import drop_unfinished, finished, kept, make, worth_it
 from tests.bench.catalogue import MEASURED, WORKS
 from tests.bench.dpo import dpo
 from tests.bench.kitchen_side import StartWeights
+from tests.bench.random_model import SIZES, RandomModel
 from tests.bench.results import Order, Result
 from tests.bench.turns import Setup
 from tests.bench.worker import Worker
@@ -94,6 +95,21 @@ def test_works_in_a_format_that_the_machine_does_not_multiply_are_left_out_and_n
     assert len(out) == left_out
     assert all(name.endswith("bfloat16") for name in out)
     assert console.export_text().endswith(f" GFLOP/s: {', '.join(out)}\n" if out else "")
+
+
+@pytest.mark.slow
+def test_a_random_model_can_be_measured_with_the_tokenizer_of_another(order: Order, tmp_path: Path) -> None:
+    sizes = {**SIZES["1b"], "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+             "num_attention_heads": 8, "vocab_size": 400}
+    make(RandomModel(sizes, tmp_path / "model", order.model, "cpu"), tmp_path)
+    made = Order(tmp_path, pairs=1, model=f"path:{tmp_path / 'model'}")
+    make(StartWeights(made.setup(1)), tmp_path)
+    result = WORKS["sampling_1_float32"](made)
+    assert result.sound, result.notes
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    assert (config["vocab_size"], config["dtype"]) == (400, "bfloat16")
+    ours, theirs = (rows.tokenizer(model).encode("two cups").tolist() for model in (made.model, order.model))
+    assert ours == theirs
 
 
 @pytest.mark.slow
