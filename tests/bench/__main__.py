@@ -52,9 +52,9 @@ def main() -> int:
         lines = stack.enter_context(options.json.open("a")) if options.json else None
         _write(lines, {"run": facts})
         model = options.model
-        if (size := model.removeprefix("random:")) != model:
+        if options.random is not None:
             model = f"path:{folder / 'model'}"
-            make(RandomModel(SIZES[size], folder / "model", options.tokenizer, options.device), folder)
+            make(RandomModel(SIZES[options.random], folder / "model", options.tokenizer, options.device), folder)
         order = Order(folder, options.seed, options.pairs, model, options.device)
         make(StartWeights(order.setup(0, "float32" if options.device == "cpu" else "bfloat16")), folder)
         for name in options.works or worth_it(order, console):
@@ -138,7 +138,9 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if unknown := [name for name in options.works if name not in WORKS]:
         parser.error(f"no work is called {unknown[0]!r}; there are {', '.join(WORKS)}")
-    if (size := options.model.removeprefix("random:")) != options.model and size not in SIZES:
+    kind, _, size = options.model.partition(":")
+    options.random = size if kind == "random" else None
+    if options.random is not None and size not in SIZES:
         parser.error(f"no random model has the size {size!r}; there are {', '.join(SIZES)}")
     if options.pairs is not None and options.pairs < 1:
         parser.error("--pairs must be at least 1")
