@@ -58,6 +58,11 @@ def read_before(
     return tokenizer.render(messages, answer=True, tools=tools)
 
 
+def alone(written: str, tokenizer: Tokenizer) -> str:
+    """What a model wrote after `read_before`, without what joins it to its prompt where there is no template."""
+    return RenderDataset().answer(written, tokenizer)
+
+
 def check_template(instruction: str, tokenizer: Tokenizer, chat: bool | None = None) -> None:
     """Raise ConfigError where a system prompt would have no place of its own."""
     if instruction and not templated(tokenizer, chat):

@@ -102,10 +102,6 @@ class Judge:
             return EVEN + float(np.exp(first.sum()) - np.exp(second.sum())) / 2
         return float(np.exp(-np.logaddexp(0, -self.how.beta * (first.mean() - second.mean()))))
 
-    def alone(self, written: str) -> str:
-        """What a model wrote, without what joins it to its prompt where there is no template."""
-        return self.how.rendering.answer(written, self.tokenizer)
-
     async def _nats(self, conversation: Conversation) -> Array | None:
         """(N,) log-probabilities of what is said last; None where it cannot be read."""
         data = self.how.rendering.datums(conversation, self.tokenizer)

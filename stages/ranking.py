@@ -17,7 +17,7 @@ from kitchen.ports.environments import Task
 from kitchen.stage import Stage
 from kitchen.types import Facts, Metrics, Price, Samples, Table
 from kitchen.weights import find_weights
-from stages.asking import question, spoken
+from stages.asking import alone, question, spoken
 from stages.conversations import Conversation, Message, heard
 from stages.costs import tokens_of_answers
 from stages.data import DATASET, Loading, loaded
@@ -26,7 +26,6 @@ from stages.gym import find_tasks
 from stages.preferences import Comparison, Comparisons, comparison
 from stages.questions import Prompt
 from stages.reading import Reader, Reading, Rows
-from stages.render import RenderDataset
 from stages.rollouts import Player, Playing, Rollout, tokens_asked
 from stages.tasks import Tasks
 
@@ -71,8 +70,7 @@ class Ranked:
 
     def alone(self, tokenizer: Tokenizer) -> Ranked:
         """Without what joins them to their prompt where there is no template."""
-        better, worse = (RenderDataset().answer(text, tokenizer) for text in (self.better, self.worse))
-        return replace(self, better=better, worse=worse)
+        return replace(self, better=alone(self.better, tokenizer), worse=alone(self.worse, tokenizer))
 
 
 @dataclass(frozen=True)

@@ -119,5 +119,13 @@ class EvaluateTeacher(Stage):
                         for name, some in held_out.sets.items()})
         weights = find_weights(self.teacher, client, blobs)
         reads = client.tokenizer(weights.model)
-        found = await examined(client.sampler(weights.source), reads, self.how, self.render, sets)
+        render = self._longer(held_out, sets, reads)
+        found = await examined(client.sampler(weights.source), reads, self.how, render, sets)
         return *reported("The teacher", found, self.seed, of="_teacher"), samples(found, when="teacher")
+
+    def _longer(self, plain: HeldOut, told: HeldOut, tokenizer: Tokenizer) -> RenderDataset:
+        """With room for the instruction beside what the student may read."""
+        more = max((len(prompt(long, tokenizer, self.render)) - len(prompt(short, tokenizer, self.render))
+                    for name, some in plain.sets.items()
+                    for short, long in zip(some, told.sets[name], strict=True)), default=0)
+        return replace(self.render, max_tokens=self.render.max_tokens + more)

@@ -11,15 +11,17 @@ from types import MappingProxyType
 
 import numpy as np
 
+from kitchen.errors import DataError
 from kitchen.ports import BlobStore, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Table
 from kitchen.weights import find_weights
-from stages.asking import read_before
+from stages.asking import alone, read_before
 from stages.conversations import Message, heard
 from stages.judge import EVEN, Judge, Judging, answers
 from stages.playing import PlayedAfter, PlayedBefore
 from stages.preferences import Comparison, Comparisons
+from stages.questions import Prompt, Question
 from stages.rollouts import Playing, Rollout, Rollouts, alive
 from stages.scoring import Reference
 from stages.statistics import interval, paired_permutation
@@ -82,6 +84,19 @@ class MeasureJudgeBefore(Stage):
         return Metrics({f"{name}/judge_accuracy_before": float(np.mean([_right(each, EVEN) for each in some]))
                         for name, some in read.items() if some})
 
+    def preview(self, client: TrainingClient, tasks: Tasks, blobs: BlobStore | None = None) -> None:
+        """Raise DataError where answers could be ranked, and then not be read with what they answer."""
+        model = find_weights(self.model, client, blobs).model
+        if self.how.says == "letter" or client.tokenizer(model).chat:
+            return
+        for name, some in tasks.sets().items():
+            asked = (task.messages for task in some if isinstance(task, Question | Prompt))
+            if long := next((each for each in asked if len(each) > 1), None):
+                who = ", ".join(message["role"] for message in long)
+                raise DataError(f"{name or 'train'}: a question has messages from {who}, and {model}, which is to "
+                                "judge answers to it, has no chat template: take an instruct model (judge.model), one "
+                                "that reads both answers as text (judge.says=letter), or questions of one message")
+
 
 async def _said(judge: Judge, comparisons: Sequence[Comparison]) -> list[float]:
     """How far it prefers the better answer of each that it can read."""
@@ -111,8 +126,9 @@ class JudgeRollouts(Stage):
         drawn = [reference.sample(read_before(each, tokenizer), max_tokens=self.playing.max_tokens, temperature=0.0)
                  for each in said]
         others = [tokenizer.decode(one.tokens) for [one] in await asyncio.gather(*map(arrival, drawn))]
-        groups = await asyncio.gather(*(judged(judge, heard(messages), group, other) for messages, group, other in
-                                        zip(said, rollouts.groups, others, strict=True)))
+        both = zip(said, rollouts.groups, others, strict=True)
+        groups = await asyncio.gather(*(judged(judge, heard(messages), group, other, tokenizer)
+                                        for messages, group, other in both))
         metrics = Metrics(judge_unread=sum(count for _, count in groups) / max(len(before), 1))
         if self.known and before:
             metrics["true_reward"] = float(np.mean(before))
@@ -120,15 +136,16 @@ class JudgeRollouts(Stage):
 
 
 async def judged(
-    judge: Judge, request: Sequence[Message], group: Sequence[Rollout], other: str
+    judge: Judge, request: Sequence[Message], group: Sequence[Rollout], other: str, tokenizer: Tokenizer
 ) -> tuple[tuple[Rollout, ...], int]:
     """The same rollouts with the judge's word as rewards, and how many it could not read.
 
-    The same answers are judged once.
+    The tokenizer is that of whoever wrote them. The same answers are judged once.
     """
     whole = [each.text for each in group if not each.failed and not each.truncated]
     texts = list(dict.fromkeys(whole))
-    said = await asyncio.gather(*(judge.prefers(request, judge.alone(text), judge.alone(other)) for text in texts))
+    said = await asyncio.gather(*(judge.prefers(request, alone(text, tokenizer), alone(other, tokenizer))
+                                  for text in texts))
     found = dict(zip(texts, said, strict=True))
     return tuple(replace(each, reward=0.0 if each.failed or each.truncated else found[each.text] or 0.0)
                  for each in group), sum(found[text] is None for text in whole)
@@ -145,13 +162,13 @@ class JudgePlayed(Stage):
     seed: int = 0
 
     async def run(
-        self, judge: Judge, tasks: Tasks, before: PlayedBefore, after: PlayedAfter
+        self, judge: Judge, tokenizer: Tokenizer, tasks: Tasks, before: PlayedBefore, after: PlayedAfter
     ) -> tuple[Metrics, Table]:
         metrics, rows = Metrics(), []
         for name, some in tasks.held_out.items():
             requests = [heard(await task.env().begin()) for task in some]
-            heard_of = await asyncio.gather(*(_preferred(judge, *each) for each in zip(
-                requests, after.answers[name], before.answers[name], strict=True)))
+            pairs = zip(requests, after.answers[name], before.answers[name], strict=True)
+            heard_of = await asyncio.gather(*(_preferred(judge, tokenizer, *each) for each in pairs))
             said = [each for each in heard_of if each is not None]
             metrics[f"{name}/unread"] = float(len(heard_of) - len(said))
             if not said:
@@ -164,7 +181,9 @@ class JudgePlayed(Stage):
                               ("held-out set", "n", "0.5 is no difference"), tuple(rows))
 
 
-async def _preferred(judge: Judge, request: Sequence[Message], new: str | None, old: str | None) -> float | None:
+async def _preferred(
+    judge: Judge, tokenizer: Tokenizer, request: Sequence[Message], new: str | None, old: str | None
+) -> float | None:
     if new is None or old is None:
         return EVEN + ((new is not None) - (old is not None)) / 2
-    return await judge.prefers(request, judge.alone(new), judge.alone(old))
+    return await judge.prefers(request, alone(new, tokenizer), alone(old, tokenizer))

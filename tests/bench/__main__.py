@@ -23,6 +23,7 @@ from rich.table import Table
 from tests.bench import machine
 from tests.bench.catalogue import MEASURED, WORKS
 from tests.bench.ceilings import SLOW, Gauge
+from tests.bench.core import CORE
 from tests.bench.interleave import interleave
 from tests.bench.kitchen_side import StartWeights
 from tests.bench.random_model import SIZES, RandomModel
@@ -133,7 +134,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", choices=MEASURED)
     parser.add_argument("--model", default=MODEL, help="a Llama: packaged:NAME, path:DIR or random:SIZE, of the sizes "
-                        + " and ".join(SIZES))
+                        + " and ".join(SIZES) + f"; {', '.join(CORE)} have models of their own")
     parser.add_argument("--tokenizer", default=MODEL, help="of a random model: packaged:NAME or path:DIR")
     options = parser.parse_args()
     if unknown := [name for name in options.works if name not in WORKS]:

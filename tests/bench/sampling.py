@@ -22,7 +22,7 @@ ABOUT = ("each step has prompts of its own, of 256 tokens; temperature 1, nothin
          "written: generate() does not stop before 64, ours may, which the tokens a second allow for",
          "scored: the mean log-probability of the prompts of the first step, nats; greedy: as many completions of them "
          "as are timed, the share of tokens that differ, which in bfloat16 says nothing; both before the clock; so are "
-         f"completions drawn at temperature 1: what they say they were drawn with is on average, whatever the sign, within "
+         "completions drawn at temperature 1: what they say they were drawn with is on average, either way, within "
          f"{DRAWN['float32']} nats a token (bfloat16: {DRAWN['bfloat16']}) of what the same weights score them with")
 
 

@@ -86,6 +86,12 @@ def test_the_instruction_is_read_by_the_teacher_alone(blobs: FakeBlobs) -> None:
     assert len(training.heard) == 6 + 2 + 2 + 2
 
 
+def test_the_instruction_takes_no_room_from_the_answers_of_the_data(blobs: FakeBlobs) -> None:
+    seen = cook(blobs, "roomy", instruction="Answer as JSON. " * 9, model="run:taught", epochs=1,
+                rendering={"max_tokens": 24}, evaluation={"metric": "loss", "max_tokens": 4})
+    assert seen.series("held/loss_teacher")[0] == pytest.approx(seen.series("held/loss_before")[0]), "of a bigram"
+
+
 def test_somebody_must_teach(blobs: FakeBlobs) -> None:
     with pytest.raises(KitchenError, match="instruction=TEXT"):
         cook(blobs, "nobody")

@@ -22,7 +22,7 @@ from stages.preferences import Comparison, Comparisons
 from stages.questions import Question, exact
 from stages.rollouts import Playing, Rollout, Rollouts
 from stages.tasks import TaskBatch, Tasks
-from stages.verdicts import JudgePlayed, JudgeRollouts, MeasureJudge, judged
+from stages.verdicts import JudgePlayed, JudgeRollouts, MeasureJudge, MeasureJudgeBefore, judged
 from tests.stages.counting import Counting, counting
 
 REQUEST = (Message("user", "2 eggs"),)
@@ -105,10 +105,11 @@ def test_of_answers_that_leave_no_room_for_the_question_it_says_nothing_and_that
     assert metrics["none/judge_unread"] == 2.0
     assert "none/judge_accuracy" not in metrics
     assert [row[1] for row in table.rows] == ["1", "3", "3", "2", "2"]
-    group, unread = asyncio.run(judged(tight, REQUEST, [rollout(text, 1.0) for text in (long, long, "{}")], "["))
+    drawn = [rollout(text, 1.0) for text in (long, long, "{}")]
+    group, unread = asyncio.run(judged(tight, REQUEST, drawn, "[", Bytes()))
     assert ([each.reward > 0 for each in group], unread) == ([False, False, True], 2)
     before, after = (kind({}, {}, {"held": (long, text)}) for kind, text in ((PlayedBefore, "[]"), (PlayedAfter, "{}")))
-    told, _ = asyncio.run(JudgePlayed().run(tight, Tasks((), {"held": (TASK,) * 2}), before, after))
+    told, _ = asyncio.run(JudgePlayed().run(tight, Bytes(), Tasks((), {"held": (TASK,) * 2}), before, after))
     assert told["held/unread"] == 1.0
     assert told["held/preferred"] > 0.5, "of the other one"
 
@@ -135,11 +136,47 @@ def test_rules_are_measured_beside_the_judge() -> None:
 def test_rollouts_are_worth_what_the_judge_says() -> None:
     group = [rollout("{}", 1.0), rollout("[]", 0.0), rollout("{}", 1.0), rollout("x", 9.0, failed="broken"),
              rollout("{{{", 1.0, truncated=True)]
-    found, unread = asyncio.run(judged(JUDGE, REQUEST, group, "[]"))
+    found, unread = asyncio.run(judged(JUDGE, REQUEST, group, "[]", Bytes()))
     assert unread == 0
     value = preference(2)
     assert [each.reward for each in found] == pytest.approx([value, 0.5, value, 0.0, 0.0], rel=1e-5)
     assert [each.text for each in found] == [each.text for each in group]
+
+
+class Plain(Bytes):
+    """Without a chat template."""
+
+    chat = False
+
+
+def test_what_joins_an_answer_to_its_prompt_is_told_by_who_wrote_it_and_not_by_the_judge() -> None:
+    client = FakeTraining()
+    group, other = [rollout(" {}", 1.0)], " [1, 2]"
+
+    def worth(judges: Bytes, writes: Bytes) -> float:
+        judge = Judge(client.sampler("any"), judges, Judging())
+        [found], _ = asyncio.run(judged(judge, REQUEST, group, other, writes))
+        return found.reward
+
+    as_it_is, stripped = (asyncio.run(Judge(client.sampler("any"), Bytes(), Judging()).prefers(REQUEST, *both))
+                          for both in ((" {}", " [1, 2]"), ("{}", "[1, 2]")))
+    assert as_it_is != stripped
+    assert (worth(Bytes(), Plain()), worth(Bytes(), Bytes())) == (stripped, as_it_is)
+    assert worth(Plain(), Plain()) != worth(Plain(), Bytes())
+
+
+def test_a_judge_without_a_template_is_asked_questions_of_one_message_or_with_letters() -> None:
+    class Untemplated(FakeTraining):
+        def tokenizer(self, model: str) -> Bytes:
+            return Plain()
+
+    told = Question(({"role": "system", "content": "As JSON."}, *TASK.messages), "{}", exact, "t")
+    some = Tasks((TASK,), {"held": (TASK, told)})
+    with pytest.raises(DataError, match=r"held: a question has messages from system, user, and any, which is to judge"):
+        MeasureJudgeBefore("any", Judging()).preview(Untemplated(), some)
+    MeasureJudgeBefore("any", Judging("letter")).preview(Untemplated(), some)
+    MeasureJudgeBefore("any", Judging()).preview(Untemplated(), Tasks((TASK,), {}))
+    MeasureJudgeBefore("any", Judging()).preview(FakeTraining(), some)
 
 
 def test_what_a_reference_answers_is_what_answers_are_compared_with() -> None:
@@ -159,5 +196,5 @@ def test_what_a_reference_answers_is_what_answers_are_compared_with() -> None:
 def test_new_answers_are_held_against_old_ones() -> None:
     before = PlayedBefore({}, {}, {"held": ("[]", "[]", None, None)})
     after = PlayedAfter({}, {}, {"held": ("{}", None, "{}", None)})
-    metrics, _ = asyncio.run(JudgePlayed().run(JUDGE, Tasks((), {"held": (TASK,) * 4}), before, after))
+    metrics, _ = asyncio.run(JudgePlayed().run(JUDGE, Bytes(), Tasks((), {"held": (TASK,) * 4}), before, after))
     assert metrics["held/preferred"] == pytest.approx((preference(2) + 0 + 1 + 0.5) / 4, rel=1e-5)
