@@ -4,7 +4,7 @@ from pydantic import NonNegativeFloat
 
 from kitchen import Step, for_each, sequence
 from stages.judge import Judging
-from stages.judging import learn_to_judge
+from stages.judging import CheckReadable, learn_to_judge
 from stages.optimise import ForwardBackward
 from stages.playing import ComparePlayed, PlayBase, PlayWeights
 from stages.policy import Minibatches, PolicyUpdate, ReportPolicy, ScoreRollouts
@@ -29,11 +29,12 @@ class Rlhf(TrainingOnRollouts):
     def workflow(self) -> Step:
         ranked, own = (self.model, self.ranking, self.playing, self.rows, self.reward), self.preferences is None
         judge = self.judge.model if self.judge.model != self.model else None
+        check = CheckReadable(self.judge.model or self.model, self.judge)
         asked = [IdentifyWeights(judge, "judge.start")] if judge else []
         penalised = [ScoreRollouts()] if self.kl_penalty else []
         return sequence(
             IdentifyWeights(self.model, "start"), *asked,
-            *find_comparisons(self.preferences, self.dataset, self.reading, self.seed, *ranked),
+            *find_comparisons(self.preferences, self.dataset, self.reading, self.seed, *ranked, check),
             *learn_to_judge(self.judge, self.model, self.lora, self.seed, self.save_every),
             OpenSession(self.model, self.lora), OpenReference(self.model), PlayBase(self.model, self.playing),
             self.rounds(

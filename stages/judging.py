@@ -19,10 +19,36 @@ from stages.judge import Judge, JudgeWeights, Judging, answers, asked
 from stages.optimise import ForwardBackward, OptimStep, ReportStep
 from stages.pair_loss import PairLoss
 from stages.preferences import Comparisons, pair_of
+from stages.questions import Prompt, Question
 from stages.render import RenderDataset, TrainData
 from stages.schedules import schedule
 from stages.sessions import OpenSession, saved_as
+from stages.tasks import Tasks
 from stages.verdicts import MeasureJudge, MeasureJudgeBefore
+
+
+class CheckReadable(Stage):
+    """Before answers are ranked: what they answer can be read by the judge.
+
+    A judge of answers that has no chat template reads questions of one message each.
+    """
+
+    model: str  # a name of weights
+    how: Judging
+
+    def run(self, client: TrainingClient, tasks: Tasks, blobs: BlobStore | None = None) -> None:
+        model = find_weights(self.model, client, blobs).model
+        if self.how.says == "letter" or client.tokenizer(model).chat:
+            return
+        for name, some in tasks.sets().items():
+            asked = (task.messages for task in some if isinstance(task, Question | Prompt))
+            if long := next((each for each in asked if len(each) > 1), None):
+                who = ", ".join(message["role"] for message in long)
+                raise DataError(f"{name or 'train'}: a question has messages from {who}, and {model}, which is to "
+                                "judge answers to it, has no chat template: take an instruct model (judge.model), one "
+                                "that reads both answers as text (judge.says=letter), or questions of one message")
+
+    preview = run
 
 
 def learn_to_judge(how: Judging, model: str, lora: Lora, seed: int, save_every: int) -> tuple[Step, ...]:

@@ -46,18 +46,21 @@ class Ranking:
 
 def find_comparisons(
     preferences: str | None, dataset: str, reading: Reading, seed: int, model: str, how: Ranking, playing: Playing,
-    rows: int, reward: str | None,
+    rows: int, reward: str | None, check: Step,
 ) -> tuple[Step, ...]:
-    """Those of a data set, or the model's own answers to problems of one; raises ConfigError."""
+    """Those of a data set, or the model's own answers to problems of one; raises ConfigError.
+
+    `check` looks at what is asked before anything is answered.
+    """
     if preferences is None and dataset.startswith(GAMES):
         raise ConfigError(f"{dataset} is played in turns, and a judge hears one request and one answer: take questions")
     if preferences is None:
-        return (find_tasks(dataset, reading, seed, max(rows, how.problems), reward),
+        return (find_tasks(dataset, reading, seed, max(rows, how.problems), reward), check,
                 RankAnswers(model, how, playing, seed), CompareAnswers())
     if dataset != DATASET or reward is not None or how != Ranking():
         raise ConfigError(f"preferences={preferences} are compared already, and what they answer is asked: leave "
                           "dataset, reward and ranking out")
-    return (LoadPreferences(preferences, reading, seed),)
+    return LoadPreferences(preferences, reading, seed), check
 
 
 @dataclass(frozen=True)

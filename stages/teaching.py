@@ -124,8 +124,8 @@ class EvaluateTeacher(Stage):
         return *reported("The teacher", found, self.seed, of="_teacher"), samples(found, when="teacher")
 
     def _longer(self, plain: HeldOut, told: HeldOut, tokenizer: Tokenizer) -> RenderDataset:
-        """With room for the instruction beside what the student may read."""
+        """With room for the instruction, where it is longest, beside what the student may read."""
         more = max((len(prompt(long, tokenizer, self.render)) - len(prompt(short, tokenizer, self.render))
                     for name, some in plain.sets.items()
-                    for short, long in zip(some, told.sets[name], strict=True)), default=0)
+                    for short, long in zip(some, told.sets[name], strict=True)), default=0) if self.instruction else 0
         return replace(self.render, max_tokens=self.render.max_tokens + more)

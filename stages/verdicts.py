@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from kitchen.errors import DataError
 from kitchen.ports import BlobStore, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Table
@@ -21,7 +20,6 @@ from stages.conversations import Message, heard
 from stages.judge import EVEN, Judge, Judging, answers
 from stages.playing import PlayedAfter, PlayedBefore
 from stages.preferences import Comparison, Comparisons
-from stages.questions import Prompt, Question
 from stages.rollouts import Playing, Rollout, Rollouts, alive
 from stages.scoring import Reference
 from stages.statistics import interval, paired_permutation
@@ -83,19 +81,6 @@ class MeasureJudgeBefore(Stage):
             read = {name: await _said(judge, some) for name, some in comparisons.held_out.items()}
         return Metrics({f"{name}/judge_accuracy_before": float(np.mean([_right(each, EVEN) for each in some]))
                         for name, some in read.items() if some})
-
-    def preview(self, client: TrainingClient, tasks: Tasks, blobs: BlobStore | None = None) -> None:
-        """Raise DataError where answers could be ranked, and then not be read with what they answer."""
-        model = find_weights(self.model, client, blobs).model
-        if self.how.says == "letter" or client.tokenizer(model).chat:
-            return
-        for name, some in tasks.sets().items():
-            asked = (task.messages for task in some if isinstance(task, Question | Prompt))
-            if long := next((each for each in asked if len(each) > 1), None):
-                who = ", ".join(message["role"] for message in long)
-                raise DataError(f"{name or 'train'}: a question has messages from {who}, and {model}, which is to "
-                                "judge answers to it, has no chat template: take an instruct model (judge.model), one "
-                                "that reads both answers as text (judge.says=letter), or questions of one message")
 
 
 async def _said(judge: Judge, comparisons: Sequence[Comparison]) -> list[float]:

@@ -62,12 +62,13 @@ class Writing:
             self._waiting = deque(row for row in self._waiting if not row.request.work.cancelled())
             staying = [place for place, row in enumerate(self._live) if not row.request.work.cancelled()]
             self._states = self._keep(staying, self._states)
+            read = 0
             for _ in range(steps):
                 if not (self._waiting or self._live):
                     return False
                 if self._waiting and (self._joining or len(self._live) <= self._body.joined * self._most):
-                    self._join()
-                    if self._joining:
+                    read += self._join()
+                    if self._joining or read >= READ:
                         return True  # to read many prompts takes as long as to write
                 else:
                     self._step()
@@ -79,8 +80,11 @@ class Writing:
         if self._live:
             self._states = self._body.step(tokens)
 
-    def _join(self) -> None:
-        """As many as there is room for, or as have enough to read; then the next ones join before any writes."""
+    def _join(self) -> int:
+        """As many as there is room for, or as have enough to read; then the next ones join before any writes.
+
+        Returns how many tokens they have to read.
+        """
         fresh, room, tokens = list[Row](), self._most - len(self._live), 0
         enough = READ if self._body.joined else math.inf  # none joins later where none can
         while self._waiting and len(fresh) < room and tokens < enough:
@@ -91,6 +95,7 @@ class Writing:
         later = {key(row.request.prompt) for row in islice(self._waiting, self._most)}
         read = self._body.read([row.request.prompt for row in fresh], later)
         self._states, self._live = torch.cat([self._states, read]) if self._live else read, self._live + fresh
+        return tokens
 
     def _keep(self, staying: Sequence[int], beside: torch.Tensor) -> torch.Tensor:
         """Of the rows these alone, and of what lies beside them too."""

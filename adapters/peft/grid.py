@@ -13,6 +13,8 @@ from kitchen.types import Array, Tokens
 
 BLOCK = 32  # tokens of a completion that there is room for at first; then twice as many, and so on
 WASTE, SPARE = 1.3, 1024  # how many times the prompts' tokens, and how many more, padding may make of them
+BY_KERNEL = frozenset({"cpu"})  # devices where one completion attends by torch's kernel; on CUDA that is chosen anew
+# for each length, which takes 60 ms (docs/benchmarks.md)
 HOLES = 2  # times the completions there may be places for them
 SPARSE = 0.75  # of a grid's places in use, below which it is made smaller
 
@@ -124,7 +126,7 @@ class Grid:
         self._read[layer, :, :, end - 1] = new
         keys, values = self._read[layer, :, :, :end]
         bias = None if self._bias is None else self._bias[..., :end]
-        if keys.device.type != "cpu":  # where torch's kernel is chosen anew for each length: 60 ms (docs/benchmarks.md)
+        if keys.device.type not in BY_KERNEL:
             return torch.bmm(torch.softmax(self._scores(query, keys, bias), -1), values)
         stacked = query.view(1, len(keys), -1, self._heads.width)
         return scaled_dot_product_attention(

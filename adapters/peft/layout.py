@@ -14,6 +14,7 @@ import torch
 from adapters.peft.packing import LEAST, shared
 from kitchen.types import Array, Tokens
 
+LEAST_TILE = 128
 KEPT = 1024  # keys, up to which what may not be attended to is kept from layer to layer
 
 
@@ -21,13 +22,14 @@ KEPT = 1024  # keys, up to which what may not be attended to is kept from layer 
 class Cut:
     """How queries are cut into tiles."""
 
-    tile: int  # queries that attend together: what lies above the diagonal is computed within a tile alone
+    tile: int  # queries that attend together: what lies above the diagonal is computed within a tile alone; fewer of
+    # many keys, for the area's sake, but LEAST_TILE at least
     area: int  # of queries times keys, for each head, that are computed at once
     waste: float  # of the area, that padding may make of it
 
 
 CUTS = MappingProxyType({  # by kind of device: little in vain on a CPU, few operations on a CUDA device
-    "cpu": Cut(128, 2**18, 1.3),
+    "cpu": Cut(LEAST_TILE, 2**18, 1.3),
     "cuda": Cut(512, 2**22, 4.0),
 })
 
@@ -106,16 +108,17 @@ def lay_out(
     ids = np.concatenate([tokens[start:] for tokens, start in fresh]).astype(np.int64)
     positions = np.concatenate([np.arange(start, len(tokens)) for tokens, start in fresh])
     cut = CUTS[device.type]
-    tiles = tuple(_tiles(batch, device) for batch in _batched(list(_cut(places, starts, known, cut.tile)), cut))
+    tiles = tuple(_tiles(batch, device) for batch in _batched(list(_cut(places, starts, known, cut)), cut))
     on = partial(_on, device)
     return Layout(on(ids), on(positions), tuple(places), tuple(starts), tiles)
 
 
 def _cut(
-    places: Sequence[Array], starts: Sequence[int], known: Collection[int], tile: int
+    places: Sequence[Array], starts: Sequence[int], known: Collection[int], cut: Cut
 ) -> Iterator[tuple[int, Array]]:
     """Tiles as (first query, places of all up to the last query)."""
     for index, (mine, start) in enumerate(zip(places, starts, strict=True)):
+        tile = min(cut.tile, max(LEAST_TILE, cut.area // len(mine)))
         count = 0 if index in known else -(-(len(mine) - start) // tile)
         edges = np.linspace(start, len(mine), count + 1).astype(int).tolist() if count else []
         yield from ((first, mine[:end]) for first, end in pairwise(edges))

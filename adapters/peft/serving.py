@@ -65,18 +65,20 @@ def _score_some(network: Network, requests: Sequence[Scoring], data: Sequence[Da
     masks = [np.ones(len(datum.tokens), bool) for datum in data]
     batch = micro_batch(data, masks, tuple(range(len(data))), network.device, network.least)
     with torch.inference_mode():
-        states = network.hidden(batch.layout).index_select(0, batch.where)
-        if not all(request.k for request in requests):
-            logprobs = score(network.head, states, batch, high).logprobs
-        if most := max(request.k or 0 for request in requests):  # what several begin with is looked at once
-            ids, values = likeliest(network.head, states, most, high)
-    where = batch.where.cpu().numpy()
-    for row, index in enumerate(batch.indices):
-        if k := requests[index].k:
-            at = np.searchsorted(where, batch.layout.places[row])
-            _tell(requests[index], values[at, :k], ids[at, :k])
-        else:
+        states = network.hidden(batch.layout)
+        plain = [row for row, index in enumerate(batch.indices) if not requests[index].k]
+        if plain:
+            logprobs = score(network.head, states.index_select(0, batch.where), batch, high).logprobs
+        for row in plain:
+            index = batch.indices[row]
             _tell(requests[index], batch.spread(row, logprobs, data[index]).astype(np.float32))
+        for k in sorted({request.k for request in requests if request.k}):
+            rows = [row for row, index in enumerate(batch.indices) if requests[index].k == k]
+            places = np.unique(np.concatenate([batch.layout.places[row] for row in rows]))  # of what they share, once
+            ids, values = likeliest(network.head, states[torch.from_numpy(places).to(states.device)], k, high)
+            for row in rows:
+                at = np.searchsorted(places, batch.layout.places[row])
+                _tell(requests[batch.indices[row]], values[at], ids[at])
 
 
 def _tell(request: Scoring, logprobs: Array, ids: Array | None = None) -> None:

@@ -40,8 +40,8 @@ def main() -> int:
     options = _options()
     os.environ.update(QUIET)
     console, found, failed = Console(width=150), list[Result](), list[str]()
-    facts = {**machine.facts(options.device), "model": options.model, "seed": str(options.seed),
-             "pairs": str(options.pairs or "")}
+    facts = {**machine.facts(options.device), "model": options.model, "tokenizer": options.tokenizer,
+             "seed": str(options.seed), "pairs": str(options.pairs or "")}
     before = dict[str, Result]()
     if options.json and options.json.is_file():
         drop_unfinished(options.json)
@@ -61,7 +61,7 @@ def main() -> int:
         for name in options.works or worth_it(order, console):
             try:
                 result = before.get(name) or WORKS[name](order)
-            except RuntimeError as error:  # a side failed; of the other works much may still be found
+            except (RuntimeError, AssertionError) as error:  # a side or a run failed; of other works much may be found
                 console.print(f"{name} FAILED: {error}", style="bold red", markup=False)
                 failed.append(name)
                 continue

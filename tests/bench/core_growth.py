@@ -40,7 +40,7 @@ def growth(order: Order, training: str) -> Result:
     runs: dict[int, list[Slice]] = {SMALL: [], LARGE: []}
     for number in range(order.pairs or PAIRS[training]):
         for rows, taken in runs.items():
-            taken.append(run_slice(order.folder, rows, f"slice-{rows}-{number}", "--training", training,
+            taken.append(run_slice(order.folder, rows, f"slice-{training}-{rows}-{number}", "--training", training,
                                    f"model={order.model}"))
     rate = Ratio.of([each.rate for each in runs[LARGE]], [each.rate for each in runs[SMALL]])
     memory = Ratio.of([each.peak for each in runs[LARGE]], [each.peak for each in runs[SMALL]])

@@ -97,6 +97,15 @@ def test_what_fails_in_a_side_is_raised_with_its_log(tmp_path: Path) -> None:
     assert "what it said before" in str(caught.value)
 
 
+def test_a_side_that_was_killed_while_others_had_their_turn_is_told_of(tmp_path: Path) -> None:
+    with Worker(Sleeper("idle", 0.01), tmp_path) as worker:
+        worker.ready()
+        worker._process.kill()
+        worker._process.join()
+        with pytest.raises(RuntimeError, match="idle: its process ended with exit code -9"):
+            worker.step()
+
+
 @pytest.mark.parametrize(("loss", "sound"), [(1.0005, True), (1.002, False), (float("nan"), False)])
 def test_a_contest_says_who_was_faster_and_whether_they_computed_the_same(
     tmp_path: Path, loss: float, sound: bool

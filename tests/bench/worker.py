@@ -42,7 +42,8 @@ class Worker:
     def step(self) -> Step:
         """One step, from the word to its end; then waits until the process is quiet again."""
         started = perf_counter()
-        self._pipe.send("go")
+        with suppress(OSError):  # it has ended while another had its turn: what comes next says so
+            self._pipe.send("go")
         self._expect("done")
         seconds = perf_counter() - started
         values = self._expect("told")
@@ -61,7 +62,7 @@ class Worker:
     def _expect(self, wanted: str) -> Values:
         try:
             word, values = self._pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             self._process.join(PATIENCE)
             raise RuntimeError(f"{self.name}: its process ended with exit code {self._process.exitcode} "
                                f"(-9: out of memory?); its log is\n{self._tail()}") from None

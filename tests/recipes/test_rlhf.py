@@ -9,6 +9,7 @@ import pytest
 import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
+from adapters.fake.tokenizer import Bytes
 from adapters.fake.training import FakeTraining
 from kitchen.errors import KitchenError
 from kitchen.runs import read_run
@@ -25,6 +26,12 @@ DATA = FakeDatasets({"mixed": {"train": MIXED, "held": MIXED[:4]}, "right": {"tr
                      "pairs": {"train": PAIRS, "held": PAIRS[:2]}})
 JUDGE = {"batch_size": 4, "epochs": 5, "learning_rate": 0.1}
 pytestmark = pytest.mark.usefixtures("letters")
+
+
+class Plain(Bytes):
+    """Without a chat template."""
+
+    chat = False
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +91,26 @@ def test_preferences_that_are_given_are_learnt_from(blobs: FakeBlobs) -> None:
     assert len(seen.series("held/preferred")) == 1
     assert seen.series("true_reward") == seen.series("held/reward_gain") == [], "nobody knows what answers are worth"
     assert len(seen.series("kl_reference")) == 2
+
+
+def test_questions_that_the_judge_cannot_read_are_found_before_any_answer(blobs: FakeBlobs) -> None:
+    class Untemplated(FakeTraining):
+        asked = 0
+
+        def tokenizer(self, model: str) -> Bytes:
+            return Plain()
+
+        def sampler(self, weights: Any) -> Any:
+            self.asked += 1
+            return super().sampler(weights)
+
+    told = [{"messages": [{"role": "system", "content": "As JSON."}, {"role": "user", "content": "2?"},
+                          {"role": "assistant", "content": "{}"}]}] * 4
+    data, training = FakeDatasets({"told": {"train": told, "held": told[:2]}}), Untemplated(blobs)
+    with pytest.raises(KitchenError, match=r"train: a question has messages from system, user, and any, .*judge\.says"):
+        kitchen.run(Rlhf(model="run:begun", dataset="told", steps=1), training=training, datasets=data, blobs=blobs,
+                    name="unread")
+    assert training.asked == 0
 
 
 def test_settings_of_own_answers_mean_nothing_beside_preferences(blobs: FakeBlobs) -> None:

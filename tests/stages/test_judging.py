@@ -16,13 +16,13 @@ from kitchen.types import Lora
 from stages.asking import question, wanted
 from stages.conversations import Conversation, Message
 from stages.judge import Judge, Judging, asked
-from stages.judging import AskBothWays, PairAnswers
+from stages.judging import AskBothWays, CheckReadable, PairAnswers
 from stages.playing import PlayedAfter, PlayedBefore
 from stages.preferences import Comparison, Comparisons
 from stages.questions import Question, exact
 from stages.rollouts import Playing, Rollout, Rollouts
 from stages.tasks import TaskBatch, Tasks
-from stages.verdicts import JudgePlayed, JudgeRollouts, MeasureJudge, MeasureJudgeBefore, judged
+from stages.verdicts import JudgePlayed, JudgeRollouts, MeasureJudge, judged
 from tests.stages.counting import Counting, counting
 
 REQUEST = (Message("user", "2 eggs"),)
@@ -173,10 +173,10 @@ def test_a_judge_without_a_template_is_asked_questions_of_one_message_or_with_le
     told = Question(({"role": "system", "content": "As JSON."}, *TASK.messages), "{}", exact, "t")
     some = Tasks((TASK,), {"held": (TASK, told)})
     with pytest.raises(DataError, match=r"held: a question has messages from system, user, and any, which is to judge"):
-        MeasureJudgeBefore("any", Judging()).preview(Untemplated(), some)
-    MeasureJudgeBefore("any", Judging("letter")).preview(Untemplated(), some)
-    MeasureJudgeBefore("any", Judging()).preview(Untemplated(), Tasks((TASK,), {}))
-    MeasureJudgeBefore("any", Judging()).preview(FakeTraining(), some)
+        CheckReadable("any", Judging()).run(Untemplated(), some)
+    CheckReadable("any", Judging("letter")).run(Untemplated(), some)
+    CheckReadable("any", Judging()).run(Untemplated(), Tasks((TASK,), {}))
+    CheckReadable("any", Judging()).run(FakeTraining(), some)
 
 
 def test_what_a_reference_answers_is_what_answers_are_compared_with() -> None:

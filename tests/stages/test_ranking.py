@@ -89,4 +89,4 @@ async def begun(tasks: Tasks) -> Any:
 
 def test_a_game_of_several_turns_has_no_answer_to_judge() -> None:
     with pytest.raises(ConfigError, match="game:guess is played in turns"):
-        find_comparisons(None, "game:guess", Reading(), 0, "any", Ranking(), Playing(), 8, None)
+        find_comparisons(None, "game:guess", Reading(), 0, "any", Ranking(), Playing(), 8, None, CompareAnswers())

@@ -32,6 +32,7 @@ CASES = {
     "shared": sequences((40, 9), (40, 30), (100, 20), (100, 0), (0, 25)),
     "shared, several tiles": sequences((150, 200), (150, 10), (150, 131), (20, 260)),
     "identical": [START, START, START],
+    "long": sequences((150, 950), (100, 600)),
 }
 
 
@@ -65,7 +66,7 @@ def _as_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(("heads", "groups"), [(6, 2), (3, 3), (4, 1)])
 def test_states_and_gradients_are_torchs(case: str, heads: int, groups: int) -> None:
     lies = lay_out(CASES[case], torch.device("cpu"))
-    assert any(lies.starts) == (case in ("shared", "shared, several tiles", "identical"))
+    assert any(lies.starts) == (case in ("shared", "shared, several tiles", "identical", "long"))
     query, key, value, gradient = inputs(len(lies.ids), heads, groups)
     expected = plain(query, key, value, lies, 0.3)
     out = attention.forward(query.detach(), key.detach(), value.detach(), lies, 0.3)
@@ -75,6 +76,27 @@ def test_states_and_gradients_are_torchs(case: str, heads: int, groups: int) -> 
     attention.backward(gradient.detach(), query.detach(), key.detach(), value.detach(), out, lies, 0.3, into)
     for got, slope in zip(into, slopes, strict=True):
         torch.testing.assert_close(got, slope, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_added_by_index_and_run_by_run_gradients_are_the_same(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into parts of one tensor, as a layer has them."""
+    lies = lay_out(CASES["shared, several tiles"], torch.device("cpu"))
+    query, key, value, gradient = (x.detach().to(dtype) for x in inputs(len(lies.ids), 4, 2))
+    out = attention.forward(query, key, value, lies, 0.3)
+    found = []
+    for way in (attention._add_by_run, attention._add_by_index):
+        monkeypatch.setattr(attention, "_add_by_run", way)
+        whole = torch.full((len(lies.ids), 8, 8), torch.nan, dtype=dtype)
+        into = whole.split([4, 2, 2], 1)
+        attention.backward(gradient, query, key, value, out, lies, 0.3, (into[0], into[1], into[2]))
+        found.append(whole)
+    by_run, by_index = found
+    assert torch.linalg.vector_norm(by_run) > 1
+    apart = torch.linalg.vector_norm((by_index - by_run).float()) / torch.linalg.vector_norm(by_run.float())
+    assert apart < (1e-6 if dtype == torch.float32 else 1e-2)
 
 
 def cut_small(monkeypatch: pytest.MonkeyPatch, given: Sequence[Array]) -> Layout:

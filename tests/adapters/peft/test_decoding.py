@@ -312,6 +312,18 @@ def test_prompts_are_read_in_parts(frozen: Frozen, monkeypatch: pytest.MonkeyPat
             assert row.sampled().tokens.tolist() == one.tokens.tolist()
 
 
+def test_many_short_answers_let_others_have_their_turn(frozen: Frozen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each prompt is all that there is room for, so that none waits to join."""
+    monkeypatch.setattr(decoding, "READ", 100)
+    prompts = [RNG.integers(3, 300, 40) for _ in range(12)]
+    rows = [Row(asked(prompt, place), 0, 1, frozenset()) for place, prompt in enumerate(prompts)]
+    writing = Writing(frozen.body(64, {}), rows, frozen.tokenizer.spell, torch.float32, 1)
+    done = []
+    while writing.go_on(100):
+        done.append(sum(bool(row.ids) for row in rows))
+    assert done == [2, 5, 8, 11], "three are read in a turn, and the last of them writes in the next"
+
+
 @pytest.mark.parametrize(("words", "quick"), [
     ("GenuineIntel avx512_bf16 amx_bf16", True), ("GenuineIntel avx512_bf16", False),
     ("AuthenticAMD avx512_bf16", True), ("AuthenticAMD avx2", False), ("", False)])

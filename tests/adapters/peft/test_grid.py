@@ -9,16 +9,19 @@ import torch
 from adapters.peft.grid import Grid, Heads
 
 HEADS = Heads(queries=6, groups=2, width=4, scale=0.9)  # not what torch's kernel takes by itself, 0.5
-LENGTHS = (5, 3)
 LAYERS = 2
 
 
-@pytest.mark.parametrize("rows", [[[0], [1]], [[0, 2], [1, -1]]])
-def test_a_grid_attends_as_its_heads_say(rows: list[list[int]]) -> None:
+@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize(("rows", "lengths"), [([[0], [1]], (5, 3)), ([[0], [1]], (4, 4)), ([[0, 2], [1, -1]], (5, 3))])
+def test_a_grid_attends_as_its_heads_say(
+    rows: list[list[int]], lengths: tuple[int, ...], kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adapters.peft.grid.BY_KERNEL", {"cpu"} if kernel else {"cuda"})
     generator = torch.Generator().manual_seed(0)
     numbers, count = np.array(rows), max(map(max, rows)) + 1
-    grid = Grid(HEADS, LAYERS, numbers, LENGTHS, torch.empty(0))
-    read = torch.randn(LAYERS, len(LENGTHS), max(LENGTHS), 2 * HEADS.groups, HEADS.width, generator=generator)
+    grid = Grid(HEADS, LAYERS, numbers, lengths, torch.empty(0))
+    read = torch.randn(LAYERS, len(lengths), max(lengths), 2 * HEADS.groups, HEADS.width, generator=generator)
     for layer in range(LAYERS):
         grid.put(layer, [0, 1], read[layer])
     written = [list[torch.Tensor]() for _ in range(LAYERS)]
@@ -35,7 +38,7 @@ def test_a_grid_attends_as_its_heads_say(rows: list[list[int]]) -> None:
                 assert place is not None
                 assert numbers[place] == row
                 prompt = place[0]
-                seen = torch.cat([read[layer, prompt, : LENGTHS[prompt]], *(one[row, None] for one in written[layer])])
+                seen = torch.cat([read[layer, prompt, : lengths[prompt]], *(one[row, None] for one in written[layer])])
                 torch.testing.assert_close(got[lies], plainly(qkv[row, : HEADS.queries], seen))
                 torch.testing.assert_close(grid.whole(*place)[layer], seen, atol=0, rtol=0)
 

@@ -169,13 +169,17 @@ def test_forward_gives_every_position_of_every_datum(opened: Opened) -> None:
 def test_a_sampler_scores_in_company_as_it_does_alone(opened: Opened) -> None:
     sampler = stirred(opened(LORA, dtype="float64", **TOGETHER)).snapshot().result()
     tokens = [*completions(2, 4), completions(1, 1)[0][:20], completions(1, 1)[0][:1]]
-    together = [(sampler.logprobs(ids), sampler.top_logprobs(ids, 3)) for ids in tokens]
-    for ids, (logprobs, top) in zip(tokens, together, strict=True):
+    together = [(sampler.logprobs(ids), sampler.top_logprobs(ids, 3), sampler.top_logprobs(ids, 1 + place))
+                for place, ids in enumerate(tokens)]
+    for place, (ids, (logprobs, top, more)) in enumerate(zip(tokens, together, strict=True)):
         np.testing.assert_allclose(logprobs.result(), sampler.logprobs(ids).result(), atol=1e-6)
         names, values = top.result()
         alone, expected = sampler.top_logprobs(ids, 3).result()
         np.testing.assert_array_equal(names, alone)
         np.testing.assert_allclose(values, expected, atol=1e-6)
+        for got, found in zip(more.result(), sampler.top_logprobs(ids, 1 + place).result(), strict=True):
+            assert got.shape == (len(ids), 1 + place)
+            np.testing.assert_allclose(got, found, atol=1e-6)
         assert len(logprobs.result()) == len(names) == len(ids)
     sampler.close()
 
