@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -180,6 +181,8 @@ def _explained(errors: Sequence[ErrorDetails], given: Sequence[Setting]) -> Sequ
         mine = [setting for setting in given if _along(setting.keys, place)]
         if error["type"] == "missing":
             texts.append(f"{'.'.join(place)} has no default: give it as {'.'.join(place)}=VALUE")
+        elif mine and error["type"] == "literal_error" and (known := re.findall(r"'(.+?)'", error["msg"])):
+            texts.append(f"{mine[-1]} is unknown; {did_you_mean(str(error['input']), known)}")
         else:
             texts.append(f"{mine[-1] if mine else '.'.join(place)}: {error['msg'][:1].lower()}{error['msg'][1:]}")
     return [ConfigError(text) for text in dict.fromkeys(texts)]

@@ -127,7 +127,7 @@ def test_frames_only_with_debug() -> None:
 @pytest.mark.parametrize(("arguments", "why"), [
     (("recipes.supe",), "did you mean 'recipes.soup'?"),
     (("recipes.soup", "--training", "fak"), "there is no training adapter 'fak'; did you mean 'fake'?"),
-    (("recipes.soup", "wrong=3"), "wrong=3: input should be"),
+    (("recipes.soup", "wrong=3"), "wrong=3 is unknown; there are"),
     (("recipes.soup", "--set", "training.rank=3"), "has no setting 'rank'"),
     (("recipes.soup", "--set", "trainign.device=cpu"), "did you mean 'training'?"),
     (("recipes.soup", "--set", "training.device=gpu"), "device is 'gpu'"),

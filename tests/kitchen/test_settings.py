@@ -143,9 +143,13 @@ def test_every_mistake_is_told_at_once() -> None:
         "command line: " + Cake.title() + " has no setting 'oven.haet'; did you mean 'heat'?",
         "command line: " + Cake.title() + " has no setting 'heat'; did you mean 'oven.heat'?",
         "command line: minutes=0: input should be greater than 0",
-        "command line: size=medium: input should be 'small' or 'large'",
+        "command line: size=medium is unknown; there are: large, small",
         "command line: name=3: input should be a valid string",
     ]
+
+
+def test_of_a_name_that_is_unknown_the_nearest_is_told() -> None:
+    assert problems("size=larg") == ["command line: size=larg is unknown; did you mean 'large'?"]
 
 
 def test_an_error_of_an_inner_setting_does_not_hide_the_others() -> None:
