@@ -125,7 +125,9 @@ class EvaluateTeacher(Stage):
 
     def _longer(self, plain: HeldOut, told: HeldOut, tokenizer: Tokenizer) -> RenderDataset:
         """With room for the instruction, where it is longest, beside what the student may read."""
+        if not self.instruction:
+            return self.render
         more = max((len(prompt(long, tokenizer, self.render)) - len(prompt(short, tokenizer, self.render))
                     for name, some in plain.sets.items()
-                    for short, long in zip(some, told.sets[name], strict=True)), default=0) if self.instruction else 0
+                    for short, long in zip(some, told.sets[name], strict=True)), default=0)
         return replace(self.render, max_tokens=self.render.max_tokens + more)

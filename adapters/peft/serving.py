@@ -66,19 +66,21 @@ def _score_some(network: Network, requests: Sequence[Scoring], data: Sequence[Da
     batch = micro_batch(data, masks, tuple(range(len(data))), network.device, network.least)
     with torch.inference_mode():
         states = network.hidden(batch.layout)
-        plain = [row for row, index in enumerate(batch.indices) if not requests[index].k]
-        if plain:
+        if not all(request.k for request in requests):
             logprobs = score(network.head, states.index_select(0, batch.where), batch, high).logprobs
-        for row in plain:
-            index = batch.indices[row]
-            _tell(requests[index], batch.spread(row, logprobs, data[index]).astype(np.float32))
-        for k in sorted({request.k for request in requests if request.k}):
-            rows = [row for row, index in enumerate(batch.indices) if requests[index].k == k]
+        likely = {}
+        for count in sorted({request.k for request in requests if request.k}):
+            rows = [row for row, index in enumerate(batch.indices) if requests[index].k == count]
             places = np.unique(np.concatenate([batch.layout.places[row] for row in rows]))  # of what they share, once
-            ids, values = likeliest(network.head, states[torch.from_numpy(places).to(states.device)], k, high)
-            for row in rows:
-                at = np.searchsorted(places, batch.layout.places[row])
-                _tell(requests[batch.indices[row]], values[at], ids[at])
+            on_device = torch.from_numpy(places).to(states.device)
+            likely[count] = places, *likeliest(network.head, states.index_select(0, on_device), count, high)
+    for row, index in enumerate(batch.indices):
+        if k := requests[index].k:
+            places, ids, values = likely[k]
+            at = np.searchsorted(places, batch.layout.places[row])
+            _tell(requests[index], values[at], ids[at])
+        else:
+            _tell(requests[index], batch.spread(row, logprobs, data[index]).astype(np.float32))
 
 
 def _tell(request: Scoring, logprobs: Array, ids: Array | None = None) -> None:

@@ -70,6 +70,16 @@ def test_tokens_lie_once_and_attend_to_their_own_past(sequences: list[Array], le
     check(lay_out(sequences, CPU, least), sequences, least)
 
 
+@pytest.mark.parametrize(("tokens", "most"), [(200, 200), (1000, 250), (4000, 128)])
+def test_of_many_keys_fewer_queries_attend_together(
+    tokens: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "CUTS", {"cpu": layout.Cut(512, 250_000, 4.0)})
+    lies = lay_out([np.arange(tokens)], CPU)
+    assert max(tiles.queries.shape[1] for tiles in lies.tiles) <= most
+    assert len(attended(lies.tiles[-1])) > most / 2
+
+
 @given(families(longest=400), leasts)
 @settings(max_examples=20)
 def test_so_they_do_over_several_tiles(sequences: list[Array], least: int) -> None:
