@@ -9,7 +9,6 @@ import pytest
 import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
-from adapters.fake.tokenizer import Bytes
 from adapters.fake.training import FakeTraining
 from kitchen.errors import KitchenError
 from kitchen.runs import read_run
@@ -18,6 +17,7 @@ from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
 from tests.recipes.judged import ByCounting
 from tests.recipes.seen import Seen
+from tests.stages.untemplated import Untemplated
 
 ROWS = [{"prompt": f"{n}?", "completion": "{}"} for n in range(8)]
 PAIRS = [{"prompt": f"{n}?", "chosen": "{}", "rejected": text} for n, text in enumerate(("[1]", "no", "()", "{x}"))]
@@ -26,12 +26,6 @@ DATA = FakeDatasets({"mixed": {"train": MIXED, "held": MIXED[:4]}, "right": {"tr
                      "pairs": {"train": PAIRS, "held": PAIRS[:2]}})
 JUDGE = {"batch_size": 4, "epochs": 5, "learning_rate": 0.1}
 pytestmark = pytest.mark.usefixtures("letters")
-
-
-class Plain(Bytes):
-    """Without a chat template."""
-
-    chat = False
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +88,8 @@ def test_preferences_that_are_given_are_learnt_from(blobs: FakeBlobs) -> None:
 
 
 def test_questions_that_the_judge_cannot_read_are_found_before_any_answer(blobs: FakeBlobs) -> None:
-    class Untemplated(FakeTraining):
+    class Counted(Untemplated):
         asked = 0
-
-        def tokenizer(self, model: str) -> Bytes:
-            return Plain()
 
         def sampler(self, weights: Any) -> Any:
             self.asked += 1
@@ -106,7 +97,7 @@ def test_questions_that_the_judge_cannot_read_are_found_before_any_answer(blobs:
 
     told = [{"messages": [{"role": "system", "content": "As JSON."}, {"role": "user", "content": "2?"},
                           {"role": "assistant", "content": "{}"}]}] * 4
-    data, training = FakeDatasets({"told": {"train": told, "held": told[:2]}}), Untemplated(blobs)
+    data, training = FakeDatasets({"told": {"train": told, "held": told[:2]}}), Counted(blobs)
     with pytest.raises(KitchenError, match=r"train: a question has messages from system, user, and any, .*judge\.says"):
         kitchen.run(Rlhf(model="run:begun", dataset="told", steps=1), training=training, datasets=data, blobs=blobs,
                     name="unread")

@@ -29,6 +29,7 @@ from stages.sessions import FinalWeights
 from stages.tasks import TaskBatch
 from stages.teachers import OpenTeachers, ScoreByTeachers, Teachers, names_of
 from tests.stages.bigrams import Bigrams, learnt
+from tests.stages.untemplated import Plain
 
 
 class Teaching:
@@ -226,8 +227,6 @@ def test_settings_that_contradict_each_other(teacher: Any, teachers: Any, datase
 def test_an_instruction_needs_a_chat_template() -> None:
     client: Any = FakeTraining()
     with pytest.raises(ConfigError, match="a chat template gives a place"):
-        OpenTeachers({"": "any"}, "Be brief.").run(client, Joined())
+        OpenTeachers({"": "any"}, "Be brief.").run(client, Plain())
 
 
-class Joined(Bytes):
-    chat = False

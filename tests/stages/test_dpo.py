@@ -19,6 +19,7 @@ from stages.pair_loss import PairLoss
 from stages.preferences import Comparison, Comparisons, Mistakes, RenderPairs, WriteMistakes, as_batch, comparison
 from stages.render import RenderDataset
 from tests.stages.test_render import Forgetful
+from tests.stages.untemplated import Plain
 
 RNG = np.random.default_rng(4)
 
@@ -176,12 +177,6 @@ def test_rows_of_preferences(row: Any) -> None:
 def test_a_row_with_the_right_answer_alone() -> None:
     assert isinstance(comparison({"prompt": "q", "completion": "yes"}, "here:1"), Comparison)
     assert comparison({"prompt": "q", "completion": "yes"}, "here:1").rejected is None
-
-
-class Plain(Bytes):
-    """No chat template."""
-
-    chat = False
 
 
 class Saying(FakeTraining):

@@ -24,6 +24,7 @@ from stages.rollouts import Playing, Rollout, Rollouts
 from stages.tasks import TaskBatch, Tasks
 from stages.verdicts import JudgePlayed, JudgeRollouts, MeasureJudge, judged
 from tests.stages.counting import Counting, counting
+from tests.stages.untemplated import Plain, Untemplated
 
 REQUEST = (Message("user", "2 eggs"),)
 TASK = Question(({"role": "user", "content": "2 eggs"},), "{}", exact, "t")
@@ -143,12 +144,6 @@ def test_rollouts_are_worth_what_the_judge_says() -> None:
     assert [each.text for each in found] == [each.text for each in group]
 
 
-class Plain(Bytes):
-    """Without a chat template."""
-
-    chat = False
-
-
 def test_what_joins_an_answer_to_its_prompt_is_told_by_who_wrote_it_and_not_by_the_judge() -> None:
     client = FakeTraining()
     group, other = [rollout(" {}", 1.0)], " [1, 2]"
@@ -166,10 +161,6 @@ def test_what_joins_an_answer_to_its_prompt_is_told_by_who_wrote_it_and_not_by_t
 
 
 def test_a_judge_without_a_template_is_asked_questions_of_one_message_or_with_letters() -> None:
-    class Untemplated(FakeTraining):
-        def tokenizer(self, model: str) -> Bytes:
-            return Plain()
-
     told = Question(({"role": "system", "content": "As JSON."}, *TASK.messages), "{}", exact, "t")
     some = Tasks((TASK,), {"held": (TASK, told)})
     with pytest.raises(DataError, match=r"held: a question has messages from system, user, and any, which is to judge"):

@@ -19,6 +19,7 @@ from stages.ranking import CompareAnswers, LoadPreferences, Ranked, RankedAnswer
 from stages.reading import Reading
 from stages.rollouts import Playing, Rollout
 from stages.tasks import Tasks
+from tests.stages.untemplated import Plain
 
 TASK = Question(({"role": "user", "content": "2 eggs"},), "{}", exact, "t")
 TASKS = Tasks((TASK,), {"held": (TASK,)})
@@ -48,9 +49,6 @@ def test_ranked_answers_are_comparisons_of_what_was_asked() -> None:
 
 
 def test_a_judge_without_a_template_learns_from_ranked_answers_as_they_were_written() -> None:
-    class Plain(Bytes):
-        chat = False
-
     ranked = Ranked(0, " {}", " no").alone(Plain())
     assert ranked == Ranked(0, "{}", "no")
     assert Ranked(0, " {}", " no").alone(Bytes()).better == " {}", "a template joins nothing"

@@ -8,14 +8,9 @@ from kitchen.errors import ConfigError, DataError
 from stages.conversations import Conversation, Message, TrainRows, conversation
 from stages.masks import TRAIN_ON
 from stages.render import Counts, RenderDataset, marked, render
+from tests.stages.untemplated import Plain
 
 END, EOT, SYSTEM, USER, ASSISTANT, TOOL = 256, 257, 258, 259, 260, 261  # the fake's special tokens
-
-
-class NoTemplate(Bytes):
-    """A base model's tokenizer."""
-
-    chat = False
 
 
 class Newline(Bytes):
@@ -99,7 +94,7 @@ def test_a_row_of_prompt_and_completion_through_the_template_has_exactly_these_t
     assert datum.loss_inputs["weights"].dtype == np.float32
 
 
-@pytest.mark.parametrize("tokenizer, chat", [(NoTemplate(), None), (Bytes(), False)])
+@pytest.mark.parametrize("tokenizer, chat", [(Plain(), None), (Bytes(), False)])
 @pytest.mark.parametrize("separator", [" ", "\n", ""])
 def test_a_row_without_a_template_is_joined_and_ends_with_the_end_of_sequence(tokenizer, chat, separator):
     row = conversation({"input": "hi", "output": "yo"}, "a:1")
@@ -217,7 +212,7 @@ class Parsing(Bytes):
     (talk(("u", "a"), ("a", "B")), Prompting(), {}, "renders message 1 otherwise than it would prompt for it"),
     (talk(("s", "a"), ("a", "B")), Strict(), {}, "the template needs a user message"),
     (LONG, Bytes(), {"chat": False}, "only a row of one prompt and one answer can be joined without a chat template"),
-    (LONG, NoTemplate(), {}, "only a row of one prompt and one answer can be joined without a chat template"),
+    (LONG, Plain(), {}, "only a row of one prompt and one answer can be joined without a chat template"),
     (LONG, Bytes(), {"max_tokens": 20}, "21 tokens are more than max_tokens=20; raise it, or set overlong to"),
 ])
 def test_what_has_no_certain_mask_is_refused_with_its_place(said, tokenizer, options, told):
@@ -227,7 +222,7 @@ def test_what_has_no_certain_mask_is_refused_with_its_place(said, tokenizer, opt
     assert told in str(caught.value)
 
 
-class Bare(NoTemplate):
+class Bare(Plain):
     """Puts nothing before a text."""
 
     def encode(self, text, *, special=False):
@@ -239,9 +234,9 @@ def test_a_mask_that_is_full_or_empty_where_it_should_not_be_is_refused():
     with pytest.raises(DataError, match="a:1: all of its 4 tokens would be trained on"):
         render(empty_prompt, Bare())
     assert only(render(conversation({"prompt": "x", "completion": "yo"}, "a:1"), Bare())).loss_inputs["weights"].all()
-    assert only(render(empty_prompt, NoTemplate(), train_on="all_tokens")).loss_inputs["weights"].all()
+    assert only(render(empty_prompt, Plain(), train_on="all_tokens")).loss_inputs["weights"].all()
     with pytest.raises(DataError, match="a:1: none of its 5 tokens"):
-        render(empty_prompt, NoTemplate(), train_on="all_user_and_system_messages")
+        render(empty_prompt, Plain(), train_on="all_user_and_system_messages")
 
 
 def test_overlong_sequences_are_cut_or_dropped_and_counted():
@@ -268,7 +263,7 @@ def test_overlong_sequences_are_cut_or_dropped_and_counted():
     (lambda: RenderDataset(train_on="last_asistant_message"), "did you mean 'last_assistant_message'"),
     (lambda: RenderDataset(overlong="trunc"), "did you mean 'truncate'"),
     (lambda: RenderDataset(max_tokens=1), "max_tokens=1 must be at least 2"),
-    (lambda: render(LONG, NoTemplate(), chat=True), "chat=true needs a chat template"),
+    (lambda: render(LONG, Plain(), chat=True), "chat=true needs a chat template"),
 ])
 def test_options_that_cannot_be_are_refused(make, told):
     with pytest.raises(ConfigError) as caught:

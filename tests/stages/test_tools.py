@@ -26,6 +26,7 @@ from stages.reading import Reading
 from stages.rollouts import Player, Playing
 from stages.tools import CALCULATOR, Call, Tool, ToolQuestion, answered, calls_in, told_of
 from tests.recipes.seen import Seen
+from tests.stages.untemplated import Plain
 
 SUM = '{"name": "calculator", "arguments": {"expression": "(2 + 3) * 4"}}'
 ASKED = [{"role": "user", "content": "What is (2 + 3) * 4?"}]
@@ -110,11 +111,8 @@ def test_where_the_template_has_no_place_for_tools_the_system_prompt_tells_of_th
 
 
 def test_without_a_template_there_are_no_tools() -> None:
-    class Joined(Bytes):
-        chat = False
-
     with pytest.raises(DataError, match="instruct model"):
-        read_before(ASKED, Joined(), tools=[CALCULATOR.schema])
+        read_before(ASKED, Plain(), tools=[CALCULATOR.schema])
 
 
 def test_problems_are_the_same_in_every_process() -> None:

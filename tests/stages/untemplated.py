@@ -1,0 +1,19 @@
+"""Base models: their tokenizers have no chat template."""
+
+from __future__ import annotations
+
+from adapters.fake.tokenizer import Bytes
+from adapters.fake.training import FakeTraining
+
+
+class Plain(Bytes):
+    """A tokenizer without a chat template."""
+
+    chat = False
+
+
+class Untemplated(FakeTraining):
+    """All of its models read without one."""
+
+    def tokenizer(self, model: str) -> Plain:
+        return Plain()
