@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from kitchen.ports.training import Message, ToolSchema
 from kitchen.types import Tokens
 
 TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endofturn|>", "<turn|>", "<|eom_id|>")
+TODAY = datetime(2024, 7, 26)  # for templates: Llama 3's own is this where none is told
 
 
 def fetched_tokenizer(hub: HubClient, model: str) -> FolderTokenizer:
@@ -86,7 +88,10 @@ class FolderTokenizer:
     def render(
         self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
     ) -> Tokens:
-        """(T,) ids; raises DataError where there is no chat template, or where it refuses the conversation."""
+        """(T,) ids; raises DataError where there is no chat template, or where it refuses the conversation.
+
+        A template that writes the date has the same one every day, or a run that goes on tomorrow would read others.
+        """
         if tools and not self.tools:
             raise DataError(f"{self._folder}: the chat template has no place for tools")
         if not self.chat:
@@ -94,13 +99,20 @@ class FolderTokenizer:
                             "choose an instruct model, or data of prompts and completions")
         from jinja2.exceptions import TemplateError
 
+        listed = [dict(tool) for tool in tools] or None
         try:
             ids = self._inner.apply_chat_template(
-                [dict(message) for message in messages], tools=[dict(tool) for tool in tools] or None, tokenize=True,
-                add_generation_prompt=answer, return_dict=False)
+                [dict(message) for message in messages], tools=listed, tokenize=True, add_generation_prompt=answer,
+                return_dict=False, chat_template=_dated(self._inner.get_chat_template(tools=listed)))
         except TemplateError as error:
             raise DataError(f"{self._folder}: the chat template refuses the conversation: {error}") from error
         return np.asarray(ids, np.int64)
+
+
+@cache
+def _dated(template: str) -> str:
+    """With TODAY where it asks for the time (transformers takes no function of ours for that)."""
+    return re.sub(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""", lambda asked: repr(TODAY.strftime(asked[2])), template)
 
 
 @cache

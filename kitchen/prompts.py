@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import numpy as np
 
@@ -30,13 +31,12 @@ def unfit(
     """Everything that is wrong with the parameters of `Sampler.sample`; None if they can be."""
     listed = isinstance(stop, Sequence | np.ndarray) and not isinstance(stop, str)
     stops = list(stop) if listed else []
+    whole = {"count": (count, 1), "max_tokens": (max_tokens, 1), "top_k": (top_k, 0), "seed": (seed, 0)}
     rules = {
-        f"count is {count}, and must be at least 1": count >= 1,
-        f"max_tokens is {max_tokens}, and must be at least 1": max_tokens >= 1,
+        **{f"{name} is {value!r}, and must be a whole number of at least {least}":
+           isinstance(value, Integral) and value >= least for name, (value, least) in whole.items()},
         f"temperature is {temperature}, and must be at least 0": temperature >= 0,
         f"top_p is {top_p}, and must be above 0 and at most 1": 0 < top_p <= 1,
-        f"top_k is {top_k}, and must be at least 0": top_k >= 0,
-        f"seed is {seed}, and must be at least 0": seed >= 0,
         f"stop is {stop!r}, and must be a list of strings or token ids":
             listed and all(isinstance(one, str | int | np.integer) for one in stops),
         f"stop is {stop!r}, and an empty string stops nothing": "" not in stops,

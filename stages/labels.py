@@ -63,9 +63,14 @@ def _good(rows: Sequence[Labelled]) -> list[Conversation]:
 def _read(row: Row, where: str) -> Comparison | Labelled:
     label = row.get("label")
     if label is None:
-        return comparison(row, where)
+        found = comparison(row, where)
+        if found.rejected is None and "label" in row:
+            raise DataError(f"{where}: label is null, so nobody knows whether the answer is good; say true or false, "
+                            "drop the row, or, where all answers are right, have no column of that name")
+        return found
     if not isinstance(label, bool):
-        raise DataError(f"{where}: label is {label!r}, and must be true (a good answer) or false (a bad one)")
+        text = ", without quotes; CSV, where every value is text, cannot say that" if isinstance(label, str) else ""
+        raise DataError(f"{where}: label is {label!r}, and must be true (a good answer) or false (a bad one){text}")
     return Labelled(conversation({name: value for name, value in row.items() if name != "label"}, where), label)
 
 

@@ -16,6 +16,7 @@ from kitchen.ports.environments import Env, Turn
 from kitchen.ports.training import ToolSchema
 
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
+_BARE = re.compile(r"""(?=.*"name")(?=.*"(?:arguments|parameters)")\s*(?:\{.*\}|\[\s*\{.*\}\s*\])\s*""", re.DOTALL)
 LONGEST = 100  # characters of an expression
 _OPERATORS: Mapping[type[ast.AST], Callable[..., int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.USub: operator.neg,
@@ -29,7 +30,7 @@ class Tool:
     name: str
     description: str
     parameters: Mapping[str, Any] = field(compare=False)
-    call: Callable[..., str] = field(compare=False, repr=False)  # what it raises is told to the model
+    call: Callable[..., str] = field(compare=False, repr=False)  # it gives a text; what it raises is told to the model
 
     @property
     def schema(self) -> ToolSchema:
@@ -63,7 +64,7 @@ def calls_in(text: str) -> list[Call]:
     a text themselves; or a list of such.
     """
     bodies = _CALL.findall(text)
-    if not bodies and re.fullmatch(r"\s*(\{.*\"name\".*\}|\[\s*\{.*\"name\".*\}\s*\])\s*", text, re.DOTALL):
+    if not bodies and _BARE.fullmatch(text):
         bodies = [text]
     return [each for body in bodies for each in _calls(body)]
 
@@ -81,14 +82,22 @@ def _calls(body: str) -> list[Call]:
 
 
 def answered(call: Call, tools: Sequence[Tool]) -> str:
-    """What a tool says to a call, or what is wrong with it."""
+    """What a tool says to a call, or what is wrong with it.
+
+    Raises TypeError where what it says is no text, and what no call can be the cause of: the tool itself is broken.
+    """
     for tool in tools:
         if tool.name == call.name:
             try:
                 signature(tool.call).bind(**call.arguments)
-                return readable(tool.call(**call.arguments))
+                found: object = tool.call(**call.arguments)
+            except (ImportError, NameError):
+                raise
             except Exception as error:  # noqa: BLE001 the model is told, and may mend it
                 return readable(f"error: {error}")
+            if not isinstance(found, str):
+                raise TypeError(f"the tool {tool.name!r} gave {found!r:.80}, and must give a text")
+            return readable(found)
     return readable(f"error: there is no tool {call.name!r}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from numbers import Integral
 
 import numpy as np
 
@@ -33,8 +34,9 @@ class FakeSampler:
     def top_logprobs(self, tokens: Tokens, k: int) -> Future[tuple[Tokens, Floats]]:
         if problem := unreadable(tokens, vocabulary=VOCABULARY, context=CONTEXT):
             return Failed(problem)
-        if not 1 <= k <= VOCABULARY:
-            return Failed(ConfigError(f"k is {k}, and must be from 1 to the vocabulary of {VOCABULARY}"))
+        if not (isinstance(k, Integral) and 1 <= k <= VOCABULARY):
+            return Failed(ConfigError(
+                f"k is {k!r}, and must be a whole number from 1 to the vocabulary of {VOCABULARY}"))
         rows = self._model.logprobs[tokens[:-1]]
         best = np.argsort(-rows, axis=1, kind="stable")[:, :k]
         values = np.take_along_axis(rows, best, axis=1)

@@ -19,7 +19,8 @@ from adapters.peft.processor import multiplied_in
 def forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Layout, scale: float
 ) -> torch.Tensor:
-    """Query (N, H, D), key (N, K, D) and value (N, K, V) with H a multiple of K, to (N, H, V)."""
+    """Query (N, H, D), key (M, K, D) and value (M, K, V) with H a multiple of K, to (N, H, V); what N has no queries
+    of, lies behind."""
     narrow, wide = query.dtype, multiplied_in(query)
     query, key, value = query.to(wide), key.to(wide), value.to(wide)
     out = query.new_empty(*query.shape[:2], value.shape[-1])
@@ -32,14 +33,16 @@ def forward(
 
 def backward(
     gradient: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor,
-    layout: Layout, scale: float, into: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-) -> None:
-    """The gradients by query, key and value go `into` tensors of their shapes."""
+    layout: Layout, scale: float, dquery: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient by query goes into a tensor of its shape; returns those by key and value, in float32 or better.
+
+    Many tiles add to those: in bfloat16 what comes late would be lost.
+    """
     groups, wide = key.shape[1], multiplied_in(query)
     gradient, query, key, value, out = (x.to(wide) for x in (gradient, query, key, value, out))
-    dquery, dkey, dvalue = into
-    dkey.zero_()
-    dvalue.zero_()
+    dkey, dvalue = (torch.zeros(x.shape, dtype=torch.promote_types(wide, torch.float32), device=x.device)
+                    for x in (key, value))
     inner = torch.linalg.vecdot(gradient, out)[..., None]  # (N, H, 1)
     for tiles in layout.tiles:
         queries, keys, values = _queries(query, tiles, groups), _keys(key, tiles), _keys(value, tiles)
@@ -49,6 +52,7 @@ def backward(
         slopes = torch.bmm(down, values.transpose(1, 2)).sub_(drop).mul_(weights)
         _put(dquery, torch.bmm(slopes, keys).mul_(scale), tiles)
         _add(dkey, torch.bmm(slopes.transpose(1, 2), queries).mul_(scale), tiles)
+    return dkey, dvalue
 
 
 class TiledAttention(torch.autograd.Function):
@@ -65,9 +69,9 @@ class TiledAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query, key, value, out = ctx.saved_tensors
-        into = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-        backward(gradients[0], query, key, value, out, ctx.layout, ctx.scale, into)
-        return *into, None, None
+        dquery = torch.empty_like(query)
+        dkey, dvalue = backward(gradients[0], query, key, value, out, ctx.layout, ctx.scale, dquery)
+        return dquery, dkey.to(key.dtype), dvalue.to(value.dtype), None, None
 
 
 def _weights(queries: torch.Tensor, keys: torch.Tensor, tiles: Tiles, groups: int, scale: float) -> torch.Tensor:
@@ -119,5 +123,4 @@ def _add_by_run(x: torch.Tensor, found: torch.Tensor, tiles: Tiles) -> None:
 def _add_by_index(x: torch.Tensor, found: torch.Tensor, tiles: Tiles) -> None:
     """(B, S, K, D): one operation, which sorts, where a CUDA device would take as long for each of many small ones."""
     at, lie = tiles.known
-    high = x.to(torch.promote_types(x.dtype, torch.float32))  # in bfloat16 many small ones would be lost
-    x.copy_(high.index_put_((lie,), found.flatten(0, 1).index_select(0, at).to(high.dtype), accumulate=True))
+    x.index_put_((lie,), found.flatten(0, 1).index_select(0, at).to(x.dtype), accumulate=True)

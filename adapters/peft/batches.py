@@ -39,11 +39,12 @@ class MicroBatch:
 
 
 def micro_batch(
-    data: Sequence[Datum], masks: Sequence[Array], indices: tuple[int, ...], device: torch.device, least: int = LEAST
+    data: Sequence[Datum], masks: Sequence[Array], indices: tuple[int, ...], device: torch.device, least: int = LEAST,
+    begins: int = 0,
 ) -> MicroBatch:
-    """`masks` says where each datum of the batch is scored, (N,) bool."""
+    """`masks` says where each datum of the batch is scored, (N,) bool; of the first `begins` tokens, keys are known."""
     chosen = [data[index] for index in indices]
-    layout = lay_out([np.asarray(datum.tokens) for datum in chosen], device, least)
+    layout = lay_out([np.asarray(datum.tokens) for datum in chosen], device, least, begins=begins)
     wide = [np.asarray(datum.targets).reshape(len(datum.tokens), -1) for datum in chosen]
     scored = [np.flatnonzero(masks[index]) for index in indices]
     targets = np.zeros((sum(map(len, scored)), max(each.shape[1] for each in wide)), np.int64)

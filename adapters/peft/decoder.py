@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -39,15 +39,23 @@ class Decoder:
         self.layers = [Layer(layer) for layer in self._body.layers]
         self.norm = Norm(self._body.norm)
 
-    def hidden(self, layout: Layout, at_layer: Callable[[], None]) -> torch.Tensor:
-        """(N, H); `at_layer` is called before each layer."""
+    def hidden(
+        self, layout: Layout, at_layer: Callable[[], None], before: Sequence[torch.Tensor] = (),
+        keys: list[torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """(N, H); `at_layer` is called before each layer.
+
+        `before`: of each layer (P, 2 · groups, D) keys and values of what a layout begins with; into `keys` go its own.
+        """
         x = self.embed(layout.ids)
         rope = self.rope(x, layout.positions)
         trained: Any = Trained.apply
         normed: Any = _Normed.apply
-        for layer in self.layers:
+        for number, layer in enumerate(self.layers):
             at_layer()
-            x = trained(x, layer, layout, rope, self._again, *layer.trained)
+            x, own = trained(x, layer, layout, rope, self._again, before[number] if before else None, *layer.trained)
+            if keys is not None:
+                keys.append(own)
         out: torch.Tensor = normed(x, self.norm)
         return out
 

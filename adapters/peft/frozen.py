@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,7 +15,7 @@ from adapters.peft.checkpoints import CONFIG, WEIGHTS, Saved, adapter_lora, read
 from adapters.peft.decoder import Decoder
 from adapters.peft.decoding import Body
 from adapters.peft.fixed import Fixed, fix
-from adapters.peft.fused import Fused
+from adapters.peft.fused import Fused, Held
 from adapters.peft.lora import Adapter, LoraLinear, Tensors, adapted_paths
 from adapters.peft.machine import Machine
 from adapters.peft.modules import Modules
@@ -25,7 +26,7 @@ from adapters.peft.solitary import Solitary
 from adapters.tokenizer import FolderTokenizer, load_tokenizer
 from kitchen.errors import BackendError
 from kitchen.ports.blobs import BlobStore
-from kitchen.types import Checkpoint, Lora
+from kitchen.types import Checkpoint, Lora, Tokens
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,21 @@ class Frozen:
     base: Base
     said: Said = field(default_factory=Said)
 
-    def body(self, budget: int, begun: dict[bytes, Keys | None]) -> Body:
-        """With no rows yet; it reads prompts so many tokens at a time, and of those that have `begun` the rest.
+    def body(self, budget: int, begun: dict[bytes, Keys | None], held: Held | None = None) -> Body:
+        """With no rows yet; it reads prompts so many tokens at a time, of those that have `begun` the rest, and none
+        that is `held`.
 
         Only to be called by a worker.
         """
         if (found := self._fixed) is not None:
-            return Fused(*found, budget, begun)
+            return Fused(*found, budget, begun, held)
         alone = stands_alone(self.network.model.config.get_text_config())
         return Solitary(self.network) if alone else Modules(self.network, budget)
+
+    def held(self, prompts: Sequence[Tokens], budget: int, begun: dict[bytes, Keys | None]) -> Held:
+        """Prompts that are read once for several bodies."""
+        found = self._fixed
+        return {} if found is None or not prompts else Fused(*found, budget, begun).hold(prompts)
 
     @cached_property
     def _fixed(self) -> tuple[Decoder, Fixed] | None:

@@ -17,20 +17,25 @@ from adapters.peft.said import MOST, Keys
 from adapters.peft.worker import stop_if_closed
 from kitchen.types import Tokens
 
+Held = dict[bytes, tuple[torch.Tensor, torch.Tensor]]  # of prompts by `key`: states (H,), and keys and values
+
 
 class Fused:
     """The rows of a batch, each of which has read a prompt and writes after it, all of them a token at a time."""
 
     joined = 0.75  # not at once when one has ended: prompts are read faster several together
 
-    def __init__(self, decoder: Decoder, head: Fixed, budget: int, begun: dict[bytes, Keys | None]) -> None:
-        """`budget`: tokens of prompts that are read together; `begun`: by prompts, what is known, until it is read."""
+    def __init__(
+        self, decoder: Decoder, head: Fixed, budget: int, begun: dict[bytes, Keys | None], held: Held | None = None
+    ) -> None:
+        """`budget`: tokens of prompts that are read together; `begun`: by prompts, what is known, until it is read;
+        `held`: prompts that need not be read."""
         layer = decoder.layers[0]
         self._decoder, self._head, self._budget, self._device = decoder, head, budget, head.weight.device
         self._heads = Heads(layer.heads, layer.groups, layer.width, layer.scale)
         self._begun, self._room = begun, MOST * budget  # tokens whose keys may be given back
         self._grids: list[Grid] = []
-        self._held: dict[bytes, tuple[torch.Tensor, torch.Tensor]] = {}  # states, keys and values
+        self._held = dict(held or {})
         self._positions = torch.empty(0, dtype=torch.int64, device=self._device)  # (R,) of the next token of each row
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
@@ -51,6 +56,12 @@ class Fused:
         self._held = {which: held for which, held in (self._held | new).items() if which in later}
         self._look()
         return torch.stack([states[key(prompt)] for prompt in prompts])
+
+    def hold(self, prompts: Sequence[Tokens]) -> Held:
+        """What other bodies need of them to write after them without reading them."""
+        with torch.inference_mode():
+            self.read(prompts, {key(prompt) for prompt in prompts})
+        return self._held
 
     def step(self, ids: torch.Tensor) -> torch.Tensor:
         """(R,) newest tokens of the rows to their (R, H) states."""

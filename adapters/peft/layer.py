@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,14 @@ class Layer:
         """Views of (N, heads + 2 · groups, D)."""
         return torch.split(qkv, [self.heads, self.groups, self.groups], 1)  # type: ignore[return-value]
 
+    def beside(self, qkv: torch.Tensor, before: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Of (N, heads + 2 · groups, D), with (P, 2 · groups, D) keys and values of what lies before behind its own."""
+        query, key, value = self.split(qkv)
+        if before is None:
+            return query, key, value
+        keys, values = before.chunk(2, 1)
+        return query, torch.cat([key, keys]), torch.cat([value, values])
+
     def attend_to(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
         """(N, H) to queries, keys and values side by side, (N, heads + 2 · groups, D), turned by their positions."""
         found = self.into.forward(self.norms[0].alone(x))[0].view(len(x), -1, self.width)
@@ -71,37 +80,41 @@ class Kept:
         return (self.x, *self.spreads, self.qkv, self.attended, self.y, self.gate_up, *self.low)
 
     @classmethod
-    def of(cls, kept: tuple[torch.Tensor, ...]) -> Kept:
+    def of(cls, kept: Sequence[torch.Tensor]) -> Kept:
         x, spread0, spread1, qkv, attended, y, gate_up, *low = kept
         return cls(x, (spread0, spread1), qkv, attended, y, gate_up, tuple(low))  # type: ignore[arg-type]
 
 
 class Trained(torch.autograd.Function):
     """A layer whose gradient is computed by hand; with `again`, what goes into it alone is kept (Chen et al., 2016,
-    arXiv:1604.06174)."""
+    arXiv:1604.06174). Gives (N, H) and its (N, 2 · groups, D) keys and values; those `before` are attended to as well.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, layer: Layer, layout: Layout, rope: Rope, again: bool,
-                *trained: torch.Tensor) -> torch.Tensor:
-        out, kept = _there(layer, x, layout, rope)
-        ctx.save_for_backward(*((x,) if again else kept.tensors()))
+                before: torch.Tensor | None, *trained: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        out, kept = _there(layer, x, layout, rope, before)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(before, *((x,) if again else kept.tensors()))
         ctx.layer, ctx.layout, ctx.rope, ctx.again = layer, layout, rope, again
-        return out
+        return out, kept.qkv[:, layer.heads :].contiguous()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        kept = _there(ctx.layer, saved[0], ctx.layout, ctx.rope)[1] if ctx.again else Kept.of(saved)
-        dx, found = _back(ctx.layer, gradients[0], kept, ctx.layout, ctx.rope, ctx.needs_input_grad[0])
-        return dx, None, None, None, None, *found
+    def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor | None, ...]:
+        before, *saved = ctx.saved_tensors
+        kept = _there(ctx.layer, saved[0], ctx.layout, ctx.rope, before)[1] if ctx.again else Kept.of(saved)
+        dx, dbefore, found = _back(ctx, kept, before, *gradients)
+        return dx, None, None, None, None, dbefore, *found
 
 
-def _there(layer: Layer, x: torch.Tensor, layout: Layout, rope: Rope) -> tuple[torch.Tensor, Kept]:
+def _there(
+    layer: Layer, x: torch.Tensor, layout: Layout, rope: Rope, before: torch.Tensor | None
+) -> tuple[torch.Tensor, Kept]:
     normed, spread = layer.norms[0].forward(x)
     flat, low = layer.into.forward(normed)
     qkv = flat.view(len(x), -1, layer.width)
     turn(qkv[:, : layer.heads + layer.groups], rope)
-    attended = attention.forward(*layer.split(qkv), layout, layer.scale).view(len(x), -1)
+    attended = attention.forward(*layer.beside(qkv, before), layout, layer.scale).view(len(x), -1)
     y, low_out = layer.out.forward(attended, x)
     normed, spread_y = layer.norms[1].forward(y)
     gate_up, low_up = layer.up.forward(normed)
@@ -110,23 +123,28 @@ def _there(layer: Layer, x: torch.Tensor, layout: Layout, rope: Rope) -> tuple[t
     return z, Kept(x, (spread, spread_y), qkv, attended, y, gate_up, (low, low_out, low_up, low_down))
 
 
-def _back(layer: Layer, dz: torch.Tensor, kept: Kept, layout: Layout, rope: Rope, through: bool
-          ) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
+def _back(
+    ctx: Any, kept: Kept, before: torch.Tensor | None, dz: Any, dkeys: torch.Tensor | None
+) -> tuple[torch.Tensor | None, torch.Tensor | None, list[torch.Tensor]]:
+    """`dkeys` is what others that attended to its keys and values give back."""
+    layer, layout, rope = ctx.layer, ctx.layout, ctx.rope
     dnormed, of_mlp = _back_through_mlp(layer, dz, kept)
     dy = layer.norms[1].backward(dnormed, kept.y, kept.spreads[1]).add_(dz)
     dattended, of_out = layer.out.backward(dy, kept.attended, kept.low[1])
-    dqkv = torch.empty_like(kept.qkv)
-    shape = (len(dy), layer.heads, layer.width)
-    attention.backward(dattended.view(shape), *layer.split(kept.qkv), kept.attended.view(shape), layout, layer.scale,
-                       layer.split(dqkv))
+    dqkv, shape = torch.empty_like(kept.qkv), (len(dy), layer.heads, layer.width)
+    query, key, value = layer.beside(kept.qkv, before)
+    found = torch.cat(attention.backward(dattended.view(shape), query, key, value, kept.attended.view(shape), layout,
+                                         layer.scale, dqkv[:, : layer.heads]), 1)
+    dqkv[:, layer.heads :] = found[: len(dy)] if dkeys is None else found[: len(dy)] + dkeys
+    dbefore = None if before is None else found[len(dy) :].to(before.dtype)
     turn(dqkv[:, : layer.heads + layer.groups], (rope[0], -rope[1]))
     normed = layer.norms[0].again(kept.x, kept.spreads[0])
     of_layer = dqkv.view(len(dy), -1), normed, kept.low[0]
-    if not through:
-        return None, [*layer.into.gradients(*of_layer)[0], *of_out, *of_mlp]
+    if not ctx.needs_input_grad[0]:
+        return None, dbefore, [*layer.into.gradients(*of_layer)[0], *of_out, *of_mlp]
     dnormed, of_into = layer.into.backward(*of_layer)
     dx = layer.norms[0].backward(dnormed, kept.x, kept.spreads[0]).add_(dy)
-    return dx, [*of_into, *of_out, *of_mlp]
+    return dx, dbefore, [*of_into, *of_out, *of_mlp]
 
 
 def _back_through_mlp(layer: Layer, dz: torch.Tensor, kept: Kept) -> tuple[torch.Tensor, list[torch.Tensor]]:

@@ -90,20 +90,25 @@ class Layout:
 
 
 def lay_out(
-    sequences: Sequence[Tokens], device: torch.device, least: int = LEAST, known: Collection[int] = ()
+    sequences: Sequence[Tokens], device: torch.device, least: int = LEAST, known: Collection[int] = (),
+    begins: int = 0,
 ) -> Layout:
     """A sequence shares what it begins with with the one before it, from `least` tokens on.
 
-    Of `known` ones, by their places, keys and values are there already: they attend to nothing.
+    Of `known` ones, by their places, keys and values are there already: they attend to nothing. So are those of the
+    first so many tokens of all of them, which are not among the N and whose keys lie behind.
     """
+    ends = np.cumsum([len(tokens) for tokens in sequences])  # at the latest
     places: list[Array] = []
     starts: list[int] = []
     end = 0
     for index, tokens in enumerate(sequences):
-        start = shared(sequences[index - 1], tokens, least) if index else 0
+        start = max(shared(sequences[index - 1], tokens, least) if index else 0, begins)
         own = np.arange(end, end := end + len(tokens) - start)
-        places.append(np.concatenate([places[-1][:start], own]) if start else own)
+        before = places[-1] if index else np.arange(begins) + ends[-1]
+        places.append(np.concatenate([before[:start], own]) if start else own)
         starts.append(start)
+    places = [np.where(mine < end, mine, mine - ends[-1] + end) for mine in places] if begins else places
     fresh = list(zip(sequences, starts, strict=True))
     ids = np.concatenate([tokens[start:] for tokens, start in fresh]).astype(np.int64)
     positions = np.concatenate([np.arange(start, len(tokens)) for tokens, start in fresh])

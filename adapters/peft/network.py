@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from adapters.peft.begun import Begun
 from adapters.peft.decoder import Decoder, fits
 from adapters.peft.interface import NAME
 from adapters.peft.layout import Layout, lay_out
 from adapters.peft.packing import LEAST, NEVER
 from adapters.peft.worker import stop_if_closed
 from kitchen.errors import BackendError
+from kitchen.types import Tokens
 
 
 class Way(StrEnum):
@@ -48,14 +50,22 @@ class Network:
         head: nn.Module = self.model.get_output_embeddings()
         return head
 
-    def hidden(self, layout: Layout) -> torch.Tensor:
-        """(N, H) states of a layout's tokens."""
+    def hidden(self, layout: Layout, begun: Begun | None = None) -> torch.Tensor:
+        """(N, H) states of a layout's tokens, and behind them those of what it begins with."""
+        if begun is not None and not len(layout.ids):
+            return begun.states
+        if self.decoder is not None and begun is not None:
+            return torch.cat([self.decoder.hidden(layout, stop_if_closed, begun.keys), begun.states])
         if self.decoder is not None:
             return self.decoder.hidden(layout, stop_if_closed)
         if self.way == Way.ALONE:
             pieces = torch.split(layout.ids, [len(places) for places in layout.places])
             return torch.cat([self.padded(piece[None])[0] for piece in pieces])
         return self.padded(layout.ids[None], position_ids=layout.positions[None], layout=layout)[0]
+
+    def begun(self, tokens: Tokens) -> Begun | None:
+        """For layouts that begin with these tokens; None where transformers computes."""
+        return None if self.decoder is None else Begun(self.decoder, tokens, self.device)
 
     def padded(self, ids: torch.Tensor, **more: Any) -> torch.Tensor:
         """(R, T) ids to (R, T, H); rows may be padded on the right, for what follows a token does not reach it."""

@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from adapters.peft.batches import MicroBatch, micro_batch
+from adapters.peft.begun import Begun
 from adapters.peft.dropout import Dropout
+from adapters.peft.families import Family, gathered
 from adapters.peft.head import Scored, Slope, score, trained_of
 from adapters.peft.lanes import Lanes
 from adapters.peft.network import Network
-from adapters.peft.packing import pack
 from kitchen.types import Array, Datum
 
 R = TypeVar("R")
@@ -38,18 +39,23 @@ class Passes:
     ) -> list[R]:
         """`work` on all micro-batches, side by side; runs of `group` datums stay together.
 
+        What is too long for one micro-batch and begins alike goes through a lane bit by bit, the beginning once.
         Gradients add up lane by lane, and come to what is there once all have gone well, in the order of the lanes: the
         same sums each time. `call` counts forward_backwards, for dropout; without it there is none.
         """
-        packed = pack([datum.tokens for datum in data], self._budget, group=group, least=self.least,
-                      lanes=self._lanes.count)
+        families = gathered([datum.tokens for datum in data], self._budget, group=group, least=self.least,
+                            lanes=self._lanes.count, carries=self.network.decoder is not None)
         sums = [Sums() for _ in range(self._lanes.count)]
 
-        def go(lane: int, indices: tuple[int, ...]) -> R:
-            return work(Pass(self, micro_batch(data, masks, indices, self.network.device, self.least), data, call,
-                             sums[lane]))
+        def go(lane: int, family: Family) -> list[R]:
+            begun = self.network.begun(data[family.runs[0][0]].tokens[: family.begins]) if family.begins else None
+            found = [work(Pass(self, micro_batch(data, masks, run, self.network.device, self.least, family.begins),
+                               data, call, sums[lane], begun)) for run in family.runs]
+            if begun is not None:
+                sums[lane].add(self.of_body, begun.back(self.of_body))
+            return found
 
-        done = self._lanes.in_parts(go, packed)
+        done = [found for some in self._lanes.in_parts(go, families) for found in some]
         for found in sums:
             for parameter in self._parameters:
                 if (gradient := found.of.get(parameter)) is not None:
@@ -73,9 +79,10 @@ class Sums:
 class Pass:
     """One micro-batch on its way."""
 
-    def __init__(self, passes: Passes, batch: MicroBatch, data: Sequence[Datum], call: int | None, sums: Sums) -> None:
+    def __init__(self, passes: Passes, batch: MicroBatch, data: Sequence[Datum], call: int | None, sums: Sums,
+                 begun: Begun | None) -> None:
         self.batch = batch
-        self._passes, self._data, self._call, self._sums = passes, data, call, sums
+        self._passes, self._data, self._call, self._sums, self._begun = passes, data, call, sums, begun
 
     def there(self) -> Logprobs:
         """The log-probabilities alone."""
@@ -91,10 +98,17 @@ class Pass:
                 slope = judge(self._spread(self._score(known)))  # the graph waits
             scored = self._score(known, slope)
             if states.requires_grad:
-                body = self._passes.of_body
-                self._sums.add(body, torch.autograd.grad(states, body, scored.states, allow_unused=True))
+                self._back(states, scored.states)
             self._sums.add(trained_of(self._passes.network.head), scored.head)
             return self._spread(scored)
+
+    def _back(self, states: torch.Tensor, gradient: torch.Tensor | None) -> None:
+        body, begun = self._passes.of_body, self._begun
+        leaves = [] if begun is None else begun.leaves
+        found = torch.autograd.grad(states, [*body, *leaves], gradient, allow_unused=True)
+        self._sums.add(body, found[: len(body)])
+        if begun is not None:
+            begun.add(found[len(body) :])
 
     def _dropping(self) -> Any:
         if self._call is None:
@@ -102,10 +116,11 @@ class Pass:
         return self._passes.dropout.during(self._call, self.batch.rows)
 
     def _states(self) -> torch.Tensor:
-        """(U, H) of the scored tokens; where there are none, the model is not asked."""
+        """(U, H) of the scored tokens, also of what they begin with; where there are none, the model is not asked."""
         if not len(self.batch.where):
             return torch.zeros(0, 1, device=self.batch.where.device)
-        return self._passes.network.hidden(self.batch.layout).index_select(0, self.batch.where)
+        states = self._passes.network.hidden(self.batch.layout, self._begun)
+        return states.index_select(0, self.batch.where)
 
     def _score(self, states: torch.Tensor, slope: Slope | None = None) -> Scored:
         return score(self._passes.network.head, states, self.batch, self._passes.high, slope)

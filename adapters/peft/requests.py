@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, Generic, TypeVar
 
 from adapters.peft.worker import no_turn_in_a_turn
@@ -47,8 +48,8 @@ class Scoring:
     work: concurrent.futures.Future[Any] = field(default_factory=concurrent.futures.Future)
 
     def problem(self, vocabulary: int, context: int) -> KitchenError | None:
-        if self.k is not None and not 1 <= self.k <= vocabulary:
-            return ConfigError(f"k is {self.k}, and must be from 1 to the vocabulary of {vocabulary}")
+        if self.k is not None and not (isinstance(self.k, Integral) and 1 <= self.k <= vocabulary):
+            return ConfigError(f"k is {self.k!r}, and must be a whole number from 1 to the vocabulary of {vocabulary}")
         return unreadable(self.tokens, vocabulary=vocabulary, context=context)
 
 

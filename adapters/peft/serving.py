@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from adapters.peft.requests import Request, Sampling, Scoring, answer, fail
 from adapters.peft.said import Keys
 from adapters.peft.worker import pass_on
 from kitchen.errors import ConfigError
-from kitchen.types import Array, Datum, Sampled
+from kitchen.types import Array, Datum, Sampled, Tokens
 
 STEPS = 64  # tokens that completions grow by, before others may have their turn
 
@@ -104,11 +105,12 @@ def _sample(model: Frozen, requests: Sequence[Sampling], machine: Machine, lanes
     most = machine.settings.sample_batch
     count = min(lanes.count, most, len(rows))
     budget, share = -(-machine.budget // count), -(-len(rows) // count)
+    shares = [rows[start : start + share] for start in range(0, len(rows), share)]
     spell = model.tokenizer.spell
+    held = lanes.together(lambda: model.held(_cut_between(shares), machine.budget, begun))
     parts = lanes.together(lambda: [
-        Writing(model.body(budget, _of(rows[start : start + share], begun)), rows[start : start + share], spell,
-                machine.high, most // count)
-        for start in range(0, len(rows), share)])
+        Writing(model.body(budget, _of(mine, begun), held), mine, spell, machine.high, most // count)
+        for mine in shares])
     begun.clear()  # each lane lets go of what it has read
     while any(lanes.each(lambda _, part: part.go_on(STEPS), parts)):
         pass_on()
@@ -118,6 +120,12 @@ def _sample(model: Frozen, requests: Sequence[Sampling], machine: Machine, lanes
         written[row.request].append(row.sampled())
     for request, sampled in written.items():
         answer(request, sampled)
+
+
+def _cut_between(shares: Sequence[Sequence[Row]]) -> list[Tokens]:
+    """The prompts whose completions several lanes write."""
+    cut = [(before[-1].request.prompt, after[0].request.prompt) for before, after in pairwise(shares)]
+    return list({key(one): one for one, other in cut if key(one) == key(other)}.values())
 
 
 def _of(rows: Sequence[Row], begun: Mapping[bytes, Keys | None]) -> dict[bytes, Keys | None]:

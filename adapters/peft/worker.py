@@ -77,8 +77,12 @@ class Worker:
         weakref.finalize(self, self._thread.jobs.put, None).atexit = False
 
     def submit(self, job: Callable[[], T], *, alone: bool = True) -> concurrent.futures.Future[T]:
-        """`alone`: it has its turn, as all that computes must; what waits for a network would hold up the others."""
+        """`alone`: it has its turn, as all that computes must; what waits for a network would hold up the others.
+
+        Whoever stops waiting for it does not stop it: a queue that has lost one call would train on without it.
+        """
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()  # from here on it cannot be cancelled
         self._thread.jobs.put((future, job, alone))
         return future
 
@@ -141,9 +145,8 @@ class _Thread(CoreThread):
 
     def work(self) -> None:
         while (job := self.jobs.get()) is not None:
-            if job[0].set_running_or_notify_cancel():
-                with ALONE if job[2] else nullcontext():
-                    do(job[0], partial(self._unless_closed, job[1]))
+            with ALONE if job[2] else nullcontext():
+                do(job[0], partial(self._unless_closed, job[1]))
             job = None  # else the last job, and all that it holds, would live until the next one comes
         atexit.unregister(self._leave)
 

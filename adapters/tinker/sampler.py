@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any, TypeVar
 
 from tinker import types
@@ -89,4 +90,5 @@ class TinkerSampler:
 
 
 def _bad_k(k: int) -> ConfigError | None:
-    return None if k >= 1 else ConfigError(f"k is {k}, and must be at least 1")
+    fits = isinstance(k, Integral) and k >= 1
+    return None if fits else ConfigError(f"k is {k!r}, and must be a whole number of at least 1")

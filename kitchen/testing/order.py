@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kitchen.errors import KitchenError
+from kitchen.ports.future import arrival
 from kitchen.ports.training import TrainingSession
 from kitchen.testing.subject import Open, TrainingSubject
 from kitchen.types import Adam, Array
@@ -120,6 +121,25 @@ class OrderLaws(TrainingSubject):
         future = getattr(session, verb)([])
         with pytest.raises(KitchenError, match="empty"):
             future.result()
+
+    def test_who_stops_waiting_stops_nothing(self, opened: Open) -> None:
+        """A call that nobody waits for any more is not left out of the sum."""
+        patient, hasty = opened(), opened()
+        data = self.data(patient)
+
+        async def give_up() -> None:
+            waiting = [asyncio.ensure_future(arrival(hasty.forward_backward([datum]))) for datum in data]
+            await asyncio.sleep(0)
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+        asyncio.run(give_up())
+        for datum in data:
+            patient.forward_backward([datum])
+        for session in (hasty, patient):
+            session.optim_step(Adam(0.01)).result()
+        np.testing.assert_array_equal(self.score(hasty), self.score(patient))
 
     def test_a_future_answers_twice_and_can_be_awaited(self, session: TrainingSession) -> None:
         future = session.forward(self.data(session))

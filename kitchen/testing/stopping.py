@@ -63,7 +63,8 @@ class StopLaws(TrainingSubject):
 
     @pytest.mark.parametrize("setting", [
         {"max_tokens": 0}, {"max_tokens": 4, "temperature": -1.0}, {"max_tokens": 4, "top_p": 0.0},
-        {"max_tokens": 4, "top_k": -1}, {"max_tokens": 4, "count": 0},
+        {"max_tokens": 4, "top_k": -1}, {"max_tokens": 4, "count": 0}, {"max_tokens": 4, "count": 2.0},
+        {"max_tokens": 2.5}, {"max_tokens": 4, "top_k": 1.5}, {"max_tokens": 4, "seed": 1.5},
     ], ids=str)
     def test_a_request_that_makes_no_sense_is_refused(self, session: TrainingSession, setting: dict[str, Any]) -> None:
         future = session.snapshot().result().sample(session.tokenizer().encode("two"), **setting)

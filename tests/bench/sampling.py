@@ -69,12 +69,12 @@ class KitchenSampling:
         found = [future.result()[1:] for future in [sampler.logprobs(prompt) for prompt in first]]
         greedy = self._drawn(sampler, first, count, temperature=0.0)
         same = {"scored": float(np.concatenate(found).mean()), "greedy": [one.tokens.tolist() for one in greedy]}
-        self._check_drawn(sampler, first)
+        drawn = self._drawn_as_scored(sampler, first)
         for number, prompts in enumerate(self.asked.steps()):
             turns.wait()
             written = self._drawn(sampler, prompts, count, seed=number)
             turns.stop()
-            turns.tell(tokens=sum(len(one.tokens) for one in written), **same)
+            turns.tell(tokens=sum(len(one.tokens) for one in written), **same, **drawn)
 
     @staticmethod
     def _drawn(sampler: Sampler, prompts: Sequence[Tokens], count: int, *, temperature: float = 1.0, seed: int = 0
@@ -83,7 +83,8 @@ class KitchenSampling:
                    for prompt in prompts]
         return [one for future in futures for one in future.result()]
 
-    def _check_drawn(self, sampler: Sampler, prompts: Sequence[Tokens]) -> None:
+    def _drawn_as_scored(self, sampler: Sampler, prompts: Sequence[Tokens]) -> dict[str, float]:
+        """How far what completions say they were drawn with is from what they are scored with, nats a token."""
         drawn = self._drawn(sampler, prompts, self.asked.count)
         both = list(zip([prompt for prompt in prompts for _ in range(self.asked.count)], drawn, strict=True))
         scored = [sampler.logprobs(np.concatenate([prompt, one.tokens])) for prompt, one in both]
@@ -93,6 +94,7 @@ class KitchenSampling:
         if not (off <= DRAWN[self.asked.setup.dtype] and abs(more) <= BIAS):
             raise RuntimeError(f"completions say they were drawn with log-probabilities that are {off:.4f} nats a "
                                f"token off, and {more:+.4f} on the whole")
+        return {"drawn_off": off, "drawn_more": more}
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,10 @@ def sft(order: Order, kind: str, dtype: str) -> Result:
 
 def rivals(setup: Setup, data: Rows) -> tuple[TrlSft, ...]:
     """Of bfloat16 also with its autocast, which is what TRL does by default."""
-    packed = TrlSft(setup, data, "TRL packed", padding_free=True)
-    autocast = (replace(packed, name="TRL packed, autocast", autocast=True),) if setup.dtype == "bfloat16" else ()
-    return TrlSft(setup, data), packed, *autocast
+    sides = (TrlSft(setup, data), TrlSft(setup, data, "TRL packed", padding_free=True))
+    if setup.dtype != "bfloat16":
+        return sides
+    return *sides, *(replace(side, name=f"{side.name}, autocast", autocast=True) for side in sides)
 
 
 def sft_memory(order: Order, dtype: str = "float32") -> Result:

@@ -137,7 +137,7 @@ def test_a_stranger_answers_another_prompt_or_weighs_nothing() -> None:
     pairs, _ = RenderLabels(RenderDataset()).run(comparisons, Mistakes({}), labels, Bytes())
     for own, other in pairs.train:
         prompts = [Bytes().decode(each.tokens)[0] for each in (own, other)]
-        assert sorted(prompts) != prompts or prompts[0] == prompts[1], "the prompt is its own"
+        assert prompts[0] == prompts[1], "the prompt is its own"
         letters = [Bytes().decode(each.targets[each.loss_inputs["weights"] != 0])[0] for each in (own, other)]
         assert {letters[0] in "12", letters[1] in "12"} == {True, False}
     assert not any(other.loss_inputs["weights"].any() for _, other in pairs.held_out["held"])
@@ -169,3 +169,20 @@ def test_a_stranger_is_the_nearest_with_another_prompt_from_half_of_the_data_on(
     for at, found in enumerate(_others(prompts)):
         there = [place % count for place in range(at + count // 2, at + count // 2 + count)]
         assert found == next((place for place in there if prompts[place] != prompts[at]), None)
+
+
+@pytest.mark.parametrize(("row", "why"), [
+    ({"prompt": "a", "completion": "1", "label": None}, "label is null.*say true or false"),
+    ({"prompt": "a", "completion": "1", "label": "true"}, "label is 'true'.*without quotes; CSV"),
+    ({"prompt": "a", "completion": "1", "label": 1}, r"label is 1, and must be true \(a good answer\) or false")])
+def test_a_label_is_true_or_false(row: dict[str, object], why: str) -> None:
+    rows = [*ROWS, row]
+    with pytest.raises(DataError, match=why):
+        LoadLabels("mixed").run(FakeDatasets({"mixed": {"train": rows, "held": ROWS}}))
+
+
+def test_a_comparison_may_have_a_label_that_is_null() -> None:
+    """As where one table has rows of several shapes."""
+    rows = [*ROWS, {"prompt": "e", "chosen": "7", "rejected": "8", "label": None, "completion": None}]
+    comparisons, *_ = LoadLabels("mixed").run(FakeDatasets({"mixed": {"train": rows, "held": ROWS}}))
+    assert len(comparisons.train) == 3

@@ -85,6 +85,30 @@ def test_whatever_a_tool_raises_is_told_to_the_model(fault: Exception) -> None:
     assert told.encode().decode() == told, "a tokenizer reads it"
 
 
+@pytest.mark.parametrize("fault", [ImportError("no module named 'eggs'"), NameError("name 'pan' is not defined")])
+def test_what_no_call_can_be_the_cause_of_is_not_the_models_to_mend(fault: Exception) -> None:
+    def boil() -> str:
+        raise fault
+
+    with pytest.raises(type(fault)):
+        answered(Call("boil", {}), (Tool("boil", "Boils.", {}, boil),))
+
+
+def test_a_tool_that_gives_no_text_fails_the_rollout_and_says_so() -> None:
+    count: Any = lambda: 3  # noqa: E731
+    env = ToolQuestion("How many eggs?", "3", "t", (Tool("count", "Counts.", {}, count),)).env()
+    with pytest.raises(TypeError, match="the tool 'count' gave 3, and must give a text"):
+        asyncio.run(env.act('<tool_call>{"name": "count", "arguments": {}}</tool_call>'))
+
+
+def test_an_answer_that_is_json_is_no_call() -> None:
+    said = '{"name": "basil", "unit": null}'
+    assert calls_in(said) == []
+    env = ToolQuestion("Which herb?", said, "t", (Tool("herb", "Names.", {}, lambda: said),)).env()
+    asyncio.run(env.act('<tool_call>{"name": "herb", "arguments": {}}</tool_call>'))
+    assert asyncio.run(env.act(said)).reward == 1.0
+
+
 async def helped(*answers: str) -> list[Any]:
     env = ToolQuestion("What is (2 + 3) * 4?", "20", "t").env()
     assert list(await env.begin()) == ASKED

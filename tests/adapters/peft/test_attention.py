@@ -72,9 +72,9 @@ def test_states_and_gradients_are_torchs(case: str, heads: int, groups: int) -> 
     out = attention.forward(query.detach(), key.detach(), value.detach(), lies, 0.3)
     torch.testing.assert_close(out, expected.detach(), rtol=1e-12, atol=1e-12)
     slopes = torch.autograd.grad(expected, (query, key, value), gradient)
-    into = tuple(torch.full_like(x, torch.nan) for x in (query, key, value))
-    attention.backward(gradient.detach(), query.detach(), key.detach(), value.detach(), out, lies, 0.3, into)
-    for got, slope in zip(into, slopes, strict=True):
+    into = torch.full_like(query, torch.nan)
+    others = attention.backward(gradient.detach(), query.detach(), key.detach(), value.detach(), out, lies, 0.3, into)
+    for got, slope in zip((into, *others), slopes, strict=True):
         torch.testing.assert_close(got, slope, rtol=1e-11, atol=1e-12)
 
 
@@ -82,7 +82,7 @@ def test_states_and_gradients_are_torchs(case: str, heads: int, groups: int) -> 
 def test_added_by_index_and_run_by_run_gradients_are_the_same(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Into parts of one tensor, as a layer has them."""
+    """That by query into a part of a tensor, as a layer has it."""
     lies = lay_out(CASES["shared, several tiles"], torch.device("cpu"))
     query, key, value, gradient = (x.detach().to(dtype) for x in inputs(len(lies.ids), 4, 2))
     out = attention.forward(query, key, value, lies, 0.3)
@@ -90,8 +90,9 @@ def test_added_by_index_and_run_by_run_gradients_are_the_same(
     for way in (attention._add_by_run, attention._add_by_index):
         monkeypatch.setattr(attention, "_add_by_run", way)
         whole = torch.full((len(lies.ids), 8, 8), torch.nan, dtype=dtype)
-        into = whole.split([4, 2, 2], 1)
-        attention.backward(gradient, query, key, value, out, lies, 0.3, (into[0], into[1], into[2]))
+        others = attention.backward(gradient, query, key, value, out, lies, 0.3, whole[:, :4])
+        assert {each.dtype for each in others} == {torch.float32}
+        whole[:, 4:] = torch.cat(others, 1)
         found.append(whole)
     by_run, by_index = found
     assert torch.linalg.vector_norm(by_run) > 1
@@ -123,9 +124,9 @@ def test_padded_queries_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def of_others(query: torch.Tensor) -> list[torch.Tensor]:
         out = attention.forward(query, key, value, lies, 0.3)
-        into = tuple(torch.empty_like(x) for x in (query, key, value))
-        attention.backward(gradient, query, key, value, out, lies, 0.3, into)
-        return [x[others] for x in (out, *into)]
+        into = torch.empty_like(query)
+        by_keys = attention.backward(gradient, query, key, value, out, lies, 0.3, into)
+        return [x[others] for x in (out, into, *by_keys)]
 
     moved = query.clone()
     moved[0] += 3
@@ -148,7 +149,21 @@ def test_in_bfloat16_it_is_as_near_as_numbers_of_eight_bits_can_be(case: str) ->
     expected = plain(query, key, value, lies, 0.3)
     slopes = torch.autograd.grad(expected, (query, key, value), low[3].double())
     out = attention.forward(*low[:3], lies, 0.3)
-    into = tuple(torch.empty_like(x) for x in low[:3])
-    attention.backward(low[3], *low[:3], out, lies, 0.3, into)
-    for got, exact in zip((out, *into), (expected.detach(), *slopes), strict=True):
+    into = torch.empty_like(low[0])
+    others = attention.backward(low[3], *low[:3], out, lies, 0.3, into)
+    for got, exact in zip((out, into, *others), (expected.detach(), *slopes), strict=True):
         assert float((got.double() - exact).norm() / exact.norm()) < 0.01
+
+
+def test_gradients_of_a_key_that_many_attend_to_are_added_up_in_float32() -> None:
+    """Eighty short completions of one prompt."""
+    rng = np.random.default_rng(4)
+    prompt = rng.integers(0, 50, 80)
+    lies = lay_out([np.concatenate([prompt, rng.integers(50, 90, 3)]) for _ in range(80)], torch.device("cpu"))
+    low = [x.detach().to(torch.bfloat16) for x in inputs(len(lies.ids), 4, 2)]
+    query, key, value = (x.double().requires_grad_() for x in low[:3])
+    slopes = torch.autograd.grad(plain(query, key, value, lies, 0.3), (key, value), low[3].double())
+    out = attention.forward(*low[:3], lies, 0.3)
+    found = attention.backward(low[3], *low[:3], out, lies, 0.3, torch.empty_like(low[0]))
+    for got, exact in zip(found, slopes, strict=True):
+        assert float((got.double() - exact)[:80].norm() / exact[:80].norm()) < 0.01

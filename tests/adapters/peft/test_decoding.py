@@ -22,7 +22,8 @@ from adapters.peft.decoding import Body, Writing
 from adapters.peft.drawing import Row, draw
 from adapters.peft.fixed import Fixed
 from adapters.peft.frozen import Frozen
-from adapters.peft.grid import arrange
+from adapters.peft.fused import Fused
+from adapters.peft.grid import arrange, key
 from adapters.peft.lanes import Lanes
 from adapters.peft.lora import LoraLinear
 from adapters.peft.modules import Modules
@@ -119,6 +120,43 @@ def test_a_prompt_is_read_once_however_many_write_after_it(frozen: Frozen, monke
     written(frozen, frozen.body(1024, {}), rows, 4)
     steps = sum(row.room - 1 for row in rows)
     assert sum(seen) - steps == len(PROMPTS[0]) + len(PROMPTS[4])
+
+
+def test_a_prompt_that_is_held_is_not_read_and_its_completions_are_as_if_it_were(
+    frozen: Frozen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, alone = (rows_of([PROMPTS[0], PROMPTS[4]], 3) for _ in range(2))
+    expected = written(frozen, frozen.body(64, {}), alone, 8)
+    held = frozen.held([PROMPTS[0]], 64, {})
+    read, plainly_read = list[bytes](), Fused._read
+
+    def reading(self: Fused, places: dict[bytes, Any]) -> dict[bytes, torch.Tensor]:
+        read.extend(places)
+        return plainly_read(self, places)
+
+    monkeypatch.setattr(Fused, "_read", reading)
+    found = [*written(frozen, frozen.body(64, {}, held), rows[:2], 4),
+             *written(frozen, frozen.body(64, {}, held), rows[2:], 4)]
+    assert read == [key(PROMPTS[4])]
+    for one, other in zip(found, expected, strict=True):
+        assert one.tokens.tolist() == other.tokens.tolist()
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
+
+
+def test_lanes_read_a_prompt_that_they_share_once(client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, hold = list[int](), Frozen.held
+
+    def holding(self: Frozen, prompts: Sequence[Tokens], *rest: Any) -> Any:
+        shared.append(len(prompts))
+        return hold(self, prompts, *rest)
+
+    monkeypatch.setattr(Frozen, "held", holding)
+    sampler = client(threads=2).sampler("tiny")
+    for counts in ((8,), (2, 2), (3, 3, 3)):
+        futures = [sampler.sample(PROMPTS[at], count=count, max_tokens=3) for at, count in enumerate(counts)]
+        assert [len(future.result()) for future in futures] == list(counts)
+    sampler.close()
+    assert shared == [1, 0, 1]
 
 
 def test_lanes_change_nothing(client: Callable[..., Any]) -> None:

@@ -226,6 +226,18 @@ def test_a_template_that_reads_tools_is_handed_them(folder: Path, tmp_path: Path
     assert "count_eggs" in plain.decode(read_before(turn, plain, tools=[tool]))
 
 
+def test_a_template_that_writes_the_date_has_the_same_one_every_day(folder: Path, tmp_path: Path) -> None:
+    """In the words of Llama 3's."""
+    import shutil
+
+    dated = shutil.copytree(folder, tmp_path / "dated")
+    template = dated / "chat_template.jinja"
+    template.write_text("{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
+                        "Today Date: {{ date_string }}\n" + template.read_text())
+    tokenizer = load_tokenizer(dated)
+    assert "Today Date: 26 Jul 2024" in tokenizer.decode(tokenizer.render([{"role": "user", "content": "hi"}]))
+
+
 def test_no_template_no_conversation(folder: Path, tmp_path: Path) -> None:
     import shutil
 

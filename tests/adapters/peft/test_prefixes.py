@@ -262,3 +262,84 @@ def test_a_loaded_session_goes_on_to_the_last_bit(opened: Opened, dtype: str, th
     ours, theirs = (session._ask(lambda trainer: trainer.adapter.tensors()).result() for session in (resumed, straight))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+LONG = 80  # tokens of a prompt that is carried from one micro-batch to the next
+
+
+def lengthened(tokens: Sequence[Array]) -> list[Array]:
+    """With more before them, which all have in common."""
+    return [np.concatenate([np.arange(3, 3 + LONG - PROMPT), ids]) for ids in tokens]
+
+
+def ladder() -> list[Array]:
+    """Each the beginning of others."""
+    return [completions(1, 1)[0][np.arange(length) % 45] for length in (120, 80, 130, 90, 70, 90)]
+
+
+BIT_BY_BIT: dict[str, tuple[list[Datum], str, int]] = {  # data, loss, tokens that a lane takes at once
+    "completions scored": (datums(lengthened(completions(2, 6))), "cross_entropy", 40),
+    "prompts scored too": (datums(lengthened(completions(2, 6)), everywhere=True), "cross_entropy", 40),
+    "one by one": (datums(lengthened(completions(2, 4)), everywhere=True), "cross_entropy", 1),
+    "several targets at a position": (datums(lengthened(completions(2, 4)), everywhere=True, width=3),
+                                      "cross_entropy", 40),
+    "policy": (judged(lengthened(completions(2, 6))), "ppo", 40),
+    "one the beginning of the other": (datums(ladder(), everywhere=True), "cross_entropy", 25),
+    "identical": (datums([lengthened(completions(1, 1))[0]] * 4, everywhere=True), "cross_entropy", 40),
+    "beside short ones": (datums([*completions(3, 2), *lengthened(completions(1, 6)), *completions(4, 1)]),
+                          "cross_entropy", 100),
+    "a prompt that nothing but an end follows": (
+        datums([*lengthened(completions(1, 4)), lengthened(completions(1, 1))[0][: LONG + 1]], everywhere=True),
+        "cross_entropy", 30),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("case", BIT_BY_BIT)
+def test_what_is_too_long_to_go_at_once_goes_bit_by_bit_and_its_beginning_once(
+    opened: Opened, case: str, checkpointing: bool, threads: int
+) -> None:
+    """As if every datum had gone alone, in a call of its own."""
+    data, loss, budget = BIT_BY_BIT[case]
+    how = {"dtype": "float64", "threads": threads, "checkpointing": checkpointing}
+    carried = stirred(opened(LORA, micro_batch_tokens=budget * threads, **how))
+    alone = stirred(opened(LORA, micro_batch_tokens=10_000, **how))
+    read_here = read(carried)
+    single = [step(alone, [datum], loss) for datum in data]
+    outputs = [output for output, _ in single]
+    summed = LossOutput(tuple(output.logprobs[0] for output in outputs),
+                        {"loss:sum": sum(output.metrics["loss:sum"] for output in outputs)}, ())
+    same(step(carried, data, loss), (summed, single[-1][1]))
+    twice = LONG * (threads - 1)  # where there is one prompt alone, each lane reads it
+    assert nodes(data) <= sum(read_here) <= nodes(data) + twice + 2 * PROMPT < sum(len(datum.tokens) for datum in data)
+    scores = carried.forward(data, loss).result().logprobs
+    for ours, theirs in zip(scores, alone.forward(data, loss).result().logprobs, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9)
+
+
+def test_groups_of_long_completions_read_each_prompt_once(opened: Opened) -> None:
+    data = judged(lengthened(completions(4, 6)))
+    session = stirred(opened(LORA, threads=2, micro_batch_tokens=100))
+    counts = read(session)
+    step(session, data, "importance_sampling")
+    assert len(counts) > 8
+    assert sum(counts) == nodes(data) + 3 * (LONG - PROMPT), "what all four have in common is too short to be carried"
+
+
+def test_bit_by_bit_the_same_call_has_the_same_bits(opened: Opened) -> None:
+    data = judged(lengthened(completions(3, 6)))
+    (output, gradient), (again, same_gradient) = (
+        step(stirred(opened(LORA, threads=2, micro_batch_tokens=80)), data, "importance_sampling") for _ in range(2))
+    for ours, theirs in zip(output.logprobs, again.logprobs, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(flat(gradient), flat(same_gradient))
+
+
+def test_bit_by_bit_in_bfloat16_the_gradient_points_the_same_way(opened: Opened) -> None:
+    data = datums(lengthened(completions(2, 8)), everywhere=True)
+    exact, rounded = (stirred(opened(LORA, dtype=dtype, micro_batch_tokens=80)) for dtype in ("float32", "bfloat16"))
+    (expected, gradient), (got, other) = step(exact, data), step(rounded, data)
+    assert got.metrics["loss:sum"] == pytest.approx(expected.metrics["loss:sum"], rel=0.02, abs=1.0)
+    one, two = flat(gradient), flat(other)
+    assert one @ two / np.linalg.norm(one) / np.linalg.norm(two) > 0.99
