@@ -42,7 +42,8 @@ CHATS = [{"messages": [{"role": "user", "content": f"say {n}"}, {"role": "assist
          for n, word in enumerate(WORDS)]
 PAIRS = [{"prompt": f"say {n}", "chosen": word, "rejected": f"not {word}"} for n, word in enumerate(WORDS)]
 LETTERS = [{"prompt": f"say {n}", "completion": "abcdefghijklmnopqrstuvwxyz"} for n in range(6)]  # chance says some
-DATA = {"chats": {"train": CHATS, "held": CHATS[:2]}, "pairs": {"train": PAIRS, "held": PAIRS[:2]},
+RATED = [{"prompt": f"say {n}", "completion": word, "label": n % 3 != 1} for n, word in enumerate(WORDS)]
+DATA = {"rated": {"train": RATED, "held": RATED[:3]}, "chats": {"train": CHATS, "held": CHATS[:2]}, "pairs": {"train": PAIRS, "held": PAIRS[:2]},
         "alphabet": {"train": LETTERS, "held": LETTERS[:2]}, "farewells": {"train": CHATS[::-1], "held": CHATS[:1]}}
 EPOCHS = {"epochs": 3, "eval_every": 4, "keep": 1, "evaluation": {"max_tokens": 8}}
 JUDGE = {"batch_size": 2, "max_tokens": 250}  # more than save_every steps
@@ -53,13 +54,17 @@ RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
                             "answering": {"temperature": 1.0, "tries": 2, "pass_at": (1, 2)}}),
     "dpo": (Dpo, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
     "dpo_simpo": (Dpo, {**EPOCHS, "dataset": "pairs", "loss": "simpo"}),
+    "dpo_orpo": (Dpo, {**EPOCHS, "dataset": "pairs", "loss": "orpo"}),
     "dpo_mistakes": (Dpo, {**EPOCHS, "dataset": "chats", "mistakes": {"tries": 8, "max_tokens": 200},
                             "rendering": {"max_tokens": 250, "overlong": "drop"}}),
     "kto": (Kto, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
+    "kto_rated": (Kto, {**EPOCHS, "dataset": "rated", "beta": 0.5}),
     "rl": (Rl, {"dataset": "chats", "reward": "letters", "group": 3, "steps": 6, "kl_penalty": 0.1, "kl_discount": 0.9,
                 "updates": 2, "playing": {"max_tokens": 5}}),
     "rl_talk": (Rl, {"dataset": "game:talk", "reading": {"limit": 8, "held_out_rows": 2}, "group": 3, "steps": 6,
                      "playing": {"max_tokens": 5}}),
+    "rl_tools": (Rl, {"dataset": "game:calculator", "reading": {"limit": 8, "held_out_rows": 2}, "group": 3, "steps": 4,
+                      "playing": {"max_tokens": 5}}),
     "distillation": (Distillation, {"dataset": "chats", "group": 3, "steps": 6, "discount": 0.5, "updates": 2,
                                     "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}}),
     "distillation_off_policy": (DistillationOffPolicy, {
