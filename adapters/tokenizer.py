@@ -112,7 +112,7 @@ class FolderTokenizer:
 @cache
 def _dated(template: str) -> str:
     """With TODAY where it asks for the time (transformers takes no function of ours for that)."""
-    return re.sub(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""", lambda asked: repr(TODAY.strftime(asked[2])), template)
+    return re.sub(r"""strftime_now\(\s*(["'])([^"']*)\1\s*\)""", lambda asked: repr(TODAY.strftime(asked[2])), template)
 
 
 @cache

@@ -34,7 +34,8 @@ def unfit(
     whole = {"count": (count, 1), "max_tokens": (max_tokens, 1), "top_k": (top_k, 0), "seed": (seed, 0)}
     rules = {
         **{f"{name} is {value!r}, and must be a whole number of at least {least}":
-           isinstance(value, Integral) and value >= least for name, (value, least) in whole.items()},
+           isinstance(value, Integral) and not isinstance(value, bool) and value >= least
+           for name, (value, least) in whole.items()},
         f"temperature is {temperature}, and must be at least 0": temperature >= 0,
         f"top_p is {top_p}, and must be above 0 and at most 1": 0 < top_p <= 1,
         f"stop is {stop!r}, and must be a list of strings or token ids":

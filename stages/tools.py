@@ -84,15 +84,13 @@ def _calls(body: str) -> list[Call]:
 def answered(call: Call, tools: Sequence[Tool]) -> str:
     """What a tool says to a call, or what is wrong with it.
 
-    Raises TypeError where what it says is no text, and what no call can be the cause of: the tool itself is broken.
+    Raises TypeError where what it says is no text: then the tool itself is broken.
     """
     for tool in tools:
         if tool.name == call.name:
             try:
                 signature(tool.call).bind(**call.arguments)
                 found: object = tool.call(**call.arguments)
-            except (ImportError, NameError):
-                raise
             except Exception as error:  # noqa: BLE001 the model is told, and may mend it
                 return readable(f"error: {error}")
             if not isinstance(found, str):

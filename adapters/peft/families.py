@@ -12,6 +12,7 @@ from adapters.peft.packing import Run, pack, shared
 from kitchen.types import Tokens
 
 CARRIED = 64  # tokens that micro-batches must begin with alike, for these to be read once for all of them
+MOST = 8  # micro-batches of a family
 NEAR = 1.25  # times the least that neighbours have in common: where they have no more, they may go apart
 
 
@@ -25,17 +26,17 @@ class Family:
 
 def gathered(
     sequences: Sequence[Tokens], budget: int, *, group: int = 1, least: int, lanes: int, carries: bool
-) -> list[Family]:
-    """All sequences; each of `lanes` takes every so-many-th family.
+) -> tuple[list[Family], list[Family]]:
+    """Those that have something to carry, and the others in micro-batches; of each, a lane takes every so-many-th.
 
-    Those that share less than CARRIED tokens, fit into a micro-batch together or must stay in runs are packed as
+    The others share less than CARRIED tokens, fit into a micro-batch together or must stay in runs: they are packed as
     `pack` does it.
     """
     families = _dealt(_Kin(sequences, budget), lanes) if carries and group == 1 else []
     mine = {index for family in families for run in family.runs for index in run}
     rest = [index for index in range(len(sequences)) if index not in mine]
     packed = pack([sequences[index] for index in rest], budget, group=group, least=least, lanes=lanes)
-    return [*families, *(Family((tuple(rest[at] for at in run),)) for run in packed)]
+    return families, [Family((tuple(rest[at] for at in run),)) for run in packed]
 
 
 @dataclass(frozen=True)
@@ -62,15 +63,18 @@ class _Kin:
         found = self._apart(0, len(self._order)) if self._order else []
         return [clan for clan in found if clan.begins]
 
-    def family(self, clan: _Clan) -> Family:
-        runs = (tuple(self._order[one:other]) for one, other in pairwise(clan.edges))
-        return Family(tuple(runs), clan.begins)
+    def families(self, clan: _Clan) -> list[Family]:
+        """Of at most MOST micro-batches, for others wait until one has gone through."""
+        runs = [tuple(self._order[one:other]) for one, other in pairwise(clan.edges)]
+        return [Family(tuple(runs[at : at + MOST]), clan.begins) for at in range(0, len(runs), MOST)]
 
     def parts(self, clan: _Clan, lanes: int) -> list[_Clan]:
-        """Of one length, as far as they can be."""
+        """With as many tokens each, as far as that can be."""
         first, end = clan.edges[0], clan.edges[-1]
-        edges = np.linspace(first, end, min(lanes, end - first) + 1).astype(int).tolist()
-        return [self._whole(*part) for part in pairwise(edges)]
+        ends = np.cumsum([self._lengths[at] - (self._alike[at] if at > first else clan.begins)
+                          for at in range(first, end)])
+        cuts = first + np.searchsorted(ends, ends[-1] * np.arange(1, lanes) / lanes) + 1
+        return [self._whole(*part) for part in pairwise(sorted({first, end, *cuts.tolist()}))]
 
     def _apart(self, first: int, end: int) -> list[_Clan]:
         """Cut where they have least in common, if then there is less to read."""
@@ -89,9 +93,10 @@ class _Kin:
         total = begins + sum(new)
         if total <= self._budget:
             return _Clan((first, end), 0, total)
+        budget = self._budget if 2 * begins <= self._budget else self._budget // 2  # beside what is carried
         edges, size = [first], 0
         for at, own in enumerate(new, first):
-            if size and size + own > self._budget:
+            if size and size + own > budget:
                 edges.append(at)
                 size, own = 0, self._lengths[at] - begins
                 total += self._alike[at] - begins
@@ -105,8 +110,8 @@ def _dealt(kin: _Kin, lanes: int) -> list[Family]:
     tries = [_hands([*clans[:whole], *(part for clan in clans[whole:] for part in kin.parts(clan, lanes))], lanes)
              for whole in range(len(clans), max(len(clans) - lanes, -1), -1)]
     best = min(tries, key=lambda hands: max(sum(clan.tokens for clan in hand) for hand in hands))
-    return [kin.family(hand[turn]) if turn < len(hand) else Family()
-            for turn in range(max(map(len, best))) for hand in best]
+    hands = [[family for clan in hand for family in kin.families(clan)] for hand in best]
+    return [hand[turn] if turn < len(hand) else Family() for turn in range(max(map(len, hands))) for hand in hands]
 
 
 def _hands(clans: Sequence[_Clan], lanes: int) -> list[list[_Clan]]:

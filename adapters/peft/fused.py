@@ -35,7 +35,8 @@ class Fused:
         self._heads = Heads(layer.heads, layer.groups, layer.width, layer.scale)
         self._begun, self._room = begun, MOST * budget  # tokens whose keys may be given back
         self._grids: list[Grid] = []
-        self._held = dict(held or {})
+        self._given = dict(held or {})  # until they are asked for
+        self._held = Held()
         self._positions = torch.empty(0, dtype=torch.int64, device=self._device)  # (R,) of the next token of each row
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
@@ -44,6 +45,7 @@ class Fused:
     def read(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
         """A row more for each of the prompts; returns their (r, H) states. What is wanted `later` again is kept."""
         places = self._open(prompts)
+        self._held |= {which: self._given.pop(which) for which in places if which in self._given}
         states = {which: state for which, (state, _) in self._held.items() if which in places}
         for which in states:
             place, found = places[which], self._held[which][1]

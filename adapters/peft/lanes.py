@@ -54,13 +54,13 @@ class Lanes:
         done = [lane.result() for lane in lanes]
         return [done[place % self.count][place // self.count] for place in range(len(items))]
 
-    def in_parts(self, work: Callable[[int, T], R], items: Sequence[T]) -> list[R]:
-        """The same, a few items a lane at a time; in between, other workers have their turn."""
-        done: list[R] = []
-        for first in range(0, len(items), PART * self.count):
+    def in_parts(self, work: Callable[[int, T], R], items: Sequence[T], part: int = 0) -> list[R]:
+        """The same, `part` items a lane at a time (0: PART); in between, other workers have their turn."""
+        done, most = list[R](), (part or PART) * self.count
+        for first in range(0, len(items), most):
             if first:
                 pass_on()
-            done += self.each(work, items[first : first + PART * self.count])
+            done += self.each(work, items[first : first + most])
         return done
 
 

@@ -43,8 +43,8 @@ class Passes:
         Gradients add up lane by lane, and come to what is there once all have gone well, in the order of the lanes: the
         same sums each time. `call` counts forward_backwards, for dropout; without it there is none.
         """
-        families = gathered([datum.tokens for datum in data], self._budget, group=group, least=self.least,
-                            lanes=self._lanes.count, carries=self.network.decoder is not None)
+        families, alone = gathered([datum.tokens for datum in data], self._budget, group=group, least=self.least,
+                                   lanes=self._lanes.count, carries=self.network.decoder is not None)
         sums = [Sums() for _ in range(self._lanes.count)]
 
         def go(lane: int, family: Family) -> list[R]:
@@ -55,12 +55,12 @@ class Passes:
                 sums[lane].add(self.of_body, begun.back(self.of_body))
             return found
 
-        done = [found for some in self._lanes.in_parts(go, families) for found in some]
+        done = [*self._lanes.in_parts(go, families, part=1), *self._lanes.in_parts(go, alone)]
         for found in sums:
             for parameter in self._parameters:
                 if (gradient := found.of.get(parameter)) is not None:
                     parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-        return done
+        return [found for some in done for found in some]
 
 
 class Sums:

@@ -17,7 +17,7 @@ from adapters.peft.head import likeliest, score
 from adapters.peft.lanes import Lanes
 from adapters.peft.machine import Machine
 from adapters.peft.network import Network, Way
-from adapters.peft.packing import pack
+from adapters.peft.packing import pack, shared
 from adapters.peft.requests import Request, Sampling, Scoring, answer, fail
 from adapters.peft.said import Keys
 from adapters.peft.worker import pass_on
@@ -112,6 +112,7 @@ def _sample(model: Frozen, requests: Sequence[Sampling], machine: Machine, lanes
         Writing(model.body(budget, _of(mine, begun), held), mine, spell, machine.high, most // count)
         for mine in shares])
     begun.clear()  # each lane lets go of what it has read
+    held.clear()
     while any(lanes.each(lambda _, part: part.go_on(STEPS), parts)):
         pass_on()
     model.said.put(part.ended for part in parts)
@@ -123,9 +124,12 @@ def _sample(model: Frozen, requests: Sequence[Sampling], machine: Machine, lanes
 
 
 def _cut_between(shares: Sequence[Sequence[Row]]) -> list[Tokens]:
-    """The prompts whose completions several lanes write."""
-    cut = [(before[-1].request.prompt, after[0].request.prompt) for before, after in pairwise(shares)]
-    return list({key(one): one for one, other in cut if key(one) == key(other)}.values())
+    """The prompts whose completions several lanes write, but those that are read faster with others like them."""
+    prompts = {key(row.request.prompt): row.request.prompt for mine in shares for row in mine}
+    ends = [(key(before[-1].request.prompt), key(after[0].request.prompt)) for before, after in pairwise(shares)]
+    cut = dict.fromkeys(one for one, other in ends if one == other)
+    return [prompts[which] for which in cut if not any(
+        2 * shared(prompts[which], other) > len(prompts[which]) for name, other in prompts.items() if name != which)]
 
 
 def _of(rows: Sequence[Row], begun: Mapping[bytes, Keys | None]) -> dict[bytes, Keys | None]:

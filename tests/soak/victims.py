@@ -43,7 +43,8 @@ CHATS = [{"messages": [{"role": "user", "content": f"say {n}"}, {"role": "assist
 PAIRS = [{"prompt": f"say {n}", "chosen": word, "rejected": f"not {word}"} for n, word in enumerate(WORDS)]
 LETTERS = [{"prompt": f"say {n}", "completion": "abcdefghijklmnopqrstuvwxyz"} for n in range(6)]  # chance says some
 RATED = [{"prompt": f"say {n}", "completion": word, "label": n % 3 != 1} for n, word in enumerate(WORDS)]
-DATA = {"rated": {"train": RATED, "held": RATED[:3]}, "chats": {"train": CHATS, "held": CHATS[:2]}, "pairs": {"train": PAIRS, "held": PAIRS[:2]},
+DATA = {"chats": {"train": CHATS, "held": CHATS[:2]}, "pairs": {"train": PAIRS, "held": PAIRS[:2]},
+        "rated": {"train": RATED, "held": RATED[:3]},
         "alphabet": {"train": LETTERS, "held": LETTERS[:2]}, "farewells": {"train": CHATS[::-1], "held": CHATS[:1]}}
 EPOCHS = {"epochs": 3, "eval_every": 4, "keep": 1, "evaluation": {"max_tokens": 8}}
 JUDGE = {"batch_size": 2, "max_tokens": 250}  # more than save_every steps

@@ -85,15 +85,6 @@ def test_whatever_a_tool_raises_is_told_to_the_model(fault: Exception) -> None:
     assert told.encode().decode() == told, "a tokenizer reads it"
 
 
-@pytest.mark.parametrize("fault", [ImportError("no module named 'eggs'"), NameError("name 'pan' is not defined")])
-def test_what_no_call_can_be_the_cause_of_is_not_the_models_to_mend(fault: Exception) -> None:
-    def boil() -> str:
-        raise fault
-
-    with pytest.raises(type(fault)):
-        answered(Call("boil", {}), (Tool("boil", "Boils.", {}, boil),))
-
-
 def test_a_tool_that_gives_no_text_fails_the_rollout_and_says_so() -> None:
     count: Any = lambda: 3  # noqa: E731
     env = ToolQuestion("How many eggs?", "3", "t", (Tool("count", "Counts.", {}, count),)).env()

@@ -29,7 +29,7 @@ from adapters.peft.lora import LoraLinear
 from adapters.peft.modules import Modules
 from adapters.peft.products import Product
 from adapters.peft.requests import Sampling
-from adapters.peft.serving import serve
+from adapters.peft.serving import _cut_between, serve
 from adapters.peft.session import PeftSession
 from adapters.peft.worker import ALONE
 from kitchen.types import Adam, Datum, Sampled, Tokens
@@ -143,20 +143,33 @@ def test_a_prompt_that_is_held_is_not_read_and_its_completions_are_as_if_it_were
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
 
 
-def test_lanes_read_a_prompt_that_they_share_once(client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    shared, hold = list[int](), Frozen.held
+@pytest.mark.parametrize("counts", [(8,), (2, 2), (3, 3, 3), (3, 3, 3, 1, 3), (1, 1, 1, 7)])
+def test_each_prompt_is_read_once_whatever_lanes_there_are(
+    client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, counts: tuple[int, ...]
+) -> None:
+    """A row of each lane at a time, so that a prompt that is cut for them may be wanted long after it was read."""
+    read, plainly_read = list[bytes](), Fused._read
 
-    def holding(self: Frozen, prompts: Sequence[Tokens], *rest: Any) -> Any:
-        shared.append(len(prompts))
-        return hold(self, prompts, *rest)
+    def reading(self: Fused, places: dict[bytes, Any]) -> dict[bytes, torch.Tensor]:
+        read.extend(places)
+        return plainly_read(self, places)
 
-    monkeypatch.setattr(Frozen, "held", holding)
-    sampler = client(threads=2).sampler("tiny")
-    for counts in ((8,), (2, 2), (3, 3, 3)):
-        futures = [sampler.sample(PROMPTS[at], count=count, max_tokens=3) for at, count in enumerate(counts)]
-        assert [len(future.result()) for future in futures] == list(counts)
+    monkeypatch.setattr(Fused, "_read", reading)
+    sampler = client(threads=2, sample_batch=2).sampler("tiny")
+    futures = [sampler.sample(PROMPTS[at], count=count, max_tokens=3) for at, count in enumerate(counts)]
+    assert [len(future.result()) for future in futures] == list(counts)
     sampler.close()
-    assert shared == [1, 0, 1]
+    wanted = sorted({key(PROMPTS[at]) for at in range(len(counts))})
+    assert sorted(read) == wanted
+
+
+def test_a_prompt_that_others_begin_like_is_read_with_them(frozen: Frozen) -> None:
+    begun = np.arange(3, 33)
+    prompts = [np.concatenate([begun, PROMPTS[at][:5]]) for at in (0, 2, 5)]
+    rows = rows_of(prompts, 3)
+    assert _cut_between([rows[:5], rows[5:]]) == []
+    [cut] = _cut_between([rows[:1], rows[1:3], rows_of(PROMPTS[3:5])])
+    assert np.array_equal(cut, prompts[0])
 
 
 def test_lanes_change_nothing(client: Callable[..., Any]) -> None:

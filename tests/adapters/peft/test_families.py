@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
-from adapters.peft.families import CARRIED, Family, gathered
+from adapters.peft.families import CARRIED, MOST, Family, gathered
 from adapters.peft.packing import LEAST
 from kitchen.types import Array
 
@@ -22,8 +20,15 @@ def groups(*sizes: tuple[int, int, int], system: int = 0) -> list[Array]:
     return [found[at] for at in rng.permutation(len(found))]
 
 
-def of(sequences: list[Array], budget: int, lanes: int = 2) -> list[Family]:
+def both(sequences: list[Array], budget: int, lanes: int = 2) -> tuple[list[Family], list[Family]]:
     return gathered(sequences, budget, least=LEAST, lanes=lanes, carries=True)
+
+
+def of(sequences: list[Array], budget: int, lanes: int = 2) -> list[Family]:
+    """Those with something to carry, and nothing else is left over."""
+    families, alone = both(sequences, budget, lanes)
+    assert not alone
+    return families
 
 
 def tokens(sequences: list[Array], family: Family) -> int:
@@ -44,12 +49,17 @@ def test_every_sequence_is_there_once_and_each_bit_within_the_budget(
     sizes: list[tuple[int, int, int]], lanes: int
 ) -> None:
     sequences = groups(*sizes)
-    found = of(sequences, 768, lanes)
-    assert sorted(at for family in found for run in family.runs for at in run) == list(range(len(sequences)))
-    for family in found:
-        assert family.begins == 0 or family.begins >= CARRIED
+    families, alone = both(sequences, 768, lanes)
+    runs = [run for family in (*families, *alone) for run in family.runs]
+    assert sorted(at for run in runs for at in run) == list(range(len(sequences)))
+    assert all(family.begins >= CARRIED or len(family.runs) <= 1 for family in families)
+    assert all(len(family.runs) <= MOST for family in families)
+    assert all(family.begins == 0 and len(family.runs) == 1 for family in alone)
+    assert len(families) % lanes == 0
+    for family in (*families, *alone):
         for run in family.runs:
-            assert len(run) == 1 or tokens(sequences, Family((run,), family.begins)) - family.begins <= 768
+            beside = tokens(sequences, Family((run,), family.begins)) - family.begins
+            assert len(run) == 1 or beside <= (768 if family.begins <= 384 else 384)
 
 
 def test_a_prompt_is_read_once_for_all_the_completions_of_a_group() -> None:
@@ -81,22 +91,37 @@ def test_of_beginnings_in_beginnings_those_are_carried_that_save_most() -> None:
 
 def test_what_shares_little_or_fits_is_packed_as_ever() -> None:
     for sequences in (groups((8, 256, 64)), groups((8, CARRIED - 1, 300)), groups(*[(1, 500, 100)] * 6)):
-        assert {family.begins for family in of(sequences, 768)} == {0}
+        families, alone = both(sequences, 768)
+        assert not families
+        assert sorted(at for family in alone for run in family.runs for at in run) == list(range(len(sequences)))
 
 
 def test_runs_that_must_stay_together_and_models_that_carry_nothing_are_packed_as_ever() -> None:
     sequences = groups((8, 256, 300))
     for how in ({"group": 2, "carries": True}, {"group": 1, "carries": False}):
-        found = gathered(sequences, 768, least=LEAST, lanes=2, **how)  # type: ignore[arg-type]
-        assert {family.begins for family in found} == {0}
-        assert all(len(family.runs) == 1 for family in found)
+        families, alone = gathered(sequences, 768, least=LEAST, lanes=2, **how)  # type: ignore[arg-type]
+        assert not families
+        assert len(alone) > 1
 
 
 def test_ladders_do_not_run_deep() -> None:
     """Two thousand sequences, each of which begins like the one before it, and goes on."""
     ids = np.arange(5000)
-    found = of([ids[:length] for length in range(100, 4100, 2)], 768)
-    assert sum(len(run) for family in found for run in family.runs) == 2000
-    for family in found:
-        for one, other in pairwise(family.runs):
-            assert set(one).isdisjoint(other)
+    families, alone = both([ids[:length] for length in range(100, 4100, 2)], 768)
+    runs = [run for family in (*families, *alone) for run in family.runs]
+    assert sorted(at for run in runs for at in run) == list(range(2000))
+
+
+def test_a_group_is_cut_by_its_tokens() -> None:
+    rng, prompt = np.random.default_rng(1), np.arange(256)
+    sequences = [np.concatenate([prompt, [place], rng.integers(0, 9999, length)])
+                 for place, length in enumerate([50] * 4 + [1000] * 4)]
+    found = of(sequences, 768)
+    assert [sum(map(len, family.runs)) for family in found] == [6, 2]
+
+
+def test_many_micro_batches_of_a_family_are_parted_for_others_to_have_their_turn() -> None:
+    sequences = groups((40, 256, 300))
+    found = of(sequences, 768)
+    assert [len(family.runs) for family in found] == [8, 8, 2, 2]
+    assert {family.begins for family in found} == {256}

@@ -312,10 +312,19 @@ def test_what_is_too_long_to_go_at_once_goes_bit_by_bit_and_its_beginning_once(
                         {"loss:sum": sum(output.metrics["loss:sum"] for output in outputs)}, ())
     same(step(carried, data, loss), (summed, single[-1][1]))
     twice = LONG * (threads - 1)  # where there is one prompt alone, each lane reads it
-    assert nodes(data) <= sum(read_here) <= nodes(data) + twice + 2 * PROMPT < sum(len(datum.tokens) for datum in data)
+    assert nodes(data) <= sum(read_here) <= nodes(data) + twice + 3 * PROMPT < sum(len(datum.tokens) for datum in data)
     scores = carried.forward(data, loss).result().logprobs
     for ours, theirs in zip(scores, alone.forward(data, loss).result().logprobs, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9)
+
+
+def test_bit_by_bit_a_loss_of_ones_own_has_its_gradient(opened: Opened) -> None:
+    """In two passes, for what it looks at together may go apart."""
+    data = datums(lengthened(completions(2, 6)))
+    carried, together = (stirred(opened(LORA, dtype="float64", micro_batch_tokens=tokens)) for tokens in (80, 10_000))
+    counts = read(carried)
+    same(step(carried, data, PairsInTwoPasses()), step(together, data, Pairs()))
+    assert counts.count(LONG) == 4
 
 
 def test_groups_of_long_completions_read_each_prompt_once(opened: Opened) -> None:
@@ -329,8 +338,10 @@ def test_groups_of_long_completions_read_each_prompt_once(opened: Opened) -> Non
 
 def test_bit_by_bit_the_same_call_has_the_same_bits(opened: Opened) -> None:
     data = judged(lengthened(completions(3, 6)))
-    (output, gradient), (again, same_gradient) = (
-        step(stirred(opened(LORA, threads=2, micro_batch_tokens=80)), data, "importance_sampling") for _ in range(2))
+    sessions = [stirred(opened(LORA, threads=2, micro_batch_tokens=80)) for _ in range(2)]
+    counts = read(sessions[0])
+    (output, gradient), (again, same_gradient) = (step(session, data, "importance_sampling") for session in sessions)
+    assert counts.count(LONG) == 4, "a group is cut for the lanes"
     for ours, theirs in zip(output.logprobs, again.logprobs, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     np.testing.assert_array_equal(flat(gradient), flat(same_gradient))
@@ -339,7 +350,9 @@ def test_bit_by_bit_the_same_call_has_the_same_bits(opened: Opened) -> None:
 def test_bit_by_bit_in_bfloat16_the_gradient_points_the_same_way(opened: Opened) -> None:
     data = datums(lengthened(completions(2, 8)), everywhere=True)
     exact, rounded = (stirred(opened(LORA, dtype=dtype, micro_batch_tokens=80)) for dtype in ("float32", "bfloat16"))
+    counts = read(rounded)
     (expected, gradient), (got, other) = step(exact, data), step(rounded, data)
+    assert counts.count(LONG) == 2
     assert got.metrics["loss:sum"] == pytest.approx(expected.metrics["loss:sum"], rel=0.02, abs=1.0)
     one, two = flat(gradient), flat(other)
     assert one @ two / np.linalg.norm(one) / np.linalg.norm(two) > 0.99
