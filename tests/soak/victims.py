@@ -64,8 +64,6 @@ RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
                 "updates": 2, "playing": {"max_tokens": 5}}),
     "rl_talk": (Rl, {"dataset": "game:talk", "reading": {"limit": 8, "held_out_rows": 2}, "group": 3, "steps": 6,
                      "playing": {"max_tokens": 5}}),
-    "rl_tools": (Rl, {"dataset": "game:calculator", "reading": {"limit": 8, "held_out_rows": 2}, "group": 3, "steps": 4,
-                      "playing": {"max_tokens": 5}}),
     "distillation": (Distillation, {"dataset": "chats", "group": 3, "steps": 6, "discount": 0.5, "updates": 2,
                                     "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}}),
     "distillation_off_policy": (DistillationOffPolicy, {
