@@ -50,6 +50,8 @@ def main() -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kitchen-bench-")))
         (folder / "trl").mkdir()
+        if options.json:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
         lines = stack.enter_context(options.json.open("a")) if options.json else None
         _write(lines, {"run": facts})
         model = options.model

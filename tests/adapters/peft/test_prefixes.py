@@ -294,11 +294,11 @@ BIT_BY_BIT: dict[str, tuple[list[Datum], str, int]] = {  # data, loss, tokens th
 }
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("case", BIT_BY_BIT)
+@pytest.mark.parametrize(("case", "threads", "checkpointing"), [
+    *((case, threads, False) for case in BIT_BY_BIT for threads in (1, 2)),
+    ("prompts scored too", 2, True), ("one the beginning of the other", 1, True), ("policy", 1, True)])
 def test_what_is_too_long_to_go_at_once_goes_bit_by_bit_and_its_beginning_once(
-    opened: Opened, case: str, checkpointing: bool, threads: int
+    opened: Opened, case: str, threads: int, checkpointing: bool
 ) -> None:
     """As if every datum had gone alone, in a call of its own."""
     data, loss, budget = BIT_BY_BIT[case]
