@@ -55,7 +55,7 @@ class Decoder:
             at_layer()
             x, own = trained(x, layer, layout, rope, self._again, before[number] if before else None, *layer.trained)
             if keys is not None:
-                keys.append(own)
+                keys.append(own.contiguous())
         out: torch.Tensor = normed(x, self.norm)
         return out
 

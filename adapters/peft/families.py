@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from adapters.peft.packing import Run, pack, shared
+from adapters.peft.packing import Run, pack, rank, shared
 from kitchen.types import Tokens
 
 CARRIED = 64  # tokens that micro-batches must begin with alike, for these to be read once for all of them
@@ -53,7 +53,7 @@ class _Kin:
 
     def __init__(self, sequences: Sequence[Tokens], budget: int) -> None:
         self._budget = budget
-        self._order = sorted(range(len(sequences)), key=lambda at: np.asarray(sequences[at]).astype(">u4").tobytes())
+        self._order = sorted(range(len(sequences)), key=lambda at: rank(sequences[at]))
         self._lengths = [len(sequences[at]) for at in self._order]
         self._alike = [0, *(shared(sequences[one], sequences[other], CARRIED)
                             for one, other in pairwise(self._order))]  # of each, with the one before it

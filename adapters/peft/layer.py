@@ -97,7 +97,7 @@ class Trained(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(before, *((x,) if again else kept.tensors()))
         ctx.layer, ctx.layout, ctx.rope, ctx.again = layer, layout, rope, again
-        return out, kept.qkv[:, layer.heads :].contiguous()
+        return out, kept.qkv[:, layer.heads :]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor | None, ...]:

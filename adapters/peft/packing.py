@@ -27,7 +27,7 @@ def pack(
     where each of `lanes` takes every so-many-th batch: what begins alike is read once if it stays together, but then it
     is hard to share out evenly.
     """
-    keys = [np.asarray(tokens).astype(">u4").tobytes() for tokens in sequences]
+    keys = [rank(tokens) for tokens in sequences]
     starts = sorted(range(0, len(sequences), group), key=lambda start: keys[start])
     sizes = _Sizes(sequences, [tuple(range(start, min(start + group, len(sequences)))) for start in starts], least)
     runs = range(len(starts))
@@ -42,6 +42,11 @@ def pack(
             return [tuple(index for run in batch for index in sizes.runs[run]) for batch in best]
         count += lanes * max(count // (16 * lanes), 1)
     return []
+
+
+def rank(tokens: Tokens) -> bytes:
+    """By which sequences are sorted, so that those that begin alike are neighbours."""
+    return np.asarray(tokens).astype(">u4").tobytes()
 
 
 def padded(lengths: Sequence[int], budget: int) -> list[Run]:

@@ -107,12 +107,14 @@ def _sample(model: Frozen, requests: Sequence[Sampling], machine: Machine, lanes
     budget, share = -(-machine.budget // count), -(-len(rows) // count)
     shares = [rows[start : start + share] for start in range(0, len(rows), share)]
     spell = model.tokenizer.spell
-    held = lanes.together(lambda: model.held(_cut_between(shares), machine.budget, begun))
-    parts = lanes.together(lambda: [
-        Writing(model.body(budget, _of(mine, begun), held), mine, spell, machine.high, most // count)
-        for mine in shares])
+
+    def opened() -> list[Writing]:
+        held = model.held(_cut_between(shares), machine.budget, begun)
+        return [Writing(model.body(budget, _of(mine, begun), held), mine, spell, machine.high, most // count)
+                for mine in shares]
+
+    parts = lanes.together(opened)
     begun.clear()  # each lane lets go of what it has read
-    held.clear()
     while any(lanes.each(lambda _, part: part.go_on(STEPS), parts)):
         pass_on()
     model.said.put(part.ended for part in parts)
