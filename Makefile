@@ -34,7 +34,6 @@ $(VENV)/bench: $(VENV)/ready
 	touch $@
 
 bench: $(VENV)/bench
-	mkdir -p build
 	$(BIN)/python -m tests.bench --json build/bench.jsonl
 
 results: setup
