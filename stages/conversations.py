@@ -69,24 +69,44 @@ def conversation(row: Row, where: str) -> Conversation:
     """The conversation of a row in any of FORMATS; the first that fits is taken, columns beyond it are passed over.
 
     `where` is the row's place, which every error begins with. Raises DataError that names the field, or that shows
-    the row and lists the formats.
+    the row and lists the formats, or where a `label` says that the answer is bad.
     """
+    if row.get("label") is False:
+        raise DataError(f"{where}: label is false, a bad answer, and here it would be learnt as a good one; "
+                        "recipes.kto learns from both, else drop the row, or, where the column says something else, "
+                        "rename it (reading.columns.label=other)")
     for fields, read in _READERS:
         if all(row.get(field) is not None for field in fields):
-            messages = read(row, where)
-            roles = [message.role for message in messages]
-            if "assistant" not in roles:
-                raise DataError(f"{where}: no assistant message to train on; the messages are from: {', '.join(roles)}")
-            return Conversation(messages, where, plain=roles == ["user", "assistant"])
+            return _checked(read(row, where), where)
     for fields, _ in _READERS:
         lacking = [field for field in fields if row.get(field) is None]
         if len(lacking) < len(fields):
             there = ", ".join(repr(field) for field in fields if field not in lacking)
             what = "is null" if lacking[0] in row else "is missing"
-            raise DataError(f"{where}: {there} is there and {lacking[0]!r} {what}{_renamed(row, lacking[0])}")
+            raise DataError(f"{where}: {there} is there and {lacking[0]!r} {what}; add it, or drop the row"
+                            f"{_renamed(row, lacking[0])}")
     shown = ", ".join(f"{name}: {_short(value)}" for name, value in row.items())
     known = f"{'; '.join(FORMATS)}{_renamed(row, 'prompt')}"
     raise DataError(f"{where}: no known format in the row {{{shown}}}; there are: {known}")
+
+
+def answered(row: Row, field: str, where: str) -> Conversation:
+    """The `prompt` of a row and the answer in this field, each text or a list of messages.
+
+    A list of several messages is the whole conversation already. Raises DataError as `conversation` does.
+    """
+    if isinstance(row[field], list | tuple) and len(row[field]) > 1:
+        return _checked(_listed(row, field, where), where)
+    if row.get("prompt") is None:
+        raise DataError(f"{where}: {field!r} is an answer alone, and 'prompt' is missing; add it, or drop the row")
+    return _checked(_asked(row, "prompt", field, where), where)
+
+
+def _checked(messages: tuple[Message, ...], where: str) -> Conversation:
+    roles = [message.role for message in messages]
+    if "assistant" not in roles:
+        raise DataError(f"{where}: no assistant message to train on; the messages are from: {', '.join(roles)}")
+    return Conversation(messages, where, plain=roles == ["user", "assistant"])
 
 
 def _renamed(row: Row, wanted: str) -> str:
@@ -95,9 +115,9 @@ def _renamed(row: Row, wanted: str) -> str:
     return f"; where a column has another name: reading.columns.{others[0]}={wanted}" if others else ""
 
 
-def _prompt_completion(row: Row, where: str) -> tuple[Message, ...]:
+def _asked(row: Row, prompt: str, answer: str, where: str) -> tuple[Message, ...]:
     """Either may be a list of messages itself."""
-    return (*_spoken(row, "prompt", "user", where), *_spoken(row, "completion", "assistant", where))
+    return (*_spoken(row, prompt, "user", where), *_spoken(row, answer, "assistant", where))
 
 
 def _instruction(row: Row, where: str) -> tuple[Message, ...]:
@@ -108,10 +128,6 @@ def _instruction(row: Row, where: str) -> tuple[Message, ...]:
             prompt += "\n\n" + _text(row[field], field, where)
     answer = "response" if row.get("response") is not None else "output"
     return Message("user", prompt), Message("assistant", _text(row[answer], answer, where))
-
-
-def _input_output(row: Row, where: str) -> tuple[Message, ...]:
-    return (*_spoken(row, "input", "user", where), *_spoken(row, "output", "assistant", where))
 
 
 def _spoken(row: Row, field: str, role: str, where: str) -> tuple[Message, ...]:
@@ -151,7 +167,7 @@ def _message(item: Any, place: str, where: str) -> Message:
 
 def _text(value: Any, place: str, where: str) -> str:
     if not isinstance(value, str):
-        raise DataError(f"{where}: {place} is {_kind(value)}, not text")
+        raise DataError(f"{where}: {place} is {_kind(value)}, not text; make it text, or drop the row")
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -175,8 +191,8 @@ def _short(value: Any) -> str:
 _READERS: tuple[tuple[tuple[str, ...], Callable[[Row, str], tuple[Message, ...]]], ...] = (
     (("messages",), lambda row, where: _listed(row, "messages", where)),
     (("conversations",), lambda row, where: _listed(row, "conversations", where)),
-    (("prompt", "completion"), _prompt_completion),
+    (("prompt", "completion"), lambda row, where: _asked(row, "prompt", "completion", where)),
     (("instruction", "response"), _instruction),
     (("instruction", "output"), _instruction),
-    (("input", "output"), _input_output),
+    (("input", "output"), lambda row, where: _asked(row, "input", "output", where)),
 )

@@ -36,9 +36,10 @@ class Labels:
 
 
 class LoadLabels(Loading):
-    """Read rows with a `label`, true or false, or comparisons; held-out sets as LoadDataset makes them.
+    """Read rows with a `label`, true or false, comparisons, or right answers; held-out sets as LoadDataset makes them.
 
-    Of held-out answers, the good ones are examined.
+    Of held-out answers, the good ones are examined. Raises DataError where some answers have a label and some, that
+    are no comparison, have none.
     """
 
     def run(self, store: DatasetStore) -> tuple[Comparisons, Labels, HeldOut, Facts, Table]:
@@ -46,6 +47,8 @@ class LoadLabels(Loading):
         rows = {name: tuple(Rows(data, _read)) for name, data in (("", found.train), *found.held.items())}
         pairs = {name: tuple(each for each in some if isinstance(each, Comparison)) for name, some in rows.items()}
         labels = {name: tuple(each for each in some if isinstance(each, Labelled)) for name, some in rows.items()}
+        if any(labels.values()):
+            _check_all_rated(pairs)
         good = {name: (*(each.chosen for each in pairs[name]), *_good(labels[name])) for name in found.held}
         if not any(good.values()):
             raise DataError(f"{self.dataset}: no held-out row has a good answer, which evaluations compare with; hold "
@@ -58,6 +61,13 @@ class LoadLabels(Loading):
 
 def _good(rows: Sequence[Labelled]) -> list[Conversation]:
     return [each.conversation for each in rows if each.good]
+
+
+def _check_all_rated(rows: Mapping[str, Sequence[Comparison]]) -> None:
+    """Beside answers with a label, one without any is right for nobody's reason."""
+    for each in (one for some in rows.values() for one in some if one.rejected is None):
+        raise DataError(f"{each.chosen.where}: there is no label, where other rows have one, so nobody knows whether "
+                        "the answer is good; say true or false, or drop the row")
 
 
 def _read(row: Row, where: str) -> Comparison | Labelled:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -19,7 +18,7 @@ from kitchen.stage import Stage
 from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
 from stages.answers import scored
 from stages.asking import prompt, wanted
-from stages.conversations import Conversation, Message, conversation
+from stages.conversations import Conversation, Message, answered, conversation
 from stages.costs import AT_MOST, EpochSize
 from stages.data import HeldOut, Loading, loaded
 from stages.evaluation import Examination
@@ -115,17 +114,10 @@ def comparison(row: Row, where: str) -> Comparison:
 
 
 def _answered(row: Row, field: str, where: str) -> Conversation:
-    """The prompt and one of its answers; an answer that is a whole conversation already is read as that."""
-    answer: Any = row[field]
-    whole = isinstance(answer, list | tuple) and len(answer) > 1
-    if not whole and row.get("prompt") is None:
-        raise DataError(f"{where}: {field!r} is an answer alone, and 'prompt' is missing; there are: "
-                        f"{'; '.join(FORMATS)}")
-    found = conversation({"messages": answer} if whole else {"prompt": row["prompt"], "completion": answer},
-                         f"{where}: {field}")
+    found = answered(row, field, where)
     if found.messages[-1].role != "assistant":
         raise DataError(f"{where}: {field} ends with a message of {found.messages[-1].role!r}, not of the assistant")
-    return replace(found, where=where)
+    return found
 
 
 @dataclass(frozen=True)

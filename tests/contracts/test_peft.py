@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ pytest.importorskip("peft")
 class TestFloat32(TrainingLaws):
     unknown_model = "path:no-such-folder"
     context = 256
-    device, dtype = "cpu", "float32"
+    device, dtype, quantization = "cpu", "float32", "none"
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
@@ -31,7 +32,8 @@ class TestFloat32(TrainingLaws):
         from adapters.peft.client import PeftTraining
 
         self.blobs = FakeBlobs()
-        return PeftTraining(LocalHub(cache=str(tmp_path)), self.blobs, device=self.device, dtype=self.dtype, threads=2)
+        return PeftTraining(LocalHub(cache=str(tmp_path)), self.blobs, device=self.device, dtype=self.dtype, threads=2,
+                            quantization=self.quantization)
 
     def corrupt(self, client: TrainingClient, checkpoint: Checkpoint) -> None:
         name = f"{checkpoint.path}/adapter_model.safetensors"
@@ -57,3 +59,8 @@ class TestCuda(TestFloat32):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 class TestCudaBfloat16(TestBfloat16):
     device = "cuda"
+
+
+@pytest.mark.skipif(not (torch.cuda.is_available() and find_spec("bitsandbytes")), reason="no CUDA, or no bitsandbytes")
+class TestFourBit(TestCudaBfloat16):
+    quantization = "4bit"

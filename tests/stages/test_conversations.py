@@ -71,7 +71,9 @@ def said(**message):
     ({"messages": ["hello"]}, "messages[0] is text, not a message with role and content"),
     ({"conversations": [{"from": "humann", "value": "x"}]}, "conversations[0].from 'humann' is unknown; did you mean"),
     ({"messages": [{"role": "user", "content": "x"}]}, "chats.jsonl:12: no assistant message to train on"),
-    ({"prompt": "a", "completion": True}, "chats.jsonl:12: completion is true or false, not text"),
+    ({"prompt": "a", "completion": True}, "completion is true or false, not text; make it text, or drop the row"),
+    ({"prompt": "a", "completion": "b", "label": False}, "label is false, a bad answer, and here it would be learnt"),
+    ({**said(role="assistant", content="x"), "label": False}, "recipes.kto learns from both, else drop the row"),
     ({"instruction": "a", "input": {"b": 1}, "output": "c"}, "chats.jsonl:12: input is an object, not text"),
 ])
 def test_a_bad_field_is_told_with_its_place(row, told):
@@ -93,8 +95,8 @@ def test_an_unknown_row_is_shown_shortened_beside_the_formats():
 @pytest.mark.parametrize(("row", "why"), [
     ({"prompt": "why?"}, "'prompt' is there and 'completion' is missing"),
     ({"prompt": "why?", "completion": None}, "'prompt' is there and 'completion' is null"),
-    ({"prompt": "why?", "answer": "so"}, "'completion' is missing; where a column has another name: "
-                                         "reading.columns.answer=completion"),
+    ({"prompt": "why?", "answer": "so"}, "'completion' is missing; add it, or drop the row; where a "
+                                         "column has another name: reading.columns.answer=completion"),
     ({"question": "why?", "answer": "so"}, "where a column has another name: reading.columns.question=prompt"),
 ])
 def test_what_is_missing_is_named_and_how_columns_are_renamed(row: dict[str, Any], why: str) -> None:

@@ -104,21 +104,41 @@ def test_a_stranger_answers_with_all_its_tokens() -> None:
 
 
 ROWS = [{"prompt": "a", "completion": "1", "label": True}, {"prompt": "b", "completion": "2", "label": False},
-        {"prompt": "c", "chosen": "3", "rejected": "4"}, {"prompt": "d", "completion": "5"}]
+        {"prompt": "c", "chosen": "3", "rejected": "4"}]
+RIGHT = {"prompt": "d", "completion": "5"}
 
 
-def test_labels_comparisons_and_right_answers_may_lie_side_by_side() -> None:
+def test_labels_and_comparisons_may_lie_side_by_side() -> None:
     store = FakeDatasets({"mixed": {"train": ROWS, "held": ROWS}})
     comparisons, labels, held, _, _ = LoadLabels("mixed").run(store)
-    assert [len(comparisons.train), len(labels.sets[""])] == [2, 2]
-    assert [each.messages[-1].content for each in held.sets["held"]] == ["3", "5", "1"]
+    assert [len(comparisons.train), len(labels.sets[""])] == [1, 2]
+    assert [each.messages[-1].content for each in held.sets["held"]] == ["3", "1"]
+    pairs, metrics = RenderLabels(RenderDataset()).run(comparisons, Mistakes({}), labels, Bytes())
+    assert (metrics["data/answers"], metrics["data/good"]) == (4.0, 2.0)
+    answers = [Bytes().decode(own.targets[own.loss_inputs["weights"] != 0]).strip()[0] for own, _ in pairs.train]
+    assert answers == ["3", "4", "1", "2"]
+    assert [int(own.loss_inputs["labels"].sum() > 0) for own, _ in pairs.train] == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("sets", [
+    {"train": [*ROWS, RIGHT], "held": ROWS}, {"train": ROWS, "held": [*ROWS, RIGHT]},
+    {"train": [ROWS[2], RIGHT], "held": ROWS}])
+def test_beside_answers_with_a_label_all_have_one(sets: dict[str, list[dict[str, Any]]]) -> None:
+    place = next(f"{name}:{rows.index(RIGHT)}" for name, rows in sets.items() if RIGHT in rows)
+    with pytest.raises(DataError, match=f"{place}: there is no label, where other rows have one.*say true or false"):
+        LoadLabels("some").run(FakeDatasets({"some": sets}))
+
+
+def test_comparisons_and_right_answers_may_lie_side_by_side() -> None:
+    store = FakeDatasets({"mixed": {"train": [ROWS[2], RIGHT], "held": [RIGHT]}})
+    comparisons, labels, *_ = LoadLabels("mixed").run(store)
     pairs, metrics = RenderLabels(RenderDataset()).run(comparisons, Mistakes({"": {1: "6"}}), labels, Bytes())
-    assert (metrics["data/answers"], metrics["data/good"]) == (6.0, 3.0)
+    assert (metrics["data/answers"], metrics["data/good"]) == (4.0, 2.0)
     answers = [[Bytes().decode(datum.targets[datum.loss_inputs["weights"] != 0]).strip() for datum in pair]
                for pair in pairs.train]
-    assert [own[0] for own, _ in answers] == ["3", "4", "5", "6", "1", "2"]
-    assert [other[0] for _, other in answers] == ["6", "1", "2", "3", "4", "5"]
-    assert [int(own.loss_inputs["labels"].sum() > 0) for own, _ in pairs.train] == [1, 0, 1, 0, 1, 0]
+    assert [own[0] for own, _ in answers] == ["3", "4", "5", "6"]
+    assert [other[0] for _, other in answers] == ["5", "6", "3", "4"]
+    assert [int(own.loss_inputs["labels"].sum() > 0) for own, _ in pairs.train] == [1, 0, 1, 0]
 
 
 @pytest.mark.parametrize(("rows", "words"), [
@@ -185,4 +205,4 @@ def test_a_comparison_may_have_a_label_that_is_null() -> None:
     """As where one table has rows of several shapes."""
     rows = [*ROWS, {"prompt": "e", "chosen": "7", "rejected": "8", "label": None, "completion": None}]
     comparisons, *_ = LoadLabels("mixed").run(FakeDatasets({"mixed": {"train": rows, "held": ROWS}}))
-    assert len(comparisons.train) == 3
+    assert len(comparisons.train) == 2
