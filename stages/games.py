@@ -22,6 +22,7 @@ from stages.tools import ToolQuestion
 PREFIX = "game:"
 TRAIN = 1000  # problems, where nothing says how many
 IN_VAIN = 1000  # problems, one after the other, that were made before: then there are hardly any others
+FEWER_HELD = "hold out fewer (reading.held_out_rows)"
 HELD_OUT_SEED = 10_000_000  # of the problems held out, whatever the seed of the run
 
 
@@ -92,8 +93,8 @@ class MakeGames(Stage):
 
     def run(self) -> tuple[Tasks, Facts, Table]:
         make, count = GAMES[self.dataset.removeprefix(PREFIX)], self.reading.limit or min(self.most or TRAIN, TRAIN)
-        held = _some(make, self.reading.held_out_rows, HELD_OUT_SEED, ())
-        train = _some(make, count, self.seed, set(held))
+        held = _some(make, self.reading.held_out_rows, HELD_OUT_SEED, (), FEWER_HELD)
+        train = _some(make, count, self.seed, set(held), f"take fewer (reading.limit), or {FEWER_HELD}")
         return Tasks(train, {"held_out": held}), *described(self.dataset, list(map(repr, train)), list(map(repr, held)))
 
     preview = run
@@ -106,7 +107,7 @@ class MakeGames(Stage):
 
 
 def _some(
-    make: Callable[[np.random.Generator], Task], count: int, seed: int, but: Collection[Task]
+    make: Callable[[np.random.Generator], Task], count: int, seed: int, but: Collection[Task], mend: str
 ) -> list[Task]:
     """So many different ones; raises DataError where there are too few."""
     random, found, vain = np.random.default_rng(seed), dict[Task, None](), 0
@@ -117,5 +118,5 @@ def _some(
             found[one] = None
     if len(found) == count:
         return list(found)
-    raise DataError(f"only {len(found)} of {count} different problems could be made; take fewer (reading.limit)")
+    raise DataError(f"only {len(found)} of {count} different problems could be made; {mend}")
 

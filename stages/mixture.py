@@ -60,8 +60,7 @@ class LoadMixture(Stage):
         if self.reading.stream and self.reading.limit is None:
             raise ConfigError("reading.stream=true takes rows as they come, and must know how many: set reading.limit")
         if not self.datasets:
-            raise ConfigError("no data set is named: say which, as in mixture.ingredients=1, or "
-                              "teachers.ingredients=run:ID")
+            raise ConfigError("no data set is named: say which, as in mixture.ingredients=1")
 
     def run(self, store: DatasetStore) -> tuple[Sources, HeldOut, Facts, Table]:
         found = {name: loaded(self._reader(store, name)) for name in self.datasets}

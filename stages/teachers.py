@@ -122,6 +122,8 @@ def names_of(
     if teachers is not None and (teacher is not None or dataset != DATASET):
         raise ConfigError("teachers.DATASET=WEIGHTS says who teaches, and which data sets are read: leave "
                           f"{'dataset' if teacher is None else 'teacher'} out")
+    if teachers is not None and not teachers:
+        raise ConfigError("teachers names no data set: say who teaches which, as in teachers.ingredients=run:ID")
     if teachers is None and teacher is None and not instruction:
         raise ConfigError("nobody teaches: set teacher=WEIGHTS; or teachers.DATASET=WEIGHTS for each data set; or "
                           "instruction=TEXT, a system prompt that makes the model its own teacher")

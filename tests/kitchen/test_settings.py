@@ -247,10 +247,17 @@ def test_whole_numbers_do_for_fractions_and_the_other_way_round() -> None:
     assert settle(Tart, from_arguments(["layers=16.5"])).problems
 
 
-@pytest.mark.parametrize("text", ["sugar=.inf", "sugar=-.inf", "sugar=.nan", "each.a=.nan", "oven.heat=.inf"])
+@pytest.mark.parametrize("text", [
+    "sugar=.inf", "sugar=-.inf", "sugar=.nan", "each.a=.nan", "oven.heat=-.inf", "sugar=inf", "each.a=-Infinity"])
 def test_a_number_is_finite(text: str) -> None:
     assert [str(each) for each in settle(Tart, from_arguments([text])).problems] == [
         f"command line: {text}: input should be a finite number"]
+
+
+@pytest.mark.parametrize("text", ["each=3", "each=a", "each=[1]", "oven=hot"])
+def test_what_has_settings_inside_is_no_value(text: str) -> None:
+    assert [str(each) for each in settle(Tart, from_arguments([text])).problems] == [
+        f"command line: {text}: what it has are settings inside of it: {text.partition('=')[0]}.NAME=VALUE"]
 
 
 def test_limits_of_a_field_are_described() -> None:

@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ DATA = {"chats": {"train": CHATS, "held": CHATS[:2]}, "pairs": {"train": PAIRS, 
         "alphabet": {"train": LETTERS, "held": LETTERS[:2]}, "farewells": {"train": CHATS[::-1], "held": CHATS[:1]}}
 EPOCHS = {"epochs": 3, "eval_every": 4, "keep": 1, "evaluation": {"max_tokens": 8}}
 JUDGE = {"batch_size": 2, "max_tokens": 250}  # more than save_every steps
+PLAY = {"reading": {"limit": 8, "held_out_rows": 2}, "group": 3, "steps": 6, "playing": {"max_tokens": 5}}
+STRAYING = {"kl_penalty": 0.1, "reference": "teacher"}  # by which it learns without any reward
 RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
     "sl_basic": (SlBasic, {**EPOCHS, "dataset": "chats"}),
     "chat_sl": (ChatSl, {"mixture": {"chats": 2.0, "farewells": 1.0}, "steps": 14, "eval_every": 4, "keep": 1}),
@@ -62,8 +65,9 @@ RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
     "kto_rated": (Kto, {**EPOCHS, "dataset": "rated", "beta": 0.5}),
     "rl": (Rl, {"dataset": "chats", "reward": "letters", "group": 3, "steps": 6, "kl_penalty": 0.1, "kl_discount": 0.9,
                 "updates": 2, "playing": {"max_tokens": 5}}),
-    "rl_talk": (Rl, {"dataset": "game:talk", "reading": {"limit": 8, "held_out_rows": 2}, "group": 3, "steps": 6,
-                     "playing": {"max_tokens": 5}}),
+    "rl_talk": (Rl, {**PLAY, "dataset": "game:talk"}),
+    "rl_guess": (Rl, {**PLAY, **STRAYING, "dataset": "game:guess"}),
+    "rl_calculator": (Rl, {**PLAY, **STRAYING, "dataset": "game:calculator"}),
     "distillation": (Distillation, {"dataset": "chats", "group": 3, "steps": 6, "discount": 0.5, "updates": 2,
                                     "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}}),
     "distillation_off_policy": (DistillationOffPolicy, {
@@ -78,6 +82,8 @@ RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
         "teacher": None, "dataset": "chats", "instruction": "Be brief.", "group": 3, "steps": 6,
         "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}}),
     "rlhf": (Rlhf, {"preferences": "pairs", "group": 4, "steps": 6, "judge": JUDGE, "playing": {"max_tokens": 80}}),
+    "rlhf_judge": (Rlhf, {"preferences": "pairs", "group": 4, "steps": 6, "judge": {**JUDGE, "model": "teacher"},
+                          "playing": {"max_tokens": 80}}),
     "rlhf_answer": (Rlhf, {
         "dataset": "alphabet", "reward": "letters", "group": 4, "steps": 6, "kl_penalty": 0.1,
         "judge": {**JUDGE, "max_tokens": 4096, "epochs": 2}, "playing": {"max_tokens": 400}}),
@@ -93,12 +99,17 @@ MODELS = ("model", "teacher")
 def made(name: str, model: str, teacher: str, ahead: int, **settings: Any) -> Recipe:
     """What all have in common, as far as this one has it, then its own settings, and then these."""
     cls, own = RECIPES[name]
-    if "teachers" in own:
-        named = {"model": model, "teacher": teacher}
-        own = own | {"teachers": {data: named[who] for data, who in own["teachers"].items()}}
+    own = _renamed(own, {"model": model, "teacher": teacher})
     common = {"model": model, "weights": model, "teacher": teacher, "batch_size": 2, "learning_rate": 1e-2,
               "warmup_steps": 2, "lora_rank": 4, "ahead": ahead, "stale": ahead}
     return cls(**{key: value for key, value in {**common, **own, **settings}.items() if key in cls.model_fields})
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """With other names of MODELS, wherever they stand."""
+    if isinstance(value, dict):
+        return {key: _renamed(each, names) for key, each in value.items()}
+    return names.get(value, value) if isinstance(value, str) else value
 
 
 def order_of(recipe: Recipe) -> Order:

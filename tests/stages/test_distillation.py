@@ -216,7 +216,8 @@ def test_who_teaches(teacher: Any, teachers: Any, instruction: str, expected: di
 
 
 @pytest.mark.parametrize(("teacher", "teachers", "dataset", "words"), [
-    (None, None, DATASET, "nobody teaches"), ("t", {"d": "t"}, DATASET, "leave teacher out"),
+    (None, None, DATASET, "nobody teaches"),
+    (None, {}, DATASET, r"as in teachers\.ingredients=run:ID"), ("t", {"d": "t"}, DATASET, "leave teacher out"),
     (None, {"d": "t"}, "arithmetic", "leave dataset out"),
 ])
 def test_settings_that_contradict_each_other(teacher: Any, teachers: Any, dataset: str, words: str) -> None:

@@ -240,7 +240,7 @@ def test_an_answer_in_several_pieces_is_no_half_of_a_pair() -> None:
     ({"chosen": "yes", "rejected": "no"}, "'prompt' is missing"),
     ({"prompt": "q", "chosen": "yes", "rejected": "yes"}, "the same text"),
     ({"prompt": "q", "chosen": "yes", "rejected": 3}, "pairs.jsonl:7: rejected is a number, not text; make it text"),
-    ({"prompt": "q", "chosen": "yes", "rejected": ["x"]}, r"pairs.jsonl:7: rejected\[0\] is text, not a message with role"),
+    ({"prompt": "q", "chosen": "yes", "rejected": ["x"]}, r"7: rejected\[0\] is text, not a message"),
     ({"chosen": CHAT, "rejected": [{"role": "user", "content": "other"}, CHAT[1]]}, "different prompts"),
     ({"chosen": [*CHAT, CHAT[0]], "rejected": CHAT}, "ends with a message of 'user'")])
 def test_rows_that_are_no_comparison(row: Any, words: str) -> None:

@@ -66,9 +66,12 @@ def test_what_is_no_game_is_refused(dataset: str, reading: Reading, words: str) 
         MakeGames(dataset, reading).verify()
 
 
-def test_there_are_so_many_and_no_more() -> None:
-    with pytest.raises(DataError, match=r"different problems could be made.*reading\.limit"):
-        MakeGames("game:guess", Reading(limit=200_000, held_out_rows=1)).run()
+@pytest.mark.parametrize(("reading", "mend"), [
+    (Reading(limit=200_000, held_out_rows=1), r"; take fewer \(reading\.limit\), or hold out fewer"),
+    (Reading(limit=1, held_out_rows=200_000), r"; hold out fewer \(reading\.held_out_rows\)")])
+def test_there_are_so_many_and_no_more(reading: Reading, mend: str) -> None:
+    with pytest.raises(DataError, match=r"only \d+ of 200000 different problems could be made" + mend):
+        MakeGames("game:guess", reading).run()
 
 
 def test_its_reward_is_its_own() -> None:

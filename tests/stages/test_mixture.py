@@ -91,7 +91,7 @@ def test_the_preview_tells_shares_passes_and_tokens() -> None:
 def test_names_that_are_none_and_streams_without_an_end() -> None:
     with pytest.raises(DataError, match="did you mean"):
         LoadMixture(("a", "b.json")).verify(STORE)
-    with pytest.raises(ConfigError, match="no data set is named"):
+    with pytest.raises(ConfigError, match=r"no data set is named: say which, as in mixture\.ingredients=1$"):
         LoadMixture(())
     with pytest.raises(ConfigError, match=r"reading\.limit"):
         LoadMixture(("a",), Reading(stream=True))
