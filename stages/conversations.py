@@ -71,10 +71,7 @@ def conversation(row: Row, where: str) -> Conversation:
     `where` is the row's place, which every error begins with. Raises DataError that names the field, or that shows
     the row and lists the formats, or where a `label` says that the answer is bad.
     """
-    if row.get("label") is False:
-        raise DataError(f"{where}: label is false, a bad answer, and here it would be learnt as a good one; "
-                        "recipes.kto learns from both, else drop the row, or, where the column says something else, "
-                        "rename it (reading.columns.label=other)")
+    check_good(row, where)
     for fields, read in _READERS:
         if all(row.get(field) is not None for field in fields):
             return _checked(read(row, where), where)
@@ -90,16 +87,36 @@ def conversation(row: Row, where: str) -> Conversation:
     raise DataError(f"{where}: no known format in the row {{{shown}}}; there are: {known}")
 
 
-def answered(row: Row, field: str, where: str) -> Conversation:
+def check_good(row: Row, where: str) -> None:
+    """Raise DataError where a label says that the answer is bad."""
+    if row.get("label") is False:
+        raise DataError(f"{where}: label is false, a bad answer, which recipes.kto alone learns from as such; drop the "
+                        "row, or, where the column says something else, rename it (reading.columns.label=other, or in "
+                        "the file)")
+
+
+def completed(row: Row, field: str, where: str) -> Conversation:
     """The `prompt` of a row and the answer in this field, each text or a list of messages.
 
-    A list of several messages is the whole conversation already. Raises DataError as `conversation` does.
+    A list that does not begin with the assistant is the whole conversation already, and begins with the prompt, if
+    there is one. Raises DataError as `conversation` does.
     """
-    if isinstance(row[field], list | tuple) and len(row[field]) > 1:
-        return _checked(_listed(row, field, where), where)
-    if row.get("prompt") is None:
-        raise DataError(f"{where}: {field!r} is an answer alone, and 'prompt' is missing; add it, or drop the row")
-    return _checked(_asked(row, "prompt", field, where), where)
+    asked = () if row.get("prompt") is None else _spoken(row, "prompt", "user", where)
+    found = _spoken(row, field, "assistant", where)
+    if found[0].role == "assistant" and asked:
+        return _checked((*asked, *found), where)
+    if len(found) == 1 and not asked:
+        raise DataError(f"{where}: {field!r} is an answer alone, and 'prompt' is missing; add it, or drop the row"
+                        f"{_renamed(row, 'prompt')}")
+    if _said(found[: len(asked)]) != _said(asked):
+        raise DataError(f"{where}: {field} begins with a message of {found[0].role!r}, as a whole conversation does, "
+                        "but not with what 'prompt' says; let it hold the answer alone, or rename the other column "
+                        "(reading.columns.prompt=other)")
+    return _checked(found, where)
+
+
+def _said(messages: Sequence[Message]) -> list[tuple[str, str]]:
+    return [(each.role, each.content.strip()) for each in messages]
 
 
 def _checked(messages: tuple[Message, ...], where: str) -> Conversation:
@@ -111,7 +128,8 @@ def _checked(messages: tuple[Message, ...], where: str) -> Conversation:
 
 def _renamed(row: Row, wanted: str) -> str:
     """How to give columns the names that are known, for a row that has others."""
-    others = [name for name in row if name not in {field for fields, _ in _READERS for field in fields}]
+    known = {"chosen", "rejected", "label", *(field for fields, _ in _READERS for field in fields)}
+    others = [name for name in row if name not in known]
     return f"; where a column has another name: reading.columns.{others[0]}={wanted}" if others else ""
 
 

@@ -79,6 +79,7 @@ class ImitateTop(Stage):
     k: int
 
     async def run(self, teachers: Teachers, batch: TaskBatch, rollouts: Rollouts) -> tuple[PolicyData, Metrics]:
+        self.preview(teachers.tokenizer)
         heard = await teachers.hear(batch, rollouts)
         found = await asyncio.gather(*[arrival(each.teacher.top_logprobs(each.tokens, self.k)) for each in heard])
         tops = [np.exp(each.aligned(top)[each.episode.acted].astype(np.float64))

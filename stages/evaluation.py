@@ -258,8 +258,14 @@ class RenderHeldOut(Stage):
     rows: int = 16
 
     def run(self, held_out: HeldOut, tokenizer: Tokenizer) -> HeldOutData:
-        sets = [rendered(rows, tokenizer, self.render)[: self.rows] for rows in held_out.sets.values()]
+        sets = [self._rendered(name, rows, tokenizer) for name, rows in held_out.sets.items()]
         return HeldOutData(averaged([datum for each in sets for datum in each]))
+
+    def _rendered(self, name: str, rows: Sequence[Conversation], tokenizer: Tokenizer) -> tuple[Datum, ...]:
+        try:
+            return rendered(rows, tokenizer, self.render)[: self.rows]
+        except DataError as error:
+            raise DataError(f"held out ({name}): {error}") from error
 
 
 class MeasureHeldOut(Stage):

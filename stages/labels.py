@@ -65,9 +65,9 @@ def _good(rows: Sequence[Labelled]) -> list[Conversation]:
 
 def _check_all_rated(rows: Mapping[str, Sequence[Comparison]]) -> None:
     """Beside answers with a label, one without any is right for nobody's reason."""
-    for each in (one for some in rows.values() for one in some if one.rejected is None):
-        raise DataError(f"{each.chosen.where}: there is no label, where other rows have one, so nobody knows whether "
-                        "the answer is good; say true or false, or drop the row")
+    if lacking := [each for some in rows.values() for each in some if each.rejected is None]:
+        raise DataError(f"{lacking[0].chosen.where}: there is no label, where other rows have one, so nobody knows "
+                        "whether the answer is good; say true or false, or drop the row")
 
 
 def _read(row: Row, where: str) -> Comparison | Labelled:
@@ -81,6 +81,9 @@ def _read(row: Row, where: str) -> Comparison | Labelled:
     if not isinstance(label, bool):
         text = ", without quotes; CSV, where every value is text, cannot say that" if isinstance(label, str) else ""
         raise DataError(f"{where}: label is {label!r}, and must be true (a good answer) or false (a bad one){text}")
+    if row.get("chosen") is not None or row.get("rejected") is not None:
+        raise DataError(f"{where}: 'chosen' and 'rejected' say which answer is good, and have no label beside them; "
+                        "leave it out, or rename the column (reading.columns.label=other)")
     return Labelled(conversation({name: value for name, value in row.items() if name != "label"}, where), label)
 
 
@@ -98,6 +101,9 @@ class RenderLabels(Stage):
         found = {name: self._examples([*_split(name, rows, mistakes), *labels.sets[name]], tokenizer)
                  for name, rows in comparisons.sets().items()}
         train = found.pop("")
+        if not train:
+            raise DataError(f"nothing to train on: no answer fits into max_tokens={self.render.max_tokens}; raise "
+                            "rendering.max_tokens")
         good = sum(float(datum.loss_inputs["labels"].max() > 0) for datum, _ in train)
         if not 0 < good < len(train):
             raise DataError(f"of {len(train)} answers to train on {good:.0f} are good: some must be, and some not; add "
@@ -105,7 +111,7 @@ class RenderLabels(Stage):
         held = {name: some for name, some in found.items() if some}
         if not held:
             raise DataError("nothing to measure on: no held-out answer fits into "
-                            f"max_tokens={self.render.max_tokens}; hold out more rows, or let them be longer")
+                            f"max_tokens={self.render.max_tokens}; hold out more rows, or raise rendering.max_tokens")
         return Pairs(train, held), Metrics({
             "data/answers": float(len(train)), "data/good": good,
             "data/tokens": float(sum(len(datum.tokens) for datum, _ in train)),

@@ -13,7 +13,7 @@ from kitchen.stage import Stage
 from kitchen.types import Batch, Datum, Facts, LossOutput, Metrics, Price, Table
 from stages.conversations import Conversation, TrainRows, conversation
 from stages.costs import tokens_and_cost
-from stages.data import HeldOut, averaged, loaded
+from stages.data import HeldOut, Loaded, averaged, loaded
 from stages.reading import Reader, Reading, Rows
 from stages.render import RenderDataset, TrainData
 
@@ -67,6 +67,7 @@ class LoadMixture(Stage):
         rows = {name: Rows(each.train, conversation) for name, each in found.items()}
         held = {f"{name}/{split}": tuple(Rows(data, conversation))
                 for name, each in found.items() for split, data in each.held.items()}
+        check_apart(found)
         facts = Facts({key.replace("data.", f"data.{name}.", 1): value
                        for name, each in found.items() for key, value in each.facts.items()})
         told = tuple((name, *row) for name, each in found.items() for row in each.table.rows)
@@ -80,6 +81,19 @@ class LoadMixture(Stage):
 
     def _reader(self, store: DatasetStore, name: str) -> Reader:
         return Reader(store, name, self.reading, self.seed, None)
+
+
+def check_apart(found: Mapping[str, Loaded]) -> None:
+    """Raise DataError where what one data set holds out is another one's split to train on, under another name."""
+    for name, each in found.items():
+        for split in each.held:
+            digest = each.facts.get(f"data.{split}.sha256")
+            same = [other for other, its in found.items() if digest in {
+                value for key, value in its.facts.items()
+                if key.removeprefix("data.").removesuffix(".sha256") not in its.held}]
+            if digest and same:
+                raise DataError(f"{same[0]} is what {name} holds out as {split!r}, and would be trained on; leave one "
+                                "of the two out, or choose other splits (reading.train, reading.test)")
 
 
 class RenderMixture(Stage):

@@ -17,8 +17,8 @@ from kitchen.ports.datasets import Row
 from kitchen.stage import Stage
 from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
 from stages.answers import scored
-from stages.asking import prompt, wanted
-from stages.conversations import Conversation, Message, answered, conversation
+from stages.asking import prompt, question, wanted
+from stages.conversations import Conversation, Message, check_good, completed, conversation
 from stages.costs import AT_MOST, EpochSize
 from stages.data import HeldOut, Loading, loaded
 from stages.evaluation import Examination
@@ -105,6 +105,7 @@ def comparison(row: Row, where: str) -> Comparison:
         if row.get(field) is None:
             raise DataError(f"{where}: {field!r} is missing or null; a comparison has both; there are: "
                             f"{'; '.join(FORMATS)}")
+    check_good(row, where)
     chosen, rejected = (_answered(row, field, where) for field in ("chosen", "rejected"))
     if chosen.messages[:-1] != rejected.messages[:-1]:
         raise DataError(f"{where}: chosen and rejected answer different prompts; they may differ in the last message")
@@ -114,7 +115,7 @@ def comparison(row: Row, where: str) -> Comparison:
 
 
 def _answered(row: Row, field: str, where: str) -> Conversation:
-    found = answered(row, field, where)
+    found = completed(row, field, where)
     if found.messages[-1].role != "assistant":
         raise DataError(f"{where}: {field} ends with a message of {found.messages[-1].role!r}, not of the assistant")
     return found
@@ -224,16 +225,25 @@ class RenderPairs(Stage):
         pairs = {name: tuple(two for two in some if two is not None) for name, some in found.items()}
         train = pairs.pop("")
         if not train:
-            raise DataError(f"nothing to train on: of {len(comparisons.train)} rows none has a rejected answer that "
-                            "can be trained on; give the model more tries (mistakes.tries) or other data")
+            raise DataError(f"nothing to train on: {self._left_out(mistakes, '', comparisons.train)}")
         held = {name: some for name, some in pairs.items() if some}
         if not held:
-            raise DataError("nothing to measure on: no held-out row has a rejected answer; give the model more tries "
-                            "(mistakes.tries) or longer ones (mistakes.max_tokens), or hold out more rows")
+            why = [f"{name}: {self._left_out(mistakes, name, some)}" for name, some in comparisons.held_out.items()]
+            raise DataError(f"nothing to measure on: {'; '.join(why)}, or hold out more rows")
         return Pairs(train, held), Metrics({
             "data/rows": float(len(comparisons.train)), "data/pairs": float(len(train)),
             "data/tokens": float(sum(len(datum.tokens) for pair in train for datum in pair)),
             "data/held_out_pairs": float(sum(map(len, held.values())))})
+
+    def _left_out(self, mistakes: Mistakes, name: str, rows: Sequence[Comparison]) -> str:
+        """Why all rows of a set are, and how to mend that."""
+        lacking = sum(mistakes.rejected(name, at, each) is None for at, each in enumerate(rows))
+        found = f"of {len(rows)} rows {lacking} have no rejected answer"
+        if lacking < len(rows):
+            return (f"{found}, and {len(rows) - lacking} are dropped, as longer than "
+                    f"max_tokens={self.render.max_tokens} or changed by the chat template; raise rendering.max_tokens")
+        return (f"{found}; give the model more tries (mistakes.tries) or longer ones (mistakes.max_tokens), or take "
+                "other data")
 
     def preview(self, comparisons: Comparisons, tokenizer: Tokenizer, how: OwnMistakes) -> EpochSize:
         return to_be_read(comparisons.train, tokenizer, self.render, how)
@@ -259,7 +269,7 @@ def _datum(answer: Conversation, tokenizer: Tokenizer, render: RenderDataset) ->
 
 
 def _with_answer(chosen: Conversation, text: str) -> Conversation:
-    return replace(chosen, messages=(*chosen.messages[:-1], Message("assistant", text)), sampled=True)
+    return replace(chosen, messages=(*question(chosen), Message("assistant", text)), sampled=True)
 
 
 def as_batch(pairs: Sequence[Pair]) -> tuple[Datum, ...]:

@@ -138,7 +138,8 @@ class CompareAnswers(Stage):
         found = {name: [await _compared(tasks.sets()[name][each.task], each, f"{name or 'train'} {each.task}")
                         for each in some] for name, some in ranked.sets.items()}
         train = found.pop("")
-        check_judgeable(train, found, "let it try more often (ranking.tries), or on more problems (ranking.problems)")
+        check_judgeable(train, found, "let it try more often (ranking.tries), on more problems (ranking.problems) or "
+                        "longer (playing.max_tokens), or let a smaller difference count (ranking.margin)")
         return Comparisons(train, found), Metrics({"data/comparisons": float(len(train)), **{
             f"{name}/comparisons": float(len(some)) for name, some in found.items()}})
 

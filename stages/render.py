@@ -124,7 +124,7 @@ class _Rendered(Sequence[Datum]):
             if room > 0:
                 self._kept.append(row.data)
         if not datums:
-            raise DataError(f"nothing to train on: of {self.counts.rows} rows, {self.counts.dropped} sequences were "
+            raise DataError(f"nothing is left: of {self.counts.rows} rows, {self.counts.dropped} sequences were "
                             f"dropped for max_tokens={how.max_tokens}, or, where a model wrote the answers, for a chat "
                             "template that changes them")
 

@@ -82,6 +82,9 @@ class TrainingOnPreferences(TrainingInEpochs):
 
     def preferring(self, load: Step, render: Step, loss: Loss, judge: Step, *, referred: bool = True) -> Step:
         """`load` reads comparisons, `render` makes pairs of them; the reference, if it is asked, scores those."""
+        if "assistant" not in self.rendering.train_on:
+            raise ConfigError(f"rendering.train_on={self.rendering.train_on}: it is answers that are good or bad; take "
+                              "last_assistant_turn, last_assistant_message or all_assistant_messages")
         start = self.reference or self.model
         scored = [ScoreReference(start)] if referred else []
         return sequence(

@@ -72,8 +72,8 @@ def said(**message):
     ({"conversations": [{"from": "humann", "value": "x"}]}, "conversations[0].from 'humann' is unknown; did you mean"),
     ({"messages": [{"role": "user", "content": "x"}]}, "chats.jsonl:12: no assistant message to train on"),
     ({"prompt": "a", "completion": True}, "completion is true or false, not text; make it text, or drop the row"),
-    ({"prompt": "a", "completion": "b", "label": False}, "label is false, a bad answer, and here it would be learnt"),
-    ({**said(role="assistant", content="x"), "label": False}, "recipes.kto learns from both, else drop the row"),
+    ({"prompt": "a", "completion": "b", "label": False}, "label is false, a bad answer, which recipes.kto alone"),
+    ({**said(role="assistant", content="x"), "label": False}, "drop the row, or, where the column says something else, rename it"),
     ({"instruction": "a", "input": {"b": 1}, "output": "c"}, "chats.jsonl:12: input is an object, not text"),
 ])
 def test_a_bad_field_is_told_with_its_place(row, told):

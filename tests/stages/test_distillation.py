@@ -104,6 +104,11 @@ def test_the_divergence_is_of_the_tokens_of_the_answers_whatever_stands_before_t
     assert found["kl_per_token"] == pytest.approx(sum(exact) / sum(len(one.tokens) for one in answers), rel=1e-6)
 
 
+def test_of_more_tokens_than_there_are_none_are_the_top(student: Bigrams, teacher: Any) -> None:
+    with pytest.raises(ConfigError, match=r"top_k=9999 is more than the \d+ tokens that there are"):
+        asyncio.run(ImitateTop(9999).run(alone(teacher), ASKED, student.rollouts()))
+
+
 def test_of_the_top_the_chances_are_divided_by_their_sum(student: Bigrams, teacher: Any) -> None:
     lessons, told = asyncio.run(ImitateTop(2).run(alone(teacher), ASKED, student.rollouts()))
     data = learnt(lessons)

@@ -14,10 +14,14 @@ from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Done
 from kitchen.types import Adam, Array, Datum, Lora, Sampled
+from recipes.dpo import Dpo
+from recipes.kto import Kto
 from stages.evaluation import Examination
+from stages.masks import TRAIN_ON, TrainOn
 from stages.pair_loss import PairLoss
 from stages.preferences import Comparison, Comparisons, Mistakes, RenderPairs, WriteMistakes, as_batch, comparison
 from stages.render import RenderDataset
+from stages.training import TrainingOnPreferences
 from tests.stages.test_render import Forgetful
 from tests.stages.untemplated import Plain
 
@@ -165,13 +169,55 @@ CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "yes"
     {"prompt": "q", "chosen": "yes", "rejected": "no"},
     {"prompt": CHAT[:1], "chosen": CHAT[1:], "rejected": [{"role": "assistant", "content": "no"}]},
     {"chosen": CHAT, "rejected": [CHAT[0], {"role": "assistant", "content": "no"}]},
-    {"prompt": "q", "chosen": CHAT, "rejected": [CHAT[0], {"role": "assistant", "content": "no"}]}])
+    {"prompt": "q", "chosen": CHAT, "rejected": [CHAT[0], {"role": "assistant", "content": "no"}]},
+    {"prompt": " q\n", "chosen": CHAT, "rejected": [CHAT[0], {"role": "assistant", "content": "no"}], "label": True}])
 def test_rows_of_preferences(row: Any) -> None:
     found = comparison(row, "here:1")
     assert found.rejected is not None
     assert [m.content for m in found.chosen.messages] == ["q", "yes"]
     assert [m.content for m in found.rejected.messages] == ["q", "no"]
     assert found.chosen.where == found.rejected.where == "here:1"
+
+
+def test_a_prompt_is_read_beside_answers_of_several_messages() -> None:
+    asked = [{"role": "system", "content": "Be kind."}, CHAT[0]]
+    more = [{"role": "assistant", "content": "hm"}, {"role": "user", "content": "so?"}]
+    row = {"prompt": asked, "chosen": [*more, CHAT[1]], "rejected": [*more, {"role": "assistant", "content": "no"}]}
+    found = comparison(row, "here:1")
+    assert [m.content for m in found.chosen.messages] == ["Be kind.", "q", "hm", "so?", "yes"]
+    whole = {"prompt": asked, "chosen": [*asked, CHAT[1]], "rejected": [*asked, *more[:1]]}
+    assert [m.content for m in comparison(whole, "here:1").chosen.messages] == ["Be kind.", "q", "yes"]
+
+
+@pytest.mark.parametrize("after", [[], [{"role": "user", "content": "thanks"}], [{"role": "tool", "content": "4"}]])
+def test_a_mistake_follows_the_question_whatever_comes_after_the_answer(after: list[dict[str, str]]) -> None:
+    row = comparison({"messages": [*CHAT, *after]}, "here:1")
+    rejected = Mistakes({"": {0: "no"}}).rejected("", 0, row)
+    assert rejected is not None
+    assert [(m.role, m.content) for m in rejected.messages] == [("user", "q"), ("assistant", "no")]
+
+
+@pytest.mark.parametrize("recipe", [Dpo, Kto])
+@pytest.mark.parametrize("train_on", TRAIN_ON)
+def test_answers_alone_are_compared(recipe: type[TrainingOnPreferences], train_on: TrainOn) -> None:
+    made = recipe(rendering=RenderDataset(train_on=train_on))
+    if train_on in ("last_assistant_turn", "last_assistant_message", "all_assistant_messages"):
+        made.workflow()
+        return
+    with pytest.raises(ConfigError, match=f"train_on={train_on}: it is answers that are good or bad"):
+        made.workflow()
+
+
+@pytest.mark.parametrize(("texts", "most", "words"), [
+    ({}, 100, "nothing to train on: of 2 rows 2 have no rejected answer; give the model more tries"),
+    ({"": {0: "no"}, "held": {0: "no"}}, 3, r"of 2 rows 1 have no .*, and 1 are dropped, as longer than max_tokens=3"),
+    ({"": {0: "no"}}, 100, r"nothing to measure on: held: of 1 rows 1 have no .* or take other data, or hold out more"),
+])
+def test_why_no_row_is_left_is_told(texts: dict[str, dict[int, str]], most: int, words: str) -> None:
+    row = comparison({"prompt": "q", "completion": "yes"}, "here:1")
+    stage = RenderPairs(RenderDataset(max_tokens=most, overlong="drop"))
+    with pytest.raises(DataError, match=words):
+        stage.run(Comparisons((row, row), {"held": (row,)}), Mistakes(texts), Bytes())
 
 
 def test_a_row_with_the_right_answer_alone() -> None:
@@ -237,7 +283,10 @@ def test_an_answer_in_several_pieces_is_no_half_of_a_pair() -> None:
 @pytest.mark.parametrize(("row", "words"), [
     ({"prompt": "q", "chosen": "yes"}, "'rejected' is missing"),
     ({"prompt": "q", "chosen": "yes", "rejected": None}, "'rejected' is missing or null"),
-    ({"chosen": "yes", "rejected": "no"}, "'prompt' is missing"),
+    ({"chosen": "yes", "rejected": "no"}, "'prompt' is missing; add it, or drop the row$"),
+    ({"question": "q", "chosen": "yes", "rejected": "no"}, r"reading\.columns\.question=prompt$"),
+    ({"prompt": "other", "chosen": CHAT, "rejected": CHAT[:1]}, r"chosen begins with .*not with what 'prompt' says"),
+    ({"prompt": "q", "chosen": "yes", "rejected": "no", "label": False}, "label is false"),
     ({"prompt": "q", "chosen": "yes", "rejected": "yes"}, "the same text"),
     ({"prompt": "q", "chosen": "yes", "rejected": 3}, "pairs.jsonl:7: rejected is a number, not text; make it text"),
     ({"prompt": "q", "chosen": "yes", "rejected": ["x"]}, r"7: rejected\[0\] is text, not a message"),

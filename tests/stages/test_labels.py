@@ -174,6 +174,12 @@ def test_held_out_answers_that_do_not_fit_are_told_of() -> None:
         RenderLabels(RenderDataset(max_tokens=20, overlong="drop")).run(comparisons, Mistakes({}), labels, Bytes())
 
 
+def test_where_no_answer_fits_that_is_told() -> None:
+    comparisons, labels, *_ = LoadLabels("two").run(FakeDatasets({"two": {"train": ROWS, "held": ROWS}}))
+    with pytest.raises(DataError, match=r"nothing to train on: no answer fits into max_tokens=2; raise rendering\.max"):
+        RenderLabels(RenderDataset(max_tokens=2, overlong="drop")).run(comparisons, Mistakes({}), labels, Bytes())
+
+
 def test_all_of_one_kind_teaches_nothing() -> None:
     store = FakeDatasets({"good": {"train": ROWS[:1] * 4, "held": ROWS[:1]}})
     comparisons, labels, *_ = LoadLabels("good").run(store)
@@ -192,6 +198,7 @@ def test_a_stranger_is_the_nearest_with_another_prompt_from_half_of_the_data_on(
 
 
 @pytest.mark.parametrize(("row", "why"), [
+    ({**ROWS[2], "label": True}, "'chosen' and 'rejected' say which answer is good, and have no label"),
     ({"prompt": "a", "completion": "1", "label": None}, "label is null.*say true or false"),
     ({"prompt": "a", "completion": "1", "label": "true"}, "label is 'true'.*without quotes; CSV"),
     ({"prompt": "a", "completion": "1", "label": 1}, r"label is 1, and must be true \(a good answer\) or false")])

@@ -12,6 +12,7 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.fake.tokenizer import Bytes
 from kitchen.errors import ConfigError, DataError
 from kitchen.types import Batch, LossOutput
+from stages.evaluation import RenderHeldOut
 from stages.mixture import LoadMixture, MixedBatches, Origins, RenderMixture, ReportSources, shares
 from stages.reading import Reading
 from stages.render import RenderDataset
@@ -72,6 +73,21 @@ def test_held_out_sets_and_digests_are_told_apart() -> None:
     assert set(facts) == {"data.a.train.sha256", "data.a.held.sha256", "data.b.jsonl.train.sha256"}
     assert [row[:2] for row in table.rows] == [("a", "train"), ("a", "held"), ("b.jsonl", "train"),
                                               ("b.jsonl", "held_out")]
+
+
+def test_what_one_holds_out_no_other_trains_on() -> None:
+    sets = {"a": {"train": rows("a", 5), "held": rows("b", 20)}, "b.jsonl": {"train": rows("b", 20)},
+            "c": {"train": rows("b", 19)}}
+    with pytest.raises(DataError, match=r"^b\.jsonl is what a holds out as 'held', and would be trained on"):
+        LoadMixture(("b.jsonl", "a")).run(FakeDatasets(sets))
+    LoadMixture(("c", "a")).run(FakeDatasets(sets))
+    LoadMixture(("b.jsonl", "c")).run(FakeDatasets(sets))
+
+
+def test_a_held_out_set_of_which_nothing_is_left_is_named() -> None:
+    _, held, *_ = LoadMixture(tuple(WEIGHTS)).run(STORE)
+    with pytest.raises(DataError, match=r"^held out \(a/held\): nothing is left: of 2 rows"):
+        RenderHeldOut(RenderDataset(max_tokens=3, overlong="drop")).run(held, Bytes())
 
 
 def test_the_loss_is_told_by_data_set() -> None:

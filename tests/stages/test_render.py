@@ -253,9 +253,9 @@ def test_overlong_sequences_are_cut_or_dropped_and_counted():
     assert dropped.counts == Counts(rows=3, datums=1, tokens=5, trained_tokens=2, dropped=2)
     exact, _ = RenderDataset(max_tokens=6).run(TrainRows((short,)), Bytes())
     assert exact.counts.truncated == 0
-    with pytest.raises(DataError, match="nothing to train on: of 1 rows, 1 sequences were dropped for max_tokens=8"):
+    with pytest.raises(DataError, match="nothing is left: of 1 rows, 1 sequences were dropped for max_tokens=8"):
         RenderDataset(max_tokens=8, overlong="drop").run(TrainRows((long,)), Bytes())
-    with pytest.raises(DataError, match="nothing to train on: of 0 rows"):
+    with pytest.raises(DataError, match="nothing is left: of 0 rows"):
         RenderDataset().run(TrainRows(()), Bytes())
 
 
