@@ -73,7 +73,7 @@ def said(**message):
     ({"messages": [{"role": "user", "content": "x"}]}, "chats.jsonl:12: no assistant message to train on"),
     ({"prompt": "a", "completion": True}, "completion is true or false, not text; make it text, or drop the row"),
     ({"prompt": "a", "completion": "b", "label": False}, "label is false, a bad answer, which recipes.kto alone"),
-    ({**said(role="assistant", content="x"), "label": False}, "drop the row, or, where the column says something else, rename it"),
+    ({**said(role="assistant", content="x"), "label": False}, "drop the row, or, where the column says something else"),
     ({"instruction": "a", "input": {"b": 1}, "output": "c"}, "chats.jsonl:12: input is an object, not text"),
 ])
 def test_a_bad_field_is_told_with_its_place(row, told):
