@@ -85,7 +85,8 @@ def renamed_row(row: Row, columns: Mapping[str, str], where: str) -> Row:
     """One row under other names: what `renamed` does, for rows that are streamed."""
     for old in columns:
         if old not in row:
-            raise DataError(f"{where}: there is no column {old!r} to rename; {did_you_mean(old, row)}")
+            raise DataError(f"{where}: there is no column {old!r} to rename; {did_you_mean(old, row)}; one that only "
+                            "some rows have is to be renamed in the data")
     fresh: dict[str, Any] = {}
     for old, value in row.items():
         name = columns.get(old, old)

@@ -19,6 +19,10 @@ FORMATS = (
     "instruction (+ input or context) + response or output",
     "input + output",
 )
+_USUAL: Mapping[str, Sequence[str]] = {  # names that the columns have elsewhere
+    "prompt": ("question", "instruction", "input", "query", "problem"),
+    "completion": ("answer", "response", "output", "solution"),
+}
 _UNREAD = ("tool_calls", "function_call", "weight")  # to pass over these would train on something else than was meant
 
 
@@ -88,8 +92,8 @@ def conversation(row: Row, where: str) -> Conversation:
 
 
 def check_good(row: Row, where: str) -> None:
-    """Raise DataError where a label says that the answer is bad."""
-    if row.get("label") is False:
+    """Raise DataError where a label says that the answer is bad; in CSV, true and false are text."""
+    if (label := row.get("label")) is False or (isinstance(label, str) and label.strip().lower() == "false"):
         raise DataError(f"{where}: label is false, a bad answer, which recipes.kto alone learns from as such; drop the "
                         "row, or, where the column says something else, rename it (reading.columns.label=other, or in "
                         "the file)")
@@ -98,25 +102,30 @@ def check_good(row: Row, where: str) -> None:
 def completed(row: Row, field: str, where: str) -> Conversation:
     """The `prompt` of a row and the answer in this field, each text or a list of messages.
 
-    A list that does not begin with the assistant is the whole conversation already, and begins with the prompt, if
-    there is one. Raises DataError as `conversation` does.
+    A list in which the prompt is said before the last message, or beside which there is none, is the whole
+    conversation already; one that goes on after the prompt begins with the assistant. Raises DataError as
+    `conversation` does.
     """
-    asked = () if row.get("prompt") is None else _spoken(row, "prompt", "user", where)
+    asked = _spoken(row, "prompt", "user", where) if row.get("prompt") else ()
     found = _spoken(row, field, "assistant", where)
-    if found[0].role == "assistant" and asked:
-        return _checked((*asked, *found), where)
     if len(found) == 1 and not asked:
         raise DataError(f"{where}: {field!r} is an answer alone, and 'prompt' is missing; add it, or drop the row"
                         f"{_renamed(row, 'prompt')}")
-    if _said(found[: len(asked)]) != _said(asked):
+    if _is_said(asked, found[:-1]):
+        return _checked(found, where)
+    if found[0].role in ("system", "user"):
         raise DataError(f"{where}: {field} begins with a message of {found[0].role!r}, as a whole conversation does, "
-                        "but not with what 'prompt' says; let it hold the answer alone, or rename the other column "
+                        "but what 'prompt' says is not in it; let it hold the answer alone, or rename the other column "
                         "(reading.columns.prompt=other)")
-    return _checked(found, where)
+    return _checked((*asked, *found), where)
 
 
-def _said(messages: Sequence[Message]) -> list[tuple[str, str]]:
-    return [(each.role, each.content.strip()) for each in messages]
+def _is_said(asked: Sequence[Message], before: Sequence[Message]) -> bool:
+    """Whether a prompt is among the messages before an answer; or is all of them, as a chat template writes them."""
+    there, prompt = ([(each.role, each.content.strip()) for each in some] for some in (before, asked))
+    if any(there[at : at + len(prompt)] == prompt for at in range(len(there) - len(prompt) + 1)):
+        return True
+    return len(prompt) == 1 and bool(there) and all(content in prompt[0][1] for _, content in there)
 
 
 def _checked(messages: tuple[Message, ...], where: str) -> Conversation:
@@ -127,9 +136,9 @@ def _checked(messages: tuple[Message, ...], where: str) -> Conversation:
 
 
 def _renamed(row: Row, wanted: str) -> str:
-    """How to give columns the names that are known, for a row that has others."""
+    """How to give columns the names that are known, for a row that has others: the usual ones, if it has such."""
     known = {"chosen", "rejected", "label", *(field for fields, _ in _READERS for field in fields)}
-    others = [name for name in row if name not in known]
+    others = [name for name in _USUAL.get(wanted, ()) if name in row] or [name for name in row if name not in known]
     return f"; where a column has another name: reading.columns.{others[0]}={wanted}" if others else ""
 
 

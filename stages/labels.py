@@ -15,7 +15,17 @@ from kitchen.types import Array, Datum, Facts, Floats, Metrics, Table, Tokens
 from stages.conversations import Conversation, conversation
 from stages.costs import AT_MOST, EpochSize
 from stages.data import HeldOut, Loading, loaded
-from stages.preferences import Comparison, Comparisons, Mistakes, OwnMistakes, Pair, Pairs, comparison, unwritten
+from stages.preferences import (
+    Comparison,
+    Comparisons,
+    Mistakes,
+    OwnMistakes,
+    Pair,
+    Pairs,
+    check_marks,
+    comparison,
+    unwritten,
+)
 from stages.reading import Reader, Rows
 from stages.render import RenderDataset
 
@@ -84,7 +94,8 @@ def _read(row: Row, where: str) -> Comparison | Labelled:
     if row.get("chosen") is not None or row.get("rejected") is not None:
         raise DataError(f"{where}: 'chosen' and 'rejected' say which answer is good, and have no label beside them; "
                         "leave it out, or rename the column (reading.columns.label=other)")
-    return Labelled(conversation({name: value for name, value in row.items() if name != "label"}, where), label)
+    answer = conversation({name: value for name, value in row.items() if name != "label"}, where)
+    return Labelled(check_marks(answer), label)
 
 
 class RenderLabels(Stage):
@@ -102,8 +113,8 @@ class RenderLabels(Stage):
                  for name, rows in comparisons.sets().items()}
         train = found.pop("")
         if not train:
-            raise DataError(f"nothing to train on: no answer fits into max_tokens={self.render.max_tokens}; raise "
-                            "rendering.max_tokens")
+            raise DataError(f"nothing to train on: no answer fits into max_tokens={self.render.max_tokens} (raise "
+                            "rendering.max_tokens), or all are changed by the chat template")
         good = sum(float(datum.loss_inputs["labels"].max() > 0) for datum, _ in train)
         if not 0 < good < len(train):
             raise DataError(f"of {len(train)} answers to train on {good:.0f} are good: some must be, and some not; add "

@@ -88,12 +88,12 @@ def check_apart(found: Mapping[str, Loaded]) -> None:
     for name, each in found.items():
         for split in each.held:
             digest = each.facts.get(f"data.{split}.sha256")
-            same = [other for other, its in found.items() if digest in {
+            same = [other for other, its in found.items() if other != name and digest in {
                 value for key, value in its.facts.items()
                 if key.removeprefix("data.").removesuffix(".sha256") not in its.held}]
             if digest and same:
                 raise DataError(f"{same[0]} is what {name} holds out as {split!r}, and would be trained on; leave one "
-                                "of the two out, or choose other splits (reading.train, reading.test)")
+                                "of the two out")
 
 
 class RenderMixture(Stage):

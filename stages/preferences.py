@@ -18,7 +18,7 @@ from kitchen.stage import Stage
 from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
 from stages.answers import scored
 from stages.asking import prompt, question, wanted
-from stages.conversations import Conversation, Message, check_good, completed, conversation
+from stages.conversations import Conversation, Message, completed, conversation
 from stages.costs import AT_MOST, EpochSize
 from stages.data import HeldOut, Loading, loaded
 from stages.evaluation import Examination
@@ -100,12 +100,14 @@ class LoadComparisons(Loading):
 def comparison(row: Row, where: str) -> Comparison:
     """The comparison of a row in any of FORMATS, or of a conversation. Raises DataError that names the field."""
     if row.get("chosen") is None and row.get("rejected") is None:
-        return Comparison(conversation(row, where), None)
+        return Comparison(check_marks(conversation(row, where)), None)
     for field in ("chosen", "rejected"):
         if row.get(field) is None:
             raise DataError(f"{where}: {field!r} is missing or null; a comparison has both; there are: "
                             f"{'; '.join(FORMATS)}")
-    check_good(row, where)
+    if row.get("label") is False:
+        raise DataError(f"{where}: 'chosen' and 'rejected' say which answer is good, and label is false; swap them if "
+                        "it is the other one, else leave it out, or rename the column (reading.columns.label=other)")
     chosen, rejected = (_answered(row, field, where) for field in ("chosen", "rejected"))
     if chosen.messages[:-1] != rejected.messages[:-1]:
         raise DataError(f"{where}: chosen and rejected answer different prompts; they may differ in the last message")
@@ -118,7 +120,16 @@ def _answered(row: Row, field: str, where: str) -> Conversation:
     found = completed(row, field, where)
     if found.messages[-1].role != "assistant":
         raise DataError(f"{where}: {field} ends with a message of {found.messages[-1].role!r}, not of the assistant")
-    return found
+    return check_marks(found)
+
+
+def check_marks(conversation: Conversation) -> Conversation:
+    """Raise DataError where another message than an answer is marked, for it would be judged too."""
+    for at, each in enumerate(conversation.messages):
+        if each.trainable and each.role != "assistant":
+            raise DataError(f"{conversation.where}: message {at} is trainable and of {each.role!r}; it is answers that "
+                            "are good or bad, so mark messages of the assistant alone")
+    return conversation
 
 
 @dataclass(frozen=True)
@@ -238,12 +249,12 @@ class RenderPairs(Stage):
     def _left_out(self, mistakes: Mistakes, name: str, rows: Sequence[Comparison]) -> str:
         """Why all rows of a set are, and how to mend that."""
         lacking = sum(mistakes.rejected(name, at, each) is None for at, each in enumerate(rows))
-        found = f"of {len(rows)} rows {lacking} have no rejected answer"
-        if lacking < len(rows):
-            return (f"{found}, and {len(rows) - lacking} are dropped, as longer than "
-                    f"max_tokens={self.render.max_tokens} or changed by the chat template; raise rendering.max_tokens")
-        return (f"{found}; give the model more tries (mistakes.tries) or longer ones (mistakes.max_tokens), or take "
-                "other data")
+        found = [f"{lacking} have no rejected answer (give the model more tries, mistakes.tries, or longer ones, "
+                 "mistakes.max_tokens)"] if lacking else []
+        if more := len(rows) - lacking:
+            found.append(f"{more} are longer than max_tokens={self.render.max_tokens} (raise rendering.max_tokens), or "
+                         "are changed by the chat template")
+        return f"of {len(rows)} rows {' and '.join(found)}"
 
     def preview(self, comparisons: Comparisons, tokenizer: Tokenizer, how: OwnMistakes) -> EpochSize:
         return to_be_read(comparisons.train, tokenizer, self.render, how)

@@ -14,6 +14,7 @@ from stages.divergence import MeasureKL
 from stages.dpo import JoinReference, PairData, ScoreReference, ShuffledPairs
 from stages.evaluation import EvaluateBase, EvaluateWeights, Examination, MeasureHeldOut
 from stages.keeping import ExportWeights, KeepBest, StartKeeping
+from stages.masks import TrainOn
 from stages.optimise import ForwardBackward, OptimStep, ReportStep
 from stages.policy import PolicyUpdate
 from stages.preferences import OwnMistakes, WriteMistakes
@@ -23,6 +24,8 @@ from stages.schedules import ScheduleName, schedule
 from stages.scoring import IdentifyWeights
 from stages.sessions import OpenSession, SaveFinal
 from stages.tasks import TaskBatches
+
+JUDGED: tuple[TrainOn, ...] = ("last_assistant_turn", "last_assistant_message", "all_assistant_messages", "trainable")
 
 
 class Training(Recipe):
@@ -82,9 +85,9 @@ class TrainingOnPreferences(TrainingInEpochs):
 
     def preferring(self, load: Step, render: Step, loss: Loss, judge: Step, *, referred: bool = True) -> Step:
         """`load` reads comparisons, `render` makes pairs of them; the reference, if it is asked, scores those."""
-        if "assistant" not in self.rendering.train_on:
+        if self.rendering.train_on not in JUDGED:
             raise ConfigError(f"rendering.train_on={self.rendering.train_on}: it is answers that are good or bad; take "
-                              "last_assistant_turn, last_assistant_message or all_assistant_messages")
+                              f"one of {', '.join(JUDGED)}")
         start = self.reference or self.model
         scored = [ScoreReference(start)] if referred else []
         return sequence(

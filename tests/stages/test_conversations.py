@@ -73,6 +73,7 @@ def said(**message):
     ({"messages": [{"role": "user", "content": "x"}]}, "chats.jsonl:12: no assistant message to train on"),
     ({"prompt": "a", "completion": True}, "completion is true or false, not text; make it text, or drop the row"),
     ({"prompt": "a", "completion": "b", "label": False}, "label is false, a bad answer, which recipes.kto alone"),
+    ({"prompt": "a", "completion": "b", "label": "False"}, "label is false, a bad answer, which recipes.kto alone"),
     ({**said(role="assistant", content="x"), "label": False}, "drop the row, or, where the column says something else"),
     ({"instruction": "a", "input": {"b": 1}, "output": "c"}, "chats.jsonl:12: input is an object, not text"),
 ])
@@ -97,7 +98,7 @@ def test_an_unknown_row_is_shown_shortened_beside_the_formats():
     ({"prompt": "why?", "completion": None}, "'prompt' is there and 'completion' is null"),
     ({"prompt": "why?", "answer": "so"}, "'completion' is missing; add it, or drop the row; where a "
                                          "column has another name: reading.columns.answer=completion"),
-    ({"question": "why?", "answer": "so"}, "where a column has another name: reading.columns.question=prompt"),
+    ({"id": 1, "question": "why?", "answer": "so"}, "where a column has another name: reading.columns.question=prompt"),
 ])
 def test_what_is_missing_is_named_and_how_columns_are_renamed(row: dict[str, Any], why: str) -> None:
     with pytest.raises(DataError) as error:

@@ -185,8 +185,22 @@ def test_a_prompt_is_read_beside_answers_of_several_messages() -> None:
     row = {"prompt": asked, "chosen": [*more, CHAT[1]], "rejected": [*more, {"role": "assistant", "content": "no"}]}
     found = comparison(row, "here:1")
     assert [m.content for m in found.chosen.messages] == ["Be kind.", "q", "hm", "so?", "yes"]
-    whole = {"prompt": asked, "chosen": [*asked, CHAT[1]], "rejected": [*asked, *more[:1]]}
-    assert [m.content for m in comparison(whole, "here:1").chosen.messages] == ["Be kind.", "q", "yes"]
+    called = {"prompt": [*asked, more[0]], "chosen": [{"role": "tool", "content": "4"}, CHAT[1]],
+              "rejected": [{"role": "tool", "content": "4"}, more[0]]}
+    assert [m.content for m in comparison(called, "here:1").chosen.messages] == ["Be kind.", "q", "hm", "4", "yes"]
+
+
+@pytest.mark.parametrize("prompt", [
+    "q", "so?", " q\n", "", None, [], CHAT[:1], [{"role": "assistant", "content": "hello"}, CHAT[0]],
+    "<system>Be kind.</s><assistant>hello</s><user>q</s><assistant>hm</s><user>so?</s><assistant>"])
+def test_a_prompt_that_a_whole_conversation_says_itself_is_not_said_twice(prompt: Any) -> None:
+    whole = [{"role": "system", "content": "Be kind."}, {"role": "assistant", "content": "hello"}, CHAT[0],
+             {"role": "assistant", "content": "hm"}, {"role": "user", "content": "so?"}]
+    row = {"prompt": prompt, "chosen": [*whole, CHAT[1]], "rejected": [*whole, {"role": "assistant", "content": "no"}]}
+    found = comparison(row, "here:1")
+    assert [m.content for m in found.chosen.messages] == ["Be kind.", "hello", "q", "hm", "so?", "yes"]
+    greeted = comparison({"prompt": "q", "chosen": [*whole[1:3], CHAT[1]], "rejected": whole[1:4]}, "here:1")
+    assert [m.content for m in greeted.chosen.messages] == ["hello", "q", "yes"]
 
 
 @pytest.mark.parametrize("after", [[], [{"role": "user", "content": "thanks"}], [{"role": "tool", "content": "4"}]])
@@ -201,17 +215,26 @@ def test_a_mistake_follows_the_question_whatever_comes_after_the_answer(after: l
 @pytest.mark.parametrize("train_on", TRAIN_ON)
 def test_answers_alone_are_compared(recipe: type[TrainingOnPreferences], train_on: TrainOn) -> None:
     made = recipe(rendering=RenderDataset(train_on=train_on))
-    if train_on in ("last_assistant_turn", "last_assistant_message", "all_assistant_messages"):
+    if train_on in ("last_assistant_turn", "last_assistant_message", "all_assistant_messages", "trainable"):
         made.workflow()
         return
     with pytest.raises(ConfigError, match=f"train_on={train_on}: it is answers that are good or bad"):
         made.workflow()
 
 
+@pytest.mark.parametrize("row", [
+    {"prompt": [{**CHAT[0], "trainable": True}], "completion": "yes"},
+    {"chosen": [{**CHAT[0], "trainable": True}, CHAT[1]], "rejected": [CHAT[0], {**CHAT[1], "content": "no"}]}])
+def test_answers_alone_are_marked(row: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=r"^here:1: message 0 is trainable and of 'user'.*messages of the assistant"):
+        comparison(row, "here:1")
+
+
 @pytest.mark.parametrize(("texts", "most", "words"), [
-    ({}, 100, "nothing to train on: of 2 rows 2 have no rejected answer; give the model more tries"),
-    ({"": {0: "no"}, "held": {0: "no"}}, 3, r"of 2 rows 1 have no .*, and 1 are dropped, as longer than max_tokens=3"),
-    ({"": {0: "no"}}, 100, r"nothing to measure on: held: of 1 rows 1 have no .* or take other data, or hold out more"),
+    ({}, 100, r"nothing to train on: of 2 rows 2 have no rejected answer \(give the model more tries.*max_tokens\)$"),
+    ({"": {0: "no"}, "held": {0: "no"}}, 3, r"of 2 rows 1 have no .* and 1 are longer than max_tokens=3 \(raise"),
+    ({"": {0: "no", 1: "no"}, "held": {0: "no"}}, 3, r"train on: of 2 rows 2 are longer than max_tokens=3 \(raise"),
+    ({"": {0: "no"}}, 100, r"nothing to measure on: held: of 1 rows 1 have no .*, or hold out more rows$"),
 ])
 def test_why_no_row_is_left_is_told(texts: dict[str, dict[int, str]], most: int, words: str) -> None:
     row = comparison({"prompt": "q", "completion": "yes"}, "here:1")
@@ -285,8 +308,10 @@ def test_an_answer_in_several_pieces_is_no_half_of_a_pair() -> None:
     ({"prompt": "q", "chosen": "yes", "rejected": None}, "'rejected' is missing or null"),
     ({"chosen": "yes", "rejected": "no"}, "'prompt' is missing; add it, or drop the row$"),
     ({"question": "q", "chosen": "yes", "rejected": "no"}, r"reading\.columns\.question=prompt$"),
-    ({"prompt": "other", "chosen": CHAT, "rejected": CHAT[:1]}, r"chosen begins with .*not with what 'prompt' says"),
-    ({"prompt": "q", "chosen": "yes", "rejected": "no", "label": False}, "label is false"),
+    ({"system": "s", "input": "q", "chosen": "yes", "rejected": "no"}, r"reading\.columns\.input=prompt$"),
+    ({"prompt": "other", "chosen": CHAT, "rejected": CHAT[:1]}, r"chosen begins with .*'prompt' says is not in it"),
+    ({"prompt": [{"role": "system", "content": "s"}, CHAT[0]], "chosen": CHAT, "rejected": CHAT}, "is not in it"),
+    ({"prompt": "q", "chosen": "yes", "rejected": "no", "label": False}, "label is false; swap them"),
     ({"prompt": "q", "chosen": "yes", "rejected": "yes"}, "the same text"),
     ({"prompt": "q", "chosen": "yes", "rejected": 3}, "pairs.jsonl:7: rejected is a number, not text; make it text"),
     ({"prompt": "q", "chosen": "yes", "rejected": ["x"]}, r"7: rejected\[0\] is text, not a message"),

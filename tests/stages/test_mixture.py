@@ -78,9 +78,10 @@ def test_held_out_sets_and_digests_are_told_apart() -> None:
 def test_what_one_holds_out_no_other_trains_on() -> None:
     sets = {"a": {"train": rows("a", 5), "held": rows("b", 20)}, "b.jsonl": {"train": rows("b", 20)},
             "c": {"train": rows("b", 19)}}
-    with pytest.raises(DataError, match=r"^b\.jsonl is what a holds out as 'held', and would be trained on"):
+    with pytest.raises(DataError, match=r"^b\.jsonl is what a holds out as 'held', and would be trained on; leave one"):
         LoadMixture(("b.jsonl", "a")).run(FakeDatasets(sets))
     LoadMixture(("c", "a")).run(FakeDatasets(sets))
+    LoadMixture(("twin", "c")).run(FakeDatasets({**sets, "twin": {"train": rows("a", 5), "held": rows("a", 5)}}))
     LoadMixture(("b.jsonl", "c")).run(FakeDatasets(sets))
 
 
