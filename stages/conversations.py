@@ -106,7 +106,7 @@ def completed(row: Row, field: str, where: str) -> Conversation:
     conversation already; one that goes on after the prompt begins with the assistant. Raises DataError as
     `conversation` does.
     """
-    asked = _spoken(row, "prompt", "user", where) if row.get("prompt") else ()
+    asked = () if row.get("prompt") in (None, "", []) else _spoken(row, "prompt", "user", where)
     found = _spoken(row, field, "assistant", where)
     if len(found) == 1 and not asked:
         raise DataError(f"{where}: {field!r} is an answer alone, and 'prompt' is missing; add it, or drop the row"
@@ -125,7 +125,8 @@ def _is_said(asked: Sequence[Message], before: Sequence[Message]) -> bool:
     there, prompt = ([(each.role, each.content.strip()) for each in some] for some in (before, asked))
     if any(there[at : at + len(prompt)] == prompt for at in range(len(there) - len(prompt) + 1)):
         return True
-    return len(prompt) == 1 and bool(there) and all(content in prompt[0][1] for _, content in there)
+    begun = there[0][0] if there else ""
+    return len(prompt) == 1 and begun in ("system", "user") and all(content in prompt[0][1] for _, content in there)
 
 
 def _checked(messages: tuple[Message, ...], where: str) -> Conversation:

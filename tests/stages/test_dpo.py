@@ -185,8 +185,11 @@ def test_a_prompt_is_read_beside_answers_of_several_messages() -> None:
     row = {"prompt": asked, "chosen": [*more, CHAT[1]], "rejected": [*more, {"role": "assistant", "content": "no"}]}
     found = comparison(row, "here:1")
     assert [m.content for m in found.chosen.messages] == ["Be kind.", "q", "hm", "so?", "yes"]
-    called = {"prompt": [*asked, more[0]], "chosen": [{"role": "tool", "content": "4"}, CHAT[1]],
-              "rejected": [{"role": "tool", "content": "4"}, more[0]]}
+    result = {"role": "tool", "content": "4"}
+    short = {"prompt": "What is 4 + 4?", "chosen": [{"role": "assistant", "content": "4 + 4"}, result, CHAT[1]],
+             "rejected": [{"role": "assistant", "content": "4 + 4"}, result, more[0]]}
+    assert [m.content for m in comparison(short, "here:1").chosen.messages] == ["What is 4 + 4?", "4 + 4", "4", "yes"]
+    called = {"prompt": [*asked, more[0]], "chosen": [result, CHAT[1]], "rejected": [result, more[0]]}
     assert [m.content for m in comparison(called, "here:1").chosen.messages] == ["Be kind.", "q", "hm", "4", "yes"]
 
 
@@ -309,6 +312,7 @@ def test_an_answer_in_several_pieces_is_no_half_of_a_pair() -> None:
     ({"chosen": "yes", "rejected": "no"}, "'prompt' is missing; add it, or drop the row$"),
     ({"question": "q", "chosen": "yes", "rejected": "no"}, r"reading\.columns\.question=prompt$"),
     ({"system": "s", "input": "q", "chosen": "yes", "rejected": "no"}, r"reading\.columns\.input=prompt$"),
+    ({"prompt": 0, "chosen": "yes", "rejected": "no"}, "prompt is a number, not text"),
     ({"prompt": "other", "chosen": CHAT, "rejected": CHAT[:1]}, r"chosen begins with .*'prompt' says is not in it"),
     ({"prompt": [{"role": "system", "content": "s"}, CHAT[0]], "chosen": CHAT, "rejected": CHAT}, "is not in it"),
     ({"prompt": "q", "chosen": "yes", "rejected": "no", "label": False}, "label is false; swap them"),
