@@ -16,10 +16,13 @@ from tests.adapters.tinker.dishes import cooked
 from tests.adapters.tinker.serving import ByteTinker, serving
 from tests.soak.victims import RECIPES
 
+QUICK = ("sl_basic", "chat_sl", "evaluate", "dpo", "kto_rated", "rl", "distillation", "distillation_off_policy", "rlhf")
+
 
 @pytest.mark.usefixtures("letters")
 @pytest.mark.parametrize("ahead", [pytest.param(0, marks=pytest.mark.slow), 1])
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in RECIPES])
 def test_the_curve_is_the_same(name: str, ahead: int) -> None:
     kept, blobs, alone = FakeBlobs(), FakeBlobs(), FakeBlobs()
     with serving(FakeTraining(kept), kept) as served:
