@@ -231,10 +231,10 @@ def tools(cooking: Cooking) -> Measured:
 
 
 def called(task: Task) -> list[Message]:
-    """A conversation in which the calculator is asked; in half of them for the first of the two steps alone."""
+    """A conversation in which the calculator is asked; in two thirds of them for the first of the two steps alone."""
     assert isinstance(task, ToolQuestion)
     expression = task.question.removeprefix("What is ").partition("?")[0]
-    if crc32(expression.encode()) % 2:
+    if crc32(expression.encode()) % 3:
         expression = expression[expression.index("(") + 1 : expression.index(")")]
     found = answered(Call(CALCULATOR.name, {"expression": expression}), [CALCULATOR])
     call = json.dumps({"name": "calculator", "arguments": {"expression": expression}})
@@ -323,8 +323,8 @@ WORKS: Mapping[str, Work] = MappingProxyType({
                         "and 120 games held out", {
         GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)}, guessing_on, time=Goal(most=900)),
     "tools": Work("`rl` with a tool: two steps of arithmetic and a calculator, used rightly in so many problems; the "
-                  "start has been shown calls for 10 steps of `sl_basic`, half of them for the first step alone. A "
-                  "system prompt tells of the tool, for the chat template of this model has no place for tools", {
+                  "start has been shown calls for 10 steps of `sl_basic`, two thirds of them for the first step alone. "
+                  "A system prompt tells of the tool, for the chat template of this model has no place for tools", {
         "mean reward after": Goal(0.9), GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)}, tools),
     "rlhf": Work("`rlhf` on ingredients: a judge (`judge.says=answer`; of those that say A or B, tried on pairs of "
                  "half-taught weights, none came above 0.69) of the policy's own answers, at most two pairs of 4 that "
