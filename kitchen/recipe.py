@@ -15,7 +15,8 @@ from kitchen.workflow import Step
 class Recipe(BaseModel, ABC):
     """Subclass it: settings with defaults as fields, then `workflow`; `leaves` are the types that come out of it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), use_attribute_docstrings=True,
+                              allow_inf_nan=False)  # as a text too: JSON, in which a run is recorded, has neither
     leaves: ClassVar[tuple[Any, ...]] = ()
 
     @abstractmethod

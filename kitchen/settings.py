@@ -34,10 +34,10 @@ class Settled:
 def settle(cls: type[Recipe], given: Sequence[Setting]) -> Settled:
     """The recipe with these settings over its defaults, later ones over earlier ones."""
     given = [replace(setting, keys=_keys(cls, setting.keys)) for setting in given]
-    problems = [problem for setting in given if (problem := _unknown(cls, setting))]
-    known = [setting for setting in given if not _unknown(cls, setting)]
+    problems = [problem for setting in given if (problem := _unknown(cls, setting) or _not_finite(setting))]
+    known = [setting for setting in given if not _unknown(cls, setting) and not _not_finite(setting)]
     recipe, wrong = _validated(cls, known)
-    wrong = [*wrong, *_no_numbers(cls, known, recipe)]
+    wrong = [*wrong, *_flags(cls, known, recipe)]
     if problems or wrong:
         return Settled(None, {}, [*problems, *wrong])
     sources = {".".join(leaf): _source(leaf, known) for leaf in leaves(cls)}
@@ -95,18 +95,21 @@ def _unknown(cls: type[Recipe], setting: Setting) -> ConfigError | None:
     return None
 
 
-def _no_numbers(cls: type[Recipe], given: Sequence[Setting], recipe: Recipe | None) -> Iterator[ConfigError]:
-    """What pydantic reads as a number: true and false as 1 and 0, infinity and NaN, which JSON does not have."""
+def _not_finite(setting: Setting) -> ConfigError | None:
+    """JSON, in which a run is recorded, has neither infinity nor NaN."""
+    wrong = any(isinstance(each, float) and not math.isfinite(each) for each, _ in _pairs(setting.value, None))
+    return ConfigError(f"{setting}: input should be a finite number") if wrong else None
+
+
+def _flags(cls: type[Recipe], given: Sequence[Setting], recipe: Recipe | None) -> Iterator[ConfigError]:
+    """Settings that are true or false where a number is wanted: pydantic would read them as 1 and 0."""
     for setting in {setting.keys: setting for setting in given}.values():
         made = recipe or _alone(cls, [each for each in given if each.keys[0] == setting.keys[0]])
         for key in setting.keys:
             made = _inside(made, key)
-        pairs = [(each, one) for each, one in _pairs(setting.value, made)
-                 if isinstance(one, Number) and not isinstance(one, bool)]
-        if any(isinstance(each, bool) for each, _ in pairs):
+        if any(isinstance(each, bool) and isinstance(one, Number) and not isinstance(one, bool)
+               for each, one in _pairs(setting.value, made)):
             yield ConfigError(f"{setting}: input should be a number, not true or false")
-        if any(isinstance(one, float) and not math.isfinite(one) for _, one in pairs):
-            yield ConfigError(f"{setting}: input should be a finite number")
 
 
 def _alone(cls: type[Recipe], given: Sequence[Setting]) -> Any:

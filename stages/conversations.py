@@ -75,7 +75,7 @@ def conversation(row: Row, where: str) -> Conversation:
     `where` is the row's place, which every error begins with. Raises DataError that names the field, or that shows
     the row and lists the formats, or where a `label` says that the answer is bad.
     """
-    check_good(row, where)
+    _check_good(row, where)
     for fields, read in _READERS:
         if all(row.get(field) is not None for field in fields):
             return _checked(read(row, where), where)
@@ -91,7 +91,7 @@ def conversation(row: Row, where: str) -> Conversation:
     raise DataError(f"{where}: no known format in the row {{{shown}}}; there are: {known}")
 
 
-def check_good(row: Row, where: str) -> None:
+def _check_good(row: Row, where: str) -> None:
     """Raise DataError where a label says that the answer is bad; in CSV, true and false are text."""
     if (label := row.get("label")) is False or (isinstance(label, str) and label.strip().lower() == "false"):
         raise DataError(f"{where}: label is false, a bad answer, which recipes.kto alone learns from as such; drop the "

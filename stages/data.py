@@ -75,10 +75,15 @@ class LoadDataset(Loading):
 class Loaded:
     """A data set in the parts that a run has for it."""
 
+    split: str  # that the rows to train on are of
     train: Dataset
     held: Mapping[str, Dataset]  # held out, by name
     facts: Facts
     table: Table
+
+    def digest(self, split: str) -> str | None:
+        """None of rows kept back, which are no split."""
+        return self.facts.get(f"data.{split}.sha256")
 
 
 def loaded(reader: Reader) -> Loaded:
@@ -97,7 +102,7 @@ def loaded(reader: Reader) -> Loaded:
                  for split, what, data in parts)
     commit = reader.store.info(reader.dataset).revision
     title = f"Rows of {reader.dataset}{f' at {commit}' if commit else ''}"
-    return Loaded(chosen, held, facts, Table(title, ("split", "are", "rows", "of"), told))
+    return Loaded(train, chosen, held, facts, Table(title, ("split", "are", "rows", "of"), told))
 
 
 class Epochs(Stage):

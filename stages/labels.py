@@ -25,6 +25,7 @@ from stages.preferences import (
     check_marks,
     comparison,
     unwritten,
+    without_rejected,
 )
 from stages.reading import Reader, Rows
 from stages.render import RenderDataset
@@ -75,7 +76,7 @@ def _good(rows: Sequence[Labelled]) -> list[Conversation]:
 
 def _check_all_rated(rows: Mapping[str, Sequence[Comparison]]) -> None:
     """Beside answers with a label, one without any is right for nobody's reason."""
-    if lacking := [each for some in rows.values() for each in some if each.rejected is None]:
+    if lacking := without_rejected(rows):
         raise DataError(f"{lacking[0].chosen.where}: there is no label, where other rows have one, so nobody knows "
                         "whether the answer is good; say true or false, or drop the row")
 

@@ -67,7 +67,7 @@ class LoadMixture(Stage):
         rows = {name: Rows(each.train, conversation) for name, each in found.items()}
         held = {f"{name}/{split}": tuple(Rows(data, conversation))
                 for name, each in found.items() for split, data in each.held.items()}
-        check_apart(found)
+        _check_apart(found)
         facts = Facts({key.replace("data.", f"data.{name}.", 1): value
                        for name, each in found.items() for key, value in each.facts.items()})
         told = tuple((name, *row) for name, each in found.items() for row in each.table.rows)
@@ -83,16 +83,13 @@ class LoadMixture(Stage):
         return Reader(store, name, self.reading, self.seed, None)
 
 
-def check_apart(found: Mapping[str, Loaded]) -> None:
+def _check_apart(found: Mapping[str, Loaded]) -> None:
     """Raise DataError where what one data set holds out is another one's split to train on, under another name."""
     for name, each in found.items():
-        for split in each.held:
-            digest = each.facts.get(f"data.{split}.sha256")
-            same = [other for other, its in found.items() if other != name and digest in {
-                value for key, value in its.facts.items()
-                if key.removeprefix("data.").removesuffix(".sha256") not in its.held}]
-            if digest and same:
-                raise DataError(f"{same[0]} is what {name} holds out as {split!r}, and would be trained on; leave one "
+        for other, its in found.items():
+            same = [split for split in each.held if each.digest(split) == its.digest(its.split)]
+            if same and other != name:
+                raise DataError(f"{other} is what {name} holds out as {same[0]!r}, and would be trained on; leave one "
                                 "of the two out")
 
 

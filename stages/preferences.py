@@ -97,6 +97,11 @@ class LoadComparisons(Loading):
     preview = run
 
 
+def without_rejected(sets: Mapping[str, Sequence[Comparison]]) -> list[Comparison]:
+    """Right answers alone, set by set."""
+    return [each for rows in sets.values() for each in rows if each.rejected is None]
+
+
 def comparison(row: Row, where: str) -> Comparison:
     """The comparison of a row in any of FORMATS, or of a conversation. Raises DataError that names the field."""
     if row.get("chosen") is None and row.get("rejected") is None:

@@ -23,7 +23,7 @@ from stages.costs import tokens_of_answers
 from stages.data import DATASET, Loading, loaded
 from stages.games import PREFIX as GAMES
 from stages.gym import find_tasks
-from stages.preferences import Comparison, Comparisons, comparison
+from stages.preferences import Comparison, Comparisons, comparison, without_rejected
 from stages.questions import Prompt
 from stages.reading import Reader, Reading, Rows
 from stages.rollouts import Player, Playing, Rollout, tokens_asked
@@ -167,7 +167,7 @@ class LoadPreferences(Loading):
     def run(self, store: DatasetStore) -> tuple[Comparisons, Tasks, Facts, Table]:
         found = loaded(Reader(store, self.dataset, self.reading, self.seed, self.most, comparison))
         sets = {name: tuple(Rows(data, comparison)) for name, data in (("", found.train), *found.held.items())}
-        if lacking := [each for rows in sets.values() for each in rows if each.rejected is None]:
+        if lacking := without_rejected(sets):
             raise DataError(f"{lacking[0].chosen.where}: 'rejected' is missing; a judge learns from answers that are "
                             "wanted and others that are not; where answers are right or wrong, leave preferences out, "
                             "set dataset, and the model's own answers are compared")

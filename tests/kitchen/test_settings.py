@@ -248,7 +248,8 @@ def test_whole_numbers_do_for_fractions_and_the_other_way_round() -> None:
 
 
 @pytest.mark.parametrize("text", [
-    "sugar=.inf", "sugar=-.inf", "sugar=.nan", "each.a=.nan", "oven.heat=-.inf", "sugar=inf", "each.a=-Infinity"])
+    "sugar=.inf", "sugar=-.inf", "sugar=.nan", "each.a=.nan", "oven.heat=.inf", "oven.heat=-.inf", "sugar=inf",
+    "each.a=-Infinity"])
 def test_a_number_is_finite(text: str) -> None:
     assert [str(each) for each in settle(Tart, from_arguments([text])).problems] == [
         f"command line: {text}: input should be a finite number"]

@@ -71,7 +71,7 @@ def said(**message):
     ({"messages": ["hello"]}, "messages[0] is text, not a message with role and content"),
     ({"conversations": [{"from": "humann", "value": "x"}]}, "conversations[0].from 'humann' is unknown; did you mean"),
     ({"messages": [{"role": "user", "content": "x"}]}, "chats.jsonl:12: no assistant message to train on"),
-    ({"prompt": "a", "completion": True}, "completion is true or false, not text; make it text, or drop the row"),
+    ({"prompt": "a", "completion": True}, "chats.jsonl:12: completion is true or false, not text; make it"),
     ({"prompt": "a", "completion": "b", "label": False}, "label is false, a bad answer, which recipes.kto alone"),
     ({"prompt": "a", "completion": "b", "label": "False"}, "label is false, a bad answer, which recipes.kto alone"),
     ({**said(role="assistant", content="x"), "label": False}, "drop the row, or, where the column says something else"),
