@@ -8,9 +8,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from kitchen.artifacts.weights import parse
 from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
-from kitchen.weights import parse
 
 CONFIG = "adapter_config.json"
 TOKENIZER = (

@@ -6,16 +6,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kitchen.api import go_on, run, submit
+    from kitchen.config.adapters import Kitchen
+    from kitchen.engine.observers import Observer, StageDone
+    from kitchen.engine.plan import Plan, PlanError, check
     from kitchen.errors import ResumeError
-    from kitchen.observers import Observer, StageDone
-    from kitchen.plan import Plan, PlanError, check
     from kitchen.progress import Progress
     from kitchen.recipe import Recipe
-    from kitchen.registry import Kitchen
-    from kitchen.running import Outcome, Run
+    from kitchen.runs.handle import Outcome, Run
+    from kitchen.runs.status import Event, Status
     from kitchen.stage import Need, Stage
-    from kitchen.standing import Event, Status
-    from kitchen.submitting import go_on, run, submit
     from kitchen.types import (
         Adam,
         Batch,
@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     from kitchen.workflow import Step, every, for_each, parallel, sequence, when
 
 _HOME = {
-    "observers": "Observer StageDone", "plan": "Plan PlanError check", "recipe": "Recipe", "registry": "Kitchen",
-    "errors": "ResumeError", "running": "Outcome Run", "stage": "Need Stage", "standing": "Event Status",
-    "submitting": "go_on run submit",
+    "engine.observers": "Observer StageDone", "engine.plan": "Plan PlanError check", "recipe": "Recipe",
+    "config.adapters": "Kitchen",
+    "errors": "ResumeError", "runs.handle": "Outcome Run", "stage": "Need Stage", "runs.status": "Event Status",
+    "api": "go_on run submit",
     "types": "Adam Batch Checkpoint Datum Facts Lora Loss LossOutput Metrics Published Result RunId Sampled Samples "
              "Stepped Table",
     "progress": "Progress", "workflow": "Step every for_each parallel sequence when",

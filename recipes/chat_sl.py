@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from kitchen import Step, for_each, sequence
-from stages.comparison import Compare, QualityGate
-from stages.evaluation import EvaluateBase, EvaluateWeights, Examination, RenderHeldOut
-from stages.keeping import StartKeeping
-from stages.mixture import LoadMixture, MixedBatches, RenderMixture, ReportSources, Unmix
-from stages.render import RenderDataset
-from stages.sessions import FinalWeights, OpenSession, SaveFinal
-from stages.training import TrainingOnRows
+from recipes._base import TrainingOnRows
+from stages.chat.render import RenderDataset
+from stages.data.mixture import LoadMixture, MixedBatches, RenderMixture, ReportSources, Unmix
+from stages.evaluate.before_after import Compare, QualityGate
+from stages.evaluate.evaluation import EvaluateBase, EvaluateWeights, Examination, RenderHeldOut
+from stages.evaluate.kept_exports import StartKeeping
+from stages.train.session import FinalWeights, OpenSession, SaveFinal
 
 
 class ChatSl(TrainingOnRows):

@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from pydantic import PositiveFloat, PositiveInt
 
 from kitchen import Step, for_each, sequence
-from stages.comparison import Compare, QualityGate
-from stages.distillation import DivergenceName, ReportAnswers, ask, lesson
-from stages.divergence import MeasureKL, MeasureKLBefore, measure_each
-from stages.evaluation import EvaluateBase, EvaluateWeights, Examination
-from stages.optimise import ForwardBackward
-from stages.policy import Discount, Minibatches
-from stages.render import RenderDataset
-from stages.sessions import FinalWeights, OpenSession, SaveFinal
-from stages.teachers import OpenTeachers, check_chat, names_of
-from stages.training import TrainingOnRollouts
+from recipes._base import TrainingOnRollouts
+from stages.chat.render import RenderDataset
+from stages.distill.on_policy import DivergenceName, ReportAnswers, ask, lesson
+from stages.distill.teachers import OpenTeachers, check_chat, names_of
+from stages.evaluate.before_after import Compare, QualityGate
+from stages.evaluate.evaluation import EvaluateBase, EvaluateWeights, Examination
+from stages.evaluate.kl import MeasureKL, MeasureKLBefore, measure_each
+from stages.rl.policy_gradient import Discount, Minibatches
+from stages.train.optim import ForwardBackward
+from stages.train.session import FinalWeights, OpenSession, SaveFinal
 
 
 class Distillation(TrainingOnRollouts):

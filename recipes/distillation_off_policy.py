@@ -3,10 +3,10 @@
 from kitchen import Step
 from kitchen.errors import ConfigError
 from recipes.sl_basic import SlBasic
-from stages.conversations import TrainRows
-from stages.render import RenderDataset
-from stages.scoring import IdentifyWeights
-from stages.teaching import EvaluateTeacher, TakeAnswers, TaughtRows, WriteAnswers, Writing
+from stages.chat.conversations import TrainRows
+from stages.chat.render import RenderDataset
+from stages.distill.off_policy import EvaluateTeacher, TakeAnswers, TaughtRows, WriteAnswers, Writing
+from stages.evaluate.reference import IdentifyWeights
 
 
 class DistillationOffPolicy(SlBasic):

@@ -3,11 +3,11 @@
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from kitchen import Step
-from stages.dpo import JudgePairs
-from stages.pair_loss import WITHOUT_REFERENCE, PairLoss, PairLossName
-from stages.preferences import LoadComparisons, RenderPairs
-from stages.sessions import FinalWeights
-from stages.training import TrainingOnPreferences
+from recipes._base import TrainingOnPreferences
+from stages.preference.comparisons import LoadComparisons, RenderPairs
+from stages.preference.dpo import JudgePairs
+from stages.preference.pair_loss import WITHOUT_REFERENCE, PairLoss, PairLossName
+from stages.train.session import FinalWeights
 
 
 class Dpo(TrainingOnPreferences):

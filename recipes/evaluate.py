@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pydantic import NonNegativeInt, PositiveInt
 
 from kitchen import Recipe, Step, sequence
-from stages.comparison import QualityGate
-from stages.evaluation import Answering, Examination
-from stages.render import RenderDataset
-from stages.scoring import IdentifyWeights
-from stages.weights import ExamineWeights, LoadHeldOut, ReportExamination
+from stages.chat.render import RenderDataset
+from stages.evaluate.before_after import QualityGate
+from stages.evaluate.checkpoint_eval import ExamineWeights, LoadHeldOut, ReportExamination
+from stages.evaluate.evaluation import Answering, Examination
+from stages.evaluate.reference import IdentifyWeights
 
 
 class Evaluate(Recipe):

@@ -3,10 +3,10 @@
 from pydantic import PositiveFloat
 
 from kitchen import Step
-from stages.dpo import JudgePairs
-from stages.labels import LabelLoss, LoadLabels, RenderLabels
-from stages.sessions import FinalWeights
-from stages.training import TrainingOnPreferences
+from recipes._base import TrainingOnPreferences
+from stages.preference.dpo import JudgePairs
+from stages.preference.kto import LabelLoss, LoadLabels, RenderLabels
+from stages.train.session import FinalWeights
 
 
 class Kto(TrainingOnPreferences):

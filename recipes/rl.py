@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from pydantic import NonNegativeFloat
 
 from kitchen import Step, for_each, sequence
-from stages.dro import loss_of
-from stages.gym import find_tasks
-from stages.optimise import ForwardBackward
-from stages.playing import ComparePlayed, PlayBase, PlayWeights
-from stages.policy import (
+from recipes._base import TrainingOnRollouts
+from stages.evaluate.reference import OpenReference
+from stages.rl.dro import loss_of
+from stages.rl.policy_gradient import (
     AdvantageName,
     Discount,
     Minibatches,
@@ -18,10 +17,11 @@ from stages.policy import (
     ReportPolicy,
     ScoreRollouts,
 )
-from stages.rollouts import ReportRollouts
-from stages.scoring import OpenReference
-from stages.sessions import FinalWeights, OpenSession, SaveFinal
-from stages.training import TrainingOnRollouts
+from stages.rl.rollout_eval import ComparePlayed, PlayBase, PlayWeights
+from stages.rl.rollouts import ReportRollouts
+from stages.tasks.reasoning_gym import find_tasks
+from stages.train.optim import ForwardBackward
+from stages.train.session import FinalWeights, OpenSession, SaveFinal
 
 
 class Rl(TrainingOnRollouts):

@@ -3,17 +3,17 @@
 from pydantic import NonNegativeFloat
 
 from kitchen import Step, for_each, sequence
-from stages.judge import Judging
-from stages.judging import CheckReadable, learn_to_judge
-from stages.optimise import ForwardBackward
-from stages.playing import ComparePlayed, PlayBase, PlayWeights
-from stages.policy import Minibatches, PolicyUpdate, ReportPolicy, ScoreRollouts
-from stages.ranking import Ranking, find_comparisons
-from stages.rollouts import ReportRollouts
-from stages.scoring import IdentifyWeights, OpenReference
-from stages.sessions import FinalWeights, OpenSession, SaveFinal
-from stages.training import TrainingOnRollouts
-from stages.verdicts import JudgePlayed, JudgeRollouts
+from recipes._base import TrainingOnRollouts
+from stages.evaluate.reference import IdentifyWeights, OpenReference
+from stages.judge.judge import Judging
+from stages.judge.judge_rewards import JudgePlayed, JudgeRollouts
+from stages.judge.judge_training import CheckReadable, learn_to_judge
+from stages.judge.ranked_answers import Ranking, find_comparisons
+from stages.rl.policy_gradient import Minibatches, PolicyUpdate, ReportPolicy, ScoreRollouts
+from stages.rl.rollout_eval import ComparePlayed, PlayBase, PlayWeights
+from stages.rl.rollouts import ReportRollouts
+from stages.train.optim import ForwardBackward
+from stages.train.session import FinalWeights, OpenSession, SaveFinal
 
 
 class Rlhf(TrainingOnRollouts):

@@ -3,13 +3,13 @@
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from kitchen import Step, for_each, sequence
-from stages.comparison import Compare, QualityGate
-from stages.data import Epochs, LoadDataset, ShuffledBatches
-from stages.evaluation import EvaluateBase, EvaluateWeights, RenderHeldOut
-from stages.keeping import StartKeeping
-from stages.render import RenderDataset
-from stages.sessions import FinalWeights, OpenSession, SaveFinal
-from stages.training import TrainingInEpochs
+from recipes._base import TrainingInEpochs
+from stages.chat.render import RenderDataset
+from stages.data.dataset import Epochs, LoadDataset, ShuffledBatches
+from stages.evaluate.before_after import Compare, QualityGate
+from stages.evaluate.evaluation import EvaluateBase, EvaluateWeights, RenderHeldOut
+from stages.evaluate.kept_exports import StartKeeping
+from stages.train.session import FinalWeights, OpenSession, SaveFinal
 
 
 class SlBasic(TrainingInEpochs):

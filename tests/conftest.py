@@ -7,8 +7,8 @@ import signal
 import pytest
 from hypothesis import settings
 
-from kitchen.logs import configure
-from tests.recipes.letters import use
+from kitchen.runs.logs import configure
+from tests.support.letters import use
 
 # who starts pytest in the background of a script hands it an ignored SIGINT, and it would hand it on
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

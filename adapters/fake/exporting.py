@@ -10,7 +10,7 @@ import numpy as np
 
 from adapters.fake.bigram import Table
 from adapters.fake.checkpoints import Arrays
-from kitchen.folders import appearing
+from kitchen.backend.atomic_folder import appearing
 
 _CONFIGS = {"config.json": "model.safetensors", "adapter_config.json": "adapter_model.safetensors"}
 _TYPE = "bigram"

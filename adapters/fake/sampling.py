@@ -10,9 +10,9 @@ import numpy as np
 
 from adapters.fake.bigram import Bigram, Table, log_softmax
 from adapters.fake.tokenizer import END, VOCABULARY, Bytes
+from kitchen.backend.sampling_checks import unfit, unreadable
 from kitchen.errors import ConfigError
 from kitchen.ports.future import Done, Failed, Future
-from kitchen.prompts import unfit, unreadable
 from kitchen.types import Floats, Sampled, Tokens
 
 CONTEXT = 4096  # tokens

@@ -17,11 +17,11 @@ from adapters.fake.checkpoints import Arrays, forget, keep, kept, listed
 from adapters.fake.exporting import logits, read_folder, write_folder
 from adapters.fake.sampling import CONTEXT, FakeSampler
 from adapters.fake.tokenizer import VOCABULARY, Bytes
-from adapters.own_loss import check_finite, own_slopes
-from kitchen.datums import check_data
+from kitchen.backend.atomic_folder import check_free
+from kitchen.backend.custom_loss import check_finite, own_slopes
+from kitchen.backend.datum_checks import check_data
+from kitchen.backend.losses import LOSSES, Options, sloped
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
-from kitchen.folders import check_free
-from kitchen.losses import LOSSES, Options, sloped
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Done, Failed, Future
 from kitchen.ports.training import Sampler, Tokenizer, TrainingSession

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from adapters.hf.cache import noted, write
 from adapters.hf.snapshots import Name, Snapshots, wanted
+from kitchen.backend.atomic_folder import digest_of
 from kitchen.errors import BackendError
-from kitchen.folders import digest_of
 from kitchen.ports import HubClient, ModelInfo
 
 _REPOSITORY = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)

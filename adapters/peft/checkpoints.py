@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from adapters.peft.lora import Adapter
+from adapters.peft.model.lora import Adapter
 from kitchen.errors import BackendError, ConfigError, CorruptCheckpoint
 from kitchen.ports.blobs import BlobStore, blob_name
 from kitchen.types import Checkpoint, Lora

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from adapters.folders import model_sha256, model_size
 from adapters.peft.settings import Settings
+from kitchen.backend.losses import LOSSES
 from kitchen.errors import BackendError, ConfigError
-from kitchen.losses import LOSSES
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
 from kitchen.ports.training import Sampler, Tokenizer, TrainingSession
 from kitchen.types import Checkpoint, Lora
 
 if TYPE_CHECKING:
-    from adapters.peft.machine import Machine
+    from adapters.peft.device import Machine
 
 
 class PeftTraining:
@@ -106,7 +106,7 @@ class PeftTraining:
 
     def _machine(self) -> Machine:
         _import()
-        from adapters.peft.machine import Machine
+        from adapters.peft.device import Machine
 
         with self._lock:
             if self._made is None:

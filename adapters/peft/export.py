@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from adapters.folders import demand_base, is_adapter, peft_base, read_config, tokenizer_files
-from adapters.peft.base import Base, load_base, without_bars
 from adapters.peft.checkpoints import CONFIG, WEIGHTS, Saved, adapter_lora, read
-from adapters.peft.frozen import check_base
-from adapters.peft.lora import Adapter, adapted_paths
+from adapters.peft.model.base_model import Base, load_base, without_bars
+from adapters.peft.model.lora import Adapter, adapted_paths
+from adapters.peft.runtime.worker import ALONE
+from adapters.peft.sampling.frozen_model import check_base
 from adapters.peft.settings import Settings
-from adapters.peft.worker import ALONE
+from kitchen.backend.atomic_folder import appearing, check_free
 from kitchen.errors import BackendError
-from kitchen.folders import appearing, check_free
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
 from kitchen.types import Checkpoint, Lora

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from adapters.folders import whole_model
-from adapters.peft.base import Base
-from adapters.peft.frozen import Frozen, freeze, of_checkpoint, of_name
-from adapters.peft.lora import Tensors
-from adapters.peft.machine import Machine
-from adapters.peft.requests import Asked, Request, Sampling, Scoring, fail
-from adapters.peft.serving import serve
-from adapters.peft.worker import Worker, no_turn_in_a_turn
+from adapters.peft.device import Machine
+from adapters.peft.model.base_model import Base
+from adapters.peft.model.lora import Tensors
+from adapters.peft.runtime.worker import Worker, no_turn_in_a_turn
+from adapters.peft.sampling.batch import serve
+from adapters.peft.sampling.frozen_model import Frozen, freeze, of_checkpoint, of_name
+from adapters.peft.sampling.requests import Asked, Request, Sampling, Scoring, fail
 from adapters.tokenizer import FolderTokenizer
 from kitchen.errors import RunFailed
 from kitchen.ports.blobs import BlobStore

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from adapters.peft.checkpoints import OPTIMISER, WEIGHTS, Kind, forget, meta, read, weight_files, write
-from adapters.peft.lora import scale
-from adapters.peft.machine import Machine
-from adapters.peft.requests import Submitted
+from adapters.peft.device import Machine
+from adapters.peft.model.lora import scale
+from adapters.peft.runtime.worker import Worker, no_turn_in_a_turn
 from adapters.peft.sampler import PeftSampler
-from adapters.peft.trainer import Trainer
-from adapters.peft.worker import Worker, no_turn_in_a_turn
+from adapters.peft.sampling.requests import Submitted
+from adapters.peft.training.trainer import Trainer
 from adapters.tokenizer import FolderTokenizer, load_tokenizer
+from kitchen.backend.losses import Options
 from kitchen.errors import ConfigError, DataError, RunFailed
-from kitchen.losses import Options
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Failed, Future
 from kitchen.ports.training import Sampler, Tokenizer

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from adapters.server.loopback import is_loopback
 from kitchen.errors import BackendError, ConfigError
-from kitchen.lease import lease
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
 from kitchen.ports.training import TrainingClient
+from kitchen.runs.lock import lease
 
 if TYPE_CHECKING:
     from adapters.server.sessions import Dish

@@ -12,8 +12,8 @@ from adapters.folders import model_size
 from adapters.tinker.online import models
 from adapters.tinker.pointers import Pointers
 from adapters.tinker.service import Service
+from kitchen.backend.losses import LOSSES
 from kitchen.errors import BackendError, ConfigError, check_name, did_you_mean
-from kitchen.losses import LOSSES
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
 from kitchen.ports.training import Sampler, Tokenizer, TrainingSession

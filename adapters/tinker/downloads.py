@@ -11,8 +11,8 @@ from typing import Any
 
 from adapters.tinker.service import Service
 from adapters.tinker.tickets import explained
+from kitchen.backend.atomic_folder import appearing
 from kitchen.errors import BackendError
-from kitchen.folders import appearing
 
 SHORT = 3600  # seconds that the server keeps what it made for the download, should this end before it is deleted
 PATIENCE = 60.0  # seconds without a byte

@@ -13,9 +13,9 @@ from adapters.tinker.service import Service
 from adapters.tinker.tickets import Line, explained, follow, settle, using
 from adapters.tinker.waiting import Waiting
 from adapters.tinker.works import Work, fail, work
+from kitchen.backend.sampling_checks import unfit, unreadable
 from kitchen.errors import ConfigError, RunFailed, SessionLost
 from kitchen.ports.future import Failed, Future, Pending
-from kitchen.prompts import unfit, unreadable
 from kitchen.types import Floats, Sampled, Tokens
 
 T = TypeVar("T")

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import structlog
 from tinker import types
 
-from adapters.own_loss import own_slopes
 from adapters.tinker.datums import loss_output, theirs, without_extras
 from adapters.tinker.own import Own
 from adapters.tinker.pointers import Pointers
@@ -21,7 +20,9 @@ from adapters.tinker.service import Service
 from adapters.tinker.tickets import OVER, Line, explained, follow, settle, using
 from adapters.tinker.waiting import Waiting
 from adapters.tinker.works import fail, work
-from kitchen.datums import check_data
+from kitchen.backend.custom_loss import own_slopes
+from kitchen.backend.datum_checks import check_data
+from kitchen.backend.losses import LOSSES, Options, scored
 from kitchen.errors import (
     BackendError,
     ConfigError,
@@ -31,7 +32,6 @@ from kitchen.errors import (
     RunFailed,
     SessionLost,
 )
-from kitchen.losses import LOSSES, Options, scored
 from kitchen.ports.future import Failed, Future, Pending
 from kitchen.ports.training import Sampler, Tokenizer
 from kitchen.secrets import mask

@@ -10,7 +10,7 @@ import typer
 
 def recipes(incomplete: str) -> list[str]:
     """Without what each is about: zsh would take it over several lines."""
-    from kitchen.finding import modules, stand_here
+    from kitchen.config.discovery import modules, stand_here
 
     stand_here()
     return [one.name for one in modules() if one.name.startswith(incomplete)]
@@ -18,7 +18,7 @@ def recipes(incomplete: str) -> list[str]:
 
 def runs(context: typer.Context, incomplete: str) -> list[str]:
     """Those in the folder of runs; a shell does not wait for a URL."""
-    from kitchen.commands.ordering import RUNS
+    from kitchen.config.request import RUNS
 
     folder = Path(context.params.get("runs") or RUNS)
     return sorted(path.parent.name for path in folder.glob("*/run.json") if path.parent.name.startswith(incomplete))
@@ -36,6 +36,6 @@ def adapters(port: str) -> Callable[[str], list[str]]:
 
 
 def ports(incomplete: str) -> list[str]:
-    from kitchen.registry import PORTS
+    from kitchen.config.adapters import PORTS
 
     return [port for port in PORTS if port.startswith(incomplete)]

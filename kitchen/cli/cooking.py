@@ -44,8 +44,8 @@ def run(
 
     Exit codes: 0 done, 1 the run failed, 2 configuration, 3 data, 4 backend, 5 quality gate, 130 interrupted.
     """
-    from kitchen.commands.run import Manner
-    from kitchen.commands.run import run as cook
+    from kitchen.cli.commands.run import Manner
+    from kitchen.cli.commands.run import run as cook
 
     wished = wish(recipe, settings, config, larder(runs, blobs, training, datasets, hub, adapter), strict)
     carry_out(lambda: cook(wished, Manner(json, debug), name), debug)
@@ -59,7 +59,7 @@ def check(
     preview: Preview = False, price: Cost = None, online: Online = False,
 ) -> None:
     """Show what a recipe would do, and everything that is wrong with it; nothing runs."""
-    from kitchen.commands.check import check as show
+    from kitchen.cli.commands.check import check as show
 
     wished = wish(recipe, settings, config, larder(runs, blobs, training, datasets, hub, adapter), strict)
     carry_out(lambda: show(wished, json=json, debug=debug, with_preview=preview or price is not None,
@@ -69,7 +69,7 @@ def check(
 @app.command("list")
 def list_(json: Json = False, debug: Debug = False) -> None:
     """The recipes and adapters that there are."""
-    from kitchen.commands.catalogue import catalogue
+    from kitchen.cli.commands.catalogue import catalogue
 
     carry_out(lambda: catalogue(json=json), debug)
 
@@ -77,7 +77,7 @@ def list_(json: Json = False, debug: Debug = False) -> None:
 @app.command()
 def describe(recipe: RecipeName, json: Json = False, debug: Debug = False) -> None:
     """A recipe's settings, with types, defaults and units; its stages and ports."""
-    from kitchen.commands.catalogue import describe as show
+    from kitchen.cli.commands.catalogue import describe as show
 
     carry_out(lambda: show(recipe, json=json), debug)
 
@@ -88,8 +88,8 @@ def resume(
     take_over: TakeOver = False, json: Json = False, debug: Debug = False,
 ) -> None:
     """Go on with a run where it stopped."""
-    from kitchen.commands.run import Manner
-    from kitchen.commands.run import resume as go_on
+    from kitchen.cli.commands.run import Manner
+    from kitchen.cli.commands.run import resume as go_on
 
     carry_out(lambda: go_on(run, larder(runs, blobs), Manner(json, debug, other_machine, take_over)), debug)
 
@@ -105,7 +105,7 @@ def runs_(
 @runs_app.command("list")
 def runs_list(runs: Runs = None, blobs: Blobs = None, json: Json = False, debug: Debug = False) -> None:
     """All runs, one a line."""
-    from kitchen.commands.runs import show_all
+    from kitchen.cli.commands.runs import show_all
 
     carry_out(lambda: show_all(larder(runs, blobs), json=json), debug)
 
@@ -113,6 +113,6 @@ def runs_list(runs: Runs = None, blobs: Blobs = None, json: Json = False, debug:
 @runs_app.command("show")
 def runs_show(run: RunName, runs: Runs = None, blobs: Blobs = None, json: Json = False, debug: Debug = False) -> None:
     """One run: how it went, its settings and where each came from."""
-    from kitchen.commands.runs import show_one
+    from kitchen.cli.commands.runs import show_one
 
     carry_out(lambda: show_one(run, larder(runs, blobs), json=json), debug)

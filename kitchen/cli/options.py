@@ -13,7 +13,7 @@ import typer
 from kitchen.cli.completion import adapters, recipes, runs
 
 if TYPE_CHECKING:
-    from kitchen.commands.ordering import Larder, Wish
+    from kitchen.config.request import Larder, Wish
 
 _SEEN_ENOUGH = 141  # as a program ends whose reader has gone
 Text = Optional[str]  # noqa: UP045 Typer evaluates it
@@ -58,19 +58,19 @@ def larder(
     runs: str | None, blobs: str | None, training: str | None = None, datasets: str | None = None,
     hub: str | None = None, adapter: list[str] | None = None,
 ) -> Larder:
-    from kitchen.commands.ordering import Larder
+    from kitchen.config.request import Larder
 
     return Larder({"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}, tuple(adapter or ()), runs)
 
 
 def wish(recipe: str, settings: list[str] | None, config: Path | None, chosen: Larder, strict: bool) -> Wish:
-    from kitchen.commands.ordering import Wish
+    from kitchen.config.request import Wish
 
     return Wish(recipe, tuple(settings or ()), config, chosen, strict)
 
 
 def carry_out(command: Callable[[], int], debug: bool) -> None:
-    from kitchen.commands.failure import exit_code, tell
+    from kitchen.cli.commands.failure import exit_code, tell
 
     try:
         code = command()

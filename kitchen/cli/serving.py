@@ -30,7 +30,7 @@ def serve(
 
     With KITCHEN_SERVE_KEY set, clients must bring it as TINKER_API_KEY. Checkpoints are kept with the runs.
     """
-    from kitchen.commands.serve import serve as keep_serving
+    from kitchen.cli.commands.serve import serve as keep_serving
 
     chosen = larder(runs, blobs, training, None, hub, adapter)
     carry_out(lambda: keep_serving(

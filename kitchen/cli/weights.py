@@ -11,7 +11,7 @@ from kitchen.cli.completion import runs as run_names
 from kitchen.cli.options import Blobs, Datasets, Debug, Hub, Json, Runs, Set, Settings, Training, carry_out, larder
 
 if TYPE_CHECKING:
-    from kitchen.commands.opening import Drawing
+    from kitchen.artifacts.open import Drawing
 
 app = typer.Typer()
 
@@ -35,7 +35,7 @@ def sample(
     json: Json = False, debug: Debug = False,
 ) -> None:
     """What weights make of a prompt."""
-    from kitchen.commands.sample import sample as draw
+    from kitchen.cli.commands.sample import sample as draw
 
     chosen, how = larder(runs, blobs, training, None, hub, adapter), drawing(max_tokens, temperature, top_p, seed)
     carry_out(lambda: draw(weights, prompt, chosen, how, count=n, system=system, raw=raw, json=json), debug)
@@ -49,14 +49,14 @@ def chat(
     debug: Debug = False,
 ) -> None:
     """Talk with weights; /help shows what can be typed."""
-    from kitchen.commands.chat import chat as talk
+    from kitchen.cli.commands.chat import chat as talk
 
     chosen, how = larder(runs, blobs, training, None, hub, adapter), drawing(max_tokens, temperature, top_p, seed)
     carry_out(lambda: talk(weights, chosen, how, system), debug)
 
 
 def drawing(max_tokens: int, temperature: float, top_p: float, seed: int) -> Drawing:
-    from kitchen.commands.opening import Drawing
+    from kitchen.artifacts.open import Drawing
 
     return Drawing(max_tokens, temperature, top_p, seed)
 
@@ -72,8 +72,8 @@ def evaluate(
     Evaluated are all splits but "train", or, where there is no other, that one. Data is rendered as the run was
     trained, unless `rendering...` is given.
     """
-    from kitchen.commands.evaluate import evaluate as examine
-    from kitchen.commands.run import Manner
+    from kitchen.cli.commands.evaluate import evaluate as examine
+    from kitchen.cli.commands.run import Manner
 
     chosen = larder(runs, blobs, training, datasets, hub, adapter)
     carry_out(lambda: examine(weights, dataset, settings or (), chosen, Manner(json, debug)), debug)
@@ -87,7 +87,7 @@ def export(
     debug: Debug = False,
 ) -> None:
     """Write weights for other programs: an adapter that peft opens, or a model that transformers opens."""
-    from kitchen.commands.export import export as write
+    from kitchen.cli.commands.export import export as write
 
     carry_out(lambda: write(weights, folder, larder(runs, blobs, training, None, hub, adapter), merged=merged), debug)
 
@@ -103,7 +103,7 @@ def push(
     debug: Debug = False,
 ) -> None:
     """Publish weights as an adapter, with a model card."""
-    from kitchen.commands.push import push as send
+    from kitchen.cli.commands.push import push as send
 
     chosen = larder(runs, blobs, training, None, hub, adapter)
     carry_out(lambda: send(weights, repo, chosen, message=message, private=private), debug)

@@ -26,7 +26,7 @@ app.add_typer(new_app, name="new")
 @new_app.command("recipe")
 def new_recipe(name: Name, folder: Folder = Path(), debug: Debug = False) -> None:
     """A recipe that trains as it is: DIR/recipes/NAME.py and DIR/tests/test_NAME.py."""
-    from kitchen.commands.new import new
+    from kitchen.cli.commands.new import new
 
     carry_out(lambda: new("recipe", name, folder), debug)
 
@@ -34,7 +34,7 @@ def new_recipe(name: Name, folder: Folder = Path(), debug: Debug = False) -> Non
 @new_app.command("stage")
 def new_stage(name: Name, folder: Folder = Path(), debug: Debug = False) -> None:
     """A stage: DIR/stages/NAME.py and DIR/tests/test_NAME.py."""
-    from kitchen.commands.new import new
+    from kitchen.cli.commands.new import new
 
     carry_out(lambda: new("stage", name, folder), debug)
 
@@ -42,7 +42,7 @@ def new_stage(name: Name, folder: Folder = Path(), debug: Debug = False) -> None
 @new_app.command("adapter")
 def new_adapter(name: Name, folder: Folder = Path(), port: Port = "training", debug: Debug = False) -> None:
     """An adapter to be written: DIR/adapters/NAME.py, and the laws in DIR/tests/test_NAME.py that say what is next."""
-    from kitchen.commands.new import new
+    from kitchen.cli.commands.new import new
 
     carry_out(lambda: new("adapter", name, folder, port), debug)
 
@@ -53,7 +53,7 @@ def doctor(runs: Runs = None, json: Json = False, debug: Debug = False) -> None:
 
     Exit code 4 if something is missing that recipes.sl_basic needs.
     """
-    from kitchen.commands.doctor import doctor as look
+    from kitchen.cli.commands.doctor import doctor as look
 
     carry_out(lambda: look(larder(runs, None), json=json), debug)
 
@@ -61,7 +61,7 @@ def doctor(runs: Runs = None, json: Json = False, debug: Debug = False) -> None:
 @app.command()
 def schema(recipe: RecipeName, debug: Debug = False) -> None:
     """The settings of a recipe as JSON schema: editors check and complete a --config file with it."""
-    from kitchen.commands.schema import schema as show
+    from kitchen.cli.commands.schema import schema as show
 
     carry_out(lambda: show(recipe), debug)
 
@@ -72,7 +72,7 @@ def data(
     debug: Debug = False,
 ) -> None:
     """What is in a data set: splits, columns and the first rows."""
-    from kitchen.commands.data import Look
-    from kitchen.commands.data import data as show
+    from kitchen.cli.commands.data import Look
+    from kitchen.cli.commands.data import data as show
 
     carry_out(lambda: show(Look(name, split, rows), larder(None, None, datasets=datasets), json=json), debug)

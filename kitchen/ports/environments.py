@@ -22,7 +22,7 @@ class Env(Protocol):
     """One problem, played once: a second rollout takes another Env.
 
     What waits in it must be awaited: no limit of time holds for one that blocks. What computes for long, or may hang,
-    belongs in a process of its own (`stages.processes`).
+    belongs in a process of its own (`stages.tasks.subprocesses`).
 
     One with an attribute `tools: Sequence[ToolSchema]` has its policy told of them, as its chat template does that.
     """

@@ -19,8 +19,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from adapters.peft.tiny import tiny_model
 from tests.acceptance.server import KEY, served
+from tests.support.tiny_model import tiny_model
 
 GROWTH = 1.1  # of the server's memory, from the first third of the time to the last
 SNAPSHOTS = 8  # every so-many-th of the sampling clients has weights of its own

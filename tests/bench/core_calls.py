@@ -13,10 +13,10 @@ from rich.console import Console
 
 from adapters.local.blobs import LocalBlobs
 from kitchen import Kitchen, Metrics, Observer, Recipe, Stage, StageDone, Step, for_each, sequence
-from kitchen.console import ConsoleObserver
-from kitchen.cooking import cook
-from kitchen.logs import configure
-from kitchen.runs import Order as Cooked
+from kitchen.cli.console import ConsoleObserver
+from kitchen.config.order import Order as Cooked
+from kitchen.runs.execute import cook
+from kitchen.runs.logs import configure
 from tests.bench.figures import Figure
 from tests.bench.outcome import Goal, Told, to_reach
 from tests.bench.results import DROPPED, Order, Result

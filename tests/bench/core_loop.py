@@ -18,15 +18,15 @@ from adapters.local.datasets import LocalDatasets
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
 from kitchen import Adam, Kitchen, Lora, Metrics, Observer, StageDone, Step
-from kitchen.console import ConsoleObserver
-from kitchen.cooking import cook
-from kitchen.logs import configure
-from kitchen.runs import Order as Cooked
+from kitchen.cli.console import ConsoleObserver
+from kitchen.config.order import Order as Cooked
+from kitchen.runs.execute import cook
+from kitchen.runs.logs import configure
 from recipes.sl_basic import SlBasic
-from stages.data import Epochs, LoadDataset, Reading, ShuffledBatches
-from stages.evaluation import Examination
-from stages.optimise import ReportStep
-from stages.schedules import schedule
+from stages.data.dataset import Epochs, LoadDataset, Reading, ShuffledBatches
+from stages.evaluate.evaluation import Examination
+from stages.train.optim import ReportStep
+from stages.train.schedules import schedule
 from tests.bench.figures import Figure, Ratio
 from tests.bench.outcome import Goal, Told, to_reach
 from tests.bench.results import DROPPED, Order, Result

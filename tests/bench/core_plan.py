@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from io import StringIO
 from time import perf_counter
 
-from kitchen.commands.check import check
-from kitchen.commands.ordering import Larder, Wish, prepare
-from kitchen.registry import PORTS
+from kitchen.cli.commands.check import check
+from kitchen.config.adapters import PORTS
+from kitchen.config.request import Larder, Wish, prepare
 from tests.bench.figures import Figure
 from tests.bench.outcome import Goal, Told, to_reach
 from tests.bench.results import DROPPED, Order, Result

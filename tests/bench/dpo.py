@@ -11,8 +11,8 @@ import numpy as np
 from adapters.local.hub import LocalHub
 from kitchen.ports.training import Sampler
 from kitchen.types import Datum
-from stages.pair_loss import PairLoss
-from stages.preferences import as_batch
+from stages.preference.comparisons import as_batch
+from stages.preference.pair_loss import PairLoss
 from tests.bench import kitchen_side, rows, trl_side
 from tests.bench.ceilings import Gauge
 from tests.bench.contest import Contest, Goal, hold

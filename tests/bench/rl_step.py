@@ -12,8 +12,8 @@ import numpy as np
 
 from kitchen.ports import Message
 from kitchen.ports.environments import Turn
-from stages.policy import PolicyUpdate, mean_of
-from stages.rollouts import Player, Playing, Rollouts
+from stages.rl.policy_gradient import PolicyUpdate, mean_of
+from stages.rl.rollouts import Player, Playing, Rollouts
 from tests.bench import kitchen_side, rows, trl_side
 from tests.bench.contest import Contest, Same, hold
 from tests.bench.results import Order, Result, named

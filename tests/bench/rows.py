@@ -14,8 +14,8 @@ from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
 from kitchen.ports.training import Message, Tokenizer
 from kitchen.types import Array, Datum, Tokens
-from stages.data import LoadDataset
-from stages.render import RenderDataset
+from stages.chat.render import RenderDataset
+from stages.data.dataset import LoadDataset
 from tests.bench.turns import MODEL as MODEL  # the model of all works
 from tests.bench.turns import Setup
 

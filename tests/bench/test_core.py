@@ -10,10 +10,10 @@ from rich.console import Console
 
 from adapters.local.blobs import LocalBlobs
 from kitchen import Step
-from kitchen.cooking import cook
+from kitchen.config.order import Order as Cooked
 from kitchen.errors import RunFailed
-from kitchen.runs import Order as Cooked
-from kitchen.runs import read_journal
+from kitchen.runs.execute import cook
+from kitchen.runs.store import read_journal
 from recipes.sl_basic import SlBasic
 from tests.bench.core_calls import CALLS, KINDS, Calls, Ends
 from tests.bench.core_growth import run_slice

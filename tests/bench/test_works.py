@@ -12,8 +12,7 @@ from rich.console import Console
 pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from adapters.peft.tiny import tiny_model
-from stages.pair_loss import PairLoss
+from stages.preference.pair_loss import PairLoss
 from tests.bench import __main__ as program
 from tests.bench import kitchen_side, rows
 from tests.bench.__main__ import drop_unfinished, finished, kept, make, worth_it
@@ -24,6 +23,7 @@ from tests.bench.random_model import SIZES, RandomModel
 from tests.bench.results import Order, Result
 from tests.bench.turns import Setup
 from tests.bench.worker import Worker
+from tests.support.tiny_model import tiny_model
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import pytest
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.local.hub import LocalHub
-from adapters.peft.tiny import tiny_model
 from kitchen.ports.training import TrainingClient, TrainingSession
 from kitchen.testing.training import TrainingLaws
 from kitchen.types import Checkpoint
+from tests.support.tiny_model import tiny_model
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")

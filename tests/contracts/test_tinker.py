@@ -70,7 +70,7 @@ class TestOverTheEngine(Laws):
     @classmethod
     def _served(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         from adapters.peft.client import PeftTraining
-        from adapters.peft.tiny import tiny_model
+        from tests.support.tiny_model import tiny_model
 
         cls.hub = LocalHub(cache=str(tmp_path_factory.mktemp("cache")))
         cls.model = f"path:{tiny_model(tmp_path_factory.mktemp('tiny'), context=cls.context)}"

@@ -17,8 +17,8 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen.errors import Interrupted
 from tests.docs.test_commands import ROOT, files
-from tests.kitchen.test_running import cancelled_at
-from tests.recipes.seen import Seen, numbers
+from tests.kitchen.test_api import cancelled_at
+from tests.support.seen import Seen, numbers
 
 CODE = files(ROOT / "docs/exercise.md")["recipes/raft.py"]
 ROWS = [{"prompt": "?", "completion": "{}"}] * 4

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kitchen import Recipe
-from kitchen.registry import PORTS, adapter_class, adapter_settings, available
+from kitchen.config.adapters import PORTS, adapter_class, adapter_settings, available
 from recipes.chat_sl import ChatSl
 from recipes.distillation import Distillation
 from recipes.distillation_off_policy import DistillationOffPolicy
@@ -19,11 +19,11 @@ from recipes.kto import Kto
 from recipes.rl import Rl
 from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
-from stages.conversations import FORMATS
-from stages.data import Reading
-from stages.evaluation import Answering, Examination
-from stages.masks import TRAIN_ON
-from stages.render import OVERLONG
+from stages.chat.conversations import FORMATS
+from stages.chat.masks import TRAIN_ON
+from stages.chat.render import OVERLONG
+from stages.data.dataset import Reading
+from stages.evaluate.evaluation import Answering, Examination
 
 DOCS = Path(__file__).parents[2] / "docs"
 FORMAT_PAGE, SETTINGS_PAGE = ((DOCS / page).read_text() for page in ("data-formats.md", "settings.md"))

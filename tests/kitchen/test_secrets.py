@@ -10,8 +10,9 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen import Kitchen
-from kitchen.cooking import cook
-from kitchen.runs import Order, read_run
+from kitchen.config.order import Order
+from kitchen.runs.execute import cook
+from kitchen.runs.store import read_run
 from kitchen.secrets import mask, masked
 from recipes.sl_basic import SlBasic
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kitchen.hints import in_json
+from kitchen.engine.codec import in_json
 from kitchen.types import Floats, Mask, Tokens
 
 

@@ -22,7 +22,7 @@ CHATS = [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "
 SHARED = '''"""It publishes what it trained."""
 from kitchen import Step, sequence
 from recipes.sl_basic import SlBasic
-from stages.publishing import Publish
+from stages.train.publish import Publish
 class Shared(SlBasic):
     """And all that it does is said by its base."""
     def workflow(self) -> Step:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kitchen import Metrics, Observer, Progress, Recipe, Stage, StageDone, every, for_each, parallel, sequence
+from kitchen.engine.runner import run
 from kitchen.ports import Done, Failed, Future, start
-from kitchen.runner import run
 from kitchen.types import Result
 
 

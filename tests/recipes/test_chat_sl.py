@@ -13,8 +13,8 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, KitchenError
 from recipes.chat_sl import ChatSl
-from stages.evaluation import Examination
-from tests.recipes.seen import Seen
+from stages.evaluate.evaluation import Examination
+from tests.support.seen import Seen
 
 
 def chats(text: str, count: int) -> list[dict[str, Any]]:

@@ -14,11 +14,11 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen import Metrics, Observer
 from kitchen.errors import ConfigError, KitchenError, ResumeError, RunFailed
-from kitchen.runs import read_run
+from kitchen.runs.store import read_run
 from recipes.distillation import Distillation
 from recipes.sl_basic import SlBasic
-from tests.kitchen.test_resume import Fuse
-from tests.recipes.seen import Seen
+from tests.kitchen.engine.test_resume import Fuse
+from tests.support.seen import Seen
 
 ROWS = [{"prompt": "?", "completion": "{}"}] * 4
 DATA = FakeDatasets({"right": {"train": ROWS, "held": ROWS[:2]}})

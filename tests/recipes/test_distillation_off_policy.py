@@ -11,14 +11,14 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen import Kitchen
+from kitchen.engine.preview import preview
 from kitchen.errors import DataError, KitchenError
 from kitchen.ports import Sampler
-from kitchen.preview import preview
 from kitchen.types import Checkpoint, Samples
 from recipes.distillation_off_policy import DistillationOffPolicy
 from recipes.sl_basic import SlBasic
-from stages.conversations import Conversation, Message, instructed
-from tests.recipes.seen import Seen
+from stages.chat.conversations import Conversation, Message, instructed
+from tests.support.seen import Seen
 
 ROWS = [{"prompt": "?", "completion": "{}"}] * 6
 WRONG = [{"prompt": "?", "completion": "no idea"}] * 6

@@ -15,7 +15,7 @@ from kitchen.errors import DataError, KitchenError
 from kitchen.types import Samples
 from recipes.dpo import Dpo
 from recipes.sl_basic import SlBasic
-from tests.recipes.seen import Seen
+from tests.support.seen import Seen
 
 PAIRS = [{"prompt": "?", "chosen": "{}", "rejected": text} for text in ("[]", "()", "no", "{x}")] * 2
 RIGHT = [{"prompt": "?", "completion": "{}"}] * 6

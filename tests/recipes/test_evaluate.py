@@ -12,13 +12,14 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen import Kitchen
-from kitchen.cooking import cook
+from kitchen.config.order import Order
+from kitchen.engine.preview import preview
 from kitchen.errors import ConfigError, DataError, QualityError
-from kitchen.preview import preview
-from kitchen.runs import Order, read_journal, read_run
+from kitchen.runs.execute import cook
+from kitchen.runs.store import read_journal, read_run
 from recipes.evaluate import Evaluate
 from recipes.sl_basic import SlBasic
-from stages.evaluation import Examination
+from stages.evaluate.evaluation import Examination
 
 
 def chats(answer: str, count: int) -> list[dict[str, Any]]:

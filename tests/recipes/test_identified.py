@@ -19,7 +19,7 @@ from recipes.evaluate import Evaluate
 from recipes.rl import Rl
 from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
-from tests.kitchen.test_resume import Fuse
+from tests.kitchen.engine.test_resume import Fuse
 
 ROWS = [{"prompt": "?", "completion": "{}"}] * 4
 PAIRS = [{"prompt": "?", "chosen": "{}", "rejected": "no"}] * 4

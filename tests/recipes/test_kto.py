@@ -11,7 +11,7 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from recipes.kto import Kto
-from tests.recipes.seen import Seen
+from tests.support.seen import Seen
 
 LABELS = [{"prompt": "?", "completion": text, "label": text == "{}"} for text in ("{}", "[]", "{}", "no")] * 2
 PAIRS = [{"prompt": "?", "chosen": "{}", "rejected": text} for text in ("[]", "()", "no", "{x}")]

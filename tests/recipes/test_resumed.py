@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kitchen.test_resume import Fuse, Killed
+from tests.kitchen.engine.test_resume import Fuse, Killed
 from tests.soak.victims import MODELS, RECIPES, Dish, KilledWriting, outcome
 
 LOCAL = ("rlhf", "rlhf_short", "distillation_instruction")  # a bigram reads one token: a prompt says nothing to it
@@ -24,7 +24,7 @@ def test_stopped_in_the_middle_of_each_stage_it_comes_to_the_same(recipe: str, t
 @pytest.mark.parametrize("recipe", LOCAL)
 def test_so_it_does_on_a_tiny_local_model(recipe: str, tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    from adapters.peft.tiny import tiny_model
+    from tests.support.tiny_model import tiny_model
 
     for seed, name in enumerate(MODELS):
         tiny_model(tmp_path / name, seed=seed)

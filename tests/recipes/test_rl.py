@@ -18,8 +18,8 @@ from kitchen.ports import Message
 from kitchen.ports.environments import Turn
 from kitchen.progress import Progress
 from recipes.rl import Rl
-from stages.tasks import Tasks
-from tests.recipes.seen import Seen
+from stages.tasks.tasks import Tasks
+from tests.support.seen import Seen
 
 ROWS = [{"prompt": "?", "completion": "{}"}] * 4
 SUMS = [{"prompt": "1 + 1 =", "completion": "2"}] * 4

@@ -10,14 +10,14 @@ import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
+from kitchen.artifacts.weights import find_weights
 from kitchen.errors import KitchenError
-from kitchen.runs import read_run
-from kitchen.weights import find_weights
+from kitchen.runs.store import read_run
 from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
-from tests.recipes.judged import ByCounting
-from tests.recipes.seen import Seen
-from tests.stages.untemplated import Untemplated
+from tests.support.judged import ByCounting
+from tests.support.seen import Seen
+from tests.support.untemplated import Untemplated
 
 ROWS = [{"prompt": f"{n}?", "completion": "{}"} for n in range(8)]
 PAIRS = [{"prompt": f"{n}?", "chosen": "{}", "rejected": text} for n, text in enumerate(("[1]", "no", "()", "{x}"))]

@@ -17,8 +17,8 @@ from kitchen.ports import BlobStore
 from recipes.dpo import Dpo
 from recipes.rl import Rl
 from recipes.sl_basic import SlBasic
-from tests.recipes.seen import numbers
 from tests.soak.victims import DATA, training
+from tests.support.seen import numbers
 
 pytestmark = pytest.mark.usefixtures("letters")
 SHORT = {"batch_size": 3, "epochs": 2, "eval_every": 2, "warmup_steps": 0, "evaluation": {"max_tokens": 6}}
@@ -40,7 +40,7 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "peft":
         pytest.importorskip("torch")
         pytest.importorskip("peft")
-        from adapters.peft.tiny import tiny_model
+        from tests.support.tiny_model import tiny_model
 
         tiny_model(tmp_path / "model")
     return str(request.param)

@@ -17,10 +17,10 @@ from kitchen.errors import QualityError
 from kitchen.ports import DatasetStore
 from kitchen.workflow import ForEach, Sequence, Step, When
 from recipes.sl_basic import SlBasic
-from stages.comparison import QualityGate
-from stages.data import Reading
-from stages.evaluation import After
-from tests.recipes.seen import Seen
+from stages.data.dataset import Reading
+from stages.evaluate.before_after import QualityGate
+from stages.evaluate.evaluation import After
+from tests.support.seen import Seen
 
 ANSWER = "{}"  # a bigram model can say it
 CHATS = [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": ANSWER}]}] * 8
@@ -240,8 +240,8 @@ def test_what_matters_most_is_refused_with_stage_and_type(case: str, stage: str,
 
 
 def test_the_record_of_answers_is_json_lines() -> None:
-    from kitchen.cooking import cook as cook_order
-    from kitchen.runs import Order
+    from kitchen.config.order import Order
+    from kitchen.runs.execute import cook as cook_order
 
     blobs = FakeBlobs()
     recipe = SlBasic(dataset="chats", batch_size=2, warmup_steps=0, learning_rate=0.5)

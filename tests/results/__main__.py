@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 
 from adapters.local.blobs import LocalBlobs
-from kitchen.runs import read_run
-from stages.statistics import mean_interval
+from kitchen.runs.store import read_run
+from kitchen.statistics.intervals import mean_interval
 from tests.bench.machine import commit
 from tests.results.works import WORKS, Cooking, Goal, settings_of
 

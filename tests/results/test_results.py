@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from adapters.local.blobs import LocalBlobs
-from kitchen.finding import find_recipe
-from kitchen.given import from_mapping
-from kitchen.runs import RunSummary, read_run
-from kitchen.settings import settle
+from kitchen.config.discovery import find_recipe
+from kitchen.config.settings import settle
+from kitchen.config.sources import from_mapping
+from kitchen.runs.store import RunSummary, read_run
 from tests.bench.machine import commit
 from tests.results.__main__ import commit_of, current, page
 from tests.results.works import WORKS, Cooking, parts_of, settings_of

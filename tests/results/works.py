@@ -20,11 +20,11 @@ from adapters.local.blobs import LocalBlobs
 from adapters.local.datasets import LocalDatasets
 from kitchen.ports import Message
 from kitchen.ports.environments import Task
-from kitchen.runs import RunSummary, run_names, run_summary
-from stages.games import Guess, MakeGames
-from stages.reading import Reading
-from stages.statistics import wilson
-from stages.tools import CALCULATOR, Call, ToolQuestion, answered, told_of
+from kitchen.runs.store import RunSummary, run_names, run_summary
+from kitchen.statistics.intervals import wilson
+from stages.chat.tools import CALCULATOR, Call, ToolQuestion, answered, told_of
+from stages.data.splits import Reading
+from stages.tasks.games import Guess, MakeGames
 
 Measures = Mapping[str, float]
 Measured = tuple[RunSummary, Measures]  # the run that is shown, and what it came to

@@ -24,8 +24,8 @@ from typing import Any
 from adapters.fake.datasets import FakeDatasets
 from adapters.local.blobs import LocalBlobs
 from kitchen import Kitchen, Observer, Recipe, StageDone
-from kitchen.cooking import cook
-from kitchen.runs import Order
+from kitchen.config.order import Order
+from kitchen.runs.execute import cook
 from recipes.chat_sl import ChatSl
 from recipes.distillation import Distillation
 from recipes.distillation_off_policy import DistillationOffPolicy
@@ -35,8 +35,8 @@ from recipes.kto import Kto
 from recipes.rl import Rl
 from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
-from tests.recipes import letters
-from tests.recipes.judged import ByCounting
+from tests.support import letters
+from tests.support.judged import ByCounting
 
 WORDS = ("hello", "hallo", "hey you", "good day", "moin", "salut", "ciao", "servus", "ahoy")
 CHATS = [{"messages": [{"role": "user", "content": f"say {n}"}, {"role": "assistant", "content": word}]}
@@ -210,7 +210,7 @@ def main(dish: Dish, kills: int, seed: int) -> int:
         import torch  # noqa: F401 once, before any fork
 
         import adapters.peft.session  # noqa: F401
-        from adapters.peft.tiny import tiny_model
+        from tests.support.tiny_model import tiny_model
 
         for at, name in enumerate(MODELS):
             if not (folder / name).exists():

@@ -25,14 +25,14 @@ from rich.table import Table
 from adapters.fake.blobs import FakeBlobs
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
-from adapters.peft.tiny import tiny_model
 from adapters.tinker.client import TinkerTraining
 from kitchen.errors import ConfigError
 from tests.acceptance.environments import BUILD, TORCH, environment, install, run
 from tests.acceptance.others.bridge import Bridge
 from tests.adapters.tinker.dishes import cooked
 from tests.adapters.tinker.serving import Served
-from tests.recipes import letters
+from tests.support import letters
+from tests.support.tiny_model import tiny_model
 
 SKYRL, PORT, STARTS = "skyrl[tinker,jax]==0.3.0", 8123, 180  # seconds
 UV = """#!/bin/sh

@@ -14,8 +14,8 @@ from adapters.fake.bigram import AdamW, Bigram, base
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.tokenizer import VOCABULARY, Bytes
 from adapters.fake.training import FakeTraining
+from kitchen.backend.losses import LOSSES
 from kitchen.errors import BackendError, CorruptCheckpoint, DataError, RunFailed
-from kitchen.losses import LOSSES
 from kitchen.types import Adam, Checkpoint, Datum, Lora
 
 

@@ -616,7 +616,7 @@ def test_a_run_ends_with_exit_code_4_and_says_why(
 
 @pytest.mark.slow
 def test_a_model_of_the_hub_is_trained(hub_server: HubServer, tmp_path: Path) -> None:
-    from adapters.peft.tiny import tiny_model
+    from tests.support.tiny_model import tiny_model
 
     folder = tiny_model(tmp_path / "tiny")
     hub_server.repository("owner/tiny", {path.name: path.read_bytes() for path in folder.iterdir()})

@@ -24,7 +24,7 @@ CARD = "---\nlicense: apache-2.0\n---\n"
 @pytest.fixture
 def dish(hub_server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     """A run on a model of the hub."""
-    from adapters.peft.tiny import tiny_model
+    from tests.support.tiny_model import tiny_model
 
     base = tiny_model(tmp_path / "base")
     files = {path.name: path.read_bytes() for path in base.iterdir()}

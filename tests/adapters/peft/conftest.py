@@ -12,9 +12,9 @@ import pytest
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.peft.client import PeftTraining
-from adapters.peft.tiny import tiny_model
 from kitchen.errors import BackendError
 from kitchen.types import Adam, Datum, Lora
+from tests.support.tiny_model import tiny_model
 
 if TYPE_CHECKING:
     from adapters.peft.session import PeftSession

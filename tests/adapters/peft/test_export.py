@@ -13,9 +13,9 @@ import pytest
 from adapters.fake.blobs import FakeBlobs
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
-from adapters.peft.tiny import tiny_model
 from kitchen.errors import BackendError, ConfigError
 from kitchen.types import Adam, Array, Checkpoint, Datum, Lora, Tokens
+from tests.support.tiny_model import tiny_model
 
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")

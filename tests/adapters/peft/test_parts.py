@@ -20,17 +20,17 @@ import pytest
 import torch
 
 from adapters.fake.blobs import FakeBlobs
-from adapters.peft import processor
 from adapters.peft.client import PeftTraining
-from adapters.peft.cores import usual
-from adapters.peft.interface import attend
-from adapters.peft.lanes import Lanes
-from adapters.peft.lora import target_paths
-from adapters.peft.worker import ALONE, Turns, Worker, pass_on, stop_if_closed
+from adapters.peft.model.hf_attention import attend
+from adapters.peft.model.lora import target_paths
+from adapters.peft.runtime import cpu as processor
+from adapters.peft.runtime.lanes import Lanes
+from adapters.peft.runtime.threads import usual
+from adapters.peft.runtime.worker import ALONE, Turns, Worker, pass_on, stop_if_closed
 from adapters.tokenizer import load_tokenizer
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.types import Lora
-from stages.asking import read_before
+from stages.chat.prompts import read_before
 
 
 def test_constructing_the_client_imports_no_torch() -> None:
@@ -297,8 +297,8 @@ def test_what_runs_stops_at_its_next_look() -> None:
 def test_an_interrupted_process_ends_at_once_and_without_a_crash() -> None:
     program = """
 import threading
-from adapters.peft import worker
-from adapters.peft.worker import Worker, stop_if_closed
+from adapters.peft.runtime import worker
+from adapters.peft.runtime.worker import Worker, stop_if_closed
 worker.PATIENCE = 600.0
 started = threading.Event()
 def run():
@@ -356,7 +356,7 @@ def test_whoever_stops_waiting_holds_up_nobody(came: bool, monkeypatch: pytest.M
             raise KeyboardInterrupt
 
     turns.__enter__()
-    monkeypatch.setattr("adapters.peft.worker.threading.Event", Interrupted)
+    monkeypatch.setattr("adapters.peft.runtime.worker.threading.Event", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         turns.__enter__()
     assert not turns._waiting

@@ -11,14 +11,14 @@ import pytest
 from adapters.fake.datasets import FakeDatasets
 from adapters.peft.session import PeftSession
 from kitchen.types import Datum
-from stages.dpo import JoinReference, ScoreReference
-from stages.pair_loss import PairLoss
-from stages.policy import Minibatches, PolicyUpdate, ScoreRollouts
-from stages.preferences import LoadComparisons, Mistakes, RenderPairs, as_batch
-from stages.render import RenderDataset
-from stages.rollouts import Player, Playing
-from stages.tasks import LoadTasks
-from tests.adapters.peft.test_prefixes import both, nodes, read, same, step
+from stages.chat.render import RenderDataset
+from stages.preference.comparisons import LoadComparisons, Mistakes, RenderPairs, as_batch
+from stages.preference.dpo import JoinReference, ScoreReference
+from stages.preference.pair_loss import PairLoss
+from stages.rl.policy_gradient import Minibatches, PolicyUpdate, ScoreRollouts
+from stages.rl.rollouts import Player, Playing
+from stages.tasks.tasks import LoadTasks
+from tests.adapters.peft.batching.test_shared_prefixes import both, nodes, read, same, step
 
 ASKED = "How long do I cook an egg, a carrot and a pound of rice? "
 RIGHT = [{"prompt": ASKED + word, "completion": "eight to ten minutes"} for word in ("Now.", "Later.")]

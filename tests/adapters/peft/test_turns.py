@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from adapters.peft import fused, said
-from adapters.peft.decoder import Decoder
+from adapters.peft.model.decoder import Decoder
+from adapters.peft.sampling import conversation_cache as said
+from adapters.peft.sampling import fused_body as fused
 from adapters.peft.session import PeftSession
 from kitchen.types import Datum, Sampled, Tokens
 from tests.adapters.peft.conftest import trained

@@ -14,7 +14,7 @@ import torch
 from adapters.local.blobs import LocalBlobs
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
-from adapters.peft.network import Way, _agrees
+from adapters.peft.model.network import Way, _agrees
 from adapters.peft.session import PeftSession
 from kitchen.errors import BackendError
 from kitchen.types import Datum, Lora

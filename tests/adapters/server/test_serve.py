@@ -136,7 +136,7 @@ def test_the_sdk_opens_the_tokenizer_of_any_folder() -> None:
 
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         pytest.importorskip("torch")
-        from adapters.peft.tiny import tiny_model
+        from tests.support.tiny_model import tiny_model
 
         tiny_model(Path(folder))
         assert folder.count("/") == 2

@@ -8,8 +8,8 @@ from typing import Any
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from kitchen import Kitchen, Observer
-from kitchen.cooking import cook
-from kitchen.runs import read_journal
+from kitchen.runs.execute import cook
+from kitchen.runs.store import read_journal
 from tests.soak.victims import DATA, made, order_of
 
 CLOCKS = ("seconds", "timestamp")

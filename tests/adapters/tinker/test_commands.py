@@ -17,11 +17,11 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.hub import FakeHub
 from adapters.fake.training import FakeTraining
 from adapters.tinker.client import TinkerTraining
-from kitchen.plan import Plan
-from kitchen.plan import check as plan
+from kitchen.engine.plan import Plan
+from kitchen.engine.plan import check as plan
 from kitchen.ports import TrainingClient
-from stages.dro import Dro
-from stages.optimise import ForwardBackward
+from stages.rl.dro import Dro
+from stages.train.optim import ForwardBackward
 from tests.adapters.tinker.serving import KEY, MODELS, serving
 
 ADAPTERS = ("--training", "tinker", "--hub", "fake", "--datasets", "fake", "--blobs", "fake")

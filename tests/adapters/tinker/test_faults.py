@@ -17,7 +17,7 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.training import FakeTraining
 from kitchen import Observer, StageDone
 from kitchen.errors import RunFailed, SessionLost
-from kitchen.runs import read_journal
+from kitchen.runs.store import read_journal
 from kitchen.types import Lora
 from tests.adapters.tinker.dishes import cooked
 from tests.adapters.tinker.faults import Fault, Faulty

@@ -41,8 +41,8 @@ def test_the_curve_is_the_same_over_the_engine(name: str, tmp_path: Path) -> Non
     pytest.importorskip("torch")
     from adapters.local.hub import LocalHub
     from adapters.peft.client import PeftTraining
-    from adapters.peft.tiny import tiny_model
     from adapters.tinker.client import TinkerTraining
+    from tests.support.tiny_model import tiny_model
 
     hub, kept, blobs, alone = LocalHub(cache=str(tmp_path)), FakeBlobs(), FakeBlobs(), FakeBlobs()
     model = f"path:{tiny_model(tmp_path / 'tiny')}"

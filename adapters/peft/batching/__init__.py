@@ -1,0 +1,1 @@
+"""Batching: from datums to packed micro-batches."""

@@ -1,0 +1,1 @@
+"""The model: its layers, LoRA and attention."""

@@ -1,0 +1,1 @@
+"""The runtime: worker threads, lanes and CPU features."""

@@ -1,0 +1,1 @@
+"""Sampling: scheduling, KV caches and decoding."""

@@ -1,0 +1,1 @@
+"""Training: forward and backward passes, and the optimiser."""

@@ -1,0 +1,1 @@
+"""Artifacts: weights by name, model cards, publishing."""

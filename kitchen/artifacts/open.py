@@ -1,0 +1,132 @@
+"""From a name of weights as it is typed to weights that can be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kitchen.artifacts.weights import Weights, WeightsName, find_weights, parse_typed
+from kitchen.config.adapters import adapter_class
+from kitchen.config.request import RUNS, Larder, Prepared, Problems, open_blobs, open_larder
+from kitchen.config.yaml import yaml_value
+from kitchen.errors import BackendError, ConfigError, did_you_mean
+from kitchen.ports import BlobStore, HubClient, Message, Sampler, Tokenizer, TrainingClient
+from kitchen.recipe import Recipe
+from kitchen.runs.store import read_order, run_names
+from kitchen.types import Tokens
+
+PAST_TEMPLATE = "the run was trained without it (rendering.chat=false)"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Weights that are there, and the adapters that reach them."""
+
+    weights: Weights
+    training: TrainingClient
+    hub: HubClient
+    blobs: BlobStore
+
+    def tokenizer(self) -> Tokenizer:
+        return self.training.tokenizer(self.weights.model)
+
+    def joined(self, tokenizer: Tokenizer) -> str | None:
+        """What stands between prompt and answer; None where a chat template does, as it did when a run was trained."""
+        rendering = trained_as(self.weights.record)
+        chat = tokenizer.chat if rendering.get("chat") is None else rendering["chat"]
+        return None if chat else str(rendering.get("separator", ""))
+
+    @contextmanager
+    def sampler(self) -> Iterator[Sampler]:
+        sampler = self.training.sampler(self.weights.source)
+        try:
+            yield sampler
+        finally:
+            sampler.close()
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How texts are drawn."""
+
+    max_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+
+
+@contextmanager
+def open_weights(typed: str, larder: Larder) -> Iterator[Opened]:
+    """Loads nothing; raises the error of what is unknown, missing or not installed."""
+    name, larder = made_with(typed, larder, ("training", "hub"))
+    made = Prepared(Recipe)  # type: ignore[type-abstract] # there is none
+    open_larder(larder, made)
+    kitchen = made.kitchen
+    if kitchen is None or kitchen.training is None or kitchen.hub is None or kitchen.blobs is None:
+        raise Problems(made.problems)
+    try:
+        weights = find_weights(str(name), kitchen.training, kitchen.blobs)
+        yield Opened(weights, kitchen.training, kitchen.hub, kitchen.blobs)
+    except BackendError as error:
+        if not (no_run := no_such_run(name, larder, kitchen.blobs)):
+            raise
+        raise BackendError(f"{no_run}; and as a model: {error}") from error
+
+
+def made_with(typed: str, larder: Larder, ports: Sequence[str]) -> tuple[WeightsName, Larder]:
+    """The name, and the adapters to use: of a run its own at these ports, but for those that were asked for."""
+    blobs = open_blobs(larder)
+    name = parse_typed(typed, blobs)
+    if name.kind != "run":
+        return name, larder
+    order = read_order(blobs, name.name)
+    asked = {port: each for port, each in larder.names.items() if each is not None}
+    for port, why in order.lost(asked).items():
+        if port in ports:
+            raise ConfigError(f"{name}: {why}; name the one to use, --{port} NAME, with its settings, "
+                              f"--set {port}.KEY=VALUE")
+    made_by = order.adapters["training"]
+    if asked.get("training", made_by) != made_by and "training" not in order.objects:
+        adapter_class("training", asked["training"])  # an unknown one is another mistake
+        raise ConfigError(f"{name}: its weights were made by the training adapter {made_by!r}, and only that can open "
+                          "them: leave --training away")
+    names = {port: each for port, each in order.adapters.items() if port in ports and port not in asked}
+    settings = [f"{port}.{key}={yaml_value(value)}" for port, each in order.adapter_settings.items()
+                for key, value in each.items() if port in ports and {**names, **asked}[port] == order.adapters[port]]
+    return name, replace(larder, names={**larder.names, **names}, settings=(*settings, *larder.settings))
+
+
+def no_such_run(name: WeightsName, larder: Larder, blobs: BlobStore) -> str:
+    """Where a name of a model can have been meant as that of a run; else empty."""
+    if name.kind != "hub" or "/" in name.name:
+        return ""
+    return f"there is no run {name.name!r} in {larder.runs or RUNS}; {did_you_mean(name.name, run_names(blobs))}"
+
+
+def trained_as(record: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The settings with which the run of a record rendered its data; empty where its recipe has no such setting."""
+    found = record["order"]["settings"].get("rendering") if record else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def prompt_tokens(text: str, tokenizer: Tokenizer, system: str, *, raw: str) -> Tokens:
+    """(T,) what is read before the answer: through the chat template, unless a text says why not."""
+    raw = raw or ("" if tokenizer.chat else "the tokenizer of these weights has none")
+    if raw and system:
+        raise ConfigError(f"--system needs a chat template, and {raw}")
+    turns = conversation(system, [{"role": "user", "content": text}])
+    tokens = tokenizer.encode(text, special=True) if raw else tokenizer.render(turns, answer=True)
+    if not len(tokens):
+        raise ConfigError("the prompt is empty, and the model has no token that a text begins with")
+    return tokens
+
+
+def conversation(system: str, turns: Sequence[Message]) -> Sequence[Message]:
+    return [*([{"role": "system", "content": system}] if system else []), *turns]
+
+
+def answer_text(tokens: Tokens, tokenizer: Tokenizer) -> str:
+    """Without the stop token at its end, be it a special one or not."""
+    return tokenizer.decode(tokens[:-1] if len(tokens) and tokens[-1] in tokenizer.stop_ids else tokens)

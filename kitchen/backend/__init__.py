@@ -1,0 +1,1 @@
+"""Toolkit for adapter authors: losses and checks that training backends share."""

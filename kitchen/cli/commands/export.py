@@ -1,0 +1,20 @@
+"""`kitchen export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kitchen.artifacts.open import open_weights
+from kitchen.artifacts.publish import check_exports
+from kitchen.cli.console import console
+from kitchen.config.request import Larder
+
+
+def export(typed: str, folder: Path, larder: Larder, *, merged: bool) -> int:
+    """Write weights into a folder for other programs."""
+    with open_weights(typed, larder) as opened:
+        check_exports(opened.training)
+        opened.training.export(opened.weights.source, folder, merged=merged)
+    what = "a model in float32: transformers opens it" if merged else "an adapter: peft opens it with its base model"
+    console().print(f"{folder.expanduser().absolute()}  ({what})", soft_wrap=True)
+    return 0

@@ -1,0 +1,31 @@
+"""`kitchen push`."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+from kitchen.artifacts.open import open_weights
+from kitchen.artifacts.publish import publish
+from kitchen.cli.console import console
+from kitchen.config.request import Larder
+
+
+def push(typed: str, repo: str, larder: Larder, *, message: str, private: bool | None) -> int:
+    """Publish weights as an adapter with a model card; `private` None leaves that to the hub's own setting."""
+    flag = () if private is None else (f"hub.private={str(private).lower()}",)
+    with open_weights(typed, replace(larder, settings=(*larder.settings, *flag))) as opened:
+        url = publish(opened.weights, repo, opened.training, opened.hub, opened.blobs, message=message,
+                      again=f": to try again: {_command(typed, repo, larder, message, private)}")
+    console().print(url, soft_wrap=True)
+    return 0
+
+
+def _command(typed: str, repo: str, larder: Larder, message: str, private: bool | None) -> str:
+    """As it was typed."""
+    options = [("--" + port, name) for port, name in larder.names.items()]
+    options += [("--set", text) for text in larder.settings]
+    options += [("--runs", larder.runs), ("--message", message or None)]
+    words = [word for option, value in options if value is not None for word in (option, value)]
+    flag = [] if private is None else ["--private" if private else "--public"]
+    return shlex.join(["kitchen", "push", typed, repo, *words, *flag])

@@ -1,0 +1,1 @@
+"""Configuration: settings with their sources, recipe discovery, adapter choice."""

@@ -1,0 +1,96 @@
+"""What can be set on a recipe: types, defaults, and the units that stand in the comments beside the fields."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import textwrap
+import tokenize
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from kitchen.config.settings import inner
+from kitchen.config.sources import Keys
+from kitchen.config.yaml import yaml_value
+
+_NAMES: Mapping[Any, str] = {
+    int: "int", float: "float", str: "text", bool: "true or false", NoneType: "null", Any: "any",
+}
+_BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+
+
+@dataclass(frozen=True)
+class Described:
+    """One setting."""
+
+    name: str  # "rendering.max_tokens"
+    type: str
+    default: str  # as it would be typed; empty where it must be given
+    about: str  # unit and meaning
+
+
+def described(cls: Any) -> Iterator[Described]:
+    """The settings of a recipe in order; those inside of a setting follow it."""
+    yield from _inside(cls, (), None)
+
+
+def type_text(kind: Any) -> str:
+    """`int > 0`, `error or drop or truncate`, `int or null`."""
+    if get_origin(kind) is Annotated:
+        base, *rest = get_args(kind)
+        limits = [limit for each in rest for limit in getattr(each, "metadata", (each,))]  # those of a Field lie inside
+        bounds = [f"{sign} {getattr(each, word)}" for each in limits for word, sign in _BOUNDS.items()
+                  if getattr(each, word, None) is not None]
+        return " ".join([type_text(base), " and ".join(bounds)]).strip()
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(map(type_text, get_args(kind)))
+    if get_origin(kind) is Literal:
+        return " or ".join(map(yaml_value, get_args(kind)))
+    return _NAMES.get(kind) or (kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind))
+
+
+def _inside(cls: Any, above: Keys, given: Any) -> Iterator[Described]:
+    """`given` is the value that the defaults come from; None: those of the class."""
+    notes = _notes(cls)
+    for name, kind in inner(cls).items():
+        default = _default(cls, name) if given is None else getattr(given, name)
+        if inner(kind) and default is not MISSING and (is_dataclass(default) or isinstance(default, BaseModel)):
+            yield from _inside(type(default), (*above, name), default)
+        else:
+            shown = "" if default is MISSING else yaml_value(default)
+            yield Described(".".join((*above, name)), type_text(kind), shown, notes.get(name, ""))
+
+
+def _default(cls: Any, name: str) -> Any:
+    if issubclass(cls, BaseModel):
+        info = cls.model_fields[name]
+        return MISSING if info.is_required() else info.get_default(call_default_factory=True)
+    [one] = [each for each in fields(cls) if each.name == name]
+    return one.default if one.default_factory is MISSING else one.default_factory()
+
+
+def _notes(cls: Any) -> Mapping[str, str]:
+    """Field to the comment at the end of its line, else to the text below it; those of a base class are inherited."""
+    found: dict[str, str] = {}
+    for each in reversed(cls.__mro__):
+        if "__annotations__" in vars(each) and not each.__module__.startswith("pydantic"):
+            found |= _comments(each)
+    described = {name: info.description for name, info in getattr(cls, "model_fields", {}).items() if info.description}
+    return {**described, **found}
+
+
+def _comments(cls: Any) -> Mapping[str, str]:
+    try:
+        source = textwrap.dedent(inspect.getsource(cls))
+    except (OSError, TypeError):  # typed into a console: there is no source
+        return {}
+    lines = {token.start[0]: token.string.lstrip("# ").strip() for token in
+             tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.COMMENT}
+    [body] = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    return {node.target.id: lines[node.end_lineno] for node in body.body
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.end_lineno in lines}

@@ -1,0 +1,197 @@
+"""From what was typed to what can be cooked, or to every problem with it at once."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kitchen.config.adapters import DEFAULTS, PORTS, Kitchen, adapter_class, adapter_settings, build
+from kitchen.config.discovery import broken, find_recipe, full_name, laid_out, stand_here
+from kitchen.config.extras import check_installed
+from kitchen.config.order import Order
+from kitchen.config.settings import settle
+from kitchen.config.sources import Setting, from_arguments, from_file
+from kitchen.engine.plan import Plan, check
+from kitchen.engine.preview import verify
+from kitchen.errors import ConfigError, KitchenError, did_you_mean
+from kitchen.ports import BlobStore, blob_name
+from kitchen.recipe import Recipe
+from kitchen.types import RunId
+from kitchen.workflow import Step
+
+RUNS = "runs"  # the folder that runs are kept in unless told otherwise
+
+
+class Problems(KitchenError):
+    """Everything that is wrong with an order."""
+
+    def __init__(self, found: Sequence[KitchenError]) -> None:
+        super().__init__("\n".join(map(str, found)))
+        self.found = tuple(found)
+        self.exit_code = min(problem.exit_code for problem in found)  # what is typed wrongly comes first
+
+
+@dataclass(frozen=True)
+class Larder:
+    """Which adapters were asked for."""
+
+    names: Mapping[str, str | None]  # port to name; None: the default
+    settings: Sequence[str] = ()  # "training.device=cpu"
+    runs: str | None = None  # folder or URL
+
+    def chosen(self) -> dict[str, str]:
+        given = {port: name for port, name in self.names.items() if name is not None}
+        url = {"blobs": "fsspec"} if self.runs and "://" in self.runs else {}
+        return {**DEFAULTS, **url, **given}
+
+    def hint(self) -> str:
+        """The options that find the runs again: `--set blobs.root=DIR` comes before `--runs`, as for the run itself."""
+        typed = [one.value for text in self.settings for one in from_arguments([text]) if one.keys == ("blobs.root",)]
+        given = {"--runs": str(typed[-1]) if typed else self.runs, "--blobs": self.names.get("blobs")}
+        return "".join(f" {option} {shlex.quote(value)}" for option, value in given.items() if value is not None)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What was typed after `kitchen run` or `kitchen check`."""
+
+    recipe: str
+    settings: Sequence[str]
+    config: Path | None
+    larder: Larder
+    strict: bool = False
+    before: Sequence[Setting] = ()  # what is known without being typed
+
+
+@dataclass
+class Prepared:
+    """As much of an order as could be made out."""
+
+    cls: type[Recipe]
+    recipe: Recipe | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    adapter_settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    objects: Sequence[str] = ()  # ports whose adapter cannot be built again
+    kitchen: Kitchen | None = None
+    step: Step | None = None
+    plan: Plan | None = None
+    problems: list[KitchenError] = field(default_factory=list)
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """What goes wrong in the block is a problem of this order, beside the others."""
+        try:
+            yield
+        except KitchenError as error:
+            self.problems.append(error)
+
+    def demand(self) -> tuple[Order, Recipe, Kitchen]:
+        """What can be cooked; raises Problems."""
+        if self.problems or self.recipe is None or self.kitchen is None:
+            raise Problems(self.problems)
+        settings = self.recipe.model_dump(mode="json")
+        order = Order(full_name(self.cls), settings, self.sources, self.names, self.adapter_settings, self.objects)
+        return order, self.recipe, self.kitchen
+
+
+def prepare(wish: Wish) -> Prepared:
+    """Raises ConfigError or BackendError if there is no such recipe; every other problem is listed."""
+    made = Prepared(find_recipe(wish.recipe))
+    given = [*wish.before]
+    with made.noting():
+        given += from_file(wish.config) if wish.config else ()
+    for text in wish.settings:
+        with made.noting():
+            given += from_arguments([text])
+    settled = settle(made.cls, given)
+    made.problems += settled.problems
+    if not made.problems:
+        made.recipe, made.sources = settled.recipe, settled.sources
+    open_larder(wish.larder, made)
+    if made.recipe is not None:
+        add_plan(made, made.recipe, wish.strict)
+    return made
+
+
+def open_larder(larder: Larder, made: Prepared) -> None:
+    """The adapters with their settings, and with what is missing noted."""
+    stand_here()  # an adapter may be a class in this folder
+    before = len(made.problems)
+    made.names = larder.chosen()
+    for text in larder.settings:
+        with made.noting():
+            _set(made.adapter_settings, *from_arguments([text]))
+    for port, name in made.names.items():
+        with made.noting():
+            look_up(made, port, name, larder.runs)
+    if len(made.problems) == before:
+        with made.noting():
+            made.kitchen = Kitchen.named(made.names, made.adapter_settings)
+
+
+def look_up(made: Prepared, port: str, name: str, runs: str | None) -> None:
+    """See that an adapter is there with all that it needs; that of blobs is told where runs are kept."""
+    cls = adapter_class(port, name)
+    check_installed(port, name, cls)
+    if port == "blobs" and (place := _kept_at(cls, runs)):
+        made.adapter_settings[port] = {**place, **made.adapter_settings.get(port, {})}
+
+
+def run_name(typed: str) -> str:
+    """The name, if a run can have it: one part of a path; raises ConfigError."""
+    try:
+        name = blob_name(typed)
+    except ValueError:
+        name = ""
+    if not name or "/" in name:
+        raise ConfigError(f"{typed!r} cannot be the name of a run: it is one part of a path; `kitchen runs` lists them")
+    return name
+
+
+def open_blobs(larder: Larder) -> BlobStore:
+    """Where the runs are kept, and no other adapter; raises ConfigError or BackendError."""
+    stand_here()
+    name, cls = larder.chosen()["blobs"], adapter_class("blobs", larder.chosen()["blobs"])
+    check_installed("blobs", name, cls)
+    found: BlobStore = build("blobs", {"blobs": name}, {"blobs": _kept_at(cls, larder.runs)})
+    return found
+
+
+def _kept_at(cls: Any, runs: str | None) -> dict[str, Any]:
+    """Where runs are kept, for an adapter that has a setting for it or that was told."""
+    return {"root": runs or RUNS} if runs is not None or "root" in adapter_settings(cls) else {}
+
+
+def _set(settings: dict[str, dict[str, Any]], one: Setting, *more: Setting) -> None:
+    port, *rest = ".".join(one.keys).split(".")
+    if port not in PORTS or len(rest) != 1 or more:
+        near = f"; {did_you_mean(port, PORTS)}" if port not in PORTS else ""
+        raise ConfigError(f"--set {'.'.join(one.keys)}: write it as PORT.SETTING=VALUE{near}")
+    settings.setdefault(port, {})[rest[0]] = one.value
+
+
+def add_plan(made: Prepared, recipe: Recipe, strict: bool) -> None:
+    """The steps of the recipe and their plan, with what is wrong noted."""
+    try:
+        made.step = laid_out(recipe)
+        ports = made.kitchen.ports() if made.kitchen else dict.fromkeys(PORTS.values())
+        given: Any = {**ports, RunId: RunId("check")} if made.kitchen else {*ports, RunId}
+        made.plan = check(made.step, given, recipe.leaves)
+    except KitchenError as error:
+        made.problems.append(error)
+        return
+    except Exception as error:  # noqa: BLE001 whatever the code of a recipe does
+        made.problems.append(broken(f"the workflow of {recipe.title()} cannot be laid out", error))
+        return
+    made.problems += map(ConfigError, made.plan.problems)
+    if strict:
+        made.problems += [ConfigError(f"{name} is not honoured by the training adapter {made.names['training']!r}, "
+                                      "and --strict was given") for name in made.plan.not_honoured]
+    if made.kitchen is not None:
+        made.problems += verify(made.step, made.kitchen.ports())
+

@@ -1,0 +1,1 @@
+"""The engine: plans, runs and resumes workflows."""

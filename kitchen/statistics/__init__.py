@@ -1,0 +1,1 @@
+"""Statistics of evaluations: intervals and tests, as functions of arrays."""

@@ -1,0 +1,1 @@
+"""Chat: conversations, templates, masks and tools."""

@@ -1,0 +1,1 @@
+"""Data sets: loading, splits, mixtures and row views."""

@@ -1,0 +1,1 @@
+"""Distillation: teachers, on-policy and off-policy."""

@@ -1,0 +1,1 @@
+"""Evaluation: held-out scores before and after training."""

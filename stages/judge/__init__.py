@@ -1,0 +1,1 @@
+"""Judges: reward models trained on comparisons, and the rewards that they give."""

@@ -1,0 +1,1 @@
+"""Preference optimisation: comparisons, DPO and KTO."""

@@ -1,0 +1,1 @@
+"""Tasks: rewards, games and environments."""

@@ -1,0 +1,1 @@
+"""Training: sessions, optimiser steps, schedules and saved weights."""

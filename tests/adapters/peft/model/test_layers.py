@@ -1,0 +1,226 @@
+"""Layers computed by hand, in float64, against autograd through transformers' own with W + scale · B A for W."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from adapters.peft.batching.packed_layout import Layout, lay_out
+from adapters.peft.model.decoder import Decoder, fits, gather
+from adapters.peft.model.linear import Product, lay_together
+from adapters.peft.model.llama_layer import Norm, turn
+from adapters.peft.model.lora import Adapter, LoraLinear
+from kitchen.types import Array, Lora
+
+RNG = np.random.default_rng(2)
+START = RNG.integers(0, 90, 30)
+SEQUENCES = [np.concatenate([START, RNG.integers(0, 90, 17)]), np.concatenate([START, RNG.integers(0, 90, 6)]),
+             RNG.integers(0, 90, 9), RNG.integers(0, 90, 150), START[:1]]
+EXACT = {"rtol": 1e-9, "atol": 1e-10}
+
+
+def random(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
+
+
+def llama(**changed: Any) -> Any:
+    """Two layers in float64, every number of them random, norms and biases too."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(**{
+        "vocab_size": 90, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 256, "attn_implementation": "sdpa", **changed})
+    model = LlamaForCausalLM(config).double().eval().requires_grad_(False)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        parameter.copy_(drawn * 0.2 + (parameter.ndim == 1))
+    assert fits(model)
+    gather(model)
+    return model
+
+
+def plain_states(model: Any, adapter: Adapter, sequences: Sequence[Array]) -> list[torch.Tensor]:
+    """Of each sequence (T, H), one after the other."""
+    plain, merged = of_float64(model), {f"{path}.weight": layer.base.weight + layer.scale * layer.b @ layer.a
+                                        for path, layer in adapter.layers.items()}
+    return [torch.func.functional_call(plain, merged, kwargs={
+        "input_ids": torch.from_numpy(tokens)[None], "output_hidden_states": True}).hidden_states[-1][0]
+        for tokens in sequences]
+
+
+def of_float64(model: Any) -> Any:
+    """The same model with torch's norms, for those of transformers are of float32 whatever is asked for."""
+    plain = copy.deepcopy(model)
+    for path, module in model.named_modules():
+        if hasattr(module, "variance_epsilon"):
+            norm = nn.RMSNorm(len(module.weight), eps=module.variance_epsilon, dtype=torch.float64)
+            norm.weight = module.weight
+            plain.set_submodule(path, norm)
+    return plain
+
+
+def adapted(model: Any, lora: Lora, leaves: Sequence[str]) -> tuple[Any, Adapter]:
+    """A copy of the modules with low-rank weights, B away from zero, in the layers called so."""
+    tree = copy.deepcopy(model, {id(shared): shared for shared in model.parameters()})
+    paths = [path for path, module in model.named_modules() if isinstance(module, nn.Linear) and any(
+        path.endswith(leaf) for leaf in leaves)]
+    adapter = Adapter(tree, lora, torch.float64, paths)
+    adapter.start()
+    for layer in adapter.layers.values():
+        nn.init.normal_(layer.b, std=0.3, generator=torch.Generator().manual_seed(len(paths)))
+    return tree, adapter
+
+
+def no_stop() -> None:
+    pass
+
+
+def compare(model: Any, leaves: Sequence[str], alpha: float = 8.0, *, checkpointing: bool = False) -> None:
+    tree, adapter = adapted(model, Lora(rank=4, alpha=alpha), leaves)
+    lies: Layout = lay_out(SEQUENCES, torch.device("cpu"))
+    assert lies.starts[1] == len(START)
+    got = Decoder(tree, checkpointing=checkpointing).hidden(lies, no_stop)
+    expected = plain_states(model, adapter, SEQUENCES)
+    slopes = [random(len(tokens), model.config.hidden_size) for tokens in SEQUENCES]
+    for places, states in zip(lies.places, expected, strict=True):
+        torch.testing.assert_close(got[places], states, **EXACT)
+    weights = list(adapter.named().values())
+    theirs = torch.autograd.grad(sum((s * g).sum() for s, g in zip(expected, slopes, strict=True)), weights)
+    ours = torch.autograd.grad(sum((got[p] * g).sum() for p, g in zip(lies.places, slopes, strict=True)), weights)
+    for name, mine, other in zip(adapter.named(), ours, theirs, strict=True):
+        assert float(other.abs().max()) > 1e-3, name
+        torch.testing.assert_close(mine, other, rtol=1e-8, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}")
+
+
+ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("alpha", [4.0, 10.0])  # over a rank of 4: times 1, and times 2.5
+@pytest.mark.parametrize("biases", [False, True])
+def test_all_matrices(biases: bool, alpha: float, checkpointing: bool) -> None:
+    compare(llama(attention_bias=biases, mlp_bias=biases), ALL, alpha, checkpointing=checkpointing)
+
+
+@pytest.mark.parametrize("leaves", [
+    ("q_proj",), ("k_proj",), ("v_proj", "up_proj"), ("o_proj",), ("gate_proj", "q_proj", "v_proj"), ("down_proj",),
+    ("1.self_attn.k_proj", "1.mlp.up_proj"), ("0.mlp.down_proj",),
+])
+def test_some_of_the_matrices(leaves: tuple[str, ...]) -> None:
+    compare(llama(), leaves)
+
+
+@pytest.mark.parametrize("changed", [
+    {"num_key_value_heads": 4}, {"num_key_value_heads": 1}, {"head_dim": 8}, {"head_dim": 2, "num_attention_heads": 6},
+    {"rope_parameters": {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0,
+                         "original_max_position_embeddings": 32}},
+    {"rms_norm_eps": 0.5}, {"num_hidden_layers": 1},
+], ids=str)
+def test_other_shapes(changed: dict[str, Any]) -> None:
+    compare(llama(**changed), ALL)
+
+
+def test_without_low_rank_weights_there_is_nothing_to_go_back_for() -> None:
+    model = llama()
+    lies = lay_out(SEQUENCES, torch.device("cpu"))
+    states = Decoder(model).hidden(lies, no_stop)
+    assert not states.requires_grad
+    given = torch.from_numpy(SEQUENCES[1])[None]
+    expected = of_float64(model)(input_ids=given, output_hidden_states=True).hidden_states[-1][0]
+    torch.testing.assert_close(states[lies.places[1]], expected, **EXACT)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_norm_is_transformers_own(dtype: torch.dtype) -> None:
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    inner: Any = LlamaRMSNorm(64, eps=0.01)
+    nn.init.normal_(inner.weight)
+    x, gradient = random(7, 64).to(dtype).requires_grad_(), random(7, 64).to(dtype)
+    expected = inner.to(dtype)(x)
+    norm, near = Norm(inner), {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-5}
+    out, spread = norm.forward(x.detach())
+    torch.testing.assert_close(out, expected.detach(), **near)
+    [slope] = torch.autograd.grad(expected, x, gradient)
+    torch.testing.assert_close(norm.backward(gradient.clone(), x.detach(), spread), slope, **near)
+
+
+def test_turning_is_transformers_own_and_turning_back_is_its_transpose() -> None:
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    angles = random(9, 3)
+    cos, sin = angles.cos(), angles.sin()
+    whole, x, y = random(9, 5, 6), random(9, 5, 6), random(9, 4, 6)
+    expected, _ = apply_rotary_pos_emb(x.transpose(0, 1)[None], x.transpose(0, 1)[None],
+                                       torch.cat([cos, cos], -1)[None], torch.cat([sin, sin], -1)[None])
+    part = whole[:, :4]  # as the layers do: a view of queries and keys beside values
+    part.copy_(x[:, :4])
+    last = whole[:, 4].clone()
+    turn(part, (cos[:, None], sin[:, None]))
+    torch.testing.assert_close(part, expected[0].transpose(0, 1)[:, :4], **EXACT)
+    torch.testing.assert_close(whole[:, 4], last, rtol=0, atol=0)
+    back = y.clone()
+    turn(back, (cos[:, None], -sin[:, None]))
+    torch.testing.assert_close((part * y).sum(), (x[:, :4] * back).sum(), **EXACT)
+
+
+def linears(biases: bool, *sizes: int) -> list[nn.Linear]:
+    torch.manual_seed(len(sizes))
+    return [nn.Linear(6, size, bias=biases, dtype=torch.float64).requires_grad_(False) for size in sizes]
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("biases", [False, True])
+@pytest.mark.parametrize("trained", [(), (1,), (0, 2), (0, 1, 2)])
+def test_a_product_is_its_layers_side_by_side(trained: tuple[int, ...], biases: bool, together: bool) -> None:
+    layers: list[Any] = linears(biases, 4, 3, 5)
+    if together:
+        lay_together(layers)
+    for place in trained:
+        base = layers[place]
+        layers[place] = LoraLinear(base, base.weight, 2 + place, 0.5, torch.float64, (6, base.out_features), CPU)
+        nn.init.normal_(layers[place].a)
+        nn.init.normal_(layers[place].b)
+    product = Product(layers)
+    first = layers[0].base if 0 in trained else layers[0]
+    assert (product.weight.data_ptr() == first.weight.data_ptr()) == together
+    x, gradient, onto = random(8, 6).requires_grad_(), random(8, 12), random(8, 12)
+    expected = torch.cat([plain(layer, x) for layer in layers], -1)
+    slopes = torch.autograd.grad(expected, [x, *product.trained], gradient)
+    with torch.no_grad():
+        out, down = product.forward(x)
+        torch.testing.assert_close(out, expected, **EXACT)
+        torch.testing.assert_close(product.forward(x, onto)[0], expected + onto, **EXACT)
+        dx, found = product.backward(gradient, x, down)
+    assert len(product.trained) == len(found) == 2 * len(trained)
+    for got, slope in zip([dx, *found], slopes, strict=True):
+        torch.testing.assert_close(got, slope, **EXACT)
+
+
+CPU = torch.device("cpu")
+
+
+def plain(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    if isinstance(layer, LoraLinear):
+        return plain(layer.base, x) + layer.scale * x @ layer.a.T @ layer.b.T
+    return x @ layer.weight.T + (0 if layer.bias is None else layer.bias)
+
+
+def test_laying_together_changes_no_weight_and_copies_none() -> None:
+    layers = linears(True, 4, 3)
+    before = [layer.weight.clone() for layer in layers]
+    lay_together(layers)
+    assert all(torch.equal(layer.weight, was) for layer, was in zip(layers, before, strict=True))
+    product = Product(layers)
+    product.weight.mul_(2)
+    assert product.bias is not None
+    product.bias.zero_()
+    assert all(torch.equal(layer.weight, 2 * was) for layer, was in zip(layers, before, strict=True))
+    assert not any(layer.bias.any() for layer in layers)

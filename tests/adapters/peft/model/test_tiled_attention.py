@@ -1,0 +1,170 @@
+"""Attention over layouts, against torch's own one sequence at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from adapters.peft.batching import packed_layout as layout
+from adapters.peft.batching.packed_layout import CUTS, Cut, Layout, lay_out
+from adapters.peft.model import tiled_attention as attention
+from adapters.peft.model.tiled_attention import TiledAttention
+from kitchen.types import Array
+
+RNG = np.random.default_rng(5)
+START = RNG.integers(0, 90, 150)
+
+
+def sequences(*ends: tuple[int, int]) -> list[Array]:
+    """Each as (tokens of `START`, tokens of its own)."""
+    return [np.concatenate([START[:shared], RNG.integers(100 * (i + 1), 100 * (i + 2), own)])
+            for i, (shared, own) in enumerate(ends)]
+
+
+CASES = {
+    "one": sequences((0, 7)),
+    "unequal": sequences((0, 7), (0, 40), (0, 11), (0, 1), (0, 38)),
+    "several tiles": sequences((0, 300), (0, 129), (0, 500)),
+    "shared": sequences((40, 9), (40, 30), (100, 20), (100, 0), (0, 25)),
+    "shared, several tiles": sequences((150, 200), (150, 10), (150, 131), (20, 260)),
+    "identical": [START, START, START],
+    "long": sequences((150, 950), (100, 600)),
+}
+
+
+def inputs(count: int, heads: int, groups: int, width: int = 8, values: int = 8) -> list[torch.Tensor]:
+    """Query, key, value and a gradient, all in float64."""
+    generator = torch.Generator().manual_seed(count)
+    shapes = (heads, width), (groups, width), (groups, values), (heads, values)
+    return [torch.randn(count, *shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
+
+
+def plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lies: Layout, scale: float) -> torch.Tensor:
+    """(N, H, D): each token's state as the sequence that it is first in gives it."""
+    states = []
+    for places, start in zip(lies.places, lies.starts, strict=True):
+        mine = [x[places].transpose(0, 1)[None] for x in (query, key, value)]
+        found: Any = scaled_dot_product_attention(*mine, is_causal=True, scale=scale, enable_gqa=True)
+        states.append(found[0].transpose(0, 1)[start:])
+    return torch.cat(states)
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def _as_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut and added up on the CPU as on such a device."""
+    monkeypatch.setattr(layout, "CUTS", {"cpu": CUTS[request.param]})
+    if request.param == "cuda":
+        monkeypatch.setattr(attention, "_add_by_run", attention._add_by_index)
+
+
+@pytest.mark.usefixtures("_as_on")
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("heads", "groups"), [(6, 2), (3, 3), (4, 1)])
+def test_states_and_gradients_are_torchs(case: str, heads: int, groups: int) -> None:
+    lies = lay_out(CASES[case], torch.device("cpu"))
+    assert any(lies.starts) == (case in ("shared", "shared, several tiles", "identical", "long"))
+    query, key, value, gradient = inputs(len(lies.ids), heads, groups)
+    expected = plain(query, key, value, lies, 0.3)
+    out = attention.forward(query.detach(), key.detach(), value.detach(), lies, 0.3)
+    torch.testing.assert_close(out, expected.detach(), rtol=1e-12, atol=1e-12)
+    slopes = torch.autograd.grad(expected, (query, key, value), gradient)
+    into = torch.full_like(query, torch.nan)
+    others = attention.backward(gradient.detach(), query.detach(), key.detach(), value.detach(), out, lies, 0.3, into)
+    for got, slope in zip((into, *others), slopes, strict=True):
+        torch.testing.assert_close(got, slope, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_added_by_index_and_run_by_run_gradients_are_the_same(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That by query into a part of a tensor, as a layer has it."""
+    lies = lay_out(CASES["shared, several tiles"], torch.device("cpu"))
+    query, key, value, gradient = (x.detach().to(dtype) for x in inputs(len(lies.ids), 4, 2))
+    out = attention.forward(query, key, value, lies, 0.3)
+    found = []
+    for way in (attention._add_by_run, attention._add_by_index):
+        monkeypatch.setattr(attention, "_add_by_run", way)
+        whole = torch.full((len(lies.ids), 8, 8), torch.nan, dtype=dtype)
+        others = attention.backward(gradient, query, key, value, out, lies, 0.3, whole[:, :4])
+        assert {each.dtype for each in others} == {torch.float32}
+        whole[:, 4:] = torch.cat(others, 1)
+        found.append(whole)
+    by_run, by_index = found
+    assert torch.linalg.vector_norm(by_run) > 1
+    apart = torch.linalg.vector_norm((by_index - by_run).float()) / torch.linalg.vector_norm(by_run.float())
+    assert apart < (1e-6 if dtype == torch.float32 else 1e-2)
+
+
+def cut_small(monkeypatch: pytest.MonkeyPatch, given: Sequence[Array]) -> Layout:
+    """Tiles of four queries, padded ones among them."""
+    monkeypatch.setattr(layout, "CUTS", {"cpu": Cut(4, 2**18, 1.3)})
+    lies = lay_out(given, torch.device("cpu"), 3)
+    assert any(tiles.padded is not None for tiles in lies.tiles)
+    assert len(lies.tiles) > 2
+    return lies
+
+
+def test_the_function_of_autograd_has_the_gradient_of_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    lies = cut_small(monkeypatch, sequences((5, 4), (5, 5), (0, 10)))
+    apply: Any = TiledAttention.apply
+    given = inputs(len(lies.ids), 4, 2, 3, 3)[:3]
+    assert torch.autograd.gradcheck(lambda *x: apply(*x, lies, 0.4), given)
+
+
+def test_padded_queries_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies at place 0, which padding points to, may be anything."""
+    lies = cut_small(monkeypatch, sequences((0, 9), (0, 10), (0, 5)))
+    query, key, value, gradient = (x.detach() for x in inputs(len(lies.ids), 2, 1))
+    others = lies.places[1]
+
+    def of_others(query: torch.Tensor) -> list[torch.Tensor]:
+        out = attention.forward(query, key, value, lies, 0.3)
+        into = torch.empty_like(query)
+        by_keys = attention.backward(gradient, query, key, value, out, lies, 0.3, into)
+        return [x[others] for x in (out, into, *by_keys)]
+
+    moved = query.clone()
+    moved[0] += 3
+    for before, after in zip(of_others(query), of_others(moved), strict=True):
+        torch.testing.assert_close(after, before, rtol=0, atol=0)
+
+
+def test_values_may_be_narrower_than_queries() -> None:
+    lies = lay_out(CASES["unequal"], torch.device("cpu"))
+    query, key, value, _ = inputs(len(lies.ids), 4, 4, 8, 6)
+    out = attention.forward(query.detach(), key.detach(), value.detach(), lies, 0.3)
+    torch.testing.assert_close(out, plain(query, key, value, lies, 0.3).detach())
+
+
+@pytest.mark.parametrize("case", ["unequal", "shared, several tiles"])
+def test_in_bfloat16_it_is_as_near_as_numbers_of_eight_bits_can_be(case: str) -> None:
+    lies = lay_out(CASES[case], torch.device("cpu"))
+    low = [x.detach().to(torch.bfloat16) for x in inputs(len(lies.ids), 6, 2)]
+    query, key, value = (x.double().requires_grad_() for x in low[:3])
+    expected = plain(query, key, value, lies, 0.3)
+    slopes = torch.autograd.grad(expected, (query, key, value), low[3].double())
+    out = attention.forward(*low[:3], lies, 0.3)
+    into = torch.empty_like(low[0])
+    others = attention.backward(low[3], *low[:3], out, lies, 0.3, into)
+    for got, exact in zip((out, into, *others), (expected.detach(), *slopes), strict=True):
+        assert float((got.double() - exact).norm() / exact.norm()) < 0.01
+
+
+def test_gradients_of_a_key_that_many_attend_to_are_added_up_in_float32() -> None:
+    """Eighty short completions of one prompt."""
+    rng = np.random.default_rng(4)
+    prompt = rng.integers(0, 50, 80)
+    lies = lay_out([np.concatenate([prompt, rng.integers(50, 90, 3)]) for _ in range(80)], torch.device("cpu"))
+    low = [x.detach().to(torch.bfloat16) for x in inputs(len(lies.ids), 4, 2)]
+    query, key, value = (x.double().requires_grad_() for x in low[:3])
+    slopes = torch.autograd.grad(plain(query, key, value, lies, 0.3), (key, value), low[3].double())
+    out = attention.forward(*low[:3], lies, 0.3)
+    found = attention.backward(low[3], *low[:3], out, lies, 0.3, torch.empty_like(low[0]))
+    for got, exact in zip(found, slopes, strict=True):
+        assert float((got.double() - exact)[:80].norm() / exact[:80].norm()) < 0.01

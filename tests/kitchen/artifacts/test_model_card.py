@@ -1,0 +1,124 @@
+"""Model cards: what they tell of a run, and what they must not tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from kitchen.artifacts.model_card import Base, model_card, public_name
+from kitchen.artifacts.weights import Weights
+from kitchen.types import Checkpoint
+
+SHA = "ab" * 32
+SCORES = {"title": "Held-out evaluation, 95 % intervals", "columns": ["held-out set", "n", "measure", "after"],
+          "rows": [["test", "200", "exact match", "0.500 [0.431, 0.569]"]]}
+ANSWERS = {"title": "The same problems", "columns": ["asked", "after"], "rows": [["my secret row", "yes"]]}
+
+
+def record(**settings: Any) -> dict[str, Any]:
+    return {
+        "recipe": "recipes.sl_basic:SlBasic",
+        "order": {"settings": {"model": "owner/base", "rendering": {"chat": None}, **settings},
+                  "adapters": {"datasets": "hf", "hub": "hf"}},
+        "facts": {"model": "owner/base", "model.sha256": SHA, "lora": "rank 16, alpha 32, layers attn mlp",
+                  "data.train.sha256": "cd" * 32, "machine.device": "cpu"},
+    }
+
+
+def card(base: Base | None = None, tables: tuple[Any, ...] = (SCORES, ANSWERS), **settings: Any) -> str:
+    weights = Weights("run:dish@final", Checkpoint("dish/weights/final", 75, "weights", "ef" * 32), "owner/base",
+                      "dish", record(**settings))
+    return model_card("me/soup", base or Base("owner/base@v1", SHA, "apache-2.0"), weights, tables)
+
+
+def front(text: str) -> Any:
+    return YAML(typ="safe").load(text.split("---\n")[1])
+
+
+def test_a_hub_can_read_what_the_weights_are() -> None:
+    assert front(card(dataset="owner/data:main@v2")) == {
+        "library_name": "peft", "pipeline_tag": "text-generation", "base_model": "owner/base",
+        "base_model_relation": "adapter", "license": "apache-2.0", "datasets": ["owner/data"],
+        "tags": ["lora", "crucible-kitchen"],
+    }
+
+
+def test_what_is_of_no_hub_is_not_told_to_one() -> None:
+    told = front(card(Base("packaged:tiny", SHA)))
+    assert not {"base_model", "license", "datasets"} & told.keys()
+
+
+def test_a_person_can_read_what_they_came_from() -> None:
+    text = card(dataset="owner/data")
+    for row in ("| base model | `owner/base@v1` |", f"| its SHA-256 | {SHA} |", "| optimiser steps | 75 |",
+                "| LoRA | rank 16, alpha 32, layers attn mlp |", f"| train | {'cd' * 32} |",
+                "| test | 200 | exact match | 0.500 [0.431, 0.569] |", "| rendering.chat | `null` |",
+                "| dataset | `owner/data` |"):
+        assert row in text
+    assert 'AutoPeftModelForCausalLM.from_pretrained("me/soup")' in text
+    assert "kitchen chat me/soup" in text
+
+
+def test_rows_of_the_data_stay_at_home() -> None:
+    assert "my secret row" not in card()
+
+
+@pytest.mark.parametrize("value", [
+    "/home/ada/data/chats.jsonl", "~/data/chats.jsonl", "../ada/chats.jsonl", "path:/home/ada/chats.jsonl",
+    "file:///home/ada/chats.jsonl", "/home/ada/my data/chats.jsonl", "C:\\ada\\chats.jsonl", "C:/ada/chats.jsonl",
+    "\\\\ada\\chats.jsonl",
+])
+def test_folders_of_a_machine_stay_at_home(value: str) -> None:
+    text = card(dataset=value)
+    assert "ada" not in text.replace("adapter", "")
+    assert "| dataset | `chats.jsonl` |" in text
+
+
+def test_folders_inside_of_other_values_stay_at_home_too() -> None:
+    table = {**SCORES, "title": "Scores of /home/ada/q.jsonl", "rows": [
+        ["see /home/ada/out/log.txt", "1", "exact match", "1/2"], ["at C:\\ada\\log.txt", "1", "exact match", "1/3"]]}
+    text = card(tables=(table,), splits=["/home/ada/one.jsonl", "two"], pages={"/home/ada/p": {"/home/ada/r": "s"}},
+                twice=["C:\\ada\\a.jsonl", ["/home/ada/b.jsonl"]])
+    assert "ada" not in text.replace("adapter", "")
+    assert "see log.txt" in text
+    assert "**Scores of q.jsonl**" in text
+    assert "`[one.jsonl, two]`" in text
+    assert "| pages.p.r | `s` |" in text
+    assert "`[a.jsonl, [b.jsonl]]`" in text
+    assert "| 1/2 |" in text
+
+
+def test_a_split_that_is_a_file_is_named_without_its_folder() -> None:
+    made = record()
+    made["facts"]["data./home/ada/one.jsonl.sha256"] = SHA
+    weights = Weights("run:dish@final", Checkpoint("p", 1, "weights", "e"), "owner/base", "dish", made)
+    assert f"| one.jsonl | {SHA} |" in model_card("me/soup", Base("owner/base"), weights, ())
+
+
+def test_a_base_in_a_folder_is_named_by_that_folder(tmp_path: Path) -> None:
+    text = card(Base(f"path:{tmp_path}/tiny", SHA))
+    assert "| base model | `path:tiny` |" in text
+    assert str(tmp_path) not in text
+    assert "PeftModel.from_pretrained(base," in text
+    assert public_name("owner/base@v1") == "owner/base@v1"
+
+
+def test_a_secret_in_a_setting_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOUP_API_KEY", "s3cr3t-s3cr3t")
+    assert "s3cr3t" not in card(note="s3cr3t-s3cr3t", dataset="https://me:pass@host/x.jsonl")
+    assert "pass@" not in card(dataset="https://me:pass@host/x.jsonl")
+
+
+def test_bars_and_lines_do_not_break_a_table() -> None:
+    table = {**SCORES, "rows": [["a|b", "1\n2", "exact match", "1"]]}
+    assert "| a\\|b | 1 2 | exact match | 1 |" in card(tables=(table,))
+
+
+def test_weights_without_a_run_have_a_card() -> None:
+    text = model_card("me/soup", Base("owner/base"), Weights("path:out", "path:out", "path:out"), ())
+    assert "| base model | `owner/base` |" in text
+    assert "Settings" not in text
+    assert "Evaluation" not in text

@@ -1,0 +1,179 @@
+"""Names of weights: what each means, and what becomes of those that mean nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.datasets import FakeDatasets
+from adapters.fake.training import FakeTraining
+from kitchen import Kitchen
+from kitchen.artifacts.weights import find_weights, parse, parse_typed
+from kitchen.config.order import Order
+from kitchen.errors import BackendError, ConfigError, CorruptCheckpoint, QualityError
+from kitchen.runs.execute import cook
+from kitchen.runs.store import read_journal
+from kitchen.types import Checkpoint
+from recipes.sl_basic import SlBasic
+
+CHATS = [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "{}"}]}] * 8
+DATA = FakeDatasets({"chats": {"train": CHATS, "held": CHATS[:2]}})
+
+
+def cooked(blobs: FakeBlobs, run: str = "dish", **settings: Any) -> FakeTraining:
+    """A run of 12 steps with a held-out loss and an export after every third."""
+    training, defaults = FakeTraining(blobs), {"batch_size": 2, "epochs": 3, "learning_rate": 0.5, "eval_every": 3}
+    recipe = SlBasic(**{"model": "tiny", "dataset": "chats", "warmup_steps": 0, **defaults, **settings})
+    order = Order("recipes.sl_basic:SlBasic", recipe.model_dump(mode="json"))
+    cook(order, recipe, Kitchen(training, DATA, None, blobs), run)
+    return training
+
+
+@pytest.fixture
+def blobs() -> FakeBlobs:
+    return FakeBlobs()
+
+
+@pytest.mark.parametrize(("text", "kind", "name", "at"), [
+    ("owner/model", "hub", "owner/model", ""), ("gpt2", "hub", "gpt2", ""),
+    ("owner/model@v1.0", "hub", "owner/model", "v1.0"),
+    ("owner/model@refs/pr/3", "hub", "owner/model", "refs/pr/3"), ("packaged:tiny", "packaged", "tiny", ""),
+    ("path:./a folder@home", "path", "./a folder@home", ""), ("path:C:/models", "path", "C:/models", ""),
+    ("run:dish", "run", "dish", "final"), ("run:dish@best", "run", "dish", "best"),
+    ("run:dish@0050", "run", "dish", "50"),
+    ("tinker://a/weights/b", "tinker", "//a/weights/b", ""),
+])
+def test_a_name_means_one_thing(text: str, kind: str, name: str, at: str) -> None:
+    found = parse(text)
+    assert (found.kind, found.name, found.at) == (kind, name, at)
+    assert parse(str(found)) == found
+
+
+@pytest.mark.parametrize(("text", "why"), [
+    ("", "'' names no weights; there are NAME"), ("run:", "names no weights"), ("path:", "names no weights"),
+    ("@v1", "names no weights"), ("run:a/b", "names no weights"), ("packaged:tiny@v1", "has one version"),
+    ("rum:dish", "'rum' is no kind of weights; did you mean 'run'"), ("run:dish@bset", "did you mean 'best'"),
+    ("run:dish@", "by a step, 'final' or 'best', not ''"),
+])
+def test_what_is_no_name_is_told_why(text: str, why: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(text)
+    assert why in str(error.value)
+
+
+def test_a_run_may_be_typed_alone(blobs: FakeBlobs) -> None:
+    blobs.write("dish/run.json", b"{}")
+    assert str(parse_typed("dish", blobs)) == "run:dish@final"
+    assert str(parse_typed("dish@12", blobs)) == "run:dish@12"
+    assert str(parse_typed("gpt2", blobs)) == "gpt2"
+    assert str(parse_typed("sl_basic-20261121-055301-3f2a", blobs)) == "run:sl_basic-20261121-055301-3f2a@final"
+
+
+def test_a_model_is_itself(blobs: FakeBlobs) -> None:
+    found = find_weights("owner/model@v1", FakeTraining(blobs), None)
+    assert (found.source, found.model, found.run) == ("owner/model@v1", "owner/model@v1", "")
+    with pytest.raises(BackendError):
+        find_weights("no model!", FakeTraining(blobs), blobs)
+
+
+def test_the_weights_of_a_run_are_those_that_it_saved(blobs: FakeBlobs) -> None:
+    training = cooked(blobs)
+    for at, path, step in (("", "final", 12), ("@final", "final", 12), ("@9", "step-000009", 9)):
+        found = find_weights(f"run:dish{at}", training, blobs)
+        assert isinstance(found.source, Checkpoint)
+        assert (found.source.path, found.source.step) == (f"dish/weights/{path}", step)
+        assert (found.model, found.run) == ("tiny", "dish")
+        training.sampler(found.source)
+
+
+def test_the_best_is_the_export_with_the_lowest_held_out_loss(blobs: FakeBlobs) -> None:
+    training = cooked(blobs, learning_rate=30.0, schedule="constant", keep=1, epochs=4)
+    losses = {row["step"] + 1: row["held_out_loss"] for row in read_journal(blobs, "dish", "metrics")
+              if "held_out_loss" in row}
+    best = min(losses, key=lambda step: losses[step])
+    assert best != max(losses), "the run must get worse, else the last is the best anyway"
+    found = find_weights("run:dish@best", training, blobs)
+    assert isinstance(found.source, Checkpoint)
+    assert found.source.step == best
+
+
+def test_without_a_held_out_loss_the_final_weights_are_offered(blobs: FakeBlobs) -> None:
+    with pytest.raises(ConfigError, match=r"no held-out loss.* run:dish@final"):
+        find_weights("run:dish@best", cooked(blobs, eval_every=0), blobs)
+
+
+def test_an_export_deleted_since_is_not_there(blobs: FakeBlobs) -> None:
+    training = cooked(blobs, keep=1)
+    recorded = {row["step"] for row in read_journal(blobs, "dish", "checkpoints")}
+    assert 3 in recorded
+    with pytest.raises(ConfigError, match=r"\(completed\) has no weights of step 3; it has: 9, 12, final \(step 12\)"):
+        find_weights("run:dish@3", training, blobs)
+
+
+def test_an_unknown_run_gets_a_did_you_mean(blobs: FakeBlobs) -> None:
+    training = cooked(blobs)
+    with pytest.raises(ConfigError, match="there is no run 'dihs'; did you mean 'dish'"):
+        find_weights("run:dihs", training, blobs)
+    with pytest.raises(ConfigError, match="without a blob store"):
+        find_weights("run:dish", training, None)
+
+
+def test_final_weights_of_a_run_that_failed_after_them_are_found(blobs: FakeBlobs) -> None:
+    with pytest.raises(QualityError):
+        cooked(blobs, learning_rate=1e-6, evaluation={"at_least": 1.0})
+    assert find_weights("run:dish", FakeTraining(blobs), blobs).record is not None
+
+
+def test_a_run_that_never_came_to_its_end_says_what_it_has(blobs: FakeBlobs) -> None:
+    training = cooked(blobs, keep=9)
+    training.delete(Checkpoint("dish/weights/final", 12, "weights"))
+    with pytest.raises(ConfigError, match="has no final weights; it has: 3, 6, 9, 12"):
+        find_weights("run:dish", training, blobs)
+    for step in (3, 6, 9, 12):
+        training.delete(Checkpoint(f"dish/weights/step-{step:06d}", step, "weights"))
+    with pytest.raises(ConfigError, match=r"has no final weights; it has none$"):  # completed: nothing to go on with
+        find_weights("run:dish", training, blobs)
+    record = json.loads(blobs.read("dish/run.json") or b"")
+    blobs.write("dish/run.json", json.dumps({**record, "status": "interrupted"}).encode())
+    with pytest.raises(ConfigError, match="it has none; go on with the run first"):
+        find_weights("run:dish", training, blobs)
+
+
+def test_a_damaged_checkpoint_is_named(blobs: FakeBlobs) -> None:
+    training = cooked(blobs)
+    blobs.write("dish/weights/final/checkpoint.json", b"{")
+    with pytest.raises(CorruptCheckpoint, match="dish/weights/final/checkpoint"):
+        find_weights("run:dish", training, blobs)
+    assert find_weights("run:dish@12", training, blobs).run == "dish"
+
+
+def test_damage_of_one_does_not_hide_the_others(blobs: FakeBlobs) -> None:
+    training = cooked(blobs, keep=9)
+    for name in blobs.list("dish/weights/step-000006/"):
+        blobs.write(name, b"{")
+    for at in ("3", "12", "final", "best"):
+        assert find_weights(f"run:dish@{at}", training, blobs).run == "dish"
+    with pytest.raises(CorruptCheckpoint, match="step-000006"):
+        find_weights("run:dish@6", training, blobs)
+    with pytest.raises(ConfigError, match=r"no weights of step 7; it has: 3, 6, damaged, 9, 12, final"):
+        find_weights("run:dish@7", training, blobs)
+
+
+def test_an_export_that_was_not_written_down_is_found(blobs: FakeBlobs) -> None:
+    training = cooked(blobs, keep=9)
+    blobs.delete("dish/checkpoints.jsonl")
+    for at, step in (("3", 3), ("final", 12)):
+        found = find_weights(f"run:dish@{at}", training, blobs)
+        assert isinstance(found.source, Checkpoint)
+        assert found.source.step == step
+
+
+def test_a_record_without_a_model_is_told(blobs: FakeBlobs) -> None:
+    training = cooked(blobs)
+    record = json.loads(blobs.read("dish/run.json") or b"")
+    blobs.write("dish/run.json", json.dumps({**record, "facts": {}}).encode())
+    with pytest.raises(ConfigError, match="does not say which model"):
+        find_weights("run:dish", training, blobs)

@@ -1,0 +1,53 @@
+"""A folder is there whole, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from kitchen.backend.atomic_folder import appearing
+from kitchen.errors import ConfigError, RunFailed
+
+
+def test_it_appears_when_all_is_written(tmp_path: Path) -> None:
+    with appearing(tmp_path / "new" / "out") as part:
+        (part / "one").write_text("1")
+        assert not (tmp_path / "new" / "out").exists()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["out"]
+    assert (tmp_path / "new" / "out" / "one").read_text() == "1"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_nothing_stays_of_one_that_fails(tmp_path: Path, error: type[BaseException]) -> None:
+    def fail() -> None:
+        with appearing(tmp_path / "out") as part:
+            (part / "one").write_text("1")
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_the_disk_says_how_to_mend_it(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="No space left on device; make room there"), appearing(tmp_path / "out"):
+        raise OSError(28, "No space left on device", "out")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFailed, match="give another folder"), appearing(tmp_path / "file" / "out"):
+        pass
+
+
+def test_what_is_in_use_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "full")
+    (tmp_path / "empty").mkdir()
+    for name in ("full", "full/mine", "link"):
+        with pytest.raises(ConfigError, match="give another"), appearing(tmp_path / name):
+            pass
+    with contextlib.chdir(tmp_path / "empty"), pytest.raises(ConfigError, match="where you stand"):
+        with appearing(Path(".")):
+            pass
+    assert (tmp_path / "full" / "mine").read_text() == "mine"

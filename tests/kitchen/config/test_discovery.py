@@ -1,0 +1,142 @@
+"""Recipes are found by name, beside ours and in folders of one's own."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kitchen.config.discovery import find_recipe, full_name, modules
+from kitchen.config.extras import check_installed, extra_for, mend_missing
+from kitchen.config.settings import settle
+from kitchen.errors import BackendError, ConfigError
+
+RECIPE = '''"""A dish of mine."""
+from kitchen import Recipe, Stage, Step, sequence
+class Boil(Stage):
+    def run(self) -> None: ...
+class {name}(Recipe):
+    def workflow(self) -> Step:
+        return sequence(Boil())
+'''
+
+
+@pytest.fixture(autouse=True)
+def path() -> Iterator[None]:
+    """Where one stands goes onto the path; the next test stands elsewhere."""
+    before = sys.path[:]
+    yield
+    sys.path[:] = before
+
+
+def write(folder: Path, name: str, text: str) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+
+
+def refusal(folder: Path, name: str, command: str = "check") -> str:
+    """Of `kitchen COMMAND NAME` in a process of its own, for a module that was imported once stays."""
+    line = [sys.executable, "-m", "kitchen.cli", command, name]
+    done = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_ours_are_found_by_module_and_by_class() -> None:
+    found = find_recipe("recipes.sl_basic")
+    assert find_recipe("recipes.sl_basic:SlBasic") is found
+    assert find_recipe(full_name(found)) is found
+    assert ("recipes.sl_basic", True) in [(one.name, bool(one.about)) for one in modules()]
+
+
+@pytest.mark.parametrize("typed", ["recipes.sl_basc", "sl_basic", "recipes/sl_basic.py", "recipes.sl-basic"])
+def test_what_is_not_there_is_guessed_at(typed: str) -> None:
+    with pytest.raises(ConfigError, match=r"did you mean 'recipes\.sl_basic'\?"):
+        find_recipe(typed)
+
+
+def test_an_unknown_class_is_guessed_at() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'SlBasic'"):
+        find_recipe("recipes.sl_basic:SlBasc")
+
+
+def test_recipes_of_one_s_own_stand_beside_ours(tmp_path: Path) -> None:
+    write(tmp_path, "recipes/mine_found.py", RECIPE.format(name="Mine"))
+    with contextlib.chdir(tmp_path):
+        found = find_recipe("recipes.mine_found")
+        assert settle(found, ()).recipe == found()
+        assert {"recipes.mine_found", "recipes.sl_basic"} <= {one.name for one in modules()}
+        assert {one.name: one.about for one in modules()}["recipes.mine_found"] == "A dish of mine."
+
+
+def test_a_module_of_several_recipes_asks_which(tmp_path: Path) -> None:
+    write(tmp_path, "recipes/both_found.py", RECIPE.format(name="One") + RECIPE.format(name="Two"))
+    with contextlib.chdir(tmp_path):
+        with pytest.raises(ConfigError, match=r"recipes\.both_found:One, recipes\.both_found:Two"):
+            find_recipe("recipes.both_found")
+        assert find_recipe("recipes.both_found:Two").__name__ == "Two"
+
+
+def test_a_module_of_none_says_so(tmp_path: Path) -> None:
+    write(tmp_path, "recipes/none_found.py", "from kitchen import Recipe\n")
+    with contextlib.chdir(tmp_path), pytest.raises(ConfigError, match="defines no recipe"):
+        find_recipe("recipes.none_found")
+
+
+@pytest.mark.parametrize("name", ["recipes", "stages", "adapters"])
+def test_a_package_that_hides_ours_is_named(tmp_path: Path, name: str) -> None:
+    write(tmp_path, f"{name}/__init__.py", "")
+    assert f"{tmp_path}/{name}/__init__.py makes '{name}' a closed package" in refusal(tmp_path, "recipes.sl_basic")
+
+
+def test_a_module_that_cannot_be_imported_names_its_line(tmp_path: Path) -> None:
+    write(tmp_path, "recipes/broken.py", "from kitchen import Recipe\n\nx = = 3\n")
+    assert f"{tmp_path}/recipes/broken.py:3: SyntaxError: invalid syntax" in refusal(tmp_path, "recipes.broken")
+    write(tmp_path, "recipes/broken.py", "import kitchen\n\nraise ValueError('no salt')\n")
+    assert f"{tmp_path}/recipes/broken.py:3: ValueError: no salt" in refusal(tmp_path, "recipes.broken")
+    write(tmp_path, "recipes/broken.py", "import sault\n")
+    assert "broken.py:1: ModuleNotFoundError: No module named 'sault'" in refusal(tmp_path, "recipes.broken")
+    write(tmp_path, "recipes/broken.py", "import sys\nsys.exit(3)\n")
+    assert "recipes.broken cannot be imported: " in (told := refusal(tmp_path, "recipes.broken"))
+    assert "recipes/broken.py:2: SystemExit: 3" in told
+
+
+def test_a_workflow_that_cannot_be_laid_out_names_its_line(tmp_path: Path) -> None:
+    write(tmp_path, "recipes/odd.py", RECIPE.format(name="Odd").replace("sequence(Boil())", "sequence(3)"))
+    told = refusal(tmp_path, "recipes.odd")
+    assert "the workflow of recipes.odd cannot be laid out" in told
+    assert "recipes/odd.py:7: TypeError: 3 is no step" in told
+
+
+@pytest.mark.parametrize("command", ["check", "run", "describe"])
+def test_a_stage_without_types_is_named_with_its_line(tmp_path: Path, command: str) -> None:
+    write(tmp_path, "recipes/bare.py", RECIPE.format(name="Bare").replace("run(self)", "run(self, pot)"))
+    told = refusal(tmp_path, "recipes.bare", command)
+    assert "recipes/bare.py:4: TypeError: Boil.run: 'pot' has no type" in told
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("command", ["check", "run", "describe"])
+def test_a_workflow_that_returns_nothing_is_refused(tmp_path: Path, command: str) -> None:
+    write(tmp_path, "recipes/empty.py", RECIPE.format(name="Empty").replace("return sequence", "sequence"))
+    told = refusal(tmp_path, "recipes.empty", command)
+    assert "recipes.empty:Empty.workflow returned None, not a step" in told
+    assert "recipes/empty.py:6" in told
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_package_that_an_extra_brings_is_named_with_its_command() -> None:
+    class Needy:
+        packages = ("torch", "no_such_package")
+
+    assert mend_missing("torch.nn") == "pip install 'crucible-kitchen[local]'"
+    assert mend_missing("sault") == ""
+    assert extra_for(["fsspec", "torch"]) == "crucible-kitchen[local]"
+    with pytest.raises(BackendError, match=r"'needy' needs no_such_package, .*: pip install no_such_package"):
+        check_installed("training", "needy", Needy)
+    check_installed("training", "plain", object)

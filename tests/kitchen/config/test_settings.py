@@ -1,0 +1,328 @@
+"""Settings: YAML 1.2, who wins over whom, and every mistake named with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import Field, PositiveInt
+from ruamel.yaml import YAML
+
+from kitchen.config.describe import described
+from kitchen.config.settings import Settled, settle
+from kitchen.config.sources import from_arguments, from_file, from_mapping
+from kitchen.config.yaml import read_yaml, yaml_value
+from kitchen.errors import ConfigError
+from kitchen.recipe import Recipe
+from kitchen.stage import Stage
+from kitchen.workflow import Step, sequence
+
+
+@dataclass(frozen=True)
+class Oven:
+    """Where it is baked."""
+
+    heat: float = 180.0  # degrees Celsius
+    fan: bool = False
+
+    def __post_init__(self) -> None:
+        if self.heat > 300:
+            raise ConfigError(f"heat={self.heat} must be at most 300")
+
+
+class Bake(Stage):
+    """Bake it."""
+
+    minutes: int
+
+    def run(self) -> None: ...
+
+
+class Cake(Recipe):
+    """A cake."""
+
+    minutes: PositiveInt = 40  # minutes in the oven
+    oven: Oven = Oven(heat=200.0)
+    size: Literal["small", "large"] = "small"
+    name: str = "sponge"
+    layers: int | None = None
+    """How many, if any."""
+
+    def workflow(self) -> Step:
+        return sequence(Bake(self.minutes))
+
+
+def settled(*arguments: str) -> Settled:
+    return settle(Cake, from_arguments(arguments))
+
+
+def cake(*arguments: str) -> Cake:
+    found = settled(*arguments)
+    assert isinstance(found.recipe, Cake), found.problems
+    return found.recipe
+
+
+def problems(*arguments: str) -> list[str]:
+    return list(map(str, settled(*arguments).problems))
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("1e-3", 0.001), ("1e3", 1000.0), (".5", 0.5), ("no", "no"), ("yes", "yes"), ("on", "on"), ("true", True),
+    ("null", None), ("~", None), ("", None), ("0777", 777),
+    ("0o17", 15), ("2026-01-02", "2026-01-02"), ("12:30:45", "12:30:45"),
+    ("'3'", "3"), ("[a, 1]", ["a", 1]),
+])
+def test_yaml_is_version_1_2(text: str, value: object) -> None:
+    [found] = read_yaml(text, "here", ("key",))
+    assert found.value == value
+    assert type(found.value) is type(value)
+
+
+@pytest.mark.parametrize("value", [
+    "no", "true", "3", "", " ", "a: b", "a\nb", "½", 1e-3, None, True, [1, "x"], float("inf"),
+])
+def test_a_value_is_shown_as_it_would_be_typed(value: object) -> None:
+    [found] = read_yaml(yaml_value(value), "here", ("key",))
+    assert found.value == value
+    assert type(found.value) is type(value)
+
+
+def test_nested_settings_keep_the_recipe_s_own_defaults_beside_them() -> None:
+    assert cake("oven.fan=true").oven == Oven(heat=200.0, fan=True)
+    assert cake("oven={fan: true}", "oven.heat=150").oven == Oven(heat=150.0, fan=True)
+    assert cake("oven={fan: true}").oven == Cake.model_validate({"oven": {"fan": True}}).oven == Oven(200.0, fan=True)
+
+
+def test_the_command_line_wins_over_the_file_and_the_file_over_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "cake.yaml"
+    file.write_text("minutes: 10\noven:\n  heat: 90\n  fan: true\nsize: large\n")
+    found = settle(Cake, [*from_file(file), *from_arguments(["oven.heat=100", "minutes=11"])])
+    assert found.recipe == Cake(minutes=11, oven=Oven(100.0, True), size="large")
+    assert found.sources == {
+        "minutes": "command line", "oven.heat": "command line", "oven.fan": f"{file}:4", "size": f"{file}:5",
+        "name": "default", "layers": "default",
+    }
+
+
+def test_a_file_may_have_dotted_keys_merges_and_nothing_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "cake.yaml"
+    file.write_text("# nothing\n")
+    assert from_file(file) == []
+    file.write_text("oven.heat: 120\n")
+    assert settle(Cake, from_file(file)).recipe == Cake(oven=Oven(120.0))
+    file.write_text("oven: &warm\n  <<: {fan: true}\n  heat: 60\n")
+    assert settle(Cake, from_file(file)).recipe == Cake(oven=Oven(60.0, True))
+
+
+class Soup(Recipe):
+    """A soup."""
+
+    oven: Oven = Oven()
+    names: Mapping[str, str] = {}
+
+    def workflow(self) -> Step:
+        return sequence(Bake(1))
+
+
+def test_keys_of_a_mapping_may_have_dots_wherever_they_are_given(tmp_path: Path) -> None:
+    file = tmp_path / "soup.yaml"
+    for text in ("names:\n  a.b: c\noven.heat: 9\n", "names.a.b: c\noven:\n  heat: 9\n"):
+        file.write_text(text)
+        given: Mapping[str, Any] = YAML(typ="safe").load(text)
+        typed = ["names={a.b: c}" if "names.a.b" not in text else "names.a.b=c", "oven.heat=9"]
+        for settings in (from_file(file), from_mapping(given, "here"), from_arguments(typed)):
+            assert settle(Soup, list(settings)).recipe == Soup(names={"a.b": "c"}, oven=Oven(9.0))
+
+
+def test_every_mistake_is_told_at_once() -> None:
+    assert problems("minute=3", "minutes=0", "oven.haet=1", "size=medium", "name=3", "heat=2") == [
+        "command line: " + Cake.title() + " has no setting 'minute'; did you mean 'minutes'?",
+        "command line: " + Cake.title() + " has no setting 'oven.haet'; did you mean 'heat'?",
+        "command line: " + Cake.title() + " has no setting 'heat'; did you mean 'oven.heat'?",
+        "command line: minutes=0: input should be greater than 0",
+        "command line: size=medium is unknown; there are: large, small",
+        "command line: name=3: input should be a valid string",
+    ]
+
+
+def test_of_a_name_that_is_unknown_the_nearest_is_told() -> None:
+    assert problems("size=larg") == ["command line: size=larg is unknown; did you mean 'large'?"]
+
+
+def test_an_error_of_an_inner_setting_does_not_hide_the_others() -> None:
+    assert problems("oven.heat=400", "minutes=0") == [
+        "command line: oven: heat=400.0 must be at most 300", "command line: minutes=0: input should be greater than 0"]
+
+
+def test_errors_of_a_file_name_file_and_line(tmp_path: Path) -> None:
+    file = tmp_path / "cake.yaml"
+    file.write_text("minutes: 5\noven:\n  heat: hot\n  haet: 3\nnaem: x\n")
+    assert [str(each).removeprefix(str(file)) for each in settle(Cake, from_file(file)).problems] == [
+        f":4: {Cake.title()} has no setting 'oven.haet'; did you mean 'heat'?",
+        f":5: {Cake.title()} has no setting 'naem'; did you mean 'name'?",
+        ":3: oven.heat=hot: input should be a valid number, unable to parse string as a number",
+    ]
+
+
+@pytest.mark.parametrize(("content", "told"), [
+    (b"minutes: 5\nminutes: 6\n", ":2: not YAML: found duplicate key"),
+    (b"minutes: [\n", ":2: not YAML"),
+    (b"- minutes\n", ":1: settings stand in lines"),
+    (b"name: !!python/object:os.system {}\n", ":1: not YAML: could not determine a constructor"),
+    (b"name: \xff\n", ": byte 6 is not UTF-8"),
+])
+def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, content: bytes, told: str) -> None:
+    file = tmp_path / "cake.yaml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError) as error:
+        from_file(file)
+    assert str(error.value).startswith(f"{file}{told}")
+
+
+def test_a_file_that_is_not_there_is_an_error_of_configuration(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml: No such file"):
+        from_file(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("minutes", "write it as key=value"), ("=3", "key=value"), ("name=[x", "quote what YAML"),
+])
+def test_what_is_no_setting_is_refused(text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        from_arguments([text])
+
+
+@pytest.mark.parametrize("text", [
+    "@x", "Answer: yes", "a # b", "# a", "3 # b", "first\nsecond", "- a\n- b", "a: b\nc: d", "*x", "!x", "%x",
+    "2026-01-02", "no", " spaced ", "Answer with JSON:", "Rating: 5", "Be brief: true", "? x", "&a 3", "---\n3", "\n"])
+def test_a_text_on_the_command_line_is_taken_as_it_is(text: str) -> None:
+    [found] = from_arguments([f"name={text}"])
+    assert (found.keys, found.value) == (("name",), text)
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("", None), ("null", None), ("true", True), ("3", 3), ("1e-3", 1e-3), ("'3'", "3"), ('"a: b"', "a: b"),
+    ("[a, 1]", ["a", 1]), (" [a]", ["a"]), ("{}", {})])
+def test_other_values_on_the_command_line_are_yaml(text: str, value: object) -> None:
+    [found] = from_arguments([f"name={text}"])
+    assert found.value == value
+    assert type(found.value) is type(value)
+
+
+class Tart(Recipe):
+    """Numbers at every depth."""
+
+    layers: int | None = None
+    sugar: float = 1.0  # g
+    oven: Oven = Oven()
+    sizes: tuple[int, ...] = ()
+    each: dict[str, float] = Field(default={})
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    either: int | bool = 0
+
+    def workflow(self) -> Step:
+        return sequence()
+
+
+@pytest.mark.parametrize("text", [
+    "layers=true", "layers=false", "sugar=true", "oven.heat=true", "sizes=[1, true]", "each.a=false", "each={a: true}",
+])
+def test_a_number_is_not_true_or_false(text: str) -> None:
+    assert [str(each).split(": ")[-1] for each in settle(Tart, from_arguments([text])).problems] == [
+        "input should be a number, not true or false"]
+
+
+def test_truth_values_are_told_beside_other_mistakes_and_where_they_are_overridden_not_at_all() -> None:
+    found = settle(Tart, from_arguments(["layers=true", "sugar=much"]))
+    assert [str(each).split(":")[1] for each in found.problems] == [" sugar=much", " layers=true"]
+    assert settle(Tart, from_arguments(["layers=true", "layers=3"])).recipe == Tart(layers=3)
+
+
+def test_whole_numbers_do_for_fractions_and_the_other_way_round() -> None:
+    made = settle(Tart, from_arguments(["sugar=1", "layers=16.0", "either=true", "oven.fan=true"])).recipe
+    assert made == Tart(sugar=1.0, layers=16, either=True, oven=Oven(fan=True))
+    assert settle(Tart, from_arguments(["layers=16.5"])).problems
+
+
+@pytest.mark.parametrize("text", [
+    "sugar=.inf", "sugar=-.inf", "sugar=.nan", "each.a=.nan", "oven.heat=.inf", "oven.heat=-.inf", "sugar=inf",
+    "each.a=-Infinity"])
+def test_a_number_is_finite(text: str) -> None:
+    assert [str(each) for each in settle(Tart, from_arguments([text])).problems] == [
+        f"command line: {text}: input should be a finite number"]
+
+
+@pytest.mark.parametrize("text", ["each=3", "each=a", "each=[1]", "oven=hot"])
+def test_what_has_settings_inside_is_no_value(text: str) -> None:
+    assert [str(each) for each in settle(Tart, from_arguments([text])).problems] == [
+        f"command line: {text}: what it has are settings inside of it: {text.partition('=')[0]}.NAME=VALUE"]
+
+
+def test_limits_of_a_field_are_described() -> None:
+    assert {each.name: each.type for each in described(Tart)}["share"] == "float > 0 and < 1"
+
+
+def test_a_setting_without_a_default_must_be_given() -> None:
+    class Pie(Cake):
+        fruit: str
+
+    assert [str(each) for each in settle(Pie, ()).problems] == ["fruit has no default: give it as fruit=VALUE"]
+    assert settle(Pie, from_arguments(["fruit=plum"])).problems == ()
+
+
+def test_settings_are_described_with_the_comments_beside_them() -> None:
+    assert [(each.name, each.type, each.default, each.about) for each in described(Cake)] == [
+        ("minutes", "int > 0", "40", "minutes in the oven"),
+        ("oven.heat", "float", "200.0", "degrees Celsius"),
+        ("oven.fan", "true or false", "false", ""),
+        ("size", "small or large", "small", ""),
+        ("name", "text", "sponge", ""),
+        ("layers", "int or null", "null", "How many, if any."),
+    ]
+
+
+@dataclass(frozen=True)
+class Gas:
+    flame: int = 3
+
+
+@dataclass(frozen=True)
+class Current:
+    watts: int = 900
+    grill: bool = False
+
+
+@dataclass(frozen=True)
+class Stove:
+    left: Current = Current()
+    right: Current = Current()
+
+
+class Range(Recipe):
+    stove: Stove = Stove(left=Current(100, grill=True))
+
+    def workflow(self) -> Step:
+        return sequence()
+
+
+def test_a_mapping_in_a_mapping_keeps_the_defaults_beside_it_too() -> None:
+    changed = Range.model_validate({"stove": {"left": {"watts": 5}}})
+    assert changed.stove == Stove(left=Current(5, grill=True))
+
+
+class Cooker(Recipe):
+    bars: int = 2
+    heat: Gas | Current = Gas()
+    other: Gas = Field(default_factory=lambda data: Gas(data["bars"]))
+
+    def workflow(self) -> Step:
+        return sequence()
+
+
+def test_a_mapping_may_be_of_another_kind_than_the_default() -> None:
+    assert Cooker(bars=5).other == Gas(5)
+    assert Cooker.model_validate({"heat": {"watts": 5}}).heat == Current(5)
+    assert Cooker.model_validate({"other": {"flame": 1}}).other == Gas(1)

@@ -1,0 +1,94 @@
+"""Spans, with the SDK's in-memory exporter; in a process of its own, for a tracer provider is set once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[3]
+SPANS = """
+import json
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+exporter = InMemorySpanExporter()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+"""
+COOK = """
+import json
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.datasets import FakeDatasets
+from adapters.fake.training import FakeTraining
+from kitchen import Kitchen
+from recipes.sl_basic import SlBasic
+
+CHATS = [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "{}"}]}] * 4
+blobs = FakeBlobs()
+kitchen = Kitchen(FakeTraining(blobs), FakeDatasets({"chats": {"train": CHATS, "held": CHATS}}), None, blobs)
+kitchen.cook(SlBasic(dataset="chats", batch_size=2, max_steps=2), name="run")
+"""
+SHOW = """
+print(json.dumps([{"name": s.name, "id": s.context.span_id, "parent": s.parent.span_id if s.parent else None,
+                   "attributes": dict(s.attributes), "ended": s.end_time is not None}
+                  for s in exporter.get_finished_spans()]))
+"""
+
+
+def spans(code: str) -> list[dict[str, Any]]:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_spans_nest_and_carry_recipe_step_and_stage() -> None:
+    found = spans(SPANS + COOK + SHOW)
+    by_id = {span["id"]: span for span in found}
+    [whole] = [span for span in found if span["name"] == "run"]
+    assert whole["attributes"] == {"kitchen.recipe": "recipes.sl_basic", "kitchen.run": "run"}
+    calls = [span for span in found if span["name"] == "TrainingSession.forward_backward"]
+    assert [call["attributes"]["kitchen.step"] for call in calls] == [0, 1]
+    for call in calls:
+        stage = by_id[call["parent"]]
+        assert stage["name"] == call["attributes"]["kitchen.stage"] == "ForwardBackward"
+        assert stage["attributes"]["kitchen.recipe"] == "recipes.sl_basic"
+        assert stage["attributes"]["kitchen.step"] == call["attributes"]["kitchen.step"]
+        assert by_id[stage["parent"]]["name"] == "run"
+    named = {span["name"] for span in found}
+    assert {"DatasetStore.load", "TrainingClient.open", "TrainingSession.optim_step", "TrainingClient.sampler"} <= named
+    assert all(span["ended"] for span in found)
+
+
+def test_without_an_sdk_nothing_happens() -> None:
+    wrapped = """
+from kitchen.ports import TrainingClient
+from kitchen.engine.tracing import traced
+client = object()
+print(json.dumps([{"same": traced(TrainingClient, client, {}) is client}]))
+"""
+    assert spans(COOK + wrapped) == [{"same": True}]
+
+
+def test_a_failing_port_call_ends_its_span_with_the_error() -> None:
+    failing = """
+from kitchen.ports import Failed, TrainingClient
+from kitchen.engine.tracing import traced
+
+class Client:
+    def open(self): raise ValueError("shut")
+    def ask(self): return Failed(ValueError("late"))
+
+client = traced(TrainingClient, Client(), {"kitchen.stage": "S"})
+for verb in (lambda: client.open(), lambda: client.ask().result()):
+    try: verb()
+    except ValueError: pass
+"""
+    events = "\nprint(json.dumps([[e.name for e in s.events] for s in exporter.get_finished_spans()]))"
+    assert spans(SPANS + failing + events) == [["exception"], ["exception"]]

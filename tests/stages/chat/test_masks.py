@@ -1,0 +1,138 @@
+"""Masks under real chat templates and a real byte-level BPE, token by token as at inference."""
+
+from dataclasses import replace
+
+import pytest
+
+from adapters.tokenizer import load_tokenizer
+from kitchen.errors import DataError
+from stages.chat.conversations import Conversation, Message, TrainRows
+from stages.chat.masks import TRAIN_ON, chosen, masks
+from stages.chat.render import RenderDataset, marked, render
+from stages.preference.comparisons import pair_of
+from tests.support.tiny_model import tiny_model
+
+CHATML = (
+    "{% for m in messages %}{% if loop.first and m.role != 'system' %}<|im_start|>system\nbe helpful<|im_end|>\n"
+    "{% endif %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# as Qwen3's: thoughts are kept only after the last question, and are empty where there are none
+THINKING = (
+    "{% set ns = namespace(last=0) %}"
+    "{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.role + '\n' }}"
+    "{% if m.role == 'assistant' and loop.index0 > ns.last %}"
+    "{% if '</think>' in m.content %}{{ m.content }}{% else %}{{ '<think>\n\n</think>\n\n' + m.content }}{% endif %}"
+    "{% else %}{{ m.content.split('</think>')[-1].lstrip() }}{% endif %}<|im_end|>{{ '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    pytest.importorskip("transformers")
+    folder = tiny_model(tmp_path_factory.mktemp("tiny"))
+
+    def with_template(template):
+        (folder / "chat_template.jinja").write_text(template)
+        return load_tokenizer(folder)
+
+    return with_template
+
+
+def talk(*said):
+    names = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
+    return Conversation(tuple(Message(names[role], text) for role, text in said), "chats.jsonl:3")
+
+
+def shown(data, tokenizer):
+    return ["".join(f"[{text}]" if on else text for text, on in marked(datum, tokenizer)) for datum in data]
+
+
+TALK = talk(("u", "to be or not?"), ("a", "that is\nthe question 🍲"), ("u", "日本"), ("a", " two cups\n"))
+
+
+def test_chatml_trains_on_the_answer_and_its_end_of_turn_alone(pretrained):
+    tokenizer = pretrained(CHATML)
+    assert shown(render(TALK, tokenizer), tokenizer) == [
+        "<1>system\nbe helpful<2>\n<1>user\nto be or not?<2>\n<1>assistant\n[that is\nthe question 🍲<2>]\n"
+        "<1>user\n日本<2>\n<1>assistant\n[ two cups\n<2>]\n"
+    ]
+    assert shown(render(TALK, tokenizer, train_on="all_user_and_system_messages"), tokenizer) == [
+        "<1>[system\nbe helpful<2>\n<1>user\nto be or not?<2>\n]<1>assistant\nthat is\nthe question 🍲<2>\n"
+        "[<1>user\n日本<2>\n]<1>assistant\n two cups\n<2>\n"
+    ]
+
+
+@pytest.mark.parametrize("train_on", ["last_assistant_message", "last_assistant_turn", "all_assistant_messages"])
+@pytest.mark.parametrize("template", [CHATML, THINKING])
+def test_what_is_trained_on_follows_the_very_tokens_of_the_prompt(pretrained, template, train_on):
+    """Each run of trained-on targets, put after the prompt that inference gives, is the datum up to there."""
+    tokenizer = pretrained(template)
+    said = [{"role": m.role, "content": m.content} for m in TALK.messages]
+    prompts = [tokenizer.render(said[:count], answer=True).tolist() for count in (1, 3)]
+    answered = 0
+    for datum in render(TALK, tokenizer, train_on=train_on):
+        tokens = [int(datum.tokens[0]), *datum.targets.tolist()]
+        weights = [0, *datum.loss_inputs["weights"].tolist()]
+        starts = [at for at, on in enumerate(weights) if on and not weights[at - 1]]
+        answered += len(starts)
+        for start in starts:
+            assert tokens[:start] in prompts
+            end = next(at for at in range(start, len(tokens)) if tokens[at] in tokenizer.stop_ids)
+            assert all(weights[start : end + 1])
+            assert end + 1 == len(weights) or not weights[end + 1]
+    assert answered == (2 if train_on == "all_assistant_messages" else 1)
+
+
+def test_a_template_that_takes_old_thoughts_out_gives_one_datum_per_turn(pretrained):
+    tokenizer = pretrained(THINKING)
+    said = talk(("u", "a"), ("a", "<think>\nx\n</think>\n\nB"), ("u", "c"), ("a", "D"), ("t", "e"), ("a", "F"))
+    assert shown(render(said, tokenizer), tokenizer) == [
+        "<1>user\na<2>\n<1>assistant\n[<think>\nx\n</think>\n\nB<2>]\n",
+        "<1>user\na<2>\n<1>assistant\nB<2>\n<1>user\nc<2>\n<1>assistant\n[<think>\n\n</think>\n\nD<2>]\n"
+        "<1>tool\ne<2>\n<1>assistant\n[<think>\n\n</think>\n\nF<2>]\n",
+    ]
+    whole = masks(said, tokenizer, chosen(said, "last_assistant_turn"))
+    assert [(masked.split, int(masked.trained.sum()) > 0) for masked in whole] == [(False, True)]
+
+
+def test_an_answer_whose_beginning_merges_with_the_prompt_is_refused_not_guessed(pretrained):
+    tokenizer = pretrained("{% for m in messages %}<|im_start|>t{{ m.content }}<|im_end|>{% endfor %}"
+                           "{% if add_generation_prompt %}<|im_start|>t{% endif %}")
+    assert shown(render(talk(("u", "a"), ("a", " cup")), tokenizer), tokenizer) == ["<1>ta<2><1>t[ cup<2>]"]
+    with pytest.raises(DataError, match=r"chats.jsonl:3: the chat template renders message 1 otherwise than it would"):
+        render(talk(("u", "a"), ("a", "wo cups")), tokenizer)
+
+
+def test_what_a_model_wrote_is_left_out_where_the_template_has_no_such_text(pretrained):
+    tokenizer = pretrained("{% for m in messages %}<|im_start|>t{{ m.content }}<|im_end|>{% endfor %}"
+                           "{% if add_generation_prompt %}<|im_start|>t{% endif %}")
+    said = [replace(talk(("u", "a"), ("a", text)), sampled=True) for text in (" cup", "wo cups", "<|im_end|> cup")]
+    assert [len(RenderDataset().datums(each, tokenizer)) for each in said] == [1, 0, 0]
+    data, metrics = RenderDataset().run(TrainRows(said), tokenizer)
+    assert (len(data.data), metrics["data/rows"], metrics["data/dropped"]) == (1, 3.0, 2.0)
+    assert pair_of(said[0], said[1], tokenizer, RenderDataset()) is None
+    earlier = replace(talk(("u", "a"), ("a", "wo cups"), ("u", "b"), ("a", " cup")), sampled=True)
+    with pytest.raises(DataError, match=r"chats\.jsonl:3: the chat template renders message 1"):
+        RenderDataset().datums(earlier, tokenizer)  # nobody sampled that
+
+
+def test_what_the_template_refuses_is_told_with_the_row_s_place(pretrained):
+    refusing = "{% if messages[0].role != 'user' %}{{ raise_exception('begin with a question') }}{% endif %}" + CHATML
+    with pytest.raises(DataError, match=r"^chats.jsonl:3: .*begin with a question"):
+        render(talk(("s", "S"), ("u", "a"), ("a", "B")), pretrained(refusing))
+
+
+@pytest.mark.parametrize("train_on", TRAIN_ON)
+def test_choices_name_messages(train_on):
+    said = (Message("user", "a"), Message("assistant", "b"), Message("tool", "c"), Message("assistant", "d"))
+    if train_on == "trainable":
+        said = (said[0], Message("assistant", "b", True), Message("tool", "c", False), said[3])
+    wanted = {
+        "last_assistant_message": "d", "last_assistant_turn": "bd", "all_assistant_messages": "bd",
+        "all_messages": "abcd", "all_tokens": "abcd", "all_user_and_system_messages": "a", "trainable": "b",
+    }[train_on]
+    picked = chosen(Conversation(said, "a:1"), train_on)
+    assert "".join(m.content for m, yes in zip(said, picked, strict=True) if yes) == wanted

@@ -1,0 +1,290 @@
+"""Exact tokens: what is read, what is trained on, and what is refused rather than guessed."""
+
+import numpy as np
+import pytest
+
+from adapters.fake.tokenizer import Bytes
+from kitchen.errors import ConfigError, DataError
+from stages.chat.conversations import Conversation, Message, TrainRows, conversation
+from stages.chat.masks import TRAIN_ON
+from stages.chat.render import Counts, RenderDataset, marked, render
+from tests.support.untemplated import Plain
+
+END, EOT, SYSTEM, USER, ASSISTANT, TOOL = 256, 257, 258, 259, 260, 261  # the fake's special tokens
+
+
+class Newline(Bytes):
+    """As ChatML: a system message of its own where there is none, and a newline after each end of turn."""
+
+    def render(self, messages, *, answer=False):
+        if messages and messages[0]["role"] != "system":
+            messages = [{"role": "system", "content": "S"}, *messages]
+        turns = [np.append(Bytes.render(self, [message]), 10) for message in messages]
+        begun = [np.array([ASSISTANT])] if answer else []
+        return np.concatenate([np.empty(0, np.int64), *turns, *begun])
+
+
+class Forgetful(Bytes):
+    """Takes the thoughts out of every assistant message before the last user message, as reasoning models do."""
+
+    def render(self, messages, *, answer=False):
+        last = max((i for i, message in enumerate(messages) if message["role"] == "user"), default=0)
+        return Bytes.render(self, [
+            {**message, "content": message["content"].split("/think>")[-1]} if i < last else message
+            for i, message in enumerate(messages)
+        ], answer=answer)
+
+
+class Closing(Bytes):
+    """Ends what is not to be answered with the end of the sequence, as Phi-3's template does."""
+
+    def render(self, messages, *, answer=False):
+        tokens = Bytes.render(self, messages, answer=answer)
+        return tokens if answer else np.append(tokens, END)
+
+
+class Prompting(Bytes):
+    """Prompts for an answer with a token that it leaves out of the answer once given."""
+
+    def render(self, messages, *, answer=False):
+        tokens = Bytes.render(self, messages, answer=answer)
+        return np.append(tokens, ord("!")) if answer else tokens
+
+
+class Strict(Bytes):
+    """Knows no conversation without a user, as many templates do."""
+
+    def render(self, messages, *, answer=False):
+        if not any(message["role"] == "user" for message in messages):
+            raise DataError("the template needs a user message")
+        return Bytes.render(self, messages, answer=answer)
+
+
+class Unending(Bytes):
+    """Stops at a token that its template never writes."""
+
+    stop_ids = (END,)
+
+
+def talk(*said, where="chats.jsonl:3"):
+    names = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
+    return Conversation(tuple(Message(names[role], text) for role, text in said), where)
+
+
+def shown(datum, tokenizer=Bytes()):  # noqa: B008 - it has no state
+    """What is trained on between brackets."""
+    return "".join(f"[{text}]" if on else text for text, on in marked(datum, tokenizer))
+
+
+def only(data):
+    [datum] = data
+    return datum
+
+
+LONG = talk(("s", "S"), ("u", "a"), ("a", "B"), ("u", "c"), ("a", "D"), ("t", "e"), ("a", "F"))
+
+
+def test_a_row_of_prompt_and_completion_through_the_template_has_exactly_these_tokens():
+    row = conversation({"prompt": "hi", "completion": "yo"}, "a:1")
+    datum = only(render(row, Bytes()))
+    assert datum.tokens.tolist() == [USER, 104, 105, EOT, ASSISTANT, 121, 111]
+    assert datum.targets.tolist() == [104, 105, EOT, ASSISTANT, 121, 111, EOT]
+    assert datum.loss_inputs["weights"].tolist() == [0, 0, 0, 0, 1, 1, 1]
+    assert datum.tokens.dtype == datum.targets.dtype == np.int64
+    assert datum.loss_inputs["weights"].dtype == np.float32
+
+
+@pytest.mark.parametrize("tokenizer, chat", [(Plain(), None), (Bytes(), False)])
+@pytest.mark.parametrize("separator", [" ", "\n", ""])
+def test_a_row_without_a_template_is_joined_and_ends_with_the_end_of_sequence(tokenizer, chat, separator):
+    row = conversation({"input": "hi", "output": "yo"}, "a:1")
+    datum = only(render(row, tokenizer, chat=chat, separator=separator))
+    ids = [*separator.encode(), 121, 111, END]
+    assert datum.tokens.tolist() == [END, 104, 105, *ids[:-1]]
+    assert datum.targets.tolist() == [104, 105, *ids]
+    assert datum.loss_inputs["weights"].tolist() == [0, 0] + [1] * len(ids)
+
+
+@pytest.mark.parametrize("train_on, text", [
+    ("last_assistant_message", "<258>S<257><259>a<257><260>B<257><259>c<257><260>D<257><261>e<257><260>[F<257>]"),
+    ("last_assistant_turn", "<258>S<257><259>a<257><260>B<257><259>c<257><260>[D<257>]<261>e<257><260>[F<257>]"),
+    ("all_assistant_messages", "<258>S<257><259>a<257><260>[B<257>]<259>c<257><260>[D<257>]<261>e<257><260>[F<257>]"),
+    ("all_user_and_system_messages",
+     "<258>[S<257><259>a<257>]<260>B<257>[<259>c<257>]<260>D<257><261>e<257><260>F<257>"),
+    ("all_messages",
+     "<258>[S<257><259>a<257>]<260>[B<257><259>c<257>]<260>[D<257><261>e<257>]<260>[F<257>]"),
+    ("all_tokens", "<258>[S<257><259>a<257><260>B<257><259>c<257><260>D<257><261>e<257><260>F<257>]"),
+])
+def test_every_choice_of_what_to_train_on(train_on, text):
+    assert shown(only(render(LONG, Bytes(), train_on=train_on))) == text
+
+
+def test_a_system_message_too_begins_a_turn():
+    said = talk(("u", "a"), ("a", "B"), ("s", "S"), ("a", "D"))
+    text = "<259>a<257><260>B<257><258>S<257><260>[D<257>]"
+    assert shown(only(render(said, Bytes(), train_on="last_assistant_turn"))) == text
+
+
+def test_trainable_is_per_message():
+    marks = (None, True, False, None, None, True, True)
+    said = tuple(Message(m.role, m.content, mark) for m, mark in zip(LONG.messages, marks, strict=True))
+    datum = only(render(Conversation(said, "a:1"), Bytes(), train_on="trainable"))
+    assert shown(datum) == "<258>S<257>[<259>a<257>]<260>B<257><259>c<257><260>D<257>[<261>e<257>]<260>[F<257>]"
+    with pytest.raises(DataError, match="a:1: messages say 'trainable', but train_on is 'all_assistant_messages'"):
+        render(Conversation(said, "a:1"), Bytes())
+
+
+def test_what_the_template_puts_after_the_end_of_turn_is_not_trained_on():
+    said = talk(("u", "a"), ("a", "B"), ("u", "c"), ("a", "D"))
+    newline = Newline()
+    assert shown(only(render(said, newline))) == (
+        "<258>S<257>\n<259>a<257>\n<260>[B<257>]\n<259>c<257>\n<260>[D<257>]\n")
+    # the default system message belongs to the first message, for no rendering has one without the other
+    assert shown(only(render(said, newline, train_on="all_user_and_system_messages"))) == (
+        "<258>[S<257>\n<259>a<257>\n]<260>B<257>\n[<259>c<257>\n]<260>D<257>\n")
+
+
+def test_the_tokens_are_those_of_inference():
+    for tokenizer in (Bytes(), Newline(), Forgetful()):
+        datum = only(render(LONG, tokenizer, train_on="last_assistant_message"))
+        said = [{"role": m.role, "content": m.content} for m in LONG.messages]
+        prompt = tokenizer.render(said[:-1], answer=True)
+        trained = np.flatnonzero(datum.loss_inputs["weights"])
+        assert datum.tokens[: trained[0] + 1].tolist() == prompt.tolist()
+        assert datum.targets[trained].tolist() == [ord("F"), EOT]
+
+
+THOUGHTS = talk(
+    ("u", "a"), ("a", "x/think>B"), ("u", "c"), ("a", "y/think>D"), ("t", "e"), ("a", "z/think>F"), ("u", "g"),
+)
+
+
+def test_a_template_that_rewrites_history_gives_one_datum_per_turn_each_as_at_inference():
+    data, metrics = RenderDataset().run(TrainRows((THOUGHTS, LONG)), Forgetful())
+    assert [shown(datum) for datum in data.data[:2]] == [
+        "<259>a<257><260>[x/think>B<257>]",
+        "<259>a<257><260>B<257><259>c<257><260>[y/think>D<257>]<261>e<257><260>[z/think>F<257>]",
+    ]
+    assert len(data.data) == 3  # what has no thoughts is not rewritten
+    assert metrics["data/split_rows"] == 1
+    assert metrics["data/rows"] == 2
+    last = only(render(THOUGHTS, Forgetful(), train_on="last_assistant_message"))
+    assert shown(last).endswith("<260>y/think>D<257><261>e<257><260>[z/think>F<257>]")
+
+
+@pytest.mark.parametrize("train_on", ["all_messages", "all_user_and_system_messages"])
+def test_a_rewritten_history_has_no_mask_for_other_messages(train_on):
+    with pytest.raises(DataError, match=r"chats.jsonl:3: the chat template rewrites earlier messages"):
+        render(THOUGHTS, Forgetful(), train_on=train_on)
+    assert shown(only(render(THOUGHTS, Forgetful(), train_on="all_tokens"))).startswith("<259>[a<257><260>B")
+
+
+def test_the_first_stop_token_ends_an_answer():
+    said = talk(("u", "a"), ("a", "B"), ("u", "c"), ("a", "D"))
+    datum = only(render(said, Closing()))
+    assert shown(datum) == "<259>a<257><260>[B<257>]<259>c<257><260>[D<257>]<256>"
+
+
+def test_an_answer_that_no_stop_token_ends_is_counted():
+    data, metrics = RenderDataset().run(TrainRows((LONG,)), Unending())
+    assert shown(only(data.data)) == shown(only(render(LONG, Bytes())))
+    assert metrics["data/endless"] == 3
+    assert RenderDataset().run(TrainRows((LONG,)), Bytes())[1]["data/endless"] == 0
+
+
+def test_a_template_may_need_system_and_user_message_together():
+    assert shown(only(render(LONG, Strict(), train_on="all_user_and_system_messages"))).startswith("<258>[S<257><259>a")
+
+
+class Parsing(Bytes):
+    """Reads the name of its stop token in a text as that token."""
+
+    def encode(self, text, *, special=False):
+        parts = text.split("<end>")
+        return np.concatenate([np.append(Bytes.encode(self, part), EOT) for part in parts])[:-1]
+
+
+@pytest.mark.parametrize("said, tokenizer, options, told", [
+    (talk(("u", "a")), Bytes(), {}, "train_on='all_assistant_messages'; the messages are from: user"),
+    (LONG, Bytes(), {"train_on": "trainable"}, "no message to train on with train_on='trainable'"),
+    (talk(("a", "hello"), ("u", "a"), ("a", "B")), Bytes(), {}, "the first message is the assistant's"),
+    (talk(("u", "a"), ("a", "B<end>C")), Parsing(), {}, "the text of message 1 has a stop token of the model in it"),
+    (talk(("u", "a"), ("a", "B")), Prompting(), {}, "renders message 1 otherwise than it would prompt for it"),
+    (talk(("s", "a"), ("a", "B")), Strict(), {}, "the template needs a user message"),
+    (LONG, Bytes(), {"chat": False}, "only a row of one prompt and one answer can be joined without a chat template"),
+    (LONG, Plain(), {}, "only a row of one prompt and one answer can be joined without a chat template"),
+    (LONG, Bytes(), {"max_tokens": 20}, "21 tokens are more than max_tokens=20; raise it, or set overlong to"),
+])
+def test_what_has_no_certain_mask_is_refused_with_its_place(said, tokenizer, options, told):
+    with pytest.raises(DataError) as caught:
+        render(said, tokenizer, **options)
+    assert str(caught.value).startswith("chats.jsonl:3: ")
+    assert told in str(caught.value)
+
+
+class Bare(Plain):
+    """Puts nothing before a text."""
+
+    def encode(self, text, *, special=False):
+        return Bytes.encode(self, text)
+
+
+def test_a_mask_that_is_full_or_empty_where_it_should_not_be_is_refused():
+    empty_prompt = conversation({"prompt": "", "completion": "yo"}, "a:1")
+    with pytest.raises(DataError, match="a:1: all of its 4 tokens would be trained on"):
+        render(empty_prompt, Bare())
+    assert only(render(conversation({"prompt": "x", "completion": "yo"}, "a:1"), Bare())).loss_inputs["weights"].all()
+    assert only(render(empty_prompt, Plain(), train_on="all_tokens")).loss_inputs["weights"].all()
+    with pytest.raises(DataError, match="a:1: none of its 5 tokens"):
+        render(empty_prompt, Plain(), train_on="all_user_and_system_messages")
+
+
+def test_overlong_sequences_are_cut_or_dropped_and_counted():
+    long, short = talk(("u", "a"), ("a", "B" * 10)), talk(("u", "a"), ("a", "B"))
+    late = talk(("u", "a" * 10), ("a", "B"))
+    rows = TrainRows((long, short, late))
+    cut, metrics = RenderDataset(max_tokens=8, overlong="truncate").run(rows, Bytes())
+    assert [shown(datum) for datum in cut.data] == ["<259>a<257><260>[BBBB]", "<259>a<257><260>[B<257>]"]
+    assert cut.counts == Counts(rows=3, datums=2, tokens=12, trained_tokens=6, truncated=1, dropped=1)
+    assert metrics == {"data/rows": 3, "data/datums": 2, "data/tokens": 12, "data/trained_tokens": 6,
+                       "data/truncated": 1, "data/dropped": 1, "data/split_rows": 0, "data/endless": 0,
+                       "data/empty_answers": 0}
+    dropped, _ = RenderDataset(max_tokens=8, overlong="drop").run(rows, Bytes())
+    assert dropped.counts == Counts(rows=3, datums=1, tokens=5, trained_tokens=2, dropped=2)
+    exact, _ = RenderDataset(max_tokens=6).run(TrainRows((short,)), Bytes())
+    assert exact.counts.truncated == 0
+    with pytest.raises(DataError, match="nothing is left: of 1 rows, 1 sequences were dropped for max_tokens=8"):
+        RenderDataset(max_tokens=8, overlong="drop").run(TrainRows((long,)), Bytes())
+    with pytest.raises(DataError, match="nothing is left: of 0 rows"):
+        RenderDataset().run(TrainRows(()), Bytes())
+
+
+@pytest.mark.parametrize("make, told", [
+    (lambda: RenderDataset(train_on="last_asistant_message"), "did you mean 'last_assistant_message'"),
+    (lambda: RenderDataset(overlong="trunc"), "did you mean 'truncate'"),
+    (lambda: RenderDataset(max_tokens=1), "max_tokens=1 must be at least 2"),
+    (lambda: render(LONG, Plain(), chat=True), "chat=true needs a chat template"),
+])
+def test_options_that_cannot_be_are_refused(make, told):
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert told in str(caught.value)
+
+
+def test_marked_pieces_join_characters_of_many_tokens_and_give_every_token_back():
+    said = talk(("u", "né"), ("a", "日本 🍲"))
+    pieces = marked(only(render(said, Bytes())), Bytes())
+    assert pieces == [("<259>né<257><260>", False), ("日本 🍲<257>", True)]
+
+
+@pytest.mark.parametrize("train_on", [choice for choice in TRAIN_ON if choice != "trainable"])
+def test_whatever_is_trained_on_the_tokens_are_the_template_s(train_on):
+    said = [{"role": m.role, "content": m.content} for m in LONG.messages]
+    for tokenizer in (Bytes(), Newline(), Forgetful(), Strict()):
+        datum = only(render(LONG, tokenizer, train_on=train_on))
+        assert np.append(datum.tokens, datum.targets[-1]).tolist() == tokenizer.render(said).tolist()
+
+
+def test_answers_without_text_are_counted() -> None:
+    rows = tuple(conversation({"prompt": "hm?", "completion": text}, "a test") for text in ("", " ", "yes"))
+    assert RenderDataset().run(TrainRows(rows), Bytes())[1]["data/empty_answers"] == 2

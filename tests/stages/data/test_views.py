@@ -1,0 +1,147 @@
+"""Views: which rows they show, in what order, under which names, and what tells two of them apart."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adapters.fake.datasets import FakeDatasets
+from kitchen.errors import ConfigError, DataError
+from kitchen.ports.datasets import Dataset
+from stages.data.views import batches, renamed, renamed_row, select, shuffle, skip, split, take
+
+
+def numbers(rows: int) -> Dataset:
+    return FakeDatasets({"numbers": {"train": [{"n": row, "half": row / 2} for row in range(rows)]}}).load("numbers")
+
+
+def shown(data: Dataset) -> list[int]:
+    return [data[index]["n"] for index in range(len(data))]
+
+
+def test_views_show_the_rows_they_name() -> None:
+    data = numbers(10)
+    assert shown(select(data, [7, 0, 7])) == [7, 0, 7]
+    assert shown(select(data, np.array([9, 3], np.uint8))) == [9, 3]
+    assert shown(select(data, range(8, 2, -3))) == [8, 5]
+    assert shown(select(data, [])) == []
+    assert (shown(take(data, 3)), shown(skip(data, 7))) == ([0, 1, 2], [7, 8, 9])
+    assert (shown(take(data, 30)), shown(skip(data, 30))) == (list(range(10)), [])
+    assert shown(take(skip(shuffle(data, 4), 2), 3)) == shown(shuffle(data, 4))[2:5]
+
+
+def test_a_row_is_found_where_it_was() -> None:
+    view = skip(select(numbers(10), [4, 8, 2]), 1)
+    assert [view.where(index) for index in range(2)] == ["fake:numbers:train:8", "fake:numbers:train:2"]
+    assert renamed(view, {"n": "number"}).where(0) == "fake:numbers:train:8"
+
+
+def test_a_shuffle_is_an_order_of_the_seed() -> None:
+    data = numbers(1000)
+    assert sorted(shown(shuffle(data, 1))) == list(range(1000))
+    assert shown(shuffle(data, 1)) == shown(shuffle(data, 1)) == np.random.default_rng(1).permutation(1000).tolist()
+    assert shown(shuffle(data, 1)) != shown(shuffle(data, 2))
+
+
+def test_a_split_has_every_row_once() -> None:
+    data = numbers(103)
+    rest, held = split(data, 0.1, seed=3)
+    assert len(held) == 10
+    assert sorted(shown(rest) + shown(held)) == list(range(103))
+    assert shown(rest) == sorted(shown(rest))
+    assert shown(held) == sorted(np.random.default_rng(3).permutation(103)[:10].tolist())
+    assert shown(split(data, 0.1, seed=4)[1]) != shown(held)
+
+
+@pytest.mark.parametrize("rows, share", [(10, 0.0), (10, 1.0), (10, 0.01), (1, 0.5), (0, 0.5), (10, 1.5), (10, -0.1)])
+def test_no_part_of_a_split_is_empty(rows: int, share: float) -> None:
+    with pytest.raises(DataError, match=f"a share of {share} of {rows} rows"):
+        split(numbers(rows), share, seed=0)
+
+
+def test_batches_are_runs_of_rows() -> None:
+    assert [[row["n"] for row in batch] for batch in batches(numbers(5), 2)] == [[0, 1], [2, 3], [4]]
+    assert list(batches(numbers(0), 2)) == []
+    with pytest.raises(ConfigError, match="batches of 0 rows"):
+        batches(numbers(5), 0)
+
+
+@pytest.mark.parametrize("wrong", [[0, 10], [-1], np.array([3, 11])])
+def test_rows_that_are_not_there(wrong: list[int]) -> None:
+    with pytest.raises(IndexError, match="of 10"):
+        select(numbers(10), wrong)
+
+
+@pytest.mark.parametrize("view", [take(numbers(10), 5), shuffle(numbers(5), 0), split(numbers(10), 0.5, 0)[0]])
+def test_there_is_nothing_past_the_ends(view: Dataset) -> None:
+    for index in (-1, 5, -5):
+        with pytest.raises(IndexError):
+            view[index]
+        with pytest.raises(IndexError):
+            view.where(index)
+
+
+def test_counts_below_nothing() -> None:
+    for cut in (take, skip):
+        with pytest.raises(ConfigError, match=f"{cut.__name__} -1 rows"):
+            cut(numbers(3), -1)
+
+
+def test_columns_under_other_names() -> None:
+    data = renamed(numbers(3), {"n": "half", "half": "n"})
+    assert [data[1], len(data)] == [{"half": 1, "n": 0.5}, 3]
+    assert renamed_row({"question": "?", "id": 1}, {"question": "prompt"}, "here") == {"prompt": "?", "id": 1}
+
+
+def test_a_column_that_is_not_there() -> None:
+    with pytest.raises(DataError, match=r"train:0: there is no column 'hafl' to rename; did you mean 'half'"):
+        renamed(numbers(3), {"hafl": "prompt"})
+    ragged = FakeDatasets({"ragged": {"train": [{"question": "a"}, {"answer": "b"}]}}).load("ragged")
+    with pytest.raises(DataError, match=r"fake:ragged:train:1: there is no column 'question'"):
+        renamed(ragged, {"question": "prompt"})[1]
+
+
+def test_two_columns_of_one_name() -> None:
+    with pytest.raises(DataError, match=r"fake:numbers:train:0: two columns would be called 'half'"):
+        renamed(numbers(3), {"n": "half"})
+    with pytest.raises(DataError, match=r"here: two columns would be called 'c'"):
+        renamed_row({"a": 1, "b": 2}, {"a": "c", "b": "c"}, "here")
+
+
+def test_a_fingerprint_says_what_was_done() -> None:
+    data = numbers(10)
+    views = [data, numbers(11), take(data, 5), take(data, 6), skip(data, 5), shuffle(data, 1), shuffle(data, 2),
+             *split(data, 0.5, 1), *split(data, 0.5, 2), renamed(data, {"n": "a"}), renamed(data, {"half": "a"})]
+    assert len({view.fingerprint for view in views}) == len(views)
+    assert all(len(view.fingerprint) == 64 for view in views)
+    assert shuffle(numbers(10), 1).fingerprint == shuffle(data, 1).fingerprint
+    assert select(data, range(5)).fingerprint == select(data, [0, 1, 2, 3, 4]).fingerprint == take(data, 5).fingerprint
+
+
+def test_numbers_of_rows_are_not_python_objects() -> None:
+    class Million:
+        fingerprint = "0" * 64
+
+        def __len__(self) -> int:
+            return 1_000_000
+
+        def __getitem__(self, index: int, /) -> dict[str, int]:
+            return {"n": index}
+
+        def where(self, index: int) -> str:
+            return f"row {index}"
+
+    rest, held = split(Million(), 0.1, seed=0)
+    for view in (shuffle(Million(), 0), rest, held):
+        assert view.indices.nbytes <= 4_000_000  # type: ignore[attr-defined]
+    assert sys.getsizeof(take(Million(), 900_000).indices) < 100  # type: ignore[attr-defined]
+    assert len(shuffle(Million(), 0).fingerprint) == 64
+
+
+@pytest.mark.parametrize("chosen", [[True, False], [0.5, 1.0], np.array([True, True])])
+def test_rows_are_chosen_by_whole_numbers(chosen: Any) -> None:
+    with pytest.raises(TypeError, match="rows are chosen by their numbers"):
+        select(numbers(2), chosen)

@@ -1,0 +1,92 @@
+"""The kitchen's own games: what they say, what they are worth, and what problems there are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import kitchen
+from adapters.fake.blobs import FakeBlobs
+from adapters.fake.training import FakeTraining
+from kitchen.errors import ConfigError, DataError, KitchenError
+from kitchen.ports.environments import Turn
+from recipes.rl import Rl
+from stages.data.splits import Reading
+from stages.tasks.games import Guess, MakeGames
+from stages.tasks.reasoning_gym import find_tasks
+from tests.support.seen import Seen
+
+
+async def played(game: Guess, *answers: str) -> list[Turn]:
+    env = game.env()
+    [asked] = await env.begin()
+    assert f"from {game.low} to {game.high}" in asked["content"]
+    return [await env.act(answer) for answer in answers]
+
+
+def test_a_guess_is_answered_by_higher_or_lower_until_it_is_right() -> None:
+    turns = asyncio.run(played(Guess(1, 20, 13), "10", " 15.", "13"))
+    assert [turn.messages[0]["content"] for turn in turns[:2]] == ["Higher.", "Lower."]
+    assert [turn.reward for turn in turns] == [0.0, 0.0, 0.75]
+    assert turns[2].messages == ()
+
+
+def test_the_first_guess_is_worth_most_and_the_eighth_is_the_last() -> None:
+    assert asyncio.run(played(Guess(1, 20, 13), "13"))[0].reward == 1.0
+    turns = asyncio.run(played(Guess(1, 20, 13), *map(str, range(1, 9))))
+    assert [bool(turn.messages) for turn in turns] == [True] * 7 + [False]
+    assert sum(turn.reward for turn in turns) == 0.0
+
+
+@pytest.mark.parametrize("answer", ["", "ten", "10 or 11", "-3", "I guess 10", "1" * 10])
+def test_what_is_no_number_ends_it(answer: str) -> None:
+    [turn] = asyncio.run(played(Guess(1, 20, 13), answer))
+    assert turn == Turn(0.0, parsed=False)
+
+
+def test_problems_are_different_and_none_is_both_trained_on_and_held_out() -> None:
+    reading = Reading(limit=300, held_out_rows=50)
+    (one, facts, _), (again, _, _), (other, more, _) = (
+        MakeGames("game:guess", reading, seed).run() for seed in (0, 0, 1))
+    assert one.train == again.train != other.train
+    assert one.held_out == other.held_out
+    assert facts["data.held_out.sha256"] == more["data.held_out.sha256"]
+    held: Any = one.held_out["held_out"]
+    assert (len(set(one.train)), len(set(held))) == (300, 50)
+    assert not set(one.train) & set(held)
+    assert all(1 <= game.low <= game.number <= game.high <= 100 for game in held)
+
+
+@pytest.mark.parametrize(("dataset", "reading", "words"), [
+    ("game:gess", Reading(), "did you mean 'guess'"), ("game:guess", Reading(train="train"), "no rows that are read")])
+def test_what_is_no_game_is_refused(dataset: str, reading: Reading, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        MakeGames(dataset, reading).verify()
+
+
+@pytest.mark.parametrize(("reading", "mend"), [
+    (Reading(limit=200_000, held_out_rows=1), r"; take fewer \(reading\.limit\), or hold out fewer"),
+    (Reading(limit=1, held_out_rows=200_000), r"; hold out fewer \(reading\.held_out_rows\)")])
+def test_there_are_so_many_and_no_more(reading: Reading, mend: str) -> None:
+    with pytest.raises(DataError, match=r"only \d+ of 200000 different problems could be made" + mend):
+        MakeGames("game:guess", reading).run()
+
+
+def test_its_reward_is_its_own() -> None:
+    with pytest.raises(ConfigError, match="leave out reward=exact"):
+        find_tasks("game:guess", Reading(), 0, 1, "exact")
+    assert isinstance(find_tasks("game:guess", Reading(), 0, 1, None), MakeGames)
+
+
+def test_rl_plays_it() -> None:
+    seen, blobs = Seen(), FakeBlobs()
+    kitchen.run(Rl(model="any", dataset="game:guess", steps=2, batch_size=4, group=4, playing={"max_tokens": 2},
+                   reading={"held_out_rows": 5}), training=FakeTraining(blobs), blobs=blobs, name="run",
+                observers=[seen])
+    assert seen.series("rollouts") == [16.0, 16.0]
+    assert len(seen.series("held_out/reward_before")) == 1
+    assert [0.0 <= reward < 1.0 for reward in seen.series("reward")] == [True, True]
+    with pytest.raises(KitchenError, match="did you mean 'guess'"):
+        kitchen.run(Rl(model="any", dataset="game:ges"), training=FakeTraining(blobs), blobs=blobs, name="none")

@@ -1,0 +1,81 @@
+"""Problems of reasoning-gym by name: the same for the same seed, held out apart, scored by their maker."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from kitchen.errors import ConfigError
+from kitchen.ports.environments import Turn
+from kitchen.types import Facts
+from stages.data.splits import Reading
+from stages.tasks.reasoning_gym import ASKED, MakeProblems, find_tasks, problems, solved
+from stages.tasks.rewards import Question
+from stages.tasks.subprocesses import call_apart
+from stages.tasks.tasks import Tasks
+
+FEW = Reading(limit=6, held_out_rows=4)
+
+
+def load(name: str, seed: int = 0, reading: Reading = FEW, most: int | None = None) -> tuple[Tasks, Facts]:
+    stage = MakeProblems(f"reasoning-gym:{name}", reading, seed, most)
+    stage.verify()
+    tasks, facts, _ = stage.run()
+    return tasks, facts
+
+
+def asked(tasks: Tasks) -> list[str]:
+    return [str(each.messages[0]["content"]) for each in tasks.train if isinstance(each, Question)]
+
+
+def test_problems_are_made_by_name_and_seed() -> None:
+    one, facts = load("chain_sum")
+    again, same = load("chain_sum")
+    other, others = load("chain_sum", seed=1)
+    assert asked(one) == asked(again) != asked(other)
+    assert facts == same != others
+    assert facts["data.held_out.sha256"] == others["data.held_out.sha256"]
+    assert (len(one.train), len(one.held_out["held_out"])) == (6, 4)
+    assert all(text.endswith(ASKED) for text in asked(one))
+    assert {task.tag for task in one.train} == {"chain_sum"}
+
+
+def test_there_are_as_many_as_a_run_can_use() -> None:
+    assert len(load("chain_sum", reading=Reading(held_out_rows=2), most=11)[0].train) == 11
+
+
+def test_a_problem_that_is_held_out_is_not_trained_on() -> None:
+    [held] = problems("tower_of_hanoi", (0, 40))
+    tasks, _ = load("tower_of_hanoi", reading=Reading(limit=40, held_out_rows=40))
+    assert 0 < len(tasks.train) < 40, "some of the 40 that were made are held out"
+    assert not {f"{text}\n\n{ASKED}" for text in held} & set(asked(tasks))
+
+
+def test_problems_made_along_a_set_are_the_same_where_they_are_scored() -> None:
+    assert call_apart(problems, "ransom_note", (0, 3)) == call_apart(problems, "ransom_note", (0, 3))
+
+
+def test_the_score_is_that_of_their_maker() -> None:
+    from reasoning_gym import create_dataset
+
+    made, [task, *_] = create_dataset("chain_sum", seed=10_000_000, size=6), load("chain_sum")[0].train
+    assert isinstance(task, Question)
+    right = made[0]["answer"]
+    assert solved(f"So <answer>{right}</answer>", task.right) == Turn(1.0)
+    assert solved(right, task.right) == Turn(1.0, parsed=False)
+    said = f"It is {right}."
+    assert solved(said, task.right) == Turn(made.score_answer(said, made[0]), parsed=False)
+    assert solved("<answer>x</answer>", task.right).reward == 0.0
+
+
+def test_what_cannot_be_made_is_told_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="reasoning-gym has no 'chain_sums'; did you mean 'chain_sum'"):
+        load("chain_sums")
+    with pytest.raises(ConfigError, match="it takes limit and held_out_rows"):
+        load("chain_sum", reading=Reading(train="train"))
+    with pytest.raises(ConfigError, match="reasoning-gym:chain_sum has a reward of its own; leave out reward=math"):
+        find_tasks("reasoning-gym:chain_sum", FEW, 0, 4, "math")
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    with pytest.raises(ConfigError, match=r"chain_sum needs reasoning-gym.*: pip install 'crucible-kitchen\[rl\]'"):
+        load("chain_sum")

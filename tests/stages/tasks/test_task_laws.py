@@ -1,0 +1,134 @@
+"""The laws of problems, for all that the kitchen makes; and that they find what is wrong."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kitchen.ports import Message
+from kitchen.ports.environments import Env, Task, Turn
+from kitchen.testing.environments import STRANGE, TaskLaws
+from stages.chat.tools import ToolQuestion
+from stages.data.splits import Reading
+from stages.tasks.games import Guess
+from stages.tasks.reasoning_gym import MakeProblems
+from stages.tasks.rewards import REWARDS, Prompt, Question
+
+ASKED: tuple[Message, ...] = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "?"})
+
+
+class TestExact(TaskLaws):
+    answers = ("yes", *STRANGE)
+
+    def task(self) -> Task:
+        return Question(ASKED, "yes", REWARDS["exact"], "t")
+
+
+class TestFields(TaskLaws):
+    answers = ('{"a": 1}', '{"a": 2}', *STRANGE)
+
+    def task(self) -> Task:
+        return Question(ASKED, '{"a": 1}', REWARDS["field_f1"], "t")
+
+
+class TestMath(TaskLaws):
+    answers = ("it is $\\frac12$", *STRANGE)
+
+    def task(self) -> Task:
+        return Question(ASKED, "0.5", REWARDS["math"], "t")
+
+
+class TestPrompt(TaskLaws):
+    def task(self) -> Task:
+        return Prompt(ASKED)
+
+
+class TestGuess(TaskLaws):
+    answers = ("3", "8", "5", *STRANGE)
+
+    def task(self) -> Task:
+        return Guess(1, 10, 5)
+
+
+class TestTools(TaskLaws):
+    answers = ('<tool_call>{"name": "calculator", "arguments": {"expression": "2 + 3"}}</tool_call>',
+               '{"name": "no such tool", "arguments": {}}', "5", *STRANGE)
+
+    def task(self) -> Task:
+        return ToolQuestion("What is 2 + 3?", "5", "t")
+
+
+class TestGym(TaskLaws):
+    answers = ("<answer>12</answer>", "<answer></answer>", *STRANGE)
+
+    @pytest.fixture
+    def problem(self) -> Iterator[Task]:
+        pytest.importorskip("reasoning_gym")
+        tasks, _, _ = MakeProblems("reasoning-gym:chain_sum", Reading(limit=1, held_out_rows=1)).run()
+        with closing(tasks):
+            yield tasks.train[0]
+
+
+@dataclass
+class Forgetful:
+    """One Env for all rollouts."""
+
+    tag: str = "t"
+    answers: list[str] = field(default_factory=list)
+
+    def env(self) -> Env:
+        return self
+
+    async def begin(self) -> Sequence[Message]:
+        return ASKED
+
+    async def act(self, answer: str) -> Turn:
+        self.answers.append(answer)
+        return Turn(float(len(self.answers)), ASKED[1:] if len(self.answers) < 3 else ())
+
+
+@dataclass
+class Drawn:
+    """Another problem each time."""
+
+    tag: str = "t"
+    numbers: Any = field(default_factory=itertools.count)
+
+    def env(self) -> Env:
+        return Prompt(({"role": "user", "content": f"{next(self.numbers)}?"},))
+
+
+class Answered(Prompt):
+    """Nothing is left to be said."""
+
+    async def begin(self) -> Sequence[Message]:
+        return [*ASKED, {"role": "assistant", "content": "!"}]
+
+
+class Picky(Prompt):
+    """Reads numbers alone."""
+
+    async def act(self, answer: str) -> Turn:
+        return Turn(float(int(answer)))
+
+
+@pytest.mark.parametrize(("task", "law"), [
+    (Forgetful(), "test_no_rollout_knows_of_another"), (Forgetful(), "test_the_same_answers_are_worth_the_same"),
+    (Drawn(), "test_every_rollout_is_asked_the_same"),
+    (Answered(()), "test_it_begins_with_a_conversation_that_is_to_be_answered"),
+    (Prompt(()), "test_it_begins_with_a_conversation_that_is_to_be_answered")])
+def test_what_breaks_a_law_is_found(task: Task, law: str) -> None:
+    with pytest.raises(AssertionError):
+        getattr(TaskLaws(), law)(task)
+
+
+def test_an_environment_that_does_not_read_every_text_is_found() -> None:
+    with pytest.raises(ValueError, match="invalid literal"):
+        TaskLaws().test_every_text_is_an_answer(Picky(ASKED), "½ cup")
+    with pytest.raises(NotImplementedError, match=r"def task\(self\) -> Task"):
+        TaskLaws().task()

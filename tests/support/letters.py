@@ -1,0 +1,53 @@
+"""A reward that a model comes upon by chance, and a game of several turns with it."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kitchen.ports import Message
+from kitchen.ports.environments import Env, Turn
+from stages.tasks import games, tasks
+from stages.tasks import rewards as questions
+
+
+def letters(answer: str, right: str) -> Turn:
+    """How many of the first three letters are in the right answer, 0..1."""
+    return Turn(sum(letter in right for letter in answer[:3]) / 3)
+
+
+REWARDS: Mapping[str, questions.Reward] = {**questions.REWARDS, "letters": letters}
+
+
+@dataclass(frozen=True)
+class Talk:
+    """Three answers, each of which has its reward; a Task."""
+
+    number: int
+    tag: str = "talk"
+
+    def env(self) -> Env:
+        return _Talking(self)
+
+
+@dataclass
+class _Talking:
+    talk: Talk
+    answers: int = 0
+
+    async def begin(self) -> Sequence[Message]:
+        return [{"role": "user", "content": f"say {self.talk.number}"}]
+
+    async def act(self, answer: str) -> Turn:
+        self.answers += 1
+        more: tuple[Message, ...] = () if self.answers == 3 else ({"role": "user", "content": f"and {self.answers}"},)
+        return Turn(letters(answer, string.ascii_lowercase).reward, more)
+
+
+def use(change: Callable[[Any, str, Any], None] = setattr) -> None:
+    """`reward="letters"` and `dataset="game:talk"` can be said."""
+    for module in (questions, tasks):
+        change(module, "REWARDS", REWARDS)
+    change(games, "GAMES", {**games.GAMES, "talk": lambda random: Talk(int(random.integers(1000)))})
