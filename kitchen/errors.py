@@ -14,7 +14,9 @@ class KitchenError(Exception):
 
 
 class RunFailed(KitchenError):
-    """The run could not go on: a number that is not finite, a full disk, a folder that cannot be written."""
+    """The run could not go on: a number that is not finite, a full disk, a folder that cannot be
+    written.
+    """
 
 
 class CorruptCheckpoint(RunFailed):
@@ -44,7 +46,9 @@ class BackendError(KitchenError):
 
 
 class ApiError(BackendError):
-    """A server refused a request; `status` is that of HTTP, and `body` what it said, without secrets."""
+    """A server refused a request; `status` is that of HTTP, and `body` what it said, without
+    secrets.
+    """
 
     def __init__(self, text: str, *, status: int, body: str = "") -> None:
         super().__init__(text)
@@ -52,7 +56,9 @@ class ApiError(BackendError):
 
 
 class SessionLost(BackendError):
-    """A session that is gone with its server or its connection; opened again, it goes on from the last save point."""
+    """A session that is gone with its server or its connection; opened again, it goes on from the
+    last save point.
+    """
 
 
 class QualityError(KitchenError):
@@ -82,8 +88,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return "there are: " + ", ".join(names) if names else "there are none"
 
 
-def check_numbers(settings: Mapping[str, float], *, above_0: Sequence[str] = (), below_1: Sequence[str] = ()) -> None:
-    """Raise ConfigError for one that is no finite number of at least 0, or not within what its name is listed for."""
+def check_numbers(
+    settings: Mapping[str, float], *, above_0: Sequence[str] = (), below_1: Sequence[str] = ()
+) -> None:
+    """Raise ConfigError for one that is no finite number of at least 0, or not within what its name
+    is listed for.
+    """
     for name, value in settings.items():
         bounds = "above 0" if name in above_0 else "at least 0"
         fits = value > 0 if name in above_0 else value >= 0

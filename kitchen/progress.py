@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, cast
 
-Shares = Callable[[int], tuple[float, float]]  # of the item at an index: where in its loop it begins, its share of it
+# of the item at an index: where in its loop it begins, its share of it
+Shares = Callable[[int], tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -15,11 +16,14 @@ class Progress:
     """Where a loop stands; every for_each puts one in scope for its body."""
 
     step: int = 0  # iterations of this loop before this one, over the whole run
-    done: float | None = 0.0  # share of the outermost loop behind us, 0..1; None where its length is unknown
+    # share of the outermost loop behind us, 0..1; None where its length is unknown
+    done: float | None = 0.0
     width: float = 1.0  # share of it that this iteration is
 
     def within(self, step: int, index: int, shares: Shares | None) -> Progress:
-        """Of the item at `index` of a loop inside this iteration, whose items have these shares of it."""
+        """Of the item at `index` of a loop inside this iteration, whose items have these shares of
+        it.
+        """
         if shares is None or self.done is None:
             return Progress(step, None, 0.0)
         begins, share = shares(index)
@@ -27,7 +31,9 @@ class Progress:
 
 
 def shares_of(items: Any, kind: Any) -> Shares | None:
-    """Which share of its loop each item is: what it says itself in `share`, else all alike; None if nobody knows."""
+    """Which share of its loop each item is: what it says itself in `share`, else all alike; None if
+    nobody knows.
+    """
     if not isinstance(items, Sized):
         return None
     if "share" in getattr(kind, "__annotations__", {}):

@@ -8,7 +8,10 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-_SECRET = re.compile(r"(^|_)(API|ACCESS)?(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$|_(PASS|PWD)$", re.IGNORECASE)
+_SECRET = re.compile(
+    r"(^|_)(API|ACCESS)?(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$|_(PASS|PWD)$",
+    re.IGNORECASE,
+)
 _IN_URL = re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
 _SHORTEST = 6  # characters: a shorter value would blank out ordinary words
 
@@ -19,7 +22,9 @@ def mask(text: str, environment: Mapping[str, str] | None = None) -> str:
 
 
 def masked(value: Any, hidden: Iterable[str] | None = None) -> Any:
-    """A value for JSON with every text in it masked, of these secrets; to mask the JSON itself could break it."""
+    """A value for JSON with every text in it masked, of these secrets; to mask the JSON itself
+    could break it.
+    """
     known = secrets() if hidden is None else hidden
     if isinstance(value, str):
         return _without(known, value)

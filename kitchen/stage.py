@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
 from types import UnionType
-from typing import Any, ClassVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from kitchen.ports.future import Future
 from kitchen.types import Published
@@ -29,7 +38,8 @@ class Need:
 
     port: Any
     capability: str
-    must: bool = True  # False: without it the setting of this name is not honoured, and the plan says so
+    # False: without it the setting of this name is not honoured, and the plan says so
+    must: bool = True
 
 
 @dataclass(frozen=True)
@@ -67,15 +77,17 @@ def published(kind: Any) -> bool:
 class Stage:
     """Subclass it, give it options as fields, and write `run` (sync or async).
 
-    A run that is resumed may call it again: the same inputs must give the same answer (draw random numbers from a
-    seed and the step), and what it does to the world must be the same done twice. With `kept`, its answer is written
-    into the record instead (outside loops), and a resumed run takes it from there.
+    A run that is resumed may call it again: the same inputs must give the same answer (draw random
+    numbers from a seed and the step), and what it does to the world must be the same done twice.
+    With `kept`, its answer is written into the record instead (outside loops), and a resumed run
+    takes it from there.
 
-    Two methods are asked for before a run, with signatures that are read as that of `run`: `verify` takes ports alone
-    and raises cheaply what `run` would raise, and `preview` does, once, what can be done without weights.
+    Two methods are asked for before a run, with signatures that are read as that of `run`: `verify`
+    takes ports alone and raises cheaply what `run` would raise, and `preview` does, once, what can
+    be done without weights.
     """
 
-    kept: ClassVar[bool] = False
+    memoize: ClassVar[bool] = False
     run: Callable[..., Any]
 
     def __init_subclass__(cls) -> None:
@@ -148,8 +160,11 @@ class _Using(Stage):
 
 def _changed(value: Any) -> str:
     """The fields of a dataclass that are not at their defaults and have something to say."""
-    shown = [(f.name, _short(getattr(value, f.name))) for f in fields(value)
-             if f.repr and getattr(value, f.name) != f.default]
+    shown = [
+        (f.name, _short(getattr(value, f.name)))
+        for f in fields(value)
+        if f.repr and getattr(value, f.name) != f.default
+    ]
     return ", ".join(f"{name}={text}" for name, text in shown if not text.endswith("()"))
 
 
@@ -168,11 +183,19 @@ def signature(cls: Any, verb: str = "run") -> Contract:
     method = getattr(cls, verb)
     hints = get_type_hints(method)
     parameters = list(inspect.signature(method).parameters.values())[1:]
-    for name in [p.name for p in parameters if p.name not in hints] + ["return"] * ("return" not in hints):
-        raise TypeError(f"{cls.__name__}.{verb}: {name!r} has no type; the signature says what a stage takes")
-    reads = tuple(Read(p.name, *_unwrap(hints[p.name]), optional=p.default is not p.empty) for p in parameters)
+    for name in [p.name for p in parameters if p.name not in hints] + ["return"] * (
+        "return" not in hints
+    ):
+        raise TypeError(
+            f"{cls.__name__}.{verb}: {name!r} has no type; the signature says what a stage takes"
+        )
+    reads = tuple(
+        Read(p.name, *_unwrap(hints[p.name]), optional=p.default is not p.empty) for p in parameters
+    )
     result = hints["return"]
-    if get_origin(result) not in (None, tuple, Union, UnionType) and issubclass(get_origin(result), Iterable):
+    if get_origin(result) not in (None, tuple, Union, UnionType) and issubclass(
+        get_origin(result), Iterable
+    ):
         return Contract(reads, (), frozenset(), yields=get_args(result)[0])
     returned = get_args(result) if get_origin(result) is tuple else (result,)
     kinds = [_unwrap(kind) for kind in returned if kind is not type(None) and kind is not bool]

@@ -25,10 +25,15 @@ def _pack(array: Array) -> str:
 
 
 def _unpack(value: Any) -> Any:
-    return np.load(io.BytesIO(base64.b64decode(value)), allow_pickle=False) if isinstance(value, str) else value
+    return (
+        np.load(io.BytesIO(base64.b64decode(value)), allow_pickle=False)
+        if isinstance(value, str)
+        else value
+    )
 
 
-_EXACT = (PlainValidator(_unpack), PlainSerializer(_pack, return_type=str))  # to the last bit, through JSON
+# to the last bit, through JSON
+_EXACT = (PlainValidator(_unpack), PlainSerializer(_pack, return_type=str))
 Tokens = Annotated[npt.NDArray[np.int64], *_EXACT]  # (T,) token ids
 Floats = Annotated[npt.NDArray[np.float32], *_EXACT]  # (T,) one number per token
 Mask = Annotated[npt.NDArray[np.bool_], *_EXACT]  # (T,)
@@ -50,7 +55,8 @@ class Datum:
     """
 
     tokens: Tokens  # (N,) what the model reads
-    loss_inputs: Mapping[str, Array]  # each (N,), or (N, K): "target_tokens", "weights", "advantages", ...
+    # each (N,), or (N, K): "target_tokens", "weights", "advantages", ...
+    loss_inputs: Mapping[str, Array]
 
     @property
     def targets(self) -> Tokens:
@@ -105,17 +111,21 @@ class LossOutput:
     """What came back from a forward pass."""
 
     logprobs: tuple[Floats, ...]  # one array per datum, of the shape of its targets, nats
-    metrics: Mapping[str, float] = field(default_factory=dict)  # "loss:sum", ...; the end of a key is how it adds up
-    scored: tuple[Mask, ...] = ()  # one (N,) per datum: where log-probabilities were computed; empty: everywhere
+    # "loss:sum", ...; the end of a key is how it adds up
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    # one (N,) per datum: where log-probabilities were computed; empty: everywhere
+    scored: tuple[Mask, ...] = ()
 
-    settled_by: ClassVar[type] = Stepped  # on the counter, a stage that leaves this type must use it
+    # on the counter, a stage that leaves this type must use it
+    settled_by: ClassVar[type] = Stepped
 
 
 @dataclass(frozen=True)
 class Checkpoint(Result):
     """A handle on saved weights; only the adapter that made it can open it."""
 
-    policy: ClassVar[bool] = True  # whether run:ID@STEP may mean it; False for a judge's, a critic's
+    # whether run:ID@STEP may mean it; False for a judge's, a critic's
+    policy: ClassVar[bool] = True
     path: str
     step: int  # optimiser steps taken when it was saved
     kind: Literal["training", "weights"] = "training"  # with optimiser, or for sampling only
@@ -134,8 +144,9 @@ class Sampled:
 class Loss(Protocol):
     """A loss of one's own: from each datum's log-probabilities to its value and their gradients.
 
-    It is scored where `weights` is not 0, or everywhere if there are none. An attribute `group: int` says that it
-    sums over runs of that many adjacent datums, so that a backend may cut the batch between runs.
+    It is scored where `weights` is not 0, or everywhere if there are none. An attribute `group:
+    int` says that it sums over runs of that many adjacent datums, so that a backend may cut the
+    batch between runs.
     """
 
     def __call__(
@@ -180,7 +191,9 @@ class Table(Published):
 
 @dataclass(frozen=True)
 class Price:
-    """What a million tokens cost to train on, in any currency; known to previews alone, where somebody gave one."""
+    """What a million tokens cost to train on, in any currency; known to previews alone, where
+    somebody gave one.
+    """
 
     per_million: float
 

@@ -9,18 +9,21 @@ from recipes._base import TrainingOnRows
 from stages.chat.render import RenderDataset
 from stages.data.mixture import LoadMixture, MixedBatches, RenderMixture, ReportSources, Unmix
 from stages.evaluate.before_after import Compare, QualityGate
-from stages.evaluate.evaluation import EvaluateBase, EvaluateWeights, Examination, RenderHeldOut
+from stages.evaluate.evaluation import EvalConfig, EvaluateBase, EvaluateWeights, RenderHeldOut
 from stages.evaluate.kept_exports import StartKeeping
 from stages.train.session import FinalWeights, OpenSession, SaveFinal
 
 
 class ChatSl(TrainingOnRows):
-    """Conversations of any number of turns, from several places; each is told how well it is learnt."""
+    """Conversations of any number of turns, from several places; each is told how well it is
+    learnt.
+    """
 
-    leaves = (FinalWeights,)
-    mixture: Mapping[str, PositiveFloat] | None = None  # mixture.DATASET=WEIGHT; null: ingredients and arithmetic alike
+    outputs = (FinalWeights,)
+    # mixture.DATASET=WEIGHT; null: ingredients and arithmetic alike
+    mixture: Mapping[str, PositiveFloat] | None = None
     rendering: RenderDataset = RenderDataset()
-    evaluation: Examination = Examination(metric="loss")
+    evaluation: EvalConfig = EvalConfig(metric="loss")
     steps: PositiveInt = 100  # optimiser steps
     learning_rate: PositiveFloat = 1e-3  # the highest, at the end of warm-up
     warmup_steps: NonNegativeInt = 10  # optimiser steps
@@ -29,10 +32,19 @@ class ChatSl(TrainingOnRows):
     def workflow(self) -> Step:
         mixture = {"ingredients": 1.0, "arithmetic": 1.0} if self.mixture is None else self.mixture
         return sequence(
-            LoadMixture(tuple(mixture), self.reading, self.seed), OpenSession(self.model, self.lora), StartKeeping(),
-            RenderMixture(self.rendering), RenderHeldOut(self.rendering),
+            LoadMixture(tuple(mixture), self.reading, self.seed),
+            OpenSession(self.model, self.lora),
+            StartKeeping(),
+            RenderMixture(self.rendering),
+            RenderHeldOut(self.rendering),
             EvaluateBase(self.model, self.evaluation, self.rendering),
-            for_each(MixedBatches(mixture, self.batch_size, self.steps, self.seed), ahead=self.ahead,
-                     save=self.save_every)(Unmix(), *self.step("cross_entropy"), ReportSources()),
-            SaveFinal(), EvaluateWeights(self.evaluation, self.rendering), Compare(self.seed),
-            QualityGate(self.evaluation.at_least))
+            for_each(
+                MixedBatches(mixture, self.batch_size, self.steps, self.seed),
+                ahead=self.ahead,
+                save=self.save_every,
+            )(Unmix(), *self.step("cross_entropy"), ReportSources()),
+            SaveFinal(),
+            EvaluateWeights(self.evaluation, self.rendering),
+            Compare(self.seed),
+            QualityGate(self.evaluation.at_least),
+        )

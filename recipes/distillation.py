@@ -1,4 +1,6 @@
-"""Distillation: the student answers, and a teacher says what it would have said in the place of each token."""
+"""Distillation: the student answers, and a teacher says what it would have said in the place of
+each token.
+"""
 
 from collections.abc import Mapping
 
@@ -10,7 +12,7 @@ from stages.chat.render import RenderDataset
 from stages.distill.on_policy import DivergenceName, ReportAnswers, ask, lesson
 from stages.distill.teachers import OpenTeachers, check_chat, names_of
 from stages.evaluate.before_after import Compare, QualityGate
-from stages.evaluate.evaluation import EvaluateBase, EvaluateWeights, Examination
+from stages.evaluate.evaluation import EvalConfig, EvaluateBase, EvaluateWeights
 from stages.evaluate.kl import MeasureKL, MeasureKLBefore, measure_each
 from stages.rl.policy_gradient import Discount, Minibatches
 from stages.train.optim import ForwardBackward
@@ -18,18 +20,26 @@ from stages.train.session import FinalWeights, OpenSession, SaveFinal
 
 
 class Distillation(TrainingOnRollouts):
-    """On-policy: the answers are the student's own, so that it learns where it is that it goes wrong."""
+    """On-policy: the answers are the student's own, so that it learns where it is that it goes
+    wrong.
+    """
 
-    leaves = (FinalWeights,)
-    teacher: str | None = None  # weights of any name that read the same tokens; null for the student's own beginning
-    teachers: Mapping[str, str] | None = None  # by data set, in the place of both: teachers.DATASET=WEIGHTS
+    outputs = (FinalWeights,)
+    # weights of any name that read the same tokens; null for the student's own beginning
+    teacher: str | None = None
+    # by data set, in the place of both: teachers.DATASET=WEIGHTS
+    teachers: Mapping[str, str] | None = None
     instruction: str = ""  # a system prompt that the teacher reads, and the student does not
-    evaluation: Examination = Examination()
+    evaluation: EvalConfig = EvalConfig()
     rendering: RenderDataset = RenderDataset()  # of held-out rows
-    divergence: DivergenceName = "reverse"  # KL(student || teacher); forward: KL(teacher || student) over its top_k
-    coefficient: PositiveFloat | None = None  # of reverse: what a nat between student and teacher costs; null: 1
-    discount: Discount | None = None  # of reverse: of what later tokens cost; null or 0: a token pays for itself
-    top_k: PositiveInt | None = None  # of forward: the teacher's likeliest tokens, at each position; null: 20
+    # KL(student || teacher); forward: KL(teacher || student) over its top_k
+    divergence: DivergenceName = "reverse"
+    # of reverse: what a nat between student and teacher costs; null: 1
+    coefficient: PositiveFloat | None = None
+    # of reverse: of what later tokens cost; null or 0: a token pays for itself
+    discount: Discount | None = None
+    # of forward: the teacher's likeliest tokens, at each position; null: 20
+    top_k: PositiveInt | None = None
 
     def workflow(self) -> Step:
         names = names_of(self.teacher, self.teachers, self.model, self.instruction, self.dataset)
@@ -37,10 +47,19 @@ class Distillation(TrainingOnRollouts):
         data, loss, report = lesson(self.divergence, self.coefficient, self.discount, self.top_k)
         how = names, self.rendering, self.evaluation.max_tokens, self.seed, self.instruction
         return sequence(
-            *ask(self.dataset, self.teachers, self.reading, self.seed, self.rows), OpenSession(self.model, self.lora),
-            OpenTeachers(names, self.instruction), EvaluateBase(self.model, self.evaluation, self.rendering),
+            *ask(self.dataset, self.teachers, self.reading, self.seed, self.rows),
+            OpenSession(self.model, self.lora),
+            OpenTeachers(names, self.instruction),
+            EvaluateBase(self.model, self.evaluation, self.rendering),
             *measure_each(MeasureKLBefore, *how, model=self.model),
-            self.rounds(ReportAnswers(), *data, for_each(Minibatches(self.updates))(
-                ForwardBackward(loss), self.optim, report)),
-            SaveFinal(), *measure_each(MeasureKL, *how), EvaluateWeights(self.evaluation, self.rendering),
-            Compare(self.seed), QualityGate(self.evaluation.at_least))
+            self.rounds(
+                ReportAnswers(),
+                *data,
+                for_each(Minibatches(self.updates))(ForwardBackward(loss), self.optim, report),
+            ),
+            SaveFinal(),
+            *measure_each(MeasureKL, *how),
+            EvaluateWeights(self.evaluation, self.rendering),
+            Compare(self.seed),
+            QualityGate(self.evaluation.at_least),
+        )

@@ -1,4 +1,6 @@
-"""Preference optimisation: make the chosen answer likelier than the rejected one, and stay near the reference."""
+"""Preference optimisation: make the chosen answer likelier than the rejected one, and stay near the
+reference.
+"""
 
 from pydantic import NonNegativeFloat, PositiveFloat
 
@@ -11,17 +13,29 @@ from stages.train.session import FinalWeights
 
 
 class Dpo(TrainingOnPreferences):
-    """Pairs of answers; where data has right answers alone, the model's own mistakes are the others."""
+    """Pairs of answers; where data has right answers alone, the model's own mistakes are the
+    others.
+    """
 
-    leaves = (FinalWeights,)
+    outputs = (FinalWeights,)
     loss: PairLossName = "sigmoid"
-    beta: PositiveFloat | None = None  # how dearly the reference is held; null: 0.1, with loss=simpo 2
-    label_smoothing: NonNegativeFloat = 0.0  # share of pairs that may be the wrong way round; with loss=sigmoid
-    target_margin: NonNegativeFloat | None = None  # of loss=simpo, beta times nats per token; null: half of beta
-    imitation: NonNegativeFloat = 0.0  # weight of the chosen answers' own cross-entropy, nats per token
+    # how dearly the reference is held; null: 0.1, with loss=simpo 2
+    beta: PositiveFloat | None = None
+    # share of pairs that may be the wrong way round; with loss=sigmoid
+    label_smoothing: NonNegativeFloat = 0.0
+    # of loss=simpo, beta times nats per token; null: half of beta
+    target_margin: NonNegativeFloat | None = None
+    # weight of the chosen answers' own cross-entropy, nats per token
+    imitation: NonNegativeFloat = 0.0
 
     def workflow(self) -> Step:
-        loss = PairLoss(self.loss, self.beta, self.label_smoothing, self.imitation, self.target_margin)
+        loss = PairLoss(
+            self.loss, self.beta, self.label_smoothing, self.imitation, self.target_margin
+        )
         return self.preferring(
-            LoadComparisons(self.dataset, self.reading, self.seed), RenderPairs(self.rendering), loss,
-            JudgePairs(loss), referred=self.loss not in WITHOUT_REFERENCE)
+            LoadComparisons(self.dataset, self.reading, self.seed),
+            RenderPairs(self.rendering),
+            loss,
+            JudgePairs(loss),
+            referred=self.loss not in WITHOUT_REFERENCE,
+        )

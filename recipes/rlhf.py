@@ -1,4 +1,6 @@
-"""Reinforcement learning from preferences: learn to judge answers, and then to give those that the judge prefers."""
+"""Reinforcement learning from preferences: learn to judge answers, and then to give those that the
+judge prefers.
+"""
 
 from pydantic import NonNegativeFloat
 
@@ -17,29 +19,49 @@ from stages.train.session import FinalWeights, OpenSession, SaveFinal
 
 
 class Rlhf(TrainingOnRollouts):
-    """Three phases: comparisons, a judge that learns from them, and a policy that learns from the judge."""
+    """Three phases: comparisons, a judge that learns from them, and a policy that learns from the
+    judge.
+    """
 
-    leaves = (FinalWeights,)
-    preferences: str | None = None  # a data set of comparisons; null: own answers to `dataset`, by what they are worth
+    outputs = (FinalWeights,)
+    # a data set of comparisons; null: own answers to `dataset`, by what they are worth
+    preferences: str | None = None
     reward: str | None = None  # that ranks own answers: field_f1, exact, math; null: by the data
     ranking: Ranking = Ranking()
     judge: Judging = Judging()
-    kl_penalty: NonNegativeFloat = 0.0  # reward lost per nat that the policy strays from where it began
+    # reward lost per nat that the policy strays from where it began
+    kl_penalty: NonNegativeFloat = 0.0
 
     def workflow(self) -> Step:
-        ranked, own = (self.model, self.ranking, self.playing, self.rows, self.reward), self.preferences is None
+        ranked, own = (
+            (self.model, self.ranking, self.playing, self.rows, self.reward),
+            self.preferences is None,
+        )
         judge = self.judge.model if self.judge.model != self.model else None
         check = CheckReadable(self.judge.model or self.model, self.judge)
         asked = [IdentifyWeights(judge, "judge.start")] if judge else []
         penalised = [ScoreRollouts()] if self.kl_penalty else []
         return sequence(
-            IdentifyWeights(self.model, "start"), *asked,
-            *find_comparisons(self.preferences, self.dataset, self.reading, self.seed, *ranked, check),
+            IdentifyWeights(self.model, "start"),
+            *asked,
+            *find_comparisons(
+                self.preferences, self.dataset, self.reading, self.seed, *ranked, check
+            ),
             *learn_to_judge(self.judge, self.model, self.lora, self.seed, self.save_every),
-            OpenSession(self.model, self.lora), OpenReference(self.model), PlayBase(self.model, self.playing),
+            OpenSession(self.model, self.lora),
+            OpenReference(self.model),
+            PlayBase(self.model, self.playing),
             self.rounds(
-                JudgeRollouts(self.playing, own), ReportRollouts(), *penalised, PolicyUpdate(penalty=self.kl_penalty),
+                JudgeRollouts(self.playing, own),
+                ReportRollouts(),
+                *penalised,
+                PolicyUpdate(penalty=self.kl_penalty),
                 for_each(Minibatches(self.updates))(
-                    ForwardBackward("importance_sampling"), self.optim, ReportPolicy())),
-            SaveFinal(), PlayWeights(self.playing), *([ComparePlayed(self.seed)] if own else []),
-            JudgePlayed(self.seed))
+                    ForwardBackward("importance_sampling"), self.optim, ReportPolicy()
+                ),
+            ),
+            SaveFinal(),
+            PlayWeights(self.playing),
+            *([ComparePlayed(self.seed)] if own else []),
+            JudgePlayed(self.seed),
+        )

@@ -1,4 +1,6 @@
-"""Supervised fine-tuning: imitate the assistant's answers, and show on held-out data that it helped."""
+"""Supervised fine-tuning: imitate the assistant's answers, and show on held-out data that it
+helped.
+"""
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -15,7 +17,7 @@ from stages.train.session import FinalWeights, OpenSession, SaveFinal
 class SlBasic(TrainingInEpochs):
     """Cross-entropy on the assistant's tokens: one LoRA, evaluated before and after."""
 
-    leaves = (FinalWeights,)
+    outputs = (FinalWeights,)
     rendering: RenderDataset = RenderDataset()
     learning_rate: PositiveFloat = 1e-3  # the highest, at the end of warm-up
     warmup_steps: NonNegativeInt = 10  # optimiser steps
@@ -24,13 +26,23 @@ class SlBasic(TrainingInEpochs):
     def workflow(self) -> Step:
         return sequence(
             LoadDataset(self.dataset, self.reading, self.seed, self.rows),
-            OpenSession(self.model, self.lora), StartKeeping(),
-            *self.prepared(), RenderHeldOut(self.rendering), EvaluateBase(self.model, self.evaluation, self.rendering),
+            OpenSession(self.model, self.lora),
+            StartKeeping(),
+            *self.prepared(),
+            RenderHeldOut(self.rendering),
+            EvaluateBase(self.model, self.evaluation, self.rendering),
             for_each(Epochs(self.epochs, self.batch_size, self.max_steps))(
-                for_each(ShuffledBatches(self.batch_size, self.seed), ahead=self.ahead, save=self.save_every)(
-                    *self.step("cross_entropy"))),
-            SaveFinal(), EvaluateWeights(self.evaluation, self.rendering), Compare(self.seed),
-            QualityGate(self.evaluation.at_least))
+                for_each(
+                    ShuffledBatches(self.batch_size, self.seed),
+                    ahead=self.ahead,
+                    save=self.save_every,
+                )(*self.step("cross_entropy"))
+            ),
+            SaveFinal(),
+            EvaluateWeights(self.evaluation, self.rendering),
+            Compare(self.seed),
+            QualityGate(self.evaluation.at_least),
+        )
 
     @property
     def rows(self) -> int | None:

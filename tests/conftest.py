@@ -10,7 +10,8 @@ from hypothesis import settings
 from kitchen.runs.logs import configure
 from tests.support.letters import use
 
-# who starts pytest in the background of a script hands it an ignored SIGINT, and it would hand it on
+# who starts pytest in the background of a script hands it an ignored SIGINT, and it would hand it
+# on
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -14,7 +14,8 @@ from kitchen.errors import RunFailed
 from kitchen.types import Adam, Array, Datum, Tokens
 
 Table = npt.NDArray[np.float64]  # (V, V): token before, token after
-REACH = 16.0  # logits per unit of weight: one weight stands for all those by which a LoRA moves a logit
+# logits per unit of weight: one weight stands for all those by which a LoRA moves a logit
+REACH = 16.0
 
 
 class Bigram:
@@ -33,8 +34,12 @@ class Bigram:
         return self.logprobs[_before(tokens, targets), np.asarray(targets)]
 
     def gradient(self, data: Sequence[Datum], slopes: Sequence[Array]) -> Table:
-        """dloss/dlogits from dloss/dlogprob of each target: a softmax gives slope * (1[target] - p) at each row."""
-        cells = np.concatenate([(_before(d.tokens, d.targets) * VOCABULARY + d.targets).ravel() for d in data])
+        """dloss/dlogits from dloss/dlogprob of each target: a softmax gives slope * (1[target] - p)
+        at each row.
+        """
+        cells = np.concatenate(
+            [(_before(d.tokens, d.targets) * VOCABULARY + d.targets).ravel() for d in data]
+        )
         pull = np.concatenate([slope.ravel() for slope in slopes])
         summed = np.bincount(cells, pull, VOCABULARY**2).reshape(VOCABULARY, VOCABULARY)
         return np.asarray(summed - np.exp(self.logprobs) * summed.sum(1, keepdims=True))
@@ -42,7 +47,9 @@ class Bigram:
 
 def base(model: str) -> Table:
     """The logits of a model that was never trained: near zero, drawn from its name."""
-    return 0.01 * np.random.default_rng(list(digest(model))).standard_normal((VOCABULARY, VOCABULARY))
+    return 0.01 * np.random.default_rng(list(digest(model))).standard_normal(
+        (VOCABULARY, VOCABULARY)
+    )
 
 
 def digest(model: str) -> bytes:
@@ -50,11 +57,14 @@ def digest(model: str) -> bytes:
 
 
 class Adapter:
-    """Logits are base + A B, where A is diagonal and random and B begins at 0: LoRA at its smallest."""
+    """Logits are base + A B, where A is diagonal and random and B begins at 0: LoRA at its
+    smallest.
+    """
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
-        self.a: Table = REACH * rng.uniform(0.8, 1.25, (VOCABULARY, 1))  # fixed; its seed shows once B moves
+        # fixed; its seed shows once B moves
+        self.a: Table = REACH * rng.uniform(0.8, 1.25, (VOCABULARY, 1))
         self.b: Table = np.zeros((VOCABULARY, VOCABULARY))
 
     def over(self, logits: Table) -> Bigram:
@@ -70,10 +80,15 @@ class AdamW:
         self.steps = 0
 
     def step(self, weights: Table, gradient: Table, adam: Adam) -> tuple[Table, float]:
-        """New weights, and the global norm before clipping; raises RunFailed, with nothing changed, if not finite."""
+        """New weights, and the global norm before clipping; raises RunFailed, with nothing changed,
+        if not finite.
+        """
         norm = float(np.sqrt(np.sum(gradient**2)))
         if not np.isfinite(norm):
-            raise RunFailed(f"the gradient is not finite (its norm is {norm}), so step {self.steps + 1} is not taken")
+            raise RunFailed(
+                f"the gradient is not finite (its norm is {norm}), so step {self.steps + 1} is not "
+                "taken"
+            )
         if 0 < adam.grad_clip_norm < norm:
             gradient = gradient * (adam.grad_clip_norm / norm)
         self.steps += 1

@@ -19,12 +19,21 @@ MANIFEST = "checkpoint.json"
 
 
 def keep(
-    blobs: BlobStore, name: str, files: Mapping[str, Arrays], *, step: int, kind: str, overwrite: bool = False
+    blobs: BlobStore,
+    name: str,
+    files: Mapping[str, Arrays],
+    *,
+    step: int,
+    kind: str,
+    overwrite: bool = False,
 ) -> Checkpoint:
     """Write each file, then the manifest; raises ConfigError for a name in use."""
     if blobs.read(f"{name}/{MANIFEST}") is not None and not overwrite:
-        raise ConfigError(f"checkpoint {name!r} exists already; choose another name, or delete it first")
-    blobs.delete(f"{name}/{MANIFEST}")  # else a kill from here on would leave the old list over new files
+        raise ConfigError(
+            f"checkpoint {name!r} exists already; choose another name, or delete it first"
+        )
+    # else a kill from here on would leave the old list over new files
+    blobs.delete(f"{name}/{MANIFEST}")
     digests = {}
     for file, arrays in files.items():
         data = _packed(arrays)
@@ -37,23 +46,35 @@ def keep(
 
 
 def kept(blobs: BlobStore, checkpoint: Checkpoint, file: str) -> Arrays:
-    """One file of a checkpoint; raises CorruptCheckpoint that names the blob, ConfigError where it never had one."""
+    """One file of a checkpoint; raises CorruptCheckpoint that names the blob, ConfigError where it
+    never had one.
+    """
     manifest = _manifest(blobs, checkpoint.path)
     if checkpoint.sha256 not in ("", manifest["sha256"]):
-        raise CorruptCheckpoint(f"{checkpoint.path}/{MANIFEST}: it is not the checkpoint that was saved")
+        raise CorruptCheckpoint(
+            f"{checkpoint.path}/{MANIFEST}: it is not the checkpoint that was saved"
+        )
     if file not in manifest["files"]:
-        raise ConfigError(f"checkpoint {checkpoint.path!r} keeps weights alone, no optimiser: use load_weights")
+        raise ConfigError(
+            f"checkpoint {checkpoint.path!r} keeps weights alone, no optimiser: use load_weights"
+        )
     data = blobs.read(f"{checkpoint.path}/{file}")
     if data is None:
         raise CorruptCheckpoint(f"{checkpoint.path}/{file} is missing")
     if hashlib.sha256(data).hexdigest() != manifest["files"][file]:
-        raise CorruptCheckpoint(f"{checkpoint.path}/{file} does not have the digest that {MANIFEST} gives")
+        raise CorruptCheckpoint(
+            f"{checkpoint.path}/{file} does not have the digest that {MANIFEST} gives"
+        )
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         return dict(arrays)
 
 
 def listed(blobs: BlobStore, prefix: str) -> Sequence[Checkpoint]:
-    names = [name.removesuffix(f"/{MANIFEST}") for name in blobs.list(prefix) if name.endswith(f"/{MANIFEST}")]
+    names = [
+        name.removesuffix(f"/{MANIFEST}")
+        for name in blobs.list(prefix)
+        if name.endswith(f"/{MANIFEST}")
+    ]
     return [_handle(name, _manifest(blobs, name)) for name in names]
 
 
@@ -73,7 +94,9 @@ def _manifest(blobs: BlobStore, path: str) -> Mapping[str, Any]:
         if manifest["sha256"] == _digest(manifest):
             return manifest
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptCheckpoint(f"{path}/{MANIFEST} is cut short or overwritten: {error}") from error
+        raise CorruptCheckpoint(
+            f"{path}/{MANIFEST} is cut short or overwritten: {error}"
+        ) from error
     raise CorruptCheckpoint(f"{path}/{MANIFEST} does not have the digest that it gives")
 
 

@@ -14,7 +14,9 @@ Splits = Mapping[str, Sequence[Row]]
 
 
 class FakeDatasets:
-    """Data sets by name, given as {name: {split: rows}}; without any, small ones made for a demonstration."""
+    """Data sets by name, given as {name: {split: rows}}; without any, small ones made for a
+    demonstration.
+    """
 
     def __init__(self, data: Mapping[str, Splits] | None = None) -> None:
         self._data = _built_in() if data is None else data
@@ -24,24 +26,35 @@ class FakeDatasets:
 
     def info(self, name: str, *, revision: str | None = None) -> DatasetInfo:
         splits = self.splits(name, revision=revision)
-        return DatasetInfo(name, {split: len(self._data[name][split]) for split in splits}, about="Rows in memory.")
+        return DatasetInfo(
+            name, {split: len(self._data[name][split]) for split in splits}, about="Rows in memory."
+        )
 
     def load(self, name: str, *, split: str = "train", revision: str | None = None) -> Dataset:
         splits = self._named(name, revision)
         if split not in splits:
-            raise DataError(f"data set {name!r} has no split {split!r}; {did_you_mean(split, splits)}")
+            raise DataError(
+                f"data set {name!r} has no split {split!r}; {did_you_mean(split, splits)}"
+            )
         return FakeDataset(f"{name}:{split}", splits[split])
 
-    def stream(self, name: str, *, split: str = "train", revision: str | None = None) -> Iterator[StreamedRow]:
+    def stream(
+        self, name: str, *, split: str = "train", revision: str | None = None
+    ) -> Iterator[StreamedRow]:
         data = self.load(name, split=split, revision=revision)
         return (StreamedRow(data.where(index), data[index]) for index in range(len(data)))
 
     def _named(self, name: str, revision: str | None) -> Splits:
         if name not in self._data:
-            raise DataError(f"data set {name!r} is unknown to the fake data sets; {did_you_mean(name, self._data)}")
+            raise DataError(
+                f"data set {name!r} is unknown to the fake data sets; "
+                f"{did_you_mean(name, self._data)}"
+            )
         if revision is not None:
-            raise DataError(f"data set {name!r} has no revision {revision!r}: what is in memory has none; "
-                            "leave revision out")
+            raise DataError(
+                f"data set {name!r} has no revision {revision!r}: what is in memory has none; "
+                "leave revision out"
+            )
         return self._data[name]
 
 
@@ -71,16 +84,43 @@ class FakeDataset:
 
 def _built_in() -> Mapping[str, Splits]:
     """Two ways to tell a chat: messages, and prompt with completion."""
-    names = ("Ada", "Alan", "Barbara", "Claude", "Donald", "Edsger", "Frances", "Grace", "John", "Katherine")
-    times = ("Good morning", "Good afternoon", "Good evening", "Good night", "Hello", "Hi", "Welcome")
-    greetings = [_chat(f"Greet {name}: {time.lower()}.", f"{time}, {name}!") for name, time in product(names, times)]
+    names = (
+        "Ada",
+        "Alan",
+        "Barbara",
+        "Claude",
+        "Donald",
+        "Edsger",
+        "Frances",
+        "Grace",
+        "John",
+        "Katherine",
+    )
+    times = (
+        "Good morning",
+        "Good afternoon",
+        "Good evening",
+        "Good night",
+        "Hello",
+        "Hi",
+        "Welcome",
+    )
+    greetings = [
+        _chat(f"Greet {name}: {time.lower()}.", f"{time}, {name}!")
+        for name, time in product(names, times)
+    ]
     facts = product(range(1, 11), range(1, 11))
     sums: list[Row] = [{"prompt": f"{a} + {b} =", "completion": f"{a + b}"} for a, b in facts]
     return {"greetings": _halves(greetings), "sums": _halves(sums)}
 
 
 def _chat(question: str, answer: str) -> Row:
-    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+    return {
+        "messages": [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": answer},
+        ]
+    }
 
 
 def _halves(rows: Sequence[Row]) -> Splits:

@@ -1,4 +1,6 @@
-"""Bigram weights in a folder like that of a real adapter or model, written and read with numpy alone."""
+"""Bigram weights in a folder like that of a real adapter or model, written and read with numpy
+alone.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ _TYPE = "bigram"
 def write_folder(arrays: Arrays, folder: Path, *, merged: bool) -> None:
     """`base`, `a` and `b`, or the logits that they come to; raises ConfigError for a folder in use."""
     config, file = list(_CONFIGS.items())[0 if merged else 1]
-    kept = {"logits": logits(arrays)} if merged else {name: arrays[name] for name in ("base", "a", "b")}
+    kept = (
+        {"logits": logits(arrays)}
+        if merged
+        else {name: arrays[name] for name in ("base", "a", "b")}
+    )
     with appearing(folder) as part:
         (part / config).write_text(json.dumps({"model_type": _TYPE}) + "\n")
         (part / file).write_bytes(_safetensors(kept))
@@ -35,7 +41,9 @@ def read_folder(folder: Path) -> Table | None:
 
 
 def logits(arrays: Arrays) -> Table:
-    return np.asarray(arrays["logits"] if "logits" in arrays else arrays["base"] + arrays["a"] * arrays["b"])
+    return np.asarray(
+        arrays["logits"] if "logits" in arrays else arrays["base"] + arrays["a"] * arrays["b"]
+    )
 
 
 def _safetensors(arrays: Arrays) -> bytes:
@@ -43,7 +51,11 @@ def _safetensors(arrays: Arrays) -> bytes:
     body = b""
     for name, array in arrays.items():
         data = np.asarray(array, np.float64).tobytes()
-        header[name] = {"dtype": "F64", "shape": array.shape, "data_offsets": [len(body), len(body) + len(data)]}
+        header[name] = {
+            "dtype": "F64",
+            "shape": array.shape,
+            "data_offsets": [len(body), len(body) + len(data)],
+        }
         body += data
     head = json.dumps(header).encode()
     return len(head).to_bytes(8, "little") + head + body
@@ -52,5 +64,8 @@ def _safetensors(arrays: Arrays) -> bytes:
 def _arrays(data: bytes) -> Arrays:
     start = 8 + int.from_bytes(data[:8], "little")
     header: dict[str, Any] = json.loads(data[8:start])
-    return {name: np.frombuffer(data[start:][slice(*about["data_offsets"])]).reshape(about["shape"])
-            for name, about in header.items() if name != "__metadata__"}
+    return {
+        name: np.frombuffer(data[start:][slice(*about["data_offsets"])]).reshape(about["shape"])
+        for name, about in header.items()
+        if name != "__metadata__"
+    }

@@ -15,7 +15,9 @@ Files = Mapping[str, bytes]  # relative path to content
 
 
 class FakeHub:
-    """Models by name, given as {name: {path: content}}; fetched folders last as long as the object does."""
+    """Models by name, given as {name: {path: content}}; fetched folders last as long as the object
+    does.
+    """
 
     def __init__(self, models: Mapping[str, Files] | None = None) -> None:
         self._models = dict(_built_in() if models is None else models)
@@ -33,7 +35,9 @@ class FakeHub:
     def file(self, model: str, path: str) -> Path:
         """Raises BackendError for an unknown name, and for a file that the model does not have."""
         if path not in self._files(model):
-            raise BackendError(f"model {model!r} has no file {path!r}; {did_you_mean(path, self._files(model))}")
+            raise BackendError(
+                f"model {model!r} has no file {path!r}; {did_you_mean(path, self._files(model))}"
+            )
         return self.fetch(model) / path
 
     def find(self, model: str) -> None:
@@ -45,7 +49,9 @@ class FakeHub:
         return ModelInfo(model, size=sum(len(content) for content in self._files(model).values()))
 
     def sha256(self, model: str) -> str:
-        """Of the safetensors files in order of their names; raises BackendError for an unknown name."""
+        """Of the safetensors files in order of their names; raises BackendError for an unknown
+        name.
+        """
         digest = hashlib.sha256()
         for path, content in sorted(self._files(model).items()):
             if path.endswith(".safetensors"):
@@ -60,13 +66,19 @@ class FakeHub:
         """Keep the files of a folder under a name; raises BackendError if there are none."""
         paths = [path for path in folder.rglob("*") if path.is_file()]
         if not paths:
-            raise BackendError(f"{folder} holds no files, so there is nothing to publish as {model!r}")
-        self._models[model] = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+            raise BackendError(
+                f"{folder} holds no files, so there is nothing to publish as {model!r}"
+            )
+        self._models[model] = {
+            path.relative_to(folder).as_posix(): path.read_bytes() for path in paths
+        }
         return f"memory://{model}"
 
     def _files(self, model: str) -> Files:
         if model not in self._models:
-            raise BackendError(f"model {model!r} is unknown to the fake hub; {did_you_mean(model, self._models)}")
+            raise BackendError(
+                f"model {model!r} is unknown to the fake hub; {did_you_mean(model, self._models)}"
+            )
         return self._models[model]
 
 

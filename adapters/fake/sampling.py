@@ -35,31 +35,64 @@ class FakeSampler:
         if problem := unreadable(tokens, vocabulary=VOCABULARY, context=CONTEXT):
             return Failed(problem)
         if not (isinstance(k, Integral) and 1 <= k <= VOCABULARY):
-            return Failed(ConfigError(
-                f"k is {k!r}, and must be a whole number from 1 to the vocabulary of {VOCABULARY}"))
+            return Failed(
+                ConfigError(
+                    f"k is {k!r}, and must be a whole number from 1 to the vocabulary of "
+                    f"{VOCABULARY}"
+                )
+            )
         rows = self._model.logprobs[tokens[:-1]]
         best = np.argsort(-rows, axis=1, kind="stable")[:, :k]
         values = np.take_along_axis(rows, best, axis=1)
-        return Done((np.vstack([np.full((1, k), -1), best]), np.vstack([np.full((1, k), np.nan), values]).astype("f4")))
+        return Done(
+            (
+                np.vstack([np.full((1, k), -1), best]),
+                np.vstack([np.full((1, k), np.nan), values]).astype("f4"),
+            )
+        )
 
     def sample(
-        self, prompt: Tokens, *, count: int = 1, max_tokens: int, temperature: float = 1.0, top_p: float = 1.0,
-        top_k: int = 0, seed: int = 0, stop: Sequence[str] | Sequence[int] = (),
+        self,
+        prompt: Tokens,
+        *,
+        count: int = 1,
+        max_tokens: int,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 0,
+        stop: Sequence[str] | Sequence[int] = (),
     ) -> Future[Sequence[Sampled]]:
         problem = unreadable(prompt, vocabulary=VOCABULARY, context=CONTEXT) or unfit(
-            count=count, max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, stop=stop)
+            count=count,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            seed=seed,
+            stop=stop,
+        )
         if problem:
             return Failed(problem)
         stops = frozenset(Bytes.stop_ids) | {int(one) for one in stop if not isinstance(one, str)}
         texts = tuple(one.encode() for one in stop if isinstance(one, str))
-        scores = self._model.logprobs if temperature == 0 else log_softmax(self._model.logits / temperature)
+        scores = (
+            self._model.logprobs
+            if temperature == 0
+            else log_softmax(self._model.logits / temperature)
+        )
         drawn = []
         for index in range(count):
-            steps = (self._greedy(int(prompt[-1])) if temperature == 0 or top_k == 1
-                     else self._random(int(prompt[-1]), (temperature, top_p, top_k), [seed, index]))
+            steps = (
+                self._greedy(int(prompt[-1]))
+                if temperature == 0 or top_k == 1
+                else self._random(int(prompt[-1]), (temperature, top_p, top_k), [seed, index])
+            )
             ids, reason = _until(steps, stops, texts, max_tokens)
             before = np.concatenate([prompt[-1:], ids[:-1]])
-            drawn.append(Sampled(ids, scores[before, ids].astype(np.float32), "stop" if reason else "length"))
+            drawn.append(
+                Sampled(ids, scores[before, ids].astype(np.float32), "stop" if reason else "length")
+            )
         return Done(drawn)
 
     def close(self) -> None: ...
@@ -69,7 +102,9 @@ class FakeSampler:
             last = self._likeliest[last]
             yield last
 
-    def _random(self, last: int, setting: tuple[float, float, int], seed: Sequence[int]) -> Iterator[int]:
+    def _random(
+        self, last: int, setting: tuple[float, float, int], seed: Sequence[int]
+    ) -> Iterator[int]:
         table, rng = self._table(setting), np.random.default_rng(seed)
         while True:
             last = int(table[last].searchsorted(rng.random(), side="right"))

@@ -16,7 +16,9 @@ VOCABULARY = 262
 
 
 class Bytes:
-    """UTF-8, where a message is its role, its bytes and an end of turn; so a conversation begins with its prefixes."""
+    """UTF-8, where a message is its role, its bytes and an end of turn; so a conversation begins
+    with its prefixes.
+    """
 
     chat, tools = True, False
     stop_ids = (END_OF_TURN, END)
@@ -30,7 +32,9 @@ class Bytes:
 
     def decode(self, tokens: Tokens) -> str:
         """The text; half a character shows as U+FFFD."""
-        return bytes(token for token in np.asarray(tokens).tolist() if token < END).decode(errors="replace")
+        return bytes(token for token in np.asarray(tokens).tolist() if token < END).decode(
+            errors="replace"
+        )
 
     def render(
         self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
@@ -38,12 +42,17 @@ class Bytes:
         """(T,) ids; raises DataError for a role that is none, and for tools."""
         if tools:
             raise DataError("the fake chat template has no place for tools")
-        parts = [np.concatenate([[_role(m["role"])], self.encode(m["content"]), [END_OF_TURN]]) for m in messages]
+        parts = [
+            np.concatenate([[_role(m["role"])], self.encode(m["content"]), [END_OF_TURN]])
+            for m in messages
+        ]
         begun = [np.array([ROLES["assistant"]])] if answer else []
         return np.concatenate([np.empty(0, np.int64), *parts, *begun]).astype(np.int64)
 
 
 def _role(name: str) -> int:
     if name not in ROLES:
-        raise DataError(f"the role {name!r} is unknown to the fake chat template; {did_you_mean(name, ROLES)}")
+        raise DataError(
+            f"the role {name!r} is unknown to the fake chat template; {did_you_mean(name, ROLES)}"
+        )
     return ROLES[name]

@@ -20,7 +20,7 @@ from adapters.fake.tokenizer import VOCABULARY, Bytes
 from kitchen.backend.atomic_folder import check_free
 from kitchen.backend.custom_loss import check_finite, own_slopes
 from kitchen.backend.datum_checks import check_data
-from kitchen.backend.losses import LOSSES, Options, sloped
+from kitchen.backend.losses import LOSSES, Options, value_and_grad
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Done, Failed, Future
@@ -34,8 +34,15 @@ NAME = re.compile(r"path:\S.*|[A-Za-z0-9]([\w.:/@+-]*\w)?")
 class FakeTraining:
     """Stands in for every model; checkpoints go through the blob store."""
 
-    capabilities = frozenset({
-        *(f"loss {name}" for name in LOSSES), "loss of one's own", "top_logprobs", "export", "export merged"})
+    capabilities = frozenset(
+        {
+            *(f"loss {name}" for name in LOSSES),
+            "loss of one's own",
+            "top_logprobs",
+            "export",
+            "export merged",
+        }
+    )
 
     def __init__(self, blobs: BlobStore | None = None) -> None:
         self._blobs = blobs if blobs is not None else FakeBlobs()
@@ -54,7 +61,9 @@ class FakeTraining:
         return None
 
     def sha256(self, model: str) -> str:
-        """Of its name, which is all that there is of it, or of what lies in a folder that was exported."""
+        """Of its name, which is all that there is of it, or of what lies in a folder that was
+        exported.
+        """
         exported = _exported(_model(model))
         return (digest(model) if exported is None else sha256(exported.tobytes()).digest()).hex()
 
@@ -63,7 +72,9 @@ class FakeTraining:
         return FakeSession(_model(model), lora, self._blobs)
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
-        """Raises BackendError for what cannot be a model's name, CorruptCheckpoint for a damaged checkpoint."""
+        """Raises BackendError for what cannot be a model's name, CorruptCheckpoint for a damaged
+        checkpoint.
+        """
         if isinstance(weights, Checkpoint):
             return FakeSampler(Bigram(logits(kept(self._blobs, weights, "weights.npz"))))
         exported = _exported(_model(weights))
@@ -72,7 +83,9 @@ class FakeTraining:
     def export(self, weights: str | Checkpoint, folder: Path, *, merged: bool = False) -> None:
         """Of a checkpoint; raises BackendError for a model, which was never trained."""
         if isinstance(weights, str):
-            raise BackendError(f"{_model(weights)!r} is a model as it came, so there is nothing to export")
+            raise BackendError(
+                f"{_model(weights)!r} is a model as it came, so there is nothing to export"
+            )
         check_free(folder)
         write_folder(kept(self._blobs, weights, "weights.npz"), folder, merged=merged)
 
@@ -98,18 +111,29 @@ class FakeSession:
         return Bytes()
 
     def facts(self) -> Facts:
-        return Facts({
-            "model": self._name, "model.sha256": digest(self._name).hex(), "model.dtype": "float64",
-            "machine.device": "none", "machine.numpy": np.__version__,
-        })
+        return Facts(
+            {
+                "model": self._name,
+                "model.sha256": digest(self._name).hex(),
+                "model.dtype": "float64",
+                "machine.device": "none",
+                "machine.numpy": np.__version__,
+            }
+        )
 
     def forward(
-        self, data: Sequence[Datum], loss: str | Loss = "cross_entropy", options: Options | None = None
+        self,
+        data: Sequence[Datum],
+        loss: str | Loss = "cross_entropy",
+        options: Options | None = None,
     ) -> Future[LossOutput]:
         return self._ask(lambda: self._loss(data, loss, options)[0])
 
     def forward_backward(
-        self, data: Sequence[Datum], loss: str | Loss = "cross_entropy", options: Options | None = None
+        self,
+        data: Sequence[Datum],
+        loss: str | Loss = "cross_entropy",
+        options: Options | None = None,
     ) -> Future[LossOutput]:
         return self._ask(lambda: self._backward(data, loss, options), update=True)
 
@@ -126,8 +150,16 @@ class FakeSession:
         return self._ask(lambda: self._load(checkpoint, with_optimiser=False))
 
     def save_weights(self, name: str, *, overwrite: bool = False) -> Future[Checkpoint]:
-        return self._ask(lambda: keep(self._blobs, name, {"weights.npz": self._weights()}, step=self._optimiser.steps,
-                                      kind="weights", overwrite=overwrite))
+        return self._ask(
+            lambda: keep(
+                self._blobs,
+                name,
+                {"weights.npz": self._weights()},
+                step=self._optimiser.steps,
+                kind="weights",
+                overwrite=overwrite,
+            )
+        )
 
     def delete(self, checkpoint: Checkpoint) -> Future[None]:
         return self._ask(lambda: forget(self._blobs, checkpoint))
@@ -159,16 +191,22 @@ class FakeSession:
         exact = [self._model.score(d.tokens, d.targets) for d in data]
         rounded = tuple(lp.astype(np.float32) for lp in exact)
         if isinstance(loss, str):
-            pairs = [sloped(loss, options, d, lp) for d, lp in zip(data, exact, strict=True)]
+            pairs = [
+                value_and_grad(loss, options, d, lp) for d, lp in zip(data, exact, strict=True)
+            ]
             for index, pair in enumerate(pairs):
                 check_finite(index, len(data), *pair)
-            totals: Mapping[str, float] = {"loss:sum": float(sum(value.sum() for value, _ in pairs))}
+            totals: Mapping[str, float] = {
+                "loss:sum": float(sum(value.sum() for value, _ in pairs))
+            }
             slopes: Sequence[Array] = [slope for _, slope in pairs]
         else:
             totals, slopes = own_slopes(loss, data, rounded)
         return LossOutput(rounded, totals), slopes
 
-    def _backward(self, data: Sequence[Datum], loss: str | Loss, options: Options | None) -> LossOutput:
+    def _backward(
+        self, data: Sequence[Datum], loss: str | Loss, options: Options | None
+    ) -> LossOutput:
         output, slopes = self._loss(data, loss, options)
         gradient = self._adapter.a * self._model.gradient(data, slopes)
         self._gradient = gradient if self._gradient is None else self._gradient + gradient
@@ -186,18 +224,32 @@ class FakeSession:
 
     def _save(self, name: str) -> Checkpoint:
         if self._gradient is not None:
-            raise RunFailed(f"save {name!r}: a gradient is not yet stepped along, and cannot be kept; step first")
+            raise RunFailed(
+                f"save {name!r}: a gradient is not yet stepped along, and cannot be kept; step "
+                "first"
+            )
         moments = {"first": self._optimiser.first, "second": self._optimiser.second}
-        files = {"weights.npz": self._weights(), "optimiser.npz": {**moments, "steps": np.array(self._optimiser.steps)}}
+        files = {
+            "weights.npz": self._weights(),
+            "optimiser.npz": {**moments, "steps": np.array(self._optimiser.steps)},
+        }
         return keep(self._blobs, name, files, step=self._optimiser.steps, kind="training")
 
     def _load(self, checkpoint: Checkpoint, *, with_optimiser: bool) -> None:
         weights, optimiser = kept(self._blobs, checkpoint, "weights.npz"), AdamW()
         if with_optimiser:
             state = kept(self._blobs, checkpoint, "optimiser.npz")
-            optimiser.first, optimiser.second, optimiser.steps = state["first"], state["second"], int(state["steps"])
+            optimiser.first, optimiser.second, optimiser.steps = (
+                state["first"],
+                state["second"],
+                int(state["steps"]),
+            )
         self._base, self._adapter.a, self._adapter.b = weights["base"], weights["a"], weights["b"]
-        self._optimiser, self._gradient, self._model = optimiser, None, self._adapter.over(self._base)
+        self._optimiser, self._gradient, self._model = (
+            optimiser,
+            None,
+            self._adapter.over(self._base),
+        )
 
 
 def _exported(model: str) -> Table | None:
@@ -208,5 +260,7 @@ def _exported(model: str) -> Table | None:
 
 def _model(name: str) -> str:
     if not NAME.fullmatch(name):
-        raise BackendError(f"{name!r} cannot be the name of a model; NAME, NAME@revision and path:FOLDER can")
+        raise BackendError(
+            f"{name!r} cannot be the name of a model; NAME, NAME@revision and path:FOLDER can"
+        )
     return name

@@ -15,7 +15,9 @@ class Damaged(BackendError):
 
 
 class ArrowRows:
-    """What `datasets` prepared: read from a memory-mapped file as rows are asked for, nothing of it stays."""
+    """What `datasets` prepared: read from a memory-mapped file as rows are asked for, nothing of it
+    stays.
+    """
 
     def __init__(self, folder: Path, shown: str, fingerprint: str) -> None:
         from datasets import DatasetInfo
@@ -65,10 +67,15 @@ class ArrowRows:
         return pyarrow.Table.from_batches(batches, reader.schema)
 
     def _release(self) -> None:
-        """Give the pages back: a map counts as this process's memory, 64 kB around each row that was ever read."""
+        """Give the pages back: a map counts as this process's memory, 64 kB around each row that
+        was ever read.
+        """
         self._map.madvise(mmap.MADV_DONTNEED)
 
 
 def _damaged(folder: Path, shown: str, why: object) -> Damaged:
-    return Damaged(f"{shown}: what was prepared of it in {folder} cannot be read ({why}); delete the folder, see to "
-                   "the disk and try again")
+    return Damaged(
+        f"{shown}: what was prepared of it in {folder} cannot be read ({why}); delete the folder, "
+        "see to "
+        "the disk and try again"
+    )

@@ -1,4 +1,6 @@
-"""Repositories in the cache that `huggingface_hub` shares with other programs, and what their names mean."""
+"""Repositories in the cache that `huggingface_hub` shares with other programs, and what their names
+mean.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 class Cache:
     """Repositories of one kind.
 
-    A revision that is a commit means itself. Any other means one commit for as long as the object lives; without a
-    network the newest one that it has meant here and of which the files are there, with a warning.
+    A revision that is a commit means itself. Any other means one commit for as long as the object
+    lives; without a network the newest one that it has meant here and of which the files are there,
+    with a warning.
     """
 
     kind: ClassVar[str]  # "model" or "dataset"
@@ -34,7 +37,8 @@ class Cache:
     endpoint: str
     cache: str
     timeout: float  # seconds
-    _meant: dict[tuple[str, str], str] = field(default_factory=dict, init=False)  # commits by repository and revision
+    # commits by repository and revision
+    _meant: dict[tuple[str, str], str] = field(default_factory=dict, init=False)
 
     @property
     def host(self) -> str:
@@ -65,12 +69,17 @@ class Cache:
 
         return self.root / repo_folder_name(repo_id=repo, repo_type=self.kind)
 
-    def meaning(self, repo: str, revision: str, ask: Callable[[], str], has: Callable[[str], bool]) -> str:
-        """The commit that a revision is; `ask` asks the hub, `has` tells whether the files of a commit are there."""
+    def meaning(
+        self, repo: str, revision: str, ask: Callable[[], str], has: Callable[[str], bool]
+    ) -> str:
+        """The commit that a revision is; `ask` asks the hub, `has` tells whether the files of a
+        commit are there.
+        """
         if _COMMIT.fullmatch(revision):
             return revision
         if (repo, revision) not in self._meant:
-            note = self.storage(repo) / "kitchen" / "refs" / (revision or "main")  # its commits, the newest first
+            # its commits, the newest first
+            note = self.storage(repo) / "kitchen" / "refs" / (revision or "main")
             before = _lines(note)
             try:
                 commit = ask()
@@ -81,8 +90,12 @@ class Cache:
                 if not known:
                     raise
                 commit = next(filter(has, known), known[0])
-                structlog.get_logger().warning("the hub cannot be reached; what was fetched before is taken",
-                                               **{self.kind: repo}, commit=commit, why=str(error))
+                structlog.get_logger().warning(
+                    "the hub cannot be reached; what was fetched before is taken",
+                    **{self.kind: repo},
+                    commit=commit,
+                    why=str(error),
+                )
             self._meant[repo, revision] = commit
         return self._meant[repo, revision]
 
@@ -104,7 +117,9 @@ def whole(file: Path, size: int) -> bool:
 
 
 def write(path: Path, text: str) -> None:
-    """A note in the cache, whole or not at all; it is found out again where the cache cannot be written."""
+    """A note in the cache, whole or not at all; it is found out again where the cache cannot be
+    written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -112,7 +127,9 @@ def write(path: Path, text: str) -> None:
             file.write(text)
         os.replace(part, path)
     except OSError as error:
-        structlog.get_logger().warning("the cache cannot be written", file=str(path), why=error.strerror)
+        structlog.get_logger().warning(
+            "the cache cannot be written", file=str(path), why=error.strerror
+        )
 
 
 def noted(path: Path) -> Any:

@@ -18,8 +18,10 @@ from adapters.hf.repositories import Repositories, Repository
 from kitchen.errors import BackendError, DataError, KitchenError, did_you_mean
 from kitchen.ports.datasets import Dataset, DatasetInfo, StreamedRow
 
-_NAME = re.compile(r"(?P<repo>(\w[\w.-]*/)?\w[\w.-]*)(:(?P<configuration>[^@:]+))?(@(?P<revision>\w[\w./+-]*))?",
-                   re.ASCII)
+_NAME = re.compile(
+    r"(?P<repo>(\w[\w.-]*/)?\w[\w.-]*)(:(?P<configuration>[^@:]+))?(@(?P<revision>\w[\w./+-]*))?",
+    re.ASCII,
+)
 _ROW = re.compile(r" in row \d+$")  # of a piece that Arrow read, not of the data
 _FILES = (".csv", ".json", ".jsonl", ".parquet")
 
@@ -27,13 +29,14 @@ _FILES = (".csv", ".json", ".jsonl", ".parquet")
 class HfDatasets:
     """Data sets of the Hugging Face Hub as `NAME[:CONFIGURATION][@REVISION]`, read by `datasets`.
 
-    The files lie in the cache of `huggingface_hub`, where other programs find them too, and beside them, once loaded,
-    the rows as Arrow. The token is that of HF_TOKEN, or of `hf auth login`. Data sets that are programs are not run,
-    and archives (.zip) are not unpacked. Values of CSV are text unless the card says their types; all others are as
-    `datasets` gives them, which reads a field of JSON that holds nothing but ISO 8601 dates as datetime.
+    The files lie in the cache of `huggingface_hub`, where other programs find them too, and beside
+    them, once loaded, the rows as Arrow. The token is that of HF_TOKEN, or of `hf auth login`. Data
+    sets that are programs are not run, and archives (.zip) are not unpacked. Values of CSV are text
+    unless the card says their types; all others are as `datasets` gives them, which reads a field
+    of JSON that holds nothing but ISO 8601 dates as datetime.
 
-    Raises DataError for what is unknown or cannot be read, ApiError for what the hub refuses, BackendError where it
-    cannot be reached.
+    Raises DataError for what is unknown or cannot be read, ApiError for what the hub refuses,
+    BackendError where it cannot be reached.
     """
 
     packages = ("datasets", "huggingface_hub")
@@ -43,7 +46,8 @@ class HfDatasets:
         *,
         endpoint: str = "",  # of the hub; else HF_ENDPOINT, else https://huggingface.co
         cache: str = "",  # folder; else HF_HUB_CACHE, else HF_HOME/hub
-        timeout: float = 10.0,  # seconds without an answer, and seconds of answers that the hub is busy or broken
+        # seconds without an answer, and seconds of answers that the hub is busy or broken
+        timeout: float = 10.0,
     ) -> None:
         self._hub, self._timeout = Repositories(endpoint.rstrip("/"), cache, timeout), timeout
 
@@ -54,14 +58,29 @@ class HfDatasets:
     def info(self, name: str, *, revision: str | None = None) -> DatasetInfo:
         with self._opened(_named(name, revision)) as found:
             splits, repository = found.contents.files, found.repository
-            size = sum(repository.files[path][1] for path in {path for paths in splits.values() for path in paths})
-            return DatasetInfo(name, {split: found.contents.rows(split) for split in splits}, repository.commit, size,
-                               repository.license, repository.about)
+            size = sum(
+                repository.files[path][1]
+                for path in {path for paths in splits.values() for path in paths}
+            )
+            return DatasetInfo(
+                name,
+                {split: found.contents.rows(split) for split in splits},
+                repository.commit,
+                size,
+                repository.license,
+                repository.about,
+            )
 
     def load(self, name: str, *, split: str = "train", revision: str | None = None) -> Dataset:
         with self._opened(_named(name, revision)) as found:
             files, shown, repository = found.files(split), found.shown(split), found.repository
-            folder = self._hub.storage(repository.name) / "kitchen" / repository.commit / found.configuration / split
+            folder = (
+                self._hub.storage(repository.name)
+                / "kitchen"
+                / repository.commit
+                / found.configuration
+                / split
+            )
             if folder.is_dir():
                 try:
                     return ArrowRows(folder, shown, found.fingerprint(split))
@@ -79,7 +98,9 @@ class HfDatasets:
                 raise
             return ArrowRows(folder, shown, found.fingerprint(split))
 
-    def stream(self, name: str, *, split: str = "train", revision: str | None = None) -> Iterator[StreamedRow]:
+    def stream(
+        self, name: str, *, split: str = "train", revision: str | None = None
+    ) -> Iterator[StreamedRow]:
         named = _named(name, revision)
         with self._opened(named) as found:
             found.files(split)
@@ -91,9 +112,12 @@ class HfDatasets:
             repository, shown, files = found.repository, found.shown(split), found.files(split)
             self._hub.reach(repository, files[0])
             with self._faults(repository.name, f"{shown} ({', '.join(files[:3])})"):
-                rows = found.contents.stream(split, f"hf://datasets/{repository.name}@{repository.commit}")
+                rows = found.contents.stream(
+                    split, f"hf://datasets/{repository.name}@{repository.commit}"
+                )
         while True:
-            with self._faults(repository.name, f"{shown} from row {number + 1} on"):  # many are read at once
+            # many are read at once
+            with self._faults(repository.name, f"{shown} from row {number + 1} on"):
                 row = next(rows, None)
             if row is None:
                 break
@@ -105,10 +129,14 @@ class HfDatasets:
     @contextmanager
     def _opened(self, name: _Name) -> Iterator[_Found]:
         repository = self._hub.at(name.repo, name.revision)
-        cards = {path: self._hub.fetch(repository, path) for path in CARDS if path in repository.files}
+        cards = {
+            path: self._hub.fetch(repository, path) for path in CARDS if path in repository.files
+        }
         with ExitStack() as stack:
             with self._faults(name.repo, f"data set {str(name)!r}"):
-                found = contents(name.repo, name.configuration, repository.files, cards, self._hub.host)
+                found = contents(
+                    name.repo, name.configuration, repository.files, cards, self._hub.host
+                )
                 opened = stack.enter_context(found)
             yield _Found(name, repository, opened)
 
@@ -152,25 +180,35 @@ class _Found:
 
     def files(self, split: str) -> Sequence[str]:
         if split not in self.contents.files:
-            raise DataError(f"data set {str(self.name)!r} has no split {split!r}; "
-                            f"{did_you_mean(split, self.contents.files)}")
+            raise DataError(
+                f"data set {str(self.name)!r} has no split {split!r}; "
+                f"{did_you_mean(split, self.contents.files)}"
+            )
         if not sum(self.repository.files[path][1] for path in self.contents.files[split]):
             raise _no_rows(self.shown(split))
         return self.contents.files[split]
 
     def fingerprint(self, split: str) -> str:
-        """Of the digests of its files as the hub tells them, and of how they are read: nothing need be read for it."""
-        told = [self.configuration, self.contents.reading(),
-                self.repository.files.get("dataset_infos.json"),
-                [self.repository.files[path][0] for path in self.files(split)]]
+        """Of the digests of its files as the hub tells them, and of how they are read: nothing need
+        be read for it.
+        """
+        told = [
+            self.configuration,
+            self.contents.reading(),
+            self.repository.files.get("dataset_infos.json"),
+            [self.repository.files[path][0] for path in self.files(split)],
+        ]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def _named(name: str, revision: str | None) -> _Name:
     found = _NAME.fullmatch(name)
     if found is None or name.lower().endswith(_FILES):
-        raise DataError(f"{name!r} is no name at the Hugging Face Hub, NAME[:CONFIGURATION][@REVISION]; files on this "
-                        "disk are read by the local data sets: --datasets local")
+        raise DataError(
+            f"{name!r} is no name at the Hugging Face Hub, NAME[:CONFIGURATION][@REVISION]; files "
+            "on this "
+            "disk are read by the local data sets: --datasets local"
+        )
     pinned = found["revision"]
     if pinned and revision and pinned != revision:
         raise DataError(f"{name!r} is asked for at revision {revision!r}, too; give one of the two")

@@ -35,11 +35,14 @@ class Question:
     page: str  # where a person sees it, and accepts its licence
     offline: str  # what works without a network
     unknown: type[KitchenError] = BackendError  # of a name, revision or file that is not there
-    timeout: float = 10.0  # seconds without an answer, and seconds of answers that it is busy or broken
+    # seconds without an answer, and seconds of answers that it is busy or broken
+    timeout: float = 10.0
 
 
 def ask(question: Question, do: Callable[[], T]) -> T:
-    """Run what talks to the hub. What passes is tried again, within the time; the rest is raised as a KitchenError."""
+    """Run what talks to the hub. What passes is tried again, within the time; the rest is raised as
+    a KitchenError.
+    """
     began = time.monotonic()
     for attempt in range(1, _TRIES + 1):
         try:
@@ -54,7 +57,9 @@ def ask(question: Question, do: Callable[[], T]) -> T:
 
 
 def translated(error: BaseException, question: Question) -> KitchenError:
-    """A refusal of the hub, or of the way there, as ours: what was asked, what went wrong, what to do."""
+    """A refusal of the hub, or of the way there, as ours: what was asked, what went wrong, what to
+    do.
+    """
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
@@ -62,23 +67,37 @@ def translated(error: BaseException, question: Question) -> KitchenError:
     if isinstance(cause, HfHubHTTPError):
         return _refusal(cause, question)
     if isinstance(cause, OfflineModeIsEnabled):
-        return Unreachable(f"{question.what} is not in the cache, and HF_HUB_OFFLINE forbids to ask "
-                           f"{question.endpoint}; unset it; {question.offline}")
+        return Unreachable(
+            f"{question.what} is not in the cache, and HF_HUB_OFFLINE forbids to ask "
+            f"{question.endpoint}; unset it; {question.offline}"
+        )
     if _is_broken(cause):
-        return BackendError(f"the connection to {question.endpoint} broke off {_TRIES} times over {question.what}: "
-                            f"{clean(str(cause))}; nothing half-done is kept; try again")
+        return BackendError(
+            f"the connection to {question.endpoint} broke off {_TRIES} times over {question.what}: "
+            f"{clean(str(cause))}; nothing half-done is kept; try again"
+        )
     if isinstance(cause, Silent | httpx2.TransportError):
         why = clean(str(cause)) or type(cause).__name__
-        return Unreachable(f"{question.endpoint} cannot be reached for {question.what}: {why}; "
-                           f"see the network, and HF_ENDPOINT; {question.offline}")
+        return Unreachable(
+            f"{question.endpoint} cannot be reached for {question.what}: {why}; "
+            f"see the network, and HF_ENDPOINT; {question.offline}"
+        )
     if isinstance(cause, OSError) and cause.errno is not None:
-        return RunFailed(f"{cause.filename or question.what}: {cause.strerror}; make room there or make it writable, "
-                         "or name another cache folder (HF_HOME)")
-    return BackendError(f"{question.what}: {clean(str(cause)).splitlines()[0] if str(cause) else type(cause).__name__}")
+        return RunFailed(
+            f"{cause.filename or question.what}: {cause.strerror}; make room there or make it "
+            "writable, "
+            "or name another cache folder (HF_HOME)"
+        )
+    return BackendError(
+        f"{question.what}: "
+        f"{clean(str(cause)).splitlines()[0] if str(cause) else type(cause).__name__}"
+    )
 
 
 def clean(text: str) -> str:
-    """Without secrets: those of the environment and of URLs, and what looks like a token of the hub."""
+    """Without secrets: those of the environment and of URLs, and what looks like a token of the
+    hub.
+    """
     return _USER.sub("", _TOKEN.sub("***", mask(text)))
 
 
@@ -91,7 +110,8 @@ def _wait(error: BaseException, attempt: int, left: float) -> float | None:
     if isinstance(cause, HfHubHTTPError):
         wait = max(told_wait(cause.response), 0.25 * 2**attempt)
         return wait if cause.response.status_code in PASSING and wait < left else None
-    if isinstance(cause, httpx2.RemoteProtocolError) and left < 0:  # which the client has resumed from in vain
+    # which the client has resumed from in vain
+    if isinstance(cause, httpx2.RemoteProtocolError) and left < 0:
         return None
     return 0.5 * attempt if _is_broken(cause) else None
 
@@ -99,11 +119,17 @@ def _wait(error: BaseException, attempt: int, left: float) -> float | None:
 def _is_broken(error: BaseException) -> bool:
     import httpx2
 
-    return isinstance(error, httpx2.ReadError | httpx2.WriteError | httpx2.CloseError | httpx2.RemoteProtocolError)
+    return isinstance(
+        error, httpx2.ReadError | httpx2.WriteError | httpx2.CloseError | httpx2.RemoteProtocolError
+    )
 
 
 def _refusal(error: HfHubHTTPError, question: Question) -> KitchenError:
-    from huggingface_hub.errors import GatedRepoError, RemoteEntryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        RemoteEntryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     status, said = error.response.status_code, clean(error.server_message or "")
     host, what = question.endpoint, question.what
@@ -113,29 +139,41 @@ def _refusal(error: HfHubHTTPError, question: Question) -> KitchenError:
     if status == 404:
         return question.unknown(f"there is no {what} at {host}; see how it is spelled")
     if isinstance(error, GatedRepoError):
-        text = (f"{what} is gated: accept its licence at {question.page}, and set HF_TOKEN to a token of the account "
-                "that did")
+        text = (
+            f"{what} is gated: accept its licence at {question.page}, and set HF_TOKEN to a token "
+            "of the account "
+            "that did"
+        )
     elif status == 401 and "credentials" in said.lower():
         text = f"{host} does not accept the token for {what}; make another at {host}/settings/tokens and set HF_TOKEN"
     elif status == 401:
-        text = (f"{host} shows no {what} to strangers: it is misspelled, or private; set HF_TOKEN to a token that may "
-                f"read it ({host}/settings/tokens)")
+        text = (
+            f"{host} shows no {what} to strangers: it is misspelled, or private; set HF_TOKEN to a "
+            "token that may "
+            f"read it ({host}/settings/tokens)"
+        )
     elif status == 403:
         text = f"the token may not do this with {what}: {said}; set HF_TOKEN to one that may ({host}/settings/tokens)"
     elif status == 429:
         wait = told_wait(error.response)
-        text = (f"{host} has had too many requests, {what} was one (429); try again "
-                f"{f'in {wait:.0f} s' if wait else 'in some minutes'}; with HF_TOKEN set it allows more")
+        text = (
+            f"{host} has had too many requests, {what} was one (429); try again "
+            f"{f'in {wait:.0f} s' if wait else 'in some minutes'}; with HF_TOKEN set it allows more"
+        )
     elif status >= 500:
-        text = (f"{host} fails with {what} ({status}: {said}), asked again for {question.timeout:g} s; "
-                "try again later")
+        text = (
+            f"{host} fails with {what} ({status}: {said}), asked again for {question.timeout:g} s; "
+            "try again later"
+        )
     else:
         text = f"{host} refuses {what} ({status}): {said}"
     return ApiError(text, status=status, body=clean(error.response.text))
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What lies behind: the client wraps refusals in errors about its cache, and uploads in RuntimeErrors."""
+    """What lies behind: the client wraps refusals in errors about its cache, and uploads in
+    RuntimeErrors.
+    """
     import httpx2
     from huggingface_hub.errors import OfflineModeIsEnabled
 
@@ -148,7 +186,9 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _vendor() -> tuple[type[Exception], ...]:
-    """What `huggingface_hub` raises; evaluated when something is raised, so that the package loads when it is used."""
+    """What `huggingface_hub` raises; evaluated when something is raised, so that the package loads
+    when it is used.
+    """
     import httpx2
     from huggingface_hub.errors import EntryNotFoundError
 

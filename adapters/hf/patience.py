@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     import httpx2
 
 PASSING = (408, 429, 500, 502, 503, 504)
-_COMMITTING = 6  # times the usual wait: the hub looks through all files of a commit before it answers
-_LIMIT = re.compile(r"\br=0\s*;\s*t=(\d+)")  # of the header "ratelimit": no request is left for t seconds
+# times the usual wait: the hub looks through all files of a commit before it answers
+_COMMITTING = 6
+# of the header "ratelimit": no request is left for t seconds
+_LIMIT = re.compile(r"\br=0\s*;\s*t=(\d+)")
 _AGAIN = re.compile("thrown while requesting|before retry|Retrying in|Trying to resume|Max retries")
 
 
@@ -26,11 +28,13 @@ class Silent(Exception):
 
 @contextmanager
 def patience(seconds: float) -> Iterator[None]:
-    """Bound what the client of `huggingface_hub` waits for, which by itself has no time-out for most requests.
+    """Bound what the client of `huggingface_hub` waits for, which by itself has no time-out for
+    most requests.
 
-    It also sleeps as long as a server says, an hour if need be, five times over; here it gives up when the server has
-    been silent, busy or broken for so many seconds, or says that it will be. It tells of that by an error alone. While
-    this lasts it holds for whoever uses the client, since it works from threads of its own, too.
+    It also sleeps as long as a server says, an hour if need be, five times over; here it gives up
+    when the server has been silent, busy or broken for so many seconds, or says that it will be. It
+    tells of that by an error alone. While this lasts it holds for whoever uses the client, since it
+    works from threads of its own, too.
     """
     from huggingface_hub import get_session
 
@@ -54,7 +58,8 @@ class _Patience:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._since = dict[tuple[int, str], float]()  # by thread, too: a request is tried again where it was tried
+        # by thread, too: a request is tried again where it was tried
+        self._since = dict[tuple[int, str], float]()
 
     def before(self, request: httpx2.Request) -> None:
         key = _key(request)
@@ -63,8 +68,11 @@ class _Patience:
         most = dict.fromkeys(("connect", "read", "write", "pool"), self._seconds)
         if request.method == "POST":
             most["read"] = _COMMITTING * self._seconds
-        request.extensions = {**request.extensions, "trace": partial(self._broken, key), "timeout": {
-            phase: min(given.get(phase) or most[phase], most[phase]) for phase in most}}
+        request.extensions = {
+            **request.extensions,
+            "trace": partial(self._broken, key),
+            "timeout": {phase: min(given.get(phase) or most[phase], most[phase]) for phase in most},
+        }
 
     def after(self, response: httpx2.Response) -> None:
         from huggingface_hub.errors import HfHubHTTPError
@@ -85,12 +93,15 @@ class _Patience:
         import httpx2
 
         error = about.get("exception")
-        if key not in self._since or not isinstance(error, httpcore2.NetworkError | httpcore2.TimeoutException):
+        if key not in self._since or not isinstance(
+            error, httpcore2.NetworkError | httpcore2.TimeoutException
+        ):
             return
         if self._waited(key) >= self._seconds:
             raise Silent(f"no answer for {self._seconds:g} s: {error}")
         if isinstance(error, httpcore2.ConnectError):
-            # at a ConnectError the client would close its session, and this with it; a time-out it treats alike but so
+            # at a ConnectError the client would close its session, and this with it; a time-out it
+            # treats alike but so
             raise httpx2.ConnectTimeout(str(error))
 
     def _waited(self, key: tuple[int, str]) -> float:
@@ -104,5 +115,8 @@ def _key(request: httpx2.Request) -> tuple[int, str]:
 
 def told_wait(response: httpx2.Response) -> float:
     """Seconds that the server says to wait; 0 if it says nothing."""
-    limit, after = _LIMIT.search(response.headers.get("ratelimit", "")), response.headers.get("Retry-After", "")
+    limit, after = (
+        _LIMIT.search(response.headers.get("ratelimit", "")),
+        response.headers.get("Retry-After", ""),
+    )
     return max(float(limit[1]) if limit else 0.0, float(after) if after.isdigit() else 0.0)

@@ -45,10 +45,13 @@ class Repositories(Cache):
 
     kind = "dataset"
 
-    _told: dict[tuple[str, str], Repository] = field(default_factory=dict, init=False)  # by name and commit
+    # by name and commit
+    _told: dict[tuple[str, str], Repository] = field(default_factory=dict, init=False)
 
     def at(self, name: str, revision: str) -> Repository:
-        commit = self.meaning(name, revision, lambda: self._asked(name, revision), lambda each: self._has(name, each))
+        commit = self.meaning(
+            name, revision, lambda: self._asked(name, revision), lambda each: self._has(name, each)
+        )
         if (name, commit) not in self._told:
             known = self._noted(name, commit)
             if known is None:
@@ -65,28 +68,54 @@ class Repositories(Cache):
         if whole(kept, size):
             return kept
         constants.DOWNLOAD_CHUNK_SIZE = min(constants.DOWNLOAD_CHUNK_SIZE, _CHUNK)
-        ask(self.question(repository.name), lambda: hf_hub_download(
-            repository.name, path, repo_type="dataset", revision=repository.commit, cache_dir=self.root,
-            endpoint=self.host))
+        ask(
+            self.question(repository.name),
+            lambda: hf_hub_download(
+                repository.name,
+                path,
+                repo_type="dataset",
+                revision=repository.commit,
+                cache_dir=self.root,
+                endpoint=self.host,
+            ),
+        )
         if not whole(kept, size):
-            raise BackendError(f"data set {repository.name!r}: {self.shown} did not give {path} whole; try again")
+            raise BackendError(
+                f"data set {repository.name!r}: {self.shown} did not give {path} whole; try again"
+            )
         return kept
 
     def reach(self, repository: Repository, path: str) -> None:
         """Raise what keeps a file from being read: those who stream it are told of less."""
         from huggingface_hub import hf_hub_url
 
-        url = hf_hub_url(repository.name, path, repo_type="dataset", revision=repository.commit, endpoint=self.host)
+        url = hf_hub_url(
+            repository.name,
+            path,
+            repo_type="dataset",
+            revision=repository.commit,
+            endpoint=self.host,
+        )
         ask(self.question(repository.name), lambda: self.api.get_hf_file_metadata(url=url))
 
     def question(self, name: str) -> Question:
-        return Question(f"data set {name!r}", self.shown, f"{self.shown}/datasets/{name}",
-                        "without a network there are local files, and what was fetched before", _Missing, self.timeout)
+        return Question(
+            f"data set {name!r}",
+            self.shown,
+            f"{self.shown}/datasets/{name}",
+            "without a network there are local files, and what was fetched before",
+            _Missing,
+            self.timeout,
+        )
 
     def _has(self, name: str, commit: str) -> bool:
-        """Whether there is data of a commit: the card alone, by which it is looked at, does not count."""
+        """Whether there is data of a commit: the card alone, by which it is looked at, does not
+        count.
+        """
         told = self._noted(name, commit)
-        return told is not None and any(self._file(told, path).is_file() for path in told.files.keys() - set(CARDS))
+        return told is not None and any(
+            self._file(told, path).is_file() for path in told.files.keys() - set(CARDS)
+        )
 
     def _file(self, repository: Repository, path: str) -> Path:
         return self.storage(repository.name) / "snapshots" / repository.commit / path
@@ -96,12 +125,15 @@ class Repositories(Cache):
         from huggingface_hub import get_token
 
         try:
-            info = ask(self.question(name), lambda: self.api.dataset_info(
-                name, revision=revision or None, files_metadata=True))
+            info = ask(
+                self.question(name),
+                lambda: self.api.dataset_info(name, revision=revision or None, files_metadata=True),
+            )
         except _Missing as error:
             raise self._unknown(name, revision) from error
         except ApiError as error:
-            if error.status == 401 and get_token() is None:  # strangers are told the same of what is private
+            # strangers are told the same of what is private
+            if error.status == 401 and get_token() is None:
                 raise self._unknown(name, revision) from error
             raise
         told = _repository(info)
@@ -110,22 +142,40 @@ class Repositories(Cache):
         return told.commit
 
     def _unknown(self, name: str, revision: str) -> DataError:
-        refs = self._offered(name, lambda: self.api.list_repo_refs(name, repo_type="dataset")) if revision else None
+        refs = (
+            self._offered(name, lambda: self.api.list_repo_refs(name, repo_type="dataset"))
+            if revision
+            else None
+        )
         if refs:
             known = [ref.name for ref in [*refs.branches, *refs.tags]]
-            return DataError(f"data set {name!r} has no revision {revision!r}; {did_you_mean(revision, known)}")
+            return DataError(
+                f"data set {name!r} has no revision {revision!r}; {did_you_mean(revision, known)}"
+            )
         owner, _, own = name.rpartition("/")
-        beside = self._offered(name, lambda: [each.id for each in self.api.list_datasets(
-            author=owner or None, search=None if owner else own, limit=_LISTED)])
+        beside = self._offered(
+            name,
+            lambda: [
+                each.id
+                for each in self.api.list_datasets(
+                    author=owner or None, search=None if owner else own, limit=_LISTED
+                )
+            ],
+        )
         near = difflib.get_close_matches(name, beside or [])
         mend = did_you_mean(name, near) if near else "see how it is spelled"
         if Path(name).exists():
             mend = f"{name} on this disk is read by the local data sets: --datasets local"
-        return DataError(f"there is no data set {name!r} at {self.shown}, or it is private and HF_TOKEN is not of an "
-                         f"account that may read it; {mend}")
+        return DataError(
+            f"there is no data set {name!r} at {self.shown}, or it is private and HF_TOKEN is not "
+            "of an "
+            f"account that may read it; {mend}"
+        )
 
     def _offered(self, name: str, ask_for: Callable[[], T]) -> T | None:
-        """What a misspelled name is compared with; None where it is not told: that must not hide the misspelling."""
+        """What a misspelled name is compared with; None where it is not told: that must not hide
+        the misspelling.
+        """
         try:
             return ask(self.question(name), ask_for)
         except KitchenError:
@@ -136,12 +186,21 @@ class Repositories(Cache):
 
     def _noted(self, name: str, commit: str) -> Repository | None:
         told = noted(self._note(name, commit))
-        return told and Repository(**{**told, "files": {path: tuple(each) for path, each in told["files"].items()}})
+        return told and Repository(
+            **{**told, "files": {path: tuple(each) for path, each in told["files"].items()}}
+        )
 
 
 def _repository(info: DatasetInfo) -> Repository:
-    files = {each.rfilename: (str(each.lfs.sha256 if each.lfs else each.blob_id), int(each.size or 0))
-             for each in info.siblings or ()}
+    files = {
+        each.rfilename: (str(each.lfs.sha256 if each.lfs else each.blob_id), int(each.size or 0))
+        for each in info.siblings or ()
+    }
     licensed = getattr(info.card_data, "license", None) or ""
-    return Repository(info.id, str(info.sha), files, licensed if isinstance(licensed, str) else ", ".join(licensed),
-                      " ".join((info.description or "").split())[:_ABOUT])
+    return Repository(
+        info.id,
+        str(info.sha),
+        files,
+        licensed if isinstance(licensed, str) else ", ".join(licensed),
+        " ".join((info.description or "").split())[:_ABOUT],
+    )

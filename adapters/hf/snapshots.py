@@ -14,8 +14,18 @@ from kitchen.errors import BackendError, did_you_mean
 
 T = TypeVar("T")
 
-_WANTED = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "README.md", "LICENSE*"]
-_UNWANTED = ["*/*.safetensors", "consolidated*.safetensors"]  # the same weights once more, for other programs
+_WANTED = [
+    "*.safetensors",
+    "*.json",
+    "*.txt",
+    "*.model",
+    "*.jinja",
+    "*.tiktoken",
+    "README.md",
+    "LICENSE*",
+]
+# the same weights once more, for other programs
+_UNWANTED = ["*/*.safetensors", "consolidated*.safetensors"]
 
 
 class _Unknown(BackendError):
@@ -40,15 +50,27 @@ class Snapshots(Cache):
     kind = "model"
 
     offline: str  # what works without a network, for the texts of errors
-    _trees: dict[tuple[str, str], Mapping[str, int]] = field(default_factory=dict, init=False)  # by repo and commit
+    # by repo and commit
+    _trees: dict[tuple[str, str], Mapping[str, int]] = field(default_factory=dict, init=False)
 
     def ask(self, name: Name, do: Callable[[], T], unknown: type[BackendError] = BackendError) -> T:
-        return ask(Question(f"model {str(name)!r}", self.shown, f"{self.shown}/{name.repo}", self.offline, unknown,
-                            self.timeout), do)
+        return ask(
+            Question(
+                f"model {str(name)!r}",
+                self.shown,
+                f"{self.shown}/{name.repo}",
+                self.offline,
+                unknown,
+                self.timeout,
+            ),
+            do,
+        )
 
     def commit(self, name: Name) -> str:
         """The commit that a name means."""
-        return self.meaning(name.repo, name.revision, lambda: self._newest(name), lambda each: self._has(name, each))
+        return self.meaning(
+            name.repo, name.revision, lambda: self._newest(name), lambda each: self._has(name, each)
+        )
 
     def forget(self, repo: str) -> None:
         """Ask again what its names mean."""
@@ -72,11 +94,21 @@ class Snapshots(Cache):
         commit, tree = self.commit(name), self.tree(name)
         folder = self._folder(name, commit)
         if _lacks(folder, tree):
-            self.ask(name, lambda: snapshot_download(
-                name.repo, revision=commit, cache_dir=self.root, endpoint=self.host,
-                allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+            self.ask(
+                name,
+                lambda: snapshot_download(
+                    name.repo,
+                    revision=commit,
+                    cache_dir=self.root,
+                    endpoint=self.host,
+                    allow_patterns=_WANTED,
+                    ignore_patterns=_UNWANTED,
+                ),
+            )
             if lacking := _lacks(folder, tree):
-                raise BackendError(f"model {str(name)!r}: {self.shown} did not give {lacking[0]} whole; try again")
+                raise BackendError(
+                    f"model {str(name)!r}: {self.shown} did not give {lacking[0]} whole; try again"
+                )
         self.fetched(name.repo, name.revision, commit)
         return folder
 
@@ -88,9 +120,17 @@ class Snapshots(Cache):
         if isinstance(kept, str):
             return Path(kept)
         if path not in (known := self.tree(name)):
-            raise BackendError(f"model {str(name)!r} has no file {path!r}; {did_you_mean(path, known)}")
-        return Path(self.ask(name, lambda: hf_hub_download(
-            name.repo, path, revision=commit, cache_dir=self.root, endpoint=self.host)))
+            raise BackendError(
+                f"model {str(name)!r} has no file {path!r}; {did_you_mean(path, known)}"
+            )
+        return Path(
+            self.ask(
+                name,
+                lambda: hf_hub_download(
+                    name.repo, path, revision=commit, cache_dir=self.root, endpoint=self.host
+                ),
+            )
+        )
 
     def _newest(self, name: Name) -> str:
         try:
@@ -98,14 +138,21 @@ class Snapshots(Cache):
         except _Unknown:
             refs = self.ask(name, lambda: self.api.list_repo_refs(name.repo))
         known = [ref.name for ref in [*refs.branches, *refs.tags]]
-        raise BackendError(f"model {name.repo!r} has no revision {name.revision or 'main'!r}; "
-                           f"{did_you_mean(name.revision, known)}")
+        raise BackendError(
+            f"model {name.repo!r} has no revision {name.revision or 'main'!r}; "
+            f"{did_you_mean(name.revision, known)}"
+        )
 
     def _look(self, name: Name, revision: str | None) -> str:
         """Ask the hub which commit a revision is, and note the files of that."""
-        info = self.ask(name, lambda: self.api.model_info(name.repo, revision=revision, files_metadata=True),
-                        _Unknown)
-        self._trees[name.repo, str(info.sha)] = {each.rfilename: each.size or 0 for each in info.siblings or ()}
+        info = self.ask(
+            name,
+            lambda: self.api.model_info(name.repo, revision=revision, files_metadata=True),
+            _Unknown,
+        )
+        self._trees[name.repo, str(info.sha)] = {
+            each.rfilename: each.size or 0 for each in info.siblings or ()
+        }
         return str(info.sha)
 
     def _has(self, name: Name, commit: str) -> bool:
@@ -118,7 +165,10 @@ class Snapshots(Cache):
         from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
         try:
-            return {each.path: each.size for each in get_cached_repo_tree(repo, revision=commit, cache_dir=self.root)}
+            return {
+                each.path: each.size
+                for each in get_cached_repo_tree(repo, revision=commit, cache_dir=self.root)
+            }
         except CachedRepoTreeNotFoundError:
             return None
 
@@ -127,7 +177,9 @@ class Snapshots(Cache):
 
 
 def wanted(paths: Mapping[str, int]) -> Sequence[str]:
-    """The files of a model that are fetched: configuration, weights as safetensors, tokenizer and card; no pickles."""
+    """The files of a model that are fetched: configuration, weights as safetensors, tokenizer and
+    card; no pickles.
+    """
     return sorted(path for path in paths if _fits(path, _WANTED) and not _fits(path, _UNWANTED))
 
 

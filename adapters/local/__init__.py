@@ -1,1 +1,3 @@
-"""This machine: blobs in a folder or behind fsspec, data sets in files, models from wheels and folders."""
+"""This machine: blobs in a folder or behind fsspec, data sets in files, models from wheels and
+folders.
+"""

@@ -14,7 +14,8 @@ from kitchen.errors import RunFailed
 from kitchen.ports.blobs import blob_name
 
 _TEMPORARY = re.compile(r"\.kitchen-[0-9a-f]{16}\.part")
-_ATTEMPTS = 100  # a `delete` beside us may remove the folder, empty as yet, that a write has just made
+# a `delete` beside us may remove the folder, empty as yet, that a write has just made
+_ATTEMPTS = 100
 _MEND = {
     errno.ENOSPC: "free some space, or give another folder (--runs DIR)",
     errno.EDQUOT: "free some space, or give another folder (--runs DIR)",
@@ -26,11 +27,13 @@ _MEND = {
 
 
 class LocalBlobs:
-    """Blobs in a folder: written to a temporary file beside, synced to the disk and renamed into place.
+    """Blobs in a folder: written to a temporary file beside, synced to the disk and renamed into
+    place.
 
-    Every verb raises ValueError for what is no blob name, and RunFailed, which names the path and the mend, where the
-    disk is full, the folder cannot be written or a symbolic link leads out of it. A name that begins with
-    another blob's name and a slash cannot be written: files are no folders.
+    Every verb raises ValueError for what is no blob name, and RunFailed, which names the path and
+    the mend, where the disk is full, the folder cannot be written or a symbolic link leads out of
+    it. A name that begins with another blob's name and a slash cannot be written: files are no
+    folders.
     """
 
     def __init__(self, root: str = "runs") -> None:
@@ -64,7 +67,9 @@ class LocalBlobs:
         for here, _, files in os.walk(self._root / folder, onerror=_unless_absent):
             inner = Path(here).relative_to(self._root)
             names += [(inner / file).as_posix() for file in files if not _TEMPORARY.fullmatch(file)]
-        return sorted(name for name in names if name.startswith(prefix) and self._stays(self._root / name))
+        return sorted(
+            name for name in names if name.startswith(prefix) and self._stays(self._root / name)
+        )
 
     def delete(self, name: str) -> None:
         path = self._path(name)
@@ -85,8 +90,10 @@ class LocalBlobs:
         if _TEMPORARY.fullmatch(path.name):
             raise ValueError(f"{name!r} is no blob name: such names are kept for temporary files")
         if not self._stays(path):
-            raise RunFailed(f"{path} leads out of {self._root} through a symbolic link; remove the link, "
-                            "or give the folder that it points to (--runs DIR)")
+            raise RunFailed(
+                f"{path} leads out of {self._root} through a symbolic link; remove the link, "
+                "or give the folder that it points to (--runs DIR)"
+            )
         return path
 
     def _stays(self, path: Path) -> bool:
@@ -112,7 +119,8 @@ def _replace(path: Path, data: bytes) -> None:
 def _make_folder(folder: Path) -> None:
     if not folder.is_dir():
         _make_folder(folder.parent)
-        with suppress(FileExistsError):  # another thread was first; if it is a file, the write says so
+        # another thread was first; if it is a file, the write says so
+        with suppress(FileExistsError):
             folder.mkdir()
         _sync(folder.parent)
 
@@ -136,7 +144,10 @@ def _removed(folder: Path) -> bool:
 
 def _unless_absent(error: OSError) -> None:
     if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        raise RunFailed(f"{error.filename}: {error.strerror}; make it readable, or give another folder (--runs DIR)")
+        raise RunFailed(
+            f"{error.filename}: {error.strerror}; make it readable, or give another folder (--runs "
+            "DIR)"
+        )
 
 
 @contextmanager
@@ -144,5 +155,7 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        mend = _MEND.get(error.errno or 0, "see what lies there, or give another folder (--runs DIR)")
+        mend = _MEND.get(
+            error.errno or 0, "see what lies there, or give another folder (--runs DIR)"
+        )
         raise RunFailed(f"{path}: {error.strerror or error}; {mend}") from error

@@ -1,4 +1,6 @@
-"""A GGUF file to a folder that transformers opens: run as a program, so that its memory and chatter end with it."""
+"""A GGUF file to a folder that transformers opens: run as a program, so that its memory and chatter
+end with it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from typing import Any
 
 
 def convert(source: Path, target: Path) -> None:
-    """Write configuration, tokenizer and float32 weights: the values of the quantised tensors, exactly."""
+    """Write configuration, tokenizer and float32 weights: the values of the quantised tensors,
+    exactly.
+    """
     import torch
     import transformers
 
@@ -19,14 +23,17 @@ def convert(source: Path, target: Path) -> None:
     configuration = opened.config
     if hasattr(configuration, "quantization_config"):
         del configuration.quantization_config
-    with torch.device("meta"):  # a second model takes the weights: the first, which was opened as GGUF, cannot be saved
+    # a second model takes the weights: the first, which was opened as GGUF, cannot be saved
+    with torch.device("meta"):
         model = auto.from_config(configuration, dtype=torch.float32)
     model.load_state_dict(opened.state_dict(), assign=True)
     model.tie_weights()
     model.generation_config = opened.generation_config
     model.save_pretrained(target, max_shard_size="1TB")
     tokenizer = transformers.AutoTokenizer.from_pretrained(
-        source.parent, gguf_file=source.name, local_files_only=True,
+        source.parent,
+        gguf_file=source.name,
+        local_files_only=True,
         model_max_length=configuration.max_position_embeddings,
     )
     if _pretokenizer(source) == "smollm":
@@ -42,11 +49,15 @@ def _pretokenizer(source: Path) -> str:
 
 
 def _split_digits(tokenizer: Any) -> None:
-    """SmolLM has each digit a word of its own; transformers forgets it, and "\\n\\n1" would be other tokens."""
+    """SmolLM has each digit a word of its own; transformers forgets it, and "\\n\\n1" would be
+    other tokens.
+    """
     from tokenizers import pre_tokenizers
 
     inner = tokenizer.backend_tokenizer
-    inner.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), inner.pre_tokenizer])
+    inner.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), inner.pre_tokenizer]
+    )
 
 
 if __name__ == "__main__":

@@ -7,17 +7,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from adapters.local.documents import JsonRows, ParquetRows, parquet_length, stream_json, stream_parquet
+from adapters.local.documents import (
+    JsonRows,
+    ParquetRows,
+    parquet_length,
+    stream_json,
+    stream_parquet,
+)
 from adapters.local.lines import open_csv, open_jsonl, reading, stream_csv, stream_jsonl
 from kitchen.errors import DataError, did_you_mean
 from kitchen.ports.datasets import Dataset, DatasetInfo, StreamedRow
 
 PACKAGED: Mapping[str, Sequence[str]] = MappingProxyType(
-    {"ingredients": ("train", "new_names", "new_grammars", "hand_typed"), "arithmetic": ("train", "held_out")}
+    {
+        "ingredients": ("train", "new_names", "new_grammars", "hand_typed"),
+        "arithmetic": ("train", "held_out"),
+    }
 )
 ABOUT: Mapping[str, str] = MappingProxyType(
-    {"ingredients": "A line of a recipe, and the JSON object that says what it asks for.",
-     "arithmetic": "A sum, a difference or a product of two digits, and the number that it is."}
+    {
+        "ingredients": "A line of a recipe, and the JSON object that says what it asks for.",
+        "arithmetic": "A sum, a difference or a product of two digits, and the number that it is.",
+    }
 )
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 
@@ -25,18 +36,20 @@ SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 class LocalDatasets:
     """Data sets by path or by packaged name.
 
-    A name is a packaged data set (`ingredients`, `arithmetic`), a file (its one split is "train"), or a folder with
-    one file per split (train.jsonl, test.jsonl, ...). Relative paths begin at `root`. Files are
+    A name is a packaged data set (`ingredients`, `arithmetic`), a file (its one split is "train"),
+    or a folder with one file per split (train.jsonl, test.jsonl, ...). Relative paths begin at
+    `root`. Files are
 
     * .jsonl: one JSON object per line; blank lines are skipped;
     * .json: an array of objects, or an object whose field "data" is one;
     * .csv: the first line names the columns; every value is a string;
     * .parquet: needs the extra `local`.
 
-    Text is UTF-8. The syntax of every row of text is checked by `load`, so that no run fails in its middle over a
-    missing brace; rows are not kept but read again when they are asked for (those of .json as text in memory, those of
-    .parquet by row group), and a file that has changed since is an error. `stream` checks nothing ahead. All errors are
-    DataError and name file, line and mend, but for a missing pyarrow, which is a BackendError.
+    Text is UTF-8. The syntax of every row of text is checked by `load`, so that no run fails in its
+    middle over a missing brace; rows are not kept but read again when they are asked for (those of
+    .json as text in memory, those of .parquet by row group), and a file that has changed since is
+    an error. `stream` checks nothing ahead. All errors are DataError and name file, line and mend,
+    but for a missing pyarrow, which is a BackendError.
     """
 
     def __init__(self, root: str = ".", max_line_mb: int = 10) -> None:
@@ -48,12 +61,19 @@ class LocalDatasets:
 
     def info(self, name: str, *, revision: str | None = None) -> DatasetInfo:
         files = self._files(name, revision)
-        rows = {split: parquet_length(path, shown) if path.suffix.lower() == ".parquet" else None
-                for split, (shown, path) in files.items()}
+        rows = {
+            split: parquet_length(path, shown) if path.suffix.lower() == ".parquet" else None
+            for split, (shown, path) in files.items()
+        }
         with reading(name):
             size = sum(path.stat().st_size for _, path in files.values())
-        return DatasetInfo(name, rows, size=size, license="Apache-2.0" if name in PACKAGED else "",
-                           about=ABOUT.get(name, ""))
+        return DatasetInfo(
+            name,
+            rows,
+            size=size,
+            license="Apache-2.0" if name in PACKAGED else "",
+            about=ABOUT.get(name, ""),
+        )
 
     def load(self, name: str, *, split: str = "train", revision: str | None = None) -> Dataset:
         shown, path = self._file(name, split, revision)
@@ -67,7 +87,9 @@ class LocalDatasets:
             case _:
                 return ParquetRows(path, shown)
 
-    def stream(self, name: str, *, split: str = "train", revision: str | None = None) -> Iterator[StreamedRow]:
+    def stream(
+        self, name: str, *, split: str = "train", revision: str | None = None
+    ) -> Iterator[StreamedRow]:
         shown, path = self._file(name, split, revision)
         match path.suffix.lower():
             case ".jsonl":
@@ -82,17 +104,24 @@ class LocalDatasets:
     def _file(self, name: str, split: str, revision: str | None) -> tuple[str, Path]:
         files = self._files(name, revision)
         if split not in files:
-            raise DataError(f"{name!r} has no split {split!r}; {did_you_mean(split, files)}{_one_file(files)}")
+            raise DataError(
+                f"{name!r} has no split {split!r}; {did_you_mean(split, files)}{_one_file(files)}"
+            )
         return files[split]
 
     def _files(self, name: str, revision: str | None) -> Mapping[str, tuple[str, Path]]:
         """Splits to what people call the file, and the file."""
         if revision is not None:
-            raise DataError(f"{name!r} has no revision {revision!r}: files on this disk have one version only; "
-                            "leave revision out (the SHA-256 of the file is in the run's record)")
+            raise DataError(
+                f"{name!r} has no revision {revision!r}: files on this disk have one version only; "
+                "leave revision out (the SHA-256 of the file is in the run's record)"
+            )
         if name in PACKAGED:
             folder = Path(str(importlib.resources.files("adapters.local"))) / name
-            return {split: (f"{name}/{split}.jsonl", folder / f"{split}.jsonl") for split in PACKAGED[name]}
+            return {
+                split: (f"{name}/{split}.jsonl", folder / f"{split}.jsonl")
+                for split in PACKAGED[name]
+            }
         path = self._root / Path(name).expanduser()
         try:
             if name and path.is_dir():
@@ -102,20 +131,29 @@ class LocalDatasets:
         except OSError as error:
             raise DataError(f"{name!r}: {error.strerror}; see that it may be read") from error
         if path.suffix.lower() not in SUFFIXES:
-            raise DataError(f"{name}: files that end with {path.suffix!r} cannot be read; convert it to one of "
-                            f"{', '.join(SUFFIXES)}")
+            raise DataError(
+                f"{name}: files that end with {path.suffix!r} cannot be read; convert it to one of "
+                f"{', '.join(SUFFIXES)}"
+            )
         return {"train": (name, path)}
 
     def _unknown(self, name: str, path: Path) -> DataError:
         if "/" not in name and path.suffix.lower() not in SUFFIXES:
             beside = _loadable(self._root)
-            return DataError(f"no data set is called {name!r}; {did_you_mean(name, [*PACKAGED, *beside])} "
-                             f"(packaged: {', '.join(PACKAGED)}; or give a path to a file: {', '.join(SUFFIXES)})")
+            return DataError(
+                f"no data set is called {name!r}; {did_you_mean(name, [*PACKAGED, *beside])} "
+                f"(packaged: {', '.join(PACKAGED)}; or give a path to a file: "
+                f"{', '.join(SUFFIXES)})"
+            )
         folder = name.rpartition("/")[0]
         beside = [f"{folder}/{file}" if folder else file for file in _loadable(path.parent)]
         if not path.parent.is_dir():
-            return DataError(f"{name}: there is no such file, nor the folder {path.parent}; see where it lies")
-        return DataError(f"{name}: there is no such file or folder; {did_you_mean(name, [*PACKAGED, *beside])}")
+            return DataError(
+                f"{name}: there is no such file, nor the folder {path.parent}; see where it lies"
+            )
+        return DataError(
+            f"{name}: there is no such file or folder; {did_you_mean(name, [*PACKAGED, *beside])}"
+        )
 
 
 def _folder(name: str, path: Path) -> Mapping[str, tuple[str, Path]]:
@@ -123,11 +161,16 @@ def _folder(name: str, path: Path) -> Mapping[str, tuple[str, Path]]:
     for file in _known_files(path):
         split = Path(file).stem
         if split in splits:
-            raise DataError(f"{name}: {splits[split][1].name} and {file} are both the split {split!r}; remove one")
+            raise DataError(
+                f"{name}: {splits[split][1].name} and {file} are both the split {split!r}; remove "
+                "one"
+            )
         splits[split] = (f"{name.rstrip('/')}/{file}", path / file)
     if not splits:
-        raise DataError(f"{name}: the folder has no splits; put in one file per split, such as train.jsonl and "
-                        f"test.jsonl (or {', '.join(SUFFIXES)})")
+        raise DataError(
+            f"{name}: the folder has no splits; put in one file per split, such as train.jsonl and "
+            f"test.jsonl (or {', '.join(SUFFIXES)})"
+        )
     return dict(sorted(splits.items(), key=lambda item: (item[0] != "train", item[0])))
 
 
@@ -140,9 +183,16 @@ def _known_files(folder: Path) -> list[str]:
 def _loadable(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
-    return [*_known_files(folder), *sorted(p.name for p in folder.iterdir() if p.is_dir() and _known_files(p))]
+    return [
+        *_known_files(folder),
+        *sorted(p.name for p in folder.iterdir() if p.is_dir() and _known_files(p)),
+    ]
 
 
 def _one_file(files: Mapping[str, tuple[str, Path]]) -> str:
     lone = [shown for split, (shown, path) in files.items() if split == "train" and len(files) == 1]
-    return f" ({lone[0]} is one file; for more splits give a folder of train.jsonl, test.jsonl, ...)" if lone else ""
+    return (
+        f" ({lone[0]} is one file; for more splits give a folder of train.jsonl, test.jsonl, ...)"
+        if lone
+        else ""
+    )

@@ -18,16 +18,20 @@ from kitchen.errors import BackendError, DataError
 from kitchen.ports.datasets import Row, StreamedRow
 
 _BATCH = 1000  # rows that are decoded together
-_TOGETHER = 10_000  # rows in a piece of what is laid out: to open each piece touches a page of the file
+# rows in a piece of what is laid out: to open each piece touches a page of the file
+_TOGETHER = 10_000
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class JsonRows:
-    """The objects of a JSON array, or of the array under "data"; kept as text, parsed when they are asked for."""
+    """The objects of a JSON array, or of the array under "data"; kept as text, parsed when they are
+    asked for.
+    """
 
     def __init__(self, path: Path, shown: str) -> None:
         self._shown, (self._text, self.fingerprint) = shown, _read(path, shown)
-        self._starts, self._lines = array("q"), array("q")  # (rows,) characters from the start; (rows,) line from 1
+        # (rows,) characters from the start; (rows,) line from 1
+        self._starts, self._lines = array("q"), array("q")
         for start, line, _ in _objects(self._text, shown):
             self._starts.append(start)
             self._lines.append(line)
@@ -48,7 +52,8 @@ class JsonRows:
 
 
 class ParquetRows:
-    """The rows of a Parquet file, laid out once in a temporary file where each can be read by itself.
+    """The rows of a Parquet file, laid out once in a temporary file where each can be read by
+    itself.
 
     Parquet gives whole row groups: in a shuffled order each row would cost tens of milliseconds.
     """
@@ -78,7 +83,9 @@ class ParquetRows:
 
 
 def _laid_out(parquet: Any) -> tuple[mmap.mmap, Any]:
-    """A memory-mapped file without a name, which goes with the last who reads it, and the table in it."""
+    """A memory-mapped file without a name, which goes with the last who reads it, and the table in
+    it.
+    """
     import pyarrow
 
     with tempfile.TemporaryFile(prefix="kitchen-") as file:
@@ -93,7 +100,9 @@ def _laid_out(parquet: Any) -> tuple[mmap.mmap, Any]:
 
 
 def _let_go(mapped: mmap.mmap) -> None:
-    """Pages that were read count as memory of this process, 64 kB around each row; they can be read again."""
+    """Pages that were read count as memory of this process, 64 kB around each row; they can be read
+    again.
+    """
     if hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)
 
@@ -109,7 +118,9 @@ def stream_parquet(path: Path, shown: str) -> Iterator[StreamedRow]:
         parquet = _parquet(file, shown)
         with _arrow_errors(shown):
             batches = parquet.iter_batches(batch_size=_BATCH, use_threads=False)
-            for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
+            for number, row in enumerate(
+                (row for batch in batches for row in batch.to_pylist()), 1
+            ):
                 yield StreamedRow(f"{shown} row {number}", row)
     if not number:
         raise no_rows(shown)
@@ -125,7 +136,9 @@ def _parquet(file: BinaryIO, shown: str) -> Any:
     try:
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise BackendError(f"{shown} needs pyarrow: pip install 'crucible-kitchen[local]'") from error
+        raise BackendError(
+            f"{shown} needs pyarrow: pip install 'crucible-kitchen[local]'"
+        ) from error
     with _arrow_errors(shown):
         parquet = ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
         names = parquet.schema_arrow.names
@@ -162,8 +175,10 @@ def _objects(text: str, shown: str) -> Rows:
             at, line = start, line + text.count("\n", at, start)
             yield start, line, checked(row, text[start:end], error)
     except json.JSONDecodeError as broken:
-        raise DataError(f"{shown}:{broken.lineno}:{broken.colno}: {broken.msg}; "
-                        "the file must be a JSON array of objects") from broken
+        raise DataError(
+            f"{shown}:{broken.lineno}:{broken.colno}: {broken.msg}; "
+            "the file must be a JSON array of objects"
+        ) from broken
     except (RecursionError, ValueError) as broken:
         raise DataError(f"{shown}: cannot be read: {broken}") from broken
 
@@ -174,8 +189,10 @@ def _decoded(raw: bytes, shown: str) -> str:
     except UnicodeDecodeError as error:
         at = error.start + (len(BOM) if raw.startswith(BOM) else 0)
         line, begin = raw.count(b"\n", 0, at) + 1, raw.rfind(b"\n", 0, at) + 1
-        raise DataError(f"{shown}:{line}: byte {at - begin + 1} of the line (0x{raw[at]:02x}, "
-                        f"byte {at + 1} of the file) is not UTF-8; save the file as UTF-8") from error
+        raise DataError(
+            f"{shown}:{line}: byte {at - begin + 1} of the line (0x{raw[at]:02x}, "
+            f"byte {at + 1} of the file) is not UTF-8; save the file as UTF-8"
+        ) from error
 
 
 def _elements(text: str) -> Iterator[tuple[int, int, Any]]:
@@ -212,7 +229,9 @@ def _data(text: str, start: int, decoder: json.JSONDecoder) -> int:
             return at
         _, end = decoder.raw_decode(text, at)
         at = _after(text, end, "}")
-    raise json.JSONDecodeError('an object without the field "data" (is it JSONL? call it .jsonl)', text, start)
+    raise json.JSONDecodeError(
+        'an object without the field "data" (is it JSONL? call it .jsonl)', text, start
+    )
 
 
 def _after(text: str, end: int, close: str) -> int:

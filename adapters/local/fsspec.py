@@ -1,4 +1,6 @@
-"""Blobs behind any URL that fsspec can open: memory://, s3://bucket/prefix, file:///folder and many more."""
+"""Blobs behind any URL that fsspec can open: memory://, s3://bucket/prefix, file:///folder and many
+more.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,14 @@ from urllib.parse import parse_qsl, unquote
 from kitchen.errors import BackendError, KitchenError, RunFailed, did_you_mean
 from kitchen.ports.blobs import blob_name
 
-_RENAMES = {"file", "local", "sftp", "ssh"}  # a write is seen while it grows; a rename is seen whole
+# a write is seen while it grows; a rename is seen whole
+_RENAMES = {"file", "local", "sftp", "ssh"}
 _PART = ".kitchen-part-"
 
 
 class FsspecBlobs:
-    """Blobs behind a URL. Object stores put a whole object at once; where there are files, a rename does the same.
+    """Blobs behind a URL. Object stores put a whole object at once; where there are files, a rename
+    does the same.
 
     Raises BackendError where a package or a key is missing, RunFailed where the store refuses.
     User names, passwords and queries of the URL never show.
@@ -30,7 +34,9 @@ class FsspecBlobs:
         self._files, base, self._protocol = self._open(root)
         self._base = base.rstrip("/")
         # memory:// is a dict that other threads may change while it is listed
-        self._turn: AbstractContextManager[Any] = Lock() if self._protocol == "memory" else nullcontext()
+        self._turn: AbstractContextManager[Any] = (
+            Lock() if self._protocol == "memory" else nullcontext()
+        )
 
     def read(self, name: str) -> bytes | None:
         path = self._path(name)
@@ -69,7 +75,9 @@ class FsspecBlobs:
             except (FileNotFoundError, NotADirectoryError):
                 return []
         names = (str(path)[len(self._base) :].lstrip("/") for path in found)
-        return sorted(n for n in names if n.startswith(prefix) and not n.rpartition("/")[2].startswith(_PART))
+        return sorted(
+            n for n in names if n.startswith(prefix) and not n.rpartition("/")[2].startswith(_PART)
+        )
 
     def delete(self, name: str) -> None:
         path = self._path(name)
@@ -89,13 +97,19 @@ class FsspecBlobs:
         try:
             import fsspec
         except ImportError as error:
-            raise BackendError(f"{self._shown} needs fsspec: pip install 'crucible-kitchen[local]'") from error
+            raise BackendError(
+                f"{self._shown} needs fsspec: pip install 'crucible-kitchen[local]'"
+            ) from error
         protocol = root.partition("://")[0] if "://" in root else "file"
         if "::" in protocol:
-            raise BackendError(f"{self._shown}: a chained URL cannot be written; give the URL of the store itself")
+            raise BackendError(
+                f"{self._shown}: a chained URL cannot be written; give the URL of the store itself"
+            )
         if protocol not in fsspec.available_protocols():
-            raise BackendError(f"{self._shown}: fsspec knows no {protocol!r}; "
-                               f"{did_you_mean(protocol, fsspec.available_protocols())}")
+            raise BackendError(
+                f"{self._shown}: fsspec knows no {protocol!r}; "
+                f"{did_you_mean(protocol, fsspec.available_protocols())}"
+            )
         try:
             files, base = fsspec.core.url_to_fs(root)
         except ImportError as error:
@@ -109,7 +123,9 @@ class FsspecBlobs:
         try:
             yield
         except Exception as error:  # noqa: BLE001  vendors' errors have no common base; none is swallowed
-            raise self._translated(f"{self._shown} {name!r}", error) from (None if self._secrets else error)
+            raise self._translated(f"{self._shown} {name!r}", error) from (
+                None if self._secrets else error
+            )
 
     def _translated(self, where: str, error: Exception) -> KitchenError:
         text = str(error)
@@ -128,7 +144,9 @@ def _install(error: ImportError) -> str:
 
 
 def _without_secrets(root: str) -> tuple[str, tuple[str, ...]]:
-    """The URL as people may see it, and what they may not; a secret key may hold slashes, so the last "@" counts."""
+    """The URL as people may see it, and what they may not; a secret key may hold slashes, so the
+    last "@" counts.
+    """
     scheme, mark, rest = root.partition("://")
     body, _, query = rest.partition("?")
     user, _, place = body.rpartition("@")
@@ -136,4 +154,6 @@ def _without_secrets(root: str) -> tuple[str, tuple[str, ...]]:
         return root, ()
     hidden = [user, *user.split(":"), query, *(value for _, value in parse_qsl(query))]
     hidden += [unquote(part) for part in hidden]
-    return f"{scheme}://{place}", tuple(sorted({part for part in hidden if len(part) > 2}, key=len, reverse=True))
+    return f"{scheme}://{place}", tuple(
+        sorted({part for part in hidden if len(part) > 2}, key=len, reverse=True)
+    )

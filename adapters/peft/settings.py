@@ -17,7 +17,8 @@ class Settings:
     """How the local adapter uses the machine; raises ConfigError for a value that cannot be."""
 
     device: str = "auto"  # auto, cpu, cuda or cuda:N
-    dtype: str = "auto"  # of the base model; auto is bfloat16 where the hardware multiplies it, else float32
+    # of the base model; auto is bfloat16 where the hardware multiplies it, else float32
+    dtype: str = "auto"
     threads: int = 0  # 0: as many as torch takes by itself
     micro_batch_tokens: int = 0  # tokens that go through the model at once; 0: by device
     checkpointing: bool = False  # of activations: less memory, a third more time
@@ -26,7 +27,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(self.device)):
-            raise ConfigError(f"device is {self.device!r}; {did_you_mean(str(self.device), DEVICES)}")
+            raise ConfigError(
+                f"device is {self.device!r}; {did_you_mean(str(self.device), DEVICES)}"
+            )
         for field, known in (("dtype", DTYPES), ("quantization", QUANTIZATIONS)):
             value = getattr(self, field)
             if value not in known:
@@ -34,6 +37,8 @@ class Settings:
         for field, least in (("threads", 0), ("micro_batch_tokens", 0), ("sample_batch", 1)):
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"{field} is {value!r}, and must be a whole number of at least {least}")
+                raise ConfigError(
+                    f"{field} is {value!r}, and must be a whole number of at least {least}"
+                )
         if not isinstance(self.checkpointing, bool):
             raise ConfigError(f"checkpointing is {self.checkpointing!r}, and must be true or false")

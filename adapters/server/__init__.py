@@ -1,1 +1,3 @@
-"""The Tinker API over any training client, so that the SDK and what is built on it work against one's own machine."""
+"""The Tinker API over any training client, so that the SDK and what is built on it work against
+one's own machine.
+"""

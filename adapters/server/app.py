@@ -39,8 +39,15 @@ OPEN = ("/healthz", "/api/v1/healthz")  # what needs no key
 PROTOBUF = "application/x-protobuf"
 Handler = Callable[[Request], Awaitable[Response]]
 STATUSES: Mapping[type[Exception], int] = {
-    Absent: 404, Gone: 410, Full: 429, ConfigError: 400, DataError: 400, RunFailed: 503, KitchenError: 400,
-    ValueError: 422}
+    Absent: 404,
+    Gone: 410,
+    Full: 429,
+    ConfigError: 400,
+    DataError: 400,
+    RunFailed: 503,
+    KitchenError: 400,
+    ValueError: 422,
+}
 
 
 class Named(BaseModel):
@@ -74,10 +81,15 @@ def app(sessions: Sessions, key: str | None) -> Starlette:
         sweeping.cancel()
         api.close()
 
-    routes = [Route(path, api.told(handler), methods=[method]) for method, path, handler in api.routes()]
-    made = Starlette(lifespan=living, routes=[*routes, Route("/metrics", metrics.shown)],
-                     middleware=[Middleware(Door, key=key, metrics=metrics)],
-                     exception_handlers={404: _unknown, 405: _unknown})
+    routes = [
+        Route(path, api.told(handler), methods=[method]) for method, path, handler in api.routes()
+    ]
+    made = Starlette(
+        lifespan=living,
+        routes=[*routes, Route("/metrics", metrics.shown)],
+        middleware=[Middleware(Door, key=key, metrics=metrics)],
+        exception_handlers={404: _unknown, 405: _unknown},
+    )
     made.state.sessions, made.state.api = sessions, api
     return made
 
@@ -93,37 +105,99 @@ class Api:
         training, listing = self._training, self._listing
         checkpoint = "/api/v1/training_runs/{run}/checkpoints/{kind}/{name}"
         return [
-            ("GET", "/healthz", _ok), ("GET", "/api/v1/healthz", _ok),
+            ("GET", "/healthz", _ok),
+            ("GET", "/api/v1/healthz", _ok),
             ("POST", "/api/v1/client/config", _as_json(types.ClientConfigResponse())),
-            ("POST", "/api/v1/client/dynamic_config", _as_json(types.ClientDynamicConfigResponse())),
-            ("GET", "/api/v1/get_server_capabilities", _read(lambda request: listing.capabilities())),
+            (
+                "POST",
+                "/api/v1/client/dynamic_config",
+                _as_json(types.ClientDynamicConfigResponse()),
+            ),
+            (
+                "GET",
+                "/api/v1/get_server_capabilities",
+                _read(lambda request: listing.capabilities()),
+            ),
             ("POST", "/api/v1/telemetry", _as_json(types.TelemetryResponse(status="accepted"))),
-            ("POST", "/api/v1/create_session", self._open), ("POST", "/api/v1/session_heartbeat", self._heartbeat),
+            ("POST", "/api/v1/create_session", self._open),
+            ("POST", "/api/v1/session_heartbeat", self._heartbeat),
             ("POST", "/api/v1/sessions/{id}/finish", self._finish),
-            ("POST", "/api/v1/create_model", self._promise(types.CreateModelRequest, training.create_model)),
-            ("POST", "/api/v1/load_weights", self._promise(types.LoadWeightsRequest, training.load_weights)),
-            ("POST", "/api/v1/forward_backward", self._pass), ("POST", "/api/v1/forward", self._pass),
-            ("POST", "/api/v1/optim_step", self._promise(types.OptimStepRequest, training.optim_step)),
-            ("POST", "/api/v1/save_weights", self._promise(types.SaveWeightsRequest, training.save_weights)),
-            ("POST", "/api/v1/save_weights_external", self._promise(
-                types.SaveWeightsExternalRequest, training.save_external)),
-            ("POST", "/api/v1/save_weights_for_sampler", self._promise(
-                types.SaveWeightsForSamplerRequest, training.save_for_sampler)),
-            ("POST", "/api/v1/get_info", self._info), ("POST", "/api/v1/retrieve_future", self._retrieve),
-            ("POST", "/api/v1/create_sampling_session", self._open_sampling), ("POST", "/api/v1/asample", self._sample),
+            (
+                "POST",
+                "/api/v1/create_model",
+                self._promise(types.CreateModelRequest, training.create_model),
+            ),
+            (
+                "POST",
+                "/api/v1/load_weights",
+                self._promise(types.LoadWeightsRequest, training.load_weights),
+            ),
+            ("POST", "/api/v1/forward_backward", self._pass),
+            ("POST", "/api/v1/forward", self._pass),
+            (
+                "POST",
+                "/api/v1/optim_step",
+                self._promise(types.OptimStepRequest, training.optim_step),
+            ),
+            (
+                "POST",
+                "/api/v1/save_weights",
+                self._promise(types.SaveWeightsRequest, training.save_weights),
+            ),
+            (
+                "POST",
+                "/api/v1/save_weights_external",
+                self._promise(types.SaveWeightsExternalRequest, training.save_external),
+            ),
+            (
+                "POST",
+                "/api/v1/save_weights_for_sampler",
+                self._promise(types.SaveWeightsForSamplerRequest, training.save_for_sampler),
+            ),
+            ("POST", "/api/v1/get_info", self._info),
+            ("POST", "/api/v1/retrieve_future", self._retrieve),
+            ("POST", "/api/v1/create_sampling_session", self._open_sampling),
+            ("POST", "/api/v1/asample", self._sample),
             ("POST", "/api/v1/weights_info", self._weights_info),
             ("GET", "/api/v1/training_runs", _read(lambda request: listing.runs(*_page(request)))),
-            ("GET", "/api/v1/training_runs/{run}", _read(lambda request: listing.run(request.path_params["run"]))),
-            ("GET", "/api/v1/training_runs/{run}/checkpoints", _read(
-                lambda request: listing.checkpoints(request.path_params["run"]))),
+            (
+                "GET",
+                "/api/v1/training_runs/{run}",
+                _read(lambda request: listing.run(request.path_params["run"])),
+            ),
+            (
+                "GET",
+                "/api/v1/training_runs/{run}/checkpoints",
+                _read(lambda request: listing.checkpoints(request.path_params["run"])),
+            ),
             ("DELETE", checkpoint, self._delete),
-            ("PUT", f"{checkpoint}/ttl", self._live), ("GET", f"{checkpoint}/external_weights_urls", _read(
-                lambda request: listing.files(**_of(request), url=str(request.base_url).rstrip("/")))),
+            ("PUT", f"{checkpoint}/ttl", self._live),
+            (
+                "GET",
+                f"{checkpoint}/external_weights_urls",
+                _read(
+                    lambda request: listing.files(
+                        **_of(request), url=str(request.base_url).rstrip("/")
+                    )
+                ),
+            ),
             ("GET", "/api/v1/files/{run}/{kind}/{name}/{file:path}", self._file),
-            ("GET", "/api/v1/checkpoints", _read(lambda request: listing.all_checkpoints(*_page(request)))),
+            (
+                "GET",
+                "/api/v1/checkpoints",
+                _read(lambda request: listing.all_checkpoints(*_page(request))),
+            ),
             ("GET", "/api/v1/sessions", _read(lambda request: listing.sessions(*_page(request)))),
-            ("GET", "/api/v1/sessions/{id}", _read(lambda request: listing.session(request.path_params["id"]))),
-            ("GET", "/api/v1/samplers/{id}", _read(lambda request: listing.sampler(request.path_params["id"]))),
+            (
+                "GET",
+                "/api/v1/sessions/{id}",
+                _read(lambda request: listing.session(request.path_params["id"])),
+            ),
+            (
+                "GET",
+                "/api/v1/samplers/{id}",
+                _read(lambda request: listing.sampler(request.path_params["id"])),
+            ),
         ]
 
     def sweep(self) -> None:
@@ -137,6 +211,7 @@ class Api:
     @staticmethod
     def told(handler: Handler) -> Handler:
         """What it answers, or what is wrong with the request."""
+
         async def answer(request: Request) -> Response:
             try:
                 return await handler(request)
@@ -145,7 +220,9 @@ class Api:
             except ClientDisconnect:
                 return Response(status_code=499)
             except tuple(STATUSES) as error:
-                return _wrong(next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), error)
+                return _wrong(
+                    next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), error
+                )
 
         return answer
 
@@ -184,14 +261,18 @@ class Api:
         self._all.seen(asked.request_id)
         answer = await self._all.promises.fetch(asked.request_id, POLL)
         if answer is None:
-            return JSONResponse({"type": "try_again", "request_id": asked.request_id, "queue_state": "active"}, 408)
+            return JSONResponse(
+                {"type": "try_again", "request_id": asked.request_id, "queue_state": "active"}, 408
+            )
         if answer.message:
             return Response(answer.message, media_type=PROTOBUF)
         return JSONResponse(answer.json)
 
     async def _open_sampling(self, request: Request) -> Response:
         asked = parse(types.CreateSamplingSessionRequest, await _body(request))
-        return JSONResponse({"type": "create_sampling_session", "sampling_session_id": self._sampling.create(asked)})
+        return JSONResponse(
+            {"type": "create_sampling_session", "sampling_session_id": self._sampling.create(asked)}
+        )
 
     async def _sample(self, request: Request) -> Response:
         asked = parse(types.SampleRequest, await _body(request))
@@ -207,15 +288,21 @@ class Api:
         return Response(status_code=204)
 
     async def _live(self, request: Request) -> Response:
-        self._listing.live(**_of(request), seconds=parse(Lifetime, await _body(request)).ttl_seconds)
+        self._listing.live(
+            **_of(request), seconds=parse(Lifetime, await _body(request)).ttl_seconds
+        )
         return Response(status_code=204)
 
     async def _file(self, request: Request) -> Response:
         where, query = request.path_params, request.query_params
         until = query.get("until", "")
         data = await run_in_threadpool(
-            self._listing.file, f"{where['run']}/{where['kind']}/{where['name']}", where["file"],
-            int(until) if until.isdecimal() else 0, query.get("signature", ""))
+            self._listing.file,
+            f"{where['run']}/{where['kind']}/{where['name']}",
+            where["file"],
+            int(until) if until.isdecimal() else 0,
+            query.get("signature", ""),
+        )
         return Response(data, media_type="application/octet-stream")
 
 
@@ -231,6 +318,7 @@ class Door:
             return
         request = Request(scope)
         with self._metrics.request(request) as status:
+
             async def sending(message: Any) -> None:
                 if message["type"] == "http.response.start":
                     status.code = message["status"]
@@ -242,14 +330,20 @@ class Door:
                 await self._app(scope, receive, sending)
 
     def _refused(self, request: Request) -> Refused | None:
-        path = request.scope["path"]  # what is routed by; the URL has the host in it, which is the client's word
+        # what is routed by; the URL has the host in it, which is the client's word
+        path = request.scope["path"]
         if path not in OPEN and not path.startswith("/api/v1/files/") and self._key is not None:
             given = request.headers.get("x-api-key", "")
             if not hmac.compare_digest(given.encode(), self._key.encode()):
                 return Refused(401, "the API key is missing or wrong: it comes as X-API-Key")
         if self._key is None and not _from_here(request):
-            return Refused(403, "without a key this server answers programs of this machine alone, which ask for it by "
-                                "an address of its own; set KITCHEN_SERVE_KEY for others, and for pages in a browser")
+            return Refused(
+                403,
+                "without a key this server answers programs of this machine alone, which ask for "
+                "it by "
+                "an address of its own; set KITCHEN_SERVE_KEY for others, and for pages in a "
+                "browser",
+            )
         length = request.headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > LONGEST:
             return Refused(413, f"a request may have {LONGEST} bytes")
@@ -257,10 +351,14 @@ class Door:
 
 
 def _from_here(request: Request) -> bool:
-    """Not from a page that a browser has open, which could have a name of its own lead to this machine."""
+    """Not from a page that a browser has open, which could have a name of its own lead to this
+    machine.
+    """
     host = request.headers.get("host", "")
     name, _, port = host.rpartition(":")
-    return "origin" not in request.headers and is_loopback((name if port.isdecimal() else host).strip("[]"))
+    return "origin" not in request.headers and is_loopback(
+        (name if port.isdecimal() else host).strip("[]")
+    )
 
 
 async def _body(request: Request) -> bytes:

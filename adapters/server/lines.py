@@ -14,9 +14,11 @@ from kitchen.ports.future import Failed
 from kitchen.ports.training import Sampler
 from kitchen.types import Checkpoint
 
-MOST_OPEN = 4  # samplers that are in memory at once; the others are opened again when they have their turn
+# samplers that are in memory at once; the others are opened again when they have their turn
+MOST_OPEN = 4
 ROWS = 256  # completions that a sampler is asked for at once, where one request does not want more
-GATHER = 0.005  # seconds that requests wait for others, to be served with them in the order of their numbers
+# seconds that requests wait for others, to be served with them in the order of their numbers
+GATHER = 0.005
 IDLE = 60.0  # seconds after which a sampler that nobody asks is closed
 Weights = str | Checkpoint
 
@@ -52,7 +54,9 @@ class Line:
         bisect.insort(mine, wanted, key=lambda one: one.number)
 
     def share(self) -> list[Wanted]:
-        """Those whose turn it is: a request of each client after the other, in the order of its numbers."""
+        """Those whose turn it is: a request of each client after the other, in the order of its
+        numbers.
+        """
         taken: list[Wanted] = []
         while self.waiting and sum(one.rows for one in taken) < ROWS:
             client, sessions = next(iter(self.waiting.items()))
@@ -83,11 +87,14 @@ class Line:
 
 
 class Lines:
-    """One share at a time of each sampler; who waits longest for weights that are not in memory has them opened."""
+    """One share at a time of each sampler; who waits longest for weights that are not in memory has
+    them opened.
+    """
 
     def __init__(self, opened: Callable[[Weights], Sampler]) -> None:
         self._opened = opened
-        self._lines: OrderedDict[str, Line] = OrderedDict()  # by weights, those that had a share last at the end
+        # by weights, those that had a share last at the end
+        self._lines: OrderedDict[str, Line] = OrderedDict()
 
     @property
     def open(self) -> list[str]:
@@ -124,23 +131,35 @@ class Lines:
     def _go_on(self) -> None:
         for key, line in list(self._lines.items()):
             line.prune()
-            if line.waiting and line.ready and not line.busy and (line.sampler is not None or self._room(line)):
+            if (
+                line.waiting
+                and line.ready
+                and not line.busy
+                and (line.sampler is not None or self._room(line))
+            ):
                 self._begin(line)
                 self._lines.move_to_end(key)
         self._tidy()
 
     def _room(self, for_: Line) -> bool:
         """Whether one more can be opened, for which another may be closed that is not busy."""
-        there = [line for line in self._lines.values() if line.sampler is not None and line is not for_]
+        there = [
+            line for line in self._lines.values() if line.sampler is not None and line is not for_
+        ]
         if len(there) < MOST_OPEN:
             return True
-        still = sorted((line for line in there if not line.busy), key=lambda line: (bool(line.waiting), line.used))
+        still = sorted(
+            (line for line in there if not line.busy),
+            key=lambda line: (bool(line.waiting), line.used),
+        )
         if still:
             still[0].close()
         return bool(still)
 
     def _begin(self, line: Line) -> None:
-        """All of a share is asked before any of it is waited for; another, where all of one was refused."""
+        """All of a share is asked before any of it is waited for; another, where all of one was
+        refused.
+        """
         while line.waiting and not line.busy:
             for one in line.share():
                 one.begun.set_result(self._begun(line, one))
@@ -167,6 +186,9 @@ class Lines:
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _tidy(self) -> None:
-        for key in [key for key, line in self._lines.items()
-                    if line.sampler is None and not line.waiting and not line.busy]:
+        for key in [
+            key
+            for key, line in self._lines.items()
+            if line.sampler is None and not line.waiting and not line.busy
+        ]:
             del self._lines[key]

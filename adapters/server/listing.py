@@ -37,13 +37,24 @@ class Listing:
         self._all = sessions
 
     def capabilities(self) -> Mapping[str, Any]:
-        return {"supported_models": [{"model_name": name, "max_context_length": dish.context, "trainable": True,
-                                      "sampleable": True} for name, dish in self._all.menu.dishes.items()]}
+        return {
+            "supported_models": [
+                {
+                    "model_name": name,
+                    "max_context_length": dish.context,
+                    "trainable": True,
+                    "sampleable": True,
+                }
+                for name, dish in self._all.menu.dishes.items()
+            ]
+        }
 
     def runs(self, limit: int, offset: int) -> Mapping[str, Any]:
         found = list(reversed(self._all.records.all(RunRecord)))
-        return {"training_runs": [self._run(run) for run in found[offset : offset + limit]],
-                "cursor": _cursor(limit, offset, found)}
+        return {
+            "training_runs": [self._run(run) for run in found[offset : offset + limit]],
+            "cursor": _cursor(limit, offset, found),
+        }
 
     def run(self, run_id: str) -> Mapping[str, Any]:
         return self._run(self._there(RunRecord, run_id))
@@ -54,8 +65,10 @@ class Listing:
 
     def all_checkpoints(self, limit: int, offset: int) -> Mapping[str, Any]:
         found = list(reversed(self._all.checkpoints()))
-        return {"checkpoints": [_checkpoint(each) for each in found[offset : offset + limit]],
-                "cursor": _cursor(limit, offset, found)}
+        return {
+            "checkpoints": [_checkpoint(each) for each in found[offset : offset + limit]],
+            "cursor": _cursor(limit, offset, found),
+        }
 
     def delete(self, run_id: str, kind: str, name: str) -> None:
         self._all.remove(self._checkpoint(run_id, kind, name))
@@ -68,8 +81,14 @@ class Listing:
     def weights_info(self, path: str) -> Mapping[str, Any]:
         found = self._all.checkpoint(path)
         lora = found.lora
-        return {"base_model": found.base, "is_lora": True, "lora_rank": lora.rank, "train_attn": lora.train_attn,
-                "train_mlp": lora.train_mlp, "train_unembed": lora.train_unembed}
+        return {
+            "base_model": found.base,
+            "is_lora": True,
+            "lora_rank": lora.rank,
+            "train_attn": lora.train_attn,
+            "train_mlp": lora.train_mlp,
+            "train_unembed": lora.train_unembed,
+        }
 
     def sessions(self, limit: int, offset: int) -> Mapping[str, Any]:
         found = [record.id for record in reversed(self._all.records.all(SessionRecord))]
@@ -77,27 +96,47 @@ class Listing:
 
     def session(self, session_id: str) -> Mapping[str, Any]:
         record = self._there(SessionRecord, session_id)
-        return {"training_run_ids": [run.id for run in self._all.records.all(RunRecord, f"{record.id}:")],
-                "sampler_ids": [each.id for each in self._all.records.all(SamplerRecord, f"{record.id}:")],
-                "user_metadata": record.metadata, "display_name": record.name}
+        return {
+            "training_run_ids": [
+                run.id for run in self._all.records.all(RunRecord, f"{record.id}:")
+            ],
+            "sampler_ids": [
+                each.id for each in self._all.records.all(SamplerRecord, f"{record.id}:")
+            ],
+            "user_metadata": record.metadata,
+            "display_name": record.name,
+        }
 
     def sampler(self, sampler_id: str) -> Mapping[str, Any]:
         record = self._there(SamplerRecord, sampler_id)
         return {"sampler_id": record.id, "base_model": record.base, "model_path": record.path}
 
     def files(self, run_id: str, kind: str, name: str, url: str) -> Mapping[str, Any]:
-        """URLs of the files of weights for other programs; each is good for an hour, and needs no key."""
+        """URLs of the files of weights for other programs; each is good for an hour, and needs no
+        key.
+        """
         record = self._checkpoint(run_id, kind, name)
         if record.kind != "external_weights":
-            raise ConfigError(f"{record.path!r} has no files to download; save_weights_external makes some")
+            raise ConfigError(
+                f"{record.path!r} has no files to download; save_weights_external makes some"
+            )
         until = int(time.time()) + SIGNED
-        return {"urls": {file: f"{url}/api/v1/files/{record.id}/{file}?until={until}&signature="
-                               f"{_signature(record.id, file, until)}" for file in self._exported(record)},
-                "expires": datetime.fromtimestamp(until, UTC).isoformat()}
+        return {
+            "urls": {
+                file: f"{url}/api/v1/files/{record.id}/{file}?until={until}&signature="
+                f"{_signature(record.id, file, until)}"
+                for file in self._exported(record)
+            },
+            "expires": datetime.fromtimestamp(until, UTC).isoformat(),
+        }
 
     def file(self, key: str, file: str, until: int, signature: str) -> bytes:
-        """The bytes behind such a URL; raises Absent for one that was not signed here, or is too old."""
-        if until < time.time() or not hmac.compare_digest(signature.encode(), _signature(key, file, until).encode()):
+        """The bytes behind such a URL; raises Absent for one that was not signed here, or is too
+        old.
+        """
+        if until < time.time() or not hmac.compare_digest(
+            signature.encode(), _signature(key, file, until).encode()
+        ):
             raise Absent("this URL was not signed by this server, or is too old: ask for another")
         found = self._exported(self._there(CheckpointRecord, key))
         return found[file]
@@ -106,8 +145,11 @@ class Listing:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place) / "weights"
             self._all.training.export(record.inner, folder)
-            return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*"))
-                    if path.is_file()}
+            return {
+                str(path.relative_to(folder)): path.read_bytes()
+                for path in sorted(folder.rglob("*"))
+                if path.is_file()
+            }
 
     def _checkpoint(self, run_id: str, kind: str, name: str) -> CheckpointRecord:
         return self._there(CheckpointRecord, checkpoint_id(f"tinker://{run_id}/{kind}/{name}"))
@@ -122,16 +164,31 @@ class Listing:
         run = self._all.run(run)
         kept = self._all.checkpoints(f"{run.id}/")
         last = {TYPES[each.kind]: _checkpoint(each) for each in kept}
-        return {"training_run_id": run.id, "base_model": run.base, "model_owner": "local", "is_lora": True,
-                "corrupted": False, "lora_rank": run.lora.rank, "last_request_time": run.last.isoformat(),
-                "last_checkpoint": last.get("training"), "last_sampler_checkpoint": last.get("sampler"),
-                "user_metadata": {key: str(value) for key, value in (run.metadata or {}).items()} or None}
+        return {
+            "training_run_id": run.id,
+            "base_model": run.base,
+            "model_owner": "local",
+            "is_lora": True,
+            "corrupted": False,
+            "lora_rank": run.lora.rank,
+            "last_request_time": run.last.isoformat(),
+            "last_checkpoint": last.get("training"),
+            "last_sampler_checkpoint": last.get("sampler"),
+            "user_metadata": {key: str(value) for key, value in (run.metadata or {}).items()}
+            or None,
+        }
 
 
 def _checkpoint(record: CheckpointRecord) -> Mapping[str, Any]:
-    return {"checkpoint_id": f"{record.kind}/{record.name}", "checkpoint_type": TYPES[record.kind],
-            "time": record.made.isoformat(), "tinker_path": record.path, "public": False,
-            "user_metadata": record.metadata, "expires_at": record.expires and record.expires.isoformat()}
+    return {
+        "checkpoint_id": f"{record.kind}/{record.name}",
+        "checkpoint_type": TYPES[record.kind],
+        "time": record.made.isoformat(),
+        "tinker_path": record.path,
+        "public": False,
+        "user_metadata": record.metadata,
+        "expires_at": record.expires and record.expires.isoformat(),
+    }
 
 
 def _cursor(limit: int, offset: int, found: Sequence[Any]) -> Mapping[str, int]:

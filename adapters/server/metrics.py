@@ -26,12 +26,24 @@ class Metrics:
 
     def __init__(self, sessions: Sessions) -> None:
         self._registry = CollectorRegistry()
-        self._requests = Counter("kitchen_requests", "Requests of HTTP.", ["path", "status"], registry=self._registry)
-        self._seconds = Histogram("kitchen_request_seconds", "Time to answer one.", ["path"], registry=self._registry)
+        self._requests = Counter(
+            "kitchen_requests", "Requests of HTTP.", ["path", "status"], registry=self._registry
+        )
+        self._seconds = Histogram(
+            "kitchen_request_seconds", "Time to answer one.", ["path"], registry=self._registry
+        )
         for name, about, count in (
             ("kitchen_sessions", "Sessions that have not ended.", lambda: len(list(sessions))),
-            ("kitchen_models", "Models under training.", lambda: sum(len(each.models) for each in sessions)),
-            ("kitchen_promises", "Requests whose answers are kept.", lambda: len(sessions.promises)),
+            (
+                "kitchen_models",
+                "Models under training.",
+                lambda: sum(len(each.models) for each in sessions),
+            ),
+            (
+                "kitchen_promises",
+                "Requests whose answers are kept.",
+                lambda: len(sessions.promises),
+            ),
         ):
             Gauge(name, about, registry=self._registry).set_function(count)
 

@@ -17,9 +17,13 @@ from kitchen.secrets import mask
 
 log = structlog.get_logger("kitchen.serve")
 KEPT = 300.0  # seconds that an answer is kept once it was fetched, lest it was lost on its way
-UNCLAIMED = 3600.0  # seconds that one is kept that nobody fetches: a client that gave up on it does not say so
-UNFETCHED = 10_000  # answers of one queue that may wait to be fetched, before whoever asks has to come back later
-HELD = 2**30  # bytes of requests of one queue that are not answered yet, before whoever asks has to come back later
+# seconds that one is kept that nobody fetches: a client that gave up on it does not say so
+UNCLAIMED = 3600.0
+# answers of one queue that may wait to be fetched, before whoever asks has to come back later
+UNFETCHED = 10_000
+# bytes of requests of one queue that are not answered yet, before whoever asks has to come back
+# later
+HELD = 2**30
 USERS = (ConfigError, DataError, RunFailed, BackendError)  # what whoever asked can mend
 
 
@@ -68,12 +72,20 @@ class Promises:
     def check_room(self, queue: str) -> None:
         """To be asked before a promise is made; raises Full."""
         if self._unfetched[queue] >= UNFETCHED:
-            raise Full(f"there are {UNFETCHED} requests of this kind here whose answers the session did not fetch; "
-                       "come back later")
+            raise Full(
+                f"there are {UNFETCHED} requests of this kind here whose answers the session did "
+                "not fetch; "
+                "come back later"
+            )
         if self._held[queue] >= HELD:
-            raise Full(f"there are requests of {HELD >> 20} MiB here of this session that wait; come back later")
+            raise Full(
+                f"there are requests of {HELD >> 20} MiB here of this session that wait; come back "
+                "later"
+            )
 
-    def make(self, request_id: str, owner: str, work: Awaitable[Answer], *, queue: str, size: int = 0) -> None:
+    def make(
+        self, request_id: str, owner: str, work: Awaitable[Answer], *, queue: str, size: int = 0
+    ) -> None:
         """The work is begun by whoever made it."""
         task = asyncio.ensure_future(_told(request_id, work))
         made = self._found[request_id] = Promise(task, owner, queue, size)
@@ -88,7 +100,9 @@ class Promises:
     async def fetch(self, request_id: str, patience: float) -> Answer | None:
         """None if it takes longer than so many seconds; raises Gone."""
         if request_id not in self._found:
-            raise Gone(f"there is no request {request_id!r}, or its answer was fetched and forgotten")
+            raise Gone(
+                f"there is no request {request_id!r}, or its answer was fetched and forgotten"
+            )
         made = self._found[request_id]
         done, _ = await asyncio.wait({made.task}, timeout=patience)
         if not done:
@@ -132,11 +146,18 @@ async def _told(request_id: str, work: Awaitable[Answer]) -> Answer:
 
 
 def failed(error: Exception, request_id: str = "") -> Answer:
-    """An error as an answer: whose turn it is to mend it, and the name of its kind before what is wrong."""
+    """An error as an answer: whose turn it is to mend it, and the name of its kind before what is
+    wrong.
+    """
     if not isinstance(error, KitchenError):
         log.error("a request failed", request=request_id, exc_info=error)
     user = isinstance(error, USERS)
-    return Answer({"error": mask(f"{type(error).__name__}: {error}"), "category": "user" if user else "server"})
+    return Answer(
+        {
+            "error": mask(f"{type(error).__name__}: {error}"),
+            "category": "user" if user else "server",
+        }
+    )
 
 
 @dataclass

@@ -1,4 +1,6 @@
-"""What is kept in the blob store, so that it outlives the server: sessions, runs, samplers and checkpoints."""
+"""What is kept in the blob store, so that it outlives the server: sessions, runs, samplers and
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,10 @@ from kitchen.ports.blobs import BlobStore
 from kitchen.types import Checkpoint, Lora
 
 ROOT = "_served"  # which no run can be called
-Kind = Literal["weights", "sampler_weights", "external_weights"]  # with optimiser, for sampling, for other programs
-TYPES = {"weights": "training", "sampler_weights": "sampler", "external_weights": "external"}  # what the API calls them
+# with optimiser, for sampling, for other programs
+Kind = Literal["weights", "sampler_weights", "external_weights"]
+# what the API calls them
+TYPES = {"weights": "training", "sampler_weights": "sampler", "external_weights": "external"}
 SHORTEST, LONGEST = 3600, 10 * 366 * 24 * 3600  # seconds that a checkpoint may be given to live
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,127}")
 _PATH = re.compile(r"tinker://([\w:-]+)/(weights|sampler_weights|external_weights)/([^/]+)")
@@ -97,7 +101,8 @@ R = TypeVar("R", bound=Record)
 
 
 class Records:
-    """Each is written whole or not at all, and read once: nobody else writes here while this server has the lease.
+    """Each is written whole or not at all, and read once: nobody else writes here while this server
+    has the lease.
 
     Raises RunFailed for one that cannot be read.
     """
@@ -106,8 +111,11 @@ class Records:
         self._blobs = blobs
         self._lock = threading.Lock()  # listings are asked for by threads of their own
         kinds: Sequence[type[Record]] = (SessionRecord, RunRecord, SamplerRecord, CheckpointRecord)
-        self._read = {name: _record(kind, name, blobs)
-                      for kind in kinds for name in blobs.list(_blob(kind.folder, "", ""))}
+        self._read = {
+            name: _record(kind, name, blobs)
+            for kind in kinds
+            for name in blobs.list(_blob(kind.folder, "", ""))
+        }
 
     def put(self, record: Record) -> None:
         name = _blob(record.folder, record.id)
@@ -123,8 +131,11 @@ class Records:
         """Those whose id begins so, the oldest first."""
         beginning = _blob(kind.folder, prefix, "")
         with self._lock:
-            found = [record for name, record in self._read.items()
-                     if isinstance(record, kind) and name.startswith(beginning)]
+            found = [
+                record
+                for name, record in self._read.items()
+                if isinstance(record, kind) and name.startswith(beginning)
+            ]
         return sorted(found, key=lambda record: record.made)
 
     def remove(self, record: Record) -> None:
@@ -138,8 +149,11 @@ def _record(kind: type[Record], name: str, blobs: BlobStore) -> Record:
     try:
         return kind.model_validate_json(blobs.read(name) or b"")
     except ValidationError as error:
-        raise RunFailed(f"the record {name!r} of the server cannot be read: {error.errors()[0]['msg']}; delete it, and "
-                        "what it names is no longer known") from error
+        raise RunFailed(
+            f"the record {name!r} of the server cannot be read: {error.errors()[0]['msg']}; delete "
+            "it, and "
+            "what it names is no longer known"
+        ) from error
 
 
 def _blob(folder: str, id: str, end: str = ".json") -> str:
@@ -150,8 +164,10 @@ def _blob(folder: str, id: str, end: str = ".json") -> str:
 def checkpoint_id(path: str) -> str:
     """Of a path of the API; raises DataError."""
     if (match := _PATH.fullmatch(path)) is None:
-        raise DataError(f"{path!r} is no path of weights: tinker://RUN/weights/NAME and "
-                        "tinker://RUN/sampler_weights/NAME are")
+        raise DataError(
+            f"{path!r} is no path of weights: tinker://RUN/weights/NAME and "
+            "tinker://RUN/sampler_weights/NAME are"
+        )
     return f"{match[1]}/{match[2]}/{match[3]}"
 
 
@@ -160,7 +176,10 @@ def check_name(name: str | None) -> str:
     if name is None:
         return f"unnamed-{secrets.token_hex(4)}"
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"{name!r} cannot be the name of a checkpoint: up to 128 letters, digits and . _ + - can")
+        raise ConfigError(
+            f"{name!r} cannot be the name of a checkpoint: up to 128 letters, digits and . _ + - "
+            "can"
+        )
     return name
 
 
@@ -169,5 +188,8 @@ def expiry(seconds: int | None) -> datetime | None:
     if seconds is None:
         return None
     if not SHORTEST <= seconds <= LONGEST:
-        raise ConfigError(f"ttl_seconds is {seconds}, and must be from {SHORTEST} (an hour) to {LONGEST} (ten years)")
+        raise ConfigError(
+            f"ttl_seconds is {seconds}, and must be from {SHORTEST} (an hour) to {LONGEST} (ten "
+            "years)"
+        )
     return now() + timedelta(seconds=seconds)

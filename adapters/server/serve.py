@@ -42,9 +42,16 @@ class TinkerServer:
         return app(Sessions(self._training, Records(self._blobs), menu), key)
 
     def serve(
-        self, models: Sequence[str], aliases: Mapping[str, str], host: str, port: int, *, take_over: bool = False
+        self,
+        models: Sequence[str],
+        aliases: Mapping[str, str],
+        host: str,
+        port: int,
+        *,
+        take_over: bool = False,
     ) -> Iterator[str]:
-        """Where, the key that clients bring, the names of the models; and then serves until it is told to stop.
+        """Where, the key that clients bring, the names of the models; and then serves until it is
+        told to stop.
 
         Raises ConfigError for an address that is not this machine's own where no key is set.
         """
@@ -54,26 +61,39 @@ class TinkerServer:
 
         key = os.environ.get(KEY) or None
         if key is None and not is_loopback(host):
-            raise ConfigError(f"host={host} can be reached from other machines, and there is no key: set {KEY}, which "
-                              "clients then bring as TINKER_API_KEY, or listen on 127.0.0.1")
+            raise ConfigError(
+                f"host={host} can be reached from other machines, and there is no key: set {KEY}, "
+                "which "
+                "clients then bring as TINKER_API_KEY, or listen on 127.0.0.1"
+            )
         if key is not None and not (key.startswith("tml-") and len(key) >= SHORTEST):
-            raise ConfigError(f"{KEY} must begin with tml-, for the SDK takes no other key, and have {SHORTEST} "
-                              "characters or more")
-        alone = lease(self._blobs, ROOT, take_over=take_over)  # of two servers, each would end the other's sessions
+            raise ConfigError(
+                f"{KEY} must begin with tml-, for the SDK takes no other key, and have {SHORTEST} "
+                "characters or more"
+            )
+        # of two servers, each would end the other's sessions
+        alone = lease(self._blobs, ROOT, take_over=take_over)
         with _ended_by_sigterm(), _listen(host, port) as listening, alone:
             made = self.app(models, aliases, key)
             yield f"http://{_reached(host)}:{listening.getsockname()[1]}"
             yield "tml-any" if key is None else f"${KEY}"
             yield from made.state.sessions.menu.dishes
-            server = uvicorn.Server(uvicorn.Config(
-                made, log_config=None, access_log=False, timeout_graceful_shutdown=STOPPING))
+            server = uvicorn.Server(
+                uvicorn.Config(
+                    made, log_config=None, access_log=False, timeout_graceful_shutdown=STOPPING
+                )
+            )
             with _held_back(server) as signals:
                 server.run(sockets=[listening])
         for number in signals:
             signal.raise_signal(number)
 
-    def _offered(self, models: Sequence[str], aliases: Mapping[str, str]) -> Iterator[tuple[str, Dish]]:
-        """Each model by its name, by its folder, which the SDK finds the tokenizer in, and by its aliases."""
+    def _offered(
+        self, models: Sequence[str], aliases: Mapping[str, str]
+    ) -> Iterator[tuple[str, Dish]]:
+        """Each model by its name, by its folder, which the SDK finds the tokenizer in, and by its
+        aliases.
+        """
         from adapters.server.sessions import Dish
 
         dishes = {}
@@ -83,13 +103,17 @@ class TinkerServer:
             yield from ((name, dishes[model]) for name in (model, dishes[model].folder) if name)
         for name, model in aliases.items():
             if name in dishes and name != model:
-                raise ConfigError(f"--alias {name}={model}: {name} is served by its own name; leave one of them out")
+                raise ConfigError(
+                    f"--alias {name}={model}: {name} is served by its own name; leave one of them "
+                    "out"
+                )
             yield name, dishes[model]
 
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
     """While a server starts: what was begun is put in order, as it is for Ctrl-C."""
+
     def end(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
@@ -99,7 +123,8 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _held_back(server: Any) -> Iterator[list[int]]:
-    """The signals that uvicorn was ended with: it raises them once more when it is done, before all here is closed.
+    """The signals that uvicorn was ended with: it raises them once more when it is done, before all
+    here is closed.
 
     One that comes before it listens to them itself ends it too.
     """
@@ -132,8 +157,12 @@ def _reached(host: str) -> str:
 def _listen(host: str, port: int) -> socket.socket:
     """Raises BackendError where the port is taken or the address is not this machine's."""
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET,
-                                    backlog=2048)
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
+        )
     except OSError as error:
-        raise BackendError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port, or stop what "
-                           "has it") from error
+        raise BackendError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port, or stop "
+            "what "
+            "has it"
+        ) from error

@@ -29,9 +29,11 @@ from kitchen.ports.training import TrainingClient, TrainingSession
 from kitchen.types import Checkpoint
 
 log = structlog.get_logger("kitchen.serve")
-SERVED = f"{ROOT}/"  # what the names of all weights begin with that the training client keeps for this server
+# what the names of all weights begin with that the training client keeps for this server
+SERVED = f"{ROOT}/"
 SNAPSHOTS = 64  # of a session, that are kept for sampling; the one used longest ago goes first
-PATIENCE = 300.0  # seconds without a word from a client, after which its session ends; the SDK calls every 10
+# seconds without a word from a client, after which its session ends; the SDK calls every 10
+PATIENCE = 300.0
 
 
 class Absent(LookupError):
@@ -55,7 +57,8 @@ class Client:
     record: SessionRecord
     seen: float = field(default_factory=time.monotonic)
     models: dict[str, Model] = field(default_factory=dict)
-    snapshots: OrderedDict[str, None] = field(default_factory=OrderedDict)  # the one used last at the end
+    # the one used last at the end
+    snapshots: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
 
 @dataclass(frozen=True)
@@ -63,16 +66,21 @@ class Dish:
     """A model that is offered."""
 
     ours: str  # what the training client calls it
-    context: int | None = None  # tokens that it reads at most, as its configuration says, if it has one
+    # tokens that it reads at most, as its configuration says, if it has one
+    context: int | None = None
     folder: str = ""  # where AutoTokenizer of transformers finds its tokenizer
 
     @classmethod
     def of(cls, model: str, hub: HubClient) -> Dish:
-        """Fetched now, so that no client waits for it; raises BackendError for one that is not there."""
+        """Fetched now, so that no client waits for it; raises BackendError for one that is not
+        there.
+        """
         if "config.json" not in hub.files(model):  # a stand-in for a model
             return cls(model)
         folder = hub.fetch(model)
-        return cls(model, model_config(folder).get("max_position_embeddings"), _for_sdk(str(folder)))
+        return cls(
+            model, model_config(folder).get("max_position_embeddings"), _for_sdk(str(folder))
+        )
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,9 @@ class Menu:
     def dish(self, name: str) -> Dish:
         """Raises BackendError for a model that is not offered."""
         if name not in self.dishes:
-            raise BackendError(f"the model {name!r} is not served here; {did_you_mean(name, self.dishes)}")
+            raise BackendError(
+                f"the model {name!r} is not served here; {did_you_mean(name, self.dishes)}"
+            )
         return self.dishes[name]
 
 
@@ -98,13 +108,18 @@ class Sessions:
         for sampler in records.all(SamplerRecord):
             if sampler.own and sampler.session in self._clients:
                 self._clients[sampler.session].snapshots[sampler.id] = None
-        self.let_go(self.training.checkpoints(SERVED))  # of saves that an earlier server did not live to record
+        # of saves that an earlier server did not live to record
+        self.let_go(self.training.checkpoints(SERVED))
 
     def __iter__(self) -> Any:
         return iter(list(self._clients.values()))
 
-    def open(self, metadata: Mapping[str, Any] | None, name: str | None, project: str | None) -> Client:
-        record = SessionRecord(id=str(uuid.uuid4()), metadata=dict(metadata or {}), name=name, project=project)
+    def open(
+        self, metadata: Mapping[str, Any] | None, name: str | None, project: str | None
+    ) -> Client:
+        record = SessionRecord(
+            id=str(uuid.uuid4()), metadata=dict(metadata or {}), name=name, project=project
+        )
         self.records.put(record)
         self._clients[record.id] = Client(record)
         return self._clients[record.id]
@@ -129,21 +144,30 @@ class Sessions:
             found.seen = time.monotonic()
 
     def model(self, model_id: str) -> Model:
-        """Raises Gone for one that was lost with an earlier server or session, Absent for one that never was."""
+        """Raises Gone for one that was lost with an earlier server or session, Absent for one that
+        never was.
+        """
         client = self._clients.get(model_id.partition(":")[0])
         if client is not None and model_id in client.models:
             client.seen = time.monotonic()
             return client.models[model_id]
         if self.records.get(RunRecord, model_id) is not None:
-            raise Gone(f"the model {model_id!r} is not in memory any more: its session or its server has ended; go on "
-                       "from one of its checkpoints")
+            raise Gone(
+                f"the model {model_id!r} is not in memory any more: its session or its server has "
+                "ended; go on "
+                "from one of its checkpoints"
+            )
         raise Absent(f"there is no model {model_id!r}")
 
     def checkpoint(self, path: str) -> CheckpointRecord:
-        """Raises DataError for a path that is none, or of weights that are not there or have expired."""
+        """Raises DataError for a path that is none, or of weights that are not there or have
+        expired.
+        """
         found = self.records.get(CheckpointRecord, checkpoint_id(path))
         if found is None or found.over:
-            raise DataError(f"there are no weights {path!r}" + (": they have expired" if found else ""))
+            raise DataError(
+                f"there are no weights {path!r}" + (": they have expired" if found else "")
+            )
         return found
 
     def checkpoints(self, prefix: str = "") -> Sequence[CheckpointRecord]:
@@ -165,15 +189,21 @@ class Sessions:
         self.let_go([record.inner])
 
     def let_go(self, inners: Iterable[Checkpoint | None]) -> None:
-        """Delete the weights that nothing names any more: a sampler goes on with those it began with."""
-        named = {each.inner.path for each in self.records.all(SamplerRecord) if each.inner is not None}
+        """Delete the weights that nothing names any more: a sampler goes on with those it began
+        with.
+        """
+        named = {
+            each.inner.path for each in self.records.all(SamplerRecord) if each.inner is not None
+        }
         named |= {each.inner.path for each in self.records.all(CheckpointRecord)}
         for path, inner in {each.path: each for each in inners if each is not None}.items():
             if path not in named:
                 self.training.delete(inner)
 
     def sweep(self) -> None:
-        """End the sessions of clients that are silent, forget what was fetched, delete what has expired."""
+        """End the sessions of clients that are silent, forget what was fetched, delete what has
+        expired.
+        """
         self.promises.sweep()
         for client in self:
             if time.monotonic() - client.seen > PATIENCE:
@@ -196,7 +226,8 @@ class Sessions:
         samplers = self.records.all(SamplerRecord, f"{client.record.id}:")
         for sampler in samplers:
             self.records.remove(sampler)
-        unawaited = self.training.checkpoints(own(f"{client.record.id}:"))  # what was saved and nobody waited for
+        # what was saved and nobody waited for
+        unawaited = self.training.checkpoints(own(f"{client.record.id}:"))
         self.let_go([*(each.inner for each in samplers), *unawaited])
 
     def close(self) -> None:
@@ -209,12 +240,16 @@ class Sessions:
 
 
 def _for_sdk(folder: str) -> str:
-    """The same folder by a name that the SDK 0.38 leaves alone: of one with two slashes it cuts the last part off."""
+    """The same folder by a name that the SDK 0.38 leaves alone: of one with two slashes it cuts the
+    last part off.
+    """
     return f"/{folder}" if folder.count("/") == 2 else folder
 
 
 def kept(record_id: str) -> str:
-    """What the training client calls weights that clients have a name for; each save has a name of its own."""
+    """What the training client calls weights that clients have a name for; each save has a name of
+    its own.
+    """
     return f"{SERVED}kept/{record_id.replace(':', '~')}/{secrets.token_hex(4)}"
 
 

@@ -1,4 +1,6 @@
-"""The Tinker service, or another server of its API, as a training client; the SDK is imported once it is asked."""
+"""The Tinker service, or another server of its API, as a training client; the SDK is imported once
+it is asked.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,12 @@ from kitchen.types import Checkpoint, Lora
 
 OURS = frozenset(f"loss {name}" for name in LOSSES)
 WHOLE = OURS | {"loss of one's own", "top_logprobs", "export"}
-SERVERS: Mapping[str, frozenset[str]] = {  # kind of server to what it has; "loss ?": it may have more than is listed
-    "tinker": WHOLE | {"loss gspo", "loss stable_reinforce", "loss ?"}, "kitchen": WHOLE,
-    "skyrl": OURS - {"loss dro"} | {"loss dppo"},  # its cross-entropy cannot carry the slopes of a loss of one's own
+# kind of server to what it has; "loss ?": it may have more than is listed
+SERVERS: Mapping[str, frozenset[str]] = {
+    "tinker": WHOLE | {"loss gspo", "loss stable_reinforce", "loss ?"},
+    "kitchen": WHOLE,
+    # its cross-entropy cannot carry the slopes of a loss of one's own
+    "skyrl": OURS - {"loss dro"} | {"loss dppo"},
 }
 HOUR = 3600  # seconds, the shortest that servers keep a checkpoint that expires
 REACH = 3.0  # seconds that a server has to say what it offers
@@ -32,14 +37,18 @@ REACH = 3.0  # seconds that a server has to say what it offers
 class TinkerTraining:
     """Trains and samples on a server; checkpoints stay there, and the blob store keeps where.
 
-    The key comes from the environment variable that `key` names. Several of these may work at once, each on a server
-    of its own. Raises BackendError for a key that is missing or a server that does not answer.
+    The key comes from the environment variable that `key` names. Several of these may work at once,
+    each on a server of its own. Raises BackendError for a key that is missing or a server that does
+    not answer.
     """
 
     packages = ("tinker", "jinja2", "transformers")
 
     def __init__(
-        self, hub: HubClient, blobs: BlobStore, *,
+        self,
+        hub: HubClient,
+        blobs: BlobStore,
+        *,
         base_url: str = "",  # of the server; else TINKER_BASE_URL, else the hosted service
         key: str = "TINKER_API_KEY",
         server: str = "tinker",  # its kind, which says what it has
@@ -52,16 +61,24 @@ class TinkerTraining:
     ) -> None:
         check_name("server", server, SERVERS)
         if 0 != expire_after < HOUR or patience <= 0 or away <= 0:
-            raise ConfigError(f"expire_after is {expire_after}, and must be 0 or at least {HOUR}; patience is "
-                              f"{patience} and away is {away}, and must be above 0")
-        self._hub, self._kind, self._tokenizer, self._expire_after = hub, server, tokenizer, expire_after
+            raise ConfigError(
+                f"expire_after is {expire_after}, and must be 0 or at least {HOUR}; patience is "
+                f"{patience} and away is {away}, and must be above 0"
+            )
+        self._hub, self._kind, self._tokenizer, self._expire_after = (
+            hub,
+            server,
+            tokenizer,
+            expire_after,
+        )
         self._pointers = Pointers(blobs)
         self._service = Service(base_url, key, project, metadata or {}, patience, away)
         self._lock, self._tokenizers = threading.Lock(), dict[str, Tokenizer]()
 
     @property
     def capabilities(self) -> frozenset[str]:
-        without_torch = set() if find_spec("torch") else {"loss of one's own"}  # the SDK differentiates it with torch
+        # the SDK differentiates it with torch
+        without_torch = set() if find_spec("torch") else {"loss of one's own"}
         return SERVERS[self._kind] - without_torch
 
     def find(self, model: str) -> None:
@@ -70,13 +87,19 @@ class TinkerTraining:
         self._hub.find(self._tokenizer or model)
 
     def online(self, model: str) -> str:
-        """What the server says of a model; raises BackendError where it does not have it, or does not answer."""
+        """What the server says of a model; raises BackendError where it does not have it, or does
+        not answer.
+        """
         key = self._service.check()
         found = models(self._service.address, key, patience=REACH)
         if model not in found:
-            raise BackendError(f"{self._service.address} does not serve {model!r}; {did_you_mean(model, found)}")
+            raise BackendError(
+                f"{self._service.address} does not serve {model!r}; {did_you_mean(model, found)}"
+            )
         length = found[model]
-        return f"{self._service.address} serves {model}" + (f", up to {length} tokens" if length else "")
+        return f"{self._service.address} serves {model}" + (
+            f", up to {length} tokens" if length else ""
+        )
 
     def tokenizer(self, model: str) -> Tokenizer:
         """Of a folder of the hub; raises BackendError."""
@@ -101,8 +124,14 @@ class TinkerTraining:
         """Comes back at once; what is wrong surfaces on the session's futures."""
         from adapters.tinker.session import TinkerSession
 
-        return TinkerSession(self._service, self._pointers, model, lora, lambda: self.tokenizer(model),
-                             self._expire_after)
+        return TinkerSession(
+            self._service,
+            self._pointers,
+            model,
+            lora,
+            lambda: self.tokenizer(model),
+            self._expire_after,
+        )
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
         """Of a base model of the server, of a checkpoint, or of weights by their tinker:// path."""

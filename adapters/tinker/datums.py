@@ -18,7 +18,10 @@ def model_input(tokens: Tokens) -> Any:
 
 def theirs(datum: Datum) -> Any:
     """Integers as int64, all else as float32, each array with its shape."""
-    inputs = {name: types.TensorData.from_numpy(_wire(values)) for name, values in datum.loss_inputs.items()}
+    inputs = {
+        name: types.TensorData.from_numpy(_wire(values))
+        for name, values in datum.loss_inputs.items()
+    }
     return types.Datum(model_input=model_input(datum.tokens), loss_fn_inputs=inputs)
 
 
@@ -31,16 +34,24 @@ def without_extras(datum: Datum) -> Datum:
 def loss_output(answer: Any, data: Sequence[Datum]) -> LossOutput:
     """Raises BackendError where the server did not score every datum."""
     found = [_array(one.get("logprobs")) for one in answer.loss_fn_outputs]
-    if len(found) != len(data) or any(lp is None or lp.size != np.size(d.targets)
-                                      for lp, d in zip(found, data, strict=False)):
-        raise BackendError(f"the server answered with {len(found)} log-probabilities for {len(data)} datums, or with "
-                           "others than their targets'")
-    shaped = tuple(lp.reshape(np.shape(d.targets)) for lp, d in zip(found, data, strict=True) if lp is not None)
+    if len(found) != len(data) or any(
+        lp is None or lp.size != np.size(d.targets) for lp, d in zip(found, data, strict=False)
+    ):
+        raise BackendError(
+            f"the server answered with {len(found)} log-probabilities for {len(data)} datums, or "
+            "with "
+            "others than their targets'"
+        )
+    shaped = tuple(
+        lp.reshape(np.shape(d.targets)) for lp, d in zip(found, data, strict=True) if lp is not None
+    )
     return LossOutput(shaped, dict(answer.metrics))
 
 
 def sampled(sequence: Any) -> Sampled:
-    tokens = np.asarray(sequence.tokens_np if sequence.tokens_np is not None else sequence.tokens, np.int64)
+    tokens = np.asarray(
+        sequence.tokens_np if sequence.tokens_np is not None else sequence.tokens, np.int64
+    )
     nats = sequence.logprobs_np if sequence.logprobs_np is not None else sequence.logprobs
     if nats is None:
         raise BackendError("the server gave no log-probabilities with what it wrote")
@@ -58,8 +69,10 @@ def top_logprobs(answer: Any) -> tuple[Tokens, Array]:
     if found is None:
         raise BackendError("the server gave no likeliest tokens of the prompt")
     absent = found.logprobs <= -99999.0
-    return (np.where(absent, -1, found.token_ids).astype(np.int64),
-            np.where(absent, np.nan, found.logprobs).astype(np.float32))
+    return (
+        np.where(absent, -1, found.token_ids).astype(np.int64),
+        np.where(absent, np.nan, found.logprobs).astype(np.float32),
+    )
 
 
 def _wire(values: Array) -> Array:

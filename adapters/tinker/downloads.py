@@ -14,15 +14,19 @@ from adapters.tinker.tickets import explained
 from kitchen.backend.atomic_folder import appearing
 from kitchen.errors import BackendError
 
-SHORT = 3600  # seconds that the server keeps what it made for the download, should this end before it is deleted
+# seconds that the server keeps what it made for the download, should this end before it is deleted
+SHORT = 3600
 PATIENCE = 60.0  # seconds without a byte
 
 
 def download(service: Service, path: str, folder: Path, *, merged: bool) -> None:
     """The folder appears whole or not at all; raises BackendError where the server makes none."""
     if merged:
-        raise BackendError("a server of the Tinker API merges nothing into the base model: export without --merged, "
-                           "and then path:FOLDER with it, where the base model is")
+        raise BackendError(
+            "a server of the Tinker API merges nothing into the base model: export without "
+            "--merged, "
+            "and then path:FOLDER with it, where the base model is"
+        )
     try:
         with _external(service, path) as (rest, made), appearing(folder) as place:
             for name, url in rest.get_external_weights_urls(made).result().urls.items():
@@ -51,7 +55,9 @@ def _fetch(url: str, place: Path, name: str) -> None:
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise BackendError(f"the server names a file {name!r}, which would lie outside the folder")
     if not url.startswith(("https://", "http://")):
-        raise BackendError(f"the server says that the file {name!r} is somewhere else than behind http or https")
+        raise BackendError(
+            f"the server says that the file {name!r} is somewhere else than behind http or https"
+        )
     (place / name).parent.mkdir(parents=True, exist_ok=True)
     with urllib.request.urlopen(url, timeout=PATIENCE) as answer, (place / name).open("wb") as file:
         shutil.copyfileobj(answer, file)

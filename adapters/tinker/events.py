@@ -10,14 +10,16 @@ from opentelemetry import trace
 
 log = structlog.get_logger("kitchen.tinker")
 _BEGAN = "kitchen.began"  # of a request, among its extensions
-_QUIET = ("session_heartbeat", "telemetry", "dynamic_config")  # what the SDK asks on its own account
+# what the SDK asks on its own account
+_QUIET = ("session_heartbeat", "telemetry", "dynamic_config")
 
 
 def listen() -> None:
     """From now on, of every client of the SDK in this process.
 
-    A request is made in the context of the call that asked for it, so what is told goes to that call's run alone. The
-    SDK calls `_prepare_request` before each one, and leaves it empty for those who want to see them.
+    A request is made in the context of the call that asked for it, so what is told goes to that
+    call's run alone. The SDK calls `_prepare_request` before each one, and leaves it empty for
+    those who want to see them.
     """
     from tinker import _client
 
@@ -39,9 +41,12 @@ async def _told(response: Any) -> None:
     path = request.url.path.rsplit("/api/v1/", 1)[-1]
     if path.rsplit("/", 1)[-1] in _QUIET or _BEGAN not in request.extensions:
         return
-    told = {"path": path, "status": response.status_code,
-            "seconds": round(time.perf_counter() - request.extensions[_BEGAN], 6),
-            "retries": int(request.headers.get("x-stainless-retry-count", 0)),
-            "client": request.headers.get("x-sdk-method", "").partition(".")[0] or "SDK"}
+    told = {
+        "path": path,
+        "status": response.status_code,
+        "seconds": round(time.perf_counter() - request.extensions[_BEGAN], 6),
+        "retries": int(request.headers.get("x-stainless-retry-count", 0)),
+        "client": request.headers.get("x-sdk-method", "").partition(".")[0] or "SDK",
+    }
     log.debug("request", **told)
     trace.get_current_span().add_event("tinker.request", told)

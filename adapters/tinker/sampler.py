@@ -26,8 +26,12 @@ IDS = 2**31 - 1  # token ids, and tokens of a prompt: how many there may be, the
 class TinkerSampler:
     """Requests go out in the order they are made, and do not wait for each other."""
 
-    def __init__(self, service: Service, opening: Callable[[Any], Any], waiting: Waiting | None = None) -> None:
-        """`opening` makes the SDK's client, on a thread of the sampler's own; `waiting` hears of queues."""
+    def __init__(
+        self, service: Service, opening: Callable[[Any], Any], waiting: Waiting | None = None
+    ) -> None:
+        """`opening` makes the SDK's client, on a thread of the sampler's own; `waiting` hears of
+        queues.
+        """
         self._service = service
         self._line, heard = Line("sampler on a server"), waiting or Waiting("sampling")
         self._connected: Any = None
@@ -43,28 +47,59 @@ class TinkerSampler:
     def logprobs(self, tokens: Tokens) -> Future[Floats]:
         if problem := unreadable(tokens, vocabulary=IDS, context=IDS):
             return Failed(problem)
-        return self._ask(lambda client: client.compute_logprobs(model_input(tokens)), prompt_logprobs)
+        return self._ask(
+            lambda client: client.compute_logprobs(model_input(tokens)), prompt_logprobs
+        )
 
     def top_logprobs(self, tokens: Tokens, k: int) -> Future[tuple[Tokens, Floats]]:
         if problem := unreadable(tokens, vocabulary=IDS, context=IDS) or _bad_k(k):
             return Failed(problem)
-        return self._ask(lambda client: client.sample(
-            model_input(tokens), 1, types.SamplingParams(max_tokens=1, temperature=1.0), include_prompt_logprobs=True,
-            topk_prompt_logprobs=k), top_logprobs)
+        return self._ask(
+            lambda client: client.sample(
+                model_input(tokens),
+                1,
+                types.SamplingParams(max_tokens=1, temperature=1.0),
+                include_prompt_logprobs=True,
+                topk_prompt_logprobs=k,
+            ),
+            top_logprobs,
+        )
 
     def sample(
-        self, prompt: Tokens, *, count: int = 1, max_tokens: int, temperature: float = 1.0, top_p: float = 1.0,
-        top_k: int = 0, seed: int = 0, stop: Sequence[str] | Sequence[int] = (),
+        self,
+        prompt: Tokens,
+        *,
+        count: int = 1,
+        max_tokens: int,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 0,
+        stop: Sequence[str] | Sequence[int] = (),
     ) -> Future[Sequence[Sampled]]:
-        problem = unfit(count=count, max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k,
-                        seed=seed, stop=stop) or unreadable(prompt, vocabulary=IDS, context=IDS)
+        problem = unfit(
+            count=count,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            seed=seed,
+            stop=stop,
+        ) or unreadable(prompt, vocabulary=IDS, context=IDS)
         if problem:
             return Failed(problem)
         how = types.SamplingParams(
-            max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k or -1, seed=seed % SEEDS,
-            stop=[each if isinstance(each, str) else int(each) for each in stop] or None)
-        return self._ask(lambda client: client.sample(model_input(prompt), count, how),
-                         lambda answer: [sampled(each) for each in answer.sequences])
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k or -1,
+            seed=seed % SEEDS,
+            stop=[each if isinstance(each, str) else int(each) for each in stop] or None,
+        )
+        return self._ask(
+            lambda client: client.sample(model_input(prompt), count, how),
+            lambda answer: [sampled(each) for each in answer.sequences],
+        )
 
     def close(self) -> None:
         self._end()

@@ -18,18 +18,33 @@ from kitchen.errors import BackendError, RunFailed, SessionLost
 log = structlog.get_logger("kitchen.tinker")
 PARTING = 2.0  # seconds that servers have at the end of the process to hear that sessions are over
 _ENDING = set[threading.Thread]()  # who tells them
-LOOK = 10.0  # seconds from one look at whether the server is there to the next, while answers are waited for
+# seconds from one look at whether the server is there to the next, while answers are waited for
+LOOK = 10.0
 
 
 class Service:
-    """Opened when it is first needed and again after it was lost; over once nobody uses it any more."""
+    """Opened when it is first needed and again after it was lost; over once nobody uses it any
+    more.
+    """
 
     def __init__(
-        self, base_url: str, variable: str, project: str, metadata: Mapping[str, str], patience: float, away: float
+        self,
+        base_url: str,
+        variable: str,
+        project: str,
+        metadata: Mapping[str, str],
+        patience: float,
+        away: float,
     ) -> None:
-        self._base_url, self._variable, self._project, self._patience = base_url, variable, project, patience
+        self._base_url, self._variable, self._project, self._patience = (
+            base_url,
+            variable,
+            project,
+            patience,
+        )
         self._metadata, self._away = dict(metadata), away
-        self._lock, self._users = threading.RLock(), 0  # again in the same thread: garbage is collected at any moment
+        # again in the same thread: garbage is collected at any moment
+        self._lock, self._users = threading.RLock(), 0
         self._opening = threading.Lock()  # held while the server is asked, which takes its time
         self._client: Any = None
         self._pending: set[Work[Any]] = set()
@@ -87,8 +102,12 @@ class Service:
         from adapters.tinker.events import listen
 
         listen()
-        return ServiceClient(user_metadata=self._metadata or None, project_id=self._project or None,
-                             base_url=self.address, api_key=key)
+        return ServiceClient(
+            user_metadata=self._metadata or None,
+            project_id=self._project or None,
+            base_url=self.address,
+            api_key=key,
+        )
 
     def rest(self) -> Any:
         """The SDK's RestClient, which needs no session; raises BackendError."""
@@ -107,7 +126,9 @@ class Service:
         _close(client, "errored")
 
     def watch(self, answer: Work[Any]) -> None:
-        """Have it fail with SessionLost where the server stays away, for which the SDK would wait for ever."""
+        """Have it fail with SessionLost where the server stays away, for which the SDK would wait
+        for ever.
+        """
         with self._lock:
             self._pending.add(answer)
             begin, self._watching = not self._watching, True
@@ -132,7 +153,9 @@ class Service:
                 there = time.monotonic()
             except BackendError as error:
                 if time.monotonic() - there >= self._away:
-                    self._give_up(SessionLost(f"the server has been away for {self._away:g} s: {error}"))
+                    self._give_up(
+                        SessionLost(f"the server has been away for {self._away:g} s: {error}")
+                    )
 
     def _give_up(self, why: SessionLost) -> None:
         with self._lock:
@@ -143,9 +166,13 @@ class Service:
 
 
 def _close(client: Any, how: str) -> None:
-    """Without waiting: a server that is away would be asked for minutes, and a client that opens holds its lock."""
+    """Without waiting: a server that is away would be asked for minutes, and a client that opens
+    holds its lock.
+    """
     if client is not None:
-        ending = threading.Thread(target=_end, args=(client, how), name="end of a session with a server", daemon=True)
+        ending = threading.Thread(
+            target=_end, args=(client, how), name="end of a session with a server", daemon=True
+        )
         _ENDING.add(ending)
         ending.start()
 

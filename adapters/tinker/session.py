@@ -45,10 +45,20 @@ class TinkerSession:
     """One set of LoRA weights under training; it opens while the caller goes on."""
 
     def __init__(
-        self, service: Service, pointers: Pointers, model: str, lora: Lora, tokenizer: Callable[[], Tokenizer],
+        self,
+        service: Service,
+        pointers: Pointers,
+        model: str,
+        lora: Lora,
+        tokenizer: Callable[[], Tokenizer],
         expire_after: int,
     ) -> None:
-        self._service, self._pointers, self._model, self._tokenizer = service, pointers, model, tokenizer
+        self._service, self._pointers, self._model, self._tokenizer = (
+            service,
+            pointers,
+            model,
+            tokenizer,
+        )
         self._expire_after, self._steps = expire_after or None, 0
         self._waiting = Waiting(f"training {model}")
         self._line = Line(f"training {model} on a server")
@@ -57,9 +67,18 @@ class TinkerSession:
         self._failure: BaseException | None = None
         self._connected: Any = None  # the ServiceClient that the session was opened with
         self._opened = work()  # the SDK's TrainingClient; another after a load
-        self._line.put(lambda: self._reopen(lambda client: client.create_lora_training_client(
-            model, rank=lora.rank, seed=lora.seed, train_attn=lora.train_attn, train_mlp=lora.train_mlp,
-            train_unembed=lora.train_unembed)))
+        self._line.put(
+            lambda: self._reopen(
+                lambda client: client.create_lora_training_client(
+                    model,
+                    rank=lora.rank,
+                    seed=lora.seed,
+                    train_attn=lora.train_attn,
+                    train_mlp=lora.train_mlp,
+                    train_unembed=lora.train_unembed,
+                )
+            )
+        )
 
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer()
@@ -67,11 +86,20 @@ class TinkerSession:
     def facts(self) -> Facts:
         """Waits until the session is open. What the server computes with, it does not say."""
         info = self._put(self._opened_now).result().get_info()
-        return Facts({"model": self._model, "model.served_as": str(info.model_data.model_name),
-                      "machine.server": mask(self._service.address), "machine.tinker": version("tinker")})
+        return Facts(
+            {
+                "model": self._model,
+                "model.served_as": str(info.model_data.model_name),
+                "machine.server": mask(self._service.address),
+                "machine.tinker": version("tinker"),
+            }
+        )
 
     def forward(
-        self, data: Sequence[Datum], loss: str | Loss = "cross_entropy", options: Options | None = None
+        self,
+        data: Sequence[Datum],
+        loss: str | Loss = "cross_entropy",
+        options: Options | None = None,
     ) -> Future[LossOutput]:
         data = tuple(data)
         if isinstance(loss, str):
@@ -79,7 +107,9 @@ class TinkerSession:
 
         def ask(client: Any) -> Any:
             check_data(data, loss, None, vocabulary=IDS, context=IDS)
-            return client.forward([theirs(without_extras(datum)) for datum in data], "cross_entropy")
+            return client.forward(
+                [theirs(without_extras(datum)) for datum in data], "cross_entropy"
+            )
 
         def told(answer: Any) -> LossOutput:
             nats = loss_output(answer, data).logprobs
@@ -88,21 +118,36 @@ class TinkerSession:
         return self._ask(ask, told)
 
     def forward_backward(
-        self, data: Sequence[Datum], loss: str | Loss = "cross_entropy", options: Options | None = None
+        self,
+        data: Sequence[Datum],
+        loss: str | Loss = "cross_entropy",
+        options: Options | None = None,
     ) -> Future[LossOutput]:
         data = tuple(data)
         if isinstance(loss, str):
-            return self._passed(data, loss, options, lambda client: client.forward_backward, update=True)
+            return self._passed(
+                data, loss, options, lambda client: client.forward_backward, update=True
+            )
         own = Own(loss, data)
 
-        return self._ask(lambda client: client.forward_backward_custom(_checked(data, loss, None), own),
-                         lambda answer: replace(_scored(answer, data, loss), metrics=own.metrics), update=True)
+        return self._ask(
+            lambda client: client.forward_backward_custom(_checked(data, loss, None), own),
+            lambda answer: replace(_scored(answer, data, loss), metrics=own.metrics),
+            update=True,
+        )
 
     def optim_step(self, adam: Adam) -> Future[Stepped]:
         def ask(client: Any) -> Any:
-            asked = client.optim_step(types.AdamParams(
-                learning_rate=adam.learning_rate, beta1=adam.beta1, beta2=adam.beta2, eps=adam.eps,
-                weight_decay=adam.weight_decay, grad_clip_norm=adam.grad_clip_norm))
+            asked = client.optim_step(
+                types.AdamParams(
+                    learning_rate=adam.learning_rate,
+                    beta1=adam.beta1,
+                    beta2=adam.beta2,
+                    eps=adam.eps,
+                    weight_decay=adam.weight_decay,
+                    grad_clip_norm=adam.grad_clip_norm,
+                )
+            )
             self._steps += 1
             return asked
 
@@ -110,6 +155,7 @@ class TinkerSession:
 
     def save(self, name: str) -> Future[Checkpoint]:
         """The state with its optimiser."""
+
         def ask(client: Any) -> Any:
             self._pointers.check_free(name)
             return client.save_state(_remote(name), ttl_seconds=self._expire_after)
@@ -118,6 +164,7 @@ class TinkerSession:
 
     def save_weights(self, name: str, *, overwrite: bool = False) -> Future[Checkpoint]:
         """For sampling; what is overwritten is deleted once the new is there."""
+
         def ask(client: Any) -> Any:
             if not overwrite:
                 self._pointers.check_free(name)
@@ -133,8 +180,11 @@ class TinkerSession:
 
     def delete(self, checkpoint: Checkpoint) -> Future[None]:
         """One that cannot be deleted now stays, and costs no run."""
-        return self._put(lambda: self._removed(
-            checkpoint.path, lambda: forget(self._service, self._pointers, checkpoint)))
+        return self._put(
+            lambda: self._removed(
+                checkpoint.path, lambda: forget(self._service, self._pointers, checkpoint)
+            )
+        )
 
     def _removed(self, name: str, remove: Callable[[], None]) -> None:
         try:
@@ -143,23 +193,38 @@ class TinkerSession:
             log.warning("a checkpoint could not be deleted", checkpoint=name, why=str(error))
 
     def snapshot(self) -> Future[Sampler]:
-        return self._ask(lambda client: client.save_weights_and_get_sampling_client(),
-                         lambda client: TinkerSampler(self._service, lambda _: client, self._waiting))
+        return self._ask(
+            lambda client: client.save_weights_and_get_sampling_client(),
+            lambda client: TinkerSampler(self._service, lambda _: client, self._waiting),
+        )
 
     def close(self) -> None:
         """What waits is let go; the server ends the session with the last that uses it."""
         self._end()
 
     def _passed(
-        self, data: Sequence[Datum], loss: str, options: Options | None, verb: Callable[[Any], Any], *,
+        self,
+        data: Sequence[Datum],
+        loss: str,
+        options: Options | None,
+        verb: Callable[[Any], Any],
+        *,
         update: bool = False,
     ) -> Future[LossOutput]:
-        return self._ask(lambda client: verb(client)(_checked(data, loss, options), loss, dict(options or {}) or None),
-                         lambda answer: _scored(answer, data, loss) if update else loss_output(answer, data),
-                         update=update)
+        return self._ask(
+            lambda client: verb(client)(
+                _checked(data, loss, options), loss, dict(options or {}) or None
+            ),
+            lambda answer: _scored(answer, data, loss) if update else loss_output(answer, data),
+            update=update,
+        )
 
-    def _ask(self, ask: Callable[[Any], Any], told: Callable[[Any], T], *, update: bool = False) -> Future[T]:
-        """An update that fails ends the session, lest it train on; input that was not even sent does not."""
+    def _ask(
+        self, ask: Callable[[Any], Any], told: Callable[[Any], T], *, update: bool = False
+    ) -> Future[T]:
+        """An update that fails ends the session, lest it train on; input that was not even sent
+        does not.
+        """
         answer = work()
 
         def job() -> None:
@@ -189,7 +254,9 @@ class TinkerSession:
     def _check_alive(self) -> None:
         if self._failure is not None:
             kind = SessionLost if isinstance(self._failure, SessionLost) else RunFailed
-            raise kind(f"the session takes no more calls, for an earlier one failed: {self._failure}")
+            raise kind(
+                f"the session takes no more calls, for an earlier one failed: {self._failure}"
+            )
 
     def _look(self, error: BaseException | None, fatal: bool) -> None:
         if isinstance(error, SessionLost):
@@ -224,16 +291,25 @@ class TinkerSession:
         def job() -> None:
             path = self._pointers.path(checkpoint)
             if with_optimiser and checkpoint.kind != "training":
-                raise ConfigError(f"checkpoint {checkpoint.path!r} keeps weights alone, no optimiser: use load_weights")
+                raise ConfigError(
+                    f"checkpoint {checkpoint.path!r} keeps weights alone, no optimiser: use "
+                    "load_weights"
+                )
             self._opened = work()
-            self._reopen(lambda client: (client.create_training_client_from_state_with_optimizer if with_optimiser
-                                         else client.create_training_client_from_state)(path))
+            self._reopen(
+                lambda client: (
+                    client.create_training_client_from_state_with_optimizer
+                    if with_optimiser
+                    else client.create_training_client_from_state
+                )(path)
+            )
             try:
                 self._opened.result()
             except KitchenError as error:
                 if not isinstance(error, SessionLost) and is_gone(self._service, path):
                     raise CorruptCheckpoint(
-                        f"{checkpoint.path}: the server does not have it any more: {error}") from error
+                        f"{checkpoint.path}: the server does not have it any more: {error}"
+                    ) from error
                 raise
             self._steps, self._failure = checkpoint.step if with_optimiser else 0, None
 
@@ -284,13 +360,17 @@ def _checked(data: Sequence[Datum], loss: str | Loss, options: Options | None) -
 
 
 def _scored(answer: Any, data: Sequence[Datum], loss: str | Loss) -> LossOutput:
-    """A server may leave out what can have no gradient; of a loss that is not known here, it is not known what."""
+    """A server may leave out what can have no gradient; of a loss that is not known here, it is not
+    known what.
+    """
     found = loss_output(answer, data)
     known = not isinstance(loss, str) or loss in LOSSES
     return replace(found, scored=tuple(scored(loss, datum) for datum in data) if known else ())
 
 
 def _remote(name: str) -> str:
-    """A name that the server takes and has never had: of two attempts at one save, either may have arrived."""
+    """A name that the server takes and has never had: of two attempts at one save, either may have
+    arrived.
+    """
     clean = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[-100:].strip("-._")
     return f"{clean or 'checkpoint'}-{secrets.token_hex(4)}"

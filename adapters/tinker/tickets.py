@@ -23,12 +23,15 @@ T = TypeVar("T")
 _FAILED = re.compile(r"Request failed: (.*?)(?: for self\.request_id=.*)?$", re.DOTALL)
 _KIND = re.compile(r"(\w+): (.*)", re.DOTALL)
 _STATUS = re.compile(r"with status (\d+)")
-DEAD = ("poisoned", "holder is closed", "ServiceClient is closed")  # what the SDK says of clients that are no more
+# what the SDK says of clients that are no more
+DEAD = ("poisoned", "holder is closed", "ServiceClient is closed")
 OVER = (404, 410)  # statuses of something that the server does not know any more
 
 
 def explained(error: BaseException) -> BaseException:
-    """What the SDK says, as one of the kitchen's errors; SessionLost where to open a session again may mend it."""
+    """What the SDK says, as one of the kitchen's errors; SessionLost where to open a session again
+    may mend it.
+    """
     if isinstance(error, KitchenError):
         return error
     if isinstance(error, concurrent.futures.CancelledError):
@@ -48,14 +51,19 @@ def explained(error: BaseException) -> BaseException:
 
 
 def _refused(error: Any, text: str) -> KitchenError:
-    """What went wrong on the server while it did what it was asked; a `kitchen serve` says of which kind it is."""
+    """What went wrong on the server while it did what it was asked; a `kitchen serve` says of which
+    kind it is.
+    """
     said = match[1] if (match := _FAILED.match(text)) else text
     if (match := _KIND.match(said)) is not None:
         kind = getattr(errors, match[1], None)
         if isinstance(kind, type) and issubclass(kind, KitchenError) and kind is not ApiError:
             return kind(match[2])
-    return DataError(said) if error.category == tinker.types.RequestErrorCategory.User else RunFailed(
-        f"the server failed: {said}")
+    return (
+        DataError(said)
+        if error.category == tinker.types.RequestErrorCategory.User
+        else RunFailed(f"the server failed: {said}")
+    )
 
 
 def _of_status(status: int, text: str, error: Any) -> KitchenError:
@@ -70,6 +78,7 @@ def _of_status(status: int, text: str, error: Any) -> KitchenError:
 
 def follow(asked: Any, told: Callable[[Any], T], answer: Work[T]) -> None:
     """Once the SDK's future is done, so is ours, with what `told` makes of it."""
+
     def done(found: Work[Any]) -> None:
         try:
             give(answer, told(found.result()))
@@ -80,12 +89,15 @@ def follow(asked: Any, told: Callable[[Any], T], answer: Work[T]) -> None:
 
 
 class Line(threading.Thread):
-    """Does one thing after the other, so that whoever asks need not wait; a daemon, for a server may not answer."""
+    """Does one thing after the other, so that whoever asks need not wait; a daemon, for a server
+    may not answer.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._lock, self._closed = threading.RLock(), False  # again in the same thread, as that of Service
+        # again in the same thread, as that of Service
+        self._lock, self._closed = threading.RLock(), False
         self.start()
 
     def put(self, job: Callable[[], None]) -> bool:
@@ -108,7 +120,8 @@ class Line(threading.Thread):
     def run(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
-            job = None  # else the last job, and all that it holds, would live until the next one comes
+            # else the last job, and all that it holds, would live until the next one comes
+            job = None
 
 
 def settle(answer: Work[T], job: Callable[[], T]) -> None:
@@ -121,6 +134,7 @@ def settle(answer: Work[T], job: Callable[[], T]) -> None:
 
 def using(service: Service, user: Any, line: Line) -> Callable[[], Any]:
     """Until this is called, or nobody has the user any more, the service is not over."""
+
     def end() -> None:
         line.close()
         service.leave()

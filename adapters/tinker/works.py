@@ -11,7 +11,9 @@ Work = concurrent.futures.Future
 
 
 def work() -> Work[Any]:
-    """One that cannot be cancelled: who gives up waiting lets it go, and whoever works at it need not know."""
+    """One that cannot be cancelled: who gives up waiting lets it go, and whoever works at it need
+    not know.
+    """
     answer: Work[Any] = concurrent.futures.Future()
     answer.set_running_or_notify_cancel()
     return answer

@@ -1,4 +1,6 @@
-"""The model card of weights: what they came from, how they were made and how well they do, in Markdown."""
+"""The model card of weights: what they came from, how they were made and how well they do, in
+Markdown.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,11 @@ from kitchen.config.yaml import yaml_value
 from kitchen.secrets import mask
 from kitchen.types import Checkpoint
 
-_PLACE = re.compile(r"^(path:|file:|~|\.{0,2}/|[A-Za-z]:[\\/]|\\\\)")  # a value that is a place on some machine
+# a value that is a place on some machine
+_PLACE = re.compile(r"^(path:|file:|~|\.{0,2}/|[A-Za-z]:[\\/]|\\\\)")
 _INSIDE = re.compile(  # up to its last part
-    r"(?<![\w.:/])(?:path:|file://)?~?/(?:[^\s/\"'`,;|]+/)+(?=[^\s/])|\b[A-Za-z]:\\(?:[^\s\\\"'`,;|]+\\)+")
+    r"(?<![\w.:/])(?:path:|file://)?~?/(?:[^\s/\"'`,;|]+/)+(?=[^\s/])|\b[A-Za-z]:\\(?:[^\s\\\"'`,;|]+\\)+"
+)
 _REPOSITORY = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
 _HUB_OF_DATA = "hf"  # the adapter whose data sets are those of a hub
 
@@ -30,19 +34,36 @@ class Base:
 
 
 def model_card(repo: str, base: Base, weights: Weights, tables: Sequence[Mapping[str, Any]]) -> str:
-    """For the repository of an adapter; `tables` are rows of tables.jsonl. No secrets, and no folders of this machine.
+    """For the repository of an adapter; `tables` are rows of tables.jsonl. No secrets, and no
+    folders of this machine.
 
-    Of the tables those with a column "measure" are shown: others, such as answers side by side, may quote the data.
+    Of the tables those with a column "measure" are shown: others, such as answers side by side, may
+    quote the data.
     """
     record = weights.record or {}
     shown = [table for table in tables if "measure" in table["columns"]]
     parts = [
-        _front(base, record), f"# {repo.rpartition('/')[2]}", _about(base, weights),
-        *(["## Evaluation", *(part for table in shown for part in (f"**{_public(table['title'])}**", _table(table)))]
-          if shown else []),
+        _front(base, record),
+        f"# {repo.rpartition('/')[2]}",
+        _about(base, weights),
+        *(
+            [
+                "## Evaluation",
+                *(
+                    part
+                    for table in shown
+                    for part in (f"**{_public(table['title'])}**", _table(table))
+                ),
+            ]
+            if shown
+            else []
+        ),
         *_section("Data", ("split", "SHA-256"), _data(record)),
-        *_section("Settings", ("setting", "value"), _flat(record.get("order", {}).get("settings", {}))),
-        "## How to load it", _loading(repo, base),
+        *_section(
+            "Settings", ("setting", "value"), _flat(record.get("order", {}).get("settings", {}))
+        ),
+        "## How to load it",
+        _loading(repo, base),
     ]
     return mask("\n\n".join(parts)) + "\n"
 
@@ -56,7 +77,10 @@ def _front(base: Base, record: Mapping[str, Any]) -> str:
     """What a hub reads of it, in YAML."""
     lines = ["library_name: peft", "pipeline_tag: text-generation"]
     if _is_of_hub(base.name):
-        lines += [f"base_model: {yaml_value(parse(base.name).name)}", "base_model_relation: adapter"]
+        lines += [
+            f"base_model: {yaml_value(parse(base.name).name)}",
+            "base_model_relation: adapter",
+        ]
     if base.license:
         lines.append(f"license: {yaml_value(base.license)}")
     order = record.get("order", {})
@@ -70,11 +94,17 @@ def _about(base: Base, weights: Weights) -> str:
     facts = (weights.record or {}).get("facts", {})
     source = weights.source if isinstance(weights.source, Checkpoint) else None
     recipe = f" with the recipe `{weights.record['recipe']}`" if weights.record else ""
-    rows = [("base model", f"`{public_name(base.name)}`" if base.name else ""), ("its SHA-256", base.sha256),
-            ("LoRA", facts.get("lora", "")), ("trained from", facts.get("weights", "")),
-            ("optimiser steps", str(source.step) if source else ""), ("SHA-256 of the checkpoint",
-             source.sha256 if source else ""), ("dtype of the base", facts.get("model.dtype", "")),
-            ("run", weights.run), ("device", facts.get("machine.device", ""))]
+    rows = [
+        ("base model", f"`{public_name(base.name)}`" if base.name else ""),
+        ("its SHA-256", base.sha256),
+        ("LoRA", facts.get("lora", "")),
+        ("trained from", facts.get("weights", "")),
+        ("optimiser steps", str(source.step) if source else ""),
+        ("SHA-256 of the checkpoint", source.sha256 if source else ""),
+        ("dtype of the base", facts.get("model.dtype", "")),
+        ("run", weights.run),
+        ("device", facts.get("machine.device", "")),
+    ]
     made = f"LoRA weights, made{recipe} by crucible-kitchen {version('crucible-kitchen')}."
     return f"{made}\n\n{_grid(('what', 'is'), [row for row in rows if row[1]])}"
 
@@ -104,12 +134,23 @@ def _without_folders(value: Any) -> Any:
 def _loading(repo: str, base: Base) -> str:
     tokenizer = f'tokenizer = AutoTokenizer.from_pretrained("{repo}")'
     if _is_of_hub(base.name):
-        lines = ["from peft import AutoPeftModelForCausalLM", "from transformers import AutoTokenizer", "",
-                 f'model = AutoPeftModelForCausalLM.from_pretrained("{repo}")', tokenizer]
+        lines = [
+            "from peft import AutoPeftModelForCausalLM",
+            "from transformers import AutoTokenizer",
+            "",
+            f'model = AutoPeftModelForCausalLM.from_pretrained("{repo}")',
+            tokenizer,
+        ]
     else:
-        lines = ["from peft import PeftModel", "from transformers import AutoModelForCausalLM, AutoTokenizer", "",
-                 'base = AutoModelForCausalLM.from_pretrained("FOLDER")  # of the base model named above',
-                 f'model = PeftModel.from_pretrained(base, "{repo}")', tokenizer]
+        lines = [
+            "from peft import PeftModel",
+            "from transformers import AutoModelForCausalLM, AutoTokenizer",
+            "",
+            'base = AutoModelForCausalLM.from_pretrained("FOLDER")  # of the base model named '
+            "above",
+            f'model = PeftModel.from_pretrained(base, "{repo}")',
+            tokenizer,
+        ]
     code = "\n".join(lines)
     shell = f"pip install 'crucible-kitchen[local,hf]'\nkitchen chat {repo}"
     if base.name.startswith("path:"):
@@ -123,7 +164,10 @@ def _section(title: str, columns: Sequence[str], rows: Iterator[tuple[str, str]]
 
 
 def _table(table: Mapping[str, Any]) -> str:
-    return _grid(_without_folders(table["columns"]), [[_public(str(cell)) for cell in row] for row in table["rows"]])
+    return _grid(
+        _without_folders(table["columns"]),
+        [[_public(str(cell)) for cell in row] for row in table["rows"]],
+    )
 
 
 def _grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

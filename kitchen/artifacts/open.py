@@ -9,7 +9,14 @@ from typing import Any
 
 from kitchen.artifacts.weights import Weights, WeightsName, find_weights, parse_typed
 from kitchen.config.adapters import adapter_class
-from kitchen.config.request import RUNS, Larder, Prepared, Problems, open_blobs, open_larder
+from kitchen.config.request import (
+    RUNS,
+    AdapterChoice,
+    Problems,
+    ResolvedRequest,
+    choose_adapters,
+    open_blobs,
+)
 from kitchen.config.yaml import yaml_value
 from kitchen.errors import BackendError, ConfigError, did_you_mean
 from kitchen.ports import BlobStore, HubClient, Message, Sampler, Tokenizer, TrainingClient
@@ -33,7 +40,9 @@ class Opened:
         return self.training.tokenizer(self.weights.model)
 
     def joined(self, tokenizer: Tokenizer) -> str | None:
-        """What stands between prompt and answer; None where a chat template does, as it did when a run was trained."""
+        """What stands between prompt and answer; None where a chat template does, as it did when a
+        run was trained.
+        """
         rendering = trained_as(self.weights.record)
         chat = tokenizer.chat if rendering.get("chat") is None else rendering["chat"]
         return None if chat else str(rendering.get("separator", ""))
@@ -58,11 +67,11 @@ class Drawing:
 
 
 @contextmanager
-def open_weights(typed: str, larder: Larder) -> Iterator[Opened]:
+def open_weights(typed: str, adapter_choice: AdapterChoice) -> Iterator[Opened]:
     """Loads nothing; raises the error of what is unknown, missing or not installed."""
-    name, larder = made_with(typed, larder, ("training", "hub"))
-    made = Prepared(Recipe)  # type: ignore[type-abstract] # there is none
-    open_larder(larder, made)
+    name, adapter_choice = made_with(typed, adapter_choice, ("training", "hub"))
+    made = ResolvedRequest(Recipe)  # type: ignore[type-abstract] # there is none
+    choose_adapters(adapter_choice, made)
     kitchen = made.kitchen
     if kitchen is None or kitchen.training is None or kitchen.hub is None or kitchen.blobs is None:
         raise Problems(made.problems)
@@ -70,43 +79,64 @@ def open_weights(typed: str, larder: Larder) -> Iterator[Opened]:
         weights = find_weights(str(name), kitchen.training, kitchen.blobs)
         yield Opened(weights, kitchen.training, kitchen.hub, kitchen.blobs)
     except BackendError as error:
-        if not (no_run := no_such_run(name, larder, kitchen.blobs)):
+        if not (no_run := no_such_run(name, adapter_choice, kitchen.blobs)):
             raise
         raise BackendError(f"{no_run}; and as a model: {error}") from error
 
 
-def made_with(typed: str, larder: Larder, ports: Sequence[str]) -> tuple[WeightsName, Larder]:
-    """The name, and the adapters to use: of a run its own at these ports, but for those that were asked for."""
-    blobs = open_blobs(larder)
+def made_with(
+    typed: str, adapter_choice: AdapterChoice, ports: Sequence[str]
+) -> tuple[WeightsName, AdapterChoice]:
+    """The name, and the adapters to use: of a run its own at these ports, but for those that were
+    asked for.
+    """
+    blobs = open_blobs(adapter_choice)
     name = parse_typed(typed, blobs)
     if name.kind != "run":
-        return name, larder
+        return name, adapter_choice
     order = read_order(blobs, name.name)
-    asked = {port: each for port, each in larder.names.items() if each is not None}
+    asked = {port: each for port, each in adapter_choice.names.items() if each is not None}
     for port, why in order.lost(asked).items():
         if port in ports:
-            raise ConfigError(f"{name}: {why}; name the one to use, --{port} NAME, with its settings, "
-                              f"--set {port}.KEY=VALUE")
+            raise ConfigError(
+                f"{name}: {why}; name the one to use, --{port} NAME, with its settings, "
+                f"--set {port}.KEY=VALUE"
+            )
     made_by = order.adapters["training"]
     if asked.get("training", made_by) != made_by and "training" not in order.objects:
         adapter_class("training", asked["training"])  # an unknown one is another mistake
-        raise ConfigError(f"{name}: its weights were made by the training adapter {made_by!r}, and only that can open "
-                          "them: leave --training away")
-    names = {port: each for port, each in order.adapters.items() if port in ports and port not in asked}
-    settings = [f"{port}.{key}={yaml_value(value)}" for port, each in order.adapter_settings.items()
-                for key, value in each.items() if port in ports and {**names, **asked}[port] == order.adapters[port]]
-    return name, replace(larder, names={**larder.names, **names}, settings=(*settings, *larder.settings))
+        raise ConfigError(
+            f"{name}: its weights were made by the training adapter {made_by!r}, and only that can "
+            "open "
+            "them: leave --training away"
+        )
+    names = {
+        port: each for port, each in order.adapters.items() if port in ports and port not in asked
+    }
+    settings = [
+        f"{port}.{key}={yaml_value(value)}"
+        for port, each in order.adapter_settings.items()
+        for key, value in each.items()
+        if port in ports and {**names, **asked}[port] == order.adapters[port]
+    ]
+    return name, replace(
+        adapter_choice,
+        names={**adapter_choice.names, **names},
+        settings=(*settings, *adapter_choice.settings),
+    )
 
 
-def no_such_run(name: WeightsName, larder: Larder, blobs: BlobStore) -> str:
+def no_such_run(name: WeightsName, adapter_choice: AdapterChoice, blobs: BlobStore) -> str:
     """Where a name of a model can have been meant as that of a run; else empty."""
     if name.kind != "hub" or "/" in name.name:
         return ""
-    return f"there is no run {name.name!r} in {larder.runs or RUNS}; {did_you_mean(name.name, run_names(blobs))}"
+    return f"there is no run {name.name!r} in {adapter_choice.runs or RUNS}; {did_you_mean(name.name, run_names(blobs))}"
 
 
 def trained_as(record: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The settings with which the run of a record rendered its data; empty where its recipe has no such setting."""
+    """The settings with which the run of a record rendered its data; empty where its recipe has no
+    such setting.
+    """
     found = record["order"]["settings"].get("rendering") if record else None
     return found if isinstance(found, Mapping) else {}
 
@@ -129,4 +159,6 @@ def conversation(system: str, turns: Sequence[Message]) -> Sequence[Message]:
 
 def answer_text(tokens: Tokens, tokenizer: Tokenizer) -> str:
     """Without the stop token at its end, be it a special one or not."""
-    return tokenizer.decode(tokens[:-1] if len(tokens) and tokens[-1] in tokenizer.stop_ids else tokens)
+    return tokenizer.decode(
+        tokens[:-1] if len(tokens) and tokens[-1] in tokenizer.stop_ids else tokens
+    )

@@ -29,12 +29,20 @@ class NotPublished(KitchenError):
 
 
 def publish(
-    weights: Weights, repo: str, training: TrainingClient, hub: HubClient, blobs: BlobStore, *, again: str = "",
+    weights: Weights,
+    repo: str,
+    training: TrainingClient,
+    hub: HubClient,
+    blobs: BlobStore,
+    *,
+    again: str = "",
     message: str = "",
 ) -> str:
-    """An adapter's folder with its model card; returns where a person finds it. Done twice, it is the same.
+    """An adapter's folder with its model card; returns where a person finds it. Done twice, it is
+    the same.
 
-    Raises NotPublished where the hub fails, with how to do it `again`, which whoever set the run going may know alone.
+    Raises NotPublished where the hub fails, with how to do it `again`, which whoever set the run
+    going may know alone.
     """
     check_exports(training)
     check_place(repo)
@@ -45,7 +53,9 @@ def publish(
         tables = read_journal(blobs, weights.run, "tables") if weights.run else ()
         (folder / "README.md").write_text(model_card(repo, base, weights, tables))
         try:
-            return hub.publish(repo, folder, message=message or f"Weights of {public_name(weights.name)}")
+            return hub.publish(
+                repo, folder, message=message or f"Weights of {public_name(weights.name)}"
+            )
         except KitchenError as error:
             raise NotPublished(error, repo, again) from error
 
@@ -53,8 +63,10 @@ def publish(
 def check_exports(training: TrainingClient) -> None:
     """Raise BackendError for an adapter that keeps its weights to itself."""
     if "export" not in training.capabilities:
-        raise BackendError(f"the training adapter {type(training).__name__} cannot export weights; "
-                           "`kitchen list` shows the others")
+        raise BackendError(
+            f"the training adapter {type(training).__name__} cannot export weights; "
+            "`kitchen list` shows the others"
+        )
 
 
 def check_place(repo: str) -> None:
@@ -64,7 +76,9 @@ def check_place(repo: str) -> None:
 
 
 def _base(weights: Weights, folder: Path, hub: HubClient) -> Base:
-    """Of a run as it recorded it, else as the exported folder says; there, no folder of this machine stays."""
+    """Of a run as it recorded it, else as the exported folder says; there, no folder of this
+    machine stays.
+    """
     config = json.loads((folder / _CONFIG).read_text()) if (folder / _CONFIG).is_file() else {}
     said = str(config.get("base_model_name_or_path") or "")
     place = f"path:{said}" if Path(said).is_absolute() else said
@@ -83,5 +97,7 @@ def _license(model: str, hub: HubClient) -> str:
     try:
         return hub.info(model).license
     except BackendError as error:
-        log.warning("the card names no licence of the base model", model=public_name(model), why=str(error))
+        log.warning(
+            "the card names no licence of the base model", model=public_name(model), why=str(error)
+        )
         return ""

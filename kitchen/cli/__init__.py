@@ -1,4 +1,6 @@
-"""The command line; what a command needs is imported when it is called, so that `kitchen --help` is quick."""
+"""The command line; what a command needs is imported when it is called, so that `kitchen --help` is
+quick.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ import typer
 
 from kitchen.cli import cooking, serving, weights, workshop
 
-app = typer.Typer(name="kitchen", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(
+    name="kitchen", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+)
 
 
 def _version(asked: bool) -> None:
@@ -20,7 +24,9 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say it, and exit.")]
+Version = Annotated[
+    bool, typer.Option("--version", callback=_version, is_eager=True, help="Say it, and exit.")
+]
 
 
 @app.callback()

@@ -21,7 +21,11 @@ def runs(context: typer.Context, incomplete: str) -> list[str]:
     from kitchen.config.request import RUNS
 
     folder = Path(context.params.get("runs") or RUNS)
-    return sorted(path.parent.name for path in folder.glob("*/run.json") if path.parent.name.startswith(incomplete))
+    return sorted(
+        path.parent.name
+        for path in folder.glob("*/run.json")
+        if path.parent.name.startswith(incomplete)
+    )
 
 
 def adapters(port: str) -> Callable[[str], list[str]]:
@@ -30,7 +34,11 @@ def adapters(port: str) -> Callable[[str], list[str]]:
     def names(incomplete: str) -> list[str]:
         from importlib.metadata import entry_points
 
-        return sorted(each.name for each in entry_points(group=f"kitchen.{port}") if each.name.startswith(incomplete))
+        return sorted(
+            each.name
+            for each in entry_points(group=f"kitchen.{port}")
+            if each.name.startswith(incomplete)
+        )
 
     return names
 

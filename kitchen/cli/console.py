@@ -1,4 +1,6 @@
-"""What people see of a run: a bar on a terminal, plain lines elsewhere, and the tables that stages publish."""
+"""What people see of a run: a bar on a terminal, plain lines elsewhere, and the tables that stages
+publish.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +37,30 @@ _ASIDE = {"learning_rate", "grad_norm", "tokens", "trained_tokens"}  # recorded,
 def console(*, to_stderr: bool = False) -> Console:
     """For text of any origin: nothing in it is markup."""
     terminal = (sys.stderr if to_stderr else sys.stdout).isatty()
-    return Console(stderr=to_stderr, markup=False, highlight=False, emoji=False, width=None if terminal else WIDTH)
+    return Console(
+        stderr=to_stderr,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        width=None if terminal else WIDTH,
+    )
 
 
 def table(shown: Table) -> RichTable:
     """Aligned columns; rows are set apart where a cell takes several lines."""
-    widths = [max([len(name), *(len(row[at]) for row in shown.rows)]) for at, name in enumerate(shown.columns)]
+    widths = [
+        max([len(name), *(len(row[at]) for row in shown.rows)])
+        for at, name in enumerate(shown.columns)
+    ]
     tall = sum(widths) > 2 * WIDTH or any("\n" in cell for row in shown.rows for cell in row)
-    made = RichTable(title=Text(shown.title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, show_lines=tall,
-                     show_edge=False, padding=(0, 1, 0, 0))
+    made = RichTable(
+        title=Text(shown.title, style="bold"),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_lines=tall,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+    )
     for name in shown.columns:
         numbers = [row[shown.columns.index(name)] for row in shown.rows]
         right = bool(numbers) and all(re.fullmatch(r"[-+]?[\d,.]*%?", cell) for cell in numbers)
@@ -54,7 +71,9 @@ def table(shown: Table) -> RichTable:
 
 
 def printable(text: str) -> str:
-    """Without secrets, and without the control characters with which a text could steer the terminal."""
+    """Without secrets, and without the control characters with which a text could steer the
+    terminal.
+    """
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", mask(text))
 
 
@@ -63,14 +82,19 @@ def clock(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
+    return (
+        f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+        if minutes >= 60
+        else f"{minutes}:{rest:02d}"
+    )
 
 
 @dataclass
 class _Loop:
     """How fast a loop goes, from its last iterations."""
 
-    seen: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=50))  # seconds, done, tokens
+    # seconds, done, tokens
+    seen: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=50))
     told_at: float = 0.0  # seconds
     told_done: float = -1.0
 
@@ -80,7 +104,11 @@ class _Loop:
 
     def due(self, now: float, done: float) -> bool:
         """Whether a line about this moment is worth it."""
-        waited = now - self.told_at >= _LINE_EVERY or done - self.told_done >= _LINE_SHARE - 1e-9 or done > 1 - 1e-9
+        waited = (
+            now - self.told_at >= _LINE_EVERY
+            or done - self.told_done >= _LINE_SHARE - 1e-9
+            or done > 1 - 1e-9
+        )
         if waited:
             self.told_at, self.told_done = now, done
         return waited
@@ -138,8 +166,14 @@ class ConsoleObserver(Observer):
     def done(self, event: StageDone) -> None:
         if not (event.published or self._lines) and event.seconds < _SLOW:
             return  # most stages: there is nothing to say
-        metrics = {k: v for each in event.published if isinstance(each, Metrics) for k, v in each.items()}
-        around = {found[1]: int(found[2]) for part in event.where.split(" > ")[:-1] if (found := _IN_LOOP.match(part))}
+        metrics = {
+            k: v for each in event.published if isinstance(each, Metrics) for k, v in each.items()
+        }
+        around = {
+            found[1]: int(found[2])
+            for part in event.where.split(" > ")[:-1]
+            if (found := _IN_LOOP.match(part))
+        }
         self._say_lines(around)
         loop = list(around)[-1] if around else ""
         if loop and metrics and not event.replayed:
@@ -168,17 +202,34 @@ class ConsoleObserver(Observer):
         loop.take(now, done, metrics)
         total = f"/{round(1 / progress.width)}" if progress.width > 0 else ""
         mine = [line for line in self._lines if (line.loop, line.step) == (name, progress.step)]
-        line = mine[0] if mine else _Line(name, progress.step, f"{name} step {progress.step + 1}{total}", now, done)
+        line = (
+            mine[0]
+            if mine
+            else _Line(name, progress.step, f"{name} step {progress.step + 1}{total}", now, done)
+        )
         self._lines += [line] * (not mine)
         line.metrics |= {key: value for key, value in metrics.items() if key not in _ASIDE}
         if self._bar is not None and self._task is not None:
-            known, first = None if progress.done is None else 1.0, dict(islice(line.metrics.items(), 1))
-            self._bar.update(self._task, total=known, completed=done, description=line.head, detail=loop.detail(first))
+            known, first = (
+                None if progress.done is None else 1.0,
+                dict(islice(line.metrics.items(), 1)),
+            )
+            self._bar.update(
+                self._task,
+                total=known,
+                completed=done,
+                description=line.head,
+                detail=loop.detail(first),
+            )
 
     def _say_lines(self, around: Mapping[str, int]) -> None:
         """Of the steps that are over when a stage in these loops, at these steps, is done."""
-        over = [line for line in self._lines
-                if line.loop not in around or abs(around[line.loop] - line.step) > self._ahead.get(line.loop, 0)]
+        over = [
+            line
+            for line in self._lines
+            if line.loop not in around
+            or abs(around[line.loop] - line.step) > self._ahead.get(line.loop, 0)
+        ]
         self._lines = [line for line in self._lines if line not in over]
         for line in over:
             loop = self._loops[line.loop]
@@ -191,7 +242,11 @@ class ConsoleObserver(Observer):
 
 def _bar(out: Console) -> Bar:
     return Bar(
-        TextColumn("{task.description}", markup=False), BarColumn(bar_width=24),
-        TextColumn("{task.percentage:>3.0f} %"), TextColumn("{task.fields[detail]}", markup=False),
-        console=out, transient=True, refresh_per_second=5,
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TextColumn("{task.fields[detail]}", markup=False),
+        console=out,
+        transient=True,
+        refresh_per_second=5,
     )

@@ -8,18 +8,37 @@ from typing import Annotated
 import typer
 
 from kitchen.cli.completion import ports
-from kitchen.cli.options import Datasets, Debug, Json, RecipeName, Runs, Text, carry_out, larder
+from kitchen.cli.options import (
+    Datasets,
+    Debug,
+    Json,
+    RecipeName,
+    Runs,
+    Text,
+    adapter_choice,
+    carry_out,
+)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits and _, first a letter.")]
-Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to.  [default: here]", show_default=False)]
-Port = Annotated[str, typer.Option(metavar="NAME", help="training, datasets, hub or blobs.", autocompletion=ports)]
+Folder = Annotated[
+    Path, typer.Argument(metavar="[DIR]", help="Where to.  [default: here]", show_default=False)
+]
+Port = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="training, datasets, hub or blobs.", autocompletion=ports),
+]
 DatasetName = Annotated[str, typer.Argument(metavar="NAME", help="As a recipe's `dataset`.")]
-Split = Annotated[Text, typer.Option(metavar="NAME", help="Show rows of this one.  [default: the first]")]
+Split = Annotated[
+    Text, typer.Option(metavar="NAME", help="Show rows of this one.  [default: the first]")
+]
 Rows = Annotated[int, typer.Option(min=1, help="How many to show.")]
 
 app = typer.Typer()
-new_app = typer.Typer(help="Write a recipe, stage or adapter of your own, and its test.", rich_markup_mode=None,
-                      no_args_is_help=True)
+new_app = typer.Typer(
+    help="Write a recipe, stage or adapter of your own, and its test.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
 app.add_typer(new_app, name="new")
 
 
@@ -40,8 +59,12 @@ def new_stage(name: Name, folder: Folder = Path(), debug: Debug = False) -> None
 
 
 @new_app.command("adapter")
-def new_adapter(name: Name, folder: Folder = Path(), port: Port = "training", debug: Debug = False) -> None:
-    """An adapter to be written: DIR/adapters/NAME.py, and the laws in DIR/tests/test_NAME.py that say what is next."""
+def new_adapter(
+    name: Name, folder: Folder = Path(), port: Port = "training", debug: Debug = False
+) -> None:
+    """An adapter to be written: DIR/adapters/NAME.py, and the laws in DIR/tests/test_NAME.py that
+    say what is next.
+    """
     from kitchen.cli.commands.new import new
 
     carry_out(lambda: new("adapter", name, folder, port), debug)
@@ -55,7 +78,7 @@ def doctor(runs: Runs = None, json: Json = False, debug: Debug = False) -> None:
     """
     from kitchen.cli.commands.doctor import doctor as look
 
-    carry_out(lambda: look(larder(runs, None), json=json), debug)
+    carry_out(lambda: look(adapter_choice(runs, None), json=json), debug)
 
 
 @app.command()
@@ -68,11 +91,20 @@ def schema(recipe: RecipeName, debug: Debug = False) -> None:
 
 @app.command()
 def data(
-    name: DatasetName, datasets: Datasets = None, split: Split = None, rows: Rows = 3, json: Json = False,
+    name: DatasetName,
+    datasets: Datasets = None,
+    split: Split = None,
+    rows: Rows = 3,
+    json: Json = False,
     debug: Debug = False,
 ) -> None:
     """What is in a data set: splits, columns and the first rows."""
     from kitchen.cli.commands.data import Look
     from kitchen.cli.commands.data import data as show
 
-    carry_out(lambda: show(Look(name, split, rows), larder(None, None, datasets=datasets), json=json), debug)
+    carry_out(
+        lambda: show(
+            Look(name, split, rows), adapter_choice(None, None, datasets=datasets), json=json
+        ),
+        debug,
+    )

@@ -22,23 +22,40 @@ from kitchen.ports import BlobStore, DatasetStore, HubClient, TrainingClient
 from kitchen.recipe import Recipe
 
 PORTS: Mapping[str, Any] = {
-    "training": TrainingClient, "datasets": DatasetStore, "hub": HubClient, "blobs": BlobStore,
+    "training": TrainingClient,
+    "datasets": DatasetStore,
+    "hub": HubClient,
+    "blobs": BlobStore,
 }
-DEFAULTS: Mapping[str, str] = {"training": "peft", "datasets": "local", "hub": "hf", "blobs": "local"}
+DEFAULTS: Mapping[str, str] = {
+    "training": "peft",
+    "datasets": "local",
+    "hub": "hf",
+    "blobs": "local",
+}
 
 
 def available(port: str) -> Mapping[str, EntryPoint]:
-    """The adapters of a port by name; an adapter of one's own is an entry point of the group `kitchen.PORT`."""
+    """The adapters of a port by name; an adapter of one's own is an entry point of the group
+    `kitchen.PORT`.
+    """
     places = [os.path.abspath(place) for place in sys.path]
-    changed = tuple((place, os.stat(place).st_mtime_ns) for place in places if os.path.exists(place))
+    changed = tuple(
+        (place, os.stat(place).st_mtime_ns) for place in places if os.path.exists(place)
+    )
     return _installed(changed)[port]
 
 
 @lru_cache(maxsize=1)
 def _installed(changed: tuple[tuple[str, int], ...]) -> Mapping[str, Mapping[str, EntryPoint]]:
-    """By port; read once, and again when a folder on the path has changed, as to install a package changes one."""
+    """By port; read once, and again when a folder on the path has changed, as to install a package
+    changes one.
+    """
     found = entry_points()
-    return {port: {entry.name: entry for entry in found.select(group=f"kitchen.{port}")} for port in PORTS}
+    return {
+        port: {entry.name: entry for entry in found.select(group=f"kitchen.{port}")}
+        for port in PORTS
+    }
 
 
 def adapter_class(port: str, name: str) -> Any:
@@ -56,8 +73,10 @@ def adapter_class(port: str, name: str) -> Any:
     except AttributeError as error:
         raise ConfigError(f"there is no {port} adapter {name!r}: {error}") from error
     except ImportError as error:
-        raise BackendError(f"the {port} adapter {name!r} cannot be imported: {error}; "
-                           "`kitchen list` shows what each adapter needs") from error
+        raise BackendError(
+            f"the {port} adapter {name!r} cannot be imported: {error}; "
+            "`kitchen list` shows what each adapter needs"
+        ) from error
 
 
 def adapter_settings(cls: Any) -> Mapping[str, Any]:
@@ -69,7 +88,11 @@ def adapter_settings(cls: Any) -> Mapping[str, Any]:
 
 def asked_for(cls: Any) -> Mapping[str, str]:
     """The ports that an adapter is given by its constructor: parameter to port."""
-    return {name: port for name, hint in _hints(cls).items() if name != "return" and (port := _port_of(hint))}
+    return {
+        name: port
+        for name, hint in _hints(cls).items()
+        if name != "return" and (port := _port_of(hint))
+    }
 
 
 @cache
@@ -100,28 +123,44 @@ class Kitchen:
 
     @classmethod
     def named(
-        cls, names: Mapping[str, str] | None = None, settings: Mapping[str, Mapping[str, Any]] | None = None,
+        cls,
+        names: Mapping[str, str] | None = None,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
         objects: Mapping[str, Any] | None = None,
     ) -> Kitchen:
-        """Adapters by name (`{"training": "fake"}`), the rest as `DEFAULTS`; settings by port; `objects` are built."""
+        """Adapters by name (`{"training": "fake"}`), the rest as `DEFAULTS`; settings by port;
+        `objects` are built.
+        """
         for port in [*(names or {}), *(settings or {})]:
             if port not in PORTS:
                 raise ConfigError(f"there is no port {port!r}; {did_you_mean(port, PORTS)}")
-        return _Builder({**DEFAULTS, **(names or {})}, settings or {}, dict(objects or {})).kitchen()
+        return _Builder(
+            {**DEFAULTS, **(names or {})}, settings or {}, dict(objects or {})
+        ).kitchen()
 
     def ports(self) -> Mapping[Any, Any]:
-        return {kind: value for port, kind in PORTS.items() if (value := getattr(self, port)) is not None}
+        return {
+            kind: value
+            for port, kind in PORTS.items()
+            if (value := getattr(self, port)) is not None
+        }
 
     def check(self, recipe: Recipe) -> Plan:
         """What the recipe will do with these adapters, and what is wrong with it; nothing runs."""
         from kitchen.types import RunId
 
-        return check(recipe.workflow(), {**self.ports(), RunId: RunId("check")}, recipe.leaves)
+        return check(recipe.workflow(), {**self.ports(), RunId: RunId("check")}, recipe.outputs)
 
     def cook(self, recipe: Recipe, *observers: Observer, name: str = "") -> Context:
         """Cook it, or go on with the run of this name where it stopped."""
-        return run(recipe.workflow(), self.ports(), observers, name=name or recipe.title(), leaves=recipe.leaves,
-                   title=recipe.title())
+        return run(
+            recipe.workflow(),
+            self.ports(),
+            observers,
+            name=name or recipe.title(),
+            outputs=recipe.outputs,
+            title=recipe.title(),
+        )
 
 
 @dataclass
@@ -138,9 +177,13 @@ class _Builder:
     def build(self, port: str) -> Any:
         if port not in self.built:
             cls = adapter_class(port, self.names[port])
-            given = {name: self._beside(port, cls) if other == port else self.build(other)
-                     for name, other in asked_for(cls).items()}
-            self.built[port] = self._made(port, cls, {**given, **self._settings(port, adapter_settings(cls))})
+            given = {
+                name: self._beside(port, cls) if other == port else self.build(other)
+                for name, other in asked_for(cls).items()
+            }
+            self.built[port] = self._made(
+                port, cls, {**given, **self._settings(port, adapter_settings(cls))}
+            )
         return self.built[port]
 
     def _made(self, port: str, cls: Any, given: Mapping[str, Any]) -> Any:
@@ -149,22 +192,32 @@ class _Builder:
         except TypeError as error:
             if ":" not in self.names[port]:
                 raise
-            raise ConfigError(f"{self.names[port]} cannot be built by name: {error}; give what it misses as --set "
-                              f"{port}.NAME=VALUE, or in Python the object itself") from error
+            raise ConfigError(
+                f"{self.names[port]} cannot be built by name: {error}; give what it misses as "
+                "--set "
+                f"{port}.NAME=VALUE, or in Python the object itself"
+            ) from error
 
     def _beside(self, port: str, cls: Any) -> Any:
-        """What an adapter that asks for its own port is put over: the one that its attribute `over` names."""
+        """What an adapter that asks for its own port is put over: the one that its attribute `over`
+        names.
+        """
         if not isinstance(under := getattr(cls, "over", None), str) or under == self.names[port]:
-            raise ConfigError(f"the {port} adapter {self.names[port]!r} asks for a {port} adapter to be put over, and "
-                              "must name another one: over = \"local\"")
+            raise ConfigError(
+                f"the {port} adapter {self.names[port]!r} asks for a {port} adapter to be put "
+                "over, and "
+                'must name another one: over = "local"'
+            )
         return _Builder({**self.names, port: under}, {}, dict(self.built)).build(port)
 
     def _settings(self, port: str, known: Mapping[str, Any]) -> Mapping[str, Any]:
         values = {}
         for name, value in self.settings.get(port, {}).items():
             if name not in known:
-                raise ConfigError(f"the {port} adapter {self.names[port]!r} has no setting {name!r}; "
-                                  f"{did_you_mean(name, known)}")
+                raise ConfigError(
+                    f"the {port} adapter {self.names[port]!r} has no setting {name!r}; "
+                    f"{did_you_mean(name, known)}"
+                )
             try:
                 values[name] = TypeAdapter(known[name]).validate_python(value)
             except ValidationError as error:

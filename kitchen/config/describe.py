@@ -1,4 +1,6 @@
-"""What can be set on a recipe: types, defaults, and the units that stand in the comments beside the fields."""
+"""What can be set on a recipe: types, defaults, and the units that stand in the comments beside the
+fields.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from kitchen.config.sources import Keys
 from kitchen.config.yaml import yaml_value
 
 _NAMES: Mapping[Any, str] = {
-    int: "int", float: "float", str: "text", bool: "true or false", NoneType: "null", Any: "any",
+    int: "int",
+    float: "float",
+    str: "text",
+    bool: "true or false",
+    NoneType: "null",
+    Any: "any",
 }
 _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
@@ -43,15 +50,22 @@ def type_text(kind: Any) -> str:
     """`int > 0`, `error or drop or truncate`, `int or null`."""
     if get_origin(kind) is Annotated:
         base, *rest = get_args(kind)
-        limits = [limit for each in rest for limit in getattr(each, "metadata", (each,))]  # those of a Field lie inside
-        bounds = [f"{sign} {getattr(each, word)}" for each in limits for word, sign in _BOUNDS.items()
-                  if getattr(each, word, None) is not None]
+        # those of a Field lie inside
+        limits = [limit for each in rest for limit in getattr(each, "metadata", (each,))]
+        bounds = [
+            f"{sign} {getattr(each, word)}"
+            for each in limits
+            for word, sign in _BOUNDS.items()
+            if getattr(each, word, None) is not None
+        ]
         return " ".join([type_text(base), " and ".join(bounds)]).strip()
     if get_origin(kind) in (Union, UnionType):
         return " or ".join(map(type_text, get_args(kind)))
     if get_origin(kind) is Literal:
         return " or ".join(map(yaml_value, get_args(kind)))
-    return _NAMES.get(kind) or (kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind))
+    return _NAMES.get(kind) or (
+        kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+    )
 
 
 def _inside(cls: Any, above: Keys, given: Any) -> Iterator[Described]:
@@ -59,7 +73,11 @@ def _inside(cls: Any, above: Keys, given: Any) -> Iterator[Described]:
     notes = _notes(cls)
     for name, kind in inner(cls).items():
         default = _default(cls, name) if given is None else getattr(given, name)
-        if inner(kind) and default is not MISSING and (is_dataclass(default) or isinstance(default, BaseModel)):
+        if (
+            inner(kind)
+            and default is not MISSING
+            and (is_dataclass(default) or isinstance(default, BaseModel))
+        ):
             yield from _inside(type(default), (*above, name), default)
         else:
             shown = "" if default is MISSING else yaml_value(default)
@@ -75,12 +93,18 @@ def _default(cls: Any, name: str) -> Any:
 
 
 def _notes(cls: Any) -> Mapping[str, str]:
-    """Field to the comment at the end of its line, else to the text below it; those of a base class are inherited."""
+    """Field to the comment above it or at the end of its line, else to the docstring below it; those of a base class
+    are inherited.
+    """
     found: dict[str, str] = {}
     for each in reversed(cls.__mro__):
         if "__annotations__" in vars(each) and not each.__module__.startswith("pydantic"):
             found |= _comments(each)
-    described = {name: info.description for name, info in getattr(cls, "model_fields", {}).items() if info.description}
+    described = {
+        name: info.description
+        for name, info in getattr(cls, "model_fields", {}).items()
+        if info.description
+    }
     return {**described, **found}
 
 
@@ -89,8 +113,27 @@ def _comments(cls: Any) -> Mapping[str, str]:
         source = textwrap.dedent(inspect.getsource(cls))
     except (OSError, TypeError):  # typed into a console: there is no source
         return {}
-    lines = {token.start[0]: token.string.lstrip("# ").strip() for token in
-             tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.COMMENT}
+    comments, alone = _comment_lines(source)
     [body] = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    return {node.target.id: lines[node.end_lineno] for node in body.body
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.end_lineno in lines}
+    found = {}
+    for node in body.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            last = node.end_lineno or node.lineno
+            first = node.lineno
+            while first - 1 in alone:
+                first -= 1
+            texts = [comments[line] for line in range(first, last + 1) if line in comments]
+            if texts:
+                found[node.target.id] = " ".join(texts)
+    return found
+
+
+def _comment_lines(source: str) -> tuple[dict[int, str], set[int]]:
+    """Comments by line number, and the numbers of the lines that hold nothing else."""
+    comments, alone = {}, set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            comments[token.start[0]] = token.string.lstrip("# ").strip()
+            if not token.line[: token.start[1]].strip():
+                alone.add(token.start[0])
+    return comments, alone

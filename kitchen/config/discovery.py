@@ -22,8 +22,7 @@ from kitchen.config.extras import mend_missing
 from kitchen.errors import BackendError, ConfigError, KitchenError, did_you_mean
 from kitchen.recipe import Recipe
 from kitchen.stage import Stage, signature
-from kitchen.workflow import ForEach, Parallel, Step, When, walk
-from kitchen.workflow import Sequence as Steps
+from kitchen.workflow import ForEach, Parallel, Series, Step, When, walk
 
 CORE = str(Path(__file__).parent)
 OPEN = ("recipes", "stages", "adapters")  # folders that people add to from where they stand
@@ -45,12 +44,17 @@ def stand_here() -> None:
 
 
 def check_open() -> None:
-    """Raise ConfigError if a regular package hides ours: one `__init__.py` in a folder of that name is enough."""
+    """Raise ConfigError if a regular package hides ours: one `__init__.py` in a folder of that name
+    is enough.
+    """
     for name in OPEN:
         spec = find_spec(name)
         if spec is not None and spec.origin is not None:
-            raise ConfigError(f"{spec.origin} makes {name!r} a closed package, which hides the {name} of the kitchen: "
-                              "delete or rename that file, or stand in another folder")
+            raise ConfigError(
+                f"{spec.origin} makes {name!r} a closed package, which hides the {name} of the "
+                "kitchen: "
+                "delete or rename that file, or stand in another folder"
+            )
 
 
 def modules() -> Sequence[Found]:
@@ -60,7 +64,11 @@ def modules() -> Sequence[Found]:
     found: dict[str, Found] = {}
     for info in pkgutil.iter_modules(places):
         name = f"recipes.{info.name}"
-        if not info.name.startswith("_") and name not in found and (one := _read(name, find_spec(name))):
+        if (
+            not info.name.startswith("_")
+            and name not in found
+            and (one := _read(name, find_spec(name)))
+        ):
             found[name] = one
     return [found[name] for name in sorted(found)]
 
@@ -74,19 +82,31 @@ def find_recipe(name: str) -> type[Recipe]:
     check_open()
     path, _, wanted = name.partition(":")
     if path == "__main__" and wanted not in vars(sys.modules[path]):
-        raise ConfigError(f"{name} was typed into a notebook or script, and is not here: write it into a file "
-                          "recipes/NAME.py, or go on with its run where it was typed, by kitchen.go_on")
+        raise ConfigError(
+            f"{name} was typed into a notebook or script, and is not here: write it into a file "
+            "recipes/NAME.py, or go on with its run where it was typed, by kitchen.resume"
+        )
     module = _import(path)
-    own = {key: value for key, value in vars(module).items() if _is_recipe(value) and value.__module__ == path}
+    own = {
+        key: value
+        for key, value in vars(module).items()
+        if _is_recipe(value) and value.__module__ == path
+    }
     if wanted:
         chosen = vars(module).get(wanted)
         if not _is_recipe(chosen):
             raise ConfigError(f"{path} has no recipe {wanted!r}; {did_you_mean(wanted, own)}")
         return chosen
     if not own:
-        raise ConfigError(f"{path} ({module.__file__}) defines no recipe; write a subclass of kitchen.Recipe in it")
+        raise ConfigError(
+            f"{path} ({module.__file__}) defines no recipe; write a subclass of kitchen.Recipe in "
+            "it"
+        )
     if len(own) > 1:
-        raise ConfigError(f"{path} defines several recipes; say which: " + ", ".join(f"{path}:{key}" for key in own))
+        raise ConfigError(
+            f"{path} defines several recipes; say which: "
+            + ", ".join(f"{path}:{key}" for key in own)
+        )
     return next(iter(own.values()))
 
 
@@ -96,7 +116,9 @@ def full_name(recipe: type[Recipe]) -> str:
 
 
 def laid_out(recipe: Recipe) -> Step:
-    """The workflow of a recipe; raises ConfigError that names file and line of what is wrong with its code."""
+    """The workflow of a recipe; raises ConfigError that names file and line of what is wrong with
+    its code.
+    """
     lead = f"the workflow of {recipe.title()} cannot be laid out"
     try:
         step = recipe.workflow()
@@ -104,10 +126,12 @@ def laid_out(recipe: Recipe) -> Step:
         raise
     except (Exception, SystemExit) as error:
         raise broken(lead, error) from error
-    if not isinstance(step, (Stage, Steps, ForEach, When, Parallel)):
+    if not isinstance(step, (Stage, Series, ForEach, When, Parallel)):
         shown = "None" if step is None else f"a {type(step).__name__}"
-        raise ConfigError(f"{full_name(type(recipe))}.workflow returned {shown}, not a step: "
-                          f"{_place(type(recipe).workflow)}: end it with `return sequence(...)`")
+        raise ConfigError(
+            f"{full_name(type(recipe))}.workflow returned {shown}, not a step: "
+            f"{_place(type(recipe).workflow)}: end it with `return sequence(...)`"
+        )
     for stage in walk(step):
         if isinstance(stage, Stage):
             _check_signatures(stage, lead)
@@ -159,12 +183,20 @@ def _near(path: str) -> str:
     tails = {one.name.removeprefix("recipes."): one.name for one in modules()}
     typed = path.removesuffix(".py").replace("/", ".").removeprefix("recipes.")
     near = [tails[tail] for tail in difflib.get_close_matches(typed, tails, n=2)]
-    return f"did you mean {' or '.join(map(repr, near))}?" if near else did_you_mean(path, tails.values())
+    return (
+        f"did you mean {' or '.join(map(repr, near))}?"
+        if near
+        else did_you_mean(path, tails.values())
+    )
 
 
 def broken(what: str, error: BaseException) -> ConfigError:
     """The last line of the file that the error came from, as far as it is one of the user's."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<")
+    ]
     frames = [frame for frame in frames if not frame.filename.startswith(CORE + os.sep)] or frames
     place = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else ""
     if not place and frames:

@@ -35,8 +35,10 @@ def check_installed(port: str, name: str, adapter: Any) -> None:
     missing = [package for package in packages(adapter) if find_spec(package) is None]
     if missing:
         mend = extra_for(packages(adapter)) or " ".join(missing)
-        raise BackendError(f"the {port} adapter {name!r} needs {', '.join(missing)}, not installed here: "
-                           f"pip install {_quoted(mend)}")
+        raise BackendError(
+            f"the {port} adapter {name!r} needs {', '.join(missing)}, not installed here: "
+            f"pip install {_quoted(mend)}"
+        )
 
 
 def extras() -> Sequence[Extra]:
@@ -71,7 +73,11 @@ def _extras() -> Mapping[str, set[str]]:
         return {}
     found: dict[str, set[str]] = {}
     for line in lines:
-        if (match := _REQUIREMENT.match(line)) and match[2] and match[2] not in ("dev", "bench", "docs"):
+        if (
+            (match := _REQUIREMENT.match(line))
+            and match[2]
+            and match[2] not in ("dev", "bench", "docs")
+        ):
             found.setdefault(match[2], set()).add(match[1].replace("-", "_").lower())
     return found
 

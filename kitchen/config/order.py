@@ -13,15 +13,22 @@ class Order:
 
     recipe: str  # "recipes.sl_basic:SlBasic"
     settings: Mapping[str, Any]  # every field, as JSON
-    sources: Mapping[str, str] = field(default_factory=dict)  # field -> "default", "command line", "config.yaml:3"
+    # field -> "default", "command line", "config.yaml:3"
+    sources: Mapping[str, str] = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)  # port -> name
-    adapter_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # port -> settings
-    objects: Sequence[str] = ()  # ports whose adapter was an object made with who knows what, so not to be built again
+    # port -> settings
+    adapter_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # ports whose adapter was an object made with who knows what, so not to be built again
+    objects: Sequence[str] = ()
 
     def lost(self, given: Iterable[str]) -> Mapping[str, str]:
         """Why an adapter cannot be built again, by port: of those that are not given anew."""
-        return {port: f"the {port} adapter was an object of {self.adapters[port]}, and what it was made with is not "
-                      "recorded" for port in self.objects if port not in given}
+        return {
+            port: f"the {port} adapter was an object of {self.adapters[port]}, and what it was made with is not "
+            "recorded"
+            for port in self.objects
+            if port not in given
+        }
 
 
 def order_json(order: Order) -> dict[str, Any]:

@@ -32,11 +32,12 @@ class Problems(KitchenError):
     def __init__(self, found: Sequence[KitchenError]) -> None:
         super().__init__("\n".join(map(str, found)))
         self.found = tuple(found)
-        self.exit_code = min(problem.exit_code for problem in found)  # what is typed wrongly comes first
+        # what is typed wrongly comes first
+        self.exit_code = min(problem.exit_code for problem in found)
 
 
 @dataclass(frozen=True)
-class Larder:
+class AdapterChoice:
     """Which adapters were asked for."""
 
     names: Mapping[str, str | None]  # port to name; None: the default
@@ -49,26 +50,40 @@ class Larder:
         return {**DEFAULTS, **url, **given}
 
     def hint(self) -> str:
-        """The options that find the runs again: `--set blobs.root=DIR` comes before `--runs`, as for the run itself."""
-        typed = [one.value for text in self.settings for one in from_arguments([text]) if one.keys == ("blobs.root",)]
-        given = {"--runs": str(typed[-1]) if typed else self.runs, "--blobs": self.names.get("blobs")}
-        return "".join(f" {option} {shlex.quote(value)}" for option, value in given.items() if value is not None)
+        """The options that find the runs again: `--set blobs.root=DIR` comes before `--runs`, as
+        for the run itself.
+        """
+        typed = [
+            one.value
+            for text in self.settings
+            for one in from_arguments([text])
+            if one.keys == ("blobs.root",)
+        ]
+        given = {
+            "--runs": str(typed[-1]) if typed else self.runs,
+            "--blobs": self.names.get("blobs"),
+        }
+        return "".join(
+            f" {option} {shlex.quote(value)}"
+            for option, value in given.items()
+            if value is not None
+        )
 
 
 @dataclass(frozen=True)
-class Wish:
+class RunRequest:
     """What was typed after `kitchen run` or `kitchen check`."""
 
     recipe: str
     settings: Sequence[str]
     config: Path | None
-    larder: Larder
+    adapter_choice: AdapterChoice
     strict: bool = False
     before: Sequence[Setting] = ()  # what is known without being typed
 
 
 @dataclass
-class Prepared:
+class ResolvedRequest:
     """As much of an order as could be made out."""
 
     cls: type[Recipe]
@@ -83,59 +98,68 @@ class Prepared:
     problems: list[KitchenError] = field(default_factory=list)
 
     @contextmanager
-    def noting(self) -> Iterator[None]:
+    def collecting(self) -> Iterator[None]:
         """What goes wrong in the block is a problem of this order, beside the others."""
         try:
             yield
         except KitchenError as error:
             self.problems.append(error)
 
-    def demand(self) -> tuple[Order, Recipe, Kitchen]:
+    def require(self) -> tuple[Order, Recipe, Kitchen]:
         """What can be cooked; raises Problems."""
         if self.problems or self.recipe is None or self.kitchen is None:
             raise Problems(self.problems)
         settings = self.recipe.model_dump(mode="json")
-        order = Order(full_name(self.cls), settings, self.sources, self.names, self.adapter_settings, self.objects)
+        order = Order(
+            full_name(self.cls),
+            settings,
+            self.sources,
+            self.names,
+            self.adapter_settings,
+            self.objects,
+        )
         return order, self.recipe, self.kitchen
 
 
-def prepare(wish: Wish) -> Prepared:
+def prepare(request: RunRequest) -> ResolvedRequest:
     """Raises ConfigError or BackendError if there is no such recipe; every other problem is listed."""
-    made = Prepared(find_recipe(wish.recipe))
-    given = [*wish.before]
-    with made.noting():
-        given += from_file(wish.config) if wish.config else ()
-    for text in wish.settings:
-        with made.noting():
+    made = ResolvedRequest(find_recipe(request.recipe))
+    given = [*request.before]
+    with made.collecting():
+        given += from_file(request.config) if request.config else ()
+    for text in request.settings:
+        with made.collecting():
             given += from_arguments([text])
     settled = settle(made.cls, given)
     made.problems += settled.problems
     if not made.problems:
         made.recipe, made.sources = settled.recipe, settled.sources
-    open_larder(wish.larder, made)
+    choose_adapters(request.adapter_choice, made)
     if made.recipe is not None:
-        add_plan(made, made.recipe, wish.strict)
+        add_plan(made, made.recipe, request.strict)
     return made
 
 
-def open_larder(larder: Larder, made: Prepared) -> None:
+def choose_adapters(adapter_choice: AdapterChoice, made: ResolvedRequest) -> None:
     """The adapters with their settings, and with what is missing noted."""
     stand_here()  # an adapter may be a class in this folder
     before = len(made.problems)
-    made.names = larder.chosen()
-    for text in larder.settings:
-        with made.noting():
+    made.names = adapter_choice.chosen()
+    for text in adapter_choice.settings:
+        with made.collecting():
             _set(made.adapter_settings, *from_arguments([text]))
     for port, name in made.names.items():
-        with made.noting():
-            look_up(made, port, name, larder.runs)
+        with made.collecting():
+            look_up(made, port, name, adapter_choice.runs)
     if len(made.problems) == before:
-        with made.noting():
+        with made.collecting():
             made.kitchen = Kitchen.named(made.names, made.adapter_settings)
 
 
-def look_up(made: Prepared, port: str, name: str, runs: str | None) -> None:
-    """See that an adapter is there with all that it needs; that of blobs is told where runs are kept."""
+def look_up(made: ResolvedRequest, port: str, name: str, runs: str | None) -> None:
+    """See that an adapter is there with all that it needs; that of blobs is told where runs are
+    kept.
+    """
     cls = adapter_class(port, name)
     check_installed(port, name, cls)
     if port == "blobs" and (place := _kept_at(cls, runs)):
@@ -149,16 +173,24 @@ def run_name(typed: str) -> str:
     except ValueError:
         name = ""
     if not name or "/" in name:
-        raise ConfigError(f"{typed!r} cannot be the name of a run: it is one part of a path; `kitchen runs` lists them")
+        raise ConfigError(
+            f"{typed!r} cannot be the name of a run: it is one part of a path; `kitchen runs` "
+            "lists them"
+        )
     return name
 
 
-def open_blobs(larder: Larder) -> BlobStore:
+def open_blobs(adapter_choice: AdapterChoice) -> BlobStore:
     """Where the runs are kept, and no other adapter; raises ConfigError or BackendError."""
     stand_here()
-    name, cls = larder.chosen()["blobs"], adapter_class("blobs", larder.chosen()["blobs"])
+    name, cls = (
+        adapter_choice.chosen()["blobs"],
+        adapter_class("blobs", adapter_choice.chosen()["blobs"]),
+    )
     check_installed("blobs", name, cls)
-    found: BlobStore = build("blobs", {"blobs": name}, {"blobs": _kept_at(cls, larder.runs)})
+    found: BlobStore = build(
+        "blobs", {"blobs": name}, {"blobs": _kept_at(cls, adapter_choice.runs)}
+    )
     return found
 
 
@@ -175,13 +207,13 @@ def _set(settings: dict[str, dict[str, Any]], one: Setting, *more: Setting) -> N
     settings.setdefault(port, {})[rest[0]] = one.value
 
 
-def add_plan(made: Prepared, recipe: Recipe, strict: bool) -> None:
+def add_plan(made: ResolvedRequest, recipe: Recipe, strict: bool) -> None:
     """The steps of the recipe and their plan, with what is wrong noted."""
     try:
         made.step = laid_out(recipe)
         ports = made.kitchen.ports() if made.kitchen else dict.fromkeys(PORTS.values())
         given: Any = {**ports, RunId: RunId("check")} if made.kitchen else {*ports, RunId}
-        made.plan = check(made.step, given, recipe.leaves)
+        made.plan = check(made.step, given, recipe.outputs)
     except KitchenError as error:
         made.problems.append(error)
         return
@@ -190,8 +222,12 @@ def add_plan(made: Prepared, recipe: Recipe, strict: bool) -> None:
         return
     made.problems += map(ConfigError, made.plan.problems)
     if strict:
-        made.problems += [ConfigError(f"{name} is not honoured by the training adapter {made.names['training']!r}, "
-                                      "and --strict was given") for name in made.plan.not_honoured]
+        made.problems += [
+            ConfigError(
+                f"{name} is not honoured by the training adapter {made.names['training']!r}, "
+                "and --strict was given"
+            )
+            for name in made.plan.not_honoured
+        ]
     if made.kitchen is not None:
         made.problems += verify(made.step, made.kitchen.ports())
-

@@ -1,4 +1,6 @@
-"""What a user gave: settings from the command line, from YAML files and from Python, each with its place."""
+"""What a user gave: settings from the command line, from YAML files and from Python, each with its
+place.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from kitchen.config.yaml import Keyed, read_yaml, yaml_value
 from kitchen.errors import ConfigError
 
 COMMAND_LINE = "command line"
-Keys = tuple[str, ...]  # ("rendering", "max_tokens"), or ("rendering.max_tokens",) as it was written
+# ("rendering", "max_tokens"), or ("rendering.max_tokens",) as it was written
+Keys = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,15 @@ def from_arguments(texts: Sequence[str]) -> Sequence[Setting]:
         key, equals, value = text.partition("=")
         if not equals or not key.strip().partition(".")[0]:
             raise ConfigError(f"{COMMAND_LINE}: {text!r} is no setting; write it as key=value")
-        settings += [Setting(one.keys, one.value, COMMAND_LINE) for one in _typed(key.strip(), value, text)]
+        settings += [
+            Setting(one.keys, one.value, COMMAND_LINE) for one in _typed(key.strip(), value, text)
+        ]
     return settings
 
 
 def _typed(key: str, value: str, text: str) -> Sequence[Keyed]:
-    """What begins with a quote or a bracket is YAML, and so is a number, a truth value and null; others are texts.
+    """What begins with a quote or a bracket is YAML, and so is a number, a truth value and null;
+    others are texts.
 
     A text may so have colons, number signs and lines, which YAML would read otherwise.
     """
@@ -50,7 +56,8 @@ def _typed(key: str, value: str, text: str) -> Sequence[Keyed]:
     except (ConfigError, ValueError):
         return (Keyed((key,), value, 1),)
     plain = isinstance(found.value, bool | int | float | None) and found.keys == (key,)
-    return (found if plain and not set(value) & set("#&\n") else Keyed((key,), value, 1),)  # YAML's own signs
+    # YAML's own signs
+    return (found if plain and not set(value) & set("#&\n") else Keyed((key,), value, 1),)
 
 
 def from_file(path: Path) -> Sequence[Setting]:
@@ -58,16 +65,23 @@ def from_file(path: Path) -> Sequence[Setting]:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; --config takes a YAML file of settings") from error
+        raise ConfigError(
+            f"{path}: {error.strerror}; --config takes a YAML file of settings"
+        ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
+        raise ConfigError(
+            f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8"
+        ) from error
     settings = []
     for one in read_yaml(text, str(path)):
         place = f"{path}:{one.line}"
         if one.keys:
             settings.append(Setting(one.keys, one.value, place))
         elif one.value not in (None, {}):
-            raise ConfigError(f"{place}: settings stand in lines such as 'learning_rate: 1e-4'; this is {one.value!r}")
+            raise ConfigError(
+                f"{place}: settings stand in lines such as 'learning_rate: 1e-4'; this is "
+                f"{one.value!r}"
+            )
     return settings
 
 

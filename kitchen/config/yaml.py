@@ -32,14 +32,18 @@ _Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.cons
 
 
 def read_yaml(text: str, place: str, keys: tuple[str, ...] = ()) -> Sequence[Keyed]:
-    """The values of a document, mappings taken apart; raises ConfigError that names the place and line."""
+    """The values of a document, mappings taken apart; raises ConfigError that names the place and
+    line.
+    """
     try:
         value, node = _yaml().load(text), _yaml().compose(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{place}:{mark.line + 1}" if mark and not keys else place
         quote = "; quote what YAML would read otherwise: key='\"...\"'" if keys else ""
-        raise ConfigError(f"{where}: not YAML: {' '.join((error.problem or str(error)).split())}{quote}") from error
+        raise ConfigError(
+            f"{where}: not YAML: {' '.join((error.problem or str(error)).split())}{quote}"
+        ) from error
     except (YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{place}: not YAML: {' '.join(str(error).split())}") from error
     return tuple(_apart(value, node, keys, 1))
@@ -80,4 +84,6 @@ def _apart(value: Any, node: Any, keys: tuple[str, ...], line: int) -> Iterator[
     inside = {str(key.value): (key, child) for key, child in node.value} if node is not None else {}
     for key, each in value.items():
         at, child = inside.get(str(key), (None, None))  # None: it came from elsewhere by `<<`
-        yield from _apart(each, child, (*keys, str(key)), line if at is None else at.start_mark.line + 1)
+        yield from _apart(
+            each, child, (*keys, str(key)), line if at is None else at.start_mark.line + 1
+        )

@@ -31,7 +31,9 @@ def in_json(kind: Any) -> TypeAdapter[Any]:
 
 
 def unkeepable(kind: Any) -> str:
-    """Why a value of this type, or none, cannot be written down and come back equal, or must not; empty if it can."""
+    """Why a value of this type, or none, cannot be written down and come back equal, or must not;
+    empty if it can.
+    """
     if kind is None:
         return "leaves no value that could be"
     if isinstance(kind, type) and issubclass(kind, Facts):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kitchen.engine.type_names import name
-from kitchen.ports.live import is_live
+from kitchen.ports.checkpointable import is_checkpointable
 from kitchen.stage import Stage
 from kitchen.types import Result
 
@@ -29,7 +29,8 @@ class Ledger:
     """A value must be read, a gradient stepped along, and a session looked at after it was trained."""
 
     _entries: list[_Entry] = field(default_factory=list)
-    _trained: dict[Any, str] = field(default_factory=dict)  # live types trained and not looked at since -> by whom
+    # live types trained and not looked at since -> by whom
+    _trained: dict[Any, str] = field(default_factory=dict)
     _maybe: int = 0
 
     @contextmanager
@@ -40,12 +41,12 @@ class Ledger:
         self._maybe -= 1
 
     @contextmanager
-    def scope(self, leaves: tuple[Any, ...] = ()) -> Iterator[None]:
-        """A loop body or a phase: what it left is out of reach afterwards, but for `leaves`."""
+    def scope(self, outputs: tuple[Any, ...] = ()) -> Iterator[None]:
+        """A loop body or a phase: what it left is out of reach afterwards, but for `outputs`."""
         start = len(self._entries)
         yield
         for entry in self._entries[start:]:
-            entry.gone |= entry.kind not in leaves
+            entry.gone |= entry.kind not in outputs
 
     def item(self, source: Stage) -> None:
         """A loop gives its body an item, which is there to be read."""
@@ -59,29 +60,46 @@ class Ledger:
                 entry.used = True
                 entry.settled |= any(_settles(kind, entry.kind) for kind in contract.writes)
                 reads.discard(entry.kind)
-        self._entries += [_Entry(kind, str(stage)) for kind in contract.writes if not contract.rewrites(kind)]
+        self._entries += [
+            _Entry(kind, str(stage)) for kind in contract.writes if not contract.rewrites(kind)
+        ]
         self._follow(stage)
 
     def _follow(self, stage: Stage) -> None:
         contract = stage.contract()
-        settles = [read.kind for read in contract.reads if any(_settles(kind, read.kind) for kind in contract.writes)]
-        for kind in {read.kind for read in contract.reads if is_live(read.kind)}:
+        settles = [
+            read.kind
+            for read in contract.reads
+            if any(_settles(kind, read.kind) for kind in contract.writes)
+        ]
+        for kind in {read.kind for read in contract.reads if is_checkpointable(read.kind)}:
             if settles:
                 self._trained[kind] = str(stage)
-            elif not self._maybe and not any(hasattr(left, "settled_by") for left in contract.writes):
+            elif not self._maybe and not any(
+                hasattr(left, "settled_by") for left in contract.writes
+            ):
                 self._trained.pop(kind, None)
 
-    def problems(self, leaves: tuple[Any, ...]) -> list[str]:
+    def problems(self, outputs: tuple[Any, ...]) -> list[str]:
         found = []
         for entry in self._entries:
             kind = entry.kind
             if hasattr(kind, "settled_by") and not entry.settled:
-                found.append(f"{entry.by} leaves {name(kind)} that no later stage steps along: a stage that reads it "
-                             f"and leaves {name(kind.settled_by)}, such as OptimStep, is missing")
-            elif not entry.used and not (isinstance(kind, type) and issubclass(kind, Result)) and kind not in leaves:
+                found.append(
+                    f"{entry.by} leaves {name(kind)} that no later stage steps along: a stage that "
+                    "reads it "
+                    f"and leaves {name(kind.settled_by)}, such as OptimStep, is missing"
+                )
+            elif (
+                not entry.used
+                and not (isinstance(kind, type) and issubclass(kind, Result))
+                and kind not in outputs
+            ):
                 found.append(f"{entry.by} leaves {name(kind)}, which no later stage reads")
-        found += [f"{by} trains {name(kind)}, and nothing reads it afterwards: the training would be lost"
-                  for kind, by in self._trained.items()]
+        found += [
+            f"{by} trains {name(kind)}, and nothing reads it afterwards: the training would be lost"
+            for kind, by in self._trained.items()
+        ]
         return found
 
 

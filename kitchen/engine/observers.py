@@ -15,8 +15,9 @@ from kitchen.workflow import Step
 class StageDone:
     """Told after every stage.
 
-    `number` counts what the run published. A resumed run goes on counting from its save point: whoever keeps a log
-    drops what it has from that number on. What is `replayed` was told of before.
+    `number` counts what the run published. A resumed run goes on counting from its save point:
+    whoever keeps a log drops what it has from that number on. What is `replayed` was told of
+    before.
     """
 
     stage: Stage
@@ -53,7 +54,7 @@ class Observer:
         """The run is over, or failed."""
 
 
-class Audience(Observer):
+class ObserverGroup(Observer):
     """Several observers as one, told in order."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:

@@ -1,4 +1,6 @@
-"""What can be known before a run: what stages can verify, and what they can show without any weights."""
+"""What can be known before a run: what stages can verify, and what they can show without any
+weights.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,15 @@ from kitchen.workflow import Step, walk
 
 
 def verify(step: Step, ports: Mapping[Any, Any]) -> list[KitchenError]:
-    """What the stages find that they could not do; each has a method `verify` that takes ports alone, and is cheap."""
+    """What the stages find that they could not do; each has a method `verify` that takes ports
+    alone, and is cheap.
+    """
     problems: dict[str, KitchenError] = {}
     for stage in walk(step):
-        if isinstance(stage, Stage) and (arguments := _arguments(stage, "verify", ports)) is not None:
+        if (
+            isinstance(stage, Stage)
+            and (arguments := _arguments(stage, "verify", ports)) is not None
+        ):
             try:
                 _method(stage, "verify")(**arguments)
             except KitchenError as error:
@@ -24,7 +31,9 @@ def verify(step: Step, ports: Mapping[Any, Any]) -> list[KitchenError]:
 
 
 def preview(step: Step, ports: Mapping[Any, Any]) -> Iterator[Table]:
-    """Call `preview` of each stage that finds what it reads, once, in loops too; show what they tell."""
+    """Call `preview` of each stage that finds what it reads, once, in loops too; show what they
+    tell.
+    """
     counter = dict(ports)
     for stage in (each for each in walk(step) if isinstance(each, Stage)):
         if (arguments := _arguments(stage, "preview", counter)) is None:
@@ -46,7 +55,9 @@ def _arguments(stage: Stage, verb: str, counter: Mapping[Any, Any]) -> dict[str,
     """None if the stage has no such method, or something that it reads is not there."""
     if not hasattr(stage.plain(), verb):
         return None
-    reads = {read.name: (stage.role(read.kind), read.optional) for read in _signature(stage, verb).reads}
+    reads = {
+        read.name: (stage.role(read.kind), read.optional) for read in _signature(stage, verb).reads
+    }
     if any(kind not in counter and not optional for kind, optional in reads.values()):
         return None
     return {name: counter[kind] for name, (kind, _) in reads.items() if kind in counter}

@@ -11,14 +11,19 @@ from kitchen.ports.future import Future
 class Context:
     """At most one value of each type per scope; inner scopes shadow outer ones.
 
-    Only the runner writes here. Stages never see a Context: they get what their signature asks for and return what it
-    promises.
+    Only the runner writes here. Stages never see a Context: they get what their signature asks for
+    and return what it promises.
     """
 
-    def __init__(self, values: Mapping[Any, Any], outer: Context | None = None, where: str = "") -> None:
+    def __init__(
+        self, values: Mapping[Any, Any], outer: Context | None = None, where: str = ""
+    ) -> None:
         self._values = dict(values)
         self._outer = outer
-        self._where: list[str] = [*([] if outer is None else outer._where), *([where] if where else [])]
+        self._where: list[str] = [
+            *([] if outer is None else outer._where),
+            *([where] if where else []),
+        ]
         self._made: list[Any] = []  # what stages put here, oldest first: this scope's to close
         self.asked: list[tuple[Future[Any], str]] = []  # what is in flight, and which stage asked
 
@@ -49,7 +54,9 @@ class Context:
         return found[0] if found else "" if self._outer is None else self._outer.asker(future)
 
     def settle(self, future: Future[Any], arrived: Any) -> None:
-        """What was in flight is here: it takes the future's place, so that it can be closed and handed out."""
+        """What was in flight is here: it takes the future's place, so that it can be closed and
+        handed out.
+        """
         for kind, value in self._values.items():
             if value is future:
                 self._values[kind] = arrived

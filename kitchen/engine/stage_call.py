@@ -6,10 +6,10 @@ import time
 from inspect import isawaitable
 from typing import Any
 
-from kitchen.engine.observers import Audience, StageDone
+from kitchen.engine.observers import ObserverGroup, StageDone
 from kitchen.engine.resume import Keeper
 from kitchen.engine.scope import Context
-from kitchen.engine.stop import Brake
+from kitchen.engine.stop import StopSignal
 from kitchen.engine.tracing import span, traced, untraced
 from kitchen.engine.type_names import name
 from kitchen.ports.future import Future, is_future
@@ -21,15 +21,26 @@ from kitchen.types import Checkpoint, Published
 class Caller:
     """Calls the stages of one run, in one process."""
 
-    def __init__(self, audience: Audience, keeper: Keeper | None, title: str, brake: Brake) -> None:
-        self.audience, self.keeper, self.brake, self._title = audience, keeper, brake, title
+    def __init__(
+        self, audience: ObserverGroup, keeper: Keeper | None, title: str, stop_signal: StopSignal
+    ) -> None:
+        self.audience, self.keeper, self.stop_signal, self._title = (
+            audience,
+            keeper,
+            stop_signal,
+            title,
+        )
         self._saved: set[Checkpoint] = set()  # those told of
         self.published = 0  # over the whole run, those of earlier processes included
 
     async def call(self, stage: Stage, context: Context, at: str) -> Any:
-        self.brake.check(stage.title())
+        self.stop_signal.check(stage.title())
         contract, progress, started = stage.contract(), context[Progress], time.perf_counter()
-        attributes = {"kitchen.recipe": self._title, "kitchen.stage": stage.title(), "kitchen.step": progress.step}
+        attributes = {
+            "kitchen.recipe": self._title,
+            "kitchen.stage": stage.title(),
+            "kitchen.step": progress.step,
+        }
         self.audience.entered(stage, progress)
         try:
             with span(stage.title(), attributes):
@@ -45,18 +56,26 @@ class Caller:
         return result
 
     def _kept_answer(self, stage: Stage, at: str) -> Any:
-        """What an earlier process answered here; None where there is none. Inside loops nothing is kept."""
-        return self.keeper.kept(stage, at) if self.keeper and stage.kept and "[" not in at else None
+        """What an earlier process answered here; None where there is none. Inside loops nothing is
+        kept.
+        """
+        return (
+            self.keeper.kept(stage, at) if self.keeper and stage.memoize and "[" not in at else None
+        )
 
     async def _keep_answer(self, stage: Stage, at: str, result: Any) -> None:
-        if self.keeper and stage.kept and "[" not in at:
+        if self.keeper and stage.memoize and "[" not in at:
             await self.keeper.keep_answer(stage, at, result)
 
-    def _put_down(self, stage: Stage, contract: Contract, context: Context, result: Any) -> tuple[Published, ...]:
+    def _put_down(
+        self, stage: Stage, contract: Contract, context: Context, result: Any
+    ) -> tuple[Published, ...]:
         values = contract.parts(result)
         if not isinstance(values, tuple) or len(values) != len(contract.returns):
-            raise TypeError(f"{stage.title()}.run promises {', '.join(map(name, contract.returns))} "
-                            f"and returned {type(result).__name__}")
+            raise TypeError(
+                f"{stage.title()}.run promises {', '.join(map(name, contract.returns))} "
+                f"and returned {type(result).__name__}"
+            )
         told: list[Published] = []
         for kind, value in zip(contract.returns, values, strict=True):
             if kind in contract.pending:
@@ -70,7 +89,12 @@ class Caller:
         return tuple(told)
 
     def _tell(
-        self, stage: Stage, progress: Progress, seconds: float, told: tuple[Published, ...], context: Context
+        self,
+        stage: Stage,
+        progress: Progress,
+        seconds: float,
+        told: tuple[Published, ...],
+        context: Context,
     ) -> None:
         replayed = bool(self.keeper and self.keeper.target)
         where = " > ".join([*context.where(), stage.title()])
@@ -80,7 +104,9 @@ class Caller:
 
     async def _answer(self, stage: Stage, context: Context, attributes: dict[str, Any]) -> Any:
         reads = [read for read in stage.contract().reads if read.kind in context]
-        arguments = {r.name: traced(r.kind, await self._value(r, context), attributes) for r in reads}
+        arguments = {
+            r.name: traced(r.kind, await self._value(r, context), attributes) for r in reads
+        }
         result = stage.run(**arguments)
         return await result if isawaitable(result) and not is_future(result) else result
 
@@ -91,7 +117,9 @@ class Caller:
         return await self.arrival(value, context, context.asker(value) or name(read.kind))
 
     async def arrival(self, future: Future[Any], context: Context, asker: str) -> Any:
-        """Wait for what was asked for; weights are told of as soon as somebody knows that they are there."""
+        """Wait for what was asked for; weights are told of as soon as somebody knows that they are
+        there.
+        """
         try:
             value = await future
         except Exception as error:

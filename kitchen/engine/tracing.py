@@ -23,7 +23,12 @@ def span(name: str, attributes: Attributes) -> AbstractContextManager[Any]:
 
 def traced(kind: Any, value: Any, attributes: Attributes) -> Any:
     """A port in a wrapper that opens a span per call, if someone listens; anything else as it is."""
-    if not getattr(kind, "_is_protocol", False) or not _heard() or isinstance(value, _Traced) or is_future(value):
+    if (
+        not getattr(kind, "_is_protocol", False)
+        or not _heard()
+        or isinstance(value, _Traced)
+        or is_future(value)
+    ):
         return value
     return _Traced(value, kind.__name__, attributes)
 

@@ -26,7 +26,11 @@ def who_leaves(kind: Any) -> str:
 
 def _stages(base: type[Stage]) -> Iterator[type[Stage]]:
     for cls in base.__subclasses__():
-        if cls.__module__ in sys.modules and not cls.__name__.startswith("_") and hasattr(cls, "run"):
+        if (
+            cls.__module__ in sys.modules
+            and not cls.__name__.startswith("_")
+            and hasattr(cls, "run")
+        ):
             yield cls
         yield from _stages(cls)
 
@@ -34,6 +38,7 @@ def _stages(base: type[Stage]) -> Iterator[type[Stage]]:
 def _leaves(cls: type[Stage], kind: Any) -> bool:
     try:
         contract = cls.contract(cls.__new__(cls))
-    except (TypeError, NameError):  # a stage that is not finished: the plan of the recipe that uses it says so
+    # a stage that is not finished: the plan of the recipe that uses it says so
+    except (TypeError, NameError):
         return False
     return kind in contract.writes or contract.yields is kind

@@ -7,9 +7,11 @@ from typing import Protocol
 
 
 class BlobStore(Protocol):
-    """Names to bytes; a write is seen whole or not at all, and the last write wins. Safe to use from threads.
+    """Names to bytes; a write is seen whole or not at all, and the last write wins. Safe to use
+    from threads.
 
-    A name is a relative path with forward slashes: no "..", no empty part, no leading slash (ValueError).
+    A name is a relative path with forward slashes: no "..", no empty part, no leading slash
+    (ValueError).
     """
 
     def read(self, name: str) -> bytes | None:
@@ -34,5 +36,7 @@ def blob_name(name: str) -> str:
     """The name, if it can be one; every adapter passes names through here."""
     parts = name.split("/")
     if not name or any(part in ("", ".", "..") for part in parts) or "\\" in name or "\0" in name:
-        raise ValueError(f"{name!r} is no blob name: a relative path with forward slashes and no '..' is")
+        raise ValueError(
+            f"{name!r} is no blob name: a relative path with forward slashes and no '..' is"
+        )
     return name

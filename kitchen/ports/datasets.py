@@ -14,8 +14,10 @@ class DatasetInfo:
     """What is known of a data set before it is read."""
 
     name: str
-    splits: Mapping[str, int | None]  # split to rows, "train" first; None: not known before it is read
-    revision: str | None = None  # the commit that the name stands for; None where there is one version only
+    # split to rows, "train" first; None: not known before it is read
+    splits: Mapping[str, int | None]
+    # the commit that the name stands for; None where there is one version only
+    revision: str | None = None
     size: int | None = None  # bytes of its files
     license: str = ""
     about: str = ""  # a sentence or two
@@ -31,7 +33,9 @@ class Dataset(Protocol):
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Row:
-        """The row; raises DataError that names file and line where it cannot be read, IndexError past the end."""
+        """The row; raises DataError that names file and line where it cannot be read, IndexError
+        past the end.
+        """
         ...
 
     def where(self, index: int) -> str:
@@ -50,8 +54,8 @@ class StreamedRow:
 class DatasetStore(Protocol):
     """Names to data sets.
 
-    Every verb raises DataError with a did-you-mean for an unknown name, split or revision, and BackendError where the
-    place that has it cannot be reached.
+    Every verb raises DataError with a did-you-mean for an unknown name, split or revision, and
+    BackendError where the place that has it cannot be reached.
     """
 
     def splits(self, name: str, *, revision: str | None = None) -> Sequence[str]:
@@ -66,6 +70,10 @@ class DatasetStore(Protocol):
         """All rows, each to be had by its number; memory does not grow with their size."""
         ...
 
-    def stream(self, name: str, *, split: str = "train", revision: str | None = None) -> Iterator[StreamedRow]:
-        """The rows in their order, one after the other: nothing is kept, and nothing is read before it is wanted."""
+    def stream(
+        self, name: str, *, split: str = "train", revision: str | None = None
+    ) -> Iterator[StreamedRow]:
+        """The rows in their order, one after the other: nothing is kept, and nothing is read before
+        it is wanted.
+        """
         ...

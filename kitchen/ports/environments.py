@@ -10,7 +10,7 @@ from kitchen.ports.training import Message
 
 
 @dataclass(frozen=True)
-class Turn:
+class StepResult:
     """What an environment says to an answer."""
 
     reward: float  # for this answer alone, finite; that of a rollout is their sum
@@ -21,17 +21,18 @@ class Turn:
 class Env(Protocol):
     """One problem, played once: a second rollout takes another Env.
 
-    What waits in it must be awaited: no limit of time holds for one that blocks. What computes for long, or may hang,
-    belongs in a process of its own (`stages.tasks.subprocesses`).
+    What waits in it must be awaited: no limit of time holds for one that blocks. What computes for
+    long, or may hang, belongs in a process of its own (`stages.tasks.subprocesses`).
 
-    One with an attribute `tools: Sequence[ToolSchema]` has its policy told of them, as its chat template does that.
+    One with an attribute `tools: Sequence[ToolSchema]` has its policy told of them, as its chat
+    template does that.
     """
 
-    async def begin(self) -> Sequence[Message]:
+    async def reset(self) -> Sequence[Message]:
         """What is said first."""
         ...
 
-    async def act(self, answer: str) -> Turn: ...
+    async def step(self, answer: str) -> StepResult: ...
 
 
 class Task(Protocol):

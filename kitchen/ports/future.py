@@ -14,7 +14,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 @runtime_checkable
 class Future(Protocol[T_co]):
-    """Work that was submitted; submitting never blocks, and errors surface here. Asked twice, it answers twice."""
+    """Work that was submitted; submitting never blocks, and errors surface here. Asked twice, it
+    answers twice.
+    """
 
     def result(self, timeout: float | None = None) -> T_co:
         """Wait at most `timeout` seconds; raises TimeoutError, or what went wrong."""
@@ -24,7 +26,9 @@ class Future(Protocol[T_co]):
 
 
 def is_future(value: Any) -> TypeGuard[Future[Any]]:
-    """What isinstance would say, which is so slow with a Protocol that calls of stages would feel it."""
+    """What isinstance would say, which is so slow with a Protocol that calls of stages would feel
+    it.
+    """
     return hasattr(value, "__await__") and hasattr(value, "result")
 
 
@@ -85,7 +89,8 @@ class Started(Generic[T]):
 def start(work: Coroutine[Any, Any, T]) -> Future[T]:
     """Set a coroutine going and come back at once with the ticket for it."""
     task = asyncio.ensure_future(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # a run that fails first never asks
+    # a run that fails first never asks
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return Started(task)
 
 

@@ -13,7 +13,8 @@ class ModelInfo:
     """What is known of a model without its weights."""
 
     name: str
-    revision: str | None = None  # the commit that the name stands for; None where there is one version only
+    # the commit that the name stands for; None where there is one version only
+    revision: str | None = None
     size: int | None = None  # bytes of its files
     license: str = ""
 
@@ -33,7 +34,9 @@ class HubClient(Protocol):
         ...
 
     def find(self, model: str) -> None:
-        """Raise what `fetch` would raise for a name that is unknown or not installed; cheap, and without a network."""
+        """Raise what `fetch` would raise for a name that is unknown or not installed; cheap, and
+        without a network.
+        """
         ...
 
     def info(self, model: str) -> ModelInfo: ...
@@ -46,5 +49,7 @@ class HubClient(Protocol):
         ...
 
     def publish(self, model: str, folder: Path, *, message: str) -> str:
-        """Upload a folder; returns where a person finds it. Done twice, it is the same; done half, it is not seen."""
+        """Upload a folder; returns where a person finds it. Done twice, it is the same; done half,
+        it is not seen.
+        """
         ...

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from kitchen.engine.scope import Context
 from kitchen.errors import ConfigError, ResumeError
-from kitchen.engine.stop import Brake, refuse_loop
+from kitchen.engine.stop import StopSignal, refuse_loop
 from kitchen.runs.lock import lease
 from kitchen.runs.logs import configure, into
-from kitchen.engine.observers import Audience, Observer
+from kitchen.engine.observers import ObserverGroup, Observer
 from kitchen.engine.plan import Plan, PlanError
 from kitchen.recipe import Recipe
 from kitchen.runs.record import RunRecord
@@ -22,13 +22,23 @@ from kitchen.config.order import Order
 
 
 def cook(
-    order: Order, recipe: Recipe, kitchen: Kitchen, run: str, observers: Sequence[Observer] = (), *,
-    other_machine: bool = False, take_over: bool = False, brake: Brake | None = None, plan: Plan | None = None,
+    order: Order,
+    recipe: Recipe,
+    kitchen: Kitchen,
+    run: str,
+    observers: Sequence[Observer] = (),
+    *,
+    other_machine: bool = False,
+    take_over: bool = False,
+    stop_signal: StopSignal | None = None,
+    plan: Plan | None = None,
 ) -> Context:
-    """Cook the recipe as the run of this name, or go on with that run; returns what it left on the counter.
+    """Cook the recipe as the run of this name, or go on with that run; returns what it left on the
+    counter.
 
-    Raises PlanError before anything is written, ConfigError for a run in use, ResumeError for one that is another.
-    Who has the `brake` can stop it from another thread; who has asked for the `plan` already can give it.
+    Raises PlanError before anything is written, ConfigError for a run in use, ResumeError for one
+    that is another. Who has the `stop_signal` can stop it from another thread; who has asked for the
+    `plan` already can give it.
     """
     if kitchen.blobs is None:
         raise ConfigError("a run needs a blob store for its record")
@@ -41,10 +51,18 @@ def cook(
         refuse_loop()
         record = RunRecord(kitchen.blobs, run, order, other_machine=other_machine)
         with into(record.log):
-            audience = Audience((record, *observers))
+            audience = ObserverGroup((record, *observers))
             try:
-                context = walk(plan.step, kitchen.ports(), (audience,), name=run, leaves=recipe.leaves,
-                               title=recipe.title(), brake=brake, plan=plan)
+                context = walk(
+                    plan.step,
+                    kitchen.ports(),
+                    (audience,),
+                    name=run,
+                    outputs=recipe.outputs,
+                    title=recipe.title(),
+                    stop_signal=stop_signal,
+                    plan=plan,
+                )
                 audience.ended(None)
             except BaseException as error:
                 audience.ended(error)
@@ -53,9 +71,13 @@ def cook(
 
 
 def recipe_of(cls: type[Recipe], run: str, order: Order) -> Recipe:
-    """The recipe as a run was ordered; raises ResumeError where its class no longer takes those settings."""
+    """The recipe as a run was ordered; raises ResumeError where its class no longer takes those
+    settings.
+    """
     try:
         return cls.model_validate(order.settings)
     except (ValidationError, ConfigError) as error:
-        raise ResumeError(f"{order.recipe} no longer takes the settings of run {run!r}, so start a new one: "
-                          + " ".join(str(error).split())) from error
+        raise ResumeError(
+            f"{order.recipe} no longer takes the settings of run {run!r}, so start a new one: "
+            + " ".join(str(error).split())
+        ) from error

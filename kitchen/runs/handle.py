@@ -1,4 +1,6 @@
-"""A run under way: on a thread of its own, and asked, listened to, waited for and stopped from any other."""
+"""A run under way: on a thread of its own, and asked, listened to, waited for and stopped from any
+other.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +16,25 @@ from typing import Any, ParamSpec, TypeVar
 import structlog
 
 from kitchen.errors import ConfigError, Interrupted, KitchenError, RunFailed
-from kitchen.engine.stop import Brake, at_signals
+from kitchen.engine.stop import StopSignal, at_signals
 from kitchen.runs.lock import InUse
 from kitchen.engine.observers import Observer
 from kitchen.ports.blobs import BlobStore
 from kitchen.runs.record import OtherMachine
 from kitchen.runs.store import read_journal, run_summary
 from kitchen.secrets import mask
-from kitchen.runs.status import Listener, Standing, Status
+from kitchen.runs.status import Listener, RunStatus, Status
 from kitchen.types import Checkpoint
 
 log = structlog.get_logger("kitchen.runs.handle")
-_SAVING, _LEAVING = 60.0, 5.0  # seconds that the end of the process waits for a run: to save, to stop at once
+# seconds that the end of the process waits for a run: to save, to stop at once
+_SAVING, _LEAVING = 60.0, 5.0
 _LOOK = 0.1  # seconds from one look at whether the process is ending to the next
 
 E = TypeVar("E", bound=BaseException)
 R = TypeVar("R")
 P = ParamSpec("P")
-Cook = Callable[[Brake, Observer], object]  # from the first stage to the last
+Cook = Callable[[StopSignal, Observer], object]  # from the first stage to the last
 
 
 @dataclass(frozen=True)
@@ -53,17 +56,28 @@ class Run:
     """
 
     def __init__(
-        self, name: str, recipe: str, blobs: BlobStore, cook: Cook, *, again: str, on_progress: Listener | None,
+        self,
+        name: str,
+        recipe: str,
+        blobs: BlobStore,
+        cook: Cook,
+        *,
+        again: str,
+        on_progress: Listener | None,
         earlier: Mapping[str, float],
     ) -> None:
         self.id = name
-        self._blobs, self._again = blobs, again  # how to go on with it, in Python; empty where nobody can
-        self._brake, self._standing = Brake(), Standing(name, recipe, on_progress, earlier)
+        # how to go on with it, in Python; empty where nobody can
+        self._blobs, self._again = blobs, again
+        self._stop_signal, self._standing = StopSignal(), RunStatus(name, recipe, on_progress, earlier)
         self._pressed = False  # Ctrl-C while it was waited for, which is not every `cancel`
         self._answer: concurrent.futures.Future[Outcome] = concurrent.futures.Future()
-        self._answer.set_running_or_notify_cancel()  # so that who gives up waiting for it does not cancel it
+        # so that who gives up waiting for it does not cancel it
+        self._answer.set_running_or_notify_cancel()
         here = contextvars.copy_context()  # so that spans nest in those of the caller
-        self._thread = threading.Thread(target=here.run, args=(self._go, cook), name=f"run {name}", daemon=True)
+        self._thread = threading.Thread(
+            target=here.run, args=(self._go, cook), name=f"run {name}", daemon=True
+        )
         self._thread.start()
         threading.Thread(target=self._see_out, name=f"end of run {name}", daemon=False).start()
 
@@ -80,8 +94,8 @@ class Run:
     def on_progress(self, listener: Listener) -> None:
         """Call it with every event, on the run's thread; one that raises fails the run.
 
-        Who comes late is told at once, on the thread that asks, that the run has started and, if so, that it is
-        complete; not what was between.
+        Who comes late is told at once, on the thread that asks, that the run has started and, if
+        so, that it is complete; not what was between.
         """
         self._standing.listen(listener)
 
@@ -90,26 +104,34 @@ class Run:
         return self._answer.done()
 
     def cancel(self, *, at_once: bool = False) -> None:
-        """Ask it to stop, and come back: a loop with save points finishes its iteration and saves, unless `at_once`.
+        """Ask it to stop, and come back: a loop with save points finishes its iteration and saves,
+        unless `at_once`.
 
         Elsewhere it stops at the next stage, or lets go of the answer that it waits for.
         """
-        self._brake.ask(at_once=at_once)
+        self._stop_signal.ask(at_once=at_once)
 
     def result(self, timeout: float | None = None) -> Outcome:
         """Wait until it is over, at most `timeout` seconds. Ctrl-C ends the waiting, not the run.
 
-        Raises TimeoutError, and the run goes on; else the KitchenError that it failed with: Interrupted if it was
-        stopped, RunFailed for an error of another kind, which is its cause.
+        Raises TimeoutError, and the run goes on; else the KitchenError that it failed with:
+        Interrupted if it was stopped, RunFailed for an error of another kind, which is its cause.
         """
         if threading.current_thread() is self._thread:
-            raise ConfigError(f"run {self.id!r} would wait for itself: ask for its result in another thread")
+            raise ConfigError(
+                f"run {self.id!r} would wait for itself: ask for its result in another thread"
+            )
         if not concurrent.futures.wait([self._answer], timeout).done:
-            raise TimeoutError(f"run {self.id!r} is not over after {timeout} s, and goes on: wait again, or cancel it")
+            raise TimeoutError(
+                f"run {self.id!r} is not over after {timeout} s, and goes on: wait again, or "
+                "cancel it"
+            )
         return self._answer.result()
 
     def finish(self) -> Outcome:
-        """Wait as the command line does: Ctrl-C saves where it can, then raises KeyboardInterrupt; again, at once."""
+        """Wait as the command line does: Ctrl-C saves where it can, then raises KeyboardInterrupt;
+        again, at once.
+        """
         try:
             with at_signals(self._press):
                 outcome = self.result()
@@ -129,11 +151,13 @@ class Run:
             raise KeyboardInterrupt
         self._pressed = True
         self.cancel()
-        log.warning("stopping: what can be saved is saved first; Ctrl-C again stops at once", run=self.id)
+        log.warning(
+            "stopping: what can be saved is saved first; Ctrl-C again stops at once", run=self.id
+        )
 
     def _go(self, cook: Cook) -> None:
         try:
-            cook(self._brake, self._standing)
+            cook(self._stop_signal, self._standing)
             outcome = _outcome(self._blobs, self.id)
         except BaseException as error:  # noqa: BLE001 it surfaces on the result
             self._standing.over("interrupted" if isinstance(error, Interrupted) else "failed")
@@ -143,23 +167,36 @@ class Run:
             self._answer.set_result(outcome)
 
     def _explained(self, error: BaseException) -> KitchenError:
-        explained = error if isinstance(error, KitchenError) else RunFailed(f"{type(error).__name__}: {error}")
+        explained = (
+            error
+            if isinstance(error, KitchenError)
+            else RunFailed(f"{type(error).__name__}: {error}")
+        )
         if explained is not error:
-            explained.__cause__, explained.__notes__ = veiled(error), list(getattr(error, "__notes__", ()))
+            explained.__cause__, explained.__notes__ = (
+                veiled(error),
+                list(getattr(error, "__notes__", ())),
+            )
         if self._again and isinstance(error, InUse | OtherMachine):
-            explained.add_note(f"to go on all the same: {self._again.removesuffix(')')}, {error.option}=True)")
+            explained.add_note(
+                f"to go on all the same: {self._again.removesuffix(')')}, {error.option}=True)"
+            )
         elif self._again and self._standing.started and not isinstance(error, ConfigError):
             explained.add_note(f"to go on: {self._again}")
         return veiled(explained)
 
     def _see_out(self) -> None:
-        """Save if the process ends before the run. This thread is no daemon, so the end waits for it, and no longer."""
+        """Save if the process ends before the run. This thread is no daemon, so the end waits for
+        it, and no longer.
+        """
         while self._thread.is_alive() and threading.main_thread().is_alive():
             self._thread.join(_LOOK)
         if self._thread.is_alive():
-            log.warning("the process ends before the run: what can be saved is saved first", run=self.id)
+            log.warning(
+                "the process ends before the run: what can be saved is saved first", run=self.id
+            )
             self.cancel()
-            self._thread.join(_LEAVING if self._brake.at_once else _SAVING)
+            self._thread.join(_LEAVING if self._stop_signal.at_once else _SAVING)
 
 
 def without_secrets(call: Callable[P, R]) -> Callable[P, R]:

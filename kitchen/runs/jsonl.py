@@ -25,8 +25,8 @@ _JSON = json.JSONEncoder(default=_plain, ensure_ascii=False)
 class Journal:
     """Rows kept in memory and written whole: now and then, and when it matters (`flush`).
 
-    Rows are masked when they are first written, all at once: to look through the environment for each would be much
-    of what a stage call costs. What was a secret at one writing stays one.
+    Rows are masked when they are first written, all at once: to look through the environment for
+    each would be much of what a stage call costs. What was a secret at one writing stays one.
     """
 
     def __init__(self, blobs: BlobStore, name: str) -> None:
@@ -67,8 +67,10 @@ class Journal:
                 return
             started = time.monotonic()
             self._secrets.update(secrets())
-            longest_first = sorted(self._secrets, key=len, reverse=True)  # one may be part of another
-            rows, self._rows = self._rows, []  # one that is no JSON fails one writing, not all that follow
+            # one may be part of another
+            longest_first = sorted(self._secrets, key=len, reverse=True)
+            # one that is no JSON fails one writing, not all that follow
+            rows, self._rows = self._rows, []
             self._lines += [_line(row, longest_first) for row in rows]
             self._blobs.write(self._name, "".join(f"{line}\n" for line in self._lines).encode())
             self._changed = False
@@ -83,5 +85,6 @@ def _line(row: Mapping[str, Any], hidden: Sequence[str]) -> str:
     """Most rows hold nothing to mask, and need not be looked through value by value."""
     line = _JSON.encode(row)
     if "://" in line or any(_JSON.encode(secret)[1:-1] in line for secret in hidden):
-        return _JSON.encode(masked(json.loads(line), hidden))  # with no objects left, of which the text says it
+        # with no objects left, of which the text says it
+        return _JSON.encode(masked(json.loads(line), hidden))
     return line

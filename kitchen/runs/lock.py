@@ -27,8 +27,9 @@ class InUse(ConfigError):
 def lease(blobs: BlobStore, run: str, *, take_over: bool = False) -> Iterator[None]:
     """Hold a run; raises InUse if another process may be at it.
 
-    Each process writes its own claim before it looks at those of others, so of two at the same moment at most one
-    goes on. `take_over` disregards claims from other hosts, of which nobody can say here whether they are alive.
+    Each process writes its own claim before it looks at those of others, so of two at the same
+    moment at most one goes on. `take_over` disregards claims from other hosts, of which nobody can
+    say here whether they are alive.
     """
     mine = f"{run}/lease/{secrets.token_hex(8)}.json"
     claim = {"host": socket.gethostname(), "pid": os.getpid(), "born": _born(os.getpid())}
@@ -38,8 +39,11 @@ def lease(blobs: BlobStore, run: str, *, take_over: bool = False) -> Iterator[No
             if name == mine:
                 continue
             if _alive(other) and not (take_over and other.get("host") != claim["host"]):
-                raise InUse(f"run {run!r} is in use by process {other.get('pid')} on {other.get('host')}; wait for "
-                            "it or stop it; if that host is gone, take it over (--take-over)")
+                raise InUse(
+                    f"run {run!r} is in use by process {other.get('pid')} on {other.get('host')}; "
+                    "wait for "
+                    "it or stop it; if that host is gone, take it over (--take-over)"
+                )
             blobs.delete(name)
         yield
     finally:
@@ -58,11 +62,15 @@ def _claims(blobs: BlobStore, run: str) -> Sequence[tuple[str, Mapping[str, Any]
 
 def _alive(claim: Mapping[str, Any]) -> bool:
     """Whether the holder still runs; of another host nothing is known, so it counts as alive."""
-    return bool(claim.get("host") != socket.gethostname() or _born(int(claim["pid"])) == claim["born"] != "")
+    return bool(
+        claim.get("host") != socket.gethostname() or _born(int(claim["pid"])) == claim["born"] != ""
+    )
 
 
 def _born(pid: int) -> str:
-    """When a process started, in the kernel's clock ticks, so that a number used again is not mistaken; "" if dead."""
+    """When a process started, in the kernel's clock ticks, so that a number used again is not
+    mistaken; "" if dead.
+    """
     if Path("/proc/self/stat").exists():
         stat = Path(f"/proc/{pid}/stat")
         return stat.read_text().rsplit(")", 1)[1].split()[19] if stat.exists() else ""

@@ -13,11 +13,15 @@ import structlog
 from kitchen.secrets import mask
 
 Sink = Callable[[MutableMapping[str, Any]], None]
-_SINKS: contextvars.ContextVar[tuple[Sink, ...]] = contextvars.ContextVar("kitchen_log_sinks", default=())
+_SINKS: contextvars.ContextVar[tuple[Sink, ...]] = contextvars.ContextVar(
+    "kitchen_log_sinks", default=()
+)
 
 
 def configure(debug: bool = False) -> None:
-    """For a command: warnings (with `debug`, everything) to standard error, all to the run that is under way."""
+    """For a command: warnings (with `debug`, everything) to standard error, all to the run that is
+    under way.
+    """
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -48,7 +52,9 @@ _STDERR = _Stderr()  # one for all, for by it loggers know that they are to wait
 
 @contextmanager
 def into(sink: Sink) -> Iterator[None]:
-    """Give a copy of every entry to a sink while the block lasts, in this thread and in tasks begun in it."""
+    """Give a copy of every entry to a sink while the block lasts, in this thread and in tasks begun
+    in it.
+    """
     token = _SINKS.set((*_SINKS.get(), sink))
     try:
         yield
@@ -66,7 +72,9 @@ def into_run(logger: Any, method: str, event: MutableMapping[str, Any]) -> Mutab
     return event
 
 
-def _only_from(level: str) -> Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]:
+def _only_from(
+    level: str,
+) -> Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]:
     order = ("debug", "info", "warning", "error", "critical")
     below = order[: order.index(level)]
 

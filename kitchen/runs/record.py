@@ -1,4 +1,6 @@
-"""The record of a run in the BlobStore: run.json, and journals of metrics, tables, samples, checkpoints and the log."""
+"""The record of a run in the BlobStore: run.json, and journals of metrics, tables, samples,
+checkpoints and the log.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +41,30 @@ class OtherMachine(ResumeError):
 
 
 class RunRecord(Observer):
-    """Writes down what a run is and what it did; what is there of an earlier attempt is gone on with."""
+    """Writes down what a run is and what it did; what is there of an earlier attempt is gone on
+    with.
+    """
 
-    def __init__(self, blobs: BlobStore, run: str, order: Order, *, other_machine: bool = False) -> None:
+    def __init__(
+        self, blobs: BlobStore, run: str, order: Order, *, other_machine: bool = False
+    ) -> None:
         self._blobs, self._run, self._other_machine = blobs, run, other_machine
         self._clock = time.perf_counter()
-        self._log = structlog.get_logger("kitchen.runs.record").bind()  # once: it takes as long as to write an entry
+        # once: it takes as long as to write an entry
+        self._log = structlog.get_logger("kitchen.runs.record").bind()
         self._at: tuple[Stage, Progress] | None = None
         self._journals = {name: Journal(blobs, f"{run}/{name}.jsonl") for name in _JOURNALS}
         ordered = order_json(order)
-        fresh: dict[str, Any] = {"run": run, "recipe": order.recipe, "order": ordered, "attempts": [], "facts": {}}
-        self._json: dict[str, Any] = read_run(blobs, run) if blobs.read(f"{run}/run.json") else fresh
+        fresh: dict[str, Any] = {
+            "run": run,
+            "recipe": order.recipe,
+            "order": ordered,
+            "attempts": [],
+            "facts": {},
+        }
+        self._json: dict[str, Any] = (
+            read_run(blobs, run) if blobs.read(f"{run}/run.json") else fresh
+        )
         self._known = dict(self._json["facts"])  # what earlier attempts found
         self._json["configuration_sha256"] = _digest(_configuration(self._json["order"]))
         self._json["attempts"].append({"started": _now(), "seconds": 0.0, **_surroundings()})
@@ -66,7 +81,12 @@ class RunRecord(Observer):
         self._at = stage, progress
 
     def done(self, event: StageDone) -> None:
-        self._log.debug("stage", stage=event.stage.title(), step=event.progress.step, seconds=round(event.seconds, 6))
+        self._log.debug(
+            "stage",
+            stage=event.stage.title(),
+            step=event.progress.step,
+            seconds=round(event.seconds, 6),
+        )
         for number, value in enumerate(event.published, event.number):
             if isinstance(value, Facts):
                 self.entered_facts(value)
@@ -85,7 +105,13 @@ class RunRecord(Observer):
 
     def saved(self, checkpoint: Checkpoint, progress: Progress) -> None:
         role, at = type(checkpoint).__name__, self._blobs.locate(checkpoint.path)
-        row = {**vars(checkpoint), "role": role, "policy": checkpoint.policy, "at": at, "iteration": progress.step}
+        row = {
+            **vars(checkpoint),
+            "role": role,
+            "policy": checkpoint.policy,
+            "at": at,
+            "iteration": progress.step,
+        }
         self._journals["checkpoints"].replace("path", row)
 
     def keeping(self, progress: Progress) -> None:
@@ -97,10 +123,14 @@ class RunRecord(Observer):
         self._set("running")
 
     def ended(self, error: BaseException | None) -> None:
-        status = "completed" if error is None else "interrupted" if _interrupted(error) else "failed"
+        status = (
+            "completed" if error is None else "interrupted" if _interrupted(error) else "failed"
+        )
         reason = "" if error is None else f"{type(error).__name__}: {error}"
         if error is not None:
-            self._log.debug("ended", status=status, reason=reason, where=getattr(error, "__notes__", []))
+            self._log.debug(
+                "ended", status=status, reason=reason, where=getattr(error, "__notes__", [])
+            )
             self._json["where"] = getattr(error, "__notes__", [])
         code = {"completed": 0, "interrupted": 130}.get(status, 1)
         self._json["exit_code"] = getattr(error, "exit_code", code)
@@ -115,7 +145,10 @@ class RunRecord(Observer):
             if was != value and not (self._other_machine and key.startswith(_FREE)):
                 what = f"run {self._run!r} began with {key} = {was!r}, and now it is {value!r}"
                 if key.startswith(_FREE):
-                    raise OtherMachine(f"{what}; go on all the same if you accept numbers that differ in the last bits")
+                    raise OtherMachine(
+                        f"{what}; go on all the same if you accept numbers that differ in the last "
+                        "bits"
+                    )
                 raise ResumeError(f"{what}; start a new run")
             self._json["facts"][key] = value
 
@@ -127,9 +160,15 @@ class RunRecord(Observer):
         self._json["status"] = status
         if self._at is not None:
             stage, progress = self._at
-            self._json["at"] = {"stage": stage.title(), "step": progress.step, "done": progress.done}
+            self._json["at"] = {
+                "stage": stage.title(),
+                "step": progress.step,
+                "done": progress.done,
+            }
         self._json["attempts"][-1]["seconds"] = round(time.perf_counter() - self._clock, 3)
-        self._blobs.write(f"{self._run}/run.json", json.dumps(masked(self._json), indent=2, default=str).encode())
+        self._blobs.write(
+            f"{self._run}/run.json", json.dumps(masked(self._json), indent=2, default=str).encode()
+        )
 
 
 def _interrupted(error: BaseException) -> bool:
@@ -137,8 +176,12 @@ def _interrupted(error: BaseException) -> bool:
 
 
 def _configuration(order: Mapping[str, Any]) -> Any:
-    """What can change the numbers: all of an order but where the settings came from and where the record goes."""
-    adapters = {port: settings for port, settings in order["adapter_settings"].items() if port != "blobs"}
+    """What can change the numbers: all of an order but where the settings came from and where the
+    record goes.
+    """
+    adapters = {
+        port: settings for port, settings in order["adapter_settings"].items() if port != "blobs"
+    }
     return [order["recipe"], order["settings"], order["adapters"], adapters]
 
 
@@ -151,8 +194,10 @@ def _now() -> str:
 
 
 def _versions() -> Facts:
-    return Facts({f"{_FREE}{name}": version for name in _PACKAGES if (version := _installed(name))}
-                 | {f"{_FREE}python": platform.python_version()})
+    return Facts(
+        {f"{_FREE}{name}": version for name in _PACKAGES if (version := _installed(name))}
+        | {f"{_FREE}python": platform.python_version()}
+    )
 
 
 def _installed(package: str) -> str:
@@ -163,14 +208,23 @@ def _installed(package: str) -> str:
 
 
 def _surroundings() -> dict[str, Any]:
-    return {"git_commit": _git(), "platform": platform.platform(), "cpus": os.cpu_count(), "pid": os.getpid()}
+    return {
+        "git_commit": _git(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "pid": os.getpid(),
+    }
 
 
 def _git() -> str | None:
-    """The commit of the folder that the run was started in; None outside of a repository or without git."""
+    """The commit of the folder that the run was started in; None outside of a repository or without
+    git.
+    """
     run: Callable[..., Any] = subprocess.run
     try:
-        found = run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
+        found = run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return found.stdout.strip() or None

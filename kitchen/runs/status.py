@@ -23,7 +23,8 @@ class Status:
     """How a run stands."""
 
     state: Literal["running", "completed", "failed", "interrupted"] = "running"
-    epoch: int | None = None  # iteration of the loop around the innermost one, from 1; None where there is none
+    # iteration of the loop around the innermost one, from 1; None where there is none
+    epoch: int | None = None
     step: int = 0  # iteration of the innermost loop, from 1, in all epochs
     steps: int | None = None  # how many there will be; None where nobody knows
     loss: float | None = None  # the last that was published
@@ -34,7 +35,9 @@ class Status:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that a run tells: that it has started, that a stage published numbers, that it is complete."""
+    """Something that a run tells: that it has started, that a stage published numbers, that it is
+    complete.
+    """
 
     kind: Literal["start", "progress", "complete"]
     run: str
@@ -49,12 +52,15 @@ class Event:
 Listener = Callable[[Event], object]
 
 
-class Standing(Observer):
+class RunStatus(Observer):
     """Follows a run. `status` is replaced, never changed, so that any thread may read it."""
 
-    def __init__(self, run: str, recipe: str, listener: Listener | None, earlier: Mapping[str, float]) -> None:
+    def __init__(
+        self, run: str, recipe: str, listener: Listener | None, earlier: Mapping[str, float]
+    ) -> None:
         self._run, self._recipe, self._listeners = run, recipe, [listener] if listener else []
-        self._lock = threading.Lock()  # never held while a listener is called, which may wait for the run
+        # never held while a listener is called, which may wait for the run
+        self._lock = threading.Lock()
         self._begun, self._ended = time.perf_counter(), 0.0
         self._innermost: set[str] = set()  # titles of loops that have none inside
         self._metrics = dict(earlier)  # the last of each, those of earlier attempts included
@@ -88,23 +94,39 @@ class Standing(Observer):
 
     def began(self, run: str, step: Step) -> None:
         loops = [each for each in walk(step) if isinstance(each, ForEach)]
-        self._innermost = {loop.source.title() for loop in loops
-                           if not any(isinstance(each, ForEach) for each in walk(loop.body))}
+        self._innermost = {
+            loop.source.title()
+            for loop in loops
+            if not any(isinstance(each, ForEach) for each in walk(loop.body))
+        }
         self._tell("start", {})
 
     def entered(self, stage: Stage, progress: Progress) -> None:
         self._status = replace(self._status, stage=stage.title())
 
     def done(self, event: StageDone) -> None:
-        metrics = {key: value for each in event.published if isinstance(each, Metrics) for key, value in each.items()}
+        metrics = {
+            key: value
+            for each in event.published
+            if isinstance(each, Metrics)
+            for key, value in each.items()
+        }
         if event.replayed or not metrics:
             return
-        around = [(found[1], int(found[2])) for part in event.where.split(" > ") if (found := _IN_LOOP.match(part))]
+        around = [
+            (found[1], int(found[2]))
+            for part in event.where.split(" > ")
+            if (found := _IN_LOOP.match(part))
+        ]
         if around and around[-1][0] in self._innermost:
             at = event.progress
             self._status = replace(
-                self._status, epoch=around[-2][1] + 1 if len(around) > 1 else None, step=at.step + 1,
-                steps=round(1 / at.width) if at.width else None, done=None if at.done is None else at.done + at.width)
+                self._status,
+                epoch=around[-2][1] + 1 if len(around) > 1 else None,
+                step=at.step + 1,
+                steps=round(1 / at.width) if at.width else None,
+                done=None if at.done is None else at.done + at.width,
+            )
         self._status = replace(self._status, loss=metrics.get("loss", self._status.loss))
         self._metrics |= metrics
         self._tell("progress", metrics)
@@ -113,9 +135,13 @@ class Standing(Observer):
         if error is None:
             self._tell("complete", dict(self._metrics))
 
-    def _tell(self, kind: Literal["start", "progress", "complete"], metrics: Mapping[str, float]) -> None:
+    def _tell(
+        self, kind: Literal["start", "progress", "complete"], metrics: Mapping[str, float]
+    ) -> None:
         now = self.status
-        event = Event(kind, self._run, self._recipe, now.epoch, now.step, now.loss, now.seconds, metrics)
+        event = Event(
+            kind, self._run, self._recipe, now.epoch, now.step, now.loss, now.seconds, metrics
+        )
         with self._lock:
             if kind != "progress":
                 self._told.append(event)

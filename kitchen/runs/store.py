@@ -39,30 +39,47 @@ def new_run_id(recipe: str) -> str:
 
 
 def check_free(blobs: BlobStore, run: str) -> None:
-    """Raise ConfigError for what cannot be the name of a new run: weights are named by it, as run:NAME@STEP."""
+    """Raise ConfigError for what cannot be the name of a new run: weights are named by it, as
+    run:NAME@STEP.
+    """
     if not _NAME.fullmatch(run):
-        raise ConfigError(f"{run!r} cannot be the name of a run: letters, digits, '.', '_' and '-' can, and the first "
-                          "is a letter or digit")
+        raise ConfigError(
+            f"{run!r} cannot be the name of a run: letters, digits, '.', '_' and '-' can, and the "
+            "first "
+            "is a letter or digit"
+        )
     if blobs.read(f"{run}/run.json") is not None and not _came_to_nothing(blobs, run):
-        raise ConfigError(f"there is a run {run!r} already; go on with that one, or choose another name")
+        raise ConfigError(
+            f"there is a run {run!r} already; go on with that one, or choose another name"
+        )
 
 
 def clear(blobs: BlobStore, run: str) -> None:
-    """Make room for a run under the name of one that came to nothing, which `check_free` lets through."""
+    """Make room for a run under the name of one that came to nothing, which `check_free` lets
+    through.
+    """
     for name in blobs.list(f"{run}/"):
         blobs.delete(name)
 
 
 def _came_to_nothing(blobs: BlobStore, run: str) -> bool:
-    """Whether a run failed before there was anything to go on from, over a file that cannot be read, say."""
-    reached = any(name.startswith((f"{run}/kept/", f"{run}/weights/")) or
-                  (name.startswith(f"{run}/save/") and name.endswith(".json")) for name in blobs.list(f"{run}/"))
+    """Whether a run failed before there was anything to go on from, over a file that cannot be
+    read, say.
+    """
+    reached = any(
+        name.startswith((f"{run}/kept/", f"{run}/weights/"))
+        or (name.startswith(f"{run}/save/") and name.endswith(".json"))
+        for name in blobs.list(f"{run}/")
+    )
     return not reached and not in_use(blobs, run) and read_run(blobs, run)["status"] == "failed"
 
 
 def run_names(blobs: BlobStore) -> Sequence[str]:
-    return sorted(name.removesuffix("/run.json") for name in blobs.list() if name.endswith("/run.json")
-                  and name.count("/") == 1)
+    return sorted(
+        name.removesuffix("/run.json")
+        for name in blobs.list()
+        if name.endswith("/run.json") and name.count("/") == 1
+    )
 
 
 def read_run(blobs: BlobStore, run: str) -> dict[str, Any]:
@@ -73,10 +90,14 @@ def read_run(blobs: BlobStore, run: str) -> dict[str, Any]:
     try:
         found = json.loads(written)
     except ValueError as error:
-        raise ConfigError(f"{blobs.locate(f'{run}/run.json')} is not JSON ({error}); the run cannot be read") from error
+        raise ConfigError(
+            f"{blobs.locate(f'{run}/run.json')} is not JSON ({error}); the run cannot be read"
+        ) from error
     missing = [key for key in _KEYS if not isinstance(found, dict) or key not in found]
     if missing:
-        raise ConfigError(f"{blobs.locate(f'{run}/run.json')} has no {missing[0]!r}; it is no record of a run")
+        raise ConfigError(
+            f"{blobs.locate(f'{run}/run.json')} has no {missing[0]!r}; it is no record of a run"
+        )
     return dict(found)
 
 
@@ -85,21 +106,29 @@ def read_order(blobs: BlobStore, run: str) -> Order:
 
 
 def read_journal(blobs: BlobStore, run: str, name: str) -> Sequence[dict[str, Any]]:
-    """The lines of `metrics`, `tables`, `samples`, `checkpoints` or `log`; raises ConfigError for what is not JSON."""
+    """The lines of `metrics`, `tables`, `samples`, `checkpoints` or `log`; raises ConfigError for
+    what is not JSON.
+    """
     file = f"{run}/{name}.jsonl"
     try:
         return [json.loads(line) for line in (blobs.read(file) or b"").splitlines()]
     except ValueError as error:
-        raise ConfigError(f"{blobs.locate(file)} is not JSON ({error}); the run cannot be read") from error
+        raise ConfigError(
+            f"{blobs.locate(file)} is not JSON ({error}); the run cannot be read"
+        ) from error
 
 
 def run_summary(blobs: BlobStore, run: str) -> RunSummary:
     found = read_run(blobs, run)
-    status = "killed" if found["status"] == "running" and not in_use(blobs, run) else found["status"]
+    status = (
+        "killed" if found["status"] == "running" and not in_use(blobs, run) else found["status"]
+    )
     seconds = sum(attempt.get("seconds", 0.0) for attempt in found["attempts"])
     last: dict[str, float] = {}
     for row in read_journal(blobs, run, "metrics"):
-        last |= {key: value for key, value in row.items() if key not in ("n", "stage", "step", "seconds")}
+        last |= {
+            key: value for key, value in row.items() if key not in ("n", "stage", "step", "seconds")
+        }
     started = found["attempts"][0]["started"] if found["attempts"] else ""
     return RunSummary(run, found["recipe"], status, started, seconds, last, found.get("reason", ""))
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from kitchen.types import Array
 
-_DRAWS = 1_000_000  # indices drawn at once, so that memory does not grow with the number of resamples
+# indices drawn at once, so that memory does not grow with the number of resamples
+_DRAWS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,21 @@ class Interval:
 
     def told(self, digits: int = 3, *, sign: bool = False) -> str:
         """For a table; with a sign for a difference."""
-        estimate, low, high = (f"{each:{'+' * sign}.{digits}f}" for each in (self.estimate, self.low, self.high))
+        estimate, low, high = (
+            f"{each:{'+' * sign}.{digits}f}" for each in (self.estimate, self.low, self.high)
+        )
         return f"{estimate} [{low}, {high}]"
 
 
 def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The score interval of a share of n (Wilson, 1927, doi:10.2307/2276774); raises ValueError if there is none."""
+    """The score interval of a share of n (Wilson, 1927, doi:10.2307/2276774); raises ValueError if
+    there is none.
+    """
     if n < 1 or not 0 <= successes <= n:
-        raise ValueError(f"{successes} successes of {n}: a share needs n of at least 1, and no more successes than n")
+        raise ValueError(
+            f"{successes} successes of {n}: a share needs n of at least 1, and no more successes "
+            "than n"
+        )
     z2 = NormalDist().inv_cdf(0.5 + _checked(confidence) / 2) ** 2
     share = successes / n
     middle = share + z2 / (2 * n)
@@ -42,27 +50,38 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, flo
 
 
 def paired_bootstrap(
-    before: Sequence[float] | Array, after: Sequence[float] | Array, seed: int, resamples: int = 10_000,
+    before: Sequence[float] | Array,
+    after: Sequence[float] | Array,
+    seed: int,
+    resamples: int = 10_000,
     confidence: float = 0.95,
 ) -> Interval:
-    """Percentile interval of mean(after - before), questions resampled in pairs (Efron and Tibshirani, 1993, ch. 13).
+    """Percentile interval of mean(after - before), questions resampled in pairs (Efron and
+    Tibshirani, 1993, ch. 13).
 
-    `before` and `after` are (n,) scores of the same n questions in the same order. Raises ValueError if n is 0, they
-    differ in length or a score is not finite.
+    `before` and `after` are (n,) scores of the same n questions in the same order. Raises
+    ValueError if n is 0, they differ in length or a score is not finite.
     """
     gain = _gains(before, after, resamples)
     return ratio_bootstrap(gain, np.ones(len(gain)), seed, resamples, confidence)
 
 
 def ratio_bootstrap(
-    parts: Sequence[float] | Array, sizes: Sequence[float] | Array, seed: int, resamples: int = 10_000,
+    parts: Sequence[float] | Array,
+    sizes: Sequence[float] | Array,
+    seed: int,
+    resamples: int = 10_000,
     confidence: float = 0.95,
 ) -> Interval:
     """Percentile interval of sum(parts) / sum(sizes), questions resampled whole (as above).
 
-    Such as nats per token, of answers that are long and short: (n,) each, sizes above 0. Raises ValueError as above.
+    Such as nats per token, of answers that are long and short: (n,) each, sizes above 0. Raises
+    ValueError as above.
     """
-    part, size = _gains(np.zeros(len(parts)), parts, resamples), _gains(np.zeros(len(parts)), sizes, resamples)
+    part, size = (
+        _gains(np.zeros(len(parts)), parts, resamples),
+        _gains(np.zeros(len(parts)), sizes, resamples),
+    )
     if size.min() <= 0:
         raise ValueError(f"the size at position {int(size.argmin())} is not above 0")
     random, n = np.random.default_rng(seed), len(part)
@@ -78,24 +97,35 @@ def ratio_bootstrap(
 
 
 def paired_permutation(
-    before: Sequence[float] | Array, after: Sequence[float] | Array, seed: int, resamples: int = 10_000
+    before: Sequence[float] | Array,
+    after: Sequence[float] | Array,
+    seed: int,
+    resamples: int = 10_000,
 ) -> float:
-    """How often a mean of (after - before) as far from 0 would come by chance, were each as likely of the other sign.
+    """How often a mean of (after - before) as far from 0 would come by chance, were each as likely
+    of the other sign.
 
-    Two-sided, (1 + as far) / (1 + resamples), so never 0 (Phipson and Smyth, 2010, doi:10.2202/1544-6115.1585). Reads
-    and raises what `paired_bootstrap` does.
+    Two-sided, (1 + as far) / (1 + resamples), so never 0 (Phipson and Smyth, 2010,
+    doi:10.2202/1544-6115.1585). Reads and raises what `paired_bootstrap` does.
     """
     gain = _gains(before, after, resamples)
     random, n = np.random.default_rng(seed), len(gain)
-    means = _in_parts(lambda some: (random.integers(2, size=(some, n)) * 2 - 1) @ gain / n, n, resamples)
+    means = _in_parts(
+        lambda some: (random.integers(2, size=(some, n)) * 2 - 1) @ gain / n, n, resamples
+    )
     return float(1 + (np.abs(means) >= abs(gain.mean()) * (1 - 1e-12)).sum()) / (1 + resamples)
 
 
-def _gains(before: Sequence[float] | Array, after: Sequence[float] | Array, resamples: int) -> Array:
+def _gains(
+    before: Sequence[float] | Array, after: Sequence[float] | Array, resamples: int
+) -> Array:
     first, second = np.asarray(before, np.float64), np.asarray(after, np.float64)
     if first.ndim != 1 or first.shape != second.shape or not len(first) or resamples < 1:
-        raise ValueError(f"paired scores are two rows of one length, at least 1, with at least one resample; there are "
-                         f"{first.shape}, {second.shape} and {resamples}")
+        raise ValueError(
+            "paired scores are two rows of one length, at least 1, with at least one resample; "
+            "there are "
+            f"{first.shape}, {second.shape} and {resamples}"
+        )
     gain: Array = second - first
     if not np.isfinite(gain).all():
         raise ValueError(f"the score at position {int(np.argmin(np.isfinite(gain)))} is not finite")
@@ -105,11 +135,14 @@ def _gains(before: Sequence[float] | Array, after: Sequence[float] | Array, resa
 def _in_parts(draw: Callable[[int], Array], n: int, resamples: int) -> Array:
     """(resamples,) means, of so many draws at once."""
     at_once = max(1, _DRAWS // n)
-    return np.concatenate([draw(min(at_once, resamples - done)) for done in range(0, resamples, at_once)])
+    return np.concatenate(
+        [draw(min(at_once, resamples - done)) for done in range(0, resamples, at_once)]
+    )
 
 
 def interval(values: Sequence[float], seed: int, confidence: float = 0.95) -> Interval:
-    """Of the mean of (n,) scores from 0 to 1, one a question: Wilson's if each is 0 or 1, else a bootstrap.
+    """Of the mean of (n,) scores from 0 to 1, one a question: Wilson's if each is 0 or 1, else a
+    bootstrap.
 
     Where every question has the same score, no resample differs, and only the former has a width.
     """
@@ -121,18 +154,24 @@ def interval(values: Sequence[float], seed: int, confidence: float = 0.95) -> In
 
 
 def pass_at(k: int, tries: int, right: int) -> float:
-    """The chance that one at least of k answers is right, estimated without bias from `tries` of which some are.
+    """The chance that one at least of k answers is right, estimated without bias from `tries` of
+    which some are.
 
-    1 - C(n - c, k) / C(n, k) (Chen et al., 2021, arXiv:2107.03374, eq. 1). Raises ValueError for counts that cannot be.
+    1 - C(n - c, k) / C(n, k) (Chen et al., 2021, arXiv:2107.03374, eq. 1). Raises ValueError for
+    counts that cannot be.
     """
     if not 1 <= k <= tries or not 0 <= right <= tries:
-        raise ValueError(f"pass@{k} of {right} right answers among {tries}: k is from 1 to the number of tries, and no "
-                         "more of them are right than there are")
+        raise ValueError(
+            f"pass@{k} of {right} right answers among {tries}: k is from 1 to the number of tries, "
+            "and no "
+            "more of them are right than there are"
+        )
     return 1 - math.comb(tries - right, k) / math.comb(tries, k)
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Of a mean of (n,) independent values, such as one a seed, by Student's t (Student, 1908, doi:10.2307/2331554).
+    """Of a mean of (n,) independent values, such as one a seed, by Student's t (Student, 1908,
+    doi:10.2307/2331554).
 
     Raises ValueError for fewer than two values.
     """
@@ -140,13 +179,17 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     if len(found) < 2:
         raise ValueError("the interval of a mean needs at least two values")
     error = float(found.std(ddof=1)) / math.sqrt(len(found))
-    mean, half = float(found.mean()), _t_quantile(0.5 + _checked(confidence) / 2, len(found) - 1) * error
+    mean, half = (
+        float(found.mean()),
+        _t_quantile(0.5 + _checked(confidence) / 2, len(found) - 1) * error,
+    )
     return Interval(mean, mean - half, mean + half, confidence)
 
 
 def _t_quantile(share: float, freedom: int) -> float:
-    """The inverse of Student's distribution, by bisection of its integral, which is a finite sum (Abramowitz and
-    Stegun, 1964, 26.7.3 and 26.7.4)."""
+    """The inverse of Student's distribution, by bisection of its integral, which is a finite sum
+    (Abramowitz and Stegun, 1964, 26.7.3 and 26.7.4).
+    """
     low, high = 0.0, 1e6
     for _ in range(200):
         middle = (low + high) / 2

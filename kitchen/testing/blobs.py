@@ -1,4 +1,6 @@
-"""The laws of every blob store: subclass `BlobLaws`, say in `store` how to make yours, and run pytest."""
+"""The laws of every blob store: subclass `BlobLaws`, say in `store` how to make yours, and run
+pytest.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,28 @@ import pytest
 
 from kitchen.ports.blobs import BlobStore
 
-NO_NAMES = ["", "/etc/passwd", "../up", "a/../../up", "a//b", "a/", ".", "a/./b", "..", "a\\b", "a\0b"]
+NO_NAMES = [
+    "",
+    "/etc/passwd",
+    "../up",
+    "a/../../up",
+    "a//b",
+    "a/",
+    ".",
+    "a/./b",
+    "..",
+    "a\\b",
+    "a\0b",
+]
 NAMES = [
-    "a", "run/metrics.jsonl", "run/save/3", "jalapeño/½ cup.json", "with space", "trailing.tmp", "CON", "a.b.c",
+    "a",
+    "run/metrics.jsonl",
+    "run/save/3",
+    "jalapeño/½ cup.json",
+    "with space",
+    "trailing.tmp",
+    "CON",
+    "a.b.c",
     "%2e%2e",
 ]
 

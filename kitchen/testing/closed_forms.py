@@ -1,4 +1,6 @@
-"""The named losses once more, token by token and in plain arithmetic, so that two writings check each other."""
+"""The named losses once more, token by token and in plain arithmetic, so that two writings check
+each other.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,15 @@ Inputs = Mapping[str, Array]
 Pair = tuple[float, float]  # value, dvalue/dlogprob
 
 
-def closed_form(loss: str, logprobs: Array, inputs: Inputs, **options: float) -> tuple[Array, Array]:
+def closed_form(
+    loss: str, logprobs: Array, inputs: Inputs, **options: float
+) -> tuple[Array, Array]:
     """(N,) log-probabilities and inputs to (N,) values and (N,) slopes, by the table of losses."""
     token = FORMS[loss]
-    pairs = [token(float(lp), {name: float(values[i]) for name, values in inputs.items()}, options)
-             for i, lp in enumerate(logprobs)]
+    pairs = [
+        token(float(lp), {name: float(values[i]) for name, values in inputs.items()}, options)
+        for i, lp in enumerate(logprobs)
+    ]
     return np.array([value for value, _ in pairs]), np.array([slope for _, slope in pairs])
 
 
@@ -52,6 +58,9 @@ def _dro(lp: float, at: Mapping[str, float], options: Mapping[str, float]) -> Pa
 
 
 FORMS: Mapping[str, Callable[[float, Mapping[str, float], Mapping[str, float]], Pair]] = {
-    "cross_entropy": _cross_entropy, "importance_sampling": _importance_sampling, "ppo": _ppo, "cispo": _cispo,
+    "cross_entropy": _cross_entropy,
+    "importance_sampling": _importance_sampling,
+    "ppo": _ppo,
+    "cispo": _cispo,
     "dro": _dro,
 }

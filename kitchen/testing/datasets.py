@@ -1,4 +1,6 @@
-"""The laws of every data set store: subclass `DatasetLaws`, say in `store` how to fill yours, and run pytest."""
+"""The laws of every data set store: subclass `DatasetLaws`, say in `store` how to fill yours, and
+run pytest.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +14,44 @@ from kitchen.ports.datasets import Dataset, DatasetStore, Row
 
 Data = Mapping[str, Mapping[str, Sequence[Row]]]  # name, split, rows
 ROWS: Sequence[Row] = [
-    {"prompt": f"{number} cups of crème fraîche", "completion": f'{{"quantity": {number}}}'} for number in range(7)
+    {"prompt": f"{number} cups of crème fraîche", "completion": f'{{"quantity": {number}}}'}
+    for number in range(7)
 ]
 DATA: Data = {
-    "creams": {"train": ROWS[:5], "held_out": ROWS[5:]}, "chat": {
-        "train": [{"messages": [{"role": "user", "content": "eggs?"}, {"role": "assistant", "content": "Two."}]}]},
+    "creams": {"train": ROWS[:5], "held_out": ROWS[5:]},
+    "chat": {
+        "train": [
+            {
+                "messages": [
+                    {"role": "user", "content": "eggs?"},
+                    {"role": "assistant", "content": "Two."},
+                ]
+            }
+        ]
+    },
 }
 
 
 class DatasetLaws:
-    """Rows stand in a fixed order; what they are is known by a digest, and where they are by a line."""
+    """Rows stand in a fixed order; what they are is known by a digest, and where they are by a
+    line.
+    """
 
     def store(self, tmp_path: Path, data: Data) -> DatasetStore:
         raise NotImplementedError(
             f"{type(self).__name__} must say which adapter the laws are for, and fill it:\n"
             "    def store(self, tmp_path: Path, data: Data) -> DatasetStore:\n"
-            "        return MyDatasets(...)  # one that has each name of `data`, with those splits and rows"
+            "        return MyDatasets(...)  # one that has each name of `data`, with those splits "
+            "and rows"
         )
 
     def named(self, tmp_path: Path, name: str) -> str:
         """What the store calls a data set; override it where names are paths."""
         return name
 
-    def loaded(self, tmp_path: Path, data: Data = DATA, name: str = "creams", split: str = "train") -> Dataset:
+    def loaded(
+        self, tmp_path: Path, data: Data = DATA, name: str = "creams", split: str = "train"
+    ) -> Dataset:
         tmp_path.mkdir(exist_ok=True)
         return self.store(tmp_path, data).load(self.named(tmp_path, name), split=split)
 
@@ -45,7 +62,9 @@ class DatasetLaws:
 
     def test_nested_rows_come_back_whole(self, tmp_path: Path) -> None:
         [row] = [dict(self.loaded(tmp_path, name="chat")[0])]
-        assert [dict(message) for message in row["messages"]] == DATA["chat"]["train"][0]["messages"]
+        assert [dict(message) for message in row["messages"]] == DATA["chat"]["train"][0][
+            "messages"
+        ]
 
     def test_splits_are_apart_and_train_comes_first(self, tmp_path: Path) -> None:
         store = self.store(tmp_path, DATA)
@@ -69,17 +88,27 @@ class DatasetLaws:
 
     @pytest.mark.parametrize("change", ["a word", "the order", "one fewer"])
     def test_the_fingerprint_changes_with_the_content(self, tmp_path: Path, change: str) -> None:
-        rows = {"a word": [{**ROWS[0], "prompt": "other"}, *ROWS[1:5]], "the order": ROWS[4::-1], "one fewer": ROWS[:4]}
+        rows = {
+            "a word": [{**ROWS[0], "prompt": "other"}, *ROWS[1:5]],
+            "the order": ROWS[4::-1],
+            "one fewer": ROWS[:4],
+        }
         data = {**DATA, "creams": {**DATA["creams"], "train": rows[change]}}
-        assert self.loaded(tmp_path / "1").fingerprint != self.loaded(tmp_path / "2", data).fingerprint
+        assert (
+            self.loaded(tmp_path / "1").fingerprint != self.loaded(tmp_path / "2", data).fingerprint
+        )
 
     @pytest.mark.parametrize("split", ["train", "held_out"])
     def test_a_stream_has_the_same_rows_and_places(self, tmp_path: Path, split: str) -> None:
         store, name = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
         data = store.load(name, split=split)
         streamed = list(store.stream(name, split=split))
-        assert [dict(each.row) for each in streamed] == [dict(data[index]) for index in range(len(data))]
-        assert [each.where for each in streamed] == [data.where(index) for index in range(len(data))]
+        assert [dict(each.row) for each in streamed] == [
+            dict(data[index]) for index in range(len(data))
+        ]
+        assert [each.where for each in streamed] == [
+            data.where(index) for index in range(len(data))
+        ]
 
     def test_streams_go_on_alone(self, tmp_path: Path) -> None:
         store, name = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
@@ -95,7 +124,9 @@ class DatasetLaws:
         assert info.name == name
         assert list(info.splits) == list(store.splits(name))
         for split, rows in info.splits.items():
-            assert rows in (None, len(store.load(name, split=split))), "None is the answer where it is not known"
+            assert rows in (None, len(store.load(name, split=split))), (
+                "None is the answer where it is not known"
+            )
 
     def test_a_revision_can_be_asked_for_again(self, tmp_path: Path) -> None:
         """Where there is one version only, it is None."""

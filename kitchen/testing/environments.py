@@ -1,4 +1,6 @@
-"""The laws of every problem that answers are rewarded for: subclass `TaskLaws`, say in `task` how to make one."""
+"""The laws of every problem that answers are rewarded for: subclass `TaskLaws`, say in `task` how
+to make one.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from kitchen.ports import Message
-from kitchen.ports.environments import Task, Turn
+from kitchen.ports.environments import StepResult, Task
 
 STRANGE = ("", " \n", "42", "{", "<tool_call>", "½ cup", "\0", "9" * 400, "no " * 400)
 ROLES = {"system", "user", "assistant", "tool"}
@@ -70,30 +72,30 @@ def begun(task: Task) -> Sequence[Message]:
 
 
 async def _begun(task: Task) -> Sequence[Message]:
-    return await task.env().begin()
+    return await task.env().reset()
 
 
-def played(task: Task, answers: Sequence[str]) -> list[Turn]:
+def played(task: Task, answers: Sequence[str]) -> list[StepResult]:
     """What is said to these answers, one after the other, until it is over."""
     return asyncio.run(_played(task, answers))
 
 
-async def _played(task: Task, answers: Sequence[str]) -> list[Turn]:
-    env, turns = task.env(), list[Turn]()
-    await env.begin()
+async def _played(task: Task, answers: Sequence[str]) -> list[StepResult]:
+    env, turns = task.env(), list[StepResult]()
+    await env.reset()
     for answer in answers:
-        turns.append(await env.act(answer))
+        turns.append(await env.step(answer))
         if not turns[-1].messages:
             break
     return turns
 
 
-async def _side_by_side(task: Task, answers: Sequence[str], turns: int) -> list[list[Turn]]:
+async def _side_by_side(task: Task, answers: Sequence[str], turns: int) -> list[list[StepResult]]:
     """Two rollouts, turn by turn."""
     envs = [task.env(), task.env()]
     for env in envs:
-        await env.begin()
-    said = [[await env.act(answer) for env in envs] for answer in answers[:turns]]
+        await env.reset()
+    said = [[await env.step(answer) for env in envs] for answer in answers[:turns]]
     return [list(each) for each in zip(*said, strict=True)]
 
 

@@ -1,4 +1,6 @@
-"""Laws of export: what other programs are given says the same, and a folder appears whole or not at all."""
+"""Laws of export: what other programs are given says the same, and a folder appears whole or not at
+all.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from kitchen.types import Adam, Checkpoint
 
 
 class ExportLaws(TrainingSubject):
-    """An exported folder, opened by the client as `path:FOLDER`, gives the log-probabilities of the weights in it."""
+    """An exported folder, opened by the client as `path:FOLDER`, gives the log-probabilities of the
+    weights in it.
+    """
 
     @pytest.fixture
     def weights(self, training: TrainingClient, session: TrainingSession) -> Checkpoint:
@@ -31,7 +35,12 @@ class ExportLaws(TrainingSubject):
 
     @pytest.mark.parametrize("merged", [False, True])
     def test_what_is_exported_says_the_same(
-        self, training: TrainingClient, session: TrainingSession, weights: Checkpoint, tmp_path: Path, merged: bool
+        self,
+        training: TrainingClient,
+        session: TrainingSession,
+        weights: Checkpoint,
+        tmp_path: Path,
+        merged: bool,
     ) -> None:
         tokens = self.data(session)[0].tokens
         if merged and "export merged" not in training.capabilities:
@@ -46,16 +55,26 @@ class ExportLaws(TrainingSubject):
         assert np.abs(expected - base).max() > self.agreement, "training moved nothing that shows"
 
     def test_a_checkpoint_with_its_optimiser_is_exported_too(
-        self, training: TrainingClient, session: TrainingSession, weights: Checkpoint, tmp_path: Path
+        self,
+        training: TrainingClient,
+        session: TrainingSession,
+        weights: Checkpoint,
+        tmp_path: Path,
     ) -> None:
         training.export(weights, tmp_path / "alone")
         training.export(session.save("run/full").result(), tmp_path / "full")
-        alone, full = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
-                       for name in ("alone", "full"))
+        alone, full = (
+            {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+            for name in ("alone", "full")
+        )
         assert alone == full
 
     def test_a_folder_is_known_by_the_weights_in_it(
-        self, training: TrainingClient, session: TrainingSession, weights: Checkpoint, tmp_path: Path
+        self,
+        training: TrainingClient,
+        session: TrainingSession,
+        weights: Checkpoint,
+        tmp_path: Path,
     ) -> None:
         if training.sha256(self.model) is None:
             pytest.skip(f"{type(training).__name__} does not say which weights it has")
@@ -64,7 +83,9 @@ class ExportLaws(TrainingSubject):
         later = session.save_weights("run/later").result()
         for name, one in (("one", weights), ("again", weights), ("later", later)):
             training.export(one, tmp_path / name)
-        first, again, other = (training.sha256(f"path:{tmp_path / name}") for name in ("one", "again", "later"))
+        first, again, other = (
+            training.sha256(f"path:{tmp_path / name}") for name in ("one", "again", "later")
+        )
         assert first == again
         assert len({first, other, training.sha256(self.model)}) == 3
 
@@ -77,7 +98,11 @@ class ExportLaws(TrainingSubject):
         for name in ("file", "full"):
             with pytest.raises(ConfigError, match=name):
                 training.export(weights, tmp_path / name)
-        assert (tmp_path / "file").read_text() == (tmp_path / "full" / "mine.txt").read_text() == "mine"
+        assert (
+            (tmp_path / "file").read_text()
+            == (tmp_path / "full" / "mine.txt").read_text()
+            == "mine"
+        )
         assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
 
     def test_an_empty_folder_is_filled_and_missing_ones_are_made(

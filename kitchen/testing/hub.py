@@ -22,11 +22,14 @@ VERBS: dict[str, Callable[[HubClient, str], object]] = {
 
 
 class HubLaws:
-    """A model is fetched as a folder, known by the digest of its weights; what is published can be fetched."""
+    """A model is fetched as a folder, known by the digest of its weights; what is published can be
+    fetched.
+    """
 
     model = "fake/bigram"  # one that the hub has
     unknown_model = "no-such-owner/no-such-model"
-    malformed_model = ""  # a name that is none; only this can `find` refuse where names are looked up over a network
+    # a name that is none; only this can `find` refuse where names are looked up over a network
+    malformed_model = ""
     remote = False  # whether they are
     publishes = True  # whether it can take models
 
@@ -48,15 +51,23 @@ class HubLaws:
 
     def test_a_fetched_model_has_configuration_and_weights(self, client: HubClient) -> None:
         folder = client.fetch(self.model)
-        files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+        files = {
+            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+        }
         assert "config.json" in files
         assert any(name.endswith(".safetensors") for name in files)
         assert set(client.files(self.model)) <= files
         assert list(client.files(self.model)) == sorted(client.files(self.model))
 
     def test_fetching_again_gives_the_same(self, client: HubClient) -> None:
-        contents = [{path.name: path.read_bytes() for path in client.fetch(self.model).iterdir() if path.is_file()}
-                    for _ in range(2)]
+        contents = [
+            {
+                path.name: path.read_bytes()
+                for path in client.fetch(self.model).iterdir()
+                if path.is_file()
+            }
+            for _ in range(2)
+        ]
         assert contents[0] == contents[1]
         assert client.sha256(self.model) == client.sha256(self.model)
 
@@ -79,7 +90,10 @@ class HubLaws:
     def test_what_is_known_of_a_model(self, client: HubClient) -> None:
         info, folder = client.info(self.model), client.fetch(self.model)
         assert info.name == self.model
-        assert info.size in (None, sum((folder / path).stat().st_size for path in client.files(self.model)))
+        assert info.size in (
+            None,
+            sum((folder / path).stat().st_size for path in client.files(self.model)),
+        )
         assert info == client.info(self.model)
 
     def test_what_can_be_fetched_is_found(self, client: HubClient) -> None:
@@ -103,7 +117,9 @@ class HubLaws:
         folder, name = _folder(tmp_path / "out", b"one"), self.published(tmp_path)
         assert client.publish(name, folder, message="first")
         again = client.fetch(name)
-        assert (again / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+        assert (again / "model.safetensors").read_bytes() == (
+            folder / "model.safetensors"
+        ).read_bytes()
         assert set(client.files(name)) >= {"config.json", "model.safetensors"}
         first = client.sha256(name)
         client.publish(name, _folder(tmp_path / "other", b"two"), message="second")

@@ -15,16 +15,21 @@ from kitchen.types import Datum
 CASES = [
     *((loss, {}) for loss in FORMS),
     ("ppo", {"clip_low_threshold": 0.95, "clip_high_threshold": 1.05}),
-    ("cispo", {"clip_low_threshold": 0.9, "clip_high_threshold": 1.1}), ("dro", {"beta": 0.5}),
+    ("cispo", {"clip_low_threshold": 0.9, "clip_high_threshold": 1.1}),
+    ("dro", {"beta": 0.5}),
 ]
-named = pytest.mark.parametrize("loss, options", CASES, ids=lambda case: str(case) if case else "defaults")
+named = pytest.mark.parametrize(
+    "loss, options", CASES, ids=lambda case: str(case) if case else "defaults"
+)
 
 
 class LossLaws(TrainingSubject):
     """Every loss is a sum over tokens; its gradient goes through the log-probabilities alone."""
 
     def inputs(self, session: TrainingSession, loss: str) -> list[Datum]:
-        """Data for a named loss: as sampled near where the weights stand, praised and blamed and neither."""
+        """Data for a named loss: as sampled near where the weights stand, praised and blamed and
+        neither.
+        """
         data, rng = self.data(session), np.random.default_rng(6)
         if loss == "cross_entropy":
             return data
@@ -32,10 +37,16 @@ class LossLaws(TrainingSubject):
         for datum, lp in zip(data, session.forward(data).result().logprobs, strict=True):
             advantages = rng.choice([-1.0, 0.0, 0.5, 2.0], len(lp))
             sampled = lp + rng.uniform(-0.5, 0.5, len(lp))
-            made.append(Datum(datum.tokens, {
-                "target_tokens": datum.targets, "logprobs": sampled.astype(np.float32),
-                "advantages": advantages.astype(np.float32),
-            }))
+            made.append(
+                Datum(
+                    datum.tokens,
+                    {
+                        "target_tokens": datum.targets,
+                        "logprobs": sampled.astype(np.float32),
+                        "advantages": advantages.astype(np.float32),
+                    },
+                )
+            )
         return made
 
     def offered(self, client: TrainingClient, loss: str) -> None:
@@ -44,15 +55,25 @@ class LossLaws(TrainingSubject):
 
     @named
     def test_the_value_is_the_closed_form_of_the_logprobs(
-        self, training: TrainingClient, session: TrainingSession, loss: str, options: Mapping[str, float]
+        self,
+        training: TrainingClient,
+        session: TrainingSession,
+        loss: str,
+        options: Mapping[str, float],
     ) -> None:
         self.offered(training, loss)
         data = self.inputs(session, loss)
-        for output in (session.forward(data, loss, options).result(),
-                       session.forward_backward(data, loss, options).result()):
-            values = [closed_form(loss, lp, d.loss_inputs, **options)[0]
-                      for d, lp in zip(data, output.logprobs, strict=True)]
-            assert output.metrics["loss:sum"] == pytest.approx(np.concatenate(values).sum(), rel=1e-4, abs=1e-4)
+        for output in (
+            session.forward(data, loss, options).result(),
+            session.forward_backward(data, loss, options).result(),
+        ):
+            values = [
+                closed_form(loss, lp, d.loss_inputs, **options)[0]
+                for d, lp in zip(data, output.logprobs, strict=True)
+            ]
+            assert output.metrics["loss:sum"] == pytest.approx(
+                np.concatenate(values).sum(), rel=1e-4, abs=1e-4
+            )
 
     @named
     def test_the_gradient_is_that_of_its_slopes(
@@ -63,8 +84,15 @@ class LossLaws(TrainingSubject):
         mine, plain, adam = opened(), opened(), self.small_step(opened)
         data, scored = self.inputs(mine, loss), mine.forward(self.data(mine)).result().logprobs
         weighted = [
-            Datum(d.tokens, {"target_tokens": d.targets,
-                             "weights": -closed_form(loss, lp, d.loss_inputs, **options)[1].astype(np.float32)})
+            Datum(
+                d.tokens,
+                {
+                    "target_tokens": d.targets,
+                    "weights": -closed_form(loss, lp, d.loss_inputs, **options)[1].astype(
+                        np.float32
+                    ),
+                },
+            )
             for d, lp in zip(data, scored, strict=True)
         ]
         before = self.score(mine)
@@ -73,7 +101,9 @@ class LossLaws(TrainingSubject):
         self.assert_same_move(self.score(mine) - before, self.moved(plain, adam, weighted))
 
     def test_a_small_step_lowers_cross_entropy_by_its_gradient_squared(self, opened: Open) -> None:
-        """To first order a step of rate e along g changes the loss by -e |g|^2; `small_step` chose e so."""
+        """To first order a step of rate e along g changes the loss by -e |g|^2; `small_step` chose
+        e so.
+        """
         session, adam = opened(), self.small_step(opened)
         data = self.data(session)
         before = session.forward_backward(data).result().metrics["loss:sum"]
@@ -92,7 +122,10 @@ class LossLaws(TrainingSubject):
 
     def test_forward_fills_every_position(self, session: TrainingSession) -> None:
         data = self.data(session)
-        idle = [Datum(d.tokens, {**d.loss_inputs, "weights": np.zeros(len(d.tokens), np.float32)}) for d in data]
+        idle = [
+            Datum(d.tokens, {**d.loss_inputs, "weights": np.zeros(len(d.tokens), np.float32)})
+            for d in data
+        ]
         outputs = session.forward(data).result(), session.forward(idle).result()
         for some, none in zip(*(output.logprobs for output in outputs), strict=True):
             assert (some < 0).all()
@@ -105,36 +138,57 @@ class LossLaws(TrainingSubject):
             live = output.scored[index] if output.scored else np.ones(len(datum.tokens), bool)
             assert live[np.asarray(datum.loss_inputs["weights"]) != 0].all()
             np.testing.assert_allclose(
-                output.logprobs[index][live], full.logprobs[index][live], atol=self.agreement)
+                output.logprobs[index][live], full.logprobs[index][live], atol=self.agreement
+            )
             assert np.isfinite(output.logprobs[index]).all()
 
     def test_a_datum_scores_the_same_in_any_company(self, session: TrainingSession) -> None:
         data = self.data(session)
         together = session.forward(data[::-1]).result().logprobs[::-1]
         for datum, lp in zip(data, together, strict=True):
-            np.testing.assert_allclose(session.forward([datum]).result().logprobs[0], lp, atol=self.agreement)
+            np.testing.assert_allclose(
+                session.forward([datum]).result().logprobs[0], lp, atol=self.agreement
+            )
 
     def test_k_targets_at_each_position(self, session: TrainingSession) -> None:
         datum = self.data(session)[0]
         targets = np.stack([datum.targets, np.roll(datum.targets, 1)], axis=1)
-        weights = np.stack([datum.loss_inputs["weights"], np.full(len(targets), 0.25)], axis=1).astype(np.float32)
+        weights = np.stack(
+            [datum.loss_inputs["weights"], np.full(len(targets), 0.25)], axis=1
+        ).astype(np.float32)
         both = Datum(datum.tokens, {"target_tokens": targets, "weights": weights})
         output = session.forward_backward([both]).result()
         other = Datum(datum.tokens, {"target_tokens": targets[:, 1], "weights": weights[:, 1]})
         single = session.forward([datum]).result(), session.forward([other]).result()
         assert output.logprobs[0].shape == targets.shape
-        np.testing.assert_allclose(output.logprobs[0][:, 1], single[1].logprobs[0], atol=self.agreement)
+        np.testing.assert_allclose(
+            output.logprobs[0][:, 1], single[1].logprobs[0], atol=self.agreement
+        )
         total = sum(one.metrics["loss:sum"] for one in single)
         assert output.metrics["loss:sum"] == pytest.approx(total, rel=1e-4, abs=1e-4)
 
     @pytest.mark.parametrize("loss", ["importance_sampling", "ppo", "cispo"])
-    def test_an_idle_position_never_turns_into_nan(self, training: TrainingClient, opened: Open, loss: str) -> None:
-        """A token of advantage 0 and absurd log-probability when sampled: its ratio is infinite, its loss 0."""
+    def test_an_idle_position_never_turns_into_nan(
+        self, training: TrainingClient, opened: Open, loss: str
+    ) -> None:
+        """A token of advantage 0 and absurd log-probability when sampled: its ratio is infinite,
+        its loss 0.
+        """
         self.offered(training, loss)
         sane, wild, adam = opened(), opened(), self.small_step(opened)
         data = self.inputs(sane, loss)
-        absurd = [Datum(d.tokens, {**d.loss_inputs, "logprobs": np.where(
-            d.loss_inputs["advantages"] == 0, -1e4, d.loss_inputs["logprobs"]).astype(np.float32)}) for d in data]
+        absurd = [
+            Datum(
+                d.tokens,
+                {
+                    **d.loss_inputs,
+                    "logprobs": np.where(
+                        d.loss_inputs["advantages"] == 0, -1e4, d.loss_inputs["logprobs"]
+                    ).astype(np.float32),
+                },
+            )
+            for d in data
+        ]
         output = wild.forward_backward(absurd, loss).result()
         assert np.isfinite(output.metrics["loss:sum"])
         assert all(np.isfinite(lp).all() for lp in output.logprobs)

@@ -13,7 +13,9 @@ from kitchen.types import Adam, Array
 
 
 class OptimiserLaws(TrainingSubject):
-    """The hyper-parameters come with every step; the first moments, second moments and decay are AdamW's."""
+    """The hyper-parameters come with every step; the first moments, second moments and decay are
+    AdamW's.
+    """
 
     def test_learning_rate_zero_changes_nothing(self, session: TrainingSession) -> None:
         before = self.score(session)
@@ -28,7 +30,9 @@ class OptimiserLaws(TrainingSubject):
         self.assert_same_move(self.moved(eight, adam, self.data(eight, scale=8.0)), expected)
 
     def test_the_moments_are_averaged_and_corrected(self, opened: Open) -> None:
-        """After gradients g and 0: m = b1 / (1 + b1) g and v = b2 / (1 + b2) g^2, both corrected for their bias."""
+        """After gradients g and 0: m = b1 / (1 + b1) g and v = b2 / (1 + b2) g^2, both corrected
+        for their bias.
+        """
         for adam, second in ((self.small_step(opened), 1.0), (self.sign_step(opened), 0.95 / 1.95)):
             assert (adam.beta1, adam.beta2) == (0.9, 0.95)
             once, later = opened(), opened()
@@ -43,7 +47,9 @@ class OptimiserLaws(TrainingSubject):
         second = self.data(forgetful, scale=0.5)
         move = self.moved(forgetful, replace(adam, beta1=0.0), second)
         once = opened()
-        self.assert_same_move(move, 0.5 * self.moved(once, adam, self.data(once)), 2 * self.curvature)
+        self.assert_same_move(
+            move, 0.5 * self.moved(once, adam, self.data(once)), 2 * self.curvature
+        )
 
     def test_the_global_norm_is_clipped(self, opened: Open) -> None:
         adam, session = self.small_step(opened), opened()
@@ -62,21 +68,25 @@ class OptimiserLaws(TrainingSubject):
         assert clipped.metrics["grad_norm"] == pytest.approx(norm, rel=self.rounding)
 
     def test_weight_decay_is_decoupled(self, opened: Open) -> None:
-        """Where learning_rate * weight_decay = 1 all weights go to 0, whatever the moments: the adapter is gone."""
+        """Where learning_rate * weight_decay = 1 all weights go to 0, whatever the moments: the
+        adapter is gone.
+        """
         session = opened()
         untrained = self.score(session)
         move = self.moved(session, self.small_step(opened), self.data(session))
         session.forward_backward(self.data(session))
         session.optim_step(Adam(learning_rate=0.5, weight_decay=2.0, eps=1e30)).result()
-        assert np.abs(self.score(session) - untrained).max() <= 0.01 * np.abs(move).max() + self.grain
+        assert (
+            np.abs(self.score(session) - untrained).max() <= 0.01 * np.abs(move).max() + self.grain
+        )
 
     def sign_step(self, opened: Open) -> Adam:
-        """A first step of AdamW proper (eps 1e-12) that moves log-probabilities about as far as `small_step` does."""
+        """A first step of AdamW proper (eps 1e-12) that moves log-probabilities about as far as
+        `small_step` does.
+        """
         adam, plain = self.small_step(opened), opened()
         wanted, got, rate = np.abs(self.moved(plain, adam, self.data(plain))).max(), 0.0, 1e-6
         while got <= 1e-3 * wanted + 3 * self.grain:  # a trial that shows above the grain
             rate, trial = 8 * rate, opened()
             got = np.abs(self.moved(trial, Adam(rate), self.data(trial))).max()
         return Adam(learning_rate=float(rate * wanted / got))
-
-

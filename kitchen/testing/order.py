@@ -16,7 +16,9 @@ from kitchen.types import Adam, Array
 
 
 class OrderLaws(TrainingSubject):
-    """Calls take effect in the order in which they are made; gradients add up until a step uses them."""
+    """Calls take effect in the order in which they are made; gradients add up until a step uses
+    them.
+    """
 
     def test_submitting_without_waiting_equals_waiting(self, opened: Open) -> None:
         patient, hasty = opened(), opened()
@@ -45,7 +47,9 @@ class OrderLaws(TrainingSubject):
             shared.optim_step(Adam(0.01))
             turns[index + 1].set()
 
-        threads = [threading.Thread(target=submit, args=(index,)) for index in reversed(range(len(data)))]
+        threads = [
+            threading.Thread(target=submit, args=(index,)) for index in reversed(range(len(data)))
+        ]
         for thread in threads:
             thread.start()
         turns[0].set()
@@ -58,7 +62,9 @@ class OrderLaws(TrainingSubject):
         data, adam = self.data(alone), self.small_step(opened)
         expected = self.moved(alone, adam, data)
         before = self.score(shared)
-        threads = [threading.Thread(target=shared.forward_backward, args=([datum],)) for datum in data]
+        threads = [
+            threading.Thread(target=shared.forward_backward, args=([datum],)) for datum in data
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -71,7 +77,9 @@ class OrderLaws(TrainingSubject):
         data, adam = self.data(whole), self.small_step(opened)
         expected = self.moved(whole, adam, data)
         self.assert_same_move(self.moved(parts, adam, *([datum] for datum in data)), expected)
-        np.testing.assert_allclose(self.norm(opened(), data), self._norm_in_parts(opened()), rtol=self.rounding)
+        np.testing.assert_allclose(
+            self.norm(opened(), data), self._norm_in_parts(opened()), rtol=self.rounding
+        )
 
     def _norm_in_parts(self, session: TrainingSession) -> float:
         for datum in self.data(session):
@@ -86,7 +94,9 @@ class OrderLaws(TrainingSubject):
 
     def test_a_step_uses_the_gradient_up(self, session: TrainingSession) -> None:
         data = self.data(session)
-        np.testing.assert_allclose(self.norm(session, data), self.norm(session, data), rtol=self.rounding)
+        np.testing.assert_allclose(
+            self.norm(session, data), self.norm(session, data), rtol=self.rounding
+        )
 
     def test_forward_leaves_gradients_untouched(self, opened: Open) -> None:
         plain, peeking = opened(), opened()
@@ -113,11 +123,15 @@ class OrderLaws(TrainingSubject):
     def test_sessions_do_not_move_each_other(self, opened: Open) -> None:
         still, moving = opened(), opened()
         before = self.score(still)
-        assert not np.array_equal(self.moved(moving, Adam(0.01), self.data(moving)), np.zeros_like(before))
+        assert not np.array_equal(
+            self.moved(moving, Adam(0.01), self.data(moving)), np.zeros_like(before)
+        )
         np.testing.assert_array_equal(self.score(still), before)
 
     @pytest.mark.parametrize("verb", ["forward", "forward_backward"])
-    def test_an_empty_batch_is_an_error_on_the_future(self, session: TrainingSession, verb: str) -> None:
+    def test_an_empty_batch_is_an_error_on_the_future(
+        self, session: TrainingSession, verb: str
+    ) -> None:
         future = getattr(session, verb)([])
         with pytest.raises(KitchenError, match="empty"):
             future.result()
@@ -128,7 +142,9 @@ class OrderLaws(TrainingSubject):
         data = self.data(patient)
 
         async def give_up() -> None:
-            waiting = [asyncio.ensure_future(arrival(hasty.forward_backward([datum]))) for datum in data]
+            waiting = [
+                asyncio.ensure_future(arrival(hasty.forward_backward([datum]))) for datum in data
+            ]
             await asyncio.sleep(0)
             for each in waiting:
                 each.cancel()

@@ -19,19 +19,24 @@ class OwnLossLaws(TrainingSubject):
     @pytest.fixture(autouse=True)
     def _offered(self, training: TrainingClient, request: pytest.FixtureRequest) -> None:
         offered = "loss of one's own" in training.capabilities
-        if not offered and request.function.__name__ in vars(OwnLossLaws):  # a subclass has other laws beside these
+        # a subclass has other laws beside these
+        if not offered and request.function.__name__ in vars(OwnLossLaws):
             pytest.skip(f"{type(training).__name__} takes no loss of one's own")
 
     def test_it_steps_like_the_named_one(self, opened: Open) -> None:
         mine, named, adam = opened(), opened(), self.small_step(opened)
         data = self.data(mine)
-        self.assert_same_move(self.moved(mine, adam, data, loss=CrossEntropy()), self.moved(named, adam, data))
+        self.assert_same_move(
+            self.moved(mine, adam, data, loss=CrossEntropy()), self.moved(named, adam, data)
+        )
 
     def test_its_value_and_metrics_come_back(self, session: TrainingSession) -> None:
         data = self.data(session)
         expected = session.forward(data).result().metrics["loss:sum"]
-        for output in (session.forward(data, CrossEntropy()).result(),
-                       session.forward_backward(data, CrossEntropy()).result()):
+        for output in (
+            session.forward(data, CrossEntropy()).result(),
+            session.forward_backward(data, CrossEntropy()).result(),
+        ):
             assert output.metrics["loss:sum"] == pytest.approx(expected, rel=1e-4)
             assert output.metrics["data:sum"] == len(data)
 
@@ -46,7 +51,9 @@ class OwnLossLaws(TrainingSubject):
     def test_slopes_at_idle_positions_count_for_nothing(self, opened: Open) -> None:
         mine, named, adam = opened(), opened(), self.small_step(opened)
         data = self.data(mine)
-        self.assert_same_move(self.moved(mine, adam, data, loss=CrossEntropy(idle=7.0)), self.moved(named, adam, data))
+        self.assert_same_move(
+            self.moved(mine, adam, data, loss=CrossEntropy(idle=7.0)), self.moved(named, adam, data)
+        )
 
     @pytest.mark.parametrize("group", [2, None])
     def test_groups_of_adjacent_data_change_nothing(self, opened: Open, group: int | None) -> None:
@@ -57,7 +64,9 @@ class OwnLossLaws(TrainingSubject):
         self.assert_same_move(move, self.moved(whole, adam, data, loss=CrossEntropy()))
 
     def test_an_error_inside_it_surfaces_on_the_future(self, session: TrainingSession) -> None:
-        def broken(data: Sequence[Datum], logprobs: Sequence[Floats]) -> tuple[float, list[Floats], dict[str, float]]:
+        def broken(
+            data: Sequence[Datum], logprobs: Sequence[Floats]
+        ) -> tuple[float, list[Floats], dict[str, float]]:
             raise ZeroDivisionError("in a loss of one's own")
 
         future = session.forward_backward(self.data(session), broken)
@@ -66,7 +75,9 @@ class OwnLossLaws(TrainingSubject):
 
 
 class CrossEntropy:
-    """Cross-entropy, as somebody would write it himself; `idle` is the slope it gives where weights are 0."""
+    """Cross-entropy, as somebody would write it himself; `idle` is the slope it gives where weights
+    are 0.
+    """
 
     group: int | None
 

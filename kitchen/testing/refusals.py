@@ -18,7 +18,8 @@ Spoil = Callable[["RefusalLaws", TrainingSession, Datum], Any]
 
 def _with(field: str, change: Callable[[Any], Any]) -> Spoil:
     return lambda laws, session, datum: Datum(
-        datum.tokens, {**datum.loss_inputs, field: change(np.array(datum.loss_inputs[field]))})
+        datum.tokens, {**datum.loss_inputs, field: change(np.array(datum.loss_inputs[field]))}
+    )
 
 
 def _set(position: int, value: float) -> Callable[[Any], Any]:
@@ -40,20 +41,42 @@ SPOILT: Mapping[str, tuple[str, Spoil]] = {
     "NaN weight": ("weights", _with("weights", _set(1, np.nan))),
     "infinite weight": ("weights", _with("weights", _set(1, np.inf))),
     "negative target": ("target_tokens", _with("target_tokens", _set(0, -1))),
-    "target beyond": ("target_tokens", lambda laws, session, datum: _with(
-        "target_tokens", _set(0, session.tokenizer().vocabulary + 100_000))(laws, session, datum)),
-    "token beyond": ("tokens", lambda laws, session, datum: Datum(
-        _set(0, session.tokenizer().vocabulary + 100_000)(np.array(datum.tokens)), datum.loss_inputs)),
-    "fractional tokens": ("tokens", lambda laws, session, datum: Datum(
-        datum.tokens.astype(np.float64), datum.loss_inputs)),
-    "no targets": ("target_tokens", lambda laws, session, datum: Datum(
-        datum.tokens, {"weights": datum.loss_inputs["weights"]})),
-    "no weights": ("weights", lambda laws, session, datum: Datum(
-        datum.tokens, {"target_tokens": datum.targets})),
-    "unknown field": ("wieghts", lambda laws, session, datum: Datum(
-        datum.tokens, {**datum.loss_inputs, "wieghts": datum.loss_inputs["weights"]})),
+    "target beyond": (
+        "target_tokens",
+        lambda laws, session, datum: _with(
+            "target_tokens", _set(0, session.tokenizer().vocabulary + 100_000)
+        )(laws, session, datum),
+    ),
+    "token beyond": (
+        "tokens",
+        lambda laws, session, datum: Datum(
+            _set(0, session.tokenizer().vocabulary + 100_000)(np.array(datum.tokens)),
+            datum.loss_inputs,
+        ),
+    ),
+    "fractional tokens": (
+        "tokens",
+        lambda laws, session, datum: Datum(datum.tokens.astype(np.float64), datum.loss_inputs),
+    ),
+    "no targets": (
+        "target_tokens",
+        lambda laws, session, datum: Datum(datum.tokens, {"weights": datum.loss_inputs["weights"]}),
+    ),
+    "no weights": (
+        "weights",
+        lambda laws, session, datum: Datum(datum.tokens, {"target_tokens": datum.targets}),
+    ),
+    "unknown field": (
+        "wieghts",
+        lambda laws, session, datum: Datum(
+            datum.tokens, {**datum.loss_inputs, "wieghts": datum.loss_inputs["weights"]}
+        ),
+    ),
     "overlong": ("context", _overlong),
-    "raw mapping": ("RenderDataset", lambda laws, session, datum: {"input": "two", "output": "eggs", "weight": 1.0}),
+    "raw mapping": (
+        "RenderDataset",
+        lambda laws, session, datum: {"input": "two", "output": "eggs", "weight": 1.0},
+    ),
 }
 
 
@@ -62,7 +85,9 @@ class RefusalLaws(TrainingSubject):
 
     @pytest.mark.parametrize("verb", ["forward", "forward_backward"])
     @pytest.mark.parametrize("case", SPOILT)
-    def test_bad_data_are_refused_by_datum_and_field(self, session: TrainingSession, verb: str, case: str) -> None:
+    def test_bad_data_are_refused_by_datum_and_field(
+        self, session: TrainingSession, verb: str, case: str
+    ) -> None:
         field, spoil = SPOILT[case]
         good, bad = self.data(session), spoil(self, session, self.data(session)[1])
         future = getattr(session, verb)([good[0], bad])
@@ -78,7 +103,10 @@ class RefusalLaws(TrainingSubject):
         expected = self.moved(plain, adam, data[:2])
         before = self.score(refused)
         refused.forward_backward(data[:2])
-        bad = Datum(data[1].tokens, {**data[1].loss_inputs, "weights": data[1].loss_inputs["weights"] * np.nan})
+        bad = Datum(
+            data[1].tokens,
+            {**data[1].loss_inputs, "weights": data[1].loss_inputs["weights"] * np.nan},
+        )
         with pytest.raises(KitchenError, match="weights"):
             refused.forward_backward([data[0], bad]).result()
         try:
@@ -107,15 +135,21 @@ class RefusalLaws(TrainingSubject):
         with pytest.raises(BackendError, match=self.unknown_model):
             training.sampler(self.unknown_model).logprobs(np.array([1, 2])).result()
 
-    def test_after_a_failed_update_later_calls_fail(self, training: TrainingClient, opened: Open) -> None:
+    def test_after_a_failed_update_later_calls_fail(
+        self, training: TrainingClient, opened: Open
+    ) -> None:
         if "loss of one's own" not in training.capabilities:
             pytest.skip("the failure is made by a loss of one's own")
         session, whole = opened(), opened()
         expected = self.score(whole)
         kept = session.save("before").result()
-        futures = [session.forward_backward(self.data(session), _not_finite), session.optim_step(Adam(0.01)),
-                   session.forward_backward(self.data(session)), session.optim_step(Adam(0.01)),
-                   session.save("after")]
+        futures = [
+            session.forward_backward(self.data(session), _not_finite),
+            session.optim_step(Adam(0.01)),
+            session.forward_backward(self.data(session)),
+            session.optim_step(Adam(0.01)),
+            session.save("after"),
+        ]
         with pytest.raises(KitchenError, match="datum 0"):
             futures[0].result()
         for future in futures[1:]:
@@ -125,5 +159,7 @@ class RefusalLaws(TrainingSubject):
         np.testing.assert_array_equal(self.score(whole), expected)
 
 
-def _not_finite(data: Sequence[Datum], logprobs: Sequence[Floats]) -> tuple[float, list[Floats], dict[str, float]]:
+def _not_finite(
+    data: Sequence[Datum], logprobs: Sequence[Floats]
+) -> tuple[float, list[Floats], dict[str, float]]:
     return 1.0, [np.full(lp.shape, np.nan, np.float32) for lp in logprobs], {}

@@ -14,7 +14,9 @@ from kitchen.types import Adam, Array, Sampled, Tokens
 
 
 class SamplingLaws(TrainingSubject):
-    """Drawn tokens come from the temperature-scaled distribution; a stop token is among the tokens returned."""
+    """Drawn tokens come from the temperature-scaled distribution; a stop token is among the tokens
+    returned.
+    """
 
     @pytest.fixture
     def prompt(self, session: TrainingSession) -> Tokens:
@@ -26,14 +28,20 @@ class SamplingLaws(TrainingSubject):
         session.optim_step(Adam(0.01))
         return session.snapshot().result()
 
-    def test_train_and_sample_logprobs_agree(self, session: TrainingSession, sampler: Sampler) -> None:
-        """There is no shift inside: what is predicted at position i stands at i + 1 of the scored sequence."""
+    def test_train_and_sample_logprobs_agree(
+        self, session: TrainingSession, sampler: Sampler
+    ) -> None:
+        """There is no shift inside: what is predicted at position i stands at i + 1 of the scored
+        sequence.
+        """
         data = self.data(session)
         for datum, trained in zip(data, session.forward(data).result().logprobs, strict=True):
             scored = sampler.logprobs(np.append(datum.tokens, datum.targets[-1])).result()
             assert np.abs(scored[1:] - trained).mean() < self.agreement
 
-    def test_a_sequence_is_scored_but_for_its_first_token(self, sampler: Sampler, prompt: Tokens) -> None:
+    def test_a_sequence_is_scored_but_for_its_first_token(
+        self, sampler: Sampler, prompt: Tokens
+    ) -> None:
         scored = sampler.logprobs(prompt).result()
         assert scored.shape == prompt.shape
         assert scored.dtype == np.float32
@@ -43,21 +51,32 @@ class SamplingLaws(TrainingSubject):
 
     def test_drawn_logprobs_agree_with_scored_ones(self, sampler: Sampler, prompt: Tokens) -> None:
         for drawn in sampler.sample(prompt, count=3, max_tokens=12, seed=3).result():
-            scored = sampler.logprobs(np.concatenate([prompt, drawn.tokens])).result()[len(prompt):]
+            scored = sampler.logprobs(np.concatenate([prompt, drawn.tokens])).result()[
+                len(prompt) :
+            ]
             assert drawn.logprobs.shape == drawn.tokens.shape
             assert np.abs(scored - drawn.logprobs).mean() < self.agreement
 
     @pytest.mark.parametrize("temperature", [0.5, 2.0])
     def test_drawn_logprobs_are_of_the_scaled_distribution(
-        self, training: TrainingClient, session: TrainingSession, sampler: Sampler, prompt: Tokens, temperature: float
+        self,
+        training: TrainingClient,
+        session: TrainingSession,
+        sampler: Sampler,
+        prompt: Tokens,
+        temperature: float,
     ) -> None:
         [drawn] = sampler.sample(prompt, max_tokens=8, temperature=temperature, seed=4).result()
-        table = self.table(training, session, sampler, np.concatenate([prompt, drawn.tokens]))[len(prompt) - 1:]
+        table = self.table(training, session, sampler, np.concatenate([prompt, drawn.tokens]))[
+            len(prompt) - 1 :
+        ]
         scaled = table / temperature - np.log(np.exp(table / temperature).sum(1, keepdims=True))
         expected = scaled[np.arange(len(drawn.tokens)), drawn.tokens]
         assert np.abs(expected - drawn.logprobs).mean() < self.agreement / min(temperature, 1.0)
 
-    def table(self, training: TrainingClient, session: TrainingSession, sampler: Sampler, tokens: Tokens) -> Array:
+    def table(
+        self, training: TrainingClient, session: TrainingSession, sampler: Sampler, tokens: Tokens
+    ) -> Array:
         """(T - 1, V) nats: the whole distribution over what follows each prefix."""
         if "top_logprobs" not in training.capabilities:
             pytest.skip(f"{type(training).__name__} gives no top_logprobs")
@@ -81,7 +100,9 @@ class SamplingLaws(TrainingSubject):
         np.testing.assert_allclose(values[1:], at, atol=self.agreement)
 
     def test_the_same_request_gives_the_same_bits(self, sampler: Sampler, prompt: Tokens) -> None:
-        one, two, other = (sampler.sample(prompt, count=3, max_tokens=12, seed=seed).result() for seed in (7, 7, 8))
+        one, two, other = (
+            sampler.sample(prompt, count=3, max_tokens=12, seed=seed).result() for seed in (7, 7, 8)
+        )
         assert texts(one) == texts(two) != texts(other)
         for a, b in zip(one, two, strict=True):
             np.testing.assert_array_equal(a.logprobs, b.logprobs)
@@ -91,11 +112,20 @@ class SamplingLaws(TrainingSubject):
         assert len(drawn) == 5
         assert len({tuple(one.tokens) for one in drawn}) > 1
 
-    @pytest.mark.parametrize("setting", [
-        {"temperature": 0.0, "seed": 9}, {"temperature": 0.0, "count": 2}, {"top_k": 1}, {"top_p": 1e-6},
-        {"temperature": 1e-3},
-    ], ids=str)
-    def test_many_settings_are_greedy(self, sampler: Sampler, prompt: Tokens, setting: dict[str, Any]) -> None:
+    @pytest.mark.parametrize(
+        "setting",
+        [
+            {"temperature": 0.0, "seed": 9},
+            {"temperature": 0.0, "count": 2},
+            {"top_k": 1},
+            {"top_p": 1e-6},
+            {"temperature": 1e-3},
+        ],
+        ids=str,
+    )
+    def test_many_settings_are_greedy(
+        self, sampler: Sampler, prompt: Tokens, setting: dict[str, Any]
+    ) -> None:
         [greedy] = sampler.sample(prompt, max_tokens=6, temperature=0.0).result()
         for drawn in sampler.sample(prompt, max_tokens=6, **setting).result():
             assert drawn.tokens.tolist() == greedy.tokens.tolist()
@@ -105,7 +135,9 @@ class SamplingLaws(TrainingSubject):
         self, training: TrainingClient, session: TrainingSession, sampler: Sampler, prompt: Tokens
     ) -> None:
         [greedy] = sampler.sample(prompt, max_tokens=6, temperature=0.0).result()
-        table = self.table(training, session, sampler, np.concatenate([prompt, greedy.tokens]))[len(prompt) - 1:]
+        table = self.table(training, session, sampler, np.concatenate([prompt, greedy.tokens]))[
+            len(prompt) - 1 :
+        ]
         assert greedy.tokens.tolist() == table.argmax(1).tolist()
 
     def test_top_k_and_top_p_keep_the_likeliest(
@@ -113,25 +145,35 @@ class SamplingLaws(TrainingSubject):
     ) -> None:
         row = self.table(training, session, sampler, np.append(prompt, prompt[0]))[-1]
         order = np.argsort(-row)
-        share = float(np.exp(row[order[:4]]).sum())  # with a little less than this, top_p keeps these four
+        # with a little less than this, top_p keeps these four
+        share = float(np.exp(row[order[:4]]).sum())
         less = 1 - max(0.001, 2 * self.agreement)
         settings: list[tuple[dict[str, Any], int]] = [
-            ({"top_k": 3}, 3), ({"top_p": share * less}, 4), ({"top_k": 2, "top_p": 0.999}, 2)]
+            ({"top_k": 3}, 3),
+            ({"top_p": share * less}, 4),
+            ({"top_k": 2, "top_p": 0.999}, 2),
+        ]
         for setting, kept in settings:
             drawn = sampler.sample(prompt, count=64, max_tokens=1, seed=2, **setting).result()
             tokens = {int(one.tokens[0]) for one in drawn}
             assert 1 < len(tokens) <= kept
-            assert row[list(tokens)].min() >= row[order[kept - 1]] - 2 * self.agreement, "likelier ones left out"
+            assert row[list(tokens)].min() >= row[order[kept - 1]] - 2 * self.agreement, (
+                "likelier ones left out"
+            )
 
     def test_tokens_are_drawn_as_often_as_they_are_likely(
         self, training: TrainingClient, session: TrainingSession, sampler: Sampler, prompt: Tokens
     ) -> None:
-        """Of the two likeliest, the share of the first lies within 5 standard deviations (at most 0.5 / sqrt(n))."""
+        """Of the two likeliest, the share of the first lies within 5 standard deviations (at most
+        0.5 / sqrt(n)).
+        """
         row = self.table(training, session, sampler, np.append(prompt, prompt[0]))[-1]
         first, second = np.argsort(-row)[:2]
         for temperature in (1.0, 0.25):
             odds = (row[first] - row[second]) / temperature
-            drawn = sampler.sample(prompt, count=400, max_tokens=1, top_k=2, temperature=temperature, seed=5).result()
+            drawn = sampler.sample(
+                prompt, count=400, max_tokens=1, top_k=2, temperature=temperature, seed=5
+            ).result()
             share = np.mean([one.tokens[0] == first for one in drawn])
             assert abs(share - 1 / (1 + np.exp(-odds))) < 5 * 0.5 / 20
 

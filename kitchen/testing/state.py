@@ -22,13 +22,17 @@ class StateLaws(TrainingSubject):
             session.optim_step(self.adam)
         return session
 
-    def test_an_untrained_session_is_the_base_model(self, training: TrainingClient, session: TrainingSession) -> None:
+    def test_an_untrained_session_is_the_base_model(
+        self, training: TrainingClient, session: TrainingSession
+    ) -> None:
         tokens = self.data(session)[0].tokens
         base = training.sampler(self.model).logprobs(tokens).result()[1:]
         mine = session.snapshot().result().logprobs(tokens).result()[1:]
         np.testing.assert_allclose(mine, base, atol=self.agreement)
 
-    def test_saved_and_opened_again_the_next_step_is_the_same_to_the_last_bit(self, opened: Open) -> None:
+    def test_saved_and_opened_again_the_next_step_is_the_same_to_the_last_bit(
+        self, opened: Open
+    ) -> None:
         session, other = self.train(opened(), 2), self.train(opened(), 1)
         checkpoint = session.save("run/after-two").result()
         assert (checkpoint.step, checkpoint.kind) == (2, "training")
@@ -50,7 +54,11 @@ class StateLaws(TrainingSubject):
         full, alone = source.save("full").result(), source.save_weights("alone").result()
         assert alone.kind == "weights"
         next_scores: list[Array] = []
-        for checkpoint, reader in ((full, opened()), (alone, self.train(opened(), 3)), (alone, source)):
+        for checkpoint, reader in (
+            (full, opened()),
+            (alone, self.train(opened(), 3)),
+            (alone, source),
+        ):
             reader.load_weights(checkpoint).result()
             next_scores.append(self.score(self.train(reader)))
         np.testing.assert_array_equal(next_scores[1], next_scores[0])
@@ -73,7 +81,9 @@ class StateLaws(TrainingSubject):
         with pytest.raises(KitchenError, match="alone"):
             opened().save_weights("alone").result()
 
-    def test_weights_can_be_overwritten_when_told(self, training: TrainingClient, opened: Open) -> None:
+    def test_weights_can_be_overwritten_when_told(
+        self, training: TrainingClient, opened: Open
+    ) -> None:
         session = opened()
         session.save_weights("best").result()
         checkpoint = self.train(session).save_weights("best", overwrite=True).result()
@@ -88,10 +98,15 @@ class StateLaws(TrainingSubject):
         with pytest.raises(KitchenError, match="gradient"):
             future.result()
 
-    def test_a_sampler_of_a_checkpoint_is_a_snapshot_of_then(self, training: TrainingClient, opened: Open) -> None:
+    def test_a_sampler_of_a_checkpoint_is_a_snapshot_of_then(
+        self, training: TrainingClient, opened: Open
+    ) -> None:
         session = self.train(opened(), 2)
         tokens = self.data(session)[0].tokens
-        snapshot, saved = session.snapshot().result(), [session.save("a").result(), session.save_weights("b").result()]
+        snapshot, saved = (
+            session.snapshot().result(),
+            [session.save("a").result(), session.save_weights("b").result()],
+        )
         expected = snapshot.logprobs(tokens).result()[1:]
         self.train(session, 2).snapshot().result()
         for checkpoint in saved:
@@ -111,11 +126,18 @@ class StateLaws(TrainingSubject):
         moved = session.snapshot().result().logprobs(tokens).result()
         assert not np.array_equal(moved[1:], before[1:])
 
-    def test_checkpoints_are_listed_and_deleted(self, training: TrainingClient, opened: Open) -> None:
+    def test_checkpoints_are_listed_and_deleted(
+        self, training: TrainingClient, opened: Open
+    ) -> None:
         session = self.train(opened())
-        first, second = session.save("run/first").result(), session.save_weights("run/second").result()
+        first, second = (
+            session.save("run/first").result(),
+            session.save_weights("run/second").result(),
+        )
         assert {(c.path, c.kind, c.step) for c in training.checkpoints()} == {
-            (first.path, "training", 1), (second.path, "weights", 1)}
+            (first.path, "training", 1),
+            (second.path, "weights", 1),
+        }
         session.delete(first).result()
         session.delete(first).result()
         assert [c.path for c in training.checkpoints()] == [second.path]
@@ -133,7 +155,9 @@ class StateLaws(TrainingSubject):
         kept = session.save_weights("one/a").result(), session.save_weights("two/a").result()
         assert [c.path for c in training.checkpoints(kept[0].path)] == [kept[0].path]
 
-    def test_a_corrupt_checkpoint_is_found_out_and_named(self, training: TrainingClient, opened: Open) -> None:
+    def test_a_corrupt_checkpoint_is_found_out_and_named(
+        self, training: TrainingClient, opened: Open
+    ) -> None:
         session = self.train(opened())
         whole, spoilt = session.save("run/whole").result(), session.save("run/spoilt").result()
         self.corrupt(training, spoilt)

@@ -27,17 +27,21 @@ class StopLaws(TrainingSubject):
         if drawn.stop_reason == "length":
             assert len(drawn.tokens) == limit
         assert len(drawn.tokens) <= limit
-        assert (drawn.stop_reason == "stop") == (int(drawn.tokens[-1]) in session.tokenizer().stop_ids)
+        assert (drawn.stop_reason == "stop") == (
+            int(drawn.tokens[-1]) in session.tokenizer().stop_ids
+        )
 
     def test_a_stop_token_stops_and_is_returned(self, session: TrainingSession) -> None:
         free = self.run(session, max_tokens=12).tokens.tolist()
         stop = free[len(free) // 2]
         drawn = self.run(session, max_tokens=12, stop=(stop,))
-        assert drawn.tokens.tolist() == free[:free.index(stop) + 1]
+        assert drawn.tokens.tolist() == free[: free.index(stop) + 1]
         assert drawn.stop_reason == "stop"
         assert len(drawn.logprobs) == len(drawn.tokens)
 
-    def test_a_stop_string_ends_with_the_token_that_completes_it(self, session: TrainingSession) -> None:
+    def test_a_stop_string_ends_with_the_token_that_completes_it(
+        self, session: TrainingSession
+    ) -> None:
         tokenizer, free = session.tokenizer(), self.run(session, max_tokens=60).tokens
         prefixes = [tokenizer.decode(free[:end]) for end in range(len(free) + 1)]
         letters = [letter for letter in prefixes[-1][1:] if " " < letter < "\x7f"]
@@ -61,20 +65,36 @@ class StopLaws(TrainingSubject):
         drawn = self.run(session, max_tokens=5, temperature=0.0)
         assert (drawn.tokens.tolist(), drawn.stop_reason) == ([end], "stop")
 
-    @pytest.mark.parametrize("setting", [
-        {"max_tokens": 0}, {"max_tokens": 4, "temperature": -1.0}, {"max_tokens": 4, "top_p": 0.0},
-        {"max_tokens": 4, "top_k": -1}, {"max_tokens": 4, "count": 0}, {"max_tokens": 4, "count": 2.0},
-        {"max_tokens": 2.5}, {"max_tokens": 4, "top_k": 1.5}, {"max_tokens": 4, "seed": 1.5},
-    ], ids=str)
-    def test_a_request_that_makes_no_sense_is_refused(self, session: TrainingSession, setting: dict[str, Any]) -> None:
+    @pytest.mark.parametrize(
+        "setting",
+        [
+            {"max_tokens": 0},
+            {"max_tokens": 4, "temperature": -1.0},
+            {"max_tokens": 4, "top_p": 0.0},
+            {"max_tokens": 4, "top_k": -1},
+            {"max_tokens": 4, "count": 0},
+            {"max_tokens": 4, "count": 2.0},
+            {"max_tokens": 2.5},
+            {"max_tokens": 4, "top_k": 1.5},
+            {"max_tokens": 4, "seed": 1.5},
+        ],
+        ids=str,
+    )
+    def test_a_request_that_makes_no_sense_is_refused(
+        self, session: TrainingSession, setting: dict[str, Any]
+    ) -> None:
         future = session.snapshot().result().sample(session.tokenizer().encode("two"), **setting)
         with pytest.raises(KitchenError, match=list(setting)[-1]):
             future.result()
 
     def test_prompts_that_cannot_be_read_are_refused(self, session: TrainingSession) -> None:
         sampler, vocabulary = session.snapshot().result(), session.tokenizer().vocabulary
-        for prompt in (np.empty(0, np.int64), np.array([-1]), np.array([vocabulary + 100_000]),
-                       np.ones(self.context + 1, np.int64)):
+        for prompt in (
+            np.empty(0, np.int64),
+            np.array([-1]),
+            np.array([vocabulary + 100_000]),
+            np.ones(self.context + 1, np.int64),
+        ):
             for future in (sampler.sample(prompt, max_tokens=1), sampler.logprobs(prompt)):
                 with pytest.raises(KitchenError):
                     future.result()

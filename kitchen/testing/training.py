@@ -1,4 +1,6 @@
-"""The laws of every training client: subclass `TrainingLaws`, say in `client` how to make yours, and run pytest."""
+"""The laws of every training client: subclass `TrainingLaws`, say in `client` how to make yours,
+and run pytest.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,17 @@ from kitchen.testing.tokenizer import TokenizerLaws
 
 
 class TrainingLaws(
-    ExportLaws, OrderLaws, LossLaws, OwnLossLaws, OptimiserLaws, StateLaws, SamplingLaws, StopLaws, RefusalLaws,
+    ExportLaws,
+    OrderLaws,
+    LossLaws,
+    OwnLossLaws,
+    OptimiserLaws,
+    StateLaws,
+    SamplingLaws,
+    StopLaws,
+    RefusalLaws,
     TokenizerLaws,
 ):
-    """All that a training client must do, from the tokenizer to checkpoints and what others are given."""
+    """All that a training client must do, from the tokenizer to checkpoints and what others are
+    given.
+    """

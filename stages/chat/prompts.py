@@ -26,7 +26,9 @@ def question(conversation: Conversation) -> tuple[Message, ...]:
 
 def _last(conversation: Conversation) -> int:
     """Index of the last assistant message."""
-    return max(at for at, message in enumerate(conversation.messages) if message.role == "assistant")
+    return max(
+        at for at, message in enumerate(conversation.messages) if message.role == "assistant"
+    )
 
 
 def prompt(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -> Tokens:
@@ -40,16 +42,22 @@ def spoken(message: Message) -> ports.Message:
 
 
 def read_before(
-    messages: Sequence[ports.Message], tokenizer: Tokenizer, chat: bool | None = None, tools: Sequence[ToolSchema] = (),
+    messages: Sequence[ports.Message],
+    tokenizer: Tokenizer,
+    chat: bool | None = None,
+    tools: Sequence[ToolSchema] = (),
 ) -> Tokens:
     """(T,) through the chat template, or joined; None: through the template if there is one.
 
-    Where the template has no place for tools, the system prompt tells of them. Raises DataError for tools where there
-    is no template.
+    Where the template has no place for tools, the system prompt tells of them. Raises DataError for
+    tools where there is no template.
     """
     if not templated(tokenizer, chat):
         if tools:
-            raise DataError("tools are told of by a chat template, and this model has none; take an instruct model")
+            raise DataError(
+                "tools are told of by a chat template, and this model has none; take an instruct "
+                "model"
+            )
         return tokenizer.encode("".join(message["content"] for message in messages), special=True)
     if not tools:
         return tokenizer.render(messages, answer=True)
@@ -59,15 +67,20 @@ def read_before(
 
 
 def alone(written: str, tokenizer: Tokenizer) -> str:
-    """What a model wrote after `read_before`, without what joins it to its prompt where there is no template."""
+    """What a model wrote after `read_before`, without what joins it to its prompt where there is no
+    template.
+    """
     return RenderDataset().answer(written, tokenizer)
 
 
 def check_template(instruction: str, tokenizer: Tokenizer, chat: bool | None = None) -> None:
     """Raise ConfigError where a system prompt would have no place of its own."""
     if instruction and not templated(tokenizer, chat):
-        raise ConfigError("an instruction is a system prompt, which only a chat template gives a place; this model has "
-                          "none, or rendering.chat=false: take an instruct model, or leave the instruction out")
+        raise ConfigError(
+            "an instruction is a system prompt, which only a chat template gives a place; this "
+            "model has "
+            "none, or rendering.chat=false: take an instruct model, or leave the instruction out"
+        )
 
 
 def templated(tokenizer: Tokenizer, chat: bool | None = None) -> bool:

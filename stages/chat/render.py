@@ -1,4 +1,6 @@
-"""Text to training data: conversations through the model's chat template, or joined where there is none."""
+"""Text to training data: conversations through the model's chat template, or joined where there is
+none.
+"""
 
 from __future__ import annotations
 
@@ -34,21 +36,33 @@ class Counts:
     tokens: int = 0  # that the model reads
     trained_tokens: int = 0  # targets with a weight
     truncated: int = 0  # datums cut to max_tokens
-    dropped: int = 0  # datums left out: overlong, with nothing to train on once cut, or sampled and not to be rendered
-    split_rows: int = 0  # rows that gave one datum per assistant turn, for the template rewrites history
+    # datums left out: overlong, with nothing to train on once cut, or sampled and not to be
+    # rendered
+    dropped: int = 0
+    # rows that gave one datum per assistant turn, for the template rewrites history
+    split_rows: int = 0
     endless: int = 0  # trained-on answers that the template ends with no stop token of the model
     empty_answers: int = 0  # messages of the assistant without any text
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+        return Counts(
+            *(getattr(self, field.name) + getattr(other, field.name) for field in fields(self))
+        )
 
     def metrics(self) -> Metrics:
-        return Metrics({f"data/{field.name}": float(getattr(self, field.name)) for field in fields(self)})
+        return Metrics(
+            {f"data/{field.name}": float(getattr(self, field.name)) for field in fields(self)}
+        )
 
     def table(self) -> Table:
-        rows = [(field.name.replace("_", " "), f"{getattr(self, field.name):,}") for field in fields(self)]
+        rows = [
+            (field.name.replace("_", " "), f"{getattr(self, field.name):,}")
+            for field in fields(self)
+        ]
         share = f"{self.trained_tokens / self.tokens:.1%}" if self.tokens else "-"
-        return Table("Training data", ("what", "count"), (*rows, ("share of tokens trained on", share)))
+        return Table(
+            "Training data", ("what", "count"), (*rows, ("share of tokens trained on", share))
+        )
 
 
 @dataclass(frozen=True)
@@ -60,7 +74,7 @@ class TrainData:
 
 
 class RenderDataset(Stage):
-    """Turn conversations into datums whose weights are 0 on all that is not to be learnt."""
+    """StepResult conversations into datums whose weights are 0 on all that is not to be learnt."""
 
     train_on: TrainOn = "all_assistant_messages"
     max_tokens: int = 1024  # tokens per datum
@@ -72,10 +86,15 @@ class RenderDataset(Stage):
         check_name("train_on", self.train_on, TRAIN_ON)
         check_name("overlong", self.overlong, OVERLONG)
         if self.max_tokens < 2:
-            raise ConfigError(f"max_tokens={self.max_tokens} must be at least 2: one token to read, one to predict")
+            raise ConfigError(
+                f"max_tokens={self.max_tokens} must be at least 2: one token to read, one to "
+                "predict"
+            )
 
     def rows_of(self, steps: int | None, size: int) -> int | None:
-        """How many rows `steps` batches of `size` datums take; None where it is not known, for rows may be dropped."""
+        """How many rows `steps` batches of `size` datums take; None where it is not known, for rows
+        may be dropped.
+        """
         return steps * size if steps is not None and self.overlong == "error" else None
 
     def run(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[TrainData, Metrics]:
@@ -87,7 +106,9 @@ class RenderDataset(Stage):
         return _row(conversation, tokenizer, self).data
 
     def answer(self, written: str, tokenizer: Tokenizer) -> str:
-        """What a model wrote, as an answer: without what joins it to its prompt where there is no template."""
+        """What a model wrote, as an answer: without what joins it to its prompt where there is no
+        template.
+        """
         chat = tokenizer.chat if self.chat is None else self.chat
         return written if chat else written.removeprefix(self.separator)
 
@@ -98,19 +119,24 @@ class RenderDataset(Stage):
 
 
 def _first(datum: Datum, tokenizer: Tokenizer) -> Table:
-    pieces = tuple(("yes" if on else "", text.replace("\n", "↵\n").removesuffix("\n"))
-                   for text, on in marked(datum, tokenizer))
+    pieces = tuple(
+        ("yes" if on else "", text.replace("\n", "↵\n").removesuffix("\n"))
+        for text, on in marked(datum, tokenizer)
+    )
     return Table("The first datum", ("trained on", "text"), pieces)
 
 
 class _Rendered(Sequence[Datum]):
-    """Every row is rendered once when this is made, for what is wrong with it and how many datums it gives.
+    """Every row is rendered once when this is made, for what is wrong with it and how many datums
+    it gives.
 
-    The datums of the first rows are kept; those of the others are rendered again when they are asked for, so that
-    memory hardly grows with the data.
+    The datums of the first rows are kept; those of the others are rendered again when they are
+    asked for, so that memory hardly grows with the data.
     """
 
-    def __init__(self, rows: Sequence[Conversation], tokenizer: Tokenizer, how: RenderDataset) -> None:
+    def __init__(
+        self, rows: Sequence[Conversation], tokenizer: Tokenizer, how: RenderDataset
+    ) -> None:
         self._rows, self._tokenizer, self._how = rows, tokenizer, how
         self._ends = array("q")  # (rows,) datums up to and with each row
         self._kept: list[tuple[Datum, ...]] = []
@@ -124,9 +150,13 @@ class _Rendered(Sequence[Datum]):
             if room > 0:
                 self._kept.append(row.data)
         if not datums:
-            raise DataError(f"nothing is left: of {self.counts.rows} rows, {self.counts.dropped} sequences were "
-                            f"dropped for max_tokens={how.max_tokens}, or, where a model wrote the answers, for a chat "
-                            "template that changes them")
+            raise DataError(
+                f"nothing is left: of {self.counts.rows} rows, {self.counts.dropped} sequences "
+                "were "
+                f"dropped for max_tokens={how.max_tokens}, or, where a model wrote the answers, "
+                "for a chat "
+                "template that changes them"
+            )
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -137,28 +167,49 @@ class _Rendered(Sequence[Datum]):
         if not 0 <= index < len(self):
             raise IndexError(f"datum {index} of {len(self)}")
         row = bisect_right(self._ends, index)
-        data = self._kept[row] if row < len(self._kept) else _row(self._rows[row], self._tokenizer, self._how).data
+        data = (
+            self._kept[row]
+            if row < len(self._kept)
+            else _row(self._rows[row], self._tokenizer, self._how).data
+        )
         return data[index - self._ends[row]]  # counted from the end of the row
 
 
 def render(
-    conversation: Conversation, tokenizer: Tokenizer, *, train_on: TrainOn = "all_assistant_messages",
-    max_tokens: int = 1024, overlong: Overlong = "error", chat: bool | None = None, separator: str = " ",
+    conversation: Conversation,
+    tokenizer: Tokenizer,
+    *,
+    train_on: TrainOn = "all_assistant_messages",
+    max_tokens: int = 1024,
+    overlong: Overlong = "error",
+    chat: bool | None = None,
+    separator: str = " ",
 ) -> list[Datum]:
     """The datums of one conversation, as RenderDataset makes them."""
-    return list(RenderDataset(train_on, max_tokens, overlong, chat, separator).datums(conversation, tokenizer))
+    return list(
+        RenderDataset(train_on, max_tokens, overlong, chat, separator).datums(
+            conversation, tokenizer
+        )
+    )
 
 
 def marked(datum: Datum, tokenizer: Tokenizer) -> list[tuple[str, bool]]:
-    """The text of a datum in pieces, each with whether it is trained on; a special token shows as its id, "<2>"."""
+    """The text of a datum in pieces, each with whether it is trained on; a special token shows as
+    its id, "<2>".
+    """
     tokens = np.concatenate([datum.tokens[:1], datum.targets])
     trained = [False, *(datum.loss_inputs["weights"] != 0).tolist()]
     special = [not tokenizer.decode(tokens[at : at + 1]) for at in range(len(tokens))]
     pieces: list[tuple[str, bool]] = []
     for (on, bare), run in groupby(range(len(tokens)), key=lambda at: (trained[at], special[at])):
         ids = tokens[list(run)]  # decoded together: a character may be several tokens
-        pieces.append(("".join(f"<{token}>" for token in ids) if bare else tokenizer.decode(ids), on))
-    return [("".join(text for text, _ in run), on) for on, run in groupby(pieces, key=lambda piece: piece[1])]
+        pieces.append(
+            ("".join(f"<{token}>" for token in ids) if bare else tokenizer.decode(ids), on)
+        )
+    return [
+        ("".join(text for text, _ in run), on)
+        for on, run in groupby(pieces, key=lambda piece: piece[1])
+    ]
 
 
 @dataclass(frozen=True)
@@ -179,20 +230,30 @@ def _row(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -
     fitted = [_datum(sequence, how, conversation.where) for sequence in sequences]
     data = tuple(datum for datum in fitted if datum is not None)
     dropped = len(sequences) - len(data)
-    return _Row(data, Counts(
-        rows=1,
-        datums=len(data),
-        tokens=sum(len(datum.tokens) for datum in data),
-        trained_tokens=sum(int(np.count_nonzero(datum.loss_inputs["weights"])) for datum in data),
-        truncated=sum(len(sequence.tokens) > how.max_tokens for sequence in sequences) - dropped,
-        dropped=dropped,
-        split_rows=int(any(sequence.split for sequence in sequences)),
-        endless=sum(sequence.endless for sequence in sequences),
-        empty_answers=sum(m.role == "assistant" and not m.content.strip() for m in conversation.messages),
-    ))
+    return _Row(
+        data,
+        Counts(
+            rows=1,
+            datums=len(data),
+            tokens=sum(len(datum.tokens) for datum in data),
+            trained_tokens=sum(
+                int(np.count_nonzero(datum.loss_inputs["weights"])) for datum in data
+            ),
+            truncated=sum(len(sequence.tokens) > how.max_tokens for sequence in sequences)
+            - dropped,
+            dropped=dropped,
+            split_rows=int(any(sequence.split for sequence in sequences)),
+            endless=sum(sequence.endless for sequence in sequences),
+            empty_answers=sum(
+                m.role == "assistant" and not m.content.strip() for m in conversation.messages
+            ),
+        ),
+    )
 
 
-def _sequences(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -> tuple[Masked, ...]:
+def _sequences(
+    conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset
+) -> tuple[Masked, ...]:
     picked = chosen(conversation, how.train_on)
     if not (tokenizer.chat if how.chat is None else how.chat):
         sequences: tuple[Masked, ...] = (_joined(conversation, tokenizer, picked, how.separator),)
@@ -205,16 +266,27 @@ def _sequences(conversation: Conversation, tokenizer: Tokenizer, how: RenderData
         sequences = masks(conversation, tokenizer, picked)
     for sequence in sequences:
         none, full = not sequence.trained[1:].any(), sequence.trained.all() and not all(picked)
-        if none or full:  # the first token is never a target, so that a prompt of one token is prompt enough
-            raise DataError(f"{conversation.where}: {'none' if none else 'all'} of its {len(sequence.tokens)} tokens "
-                            f"would be trained on, which train_on={how.train_on!r} does not mean; is the prompt empty?")
+        # the first token is never a target, so that a prompt of one token is prompt enough
+        if none or full:
+            raise DataError(
+                f"{conversation.where}: {'none' if none else 'all'} of its {len(sequence.tokens)} "
+                "tokens "
+                f"would be trained on, which train_on={how.train_on!r} does not mean; is the "
+                "prompt empty?"
+            )
     return sequences
 
 
-def _joined(conversation: Conversation, tokenizer: Tokenizer, picked: tuple[bool, ...], separator: str) -> Masked:
+def _joined(
+    conversation: Conversation, tokenizer: Tokenizer, picked: tuple[bool, ...], separator: str
+) -> Masked:
     if not conversation.plain:
-        raise DataError(f"{conversation.where}: only a row of one prompt and one answer can be joined without a chat "
-                        "template; this one has messages from: " + ", ".join(m.role for m in conversation.messages))
+        raise DataError(
+            f"{conversation.where}: only a row of one prompt and one answer can be joined without "
+            "a chat "
+            "template; this one has messages from: "
+            + ", ".join(m.role for m in conversation.messages)
+        )
     prompt, answer = conversation.messages
     read = tokenizer.encode(prompt.content, special=True)
     written = np.append(tokenizer.encode(separator + answer.content), tokenizer.end_id)
@@ -226,9 +298,14 @@ def _datum(sequence: Masked, how: RenderDataset, where: str) -> Datum | None:
     """Within max_tokens, or None where it is dropped."""
     length = len(sequence.tokens)
     if length > how.max_tokens and how.overlong == "error":
-        raise DataError(f"{where}: {length} tokens are more than max_tokens={how.max_tokens}; raise it, or set "
-                        "overlong to 'truncate' or 'drop'")
-    tokens, weights = sequence.tokens[: how.max_tokens], sequence.trained[1 : how.max_tokens].astype(np.float32)
+        raise DataError(
+            f"{where}: {length} tokens are more than max_tokens={how.max_tokens}; raise it, or set "
+            "overlong to 'truncate' or 'drop'"
+        )
+    tokens, weights = (
+        sequence.tokens[: how.max_tokens],
+        sequence.trained[1 : how.max_tokens].astype(np.float32),
+    )
     if (length > how.max_tokens and how.overlong == "drop") or not weights.any():
         return None
     return Datum(tokens[:-1], {"target_tokens": tokens[1:], "weights": weights})

@@ -1,4 +1,6 @@
-"""Tools that a model may call by name, in the words of its chat template, and that are run in this process."""
+"""Tools that a model may call by name, in the words of its chat template, and that are run in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,21 @@ from inspect import signature
 from typing import Any
 
 from kitchen.ports import Message
-from kitchen.ports.environments import Env, Turn
+from kitchen.ports.environments import Env, StepResult
 from kitchen.ports.training import ToolSchema
 
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
-_BARE = re.compile(r"""(?=.*"name")(?=.*"(?:arguments|parameters)")\s*(?:\{.*\}|\[\s*\{.*\}\s*\])\s*""", re.DOTALL)
+_BARE = re.compile(
+    r"""(?=.*"name")(?=.*"(?:arguments|parameters)")\s*(?:\{.*\}|\[\s*\{.*\}\s*\])\s*""", re.DOTALL
+)
 LONGEST = 100  # characters of an expression
 _OPERATORS: Mapping[type[ast.AST], Callable[..., int]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.USub: operator.neg,
-    ast.UAdd: operator.pos}
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
 
 
 @dataclass(frozen=True)
@@ -30,12 +38,19 @@ class Tool:
     name: str
     description: str
     parameters: Mapping[str, Any] = field(compare=False)
-    call: Callable[..., str] = field(compare=False, repr=False)  # it gives a text; what it raises is told to the model
+    # it gives a text; what it raises is told to the model
+    call: Callable[..., str] = field(compare=False, repr=False)
 
     @property
     def schema(self) -> ToolSchema:
-        return {"type": "function", "function": {
-            "name": self.name, "description": self.description, "parameters": dict(self.parameters)}}
+        return {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": self.description,
+                "parameters": dict(self.parameters),
+            },
+        }
 
 
 @dataclass(frozen=True)
@@ -49,8 +64,12 @@ class Call:
 def told_of(tools: Sequence[ToolSchema], messages: Sequence[Message]) -> list[Message]:
     """Messages with the tools in their system prompt, for templates that have no place for them."""
     listed = "\n".join(json.dumps(tool) for tool in tools)
-    text = ("You may call these tools:\n<tools>\n" + listed + "\n</tools>\nTo call one, answer with nothing but\n"
-            '<tool_call>{"name": NAME, "arguments": {...}}</tool_call>')
+    text = (
+        "You may call these tools:\n<tools>\n"
+        + listed
+        + "\n</tools>\nTo call one, answer with nothing but\n"
+        '<tool_call>{"name": NAME, "arguments": {...}}</tool_call>'
+    )
     first, *others = messages
     if first["role"] == "system":
         return [{"role": "system", "content": f"{first['content']}\n\n{text}"}, *others]
@@ -58,10 +77,11 @@ def told_of(tools: Sequence[ToolSchema], messages: Sequence[Message]) -> list[Me
 
 
 def calls_in(text: str) -> list[Call]:
-    """The calls of an answer, in <tool_call> tags or, where all of it is one, as bare JSON; raises ValueError.
+    """The calls of an answer, in <tool_call> tags or, where all of it is one, as bare JSON; raises
+    ValueError.
 
-    A call is an object with "name" and "arguments" (or "parameters", as some templates have it), which may be JSON in
-    a text themselves; or a list of such.
+    A call is an object with "name" and "arguments" (or "parameters", as some templates have it),
+    which may be JSON in a text themselves; or a list of such.
     """
     bodies = _CALL.findall(text)
     if not bodies and _BARE.fullmatch(text):
@@ -73,7 +93,9 @@ def _calls(body: str) -> list[Call]:
     found = json.loads(body)
     calls = []
     for each in found if isinstance(found, list) else [found]:
-        arguments = each.get("arguments", each.get("parameters")) if isinstance(each, dict) else None
+        arguments = (
+            each.get("arguments", each.get("parameters")) if isinstance(each, dict) else None
+        )
         arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
         if not isinstance(arguments, dict) or not isinstance(each.get("name"), str):
             raise ValueError(f"{json.dumps(each)[:80]} is no call: it needs a name and arguments")
@@ -124,9 +146,16 @@ def _value(node: ast.AST) -> int:
     raise ValueError("expression may have whole numbers, + - * and brackets")
 
 
-CALCULATOR = Tool("calculator", "Computes an arithmetic expression of whole numbers, + - * and brackets.", {
-    "type": "object", "properties": {"expression": {"type": "string", "description": "such as (2 + 3) * 4"}},
-    "required": ["expression"]}, _calculated)
+CALCULATOR = Tool(
+    "calculator",
+    "Computes an arithmetic expression of whole numbers, + - * and brackets.",
+    {
+        "type": "object",
+        "properties": {"expression": {"type": "string", "description": "such as (2 + 3) * 4"}},
+        "required": ["expression"],
+    },
+    _calculated,
+)
 
 
 @dataclass(frozen=True)
@@ -154,17 +183,19 @@ class _Helped:
     def tools(self) -> Sequence[ToolSchema]:
         return [tool.schema for tool in self.asked.tools]
 
-    async def begin(self) -> Sequence[Message]:
+    async def reset(self) -> Sequence[Message]:
         return [{"role": "user", "content": self.asked.question}]
 
-    async def act(self, answer: str) -> Turn:
+    async def step(self, answer: str) -> StepResult:
         """A call that cannot be read ends it."""
         try:
             calls = calls_in(answer)
         except (ValueError, RecursionError):
-            return Turn(0.0, parsed=False)
+            return StepResult(0.0, parsed=False)
         if not calls:
-            return Turn(float(answer.strip() == self.asked.right and self.asked.right in self.said))
+            return StepResult(
+                float(answer.strip() == self.asked.right and self.asked.right in self.said)
+            )
         results = [answered(call, self.asked.tools) for call in calls]
         self.said += results
-        return Turn(0.0, tuple({"role": "tool", "content": each} for each in results))
+        return StepResult(0.0, tuple({"role": "tool", "content": each} for each in results))

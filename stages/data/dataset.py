@@ -49,23 +49,29 @@ class Loading(Stage):
 
     def __post_init__(self) -> None:
         if self.reading.stream and self.reading.wanted(self.most) is None:
-            raise ConfigError("reading.stream=true takes rows as they come, and must know how many: set reading.limit "
-                              "(a recipe of whole rows takes max_steps too, if rendering.overlong=error)")
+            raise ConfigError(
+                "reading.stream=true takes rows as they come, and must know how many: set "
+                "reading.limit "
+                "(a recipe of whole rows takes max_steps too, if rendering.overlong=error)"
+            )
 
     def verify(self, store: DatasetStore) -> None:
         Reader(store, self.dataset, self.reading, self.seed, self.most).splits()
 
 
 class LoadDataset(Loading):
-    """Read a data set: rows to train on, and as held-out sets its other splits, or rows kept back if it has none.
+    """Read a data set: rows to train on, and as held-out sets its other splits, or rows kept back
+    if it has none.
 
-    No more than `most` rows to train on are taken, a seeded choice: what a run of a few steps will not see, it need
-    not read.
+    No more than `most` rows to train on are taken, a seeded choice: what a run of a few steps will
+    not see, it need not read.
     """
 
     def run(self, store: DatasetStore) -> tuple[TrainRows, HeldOut, Facts, Table]:
         found = loaded(Reader(store, self.dataset, self.reading, self.seed, self.most))
-        sets = HeldOut({split: tuple(Rows(data, conversation)) for split, data in found.held.items()})
+        sets = HeldOut(
+            {split: tuple(Rows(data, conversation)) for split, data in found.held.items()}
+        )
         return TrainRows(Rows(found.train, conversation)), sets, found.facts, found.table
 
     preview = run
@@ -89,17 +95,30 @@ class Loaded:
 def loaded(reader: Reader) -> Loaded:
     """The rows to train on and those held out; raises DataError."""
     train, test = reader.splits()
-    opened = {split: reader.opened(split, wanted) for split, wanted in
-              ((train, reader.how.wanted(reader.most) or 0), *((split, 0) for split in test))}
+    opened = {
+        split: reader.opened(split, wanted)
+        for split, wanted in (
+            (train, reader.how.wanted(reader.most) or 0),
+            *((split, 0) for split in test),
+        )
+    }
     facts = Facts({f"data.{split}.sha256": data.fingerprint for split, data in opened.items()})
     rows = {split: named(data, reader.how.columns) for split, data in opened.items()}
     back = np.zeros(0, np.int64) if test else reader.kept_back(rows[train])
-    held = {split: few(rows[split], reader.how.held_out_rows, reader.seed) for split in test} if test else {
-        "held_out": select(rows[train], back)}
+    held = (
+        {split: few(rows[split], reader.how.held_out_rows, reader.seed) for split in test}
+        if test
+        else {"held_out": select(rows[train], back)}
+    )
     chosen = reader.trained_on(rows[train], back)
-    parts = [(train, "trained on", chosen), *((split, "held out", data) for split, data in held.items())]
-    told = tuple((split, what, f"{len(data):,}", f"{len(rows.get(split, rows[train])):,}")
-                 for split, what, data in parts)
+    parts = [
+        (train, "trained on", chosen),
+        *((split, "held out", data) for split, data in held.items()),
+    ]
+    told = tuple(
+        (split, what, f"{len(data):,}", f"{len(rows.get(split, rows[train])):,}")
+        for split, what, data in parts
+    )
     commit = reader.store.info(reader.dataset).revision
     title = f"Rows of {reader.dataset}{f' at {commit}' if commit else ''}"
     return Loaded(train, chosen, held, facts, Table(title, ("split", "are", "rows", "of"), told))
@@ -125,16 +144,25 @@ class Epochs(Stage):
         epochs, lead = self._of(size.count), size.lead
         read = sum(min(epoch.steps * self.batch_size, size.count) for epoch in epochs)
         tokens, exactly = round(size.tokens * read / size.count), read % size.count == 0
-        return Table("Steps", ("what", "count"), (
-            (f"{size.what} in an epoch", f"{lead}{size.count:,}"), (f"{size.what} in a batch", f"{self.batch_size:,}"),
-            ("optimiser steps in all", f"{lead}{sum(epoch.steps for epoch in epochs):,}"),
-            *tokens_and_cost("tokens read in all", tokens, lead if exactly else f"{lead}about ", price)))
+        return Table(
+            "Steps",
+            ("what", "count"),
+            (
+                (f"{size.what} in an epoch", f"{lead}{size.count:,}"),
+                (f"{size.what} in a batch", f"{self.batch_size:,}"),
+                ("optimiser steps in all", f"{lead}{sum(epoch.steps for epoch in epochs):,}"),
+                *tokens_and_cost(
+                    "tokens read in all", tokens, lead if exactly else f"{lead}about ", price
+                ),
+            ),
+        )
 
 
 class ShuffledBatches(Stage):
     """Batches of `size` datums in an order of this epoch's own; the last may be smaller.
 
-    Weights are divided by their sum over the batch, so that the loss is a mean over its trained tokens, in nats.
+    Weights are divided by their sum over the batch, so that the loss is a mean over its trained
+    tokens, in nats.
     """
 
     size: int
@@ -145,10 +173,16 @@ class ShuffledBatches(Stage):
 
 
 def shuffled(
-    items: Sequence[T], epoch: Epoch, size: int, seed: int, joined: Callable[[Sequence[T]], tuple[Datum, ...]]
+    items: Sequence[T],
+    epoch: Epoch,
+    size: int,
+    seed: int,
+    joined: Callable[[Sequence[T]], tuple[Datum, ...]],
 ) -> Iterable[Batch]:
     """Batches of `size` items, `joined` when they are asked for, in an order of this epoch's own."""
-    order = np.random.default_rng([seed, epoch.number]).permutation(len(items))[: epoch.steps * size]
+    order = np.random.default_rng([seed, epoch.number]).permutation(len(items))[
+        : epoch.steps * size
+    ]
     return _Batches(order, size, items, joined)
 
 
@@ -166,11 +200,17 @@ class _Batches(Generic[T]):
 
     def __iter__(self) -> Iterator[Batch]:
         for start in range(0, len(self.order), self.size):
-            yield Batch(self.joined([self.items[at] for at in self.order[start : start + self.size].tolist()]))
+            yield Batch(
+                self.joined(
+                    [self.items[at] for at in self.order[start : start + self.size].tolist()]
+                )
+            )
 
 
 def averaged(data: Sequence[Datum]) -> tuple[Datum, ...]:
     """The same datums with weights that sum to 1 over all of them."""
     total = sum(float(np.sum(datum.loss_inputs["weights"])) for datum in data)
     shares = [(datum.loss_inputs["weights"] / total).astype(np.float32) for datum in data]
-    return tuple(Datum(d.tokens, {**d.loss_inputs, "weights": w}) for d, w in zip(data, shares, strict=True))
+    return tuple(
+        Datum(d.tokens, {**d.loss_inputs, "weights": w}) for d, w in zip(data, shares, strict=True)
+    )

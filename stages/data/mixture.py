@@ -58,20 +58,36 @@ class LoadMixture(Stage):
 
     def __post_init__(self) -> None:
         if self.reading.stream and self.reading.limit is None:
-            raise ConfigError("reading.stream=true takes rows as they come, and must know how many: set reading.limit")
+            raise ConfigError(
+                "reading.stream=true takes rows as they come, and must know how many: set "
+                "reading.limit"
+            )
         if not self.datasets:
             raise ConfigError("no data set is named: say which, as in mixture.ingredients=1")
 
     def run(self, store: DatasetStore) -> tuple[Sources, HeldOut, Facts, Table]:
         found = {name: loaded(self._reader(store, name)) for name in self.datasets}
         rows = {name: Rows(each.train, conversation) for name, each in found.items()}
-        held = {f"{name}/{split}": tuple(Rows(data, conversation))
-                for name, each in found.items() for split, data in each.held.items()}
+        held = {
+            f"{name}/{split}": tuple(Rows(data, conversation))
+            for name, each in found.items()
+            for split, data in each.held.items()
+        }
         _check_apart(found)
-        facts = Facts({key.replace("data.", f"data.{name}.", 1): value
-                       for name, each in found.items() for key, value in each.facts.items()})
+        facts = Facts(
+            {
+                key.replace("data.", f"data.{name}.", 1): value
+                for name, each in found.items()
+                for key, value in each.facts.items()
+            }
+        )
         told = tuple((name, *row) for name, each in found.items() for row in each.table.rows)
-        return Sources(rows), HeldOut(held), facts, Table("Rows", ("data set", "split", "are", "rows", "of"), told)
+        return (
+            Sources(rows),
+            HeldOut(held),
+            facts,
+            Table("Rows", ("data set", "split", "are", "rows", "of"), told),
+        )
 
     preview = run
 
@@ -84,25 +100,34 @@ class LoadMixture(Stage):
 
 
 def _check_apart(found: Mapping[str, Loaded]) -> None:
-    """Raise DataError where what one data set holds out is another one's split to train on, under another name."""
+    """Raise DataError where what one data set holds out is another one's split to train on, under
+    another name.
+    """
     for name, each in found.items():
         for other, its in found.items():
             same = [split for split in each.held if each.digest(split) == its.digest(its.split)]
             if same and other != name:
-                raise DataError(f"{other} is what {name} holds out as {same[0]!r}, and would be trained on; leave one "
-                                "of the two out")
+                raise DataError(
+                    f"{other} is what {name} holds out as {same[0]!r}, and would be trained on; "
+                    "leave one "
+                    "of the two out"
+                )
 
 
 class RenderMixture(Stage):
-    """Turn conversations into datums, data set by data set."""
+    """StepResult conversations into datums, data set by data set."""
 
     render: RenderDataset
 
     def run(self, sources: Sources, tokenizer: Tokenizer) -> tuple[MixedData, Metrics]:
         found = {name: self._rendered(name, rows, tokenizer) for name, rows in sources.rows.items()}
         return MixedData({name: data for name, (data, _) in found.items()}), Metrics(
-            {key.replace("data/", f"data/{name}/", 1): value
-             for name, (_, metrics) in found.items() for key, value in metrics.items()})
+            {
+                key.replace("data/", f"data/{name}/", 1): value
+                for name, (_, metrics) in found.items()
+                for key, value in metrics.items()
+            }
+        )
 
     def _rendered(
         self, name: str, rows: Sequence[Conversation], tokenizer: Tokenizer
@@ -117,11 +142,13 @@ class RenderMixture(Stage):
 
 
 class MixedBatches(Stage):
-    """`steps` batches of `size` datums, of each data set its share by weight, as nearly as whole datums can be.
+    """`steps` batches of `size` datums, of each data set its share by weight, as nearly as whole
+    datums can be.
 
-    The shares hold, to about a datum, at every moment: the next datum is from the data set that is furthest behind.
-    Each data set is gone through in passes, in an order of each pass's own. Weights of a batch are divided by their
-    sum, so that the loss is a mean over its trained tokens, in nats.
+    The shares hold, to about a datum, at every moment: the next datum is from the data set that is
+    furthest behind. Each data set is gone through in passes, in an order of each pass's own.
+    Weights of a batch are divided by their sum, so that the loss is a mean over its trained tokens,
+    in nats.
     """
 
     weights: Weights
@@ -137,18 +164,37 @@ class MixedBatches(Stage):
         for name, data in mixed.sources.items():
             taken, each = order.count(name), data.counts.tokens / len(data.data)
             tokens += taken * each
-            rows.append((name, f"{taken / len(order):.1%}", f"{taken:,}", f"{taken / len(data.data):.2f}",
-                         f"{taken * each:,.0f}"))
-        return (Table("Mixture", ("data set", "share", "datums read", "passes", "tokens, about"), tuple(rows)),
-                Table("Steps", ("what", "count"), tuple(
-                    tokens_and_cost("tokens read in all", round(tokens), "about ", price))))
+            rows.append(
+                (
+                    name,
+                    f"{taken / len(order):.1%}",
+                    f"{taken:,}",
+                    f"{taken / len(data.data):.2f}",
+                    f"{taken * each:,.0f}",
+                )
+            )
+        return (
+            Table(
+                "Mixture",
+                ("data set", "share", "datums read", "passes", "tokens, about"),
+                tuple(rows),
+            ),
+            Table(
+                "Steps",
+                ("what", "count"),
+                tuple(tokens_and_cost("tokens read in all", round(tokens), "about ", price)),
+            ),
+        )
 
 
 def shares(weights: Weights, count: int) -> list[str]:
     """Which data set each of so many datums is from; raises ConfigError for weights that are none."""
     if wrong := [name for name, weight in weights.items() if not 0 < weight < float("inf")]:
-        raise ConfigError(f"mixture.{wrong[0]}={weights[wrong[0]]} must be more than 0; leave a data set out that is "
-                          "not to be trained on")
+        raise ConfigError(
+            f"mixture.{wrong[0]}={weights[wrong[0]]} must be more than 0; leave a data set out "
+            "that is "
+            "not to be trained on"
+        )
     names, wanted = list(weights), np.array(list(weights.values()), np.float64)
     wanted /= wanted.sum()
     taken, found = np.zeros(len(names)), []
@@ -171,7 +217,10 @@ class _Drawn:
         return self.how.steps
 
     def __iter__(self) -> Iterator[MixedBatch]:
-        drawing = {name: self._passes(at, data.data) for at, (name, data) in enumerate(self.sources.items())}
+        drawing = {
+            name: self._passes(at, data.data)
+            for at, (name, data) in enumerate(self.sources.items())
+        }
         for start in range(0, len(self.order), self.how.size):
             names = tuple(self.order[start : start + self.how.size])
             yield MixedBatch(averaged([next(drawing[name]) for name in names]), names)
@@ -179,7 +228,9 @@ class _Drawn:
     def _passes(self, at: int, data: Sequence[Datum]) -> Iterator[Datum]:
         number = 0
         while True:
-            for index in np.random.default_rng([self.how.seed, at, number]).permutation(len(data)).tolist():
+            for index in (
+                np.random.default_rng([self.how.seed, at, number]).permutation(len(data)).tolist()
+            ):
                 yield data[index]
             number += 1
 
@@ -195,8 +246,11 @@ class ReportSources(Stage):
     """Publish the loss of each data set in the batch: the mean over its trained tokens, in nats."""
 
     def run(self, batch: Batch, origins: Origins, output: LossOutput) -> Metrics:
-        sums = {source: np.zeros(2) for source in dict.fromkeys(origins.sources)}  # of losses, and of weights
+        # of losses, and of weights
+        sums = {source: np.zeros(2) for source in dict.fromkeys(origins.sources)}
         for datum, source, nats in zip(batch.data, origins.sources, output.logprobs, strict=True):
             weights = datum.loss_inputs["weights"].astype(np.float64)
             sums[source] += -(nats.astype(np.float64) @ weights), weights.sum()
-        return Metrics({f"loss/{source}": float(loss / weight) for source, (loss, weight) in sums.items()})
+        return Metrics(
+            {f"loss/{source}": float(loss / weight) for source, (loss, weight) in sums.items()}
+        )

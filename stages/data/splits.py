@@ -18,7 +18,8 @@ from kitchen.ports import Dataset, DatasetStore, Row, StreamedRow
 from stages.chat.conversations import conversation
 from stages.data.views import renamed, select
 
-SPLIT = 0  # the seed of which rows are held out: of a run's own, what one run holds out another would train on
+# the seed of which rows are held out: of a run's own, what one run holds out another would train on
+SPLIT = 0
 T = TypeVar("T")
 Indices = npt.NDArray[np.int64]
 
@@ -27,13 +28,17 @@ Indices = npt.NDArray[np.int64]
 class Reading:
     """Which rows of a data set are read, and by which names of columns."""
 
-    train: str | None = None  # the split to train on; null for the first, which is "train" where there is one
+    # the split to train on; null for the first, which is "train" where there is one
+    train: str | None = None
     test: tuple[str, ...] | None = None  # the splits held out; null for all others
     limit: PositiveInt | None = None  # training rows, from the top; null for all
-    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1  # share of the rows kept back where no split is held out
+    # share of the rows kept back where no split is held out
+    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1
     held_out_rows: PositiveInt = 200  # of each held-out set, at most: a seeded choice
-    columns: Mapping[str, str] = field(default_factory=dict)  # renamed: reading.columns.question=prompt
-    stream: bool = False  # take rows as they come, and no more of the data than that; needs reading.limit or max_steps
+    # renamed: reading.columns.question=prompt
+    columns: Mapping[str, str] = field(default_factory=dict)
+    # take rows as they come, and no more of the data than that; needs reading.limit or max_steps
+    stream: bool = False
 
     def wanted(self, most: int | None) -> int | None:
         """Rows to train on, at most; None where it is not known."""
@@ -41,10 +46,14 @@ class Reading:
 
 
 def check_made(dataset: str, reading: Reading) -> None:
-    """Raise ConfigError for a setting that means nothing where problems are made, and no rows are read."""
+    """Raise ConfigError for a setting that means nothing where problems are made, and no rows are
+    read.
+    """
     if reading != replace(Reading(), limit=reading.limit, held_out_rows=reading.held_out_rows):
-        raise ConfigError(f"dataset={dataset} has no rows that are read: of reading.… it takes limit and "
-                          "held_out_rows, how many problems to train on and to hold out")
+        raise ConfigError(
+            f"dataset={dataset} has no rows that are read: of reading.… it takes limit and "
+            "held_out_rows, how many problems to train on and to hold out"
+        )
 
 
 @dataclass(frozen=True)
@@ -62,17 +71,27 @@ class Reader:
         """The one to train on, and those held out; raises DataError for one that is not there."""
         there = tuple(self.store.splits(self.dataset))
         train = self.how.train or there[0]
-        test = tuple(split for split in there if split != train) if self.how.test is None else self.how.test
+        test = (
+            tuple(split for split in there if split != train)
+            if self.how.test is None
+            else self.how.test
+        )
         check_splits(self.dataset, (train, *test), there)
         if train in test:
-            raise DataError(f"{self.dataset}: the split {train!r} is both trained on and held out; "
-                            "choose others (reading.train, reading.test)")
+            raise DataError(
+                f"{self.dataset}: the split {train!r} is both trained on and held out; "
+                "choose others (reading.train, reading.test)"
+            )
         return train, test
 
     def opened(self, split: str, wanted: int) -> Dataset:
-        """A split; of a stream so many rows of it as are `wanted`, and as many more as may be held out."""
+        """A split; of a stream so many rows of it as are `wanted`, and as many more as may be held
+        out.
+        """
         if self.how.stream:
-            rows = islice(self.store.stream(self.dataset, split=split), wanted + self.how.held_out_rows)
+            rows = islice(
+                self.store.stream(self.dataset, split=split), wanted + self.how.held_out_rows
+            )
             return Taken(rows, f"{self.dataset} {split}")
         return self.store.load(self.dataset, split=split)
 
@@ -89,11 +108,14 @@ class Reader:
         rows, share = len(data), self.how.held_out
         count = min(round(rows * share), self.how.held_out_rows)
         if not 0 < count < rows:
-            tuple(Rows(data, self.read))  # what is wrong with the rows themselves is to be mended first
+            # what is wrong with the rows themselves is to be mended first
+            tuple(Rows(data, self.read))
             better = 1 / rows if count == 0 else 1 - 1 / rows
             mend = "add rows" if rows < 2 else f"add rows, or set reading.held_out={better:.3g}"
-            raise DataError(f"{self.dataset}: reading.held_out={share} of {rows} rows keeps {count} back; "
-                            f"at least one row must be held out and one trained on: {mend}")
+            raise DataError(
+                f"{self.dataset}: reading.held_out={share} of {rows} rows keeps {count} back; "
+                f"at least one row must be held out and one trained on: {mend}"
+            )
         return np.sort(np.random.default_rng(SPLIT).choice(rows, count, replace=False))
 
 

@@ -1,4 +1,6 @@
-"""Views over a data set: parts of it, in another order or under other names, without a copy of its rows."""
+"""Views over a data set: parts of it, in another order or under other names, without a copy of its
+rows.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,14 @@ _AT_ONCE = 65_536  # numbers that are digested together
 def select(data: Dataset, indices: Sequence[int] | _Numbers) -> Dataset:
     """The rows of these numbers, in this order; one may come twice.
 
-    Raises IndexError for one that is not there, TypeError for what is no whole number, such as a mask.
+    Raises IndexError for one that is not there, TypeError for what is no whole number, such as a
+    mask.
     """
     if (given := np.asarray(indices)).size and given.dtype.kind not in "iu":
-        raise TypeError(f"rows are chosen by their numbers, not by {given.dtype}; of a mask take np.flatnonzero(mask)")
+        raise TypeError(
+            f"rows are chosen by their numbers, not by {given.dtype}; of a mask take "
+            "np.flatnonzero(mask)"
+        )
     numbers = given.astype(np.int64)
     if wrong := numbers[(numbers < 0) | (numbers >= len(data))][:1].tolist():
         raise IndexError(f"row {wrong[0]} of {len(data)}")
@@ -55,23 +61,31 @@ def split(data: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
     rows = len(data)
     count = round(rows * share) if 0 <= share <= 1 else -1
     if not 0 < count < rows:
-        raise DataError(f"a share of {share} of {rows} rows cannot be split off: both parts need at least one row; "
-                        "take a share between 0 and 1, or more rows")
+        raise DataError(
+            f"a share of {share} of {rows} rows cannot be split off: both parts need at least one "
+            "row; "
+            "take a share between 0 and 1, or more rows"
+        )
     held = np.zeros(rows, dtype=bool)
     held[_shuffled(rows, seed)[:count]] = True
-    return _Chosen(data, _compact(np.flatnonzero(~held), rows)), _Chosen(data, _compact(np.flatnonzero(held), rows))
+    return _Chosen(data, _compact(np.flatnonzero(~held), rows)), _Chosen(
+        data, _compact(np.flatnonzero(held), rows)
+    )
 
 
 def batches(data: Dataset, size: int) -> Iterator[list[Row]]:
     """Rows `size` at a time, in order; the last may be fewer."""
     if size < 1:
         raise ConfigError(f"batches of {size} rows: a batch has at least one")
-    return ([data[index] for index in range(start, min(start + size, len(data)))]
-            for start in range(0, len(data), size))
+    return (
+        [data[index] for index in range(start, min(start + size, len(data)))]
+        for start in range(0, len(data), size)
+    )
 
 
 def renamed(data: Dataset, columns: Mapping[str, str]) -> Dataset:
-    """The rows under other names, `{"question": "prompt"}`: new name by old. The first row is tried at once.
+    """The rows under other names, `{"question": "prompt"}`: new name by old. The first row is tried
+    at once.
 
     Raises DataError, with the place, for a row without such a column, or with two under one name.
     """
@@ -85,13 +99,18 @@ def renamed_row(row: Row, columns: Mapping[str, str], where: str) -> Row:
     """One row under other names: what `renamed` does, for rows that are streamed."""
     for old in columns:
         if old not in row:
-            raise DataError(f"{where}: there is no column {old!r} to rename; {did_you_mean(old, row)}; one that only "
-                            "some rows have is to be renamed in the data")
+            raise DataError(
+                f"{where}: there is no column {old!r} to rename; {did_you_mean(old, row)}; one "
+                "that only "
+                "some rows have is to be renamed in the data"
+            )
     fresh: dict[str, Any] = {}
     for old, value in row.items():
         name = columns.get(old, old)
         if name in fresh:
-            raise DataError(f"{where}: two columns would be called {name!r}; rename the other one too")
+            raise DataError(
+                f"{where}: two columns would be called {name!r}; rename the other one too"
+            )
         fresh[name] = value
     return fresh
 

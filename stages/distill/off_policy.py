@@ -18,7 +18,7 @@ from stages.chat.render import RenderDataset
 from stages.chat.token_cost import AT_MOST, EpochSize
 from stages.data.dataset import HeldOut
 from stages.evaluate.checkpoint_eval import reported
-from stages.evaluate.evaluation import Examination, check_tries, examined, samples
+from stages.evaluate.evaluation import EvalConfig, check_tries, examined, samples
 from stages.evaluate.reference import drawn
 
 
@@ -50,9 +50,11 @@ class TaughtRows:
 
 
 class WriteAnswers(Stage):
-    """Have a teacher answer the rows to train on, once; a resumed run finds the answers in the record."""
+    """Have a teacher answer the rows to train on, once; a resumed run finds the answers in the
+    record.
+    """
 
-    kept = True
+    memoize = True
     teacher: str  # a name of weights
     render: RenderDataset
     how: Writing = Writing()
@@ -60,29 +62,56 @@ class WriteAnswers(Stage):
     seed: int = 0
 
     async def run(
-        self, client: TrainingClient, tokenizer: Tokenizer, rows: TrainRows, blobs: BlobStore | None = None
+        self,
+        client: TrainingClient,
+        tokenizer: Tokenizer,
+        rows: TrainRows,
+        blobs: BlobStore | None = None,
     ) -> tuple[Written, Samples]:
         found = find_weights(self.teacher, client, blobs)
         reads = client.tokenizer(found.model)
         check_template(self.instruction, reads, self.render.chat)
-        prompts = [prompt(instructed(each, self.instruction), reads, self.render) for each in rows.conversations]
+        prompts = [
+            prompt(instructed(each, self.instruction), reads, self.render)
+            for each in rows.conversations
+        ]
         sampler, how = client.sampler(found.source), self.how
         try:
-            came = await drawn(sampler, prompts, [self.seed], count=how.tries, max_tokens=how.max_tokens,
-                               temperature=how.temperature)
+            came = await drawn(
+                sampler,
+                prompts,
+                [self.seed],
+                count=how.tries,
+                max_tokens=how.max_tokens,
+                temperature=how.temperature,
+            )
         finally:
             sampler.close()
-        texts = tuple(tuple(self.render.answer(reads.decode(one.tokens), reads) for one in some if _whole(one))
-                      for some in came)
-        return (Written(texts, sum(not _whole(one) for some in came for one in some)),
-                Samples(tuple({"when": "taught", "row": at, "text": text}
-                              for at, some in enumerate(texts) for text in some)))
+        texts = tuple(
+            tuple(
+                self.render.answer(reads.decode(one.tokens), reads) for one in some if _whole(one)
+            )
+            for some in came
+        )
+        return (
+            Written(texts, sum(not _whole(one) for some in came for one in some)),
+            Samples(
+                tuple(
+                    {"when": "taught", "row": at, "text": text}
+                    for at, some in enumerate(texts)
+                    for text in some
+                )
+            ),
+        )
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.teacher, client, blobs)
 
     def preview(self, rows: TrainRows, tokenizer: Tokenizer) -> EpochSize:
-        each = [len(prompt(row, tokenizer, self.render)) + self.how.max_tokens for row in rows.conversations]
+        each = [
+            len(prompt(row, tokenizer, self.render)) + self.how.max_tokens
+            for row in rows.conversations
+        ]
         return EpochSize(len(each) * self.how.tries, "answers", sum(each) * self.how.tries, AT_MOST)
 
 
@@ -91,43 +120,69 @@ def _whole(one: Sampled) -> bool:
 
 
 class TakeAnswers(Stage):
-    """The teacher's answers in the place of those in the data; rows to which it wrote none are left out."""
+    """The teacher's answers in the place of those in the data; rows to which it wrote none are left
+    out.
+    """
 
     def run(self, rows: TrainRows, written: Written) -> tuple[TaughtRows, Metrics]:
-        found = [replace(each, messages=(*question(each), Message("assistant", text)), sampled=True)
-                 for each, some in zip(rows.conversations, written.texts, strict=True) for text in some]
+        found = [
+            replace(each, messages=(*question(each), Message("assistant", text)), sampled=True)
+            for each, some in zip(rows.conversations, written.texts, strict=True)
+            for text in some
+        ]
         if not found:
-            raise DataError(f"nothing to train on: none of the teacher's {written.cut} answers came to an end; let "
-                            "them be longer (writing.max_tokens)")
-        return TaughtRows(found), Metrics({"data/taught": float(len(found)), "data/cut": float(written.cut)})
+            raise DataError(
+                f"nothing to train on: none of the teacher's {written.cut} answers came to an end; "
+                "let "
+                "them be longer (writing.max_tokens)"
+            )
+        return TaughtRows(found), Metrics(
+            {"data/taught": float(len(found)), "data/cut": float(written.cut)}
+        )
 
 
 class EvaluateTeacher(Stage):
     """What the teacher, with its system prompt, makes of the held-out sets."""
 
-    kept = True
+    memoize = True
     teacher: str
-    how: Examination
+    how: EvalConfig
     render: RenderDataset
     instruction: str = ""
     seed: int = 0
 
     async def run(
-        self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, blobs: BlobStore | None = None
+        self,
+        client: TrainingClient,
+        tokenizer: Tokenizer,
+        held_out: HeldOut,
+        blobs: BlobStore | None = None,
     ) -> tuple[Metrics, Table, Samples]:
-        sets = HeldOut({name: tuple(instructed(each, self.instruction) for each in some)
-                        for name, some in held_out.sets.items()})
+        sets = HeldOut(
+            {
+                name: tuple(instructed(each, self.instruction) for each in some)
+                for name, some in held_out.sets.items()
+            }
+        )
         weights = find_weights(self.teacher, client, blobs)
         reads = client.tokenizer(weights.model)
         render = self._longer(held_out, sets, reads)
         found = await examined(client.sampler(weights.source), reads, self.how, render, sets)
-        return *reported("The teacher", found, self.seed, of="_teacher"), samples(found, when="teacher")
+        return *reported("The teacher", found, self.seed, of="_teacher"), samples(
+            found, when="teacher"
+        )
 
     def _longer(self, plain: HeldOut, told: HeldOut, tokenizer: Tokenizer) -> RenderDataset:
         """With room for the instruction, where it is longest, beside what the student may read."""
         if not self.instruction:
             return self.render
-        more = max((len(prompt(long, tokenizer, self.render)) - len(prompt(short, tokenizer, self.render))
-                    for name, some in plain.sets.items()
-                    for short, long in zip(some, told.sets[name], strict=True)), default=0)
+        more = max(
+            (
+                len(prompt(long, tokenizer, self.render))
+                - len(prompt(short, tokenizer, self.render))
+                for name, some in plain.sets.items()
+                for short, long in zip(some, told.sets[name], strict=True)
+            ),
+            default=0,
+        )
         return replace(self.render, max_tokens=self.render.max_tokens + more)

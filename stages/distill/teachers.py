@@ -1,4 +1,6 @@
-"""Teachers that say what they would have said: each of its own data set, and with a system prompt of their own."""
+"""Teachers that say what they would have said: each of its own data set, and with a system prompt
+of their own.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ class Teachers:
         found = []
         for task, group in zip(batch.tasks, rollouts.groups, strict=True):
             teacher = self.samplers[task.tag if task.tag in self.samplers else ""]
-            asked = self._read(await task.env().begin())
+            asked = self._read(await task.env().reset())
             for one in (episode for rollout in group for episode in rollout.episodes):
                 answer = one.tokens[int(np.argmax(one.acted)) :]
                 found.append(Heard(teacher, np.concatenate([asked, answer]), one, len(asked)))
@@ -104,15 +106,25 @@ class ScoreByTeachers(Stage):
         self, teachers: Teachers, batch: TaskBatch, rollouts: Rollouts
     ) -> tuple[ReferenceScores, Metrics]:
         heard = await teachers.hear(batch, rollouts)
-        found = await asyncio.gather(*[arrival(each.teacher.logprobs(each.tokens)) for each in heard])
-        return straying(rollouts, [each.aligned(nats) for each, nats in zip(heard, found, strict=True)], "teacher")
+        found = await asyncio.gather(
+            *[arrival(each.teacher.logprobs(each.tokens)) for each in heard]
+        )
+        return straying(
+            rollouts,
+            [each.aligned(nats) for each, nats in zip(heard, found, strict=True)],
+            "teacher",
+        )
 
 
 def check_chat(rendering: RenderDataset) -> None:
-    """Raise ConfigError where held-out rows would be read otherwise than the questions that are learnt from."""
+    """Raise ConfigError where held-out rows would be read otherwise than the questions that are
+    learnt from.
+    """
     if rendering.chat is not None:
-        raise ConfigError(f"rendering.chat={str(rendering.chat).lower()}: questions are asked through the chat "
-                          "template where there is one, those that are learnt from too; leave it out")
+        raise ConfigError(
+            f"rendering.chat={str(rendering.chat).lower()}: questions are asked through the chat "
+            "template where there is one, those that are learnt from too; leave it out"
+        )
 
 
 def names_of(
@@ -120,11 +132,18 @@ def names_of(
 ) -> TeacherNames:
     """Who teaches what, as settings have it; raises ConfigError."""
     if teachers is not None and (teacher is not None or dataset != DATASET):
-        raise ConfigError("teachers.DATASET=WEIGHTS says who teaches, and which data sets are read: leave "
-                          f"{'dataset' if teacher is None else 'teacher'} out")
+        raise ConfigError(
+            "teachers.DATASET=WEIGHTS says who teaches, and which data sets are read: leave "
+            f"{'dataset' if teacher is None else 'teacher'} out"
+        )
     if teachers is not None and not teachers:
-        raise ConfigError("teachers names no data set: say who teaches which, as in teachers.ingredients=run:ID")
+        raise ConfigError(
+            "teachers names no data set: say who teaches which, as in teachers.ingredients=run:ID"
+        )
     if teachers is None and teacher is None and not instruction:
-        raise ConfigError("nobody teaches: set teacher=WEIGHTS; or teachers.DATASET=WEIGHTS for each data set; or "
-                          "instruction=TEXT, a system prompt that makes the model its own teacher")
+        raise ConfigError(
+            "nobody teaches: set teacher=WEIGHTS; or teachers.DATASET=WEIGHTS for each data set; "
+            "or "
+            "instruction=TEXT, a system prompt that makes the model its own teacher"
+        )
     return {"": teacher or model} if teachers is None else teachers

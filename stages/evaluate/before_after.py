@@ -11,12 +11,16 @@ from kitchen.types import Metrics, Table
 from stages.evaluate.evaluation import After, Before, Likelihood
 from stages.evaluate.graded_answers import Answer, lost
 
-_MEASURES: Mapping[str, Callable[[Answer], float]] = {"exact match": lambda answer: answer.exact,
-                                                      "field F1": lambda answer: answer.f1}
+_MEASURES: Mapping[str, Callable[[Answer], float]] = {
+    "exact match": lambda answer: answer.exact,
+    "field F1": lambda answer: answer.f1,
+}
 
 
 class Compare(Stage):
-    """Exact match, field F1 or the loss, before and after, and the difference by a paired bootstrap, set by set."""
+    """Exact match, field F1 or the loss, before and after, and the difference by a paired
+    bootstrap, set by set.
+    """
 
     seed: int = 0
     shown: int = 1  # answers of each set printed side by side
@@ -36,20 +40,36 @@ class Compare(Stage):
         return metrics, compared, self._side_by_side(before, after)
 
     def _side_by_side(self, before: Before, after: After) -> Table:
-        rows = [(new.prompt, old.text, new.text, new.wanted) for name, answers in after.answers.items()
-                for old, new in zip(before.answers[name][: self.shown], answers[: self.shown], strict=True)]
-        return Table("The same problems, before and after", ("asked", "before", "after", "wanted"), tuple(rows))
+        rows = [
+            (new.prompt, old.text, new.text, new.wanted)
+            for name, answers in after.answers.items()
+            for old, new in zip(
+                before.answers[name][: self.shown], answers[: self.shown], strict=True
+            )
+        ]
+        return Table(
+            "The same problems, before and after",
+            ("asked", "before", "after", "wanted"),
+            tuple(rows),
+        )
 
 
-def _compared(old: Sequence[Answer], new: Sequence[Answer], seed: int) -> tuple[Metrics, list[tuple[str, ...]]]:
+def _compared(
+    old: Sequence[Answer], new: Sequence[Answer], seed: int
+) -> tuple[Metrics, list[tuple[str, ...]]]:
     """Of one set: its metrics, and lines of measure, before, after and difference."""
     metrics, lines = Metrics(), list[tuple[str, ...]]()
     for what, read in _MEASURES.items():
         was, now = ([float(read(each)) for each in answers] for answers in (old, new))
         key, gain = what.replace(" ", "_").lower(), paired_bootstrap(was, now, seed=seed)
-        metrics |= {f"{key}_before": sum(was) / len(was), f"{key}_after": sum(now) / len(now),
-                    f"{key}_gain": gain.estimate}
-        lines.append((what, interval(was, seed).told(), interval(now, seed).told(), gain.told(sign=True)))
+        metrics |= {
+            f"{key}_before": sum(was) / len(was),
+            f"{key}_after": sum(now) / len(now),
+            f"{key}_gain": gain.estimate,
+        }
+        lines.append(
+            (what, interval(was, seed).told(), interval(now, seed).told(), gain.told(sign=True))
+        )
     were, are = lost(old), lost(new)
     for what, key in {**were, **are}:
         counts = [found.get((what, key), 0) for found in (were, are)]
@@ -63,7 +83,9 @@ def _likelier(old: Likelihood, new: Likelihood, seed: int) -> tuple[Metrics, lis
     metrics, lines = Metrics(), list[tuple[str, ...]]()
     for key, (what, now, sizes) in new.measures().items():
         was = old.measures()[key][1]
-        first, second, change = (ratio_bootstrap(each, sizes, seed) for each in (was, now, now - was))
+        first, second, change = (
+            ratio_bootstrap(each, sizes, seed) for each in (was, now, now - was)
+        )
         metrics |= {f"{key}_before": first.estimate, f"{key}_after": second.estimate}
         lines.append((what, first.told(4), second.told(4), change.told(4, sign=True)))
     return metrics, lines
@@ -76,8 +98,12 @@ class QualityGate(Stage):
 
     def run(self, after: After) -> None:
         if self.at_least > 0 and not after.answers:
-            raise QualityError(f"the target is an exact match of {self.at_least:g}, and no answers can be compared")
+            raise QualityError(
+                f"the target is an exact match of {self.at_least:g}, and no answers can be compared"
+            )
         for name, answers in list(after.answers.items())[:1]:
             reached = sum(a.exact for a in answers) / len(answers)
             if reached < self.at_least:
-                raise QualityError(f"exact match on {name} is {reached:.3f}, below the target of {self.at_least:g}")
+                raise QualityError(
+                    f"exact match on {name} is {reached:.3f}, below the target of {self.at_least:g}"
+                )

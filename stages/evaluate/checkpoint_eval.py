@@ -19,9 +19,9 @@ from stages.data.splits import Rows, check_splits, few, named
 from stages.evaluate.evaluation import (
     GREEDY,
     After,
-    Answering,
+    DecodingConfig,
+    EvalConfig,
     Evaluation,
-    Examination,
     examined,
     metrics_of,
     rendered,
@@ -31,7 +31,9 @@ from stages.evaluate.graded_answers import Answer, lost
 
 
 class LoadHeldOut(Stage):
-    """Read the splits to be evaluated: all but "train", or that one, whole, where there is no other."""
+    """Read the splits to be evaluated: all but "train", or that one, whole, where there is no
+    other.
+    """
 
     dataset: str
     splits: tuple[str, ...] | None = None  # None: as above
@@ -42,9 +44,19 @@ class LoadHeldOut(Stage):
     def run(self, store: DatasetStore) -> tuple[HeldOut, Facts, Table]:
         chosen = held_out_splits(store, self.dataset, self.splits)
         loaded = {split: store.load(self.dataset, split=split) for split in chosen}
-        some = {split: some_of(data, self.columns, self.rows, self.seed) for split, data in loaded.items()}
-        seen = "" if self.splits or "train" not in loaded else "; it has no other split, and may have been trained on"
-        rows = tuple((split, f"{len(some[split]):,} of {len(data):,}{seen}") for split, data in loaded.items())
+        some = {
+            split: some_of(data, self.columns, self.rows, self.seed)
+            for split, data in loaded.items()
+        }
+        seen = (
+            ""
+            if self.splits or "train" not in loaded
+            else "; it has no other split, and may have been trained on"
+        )
+        rows = tuple(
+            (split, f"{len(some[split]):,} of {len(data):,}{seen}")
+            for split, data in loaded.items()
+        )
         facts = Facts({f"data.{split}.sha256": data.fingerprint for split, data in loaded.items()})
         sets = {split: tuple(Rows(data, conversation)) for split, data in some.items()}
         return HeldOut(sets), facts, Table(f"Evaluated of {self.dataset}", ("split", "rows"), rows)
@@ -55,8 +67,12 @@ class LoadHeldOut(Stage):
         held_out_splits(store, self.dataset, self.splits)
 
 
-def held_out_splits(store: DatasetStore, dataset: str, wanted: Sequence[str] | None) -> Sequence[str]:
-    """Those that are wanted, else all but "train", or that one; raises DataError for one that is not there."""
+def held_out_splits(
+    store: DatasetStore, dataset: str, wanted: Sequence[str] | None
+) -> Sequence[str]:
+    """Those that are wanted, else all but "train", or that one; raises DataError for one that is
+    not there.
+    """
     there = tuple(store.splits(dataset))
     check_splits(dataset, wanted or (), there)
     return wanted or [split for split in there if split != "train"] or there
@@ -71,11 +87,11 @@ def some_of(data: Dataset, columns: Mapping[str, str], rows: int | None, seed: i
 class ExamineWeights(Stage):
     """What weights, of a run or a model, make of the held-out sets."""
 
-    kept = True
+    memoize = True
     weights: str
-    how: Examination
+    how: EvalConfig
     render: RenderDataset
-    answering: Answering = GREEDY
+    answering: DecodingConfig = GREEDY
     seed: int = 0  # of answers that are drawn
 
     async def run(
@@ -84,11 +100,22 @@ class ExamineWeights(Stage):
         found = find_weights(self.weights, client, blobs)
         tokenizer = client.tokenizer(found.model)
         came = await examined(
-            client.sampler(found.source), tokenizer, self.how, self.render, held_out, self.answering, self.seed)
+            client.sampler(found.source),
+            tokenizer,
+            self.how,
+            self.render,
+            held_out,
+            self.answering,
+            self.seed,
+        )
         return After(came.answers, came.losses), samples(came)
 
     def preview(
-        self, client: TrainingClient, held_out: HeldOut, blobs: BlobStore | None = None, price: Price | None = None
+        self,
+        client: TrainingClient,
+        held_out: HeldOut,
+        blobs: BlobStore | None = None,
+        price: Price | None = None,
     ) -> Table:
         tokenizer = client.tokenizer(find_weights(self.weights, client, blobs).model)
         read = answers = 0
@@ -99,9 +126,17 @@ class ExamineWeights(Stage):
             else:
                 read += sum(len(prompt(each, tokenizer, self.render)) for each in some)
                 answers += len(some) * self.answering.tries
-        return Table("Questions", ("what", "count"), (("answers in all", f"{answers:,}"), *tokens_and_cost(
-            "tokens read", read, "", price), *tokens_and_cost(
-            "tokens of answers", answers * self.how.max_tokens, AT_MOST, price)))
+        return Table(
+            "Questions",
+            ("what", "count"),
+            (
+                ("answers in all", f"{answers:,}"),
+                *tokens_and_cost("tokens read", read, "", price),
+                *tokens_and_cost(
+                    "tokens of answers", answers * self.how.max_tokens, AT_MOST, price
+                ),
+            ),
+        )
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.weights, client, blobs)
@@ -139,7 +174,9 @@ def reported(
             mean, key = ratio_bootstrap(parts, sizes, seed), f"{name}/{measure}{of}"
             metrics |= {key: mean.estimate, f"{key}_low": mean.low, f"{key}_high": mean.high}
             rows.append((name, str(len(parts)), what, mean.told(4)))
-    return metrics, Table(f"{title}, 95 % intervals", ("set", "problems", "measure", "value"), tuple(rows))
+    return metrics, Table(
+        f"{title}, 95 % intervals", ("set", "problems", "measure", "value"), tuple(rows)
+    )
 
 
 def scores(answers: Sequence[Answer], ks: Sequence[int]) -> dict[tuple[str, str], list[float]]:
@@ -148,6 +185,13 @@ def scores(answers: Sequence[Answer], ks: Sequence[int]) -> dict[tuple[str, str]
     for each in answers:
         problems.setdefault(each.row, []).append(each)
     right = [[each.exact for each in tries] for tries in problems.values()]
-    found = {("exact match", "exact_match"): [sum(tries) / len(tries) for tries in right],
-             ("field F1", "field_f1"): [sum(each.f1 for each in tries) / len(tries) for tries in problems.values()]}
-    return found | {(f"pass@{k}", f"pass_at_{k}"): [pass_at(k, len(tries), sum(tries)) for tries in right] for k in ks}
+    found = {
+        ("exact match", "exact_match"): [sum(tries) / len(tries) for tries in right],
+        ("field F1", "field_f1"): [
+            sum(each.f1 for each in tries) / len(tries) for tries in problems.values()
+        ],
+    }
+    return found | {
+        (f"pass@{k}", f"pass_at_{k}"): [pass_at(k, len(tries), sum(tries)) for tries in right]
+        for k in ks
+    }

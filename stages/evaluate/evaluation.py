@@ -13,7 +13,16 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from kitchen.errors import ConfigError, DataError, RunFailed, check_name
-from kitchen.ports import BlobStore, Future, Sampler, Tokenizer, TrainingClient, TrainingSession, arrival, start
+from kitchen.ports import (
+    BlobStore,
+    Future,
+    Sampler,
+    Tokenizer,
+    TrainingClient,
+    TrainingSession,
+    arrival,
+    start,
+)
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Loss, LossOutput, Samples
 from stages.chat.conversations import Conversation, TrainRows
@@ -34,13 +43,20 @@ class Likelihood:
 
     nats: tuple[float, ...]
     tokens: tuple[int, ...]  # how many they are
-    written: tuple[int, ...]  # bytes of UTF-8, at least 1; what ends an answer costs too, and writes nothing
+    # bytes of UTF-8, at least 1; what ends an answer costs too, and writes nothing
+    written: tuple[int, ...]
 
     def measures(self) -> Mapping[str, tuple[str, Array, Array]]:
         """By the name of the metric, in words, and row by row what is to be divided by what."""
         nats = np.array(self.nats)
-        return {"loss": ("loss, nats per token", nats, np.array(self.tokens)),
-                "bits_per_byte": ("bits per byte", nats / math.log(2), np.array(self.written, np.float64))}
+        return {
+            "loss": ("loss, nats per token", nats, np.array(self.tokens)),
+            "bits_per_byte": (
+                "bits per byte",
+                nats / math.log(2),
+                np.array(self.written, np.float64),
+            ),
+        }
 
 
 @dataclass(frozen=True)
@@ -77,37 +93,45 @@ class HeldOutLoss:
 
 
 @dataclass(frozen=True)
-class Examination:
+class EvalConfig:
     """How answers are compared with what is wanted."""
 
-    metric: Literal["auto", "json", "text", "math", "loss"] = "auto"  # auto: json if all answers are JSON objects,
+    # auto: json if all answers are JSON objects,
+    metric: Literal["auto", "json", "text", "math", "loss"] = "auto"
     # else loss; math: an equal number or formula, after the last #### if there is one
     max_tokens: PositiveInt = 64  # per answer; one that is cut there counts as wrong
-    at_least: Annotated[float, Field(ge=0, le=1)] = 0.0  # exact match on the first held-out set, below which the run
+    # exact match on the first held-out set, below which the run
+    at_least: Annotated[float, Field(ge=0, le=1)] = 0.0
     # ends with exit code 5
 
     def __post_init__(self) -> None:
         check_name("metric", self.metric, ("auto", *METRICS, "loss"))
         if self.at_least > 0 and self.metric == "loss":
-            raise ConfigError(f"at_least={self.at_least} is of exact match, for which answers are compared: set "
-                              "evaluation.metric to json, text or math, or leave it out")
+            raise ConfigError(
+                f"at_least={self.at_least} is of exact match, for which answers are compared: set "
+                "evaluation.metric to json, text or math, or leave it out"
+            )
         if self.metric == "math":
             check_extra("math_verify", "evaluation.metric=math")
 
     def choose(self, conversations: Sequence[Conversation]) -> str:
-        """The metric of a held-out set; raises DataError for a right answer that it can compare nothing with."""
+        """The metric of a held-out set; raises DataError for a right answer that it can compare
+        nothing with.
+        """
         if self.metric == "loss":
             return "loss"
         rights = [wanted(each) for each in conversations]
         if self.metric == "auto":
             return "json" if usual_metric(rights) == "json" else "loss"
         if bad := unreadable(METRICS[self.metric], rights):
-            raise DataError(f"{conversations[bad[0]].where}: evaluation.metric={self.metric}: {bad[1]}")
+            raise DataError(
+                f"{conversations[bad[0]].where}: evaluation.metric={self.metric}: {bad[1]}"
+            )
         return self.metric
 
 
 @dataclass(frozen=True)
-class Answering:
+class DecodingConfig:
     """How answers are drawn."""
 
     temperature: NonNegativeFloat = 0.0  # 0 is greedy
@@ -117,29 +141,35 @@ class Answering:
     def __post_init__(self) -> None:
         check_tries(self.tries, self.temperature)
         if wrong := [k for k in self.pass_at if not 1 <= k <= self.tries]:
-            raise ConfigError(f"pass_at={wrong[0]} must be from 1 to tries={self.tries}, for pass@k is estimated from "
-                              "at least k answers to each problem")
+            raise ConfigError(
+                f"pass_at={wrong[0]} must be from 1 to tries={self.tries}, for pass@k is estimated "
+                "from "
+                "at least k answers to each problem"
+            )
 
 
 def check_tries(tries: int, temperature: float) -> None:
     """Raise ConfigError for several answers that would all be the same."""
     if tries > 1 and temperature == 0:
-        raise ConfigError(f"tries={tries} at temperature=0 are that many times the same answer: raise the temperature, "
-                          "or leave tries at 1")
+        raise ConfigError(
+            f"tries={tries} at temperature=0 are that many times the same answer: raise the "
+            "temperature, "
+            "or leave tries at 1"
+        )
 
 
-GREEDY = Answering()
+GREEDY = DecodingConfig()
 
 
 @dataclass(frozen=True)
-class _Examiner:
+class _Evaluator:
     """Some weights, and how their answers are drawn and scored."""
 
     sampler: Sampler
     tokenizer: Tokenizer
-    how: Examination
+    how: EvalConfig
     render: RenderDataset
-    answering: Answering
+    answering: DecodingConfig
     seed: int
 
     async def evaluation(self, held_out: HeldOut) -> Evaluation:
@@ -152,66 +182,107 @@ class _Examiner:
                 answers[name] = await self._answers(name, conversations, metrics[name])
         return Evaluation(answers, losses)
 
-    async def _answers(self, name: str, conversations: Sequence[Conversation], metric: str) -> tuple[Answer, ...]:
+    async def _answers(
+        self, name: str, conversations: Sequence[Conversation], metric: str
+    ) -> tuple[Answer, ...]:
         prompts = [prompt(each, self.tokenizer, self.render) for each in conversations]
         came = await drawn(  # by the name of the set, whatever others there are
-            self.sampler, prompts, [self.seed, zlib.crc32(name.encode())], count=self.answering.tries,
-            max_tokens=self.how.max_tokens, temperature=self.answering.temperature)
+            self.sampler,
+            prompts,
+            [self.seed, zlib.crc32(name.encode())],
+            count=self.answering.tries,
+            max_tokens=self.how.max_tokens,
+            temperature=self.answering.temperature,
+        )
         places = [(row, attempt) for row, some in enumerate(came) for attempt in range(len(some))]
-        answers = await scored(metric, [(conversations[row], came[row][attempt]) for row, attempt in places],
-                               self.tokenizer)
-        return tuple(replace(answer, row=row, attempt=attempt)
-                     for answer, (row, attempt) in zip(answers, places, strict=True))
+        answers = await scored(
+            metric,
+            [(conversations[row], came[row][attempt]) for row, attempt in places],
+            self.tokenizer,
+        )
+        return tuple(
+            replace(answer, row=row, attempt=attempt)
+            for answer, (row, attempt) in zip(answers, places, strict=True)
+        )
 
     async def _likelihood(self, conversations: Sequence[Conversation]) -> Likelihood:
         """Of the rows that are not left out for their length."""
-        rendered = [(each.where, self.render.datums(each, self.tokenizer)) for each in conversations]
+        rendered = [
+            (each.where, self.render.datums(each, self.tokenizer)) for each in conversations
+        ]
         rows = [(where, data) for where, data in rendered if data]
         if not rows:
-            raise DataError(f"{conversations[0].where}: it and all other rows of its set are left out, for they do not "
-                            f"fit into max_tokens={self.render.max_tokens}")
+            raise DataError(
+                f"{conversations[0].where}: it and all other rows of its set are left out, for "
+                "they do not "
+                f"fit into max_tokens={self.render.max_tokens}"
+            )
         found = await asyncio.gather(*(self._nats(data) for _, data in rows))
-        if wrong := [where for (where, _), nats in zip(rows, found, strict=True) if not math.isfinite(nats)]:
+        if wrong := [
+            where for (where, _), nats in zip(rows, found, strict=True) if not math.isfinite(nats)
+        ]:
             raise RunFailed(f"{wrong[0]}: its loss is not finite, by weights that have gone astray")
         trained = [[d.targets[d.loss_inputs["weights"] != 0] for d in data] for _, data in rows]
-        written = (sum(len(self.tokenizer.decode(each).encode()) for each in some) for some in trained)
-        return Likelihood(tuple(found), tuple(sum(map(len, some)) for some in trained),
-                          tuple(max(each, 1) for each in written))
+        written = (
+            sum(len(self.tokenizer.decode(each).encode()) for each in some) for some in trained
+        )
+        return Likelihood(
+            tuple(found),
+            tuple(sum(map(len, some)) for some in trained),
+            tuple(max(each, 1) for each in written),
+        )
 
     async def _nats(self, row: Sequence[Datum]) -> float:
         asked = [self.sampler.logprobs(np.append(d.tokens, d.targets[-1])) for d in row]
         found = await asyncio.gather(*map(arrival, asked))
-        return -sum(float(lp[1:][d.loss_inputs["weights"] != 0].astype(np.float64).sum())
-                    for lp, d in zip(found, row, strict=True))
+        return -sum(
+            float(lp[1:][d.loss_inputs["weights"] != 0].astype(np.float64).sum())
+            for lp, d in zip(found, row, strict=True)
+        )
 
 
-def metrics_of(held_out: HeldOut, how: Examination, answering: Answering) -> Mapping[str, str]:
-    """By the name of each set; raises ConfigError where answers are to be drawn, or a target is, and none would be
-    compared."""
+def metrics_of(held_out: HeldOut, how: EvalConfig, answering: DecodingConfig) -> Mapping[str, str]:
+    """By the name of each set; raises ConfigError where answers are to be drawn, or a target is,
+    and none would be compared.
+    """
     metrics = {name: how.choose(conversations) for name, conversations in held_out.sets.items()}
     if how.at_least > 0 and "loss" in list(metrics.values())[:1]:
-        raise ConfigError(f"at_least={how.at_least:g} is of exact match on {next(iter(metrics))}, which is evaluated "
-                          "by its loss: set evaluation.metric=text to compare its answers as texts, or leave it out")
-    if answering != GREEDY and (lost := [name for name, metric in metrics.items() if metric == "loss"]):
-        raise ConfigError(f"{lost[0]} is evaluated by its loss, for which no answers are drawn: set "
-                          "evaluation.metric=text to compare them as texts, or choose other splits")
+        raise ConfigError(
+            f"at_least={how.at_least:g} is of exact match on {next(iter(metrics))}, which is "
+            "evaluated "
+            "by its loss: set evaluation.metric=text to compare its answers as texts, or leave it "
+            "out"
+        )
+    if answering != GREEDY and (
+        lost := [name for name, metric in metrics.items() if metric == "loss"]
+    ):
+        raise ConfigError(
+            f"{lost[0]} is evaluated by its loss, for which no answers are drawn: set "
+            "evaluation.metric=text to compare them as texts, or choose other splits"
+        )
     return metrics
 
 
-def rendered(conversations: Sequence[Conversation], tokenizer: Tokenizer, how: RenderDataset) -> tuple[Datum, ...]:
+def rendered(
+    conversations: Sequence[Conversation], tokenizer: Tokenizer, how: RenderDataset
+) -> tuple[Datum, ...]:
     return tuple(how.run(TrainRows(conversations), tokenizer)[0].data)
 
 
 class EvaluateBase(Stage):
     """What the model as it came makes of the held-out sets."""
 
-    kept = True
+    memoize = True
     model: str
-    how: Examination
+    how: EvalConfig
     render: RenderDataset
 
     async def run(
-        self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, blobs: BlobStore | None = None
+        self,
+        client: TrainingClient,
+        tokenizer: Tokenizer,
+        held_out: HeldOut,
+        blobs: BlobStore | None = None,
     ) -> tuple[Before, Samples]:
         sampler = sampler_of(self.model, client, blobs)
         found = await examined(sampler, tokenizer, self.how, self.render, held_out)
@@ -221,8 +292,8 @@ class EvaluateBase(Stage):
 class EvaluateWeights(Stage):
     """What the saved weights make of the held-out sets."""
 
-    kept = True
-    how: Examination
+    memoize = True
+    how: EvalConfig
     render: RenderDataset
 
     async def run(
@@ -233,26 +304,52 @@ class EvaluateWeights(Stage):
 
 
 async def examined(
-    sampler: Sampler, tokenizer: Tokenizer, how: Examination, render: RenderDataset, held_out: HeldOut,
-    answering: Answering = GREEDY, seed: int = 0,
+    sampler: Sampler,
+    tokenizer: Tokenizer,
+    how: EvalConfig,
+    render: RenderDataset,
+    held_out: HeldOut,
+    answering: DecodingConfig = GREEDY,
+    seed: int = 0,
 ) -> Evaluation:
     """What these weights make of the held-out sets; the sampler is closed."""
     try:
-        return await _Examiner(sampler, tokenizer, how, render, answering, seed).evaluation(held_out)
+        return await _Evaluator(sampler, tokenizer, how, render, answering, seed).evaluation(
+            held_out
+        )
     finally:
         sampler.close()
 
 
 def samples(found: Evaluation, **more: str) -> Samples:
     """Every answer as a line of samples.jsonl."""
-    return Samples(tuple({**more, "set": name, "row": each.row, "try": each.attempt, "where": each.where,
-                          "prompt": each.prompt, "wanted": each.wanted, "text": each.text, "exact": each.exact,
-                          "f1": each.f1, "parsed": each.parsed, "truncated": each.truncated, "failed": each.failed}
-                         for name, answers in found.answers.items() for each in answers))
+    return Samples(
+        tuple(
+            {
+                **more,
+                "set": name,
+                "row": each.row,
+                "try": each.attempt,
+                "where": each.where,
+                "prompt": each.prompt,
+                "wanted": each.wanted,
+                "text": each.text,
+                "exact": each.exact,
+                "f1": each.f1,
+                "parsed": each.parsed,
+                "truncated": each.truncated,
+                "failed": each.failed,
+            }
+            for name, answers in found.answers.items()
+            for each in answers
+        )
+    )
 
 
 class RenderHeldOut(Stage):
-    """Render all held-out rows, so that a bad one is found before training, and keep the first `rows` of each set."""
+    """Render all held-out rows, so that a bad one is found before training, and keep the first
+    `rows` of each set.
+    """
 
     render: RenderDataset
     rows: int = 16
@@ -261,7 +358,9 @@ class RenderHeldOut(Stage):
         sets = [self._rendered(name, rows, tokenizer) for name, rows in held_out.sets.items()]
         return HeldOutData(averaged([datum for each in sets for datum in each]))
 
-    def _rendered(self, name: str, rows: Sequence[Conversation], tokenizer: Tokenizer) -> tuple[Datum, ...]:
+    def _rendered(
+        self, name: str, rows: Sequence[Conversation], tokenizer: Tokenizer
+    ) -> tuple[Datum, ...]:
         try:
             return rendered(rows, tokenizer, self.render)[: self.rows]
         except DataError as error:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from kitchen.ports import Tokenizer
-from kitchen.ports.environments import Turn
+from kitchen.ports.environments import StepResult
 from kitchen.types import Sampled
 from stages.chat.conversations import Conversation
 from stages.chat.prompts import question, wanted
 from stages.tasks.rewards import compared
 
-METRICS: Mapping[str, str] = MappingProxyType({"json": "field_f1", "text": "exact", "math": "math"})  # their rewards
+# their rewards
+METRICS: Mapping[str, str] = MappingProxyType({"json": "field_f1", "text": "exact", "math": "math"})
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,25 @@ async def scored(
     return [_answer(each, texts[at], worth.get(at)) for at, (each, _) in enumerate(answered)]
 
 
-def _answer(conversation: Conversation, text: str, worth: Turn | str | None) -> Answer:
+def _answer(conversation: Conversation, text: str, worth: StepResult | str | None) -> Answer:
     """`worth`: what it is worth, why nobody knows, or None where it was cut."""
-    found = worth if isinstance(worth, Turn) else Turn(0.0, parsed=False)
-    return Answer(question(conversation)[-1].content, wanted(conversation), text, found.reward == 1, found.reward,
-                  found.parsed, worth is None, where=conversation.where, failed=worth if isinstance(worth, str) else "")
+    found = worth if isinstance(worth, StepResult) else StepResult(0.0, parsed=False)
+    return Answer(
+        question(conversation)[-1].content,
+        wanted(conversation),
+        text,
+        found.reward == 1,
+        found.reward,
+        found.parsed,
+        worth is None,
+        where=conversation.where,
+        failed=worth if isinstance(worth, str) else "",
+    )
 
 
 def lost(answers: Sequence[Answer]) -> Mapping[tuple[str, str], int]:
     """How many count as wrong and may not be, by what is counted and the key of its metric."""
     failed = sum(bool(each.failed) for each in answers)
     return {("cut short", "truncated"): sum(each.truncated for each in answers)} | (
-        {("could not be compared", "uncompared"): failed} if failed else {})
+        {("could not be compared", "uncompared"): failed} if failed else {}
+    )

@@ -46,7 +46,9 @@ class KeepBest(Stage):
 
     last: int
 
-    def run(self, client: TrainingClient, kept: Kept, weights: Exported, loss: HeldOutLoss) -> tuple[Kept, Metrics]:
+    def run(
+        self, client: TrainingClient, kept: Kept, weights: Exported, loss: HeldOutLoss
+    ) -> tuple[Kept, Metrics]:
         better = loss.nats < kept.best_loss
         best, best_loss = (weights, loss.nats) if better else (kept.best, kept.best_loss)
         there = (*(w for w in kept.weights if w.path != weights.path), weights)
@@ -56,4 +58,6 @@ class KeepBest(Stage):
                 client.delete(old)
         return Kept(tuple(w for w in there if w.path in stay), best, best_loss), Metrics(
             {f"held_out_{name}": value for name, value in loss.metrics.items()},
-            held_out_loss=loss.nats, best_held_out_loss=best_loss)
+            held_out_loss=loss.nats,
+            best_held_out_loss=best_loss,
+        )

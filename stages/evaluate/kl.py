@@ -1,4 +1,6 @@
-"""How far weights have gone from others: the Kullback-Leibler divergence, from answers that they write."""
+"""How far weights have gone from others: the Kullback-Leibler divergence, from answers that they
+write.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from stages.train.session import FinalWeights
 
 
 class _KL(Stage):
-    """One answer to each of the first `rows` prompts of a set, at temperature 1, cut at `max_tokens`."""
+    """One answer to each of the first `rows` prompts of a set, at temperature 1, cut at
+    `max_tokens`.
+    """
 
     reference: str  # a name of weights
     render: RenderDataset
@@ -37,65 +41,112 @@ class _KL(Stage):
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.reference, client, blobs)
 
-    def opened(self, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None) -> Sampler:
+    def opened(
+        self, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None
+    ) -> Sampler:
         """The reference; raises ConfigError where it reads other tokens."""
-        return opened(self.reference, f"reference.{self.of}" if self.of else "reference", client, tokenizer, blobs)
+        return opened(
+            self.reference,
+            f"reference.{self.of}" if self.of else "reference",
+            client,
+            tokenizer,
+            blobs,
+        )
 
 
 async def measured(
-    weights: Sampler, reference: Sampler, tokenizer: Tokenizer, held_out: HeldOut, how: _KL, when: str = ""
+    weights: Sampler,
+    reference: Sampler,
+    tokenizer: Tokenizer,
+    held_out: HeldOut,
+    how: _KL,
+    when: str = "",
 ) -> tuple[Metrics, Table]:
     """The mean of log(weights / reference) where the weights are drawn from."""
-    asked = [each for name, rows in held_out.sets.items() if how.of in ("", name.rpartition("/")[0])
-             for each in rows[: how.rows]]
+    asked = [
+        each
+        for name, rows in held_out.sets.items()
+        if how.of in ("", name.rpartition("/")[0])
+        for each in rows[: how.rows]
+    ]
     prompts = [prompt(each, tokenizer, how.render) for each in asked]
     longer = [prompt(instructed(each, how.instruction), tokenizer, how.render) for each in asked]
-    came = await drawn(weights, prompts, [how.seed, crc32(b"kl"), crc32(how.of.encode())], max_tokens=how.max_tokens)
+    came = await drawn(
+        weights,
+        prompts,
+        [how.seed, crc32(b"kl"), crc32(how.of.encode())],
+        max_tokens=how.max_tokens,
+    )
     answers = [answer for [answer] in came]
-    whole = [np.concatenate([one, answer.tokens]) for one, answer in zip(longer, answers, strict=True)]
+    whole = [
+        np.concatenate([one, answer.tokens]) for one, answer in zip(longer, answers, strict=True)
+    ]
     theirs = await scores(reference, whole)
-    each = [float(answer.logprobs.astype(np.float64).sum() - other[len(one) :].astype(np.float64).sum())
-            for one, answer, other in zip(longer, answers, theirs, strict=True)]
+    each = [
+        float(answer.logprobs.astype(np.float64).sum() - other[len(one) :].astype(np.float64).sum())
+        for one, answer, other in zip(longer, answers, theirs, strict=True)
+    ]
     found = paired_bootstrap([0.0] * len(each), each, how.seed)
     per_token = sum(each) / sum(len(one.tokens) for one in answers)
     when, of = when + (f"/{how.of}" if how.of else ""), f" on {how.of}" if how.of else ""
     return Metrics({f"kl{when}": found.estimate, f"kl_per_token{when}": per_token}), Table(
         f"KL to {how.reference}{when.partition('/')[0].replace('_', ' ')}{of}, 95 % interval",
-        ("answers", "nats per answer", "nats per token"), ((str(len(each)), found.told(), f"{per_token:.4f}"),))
+        ("answers", "nats per answer", "nats per token"),
+        ((str(len(each)), found.told(), f"{per_token:.4f}"),),
+    )
 
 
 def measure_each(
-    kind: type[_KL], references: Mapping[str, str], render: RenderDataset, max_tokens: int, seed: int,
-    instruction: str, **more: Any,
+    kind: type[_KL],
+    references: Mapping[str, str],
+    render: RenderDataset,
+    max_tokens: int,
+    seed: int,
+    instruction: str,
+    **more: Any,
 ) -> list[Step]:
     """One measurement for each data set, from the reference of its own; "" is all data sets."""
-    return [kind(name, render, max_tokens, seed, of=of, instruction=instruction, **more)
-            for of, name in references.items()]
+    return [
+        kind(name, render, max_tokens, seed, of=of, instruction=instruction, **more)
+        for of, name in references.items()
+    ]
 
 
 class MeasureKL(_KL):
     """KL(trained || reference) over the answers to held-out prompts."""
 
-    kept = True
+    memoize = True
 
     async def run(
-        self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, weights: FinalWeights,
+        self,
+        client: TrainingClient,
+        tokenizer: Tokenizer,
+        held_out: HeldOut,
+        weights: FinalWeights,
         blobs: BlobStore | None = None,
     ) -> tuple[Metrics, Table]:
-        with (closing(self.opened(client, tokenizer, blobs)) as reference,
-              closing(client.sampler(weights)) as trained):
+        with (
+            closing(self.opened(client, tokenizer, blobs)) as reference,
+            closing(client.sampler(weights)) as trained,
+        ):
             return await measured(trained, reference, tokenizer, held_out, self)
 
 
 class MeasureKLBefore(_KL):
     """The same of the weights that the run begins with."""
 
-    kept = True
+    memoize = True
     model: str = ""  # a name of weights
 
     async def run(
-        self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, blobs: BlobStore | None = None
+        self,
+        client: TrainingClient,
+        tokenizer: Tokenizer,
+        held_out: HeldOut,
+        blobs: BlobStore | None = None,
     ) -> tuple[Metrics, Table]:
-        with (closing(self.opened(client, tokenizer, blobs)) as reference,
-              closing(sampler_of(self.model, client, blobs)) as model):
+        with (
+            closing(self.opened(client, tokenizer, blobs)) as reference,
+            closing(sampler_of(self.model, client, blobs)) as model,
+        ):
             return await measured(model, reference, tokenizer, held_out, self, "_before")

@@ -22,8 +22,8 @@ class Reference(Sampler, Protocol):
 class IdentifyWeights(Stage):
     """Take down which weights a name stands for, before a stage whose answers are kept asks them.
 
-    What a kept stage (ADR 5) found is not computed again when a run is gone on with; this is, so that a folder which
-    holds other weights by then is refused here.
+    What a kept stage (ADR 5) found is not computed again when a run is gone on with; this is, so
+    that a folder which holds other weights by then is refused here.
     """
 
     name: str  # of weights
@@ -37,13 +37,17 @@ class IdentifyWeights(Stage):
 
 
 def identified(name: str, what: str, client: TrainingClient, blobs: BlobStore | None) -> Facts:
-    """What is to be found again of weights: their name, their digest if it is known, and the model they are of."""
+    """What is to be found again of weights: their name, their digest if it is known, and the model
+    they are of.
+    """
     found = find_weights(name, client, blobs)
     return Facts({**found.facts(client, what), f"{what}.model": found.model})
 
 
 class OpenReference(Stage):
-    """Open weights to compare with; they must read the same tokens, and be the same when the run is gone on with."""
+    """Open weights to compare with; they must read the same tokens, and be the same when the run is
+    gone on with.
+    """
 
     name: str  # of weights
 
@@ -63,15 +67,22 @@ def opened(
     """Raises ConfigError for weights that read other tokens; `what` they are is told there."""
     found = find_weights(name, client, blobs)
     if not same_tokens(client.tokenizer(found.model), tokenizer):
-        raise ConfigError(f"{what}={name!r} reads other tokens than the model that is trained, so that its chances of "
-                          "a token say nothing of the other's; take weights with the same tokenizer")
+        raise ConfigError(
+            f"{what}={name!r} reads other tokens than the model that is trained, so that its "
+            "chances of "
+            "a token say nothing of the other's; take weights with the same tokenizer"
+        )
     return client.sampler(found.source)
 
 
 def same_tokens(one: Tokenizer, other: Tokenizer) -> bool:
     """Whether they have as many tokens, and read a text of many letters and words alike."""
-    probe = "The quick brown fox jumps over 1,234 lazy dogs.\n\n\t" + "".join(map(chr, range(32, 0x250)))
-    return one.vocabulary == other.vocabulary and np.array_equal(one.encode(probe), other.encode(probe))
+    probe = "The quick brown fox jumps over 1,234 lazy dogs.\n\n\t" + "".join(
+        map(chr, range(32, 0x250))
+    )
+    return one.vocabulary == other.vocabulary and np.array_equal(
+        one.encode(probe), other.encode(probe)
+    )
 
 
 def sampler_of(name: str, client: TrainingClient, blobs: BlobStore | None) -> Sampler:
@@ -91,9 +102,13 @@ def seeds_of(parts: Sequence[int], count: int) -> list[int]:
 async def drawn(
     sampler: Sampler, prompts: Sequence[Tokens], seed: Sequence[int], **how: Any
 ) -> list[Sequence[Sampled]]:
-    """Answers to each prompt, by what `seed` is made of; `how` is that of `sample`, and all are asked for at once."""
-    asked = [sampler.sample(one, seed=own, **how)
-             for one, own in zip(prompts, seeds_of(seed, len(prompts)), strict=True)]
+    """Answers to each prompt, by what `seed` is made of; `how` is that of `sample`, and all are
+    asked for at once.
+    """
+    asked = [
+        sampler.sample(one, seed=own, **how)
+        for one, own in zip(prompts, seeds_of(seed, len(prompts)), strict=True)
+    ]
     return list(await asyncio.gather(*map(arrival, asked)))
 
 

@@ -1,4 +1,6 @@
-"""A judge: a language model that says which of two answers is better, so that its word can be a reward."""
+"""A judge: a language model that says which of two answers is better, so that its word can be a
+reward.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,16 @@ JudgeSays = Literal["answer", "letter"]
 class Judging:
     """What the judge says, and how it is trained."""
 
-    says: JudgeSays = "answer"  # it reads the request, and gives the better answer; letter: reads both, and says A or B
-    model: str | None = None  # weights of any name to begin with; null for those that the policy begins with
+    # it reads the request, and gives the better answer; letter: reads both, and says A or B
+    says: JudgeSays = "answer"
+    # weights of any name to begin with; null for those that the policy begins with
+    model: str | None = None
     beta: PositiveFloat = 10.0  # of answer: how much surer it is by a nat per token between the two
-    imitation: NonNegativeFloat = 1.0  # of answer: weight of the better answers' own cross-entropy, nats per token
+    # of answer: weight of the better answers' own cross-entropy, nats per token
+    imitation: NonNegativeFloat = 1.0
     epochs: PositiveInt = 1
-    batch_size: PositiveInt = 16  # of an optimiser step: comparisons, or with letter questions, two of a comparison
+    # of an optimiser step: comparisons, or with letter questions, two of a comparison
+    batch_size: PositiveInt = 16
     learning_rate: PositiveFloat = 1e-4  # the highest, at the end of warm-up
     warmup_steps: NonNegativeInt = 5  # optimiser steps
     max_tokens: PositiveInt = 1024  # of what it reads and says; what is longer is not learnt from
@@ -39,8 +45,11 @@ class Judging:
     def __post_init__(self) -> None:
         for name in ("beta", "imitation"):
             if self.says == "letter" and getattr(self, name) != getattr(Judging, name):
-                raise ConfigError(f"judge.{name}={getattr(self, name):g} means nothing with judge.says=letter: leave "
-                                  "it out")
+                raise ConfigError(
+                    f"judge.{name}={getattr(self, name):g} means nothing with judge.says=letter: "
+                    "leave "
+                    "it out"
+                )
 
     @property
     def rendering(self) -> RenderDataset:
@@ -56,16 +65,29 @@ class JudgeWeights(Checkpoint):
 
 def answered(request: Sequence[Message], answer: str) -> Conversation:
     """What a judge of answers reads, and an answer that it may give, whoever wrote it."""
-    return Conversation((*request, Message("assistant", answer)), "what the judge is asked", plain=len(request) == 1,
-                        sampled=True)
+    return Conversation(
+        (*request, Message("assistant", answer)),
+        "what the judge is asked",
+        plain=len(request) == 1,
+        sampled=True,
+    )
 
 
 def asked(request: Sequence[Message], first: str, second: str, letter: str) -> Conversation:
     """What a judge of letters reads, and what it may say."""
-    said = request[0].content if len(request) == 1 else "\n".join(f"{each.role}: {each.content}" for each in request)
-    text = (f"Which answer to this request is better?\n\n{said}\n\nAnswer A:\n{first}\n\nAnswer B:\n{second}\n\n"
-            "Reply with A or B.")
-    return Conversation((Message("user", text), Message("assistant", letter)), "what the judge is asked", plain=True)
+    said = (
+        request[0].content
+        if len(request) == 1
+        else "\n".join(f"{each.role}: {each.content}" for each in request)
+    )
+    text = (
+        f"Which answer to this request is better?\n\n{said}\n\nAnswer A:\n{first}\n\nAnswer "
+        f"B:\n{second}\n\n"
+        "Reply with A or B."
+    )
+    return Conversation(
+        (Message("user", text), Message("assistant", letter)), "what the judge is asked", plain=True
+    )
 
 
 def answers(one: Comparison) -> tuple[Sequence[Message], str, str]:
@@ -83,18 +105,23 @@ class Judge:
     how: Judging
 
     async def prefers(self, request: Sequence[Message], answer: str, other: str) -> float | None:
-        """How far it prefers `answer`, 0..1, and an answer to itself 0.5; None for what it cannot read.
+        """How far it prefers `answer`, 0..1, and an answer to itself 0.5; None for what it cannot
+        read.
 
         That is what is too long for it, and answers that its chat template changes.
 
-        Of answers, the chance by Bradley and Terry (1952, doi:10.2307/2334029) where each is as strong as beta times
-        the mean log-probability of its tokens, nats (the reward of Meng et al., 2024, arXiv:2405.14734, eq. 4). Of
-        letters, the mean of both orders (Zheng et al., 2023, arXiv:2306.05685): how likely it says A where `answer` is
-        A, and that it does not where `other` is.
+        Of answers, the chance by Bradley and Terry (1952, doi:10.2307/2334029) where each is as
+        strong as beta times the mean log-probability of its tokens, nats (the reward of Meng et
+        al., 2024, arXiv:2405.14734, eq. 4). Of letters, the mean of both orders (Zheng et al.,
+        2023, arXiv:2306.05685): how likely it says A where `answer` is A, and that it does not
+        where `other` is.
         """
         letters = self.how.says == "letter"
-        both = ((asked(request, answer, other, "A"), asked(request, other, answer, "A")) if letters else
-                (answered(request, answer), answered(request, other)))
+        both = (
+            (asked(request, answer, other, "A"), asked(request, other, answer, "A"))
+            if letters
+            else (answered(request, answer), answered(request, other))
+        )
         first, second = await asyncio.gather(*map(self._nats, both))
         if first is None or second is None:
             return None

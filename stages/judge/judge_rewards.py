@@ -22,7 +22,7 @@ from stages.evaluate.reference import Reference
 from stages.judge.judge import EVEN, Judge, Judging, answers
 from stages.preference.comparisons import Comparison, Comparisons
 from stages.rl.rollout_eval import PlayedAfter, PlayedBefore
-from stages.rl.rollouts import Playing, Rollout, Rollouts, alive
+from stages.rl.rollouts import Rollout, RolloutConfig, Rollouts, alive
 from stages.tasks.tasks import TaskBatch, Tasks
 
 
@@ -34,17 +34,20 @@ def _is_json(text: str) -> bool:
     return True
 
 
-RULES: Mapping[str, Callable[[str], float]] = MappingProxyType({"shorter": lambda text: -len(text), "json": _is_json})
+RULES: Mapping[str, Callable[[str], float]] = MappingProxyType(
+    {"shorter": lambda text: -len(text), "json": _is_json}
+)
 
 
 class MeasureJudge(Stage):
-    """How often the judge agrees with held-out comparisons, and how often rules would that need no judge, set by set.
+    """How often the judge agrees with held-out comparisons, and how often rules would that need no
+    judge, set by set.
 
-    By a rule the shorter answer wins, or the one that is valid JSON. Who cannot say is right half of the time. What the
-    judge cannot read is counted, and left out.
+    By a rule the shorter answer wins, or the one that is valid JSON. Who cannot say is right half
+    of the time. What the judge cannot read is counted, and left out.
     """
 
-    kept = True
+    memoize = True
     seed: int = 0
 
     async def run(self, judge: Judge, comparisons: Comparisons) -> tuple[Metrics, Table]:
@@ -56,20 +59,29 @@ class MeasureJudge(Stage):
             metrics[f"{name}/judge_unread"] = float(len(some) - len(read))
             if read:
                 found = interval([_right(each, EVEN) for each in read], self.seed)
-                metrics |= {f"{name}/judge_accuracy": found.estimate, f"{name}/judge_preference": float(np.mean(read))}
+                metrics |= {
+                    f"{name}/judge_accuracy": found.estimate,
+                    f"{name}/judge_preference": float(np.mean(read)),
+                }
                 rows.append((name, str(len(read)), "judge", found.told()))
             for rule, worth in RULES.items():
-                share = float(np.mean([_right(worth(one), worth(other)) for _, one, other in map(answers, some)]))
+                share = float(
+                    np.mean(
+                        [_right(worth(one), worth(other)) for _, one, other in map(answers, some)]
+                    )
+                )
                 metrics[f"{name}/{rule}_wins"] = share
                 rows.append((name, str(len(some)), f"{rule} wins", f"{share:.3f}"))
         columns = ("held-out set", "comparisons", "by", "right")
-        return metrics, Table("The judge on held-out comparisons, 95 % intervals", columns, tuple(rows))
+        return metrics, Table(
+            "The judge on held-out comparisons, 95 % intervals", columns, tuple(rows)
+        )
 
 
 class MeasureJudgeBefore(Stage):
     """How often the weights that the judge begins with agree with held-out comparisons."""
 
-    kept = True
+    memoize = True
     model: str  # a name of weights
     how: Judging
 
@@ -77,10 +89,19 @@ class MeasureJudgeBefore(Stage):
         self, client: TrainingClient, comparisons: Comparisons, blobs: BlobStore | None = None
     ) -> Metrics:
         found = find_weights(self.model, client, blobs)
-        with closing(Judge(client.sampler(found.source), client.tokenizer(found.model), self.how)) as judge:
+        with closing(
+            Judge(client.sampler(found.source), client.tokenizer(found.model), self.how)
+        ) as judge:
             read = {name: await _said(judge, some) for name, some in comparisons.held_out.items()}
-        return Metrics({f"{name}/judge_accuracy_before": float(np.mean([_right(each, EVEN) for each in some]))
-                        for name, some in read.items() if some})
+        return Metrics(
+            {
+                f"{name}/judge_accuracy_before": float(
+                    np.mean([_right(each, EVEN) for each in some])
+                )
+                for name, some in read.items()
+                if some
+            }
+        )
 
 
 async def _said(judge: Judge, comparisons: Sequence[Comparison]) -> list[float]:
@@ -94,26 +115,43 @@ def _right(better: float, worse: float) -> float:
 
 
 class JudgeRollouts(Stage):
-    """Rewards by the judge, in the place of what the answers are worth: how far it prefers them to the reference's.
+    """Rewards by the judge, in the place of what the answers are worth: how far it prefers them to
+    the reference's.
 
-    That is what the reference answers to the same problem, greedily. An answer that was cut, or that the judge cannot
-    read, is worth 0; `judge_unread` is the share of the latter.
+    That is what the reference answers to the same problem, greedily. An answer that was cut, or
+    that the judge cannot read, is worth 0; `judge_unread` is the share of the latter.
     """
 
-    playing: Playing
-    known: bool = True  # whether the data says what answers are worth: `true_reward` is the mean of what was replaced
+    playing: RolloutConfig
+    # whether the data says what answers are worth: `true_reward` is the mean of what was replaced
+    known: bool = True
 
     async def run(
-        self, judge: Judge, reference: Reference, tokenizer: Tokenizer, batch: TaskBatch, rollouts: Rollouts
+        self,
+        judge: Judge,
+        reference: Reference,
+        tokenizer: Tokenizer,
+        batch: TaskBatch,
+        rollouts: Rollouts,
     ) -> tuple[Rollouts, Metrics]:
         before = [each.reward for each in alive(rollouts.all())]
-        said = [await task.env().begin() for task in batch.tasks]
-        drawn = [reference.sample(read_before(each, tokenizer), max_tokens=self.playing.max_tokens, temperature=0.0)
-                 for each in said]
-        others = [tokenizer.decode(one.tokens) for [one] in await asyncio.gather(*map(arrival, drawn))]
+        said = [await task.env().reset() for task in batch.tasks]
+        drawn = [
+            reference.sample(
+                read_before(each, tokenizer), max_tokens=self.playing.max_tokens, temperature=0.0
+            )
+            for each in said
+        ]
+        others = [
+            tokenizer.decode(one.tokens) for [one] in await asyncio.gather(*map(arrival, drawn))
+        ]
         both = zip(said, rollouts.groups, others, strict=True)
-        groups = await asyncio.gather(*(judged(judge, heard(messages), group, other, tokenizer)
-                                        for messages, group, other in both))
+        groups = await asyncio.gather(
+            *(
+                judged(judge, heard(messages), group, other, tokenizer)
+                for messages, group, other in both
+            )
+        )
         metrics = Metrics(judge_unread=sum(count for _, count in groups) / max(len(before), 1))
         if self.known and before:
             metrics["true_reward"] = float(np.mean(before))
@@ -121,7 +159,11 @@ class JudgeRollouts(Stage):
 
 
 async def judged(
-    judge: Judge, request: Sequence[Message], group: Sequence[Rollout], other: str, tokenizer: Tokenizer
+    judge: Judge,
+    request: Sequence[Message],
+    group: Sequence[Rollout],
+    other: str,
+    tokenizer: Tokenizer,
 ) -> tuple[tuple[Rollout, ...], int]:
     """The same rollouts with the judge's word as rewards, and how many it could not read.
 
@@ -129,41 +171,58 @@ async def judged(
     """
     whole = [each.text for each in group if not each.failed and not each.truncated]
     texts = list(dict.fromkeys(whole))
-    said = await asyncio.gather(*(judge.prefers(request, alone(text, tokenizer), alone(other, tokenizer))
-                                  for text in texts))
+    said = await asyncio.gather(
+        *(judge.prefers(request, alone(text, tokenizer), alone(other, tokenizer)) for text in texts)
+    )
     found = dict(zip(texts, said, strict=True))
-    return tuple(replace(each, reward=0.0 if each.failed or each.truncated else found[each.text] or 0.0)
-                 for each in group), sum(found[text] is None for text in whole)
+    return tuple(
+        replace(each, reward=0.0 if each.failed or each.truncated else found[each.text] or 0.0)
+        for each in group
+    ), sum(found[text] is None for text in whole)
 
 
 class JudgePlayed(Stage):
-    """How far the judge prefers what the saved weights answer to held-out problems to what was answered before.
+    """How far the judge prefers what the saved weights answer to held-out problems to what was
+    answered before.
 
-    An answer that was cut, or whose rollout failed, is worth less than one that was not. What the judge cannot read is
-    counted, and left out.
+    An answer that was cut, or whose rollout failed, is worth less than one that was not. What the
+    judge cannot read is counted, and left out.
     """
 
-    kept = True
+    memoize = True
     seed: int = 0
 
     async def run(
-        self, judge: Judge, tokenizer: Tokenizer, tasks: Tasks, before: PlayedBefore, after: PlayedAfter
+        self,
+        judge: Judge,
+        tokenizer: Tokenizer,
+        tasks: Tasks,
+        before: PlayedBefore,
+        after: PlayedAfter,
     ) -> tuple[Metrics, Table]:
         metrics, rows = Metrics(), []
         for name, some in tasks.held_out.items():
-            requests = [heard(await task.env().begin()) for task in some]
+            requests = [heard(await task.env().reset()) for task in some]
             pairs = zip(requests, after.answers[name], before.answers[name], strict=True)
-            heard_of = await asyncio.gather(*(_preferred(judge, tokenizer, *each) for each in pairs))
+            heard_of = await asyncio.gather(
+                *(_preferred(judge, tokenizer, *each) for each in pairs)
+            )
             said = [each for each in heard_of if each is not None]
             metrics[f"{name}/unread"] = float(len(heard_of) - len(said))
             if not said:
                 continue
             found = interval(said, self.seed)
-            metrics |= {f"{name}/preferred": found.estimate, f"{name}/preferred_low": found.low,
-                        f"{name}/preferred_p": paired_permutation([EVEN] * len(said), said, self.seed)}
+            metrics |= {
+                f"{name}/preferred": found.estimate,
+                f"{name}/preferred_low": found.low,
+                f"{name}/preferred_p": paired_permutation([EVEN] * len(said), said, self.seed),
+            }
             rows.append((name, str(len(said)), found.told()))
-        return metrics, Table("How far the judge prefers new answers to old ones, 95 % intervals",
-                              ("held-out set", "n", "0.5 is no difference"), tuple(rows))
+        return metrics, Table(
+            "How far the judge prefers new answers to old ones, 95 % intervals",
+            ("held-out set", "n", "0.5 is no difference"),
+            tuple(rows),
+        )
 
 
 async def _preferred(

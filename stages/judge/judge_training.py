@@ -44,20 +44,34 @@ class CheckReadable(Stage):
             asked = (task.messages for task in some if isinstance(task, Question | Prompt))
             if long := next((each for each in asked if len(each) > 1), None):
                 who = ", ".join(message["role"] for message in long)
-                raise DataError(f"{name or 'train'}: a question has messages from {who}, and {model}, which is to "
-                                "judge answers to it, has no chat template: take an instruct model (judge.model), one "
-                                "that reads both answers as text (judge.says=letter), or questions of one message")
+                raise DataError(
+                    f"{name or 'train'}: a question has messages from {who}, and {model}, which is "
+                    "to "
+                    "judge answers to it, has no chat template: take an instruct model "
+                    "(judge.model), one "
+                    "that reads both answers as text (judge.says=letter), or questions of one "
+                    "message"
+                )
 
     preview = run
 
 
-def learn_to_judge(how: Judging, model: str, lora: Lora, seed: int, save_every: int) -> tuple[Step, ...]:
+def learn_to_judge(
+    how: Judging, model: str, lora: Lora, seed: int, save_every: int
+) -> tuple[Step, ...]:
     """A phase of its own, of which the judge's weights come, and then the judge, as good as it is."""
     model = how.model or model
-    return (MeasureJudgeBefore(model, how),
-            sequence(OpenSession(model, lora, "judge"), *_lessons(how, seed, save_every), SaveJudge(),
-                     leaves=(JudgeWeights,)),
-            OpenJudge(model, how), MeasureJudge(seed))
+    return (
+        MeasureJudgeBefore(model, how),
+        sequence(
+            OpenSession(model, lora, "judge"),
+            *_lessons(how, seed, save_every),
+            SaveJudge(),
+            outputs=(JudgeWeights,),
+        ),
+        OpenJudge(model, how),
+        MeasureJudge(seed),
+    )
 
 
 def _lessons(how: Judging, seed: int, save_every: int) -> tuple[Step, ...]:
@@ -65,37 +79,64 @@ def _lessons(how: Judging, seed: int, save_every: int) -> tuple[Step, ...]:
     epochs, size, ahead = Epochs(how.epochs, how.batch_size), how.batch_size, 1
     optim = OptimStep(schedule("linear", how.learning_rate, how.warmup_steps)), ReportStep("judge")
     if how.says == "letter":
-        return AskBothWays(), how.rendering, for_each(epochs)(for_each(
-            ShuffledBatches(size, seed), ahead=ahead, save=save_every)(ForwardBackward(), *optim))
-    return PairAnswers(how.rendering), for_each(epochs.using({TrainData: PairData}))(for_each(
-        ShuffledPairs(size, seed), ahead=ahead, save=save_every)(
-            ForwardBackward(PairLoss("simpo", how.beta, imitation=how.imitation, target_margin=0.0)), *optim))
+        return (
+            AskBothWays(),
+            how.rendering,
+            for_each(epochs)(
+                for_each(ShuffledBatches(size, seed), ahead=ahead, save=save_every)(
+                    ForwardBackward(), *optim
+                )
+            ),
+        )
+    return PairAnswers(how.rendering), for_each(epochs.using({TrainData: PairData}))(
+        for_each(ShuffledPairs(size, seed), ahead=ahead, save=save_every)(
+            ForwardBackward(
+                PairLoss("simpo", how.beta, imitation=how.imitation, target_margin=0.0)
+            ),
+            *optim,
+        )
+    )
 
 
 class PairAnswers(Stage):
-    """Comparisons as pairs of answers to a request; those that the judge cannot read are left out, and counted."""
+    """Comparisons as pairs of answers to a request; those that the judge cannot read are left out,
+    and counted.
+    """
 
     render: RenderDataset
 
     def run(self, comparisons: Comparisons, tokenizer: Tokenizer) -> tuple[PairData, Metrics]:
-        found = [pair_of(one.chosen, one.rejected, tokenizer, self.render) for one in comparisons.train]
+        found = [
+            pair_of(one.chosen, one.rejected, tokenizer, self.render) for one in comparisons.train
+        ]
         pairs = tuple(two for two in found if two is not None)
         if not pairs:
-            raise DataError(f"none of {len(found)} comparisons can be read: raise judge.max_tokens="
-                            f"{self.render.max_tokens}, unless the chat template changes all answers")
+            raise DataError(
+                f"none of {len(found)} comparisons can be read: raise judge.max_tokens="
+                f"{self.render.max_tokens}, unless the chat template changes all answers"
+            )
         return PairData(pairs), Metrics({"data/unread": float(len(found) - len(pairs))})
 
     def preview(self, comparisons: Comparisons, tokenizer: Tokenizer) -> EpochSize:
         pairs = self.run(comparisons, tokenizer)[0].data
-        return EpochSize(len(pairs), "pairs", sum(len(datum.tokens) for pair in pairs for datum in pair))
+        return EpochSize(
+            len(pairs), "pairs", sum(len(datum.tokens) for pair in pairs for datum in pair)
+        )
 
 
 class AskBothWays(Stage):
-    """Comparisons as questions to the judge, in both orders, so that it cannot learn to prefer a place."""
+    """Comparisons as questions to the judge, in both orders, so that it cannot learn to prefer a
+    place.
+    """
 
     def run(self, comparisons: Comparisons) -> TrainRows:
-        return TrainRows([replace(each, where=one.chosen.where) for one in comparisons.train
-                          for each in _both(*answers(one))])
+        return TrainRows(
+            [
+                replace(each, where=one.chosen.where)
+                for one in comparisons.train
+                for each in _both(*answers(one))
+            ]
+        )
 
     preview = run
 
@@ -108,7 +149,9 @@ class SaveJudge(Stage):
     """Export the weights of the judge."""
 
     def run(self, session: TrainingSession, run: RunId) -> Future[JudgeWeights]:
-        return start(saved_as(JudgeWeights, session.save_weights(f"{run.id}/weights/judge", overwrite=True)))
+        return start(
+            saved_as(JudgeWeights, session.save_weights(f"{run.id}/weights/judge", overwrite=True))
+        )
 
 
 class OpenJudge(Stage):
@@ -117,6 +160,8 @@ class OpenJudge(Stage):
     model: str  # a name of weights, those that it began with
     how: Judging
 
-    def run(self, client: TrainingClient, weights: JudgeWeights, blobs: BlobStore | None = None) -> Judge:
+    def run(
+        self, client: TrainingClient, weights: JudgeWeights, blobs: BlobStore | None = None
+    ) -> Judge:
         tokenizer = client.tokenizer(find_weights(self.model, client, blobs).model)
         return Judge(client.sampler(weights), tokenizer, self.how)

@@ -23,7 +23,7 @@ from stages.chat.token_cost import tokens_of_answers
 from stages.data.dataset import DATASET, Loading, loaded
 from stages.data.splits import Reader, Reading, Rows
 from stages.preference.comparisons import Comparison, Comparisons, comparison, without_rejected
-from stages.rl.rollouts import Player, Playing, Rollout, tokens_asked
+from stages.rl.rollouts import Rollout, RolloutConfig, RolloutRunner, tokens_asked
 from stages.tasks.games import PREFIX as GAMES
 from stages.tasks.reasoning_gym import find_tasks
 from stages.tasks.rewards import Prompt
@@ -36,30 +36,50 @@ class Ranking:
 
     problems: PositiveInt = 200  # to train on that are answered for it; of those held out, all are
     tries: PositiveInt = 4  # answers to each, at temperature 1; one that is cut is not compared
-    pairs: PositiveInt = 1  # comparisons of the answers to one problem: those whose rewards are furthest apart
+    # comparisons of the answers to one problem: those whose rewards are furthest apart
+    pairs: PositiveInt = 1
     margin: NonNegativeFloat = 0.0  # by which one reward must be more than the other
 
     def __post_init__(self) -> None:
         if self.tries < 2:
-            raise ConfigError(f"ranking.tries={self.tries} leaves nothing to compare: draw 2 answers or more")
+            raise ConfigError(
+                f"ranking.tries={self.tries} leaves nothing to compare: draw 2 answers or more"
+            )
 
 
 def find_comparisons(
-    preferences: str | None, dataset: str, reading: Reading, seed: int, model: str, how: Ranking, playing: Playing,
-    rows: int, reward: str | None, check: Step,
+    preferences: str | None,
+    dataset: str,
+    reading: Reading,
+    seed: int,
+    model: str,
+    how: Ranking,
+    playing: RolloutConfig,
+    rows: int,
+    reward: str | None,
+    check: Step,
 ) -> tuple[Step, ...]:
     """Those of a data set, or the model's own answers to problems of one; raises ConfigError.
 
     `check` looks at what is asked before anything is answered.
     """
     if preferences is None and dataset.startswith(GAMES):
-        raise ConfigError(f"{dataset} is played in turns, and a judge hears one request and one answer: take questions")
+        raise ConfigError(
+            f"{dataset} is played in turns, and a judge hears one request and one answer: take "
+            "questions"
+        )
     if preferences is None:
-        return (find_tasks(dataset, reading, seed, max(rows, how.problems), reward), check,
-                RankAnswers(model, how, playing, seed), CompareAnswers())
+        return (
+            find_tasks(dataset, reading, seed, max(rows, how.problems), reward),
+            check,
+            RankAnswers(model, how, playing, seed),
+            CompareAnswers(),
+        )
     if dataset != DATASET or reward is not None or how != Ranking():
-        raise ConfigError(f"preferences={preferences} are compared already, and what they answer is asked: leave "
-                          "dataset, reward and ranking out")
+        raise ConfigError(
+            f"preferences={preferences} are compared already, and what they answer is asked: leave "
+            "dataset, reward and ranking out"
+        )
     return LoadPreferences(preferences, reading, seed), check
 
 
@@ -73,7 +93,9 @@ class Ranked:
 
     def alone(self, tokenizer: Tokenizer) -> Ranked:
         """Without what joins them to their prompt where there is no template."""
-        return replace(self, better=alone(self.better, tokenizer), worse=alone(self.worse, tokenizer))
+        return replace(
+            self, better=alone(self.better, tokenizer), worse=alone(self.worse, tokenizer)
+        )
 
 
 @dataclass(frozen=True)
@@ -86,10 +108,10 @@ class RankedAnswers:
 class RankAnswers(Stage):
     """Let a model answer problems several times, and compare its answers by their rewards, once."""
 
-    kept = True
+    memoize = True
     model: str  # a name of weights
     how: Ranking
-    playing: Playing
+    playing: RolloutConfig
     seed: int = 0
 
     async def run(
@@ -99,55 +121,102 @@ class RankAnswers(Stage):
         sampler, tokenizer = client.sampler(found.source), client.tokenizer(found.model)
         sets: dict[str, tuple[Ranked, ...]] = {}
         try:
-            player = Player(sampler, tokenizer, self.playing)
+            player = RolloutRunner(sampler, tokenizer, self.playing)
             for name, places in self._chosen(tasks).items():
                 some = [tasks.sets()[name][at] for at in places]
                 seeds = [self.seed, crc32(b"rank"), crc32(name.encode())]
                 groups = (await player.groups(some, self.how.tries, seeds)).groups
-                sets[name] = tuple(pair.alone(tokenizer) for at, group in zip(places, groups, strict=True)
-                                   for pair in furthest(at, group, self.how))
+                sets[name] = tuple(
+                    pair.alone(tokenizer)
+                    for at, group in zip(places, groups, strict=True)
+                    for pair in furthest(at, group, self.how)
+                )
         finally:
             sampler.close()
-        return RankedAnswers(sets), Samples(tuple(
-            {"when": "ranked", "set": name or "train", "row": each.task, "better": each.better, "worse": each.worse}
-            for name, some in sets.items() for each in some))
+        return RankedAnswers(sets), Samples(
+            tuple(
+                {
+                    "when": "ranked",
+                    "set": name or "train",
+                    "row": each.task,
+                    "better": each.better,
+                    "worse": each.worse,
+                }
+                for name, some in sets.items()
+                for each in some
+            )
+        )
 
     def preview(
-        self, client: TrainingClient, tasks: Tasks, blobs: BlobStore | None = None, price: Price | None = None
+        self,
+        client: TrainingClient,
+        tasks: Tasks,
+        blobs: BlobStore | None = None,
+        price: Price | None = None,
     ) -> Table:
-        some = [tasks.sets()[name][at] for name, places in self._chosen(tasks).items() for at in places]
+        some = [
+            tasks.sets()[name][at] for name, places in self._chosen(tasks).items() for at in places
+        ]
         asked = tokens_asked(some, client.tokenizer(find_weights(self.model, client, blobs).model))
         count = len(some) * self.how.tries
-        tokens = tokens_of_answers(None if asked is None else asked * self.how.tries, count * self.playing.max_tokens,
-                                   price, learnt=False)
-        return Table("Answers to be compared", ("what", "count"), (("answers in all", f"{count:,}"), *tokens))
+        tokens = tokens_of_answers(
+            None if asked is None else asked * self.how.tries,
+            count * self.playing.max_tokens,
+            price,
+            learnt=False,
+        )
+        return Table(
+            "Answers to be compared", ("what", "count"), (("answers in all", f"{count:,}"), *tokens)
+        )
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.model, client, blobs)
 
     def _chosen(self, tasks: Tasks) -> Mapping[str, Sequence[int]]:
         """Which problems, by set: of those to train on a seeded choice."""
-        some = np.random.default_rng([self.seed, crc32(b"rank")]).permutation(len(tasks.train))[: self.how.problems]
-        return {"": sorted(some.tolist()), **{name: range(len(each)) for name, each in tasks.held_out.items()}}
+        some = np.random.default_rng([self.seed, crc32(b"rank")]).permutation(len(tasks.train))[
+            : self.how.problems
+        ]
+        return {
+            "": sorted(some.tolist()),
+            **{name: range(len(each)) for name, each in tasks.held_out.items()},
+        }
 
 
 class CompareAnswers(Stage):
     """The ranked answers with what they answer."""
 
     async def run(self, tasks: Tasks, ranked: RankedAnswers) -> tuple[Comparisons, Metrics]:
-        found = {name: [await _compared(tasks.sets()[name][each.task], each, f"{name or 'train'} {each.task}")
-                        for each in some] for name, some in ranked.sets.items()}
+        found = {
+            name: [
+                await _compared(
+                    tasks.sets()[name][each.task], each, f"{name or 'train'} {each.task}"
+                )
+                for each in some
+            ]
+            for name, some in ranked.sets.items()
+        }
         train = found.pop("")
-        check_judgeable(train, found, "let it try more often (ranking.tries), on more problems (ranking.problems) or "
-                        "longer (playing.max_tokens), or let a smaller difference count (ranking.margin)")
-        return Comparisons(train, found), Metrics({"data/comparisons": float(len(train)), **{
-            f"{name}/comparisons": float(len(some)) for name, some in found.items()}})
+        check_judgeable(
+            train,
+            found,
+            "let it try more often (ranking.tries), on more problems (ranking.problems) or "
+            "longer (playing.max_tokens), or let a smaller difference count (ranking.margin)",
+        )
+        return Comparisons(train, found), Metrics(
+            {
+                "data/comparisons": float(len(train)),
+                **{f"{name}/comparisons": float(len(some)) for name, some in found.items()},
+            }
+        )
 
 
 async def _compared(task: Task, ranked: Ranked, where: str) -> Comparison:
-    said = heard(await task.env().begin())
-    chosen, rejected = (Conversation((*said, Message("assistant", text)), where, plain=len(said) == 1, sampled=True)
-                        for text in (ranked.better, ranked.worse))
+    said = heard(await task.env().reset())
+    chosen, rejected = (
+        Conversation((*said, Message("assistant", text)), where, plain=len(said) == 1, sampled=True)
+        for text in (ranked.better, ranked.worse)
+    )
     return Comparison(chosen, rejected)
 
 
@@ -155,10 +224,14 @@ def check_judgeable(
     train: Sequence[Comparison], held_out: Mapping[str, Sequence[Comparison]], mend: str
 ) -> None:
     """Raise DataError where there is nothing to learn from, or to measure on."""
-    for some, what in ((train, "learn to judge from"), ([each for rows in held_out.values() for each in rows],
-                                                        "measure the judge on")):
+    for some, what in (
+        (train, "learn to judge from"),
+        ([each for rows in held_out.values() for each in rows], "measure the judge on"),
+    ):
         if not some:
-            raise DataError(f"nothing to {what}: no two answers were worth different rewards; {mend}")
+            raise DataError(
+                f"nothing to {what}: no two answers were worth different rewards; {mend}"
+            )
 
 
 class LoadPreferences(Loading):
@@ -166,14 +239,31 @@ class LoadPreferences(Loading):
 
     def run(self, store: DatasetStore) -> tuple[Comparisons, Tasks, Facts, Table]:
         found = loaded(Reader(store, self.dataset, self.reading, self.seed, self.most, comparison))
-        sets = {name: tuple(Rows(data, comparison)) for name, data in (("", found.train), *found.held.items())}
+        sets = {
+            name: tuple(Rows(data, comparison))
+            for name, data in (("", found.train), *found.held.items())
+        }
         if lacking := without_rejected(sets):
-            raise DataError(f"{lacking[0].chosen.where}: 'rejected' is missing; a judge learns from answers that are "
-                            "wanted and others that are not; where answers are right or wrong, leave preferences out, "
-                            "set dataset, and the model's own answers are compared")
-        asked = {name: tuple(Prompt(tuple(map(spoken, question(each.chosen))), name or self.dataset) for each in rows)
-                 for name, rows in sets.items()}
-        return Comparisons(sets.pop(""), sets), Tasks(asked.pop(""), asked), found.facts, found.table
+            raise DataError(
+                f"{lacking[0].chosen.where}: 'rejected' is missing; a judge learns from answers "
+                "that are "
+                "wanted and others that are not; where answers are right or wrong, leave "
+                "preferences out, "
+                "set dataset, and the model's own answers are compared"
+            )
+        asked = {
+            name: tuple(
+                Prompt(tuple(map(spoken, question(each.chosen))), name or self.dataset)
+                for each in rows
+            )
+            for name, rows in sets.items()
+        }
+        return (
+            Comparisons(sets.pop(""), sets),
+            Tasks(asked.pop(""), asked),
+            found.facts,
+            found.table,
+        )
 
     preview = run
 
@@ -181,7 +271,12 @@ class LoadPreferences(Loading):
 def furthest(task: int, group: Sequence[Rollout], how: Ranking) -> list[Ranked]:
     """Of the answers to one problem the pairs furthest apart."""
     worth = {each.text: each.reward for each in group if not each.failed and not each.truncated}
-    pairs = sorted((sorted(two, key=lambda text: -worth[text]) for two in combinations(worth, 2)),
-                   key=lambda two: worth[two[1]] - worth[two[0]])
-    return [Ranked(task, better, worse) for better, worse in pairs if worth[better] - worth[worse] > how.margin
-            ][: how.pairs]
+    pairs = sorted(
+        (sorted(two, key=lambda text: -worth[text]) for two in combinations(worth, 2)),
+        key=lambda two: worth[two[1]] - worth[two[0]],
+    )
+    return [
+        Ranked(task, better, worse)
+        for better, worse in pairs
+        if worth[better] - worth[worse] > how.margin
+    ][: how.pairs]

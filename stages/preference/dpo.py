@@ -41,16 +41,21 @@ class HeldOutPairs:
 
 
 class ScoreReference(Stage):
-    """Ask the reference once for its log-probabilities of all pairs; a resumed run finds them in the record.
+    """Ask the reference once for its log-probabilities of all pairs; a resumed run finds them in
+    the record.
 
     It must read the same tokens as the model that is trained.
     """
 
-    kept = True
+    memoize = True
     reference: str  # a name of weights
 
     async def run(
-        self, client: TrainingClient, tokenizer: Tokenizer, pairs: Pairs, blobs: BlobStore | None = None
+        self,
+        client: TrainingClient,
+        tokenizer: Tokenizer,
+        pairs: Pairs,
+        blobs: BlobStore | None = None,
     ) -> ReferenceLogprobs:
         whole = [np.append(datum.tokens, datum.targets[-1]) for datum in pairs.data()]
         with closing(opened(self.reference, "reference", client, tokenizer, blobs)) as reference:
@@ -79,8 +84,11 @@ class JoinReference(Stage):
 
         train = joined(pairs.train)
         held = {name: joined(some) for name, some in pairs.held_out.items()}
-        return PairData(train), HeldOutPairs(held), HeldOutData(
-            as_batch([pair for some in held.values() for pair in some[: self.rows]]))
+        return (
+            PairData(train),
+            HeldOutPairs(held),
+            HeldOutData(as_batch([pair for some in held.values() for pair in some[: self.rows]])),
+        )
 
 
 def _with(datum: Datum, reference: Floats) -> Datum:
@@ -98,7 +106,9 @@ class ShuffledPairs(Stage):
 
 
 class JudgePairs(Stage):
-    """How often the trained weights judge held-out pairs, or answers, as they are labelled, set by set."""
+    """How often the trained weights judge held-out pairs, or answers, as they are labelled, set by
+    set.
+    """
 
     loss: Loss  # with the sums accuracy and margin
     what: str = "pair"
@@ -111,6 +121,8 @@ class JudgePairs(Stage):
             right = round(found["accuracy:sum"] * count)  # the shares of the pairs are float32
             low, high = wilson(right, count)
             metrics |= {f"{name}/{self.what}_accuracy": right / count, f"{name}/margin": margin}
-            rows.append((name, str(count), f"{right / count:.3f} [{low:.3f}, {high:.3f}]", f"{margin:.3f}"))
+            rows.append(
+                (name, str(count), f"{right / count:.3f} [{low:.3f}, {high:.3f}]", f"{margin:.3f}")
+            )
         columns = ("held-out set", f"{self.what}s", "accuracy", "margin, beta times nats")
         return metrics, Table(f"Held-out {self.what}s, 95 % intervals", columns, tuple(rows))

@@ -16,34 +16,37 @@ PairLossName = Literal["sigmoid", "ipo", "hinge", "simpo", "orpo"]
 PAIR_LOSSES: tuple[str, ...] = get_args(PairLossName)
 WITHOUT_REFERENCE = ("simpo", "orpo")
 _BETAS: Mapping[str, float] = MappingProxyType({"simpo": 2.0})  # 0.1 elsewhere
-_LIKELIEST = -1e-4  # nats per token: of likelier answers the odds count no further, for they have no end
+# nats per token: of likelier answers the odds count no further, for they have no end
+_LIKELIEST = -1e-4
 
 
 @dataclass(frozen=True)
 class PairLoss:
-    """sum over pairs of w · f(h), h the score of the chosen answer less that of the rejected; a kitchen.types.Loss.
+    """sum over pairs of w · f(h), h the score of the chosen answer less that of the rejected; a
+    kitchen.types.Loss.
 
-    The score is log(pi / ref) of the answer, nats, in
-    sigmoid: f = -log sigmoid(beta h) (Rafailov et al., 2023, arXiv:2305.18290, eq. 7), with label smoothing e
-    -(1 - e) log sigmoid(beta h) - e log sigmoid(-beta h) (Mitchell, 2023, "A note on DPO with noisy preferences");
-    ipo: f = (h - 1 / (2 beta))² (Azar et al., 2023, arXiv:2310.12036, eq. 17), over whole answers;
-    hinge: f = max(0, 1 - beta h) (Zhao et al., 2023, arXiv:2305.10425, with beta h for their margin).
-    Without a reference, with m the mean of log pi over the tokens of the answer, it is
-    simpo: m; f = -log sigmoid(beta h - target_margin) (Meng et al., 2024, arXiv:2405.14734, eq. 6);
-    orpo: log(exp(m) / (1 - exp(m))); f = -beta log sigmoid(h) - m of the chosen (Hong et al., 2024, arXiv:2403.07691,
-    eq. 6 and 7, beta for their lambda).
-    To each, `imitation` adds so many times -m of the chosen answer, w a pair (Pang et al., 2024, arXiv:2404.19733,
-    eq. 1), without which both answers of a pair may become less likely.
+    The score is log(pi / ref) of the answer, nats, in sigmoid: f = -log sigmoid(beta h) (Rafailov
+    et al., 2023, arXiv:2305.18290, eq. 7), with label smoothing e -(1 - e) log sigmoid(beta h) - e
+    log sigmoid(-beta h) (Mitchell, 2023, "A note on DPO with noisy preferences"); ipo: f = (h - 1 /
+    (2 beta))² (Azar et al., 2023, arXiv:2310.12036, eq. 17), over whole answers; hinge: f = max(0,
+    1 - beta h) (Zhao et al., 2023, arXiv:2305.10425, with beta h for their margin). Without a
+    reference, with m the mean of log pi over the tokens of the answer, it is simpo: m; f = -log
+    sigmoid(beta h - target_margin) (Meng et al., 2024, arXiv:2405.14734, eq. 6); orpo: log(exp(m) /
+    (1 - exp(m))); f = -beta log sigmoid(h) - m of the chosen (Hong et al., 2024, arXiv:2403.07691,
+    eq. 6 and 7, beta for their lambda). To each, `imitation` adds so many times -m of the chosen
+    answer, w a pair (Pang et al., 2024, arXiv:2404.19733, eq. 1), without which both answers of a
+    pair may become less likely.
 
-    Reads of each datum "weights", w on the tokens of the answer and 0 elsewhere, and "reference", what the reference
-    gives each token, nats. Datums are chosen and rejected by turns.
+    Reads of each datum "weights", w on the tokens of the answer and 0 elsewhere, and "reference",
+    what the reference gives each token, nats. Datums are chosen and rejected by turns.
     """
 
     kind: PairLossName = "sigmoid"
     beta: float | None = None  # None: 0.1, for simpo 2
     label_smoothing: float = 0.0  # the share of pairs that are taken to be the wrong way round
     imitation: float = 0.0  # weight of the cross-entropy of chosen answers
-    target_margin: float | None = None  # of simpo: how far beta h should be above 0; None: half of beta
+    # of simpo: how far beta h should be above 0; None: half of beta
+    target_margin: float | None = None
     group: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
@@ -54,10 +57,14 @@ class PairLoss:
             if not (getattr(self, name) or 0) >= 0:
                 raise ConfigError(f"{name}={getattr(self, name)} must not be less than 0")
         if not 0 <= self.label_smoothing < 0.5:
-            raise ConfigError(f"label_smoothing={self.label_smoothing} must be from 0 to less than 0.5")
+            raise ConfigError(
+                f"label_smoothing={self.label_smoothing} must be from 0 to less than 0.5"
+            )
         for name, where in (("label_smoothing", "sigmoid"), ("target_margin", "simpo")):
             if getattr(self, name) and self.kind != where:
-                raise ConfigError(f"{name} is one of loss={where}; with loss={self.kind} leave it out")
+                raise ConfigError(
+                    f"{name} is one of loss={where}; with loss={self.kind} leave it out"
+                )
 
     @property
     def scale(self) -> float:
@@ -68,31 +75,49 @@ class PairLoss:
         self, data: Sequence[Datum], logprobs: Sequence[Floats], /
     ) -> tuple[float, Sequence[Floats], Mapping[str, float]]:
         masks = [datum.loss_inputs["weights"] != 0 for datum in data]
-        weights = np.array([datum.loss_inputs["weights"].max() for datum in data[::2]], np.float64)  # (pairs,)
+        # (pairs,)
+        weights = np.array([datum.loss_inputs["weights"].max() for datum in data[::2]], np.float64)
         scored = np.array([self._score(*each) for each in zip(data, logprobs, masks, strict=True)])
-        scores, moves = scored.reshape(-1, 2, 2).transpose(2, 0, 1)  # each (pairs, chosen and rejected)
+        # each (pairs, chosen and rejected)
+        scores, moves = scored.reshape(-1, 2, 2).transpose(2, 0, 1)
         apart = scores[:, 0] - scores[:, 1]
         values, slopes = self._at(apart)
         nats = np.array([_mean_nats(*each) for each in zip(logprobs[::2], masks[::2], strict=True)])
         imitation = self.imitation + (self.kind == "orpo")
         shares = imitation / np.array([mask.sum() for mask in masks[::2]])
-        pushes = (weights * np.stack([slopes * moves[:, 0] - shares, -slopes * moves[:, 1]])).T.ravel()
-        gradients = [(push * mask).astype(np.float32) for push, mask in zip(pushes, masks, strict=True)]
+        pushes = (
+            weights * np.stack([slopes * moves[:, 0] - shares, -slopes * moves[:, 1]])
+        ).T.ravel()
+        gradients = [
+            (push * mask).astype(np.float32) for push, mask in zip(pushes, masks, strict=True)
+        ]
         value, rewards = float(weights @ (values + imitation * nats)), self.scale * scores
-        return value, gradients, {
-            "loss:sum": value, "chosen_nats:sum": float(weights @ nats), "accuracy:sum": float(weights @ (apart > 0)),
-            "margin:sum": self.scale * float(weights @ apart), "chosen_reward:sum": float(weights @ rewards[:, 0]),
-            "rejected_reward:sum": float(weights @ rewards[:, 1])}
+        return (
+            value,
+            gradients,
+            {
+                "loss:sum": value,
+                "chosen_nats:sum": float(weights @ nats),
+                "accuracy:sum": float(weights @ (apart > 0)),
+                "margin:sum": self.scale * float(weights @ apart),
+                "chosen_reward:sum": float(weights @ rewards[:, 0]),
+                "rejected_reward:sum": float(weights @ rewards[:, 1]),
+            },
+        )
 
     def _score(self, datum: Datum, logprobs: Floats, mask: Array) -> tuple[float, float]:
         """Of an answer, and its slope by the log-probability of each of its tokens."""
         if self.kind not in WITHOUT_REFERENCE:
-            return float((logprobs.astype(np.float64) - datum.loss_inputs["reference"])[mask].sum()), 1.0
+            return float(
+                (logprobs.astype(np.float64) - datum.loss_inputs["reference"])[mask].sum()
+            ), 1.0
         mean, share = -_mean_nats(logprobs, mask), 1 / float(mask.sum())
         if self.kind == "simpo":
             return mean, share
         rest = -float(np.expm1(min(mean, _LIKELIEST)))  # 1 - exp(m)
-        return min(mean, _LIKELIEST) - float(np.log(rest)), share / rest if mean < _LIKELIEST else 0.0
+        return min(mean, _LIKELIEST) - float(
+            np.log(rest)
+        ), share / rest if mean < _LIKELIEST else 0.0
 
     def _at(self, apart: Array) -> tuple[Array, Array]:
         """(pairs,) f of h, but for orpo's m, and its slope."""

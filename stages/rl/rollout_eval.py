@@ -12,7 +12,7 @@ from kitchen.stage import Stage
 from kitchen.statistics.intervals import paired_bootstrap, paired_permutation
 from kitchen.types import Metrics, Samples, Table
 from stages.evaluate.reference import sampler_of
-from stages.rl.rollouts import Player, Playing, Rollouts
+from stages.rl.rollouts import RolloutConfig, RolloutRunner, Rollouts
 from stages.tasks.tasks import Tasks
 from stages.train.session import FinalWeights
 
@@ -43,22 +43,28 @@ class PlayedAfter(Played):
 class PlayBase(Stage):
     """What the model as it came makes of the held-out problems."""
 
-    kept = True
+    memoize = True
     model: str
-    how: Playing
+    how: RolloutConfig
 
     async def run(
-        self, client: TrainingClient, tokenizer: Tokenizer, tasks: Tasks, blobs: BlobStore | None = None
+        self,
+        client: TrainingClient,
+        tokenizer: Tokenizer,
+        tasks: Tasks,
+        blobs: BlobStore | None = None,
     ) -> tuple[PlayedBefore, Samples]:
-        found, shown = await played(sampler_of(self.model, client, blobs), tokenizer, tasks, self.how, "before")
+        found, shown = await played(
+            sampler_of(self.model, client, blobs), tokenizer, tasks, self.how, "before"
+        )
         return PlayedBefore(found.rewards, found.failed, found.answers), shown
 
 
 class PlayWeights(Stage):
     """What the saved weights make of the held-out problems."""
 
-    kept = True
-    how: Playing
+    memoize = True
+    how: RolloutConfig
 
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, tasks: Tasks, weights: FinalWeights
@@ -68,22 +74,38 @@ class PlayWeights(Stage):
 
 
 async def played(
-    sampler: Sampler, tokenizer: Tokenizer, tasks: Tasks, how: Playing, when: str
+    sampler: Sampler, tokenizer: Tokenizer, tasks: Tasks, how: RolloutConfig, when: str
 ) -> tuple[Played, Samples]:
     """One greedy rollout of each problem; the sampler is closed."""
-    player, found = Player(sampler, tokenizer, how, temperature=0.0), dict[str, Rollouts]()
+    player, found = RolloutRunner(sampler, tokenizer, how, temperature=0.0), dict[str, Rollouts]()
     try:
         for name, some in tasks.held_out.items():
             found[name] = await player.groups(some, 1, [0])
     finally:
         sampler.close()
     every = {name: list(one.all()) for name, one in found.items()}
-    return Played({name: tuple(each.reward for each in some) for name, some in every.items()},
-                  {name: sum(bool(each.failed) for each in some) for name, some in every.items()},
-                  {name: tuple(None if each.failed or each.truncated else each.text for each in some)
-                   for name, some in every.items()}), Samples(tuple(
-        {"when": when, "set": name, "text": each.text, "reward": each.reward, "parsed": each.parsed,
-         "truncated": each.truncated, "failed": each.failed} for name, some in every.items() for each in some))
+    return Played(
+        {name: tuple(each.reward for each in some) for name, some in every.items()},
+        {name: sum(bool(each.failed) for each in some) for name, some in every.items()},
+        {
+            name: tuple(None if each.failed or each.truncated else each.text for each in some)
+            for name, some in every.items()
+        },
+    ), Samples(
+        tuple(
+            {
+                "when": when,
+                "set": name,
+                "text": each.text,
+                "reward": each.reward,
+                "parsed": each.parsed,
+                "truncated": each.truncated,
+                "failed": each.failed,
+            }
+            for name, some in every.items()
+            for each in some
+        )
+    )
 
 
 class ComparePlayed(Stage):
@@ -96,14 +118,25 @@ class ComparePlayed(Stage):
         for name, now in after.rewards.items():
             was = before.rewards[name]
             gain = paired_bootstrap(was, now, self.seed)
-            metrics |= {f"{name}/reward_before": float(np.mean(was)), f"{name}/reward_after": float(np.mean(now)),
-                        f"{name}/reward_gain": gain.estimate, f"{name}/reward_gain_low": gain.low,
-                        f"{name}/reward_gain_p": paired_permutation(was, now, self.seed),
-                        f"{name}/failed_before": float(before.failed[name]),
-                        f"{name}/failed_after": float(after.failed[name]),
-                        f"{name}/truncated_before": float(before.cut(name)),
-                        f"{name}/truncated_after": float(after.cut(name))}
-            rows.append((name, str(len(now)), f"{np.mean(was):.3f}", f"{np.mean(now):.3f}",
-                         gain.told(sign=True)))
+            metrics |= {
+                f"{name}/reward_before": float(np.mean(was)),
+                f"{name}/reward_after": float(np.mean(now)),
+                f"{name}/reward_gain": gain.estimate,
+                f"{name}/reward_gain_low": gain.low,
+                f"{name}/reward_gain_p": paired_permutation(was, now, self.seed),
+                f"{name}/failed_before": float(before.failed[name]),
+                f"{name}/failed_after": float(after.failed[name]),
+                f"{name}/truncated_before": float(before.cut(name)),
+                f"{name}/truncated_after": float(after.cut(name)),
+            }
+            rows.append(
+                (
+                    name,
+                    str(len(now)),
+                    f"{np.mean(was):.3f}",
+                    f"{np.mean(now):.3f}",
+                    gain.told(sign=True),
+                )
+            )
         columns = ("held-out set", "n", "before", "after", "difference")
         return metrics, Table("Mean reward, greedily, 95 % intervals", columns, tuple(rows))

@@ -12,7 +12,7 @@ import numpy as np
 
 from kitchen.errors import ConfigError, DataError, did_you_mean
 from kitchen.ports import Message
-from kitchen.ports.environments import Env, Task, Turn
+from kitchen.ports.environments import Env, StepResult, Task
 from kitchen.stage import Stage
 from kitchen.types import Facts, Table
 from stages.chat.tools import ToolQuestion
@@ -21,14 +21,17 @@ from stages.tasks.tasks import Tasks, described
 
 PREFIX = "game:"
 TRAIN = 1000  # problems, where nothing says how many
-IN_VAIN = 1000  # problems, one after the other, that were made before: then there are hardly any others
+# problems, one after the other, that were made before: then there are hardly any others
+IN_VAIN = 1000
 FEWER_HELD = "hold out fewer (reading.held_out_rows)"
 HELD_OUT_SEED = 10_000_000  # of the problems held out, whatever the seed of the run
 
 
 @dataclass(frozen=True)
 class Guess:
-    """Find a number by being told higher or lower; a Task. The reward is 1 at the first guess, less for later ones."""
+    """Find a number by being told higher or lower; a Task. The reward is 1 at the first guess, less
+    for later ones.
+    """
 
     low: int
     high: int
@@ -45,21 +48,28 @@ class _Guessing:
     guesses: int = 0
     most = 8  # guesses, after which it is over
 
-    async def begin(self) -> Sequence[Message]:
+    async def reset(self) -> Sequence[Message]:
         low, high = self.game.low, self.game.high
-        return [{"role": "user", "content": f"I am thinking of a whole number from {low} to {high}. Guess it. Answer "
-                 "with a number and nothing else; I then say whether mine is higher or lower."}]
+        return [
+            {
+                "role": "user",
+                "content": f"I am thinking of a whole number from {low} to {high}. Guess it. Answer "
+                "with a number and nothing else; I then say whether mine is higher or lower.",
+            }
+        ]
 
-    async def act(self, answer: str) -> Turn:
+    async def step(self, answer: str) -> StepResult:
         """An answer that is no number ends the game."""
         if (found := re.fullmatch(r"\s*(\d{1,9})\.?\s*", answer)) is None:
-            return Turn(0.0, parsed=False)
+            return StepResult(0.0, parsed=False)
         guess, self.guesses = int(found[1]), self.guesses + 1
         if guess == self.game.number:
-            return Turn(1 - (self.guesses - 1) / self.most)
+            return StepResult(1 - (self.guesses - 1) / self.most)
         if self.guesses == self.most:
-            return Turn(0.0)
-        return Turn(0.0, ({"role": "user", "content": "Higher." if self.game.number > guess else "Lower."},))
+            return StepResult(0.0)
+        return StepResult(
+            0.0, ({"role": "user", "content": "Higher." if self.game.number > guess else "Lower."},)
+        )
 
 
 def guessing(random: np.random.Generator) -> Guess:
@@ -74,17 +84,23 @@ def calculating(random: np.random.Generator) -> ToolQuestion:
     a, b, c = (int(random.integers(2, 100)) for _ in range(3))
     one, two = (_SIGNS[int(random.integers(len(_SIGNS)))] for _ in range(2))
     asked, right = f"({a} {one[0]} {b}) {two[0]} {c}", two[1](one[1](a, b), c)
-    return ToolQuestion(f"What is {asked}? Use the calculator, and then answer with the number and nothing else.",
-                        str(right), "calculator")
+    return ToolQuestion(
+        f"What is {asked}? Use the calculator, and then answer with the number and nothing else.",
+        str(right),
+        "calculator",
+    )
 
 
 _SIGNS = (("+", operator.add), ("-", operator.sub), ("*", operator.mul))
-GAMES: Mapping[str, Callable[[np.random.Generator], Task]] = MappingProxyType({
-    "guess": guessing, "calculator": calculating})
+GAMES: Mapping[str, Callable[[np.random.Generator], Task]] = MappingProxyType(
+    {"guess": guessing, "calculator": calculating}
+)
 
 
 class MakeGames(Stage):
-    """Make problems, to train on and held out; the latter are the same for every seed, and none is among both."""
+    """Make problems, to train on and held out; the latter are the same for every seed, and none is
+    among both.
+    """
 
     dataset: str  # game:NAME
     reading: Reading = Reading()
@@ -92,10 +108,17 @@ class MakeGames(Stage):
     most: int | None = None  # problems that the run can train on; None: not known
 
     def run(self) -> tuple[Tasks, Facts, Table]:
-        make, count = GAMES[self.dataset.removeprefix(PREFIX)], self.reading.limit or min(self.most or TRAIN, TRAIN)
+        make, count = (
+            GAMES[self.dataset.removeprefix(PREFIX)],
+            self.reading.limit or min(self.most or TRAIN, TRAIN),
+        )
         held = _some(make, self.reading.held_out_rows, HELD_OUT_SEED, (), FEWER_HELD)
-        train = _some(make, count, self.seed, set(held), f"take fewer (reading.limit), or {FEWER_HELD}")
-        return Tasks(train, {"held_out": held}), *described(self.dataset, list(map(repr, train)), list(map(repr, held)))
+        train = _some(
+            make, count, self.seed, set(held), f"take fewer (reading.limit), or {FEWER_HELD}"
+        )
+        return Tasks(train, {"held_out": held}), *described(
+            self.dataset, list(map(repr, train)), list(map(repr, held))
+        )
 
     preview = run
 
@@ -107,7 +130,11 @@ class MakeGames(Stage):
 
 
 def _some(
-    make: Callable[[np.random.Generator], Task], count: int, seed: int, but: Collection[Task], mend: str
+    make: Callable[[np.random.Generator], Task],
+    count: int,
+    seed: int,
+    but: Collection[Task],
+    mend: str,
 ) -> list[Task]:
     """So many different ones; raises DataError where there are too few."""
     random, found, vain = np.random.default_rng(seed), dict[Task, None](), 0
@@ -119,4 +146,3 @@ def _some(
     if len(found) == count:
         return list(found)
     raise DataError(f"only {len(found)} of {count} different problems could be made; {mend}")
-

@@ -20,7 +20,7 @@ class FieldScore:
 
 
 def usual_metric(wanted: Iterable[str]) -> Literal["json", "text"]:
-    """"json" if every wanted text is a JSON object, else "text"."""
+    """ "json" if every wanted text is a JSON object, else "text"."""
     objects = [_parsed(text) is not None for text in wanted]
     return "json" if objects and all(objects) else "text"
 
@@ -31,21 +31,28 @@ def exact_text(answer: str, wanted: str) -> bool:
 
 
 def json_fields(answer: str, wanted: str) -> FieldScore:
-    """F1 = 2 TP / (fields answered + fields wanted), a field being right if its key and its value are.
+    """F1 = 2 TP / (fields answered + fields wanted), a field being right if its key and its value
+    are.
 
-    Both are strict JSON objects, white space around them allowed; an answer that is none, or that names a key twice,
-    scores 0. 1 equals 1.0, true equals no number, the order of keys is free. Raises DataError if `wanted` is none.
+    Both are strict JSON objects, white space around them allowed; an answer that is none, or that
+    names a key twice, scores 0. 1 equals 1.0, true equals no number, the order of keys is free.
+    Raises DataError if `wanted` is none.
     """
     right = _parsed(wanted)
     if right is None:
-        raise DataError(f"{wanted[:80]!r} is not a JSON object, so answers cannot be scored as one; compare them as "
-                        "texts (metric=text, reward=exact)")
+        raise DataError(
+            f"{wanted[:80]!r} is not a JSON object, so answers cannot be scored as one; compare "
+            "them as "
+            "texts (metric=text, reward=exact)"
+        )
     given = _parsed(answer)
     if given is None:
         return FieldScore(exact=False, f1=0.0, parsed=False)
     hits = sum(key in right and _same(value, right[key]) for key, value in given.items())
     fields = len(given) + len(right)
-    return FieldScore(exact=2 * hits == fields, f1=2 * hits / fields if fields else 1.0, parsed=True)
+    return FieldScore(
+        exact=2 * hits == fields, f1=2 * hits / fields if fields else 1.0, parsed=True
+    )
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -12,11 +12,11 @@ from types import MappingProxyType
 
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Message
-from kitchen.ports.environments import Env, Turn
+from kitchen.ports.environments import Env, StepResult
 from stages.tasks.json_score import exact_text, json_fields
 from stages.tasks.subprocesses import Processes, call_apart
 
-Reward = Callable[[str, str], Turn]  # of an answer, and of the one that is right
+Reward = Callable[[str, str], StepResult]  # of an answer, and of the one that is right
 AT_ONCE = 4  # answers that are compared in processes
 LIMIT = 30.0  # seconds that one may take
 
@@ -39,10 +39,10 @@ class Question:
 class _Asked:
     question: Question
 
-    async def begin(self) -> Sequence[Message]:
+    async def reset(self) -> Sequence[Message]:
         return self.question.messages
 
-    async def act(self, answer: str) -> Turn:
+    async def step(self, answer: str) -> StepResult:
         asked = self.question
         if asked.processes is None:
             return asked.reward(answer, asked.right)
@@ -59,28 +59,30 @@ class Prompt:
     def env(self) -> Env:
         return self
 
-    async def begin(self) -> Sequence[Message]:
+    async def reset(self) -> Sequence[Message]:
         return self.messages
 
-    async def act(self, answer: str) -> Turn:
-        return Turn(0.0)
+    async def step(self, answer: str) -> StepResult:
+        return StepResult(0.0)
 
 
-def field_f1(answer: str, right: str) -> Turn:
+def field_f1(answer: str, right: str) -> StepResult:
     """F1 over the fields of two JSON objects, 0..1."""
     score = json_fields(answer, right)
-    return Turn(score.f1, parsed=score.parsed)
+    return StepResult(score.f1, parsed=score.parsed)
 
 
-def exact(answer: str, right: str) -> Turn:
+def exact(answer: str, right: str) -> StepResult:
     """1 for the same text, white space around it aside."""
-    return Turn(float(exact_text(answer, right)))
+    return StepResult(float(exact_text(answer, right)))
 
 
-def math(answer: str, right: str) -> Turn:
-    """1 for an equal number or formula, by math-verify; of a text with #### what follows the last counts.
+def math(answer: str, right: str) -> StepResult:
+    """1 for an equal number or formula, by math-verify; of a text with #### what follows the last
+    counts.
 
-    Parsed is an answer in which there is a number or a formula. Raises DataError if there is none in the right one.
+    Parsed is an answer in which there is a number or a formula. Raises DataError if there is none
+    in the right one.
     """
     from math_verify import parse, verify
 
@@ -89,34 +91,44 @@ def math(answer: str, right: str) -> Turn:
         return list(parse(text, parsing_timeout=None))
 
     gold = right.rpartition("####")[2].strip()
-    bare = not re.search(r"\$|\\boxed|(?<![\\a-zA-Z])[a-zA-Z]{2}", gold)  # a formula, and not words around one
+    # a formula, and not words around one
+    bare = not re.search(r"\$|\\boxed|(?<![\\a-zA-Z])[a-zA-Z]{2}", gold)
     if not (wanted := read(f"${gold}$" if bare else gold)):
-        raise DataError(f"{gold[:80]!r} has no number or formula, so answers cannot be compared with it as mathematics")
+        raise DataError(
+            f"{gold[:80]!r} has no number or formula, so answers cannot be compared with it as "
+            "mathematics"
+        )
     given = read(answer.rpartition("####")[2])
-    return Turn(float(verify(wanted, given, timeout_seconds=None)), parsed=bool(given))
+    return StepResult(float(verify(wanted, given, timeout_seconds=None)), parsed=bool(given))
 
 
-REWARDS: Mapping[str, Reward] = MappingProxyType({"field_f1": field_f1, "exact": exact, "math": math})
+REWARDS: Mapping[str, Reward] = MappingProxyType(
+    {"field_f1": field_f1, "exact": exact, "math": math}
+)
 MAY_HANG = frozenset({"math"})  # 9**9**9 is a formula
 
 
-async def compared_apart(processes: Processes, reward: Reward, answer: str, right: str) -> Turn:
+async def compared_apart(
+    processes: Processes, reward: Reward, answer: str, right: str
+) -> StepResult:
     """In a process, which ends if nobody waits for it any longer."""
     came = await processes.call(reward, answer, right)
-    return Turn(came["reward"], parsed=came["parsed"])
+    return StepResult(came["reward"], parsed=came["parsed"])
 
 
-async def compared(reward: str, pairs: Sequence[tuple[str, str]]) -> list[Turn | str]:
-    """What answers are worth, each with the one that is right; or why the two could not be compared.
+async def compared(reward: str, pairs: Sequence[tuple[str, str]]) -> list[StepResult | str]:
+    """What answers are worth, each with the one that is right; or why the two could not be
+    compared.
 
-    That is known of rewards that may hang alone, whose comparison takes more than LIMIT seconds or ends its process.
-    The others raise DataError for a right answer that nothing can be compared with.
+    That is known of rewards that may hang alone, whose comparison takes more than LIMIT seconds or
+    ends its process. The others raise DataError for a right answer that nothing can be compared
+    with.
     """
     if reward not in MAY_HANG:
         return [REWARDS[reward](*pair) for pair in pairs]
     free = asyncio.Semaphore(AT_ONCE)
 
-    async def one(processes: Processes, answer: str, right: str) -> Turn | str:
+    async def one(processes: Processes, answer: str, right: str) -> StepResult | str:
         try:
             async with free, asyncio.timeout(LIMIT):
                 return await compared_apart(processes, REWARDS[reward], answer, right)
@@ -131,7 +143,11 @@ async def compared(reward: str, pairs: Sequence[tuple[str, str]]) -> list[Turn |
 
 def unreadable(reward: str, rights: Sequence[str]) -> tuple[int, str] | None:
     """Which right answer is the first that the reward cannot compare even with itself, and why."""
-    return call_apart(_unreadable, reward, rights) if reward in MAY_HANG else _unreadable(reward, rights)
+    return (
+        call_apart(_unreadable, reward, rights)
+        if reward in MAY_HANG
+        else _unreadable(reward, rights)
+    )
 
 
 def _unreadable(reward: str, rights: Sequence[str]) -> tuple[int, str] | None:
@@ -146,5 +162,7 @@ def _unreadable(reward: str, rights: Sequence[str]) -> tuple[int, str] | None:
 def check_extra(package: str, wanted_by: str) -> None:
     """Raise ConfigError, with the command that mends it, if a package of the extra `rl` is missing."""
     if find_spec(package) is None:
-        raise ConfigError(f"{wanted_by} needs {package.replace('_', '-')}, not installed here: "
-                          "pip install 'crucible-kitchen[rl]'")
+        raise ConfigError(
+            f"{wanted_by} needs {package.replace('_', '-')}, not installed here: "
+            "pip install 'crucible-kitchen[rl]'"
+        )

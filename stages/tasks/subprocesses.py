@@ -27,18 +27,20 @@ LONGEST = 600  # seconds of a processor that one question may take
 class Processes:
     """As many processes as are asked at one time; they stay for the next question, until `close`.
 
-    No thread can be ended, and a number like 9**9**9 is worked out without letting any other thread run: whoever gives
-    up waiting for a function can only end its process. All processes have one hash seed, so that the order of sets,
-    and what depends on it, is the same in each.
+    No thread can be ended, and a number like 9**9**9 is worked out without letting any other thread
+    run: whoever gives up waiting for a function can only end its process. All processes have one
+    hash seed, so that the order of sets, and what depends on it, is the same in each.
     """
 
     def __init__(self) -> None:
         self._idle: list[_Process] = []
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What it gives, as JSON knows it; raises RuntimeError where it fails. Cancelled, it ends the process.
+        """What it gives, as JSON knows it; raises RuntimeError where it fails. Cancelled, it ends
+        the process.
 
-        `function` is one of a module, its arguments and what it gives are of JSON, or dataclasses of such.
+        `function` is one of a module, its arguments and what it gives are of JSON, or dataclasses
+        of such.
         """
         one = self._idle.pop() if self._idle else _Process()
         try:
@@ -75,16 +77,25 @@ class _Process:
         known = {name: value for name, value in os.environ.items() if not is_secret(name)}
         self._complaints = TemporaryFile()  # noqa: SIM115 it is open as long as the process is
         self._process = subprocess.Popen(
-            [sys.executable, "-c", f"from {__name__} import serve; serve()"], env={
-                **known, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self._complaints, text=True, start_new_session=True)  # whose session Ctrl-C does not reach
+            [sys.executable, "-c", f"from {__name__} import serve; serve()"],
+            env={**known, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # whose session Ctrl-C does not reach
+            stderr=self._complaints,
+            text=True,
+            start_new_session=True,
+        )
         self._thread = ThreadPoolExecutor(1)
 
     def asked(self, function: Callable[..., Any], *arguments: Any) -> Future[dict[str, Any]]:
         module, name = function.__module__, function.__qualname__
         if module == "__main__" or getattr(import_module(module), name, None) is not function:
-            raise TypeError(f"{module}.{name} cannot be called in a process of its own: it must be a function of a "
-                            "module that can be imported")
+            raise TypeError(
+                f"{module}.{name} cannot be called in a process of its own: it must be a function "
+                "of a "
+                "module that can be imported"
+            )
         return self._thread.submit(self._answered, json.dumps([module, name, arguments]))
 
     def _answered(self, question: str) -> dict[str, Any]:
@@ -94,7 +105,9 @@ class _Process:
             print(question, file=self._process.stdin, flush=True)
         if not (line := self._process.stdout.readline()):
             status, last = self._process.wait(), self._last_words()
-            raise RuntimeError(f"its process ended with status {status}{f': {last}' if last else ''}")
+            raise RuntimeError(
+                f"its process ended with status {status}{f': {last}' if last else ''}"
+            )
         said: dict[str, Any] = json.loads(line)
         return said
 
@@ -109,7 +122,8 @@ class _Process:
         self._process.kill()
         self._thread.shutdown()  # what it waited for has ended
         self._complaints.close()
-        with suppress(OSError), self._process:  # closes its pipes, be there a question in one that nobody reads
+        # closes its pipes, be there a question in one that nobody reads
+        with suppress(OSError), self._process:
             pass
 
 
@@ -127,7 +141,9 @@ def serve() -> None:
         _limit()
         try:
             module, name, arguments = json.loads(line)
-            said = json.dumps({"gave": getattr(import_module(module), name)(*arguments)}, default=_plain)
+            said = json.dumps(
+                {"gave": getattr(import_module(module), name)(*arguments)}, default=_plain
+            )
         except Exception as error:  # noqa: BLE001 it is told to who asked
             said = json.dumps({"failed": f"{type(error).__name__}: {error}"[:1000]})
         print(said, file=answers, flush=True)
@@ -139,9 +155,14 @@ def _limit() -> None:
         return  # not on this system
     import resource
 
-    spent, (_, most) = resource.getrusage(resource.RUSAGE_SELF), resource.getrlimit(resource.RLIMIT_CPU)
+    spent, (_, most) = (
+        resource.getrusage(resource.RUSAGE_SELF),
+        resource.getrlimit(resource.RLIMIT_CPU),
+    )
     wanted = int(spent.ru_utime + spent.ru_stime) + LONGEST
-    resource.setrlimit(resource.RLIMIT_CPU, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
+    resource.setrlimit(
+        resource.RLIMIT_CPU, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
+    )
 
 
 def _plain(value: Any) -> Any:

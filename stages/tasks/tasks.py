@@ -29,7 +29,8 @@ class Tasks:
 
     train: Sequence[Task]
     held_out: Mapping[str, Sequence[Task]]
-    processes: Processes = field(default_factory=Processes)  # where rewards are computed that may hang
+    # where rewards are computed that may hang
+    processes: Processes = field(default_factory=Processes)
 
     def sets(self) -> Mapping[str, Sequence[Task]]:
         """All of them; those to train on under the empty name."""
@@ -56,7 +57,8 @@ class Problems:
 class LoadTasks(Loading):
     """Read a data set of questions and right answers, held-out sets as LoadDataset makes them."""
 
-    reward: str | None = None  # one of REWARDS; None: field_f1 where right answers are JSON objects, else exact
+    # one of REWARDS; None: field_f1 where right answers are JSON objects, else exact
+    reward: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,12 +66,29 @@ class LoadTasks(Loading):
             check_name("reward", self.reward, REWARDS)
 
     def run(self, store: DatasetStore) -> tuple[Tasks, Facts, Table]:
-        found, processes = loaded(Reader(store, self.dataset, self.reading, self.seed, self.most)), Processes()
-        rows = {name: list(Rows(data, conversation)) for name, data in (("", found.train), *found.held.items())}
+        found, processes = (
+            loaded(Reader(store, self.dataset, self.reading, self.seed, self.most)),
+            Processes(),
+        )
+        rows = {
+            name: list(Rows(data, conversation))
+            for name, data in (("", found.train), *found.held.items())
+        }
         name = rewarded(self.reward, [row for some in rows.values() for row in some])
         reward, apart = REWARDS[name], processes if name in MAY_HANG else None
-        asked = {split: tuple(Question(tuple(map(spoken, question(row))), wanted(row), reward, split or self.dataset,
-                                       apart) for row in some) for split, some in rows.items()}
+        asked = {
+            split: tuple(
+                Question(
+                    tuple(map(spoken, question(row))),
+                    wanted(row),
+                    reward,
+                    split or self.dataset,
+                    apart,
+                )
+                for row in some
+            )
+            for split, some in rows.items()
+        }
         return Tasks(asked.pop(""), asked, processes), found.facts, found.table
 
     preview = run
@@ -82,14 +101,20 @@ class LoadTasks(Loading):
 
 def described(dataset: str, train: Sequence[str], held_out: Sequence[str]) -> tuple[Facts, Table]:
     """What is to be found again of problems that were made, and how many there are."""
-    facts = {f"data.{name}.sha256": hashlib.sha256(json.dumps(list(some)).encode()).hexdigest()
-             for name, some in (("train", train), ("held_out", held_out))}
-    rows = ("train", "trained on", f"{len(train):,}"), ("held_out", "held out", f"{len(held_out):,}")
+    facts = {
+        f"data.{name}.sha256": hashlib.sha256(json.dumps(list(some)).encode()).hexdigest()
+        for name, some in (("train", train), ("held_out", held_out))
+    }
+    rows = (
+        ("train", "trained on", f"{len(train):,}"),
+        ("held_out", "held out", f"{len(held_out):,}"),
+    )
     return Facts(facts), Table(f"Problems of {dataset}", ("split", "are", "problems"), rows)
 
 
 def rewarded(reward: str | None, rows: Sequence[Conversation]) -> str:
-    """The reward for these; by default field_f1 where all right answers are JSON objects, else exact.
+    """The reward for these; by default field_f1 where all right answers are JSON objects, else
+    exact.
 
     Raises DataError for a right answer that the reward can compare nothing with.
     """
@@ -114,6 +139,8 @@ class TaskBatches(Stage):
     def run(self, tasks: Tasks) -> Iterable[TaskBatch]:
         count, needed = len(tasks.train), self.size * self.steps
         passes = range(-(-needed // count))
-        orders = [np.random.default_rng([self.seed, number]).permutation(count) for number in passes]
+        orders = [
+            np.random.default_rng([self.seed, number]).permutation(count) for number in passes
+        ]
         order = np.concatenate(orders)[:needed].reshape(self.steps, self.size)
         return [TaskBatch(tuple(tasks.train[at] for at in row)) for row in order.tolist()]

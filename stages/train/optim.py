@@ -30,7 +30,12 @@ class ForwardBackward(Stage):
         return session.forward_backward(batch.data, self.loss, self.options or None)
 
     def needs(self) -> Iterable[Need]:
-        return [Need(TrainingClient, f"loss {self.loss}" if isinstance(self.loss, str) else "loss of one's own")]
+        return [
+            Need(
+                TrainingClient,
+                f"loss {self.loss}" if isinstance(self.loss, str) else "loss of one's own",
+            )
+        ]
 
 
 class OptimStep(Stage):
@@ -43,7 +48,9 @@ class OptimStep(Stage):
         self, session: TrainingSession, gradient: Future[LossOutput], progress: Progress
     ) -> tuple[Future[Stepped], LearningRate]:
         if progress.done is None:
-            raise ValueError("a schedule needs to know how long the loop is; its source has no len()")
+            raise ValueError(
+                "a schedule needs to know how long the loop is; its source has no len()"
+            )
         rate = self.schedule(progress.done, progress.width)
         return session.optim_step(replace(self.adam, learning_rate=rate)), LearningRate(rate)
 
@@ -52,19 +59,32 @@ class OptimStep(Stage):
 
 
 class ReportStep(Stage):
-    """Publish what the loss says of the batch, and what the optimiser does; the weights of a batch make sums means."""
+    """Publish what the loss says of the batch, and what the optimiser does; the weights of a batch
+    make sums means.
+    """
 
     whose: str = ""  # "judge": before each name, where the run trains other weights too
 
-    def run(self, batch: Batch, output: LossOutput, stepped: Stepped, rate: LearningRate) -> Metrics:
+    def run(
+        self, batch: Batch, output: LossOutput, stepped: Stepped, rate: LearningRate
+    ) -> Metrics:
         weights = [datum.loss_inputs["weights"] for datum in batch.data]
         found = {
-            **stepped.metrics, **summed(output.metrics), "learning_rate": rate.value,
+            **stepped.metrics,
+            **summed(output.metrics),
+            "learning_rate": rate.value,
             "tokens": float(sum(len(datum.tokens) for datum in batch.data)),
-            "trained_tokens": float(sum((each.reshape(len(each), -1) != 0).any(-1).sum() for each in weights))}
-        return Metrics({f"{self.whose}_{name}" if self.whose else name: value for name, value in found.items()})
+            "trained_tokens": float(
+                sum((each.reshape(len(each), -1) != 0).any(-1).sum() for each in weights)
+            ),
+        }
+        return Metrics(
+            {f"{self.whose}_{name}" if self.whose else name: value for name, value in found.items()}
+        )
 
 
 def summed(metrics: Mapping[str, float]) -> dict[str, float]:
     """The sums among what a loss says, by their plain names."""
-    return {key.removesuffix(":sum"): value for key, value in metrics.items() if key.endswith(":sum")}
+    return {
+        key.removesuffix(":sum"): value for key, value in metrics.items() if key.endswith(":sum")
+    }

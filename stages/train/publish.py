@@ -13,12 +13,19 @@ from stages.train.session import FinalWeights
 
 
 class Publish(Stage):
-    """Export the final weights and publish them at a hub as OWNER/NAME, with a model card of the run so far."""
+    """Export the final weights and publish them at a hub as OWNER/NAME, with a model card of the
+    run so far.
+    """
 
     repo: str
 
     def run(
-        self, client: TrainingClient, hub: HubClient, blobs: BlobStore, run: RunId, weights: FinalWeights
+        self,
+        client: TrainingClient,
+        hub: HubClient,
+        blobs: BlobStore,
+        run: RunId,
+        weights: FinalWeights,
     ) -> Table:
         url = publish(weights_of(run.id, weights, blobs), self.repo, client, hub, blobs)
         return Table("Published", ("as", "where"), ((self.repo, url),))

@@ -14,7 +14,8 @@ class Schedule(Protocol):
     """A frozen value with a stable repr: it is part of a run's fingerprint."""
 
     def __call__(self, done: float, width: float, /) -> float:
-        """The learning rate of the step that has the share `done` of the run behind it and is the share `width` of it.
+        """The learning rate of the step that has the share `done` of the run behind it and is the
+        share `width` of it.
 
         So of S steps, step s from 0 has done = s/S and width = 1/S.
         """
@@ -37,7 +38,9 @@ class Constant:
 
 @dataclass(frozen=True)
 class Linear:
-    """Warm-up as in Constant; then straight from `peak` at step W to `floor` at step S, one after the last."""
+    """Warm-up as in Constant; then straight from `peak` at step W to `floor` at step S, one after
+    the last.
+    """
 
     peak: float
     warmup_steps: int = 0  # optimiser steps
@@ -53,7 +56,9 @@ class Linear:
 
 @dataclass(frozen=True)
 class Cosine:
-    """As Linear, along half a cosine (Loshchilov and Hutter, 2017, arXiv:1608.03983, eq. 5, without restarts)."""
+    """As Linear, along half a cosine (Loshchilov and Hutter, 2017, arXiv:1608.03983, eq. 5, without
+    restarts).
+    """
 
     peak: float
     warmup_steps: int = 0  # optimiser steps
@@ -69,12 +74,16 @@ class Cosine:
 
 ScheduleName = Literal["constant", "linear", "cosine"]
 SCHEDULES: Mapping[str, type[Constant] | type[Linear] | type[Cosine]] = {
-    "constant": Constant, "linear": Linear, "cosine": Cosine,
+    "constant": Constant,
+    "linear": Linear,
+    "cosine": Cosine,
 }
 
 
 def schedule(name: str, peak: float, warmup_steps: int = 0) -> Schedule:
-    """A schedule by name; raises ConfigError for a name that is unknown or numbers that it cannot have."""
+    """A schedule by name; raises ConfigError for a name that is unknown or numbers that it cannot
+    have.
+    """
     if name not in SCHEDULES:
         raise ConfigError(f"schedule {name!r} is unknown; {did_you_mean(name, SCHEDULES)}")
     return SCHEDULES[name](peak, warmup_steps)

@@ -22,17 +22,26 @@ class FinalWeights(Checkpoint):
 
 
 class OpenSession(Stage):
-    """Start training LoRA weights on `model`: fresh ones, or, where it is run:ID, those of that run."""
+    """Start training LoRA weights on `model`: fresh ones, or, where it is run:ID, those of that
+    run.
+    """
 
     model: str
     lora: Lora = Lora()
-    whose: str = ""  # "judge", "critic": whose facts these are, where the run has other weights of its own
+    # "judge", "critic": whose facts these are, where the run has other weights of its own
+    whose: str = ""
 
-    def run(self, client: TrainingClient, blobs: BlobStore | None = None) -> tuple[TrainingSession, Tokenizer, Facts]:
+    def run(
+        self, client: TrainingClient, blobs: BlobStore | None = None
+    ) -> tuple[TrainingSession, Tokenizer, Facts]:
         weights = fitting(self.model, self.lora, client, blobs)
         session = client.open(weights.model, self.lora)
         try:
-            return session, session.tokenizer(), of_role(self.whose, begun(session, self.lora, weights, client))
+            return (
+                session,
+                session.tokenizer(),
+                of_role(self.whose, begun(session, self.lora, weights, client)),
+            )
         except BaseException:
             session.close()
             raise
@@ -40,14 +49,18 @@ class OpenSession(Stage):
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         fitting(self.model, self.lora, client, blobs)
 
-    def preview(self, client: TrainingClient, blobs: BlobStore | None = None) -> tuple[Tokenizer, Learner]:
+    def preview(
+        self, client: TrainingClient, blobs: BlobStore | None = None
+    ) -> tuple[Tokenizer, Learner]:
         model = fitting(self.model, self.lora, client, blobs).model
         alpha = self.lora.alpha if "lora_alpha" in client.capabilities else None
         return client.tokenizer(model), Learner(model, client.hidden_size(model), alpha)
 
     def needs(self) -> Iterable[Need]:
         wanted = {"lora_alpha": self.lora.alpha is not None, "lora_dropout": self.lora.dropout}
-        return [Need(TrainingClient, name, must=False) for name, set_here in wanted.items() if set_here]
+        return [
+            Need(TrainingClient, name, must=False) for name, set_here in wanted.items() if set_here
+        ]
 
 
 def fitting(model: str, lora: Lora, client: TrainingClient, blobs: BlobStore | None) -> Weights:
@@ -55,8 +68,10 @@ def fitting(model: str, lora: Lora, client: TrainingClient, blobs: BlobStore | N
     weights = find_weights(model, client, blobs)
     was = weights.record["facts"].get("lora", "") if weights.record else ""
     if was not in ("", shape(lora)):
-        raise ConfigError(f"{weights.name}: its weights are LoRA of {was}, and this session would have "
-                          f"{shape(lora)}; set what that run had")
+        raise ConfigError(
+            f"{weights.name}: its weights are LoRA of {was}, and this session would have "
+            f"{shape(lora)}; set what that run had"
+        )
     return weights
 
 
@@ -71,8 +86,12 @@ def begun(session: TrainingSession, lora: Lora, weights: Weights, client: Traini
 
 def of_role(role: str, facts: Facts) -> Facts:
     """Under names of its own, but for those of the machine"""
-    return Facts({name if not role or name.startswith("machine.") else f"{role}.{name}": value
-                  for name, value in facts.items()})
+    return Facts(
+        {
+            name if not role or name.startswith("machine.") else f"{role}.{name}": value
+            for name, value in facts.items()
+        }
+    )
 
 
 def shape(lora: Lora) -> str:
@@ -86,7 +105,9 @@ class SaveFinal(Stage):
     """Export the weights as they are after the steps submitted so far."""
 
     def run(self, session: TrainingSession, run: RunId) -> Future[FinalWeights]:
-        return start(saved_as(FinalWeights, session.save_weights(f"{run.id}/weights/final", overwrite=True)))
+        return start(
+            saved_as(FinalWeights, session.save_weights(f"{run.id}/weights/final", overwrite=True))
+        )
 
 
 async def saved_as(kind: type[C], future: Future[Checkpoint]) -> C:

@@ -1,4 +1,6 @@
-"""A learning rate to begin with: a published formula, for the families of models that it was fitted on."""
+"""A learning rate to begin with: a published formula, for the families of models that it was fitted
+on.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ class Learner:
 
 
 def suggested(family: str, hidden_size: int) -> float:
-    """5e-5 · 10 · (2000 / hidden size)^p for LoRA of any rank, p by family ("LoRA Without Regret", Thinking Machines
-    Lab, 2025; numbers of "Supervised learning hyperparameters" in the Tinker cookbook)."""
+    """5e-5 · 10 · (2000 / hidden size)^p for LoRA of any rank, p by family ("LoRA Without Regret",
+    Thinking Machines Lab, 2025; numbers of "Supervised learning hyperparameters" in the Tinker
+    cookbook).
+    """
     return float(5e-5 * 10 * (2000 / hidden_size) ** EXPONENTS[family])
 
 
@@ -37,23 +41,38 @@ def family(model: str) -> str | None:
     Its layers do not tell: SmolLM2 has those of a Llama, and the formula was not fitted on it.
     """
     called = parse(model).name.rstrip("/").rpartition("/")[2]
-    return next((each for each in EXPONENTS if re.search(rf"\b{each}", called, re.IGNORECASE)), None)
+    return next(
+        (each for each in EXPONENTS if re.search(rf"\b{each}", called, re.IGNORECASE)), None
+    )
 
 
 def rates(schedule: Schedule, learner: Learner) -> Table:
     """What is set beside what is suggested, which changes nothing."""
     highest = max(schedule(step / _STEPS, 1 / _STEPS) for step in range(_STEPS))
     value, why = _suggestion(learner)
-    return Table("Learning rate", ("which", "value", "why"), (
-        ("set", f"{highest:g}", "the highest of the schedule"), ("suggested for supervised fine-tuning", value, why)))
+    return Table(
+        "Learning rate",
+        ("which", "value", "why"),
+        (
+            ("set", f"{highest:g}", "the highest of the schedule"),
+            ("suggested for supervised fine-tuning", value, why),
+        ),
+    )
 
 
 def _suggestion(learner: Learner) -> tuple[str, str]:
     if (known := family(learner.model)) is None:
-        return "not known", f"{learner.model} is called neither {' nor '.join(EXPONENTS)}, which the formula is for"
+        return (
+            "not known",
+            f"{learner.model} is called neither {' nor '.join(EXPONENTS)}, which the formula is "
+            "for",
+        )
     if learner.hidden_size is None:
         return "not known", f"the training adapter does not know how wide {learner.model} is"
     other = f"; here alpha is {learner.alpha:g}" if learner.alpha not in (None, ALPHA) else ""
-    return (f"{suggested(known, learner.hidden_size):.2g}",
-            f"5e-5 · 10 · (2000 / {learner.hidden_size})^{EXPONENTS[known]:g}, fitted on {known} with LoRA of alpha "
-            f"{ALPHA:g}{other}")
+    return (
+        f"{suggested(known, learner.hidden_size):.2g}",
+        f"5e-5 · 10 · (2000 / {learner.hidden_size})^{EXPONENTS[known]:g}, fitted on {known} with "
+        "LoRA of alpha "
+        f"{ALPHA:g}{other}",
+    )

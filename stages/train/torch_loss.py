@@ -24,7 +24,8 @@ class TorchLoss:
     """A function of log-probabilities, and its gradient by torch.autograd; a kitchen.types.Loss."""
 
     function: Callable[..., Any]
-    group: int | None = None  # it sums over runs of this many adjacent datums; None: it needs the batch whole
+    # it sums over runs of this many adjacent datums; None: it needs the batch whole
+    group: int | None = None
 
     def __post_init__(self) -> None:
         _name(self.function)
@@ -37,7 +38,9 @@ class TorchLoss:
     def __call__(
         self, data: Sequence[Datum], logprobs: Sequence[Floats], /
     ) -> tuple[float, Sequence[Floats], Mapping[str, float]]:
-        """Value, gradients of the shapes of `logprobs`, and metrics; raises ConfigError for what is no loss."""
+        """Value, gradients of the shapes of `logprobs`, and metrics; raises ConfigError for what is
+        no loss.
+        """
         import torch
 
         with torch.enable_grad():
@@ -45,23 +48,32 @@ class TorchLoss:
             returned = self.function(data, leaves)
             value, metrics = returned if isinstance(returned, tuple) else (returned, {})
             if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
-                raise ConfigError(f"{self!r} must give one number that depends on the log-probabilities through torch")
+                raise ConfigError(
+                    f"{self!r} must give one number that depends on the log-probabilities through "
+                    "torch"
+                )
             slopes = torch.autograd.grad(value.reshape(()), leaves, allow_unused=True)
         gradients = [
             np.zeros(lp.shape, np.float32) if slope is None else slope.numpy().astype(np.float32)
             for lp, slope in zip(logprobs, slopes, strict=True)
         ]
-        return value.item(), gradients, {
-            key: number.item() if isinstance(number, torch.Tensor) else float(number) for key, number in metrics.items()
-        }
+        return (
+            value.item(),
+            gradients,
+            {
+                key: number.item() if isinstance(number, torch.Tensor) else float(number)
+                for key, number in metrics.items()
+            },
+        )
 
 
 def torch_loss(function: TorchFunction, group: int | None = None) -> TorchLoss:
     """A loss from `function(data, logprobs)`, which gives a scalar tensor, or that and metrics.
 
-    `logprobs` are float32 CPU tensors, one per datum, of the shape of its targets, in nats. `function` is one of a
-    module, or a frozen dataclass with `__call__` where there are options: its name goes into the run's fingerprint.
-    Raises ConfigError for a lambda or a closure, which no name describes.
+    `logprobs` are float32 CPU tensors, one per datum, of the shape of its targets, in nats.
+    `function` is one of a module, or a frozen dataclass with `__call__` where there are options:
+    its name goes into the run's fingerprint. Raises ConfigError for a lambda or a closure, which no
+    name describes.
     """
     return TorchLoss(function, group)
 
@@ -74,6 +86,8 @@ def _name(function: Callable[..., Any]) -> str:
         name = repr(function)
         described = " at 0x" not in name
     if not described:
-        raise ConfigError(f"the loss {name} has no stable name; write it as a function of a module, "
-                          "or, with options, as a frozen dataclass with __call__")
+        raise ConfigError(
+            f"the loss {name} has no stable name; write it as a function of a module, "
+            "or, with options, as a frozen dataclass with __call__"
+        )
     return name

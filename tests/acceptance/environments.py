@@ -28,13 +28,26 @@ def install(python: Path, *what: str) -> None:
 
 
 def run(python: Path, *words: str) -> str:
-    done = subprocess.run([str(python), *words], check=True, stdout=subprocess.PIPE, stderr=sys.stderr, text=True)
+    done = subprocess.run(
+        [str(python), *words], check=True, stdout=subprocess.PIPE, stderr=sys.stderr, text=True
+    )
     return done.stdout
 
 
-def needed(python: Path, package: str, extras: Sequence[str], left_out: Sequence[str] = ()) -> list[str]:
+def needed(
+    python: Path, package: str, extras: Sequence[str], left_out: Sequence[str] = ()
+) -> list[str]:
     """What an installed package asks for, with these extras of it."""
-    asked = run(python, "-c", f"from importlib.metadata import requires; print('\\n'.join(requires({package!r})))")
-    wanted = [line.split(";") for line in asked.splitlines() if not line.startswith(tuple(left_out))]
-    return [what.strip() for what, *when in wanted
-            if not when or any(f"'{extra}'" in when[0].replace('"', "'") for extra in extras)]
+    asked = run(
+        python,
+        "-c",
+        f"from importlib.metadata import requires; print('\\n'.join(requires({package!r})))",
+    )
+    wanted = [
+        line.split(";") for line in asked.splitlines() if not line.startswith(tuple(left_out))
+    ]
+    return [
+        what.strip()
+        for what, *when in wanted
+        if not when or any(f"'{extra}'" in when[0].replace('"', "'") for extra in extras)
+    ]

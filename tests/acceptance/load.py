@@ -1,7 +1,8 @@
-"""`python -m tests.acceptance.load [--minutes 5] [--sampling 64] [--training 4]`: many clients at once.
+"""`python -m tests.acceptance.load [--minutes 5] [--sampling 64] [--training 4]`: many clients at
+once.
 
-Each has a session of its own at a `kitchen serve` over a model that is made on the spot. Prints a table; exits with 1
-where an answer was lost or wrong, or the memory of the server grew.
+Each has a session of its own at a `kitchen serve` over a model that is made on the spot. Prints a
+table; exits with 1 where an answer was lost or wrong, or the memory of the server grew.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def _load(pid: int, url: str, model: str, options: Any) -> tuple[list[Told], lis
     kinds = [_sample] * options.sampling + [_train] * options.training
     memory: list[float] = []
     with ThreadPool(len(kinds)) as pool:
-        asked = [pool.apply_async(kind, (url, model, number, until)) for number, kind in enumerate(kinds)]
+        asked = [
+            pool.apply_async(kind, (url, model, number, until)) for number, kind in enumerate(kinds)
+        ]
         while time.time() < until:
             memory.append(_memory(pid))
             time.sleep(1)
@@ -73,11 +76,15 @@ def _sample(url: str, model: str, number: int, until: float) -> Told:
         if number % SNAPSHOTS:
             sampler = service.create_sampling_client(base_model=model).result()
         else:
-            sampler = _trained(service, model, number).save_weights_and_get_sampling_client().result()
+            sampler = (
+                _trained(service, model, number).save_weights_and_get_sampling_client().result()
+            )
         first: list[int] = []
         while time.time() < until:
             began = time.perf_counter()
-            answer = sampler.sample(prompt, 1, types.SamplingParams(max_tokens=16, seed=number)).result()
+            answer = sampler.sample(
+                prompt, 1, types.SamplingParams(max_tokens=16, seed=number)
+            ).result()
             slowest = max(slowest, time.perf_counter() - began)
             tokens = list(answer.sequences[0].tokens)
             first = first or tokens
@@ -108,7 +115,9 @@ def _trained(service: Any, model: str, number: int) -> Any:
     """A training client that has taken one step."""
     from tinker import types
 
-    training = service.create_lora_training_client(model, rank=8, seed=number, train_unembed=False).result()
+    training = service.create_lora_training_client(
+        model, rank=8, seed=number, train_unembed=False
+    ).result()
     training.forward_backward([_datum()], "cross_entropy")
     training.optim_step(types.AdamParams(learning_rate=0.001)).result()
     return training
@@ -117,8 +126,10 @@ def _trained(service: Any, model: str, number: int) -> Any:
 def _datum() -> Any:
     from tinker import types
 
-    return types.Datum(model_input=types.ModelInput.from_ints(list(range(3, 35))), loss_fn_inputs={
-        "target_tokens": list(range(4, 36)), "weights": [1.0] * 32})
+    return types.Datum(
+        model_input=types.ModelInput.from_ints(list(range(3, 35))),
+        loss_fn_inputs={"target_tokens": list(range(4, 36)), "weights": [1.0] * 32},
+    )
 
 
 def _memory(pid: int) -> float:
@@ -133,12 +144,19 @@ def _say(told: list[Told], memory: list[float], options: Any) -> int:
     table = Table("clients", "of kind", "requests", "wrong", "slowest, s")
     for kind in ("sampling", "training"):
         mine = [each for each in told if each.kind == kind]
-        table.add_row(str(len(mine)), kind, str(sum(each.done for each in mine)), str(sum(each.wrong for each in mine)),
-                      f"{max((each.slowest for each in mine), default=0):.2f}")
+        table.add_row(
+            str(len(mine)),
+            kind,
+            str(sum(each.done for each in mine)),
+            str(sum(each.wrong for each in mine)),
+            f"{max((each.slowest for each in mine), default=0):.2f}",
+        )
     console = Console()
     console.print(table)
-    console.print(f"{options.minutes:g} minutes; memory of the server {early:.0f} MB in the first third, "
-                  f"{late:.0f} MB in the last")
+    console.print(
+        f"{options.minutes:g} minutes; memory of the server {early:.0f} MB in the first third, "
+        f"{late:.0f} MB in the last"
+    )
     idle = any(not each.done for each in told)
     return int(idle or any(each.wrong for each in told) or late > GROWTH * early)
 

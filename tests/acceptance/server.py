@@ -15,12 +15,28 @@ KEY = "tml-of-the-acceptance"
 
 @contextmanager
 def served(place: Path, *words: str) -> Iterator[tuple[str, int]]:
-    """Its URL and its process id; clients bring KEY. What is kept lies in the folder, and so does what it says."""
+    """Its URL and its process id; clients bring KEY. What is kept lies in the folder, and so does
+    what it says.
+    """
     said = (place / "served.log").open("w")
     server = subprocess.Popen(
-        [sys.executable, "-m", "kitchen.cli", "serve", "--port", "0", "--set", "training.dtype=float32", *words],
-        cwd=place, env={**os.environ, "KITCHEN_SERVE_KEY": KEY, "PYTHONUNBUFFERED": "1", "COLUMNS": "300"},
-        stdout=subprocess.PIPE, stderr=said, text=True)
+        [
+            sys.executable,
+            "-m",
+            "kitchen.cli",
+            "serve",
+            "--port",
+            "0",
+            "--set",
+            "training.dtype=float32",
+            *words,
+        ],
+        cwd=place,
+        env={**os.environ, "KITCHEN_SERVE_KEY": KEY, "PYTHONUNBUFFERED": "1", "COLUMNS": "300"},
+        stdout=subprocess.PIPE,
+        stderr=said,
+        text=True,
+    )
     try:
         yield _where(server), server.pid
     finally:

@@ -15,7 +15,10 @@ from adapters.local.hub import LocalHub
 def hub(tmp_path: Path) -> LocalHub:
     for name, files in {
         "base": {"config.json": "{}", "model.safetensors": "0"},
-        "own": {"adapter_config.json": config(tmp_path / "base", 16), "adapter_model.safetensors": "1"},
+        "own": {
+            "adapter_config.json": config(tmp_path / "base", 16),
+            "adapter_model.safetensors": "1",
+        },
     }.items():
         (tmp_path / name).mkdir()
         for file, text in files.items():
@@ -27,12 +30,18 @@ def config(base: Path, alpha: int) -> str:
     return json.dumps({"base_model_name_or_path": str(base), "r": 4, "lora_alpha": alpha})
 
 
-@pytest.mark.parametrize("change", ["model.safetensors", "adapter_model.safetensors", "adapter_config.json", "nothing"])
-def test_an_adapter_is_known_by_its_weights_their_use_and_its_base(tmp_path: Path, hub: LocalHub, change: str) -> None:
+@pytest.mark.parametrize(
+    "change", ["model.safetensors", "adapter_model.safetensors", "adapter_config.json", "nothing"]
+)
+def test_an_adapter_is_known_by_its_weights_their_use_and_its_base(
+    tmp_path: Path, hub: LocalHub, change: str
+) -> None:
     model = f"path:{tmp_path / 'own'}"
     before = model_sha256(hub, model)
     if change == "adapter_config.json":
         (tmp_path / "own" / change).write_text(config(tmp_path / "base", 160))
     elif change != "nothing":
-        (tmp_path / ("base" if change == "model.safetensors" else "own") / change).write_text("other")
+        (tmp_path / ("base" if change == "model.safetensors" else "own") / change).write_text(
+            "other"
+        )
     assert (model_sha256(hub, model) == before) is (change == "nothing")

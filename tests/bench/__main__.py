@@ -1,6 +1,8 @@
-"""`python -m tests.bench [WORK...] [--pairs N] [--json PATH]`: prints a table per work, writes JSON lines.
+"""`python -m tests.bench [WORK...] [--pairs N] [--json PATH]`: prints a table per work, writes JSON
+lines.
 
-Works that lie finished in that file, of the same commit, versions, machine and options, are not measured again.
+Works that lie finished in that file, of the same commit, versions, machine and options, are not
+measured again.
 """
 
 from __future__ import annotations
@@ -31,8 +33,12 @@ from tests.bench.results import Order, Result
 from tests.bench.turns import MODEL, Side
 from tests.bench.worker import Worker
 
-QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false",
-         "TRL_EXPERIMENTAL_SILENCE": "1"}  # no network while the clock runs
+QUIET = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+}  # no network while the clock runs
 
 
 def main() -> int:
@@ -40,8 +46,13 @@ def main() -> int:
     options = _options()
     os.environ.update(QUIET)
     console, found, failed = Console(width=150), list[Result](), list[str]()
-    facts = {**machine.facts(options.device), "model": options.model, "tokenizer": options.tokenizer,
-             "seed": str(options.seed), "pairs": str(options.pairs or "")}
+    facts = {
+        **machine.facts(options.device),
+        "model": options.model,
+        "tokenizer": options.tokenizer,
+        "seed": str(options.seed),
+        "pairs": str(options.pairs or ""),
+    }
     before = dict[str, Result]()
     if options.json and options.json.is_file():
         drop_unfinished(options.json)
@@ -57,18 +68,29 @@ def main() -> int:
         model = options.model
         if options.random is not None:
             model = f"path:{folder / 'model'}"
-            make(RandomModel(SIZES[options.random], folder / "model", options.tokenizer, options.device), folder)
+            make(
+                RandomModel(
+                    SIZES[options.random], folder / "model", options.tokenizer, options.device
+                ),
+                folder,
+            )
         order = Order(folder, options.seed, options.pairs, model, options.device)
-        make(StartWeights(order.setup(0, "float32" if options.device == "cpu" else "bfloat16")), folder)
+        make(
+            StartWeights(order.setup(0, "float32" if options.device == "cpu" else "bfloat16")),
+            folder,
+        )
         for name in options.works or worth_it(order, console):
             try:
                 result = before.get(name) or WORKS[name](order)
-            except (RuntimeError, AssertionError) as error:  # a side or a run failed; of other works much may be found
+            # a side or a run failed; of other works much may be found
+            except (RuntimeError, AssertionError) as error:
                 console.print(f"{name} FAILED: {error}", style="bold red", markup=False)
                 failed.append(name)
                 continue
             _print(console, result)
-            for record in () if name in before else (*result.records, {"finished": name, **kept(result)}):
+            for record in (
+                () if name in before else (*result.records, {"finished": name, **kept(result)})
+            ):
                 _write(lines, record)
             found.append(result)
         _print(console, to_be_reached(found))
@@ -84,13 +106,18 @@ def make(side: Side, folder: Path) -> None:
 
 
 def worth_it(order: Order, console: Console) -> list[str]:
-    """The usual works but those in bfloat16 on a machine that does not multiply it: a step would take half an hour."""
+    """The usual works but those in bfloat16 on a machine that does not multiply it: a step would
+    take half an hour.
+    """
     gauge = Gauge("bfloat16", order.device)
     rate = interleave([gauge], order.folder, 1).taken[gauge.name][0].values["gemm_gflops"]
     usual = MEASURED[order.device]
     out = [name for name in usual if name.endswith("bfloat16") and rate < SLOW]
     if out:
-        console.print(f"left out, for this machine multiplies bfloat16 at {rate:.1f} GFLOP/s: {', '.join(out)}")
+        console.print(
+            f"left out, for this machine multiplies bfloat16 at {rate:.1f} GFLOP/s: "
+            f"{', '.join(out)}"
+        )
     return [name for name in usual if name not in out]
 
 
@@ -102,11 +129,17 @@ def to_be_reached(found: Sequence[Result]) -> Result:
 
 def kept(result: Result) -> dict[str, Any]:
     """What is to be printed of it again."""
-    return {field.name: getattr(result, field.name) for field in fields(result) if field.name != "records"}
+    return {
+        field.name: getattr(result, field.name)
+        for field in fields(result)
+        if field.name != "records"
+    }
 
 
 def finished(path: Path, facts: Mapping[str, str]) -> dict[str, Result]:
-    """By name what a file holds of runs with these facts, but for their date: nothing of code that no commit has."""
+    """By name what a file holds of runs with these facts, but for their date: nothing of code that
+    no commit has.
+    """
     found: dict[str, Result] = {}
     same = False
     if facts["commit"] == "none" or facts["commit"].endswith("+"):
@@ -116,8 +149,11 @@ def finished(path: Path, facts: Mapping[str, str]) -> dict[str, Result]:
             same = {**record["run"], "date": facts["date"]} == facts
         elif same and (name := record.pop("finished", "")):
             rows, figures = (tuple(map(tuple, record.pop(key))) for key in ("rows", "figures"))
-            found[name] = Result(**{**record, "columns": tuple(record["columns"]), "notes": tuple(record["notes"])},
-                                 rows=rows, figures=figures)
+            found[name] = Result(
+                **{**record, "columns": tuple(record["columns"]), "notes": tuple(record["notes"])},
+                rows=rows,
+                figures=figures,
+            )
     return found
 
 
@@ -129,15 +165,28 @@ def drop_unfinished(path: Path) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="The local engine against TRL.")
-    parser.add_argument("works", nargs="*", metavar="WORK", help=f"all unless told: {', '.join(WORKS)}")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench", description="The local engine against TRL."
+    )
+    parser.add_argument(
+        "works", nargs="*", metavar="WORK", help=f"all unless told: {', '.join(WORKS)}"
+    )
     parser.add_argument("--pairs", type=int, help="measured steps of each side, at least 1")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="append JSON lines; /dev/stdout prints them")
+    parser.add_argument(
+        "--json", type=Path, metavar="PATH", help="append JSON lines; /dev/stdout prints them"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", choices=MEASURED)
-    parser.add_argument("--model", default=MODEL, help="a Llama: packaged:NAME, path:DIR or random:SIZE, of the sizes "
-                        + " and ".join(SIZES) + f"; {', '.join(CORE)} have models of their own")
-    parser.add_argument("--tokenizer", default=MODEL, help="of a random model: packaged:NAME or path:DIR")
+    parser.add_argument(
+        "--model",
+        default=MODEL,
+        help="a Llama: packaged:NAME, path:DIR or random:SIZE, of the sizes "
+        + " and ".join(SIZES)
+        + f"; {', '.join(CORE)} have models of their own",
+    )
+    parser.add_argument(
+        "--tokenizer", default=MODEL, help="of a random model: packaged:NAME or path:DIR"
+    )
     options = parser.parse_args()
     if unknown := [name for name in options.works if name not in WORKS]:
         parser.error(f"no work is called {unknown[0]!r}; there are {', '.join(WORKS)}")

@@ -16,18 +16,39 @@ from tests.bench.rl_step import rl_step
 from tests.bench.sampling import sampling
 from tests.bench.sft import sft, sft_memory
 
-WORKS: Mapping[str, Work] = MappingProxyType({
-    "ceilings": ceilings,
-    **{f"sft_{kind.lower()}_{dtype}": partial(sft, kind=kind, dtype=dtype)
-       for kind in "AB" for dtype in ("float32", "bfloat16")},
-    **{named(name, dtype): partial(work, dtype=dtype)
-       for name, work in (("sft_memory", sft_memory), ("dpo", dpo), ("rl", rl), ("rl_step", rl_step))
-       for dtype in ("float32", "bfloat16")},
-    **{f"sampling_{prompts * count}_{dtype}": partial(sampling, prompts=prompts, count=count, dtype=dtype)
-       for prompts, count in ((4, 8), (1, 1)) for dtype in ("float32", "bfloat16")},
-    **CORE,
-})
-MEASURED = MappingProxyType({  # by device, unless works are named
-    "cpu": tuple(name for name in WORKS if not re.fullmatch("(sft_memory|dpo|rl|rl_step)_bfloat16", name)),
-    "cuda": ("ceilings", *(name for name in WORKS if name.endswith("bfloat16"))),
-})
+WORKS: Mapping[str, Work] = MappingProxyType(
+    {
+        "ceilings": ceilings,
+        **{
+            f"sft_{kind.lower()}_{dtype}": partial(sft, kind=kind, dtype=dtype)
+            for kind in "AB"
+            for dtype in ("float32", "bfloat16")
+        },
+        **{
+            named(name, dtype): partial(work, dtype=dtype)
+            for name, work in (
+                ("sft_memory", sft_memory),
+                ("dpo", dpo),
+                ("rl", rl),
+                ("rl_step", rl_step),
+            )
+            for dtype in ("float32", "bfloat16")
+        },
+        **{
+            f"sampling_{prompts * count}_{dtype}": partial(
+                sampling, prompts=prompts, count=count, dtype=dtype
+            )
+            for prompts, count in ((4, 8), (1, 1))
+            for dtype in ("float32", "bfloat16")
+        },
+        **CORE,
+    }
+)
+MEASURED = MappingProxyType(
+    {  # by device, unless works are named
+        "cpu": tuple(
+            name for name in WORKS if not re.fullmatch("(sft_memory|dpo|rl|rl_step)_bfloat16", name)
+        ),
+        "cuda": ("ceilings", *(name for name in WORKS if name.endswith("bfloat16"))),
+    }
+)

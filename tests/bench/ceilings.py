@@ -13,9 +13,11 @@ from tests.bench.memory import cuda
 from tests.bench.results import DROPPED, Order, Result
 from tests.bench.turns import Turns
 
-CPU_SHAPES = ((2048, 576, 576), (1024, 1536, 576), (4096, 576, 1536), (2048, 2048, 2048))  # rows, inner, columns
+# rows, inner, columns
+CPU_SHAPES = ((2048, 576, 576), (1024, 1536, 576), (4096, 576, 1536), (2048, 2048, 2048))
 CUDA_SHAPES = ((4096, 4096, 4096), (8192, 4096, 14336), (8192, 8192, 8192))
-SLOW = 10  # GFLOP/s, below which a machine does not multiply a format: larger shapes would take minutes
+# GFLOP/s, below which a machine does not multiply a format: larger shapes would take minutes
+SLOW = 10
 LONG = 0.12  # seconds that each shape is measured
 BYTES = 2**29  # of what is read from memory, many times the caches
 DTYPES = ("float32", "bfloat16")
@@ -23,7 +25,9 @@ DTYPES = ("float32", "bfloat16")
 
 @dataclass(frozen=True)
 class Gauge:
-    """Measures the rate of matrix products between the steps of a work, for what a machine has to give changes."""
+    """Measures the rate of matrix products between the steps of a work, for what a machine has to
+    give changes.
+    """
 
     dtype: str
     device: str = "cpu"
@@ -50,8 +54,10 @@ class _Ceilings:
         while True:
             turns.wait()
             rates = {f"GEMM {dtype}, GFLOP/s": gemm_rate(dtype, self.device) for dtype in DTYPES}
-            rates |= {"memory read, GB/s": read_rate(self.device),
-                      "memory copied, GB/s read and written": copy_rate(self.device)}
+            rates |= {
+                "memory read, GB/s": read_rate(self.device),
+                "memory copied, GB/s read and written": copy_rate(self.device),
+            }
             turns.stop()
             turns.tell(**rates)
 
@@ -60,12 +66,24 @@ def ceilings(order: Order) -> Result:
     """GEMM rate in both formats and memory bandwidth."""
     held = interleave([_Ceilings(order.device)], order.folder, DROPPED + (order.pairs or 7))
     steps = held.taken["the machine"][DROPPED:]
-    found = {name: Figure.of([step.values[name] for step in steps]) for name in steps[0].values if name != "peak_mb"}
-    records = tuple({"work": "ceilings", "what": name, **figure.record()} for name, figure in found.items())
+    found = {
+        name: Figure.of([step.values[name] for step in steps])
+        for name in steps[0].values
+        if name != "peak_mb"
+    }
+    records = tuple(
+        {"work": "ceilings", "what": name, **figure.record()} for name, figure in found.items()
+    )
     rows = tuple((name, figure.shown(1)) for name, figure in found.items())
     shapes = ", ".join("×".join(map(str, shape)) for shape in _shapes(order.device))
-    return Result("ceilings", "What the machine can do at most", ("what", "median [quartiles]"), rows,
-                  (f"the best of the shapes {shapes}",), records)
+    return Result(
+        "ceilings",
+        "What the machine can do at most",
+        ("what", "median [quartiles]"),
+        rows,
+        (f"the best of the shapes {shapes}",),
+        records,
+    )
 
 
 def _shapes(device: str) -> tuple[tuple[int, int, int], ...]:
@@ -73,16 +91,22 @@ def _shapes(device: str) -> tuple[tuple[int, int, int], ...]:
 
 
 def gemm_rate(dtype: str, device: str = "cpu") -> float:
-    """GFLOP/s of the best shape, by the faster of torch's libraries; of random numbers, for others cost less power."""
+    """GFLOP/s of the best shape, by the faster of torch's libraries; of random numbers, for others
+    cost less power.
+    """
     import torch
 
     def product(rows: int, inner: int, columns: int) -> float:
-        left, right = (torch.randn(*size, dtype=getattr(torch, dtype), device=device)
-                       for size in ((rows, inner), (inner, columns)))
+        left, right = (
+            torch.randn(*size, dtype=getattr(torch, dtype), device=device)
+            for size in ((rows, inner), (inner, columns))
+        )
         out, turned = left @ right, right.t().contiguous()
         ways: list[Callable[[], Any]] = [lambda: torch.mm(left, right, out=out)]
         if (dtype, device) == ("float32", "cpu") and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-            ways.append(lambda: torch.ops.mkldnn._linear_pointwise(left, turned, None, "none", [], ""))
+            ways.append(
+                lambda: torch.ops.mkldnn._linear_pointwise(left, turned, None, "none", [], "")
+            )
         return 2e-9 * rows * inner * columns / min(map(_seconds, ways))
 
     shapes = _shapes(device)
@@ -94,7 +118,9 @@ def read_rate(device: str = "cpu") -> float:
     """GB/s into a product of a matrix and a vector, as decoding reads weights."""
     import torch
 
-    matrix, vector = (torch.ones(*size, BYTES // 4 // 8192, device=device) for size in ((8192,), ()))
+    matrix, vector = (
+        torch.ones(*size, BYTES // 4 // 8192, device=device) for size in ((8192,), ())
+    )
     return BYTES / _seconds(lambda: torch.mv(matrix, vector)) / 1e9
 
 

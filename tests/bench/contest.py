@@ -13,8 +13,14 @@ from tests.bench.outcome import Outcome, to_reach
 from tests.bench.results import Order, Result
 from tests.bench.turns import Side, Step
 
-COLUMNS = ("side", "s a step, median [quartiles]", "tokens/s", "MB above weights", "GFLOP/s needed",
-           "share of GEMM rate")
+COLUMNS = (
+    "side",
+    "s a step, median [quartiles]",
+    "tokens/s",
+    "MB above weights",
+    "GFLOP/s needed",
+    "share of GEMM rate",
+)
 
 
 @dataclass(frozen=True)
@@ -28,10 +34,15 @@ class Same:
     most: float
     relative: bool = False
 
-    def difference(self, ours: Sequence[Step], theirs: Sequence[Step], exact: Sequence[Step] = ()) -> float:
+    def difference(
+        self, ours: Sequence[Step], theirs: Sequence[Step], exact: Sequence[Step] = ()
+    ) -> float:
         """The largest over the steps; infinity where a number is none."""
         steps = zip(ours, theirs, exact or theirs, strict=False)  # who left early has fewer
-        found = [self._off(true, here) - (self._off(true, there) if exact else 0) for here, there, true in steps]
+        found = [
+            self._off(true, here) - (self._off(true, there) if exact else 0)
+            for here, there, true in steps
+        ]
         return max([0.0, *(apart if apart == apart else float("inf") for apart in found)])
 
     def shown(self, found: float, exact: bool = False) -> str:
@@ -45,12 +56,15 @@ class Same:
 
 @dataclass(frozen=True)
 class Contest:
-    """One work, and who does it. Our side tells "tokens" and, if it trains, "flops" and "flops_shared"."""
+    """One work, and who does it. Our side tells "tokens" and, if it trains, "flops" and
+    "flops_shared".
+    """
 
     work: str
     title: str
     ours: Side
-    rivals: tuple[Side, ...]  # that the figures to reach name: the fastest counts; the first is the plain way
+    # that the figures to reach name: the fastest counts; the first is the plain way
+    rivals: tuple[Side, ...]
     same: tuple[Same, ...]
     speed: Goal | None = None
     memory: Goal | None = None  # against the fastest of these
@@ -69,19 +83,44 @@ def hold(contest: Contest, order: Order, steps: int) -> Result:
     held = interleave(sides, order.folder, steps, rivals)
     outcome = Outcome(held.taken, contest.ours.name, contest.gauge.name if contest.gauge else "")
     exact = held.taken[contest.exact.name] if contest.exact else ()
-    found = {same: {name: same.difference(held.taken[outcome.ours], held.taken[name], exact)
-                    for name in (*rivals, *others)} for same in contest.same}
-    sound = all(apart <= same.most for same, differences in found.items() for apart in differences.values())
-    told = [outcome.speed(held.fastest, contest.speed), *(outcome.speed(name) for name in others),
-            *(outcome.memory(name, contest.memory if name == held.fastest else None)
-              for name in dict.fromkeys((rivals[0], held.fastest, *others))),
-            *([outcome.share(contest.share)] if contest.share else []),
-            *(outcome.part(contest.part, name) for name in (rivals[0], *others) if contest.part)]
-    notes = (*(one.note for one in told), "compared, step by step: " + "; ".join(
-        same.shown(max(differences.values()), bool(exact)) for same, differences in found.items()), *contest.about)
-    records = (*outcome.records(contest.work), {
-        "work": contest.work, "figures": {one.what: one.value for one in told}, "sound": sound,
-        "differences": {same.value: differences for same, differences in found.items()}})
+    found = {
+        same: {
+            name: same.difference(held.taken[outcome.ours], held.taken[name], exact)
+            for name in (*rivals, *others)
+        }
+        for same in contest.same
+    }
+    sound = all(
+        apart <= same.most for same, differences in found.items() for apart in differences.values()
+    )
+    told = [
+        outcome.speed(held.fastest, contest.speed),
+        *(outcome.speed(name) for name in others),
+        *(
+            outcome.memory(name, contest.memory if name == held.fastest else None)
+            for name in dict.fromkeys((rivals[0], held.fastest, *others))
+        ),
+        *([outcome.share(contest.share)] if contest.share else []),
+        *(outcome.part(contest.part, name) for name in (rivals[0], *others) if contest.part),
+    ]
+    notes = (
+        *(one.note for one in told),
+        "compared, step by step: "
+        + "; ".join(
+            same.shown(max(differences.values()), bool(exact))
+            for same, differences in found.items()
+        ),
+        *contest.about,
+    )
+    records = (
+        *outcome.records(contest.work),
+        {
+            "work": contest.work,
+            "figures": {one.what: one.value for one in told},
+            "sound": sound,
+            "differences": {same.value: differences for same, differences in found.items()},
+        },
+    )
     rows = tuple(outcome.row(name) for name in (outcome.ours, *rivals, *others))
     return Result(contest.work, contest.title, COLUMNS, rows, notes, records, sound, to_reach(told))
 

@@ -12,9 +12,17 @@ from tests.bench.core_loop import kitchen_run
 from tests.bench.core_plan import check_plan
 from tests.bench.results import Work
 
-CORE: Mapping[str, Work] = MappingProxyType({
-    **{f"kitchen_run_{training}": partial(kitchen_run, training=training) for training in ("peft", "fake")},
-    "stage_call": stage_call,
-    "check": check_plan,
-    **{f"growth_{training}": partial(growth, training=training) for training in ("fake", "peft")},
-})
+CORE: Mapping[str, Work] = MappingProxyType(
+    {
+        **{
+            f"kitchen_run_{training}": partial(kitchen_run, training=training)
+            for training in ("peft", "fake")
+        },
+        "stage_call": stage_call,
+        "check": check_plan,
+        **{
+            f"growth_{training}": partial(growth, training=training)
+            for training in ("fake", "peft")
+        },
+    }
+)

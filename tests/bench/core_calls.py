@@ -1,4 +1,6 @@
-"""What the runner adds to a stage call: trivial stages over many iterations, cooked and called by hand."""
+"""What the runner adds to a stage call: trivial stages over many iterations, cooked and called by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,11 @@ ITERATIONS, PASSES = 2_000, 7  # of the loop; stages in the middle of its body
 CALLS = PASSES + 2  # in an iteration
 PAIRS = 9  # of runs
 MOST = Goal(40.0, at_most=True)  # microseconds
-KINDS = {"runner alone": "no observer", "kitchen run": "record, journals in a folder, log and console",
-         "kitchen run, with metrics": "and a row of metrics in each iteration"}
+KINDS = {
+    "runner alone": "no observer",
+    "kitchen run": "record, journals in a folder, log and console",
+    "kitchen run, with metrics": "and a row of metrics in each iteration",
+}
 
 
 def stage_call(order: Order) -> Result:
@@ -36,17 +41,35 @@ def stage_call(order: Order) -> Result:
     with Worker(Calls(order.folder), order.folder) as worker:
         worker.ready()
         pairs = [worker.step().values for _ in range(DROPPED + (order.pairs or PAIRS))][DROPPED:]
-    added = {kind: Figure.of([1e6 * (pair[kind] - pair["by hand"]) / CALLS for pair in pairs]) for kind in KINDS}
+    added = {
+        kind: Figure.of([1e6 * (pair[kind] - pair["by hand"]) / CALLS for pair in pairs])
+        for kind in KINDS
+    }
     reached = added["kitchen run"].median
     told = Told("a stage call in a kitchen run", reached, f"{reached:.1f} µs", MOST)
-    notes = (told.note,
-             f"a loop of {ITERATIONS:,} iterations of {CALLS} stages that do nothing; by hand the same stages take "
-             f"{1e6 * Figure.of([pair['by hand'] for pair in pairs]).median / CALLS:.2f} µs each, which is taken off",
-             f"{len(os.environ)} variables in the environment, through which texts are masked")
+    notes = (
+        told.note,
+        f"a loop of {ITERATIONS:,} iterations of {CALLS} stages that do nothing; by hand the same "
+        "stages take "
+        f"{1e6 * Figure.of([pair['by hand'] for pair in pairs]).median / CALLS:.2f} µs each, which "
+        "is taken off",
+        f"{len(os.environ)} variables in the environment, through which texts are masked",
+    )
     rows = tuple((kind, about, added[kind].shown(1)) for kind, about in KINDS.items())
-    records = tuple({"work": "stage_call", "side": kind, "added_us": each.record()} for kind, each in added.items())
+    records = tuple(
+        {"work": "stage_call", "side": kind, "added_us": each.record()}
+        for kind, each in added.items()
+    )
     columns = ("run", "with", "µs a call, median [quartiles]")
-    return Result("stage_call", "What a stage call costs", columns, rows, notes, records, figures=to_reach([told]))
+    return Result(
+        "stage_call",
+        "What a stage call costs",
+        columns,
+        rows,
+        notes,
+        records,
+        figures=to_reach([told]),
+    )
 
 
 @dataclass(frozen=True)
@@ -102,7 +125,11 @@ class Ticking(Recipe):
     metrics: bool = False
 
     def workflow(self) -> Step:
-        return sequence(for_each(Ticks(self.count))(Begin(), *[Pass() for _ in range(PASSES)], Finish(self.metrics)))
+        return sequence(
+            for_each(Ticks(self.count))(
+                Begin(), *[Pass() for _ in range(PASSES)], Finish(self.metrics)
+            )
+        )
 
 
 @dataclass
@@ -140,8 +167,17 @@ class Calls:
 
     def measured(self, name: str, console: Console) -> dict[str, float]:
         """Seconds an iteration, by kind."""
-        kinds = dict(zip(KINDS, (self.alone(), self.cooked(f"plain-{name}", console, False),
-                                 self.cooked(f"metrics-{name}", console, True)), strict=True))
+        kinds = dict(
+            zip(
+                KINDS,
+                (
+                    self.alone(),
+                    self.cooked(f"plain-{name}", console, False),
+                    self.cooked(f"metrics-{name}", console, True),
+                ),
+                strict=True,
+            )
+        )
         return {"by hand": self.by_hand(), **kinds}
 
     def alone(self) -> float:
@@ -152,8 +188,13 @@ class Calls:
     def cooked(self, name: str, console: Console, metrics: bool) -> float:
         ends, recipe = Ends(), Ticking(count=self.count, metrics=metrics)
         order = Cooked("tests.bench.core_calls:Ticking", recipe.model_dump(mode="json"))
-        cook(order, recipe, Kitchen(blobs=LocalBlobs(str(self.folder / "calls"))), name,
-             (ConsoleObserver(console), ends))
+        cook(
+            order,
+            recipe,
+            Kitchen(blobs=LocalBlobs(str(self.folder / "calls"))),
+            name,
+            (ConsoleObserver(console), ends),
+        )
         return ends.mean()
 
     def by_hand(self) -> float:

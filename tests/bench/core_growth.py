@@ -17,10 +17,13 @@ STEPS, BATCH = 200, 4  # so that one epoch of the small set is enough
 PAIRS = {"fake": 9, "peft": 3}  # of runs
 ROOM = Goal(1.1, 1.0, at_most=True)
 SPEED = Goal(0.9, 1.0)
-ABOUT = (f"recipes.sl_basic, {STEPS} steps of {BATCH} rows of a JSONL file, each run in a process of "
-         "its own; tokens/s in the loop, without the dropped steps; memory is the process's peak",
-         "an engine gets a step's datums and never sees how many rows there are; on the fake nothing else hides what "
-         "the rows cost: beside a real model the same megabytes are a smaller share")
+ABOUT = (
+    f"recipes.sl_basic, {STEPS} steps of {BATCH} rows of a JSONL file, each run in a process of "
+    "its own; tokens/s in the loop, without the dropped steps; memory is the process's peak",
+    "an engine gets a step's datums and never sees how many rows there are; on the fake nothing "
+    "else hides what "
+    "the rows cost: beside a real model the same megabytes are a smaller share",
+)
 
 
 @dataclass(frozen=True)
@@ -40,30 +43,81 @@ def growth(order: Order, training: str) -> Result:
     runs: dict[int, list[Slice]] = {SMALL: [], LARGE: []}
     for number in range(order.pairs or PAIRS[training]):
         for rows, taken in runs.items():
-            taken.append(run_slice(order.folder, rows, f"slice-{training}-{rows}-{number}", "--training", training,
-                                   f"model={order.model}"))
+            taken.append(
+                run_slice(
+                    order.folder,
+                    rows,
+                    f"slice-{training}-{rows}-{number}",
+                    "--training",
+                    training,
+                    f"model={order.model}",
+                )
+            )
     rate = Ratio.of([each.rate for each in runs[LARGE]], [each.rate for each in runs[SMALL]])
     memory = Ratio.of([each.peak for each in runs[LARGE]], [each.peak for each in runs[SMALL]])
     sound = all(each.steps == STEPS for taken in runs.values() for each in taken)
-    told = (Told("tokens/s of a million rows to a thousand", rate.of_medians, rate.shown(), SPEED),
-            Told("memory of a million rows to a thousand", memory.of_medians, memory.shown(), ROOM))
-    notes = (*(one.note for one in told),
-             f"all runs took {STEPS} steps: {'yes' if sound else 'NO'}", *ABOUT)
-    rows_ = tuple((f"{rows:,}", Figure.of([each.rate for each in taken]).shown(0),
-                   Figure.of([each.peak for each in taken]).shown(1)) for rows, taken in runs.items())
-    records = (*({"work": f"growth_{training}", "rows": rows, "tokens_per_second": [each.rate for each in taken],
-                  "peak_mb": [each.peak for each in taken]} for rows, taken in runs.items()),
-               {"work": f"growth_{training}", "speed": rate.of_medians, "memory": memory.of_medians, "sound": sound})
-    return Result(f"growth_{training}", f"{STEPS} steps out of a thousand and out of a million rows, on {training}",
-                  ("rows", "tokens/s, median [quartiles]", "peak MB"), rows_, notes, records, sound,
-                  to_reach(told))
+    told = (
+        Told("tokens/s of a million rows to a thousand", rate.of_medians, rate.shown(), SPEED),
+        Told("memory of a million rows to a thousand", memory.of_medians, memory.shown(), ROOM),
+    )
+    notes = (
+        *(one.note for one in told),
+        f"all runs took {STEPS} steps: {'yes' if sound else 'NO'}",
+        *ABOUT,
+    )
+    rows_ = tuple(
+        (
+            f"{rows:,}",
+            Figure.of([each.rate for each in taken]).shown(0),
+            Figure.of([each.peak for each in taken]).shown(1),
+        )
+        for rows, taken in runs.items()
+    )
+    records = (
+        *(
+            {
+                "work": f"growth_{training}",
+                "rows": rows,
+                "tokens_per_second": [each.rate for each in taken],
+                "peak_mb": [each.peak for each in taken],
+            }
+            for rows, taken in runs.items()
+        ),
+        {
+            "work": f"growth_{training}",
+            "speed": rate.of_medians,
+            "memory": memory.of_medians,
+            "sound": sound,
+        },
+    )
+    return Result(
+        f"growth_{training}",
+        f"{STEPS} steps out of a thousand and out of a million rows, on {training}",
+        ("rows", "tokens/s, median [quartiles]", "peak MB"),
+        rows_,
+        notes,
+        records,
+        sound,
+        to_reach(told),
+    )
 
 
 def run_slice(folder: Path, rows: int, name: str, *options: str, steps: int = STEPS) -> Slice:
     """Of the file that is in the folder."""
-    megabytes = peak(folder, f"dataset={_file(rows)}", f"max_steps={steps}", f"batch_size={BATCH}", "eval_every=0",
-                     "--name", name, *options)
-    told = [json.loads(line) for line in (folder / "runs" / name / "metrics.jsonl").read_text().splitlines()]
+    megabytes = peak(
+        folder,
+        f"dataset={_file(rows)}",
+        f"max_steps={steps}",
+        f"batch_size={BATCH}",
+        "eval_every=0",
+        "--name",
+        name,
+        *options,
+    )
+    told = [
+        json.loads(line)
+        for line in (folder / "runs" / name / "metrics.jsonl").read_text().splitlines()
+    ]
     taken: list[Mapping[str, float]] = [row for row in told if row["stage"] == "ReportStep"]
     kept = taken[DROPPED:]
     seconds = kept[-1]["seconds"] - taken[DROPPED - 1]["seconds"]

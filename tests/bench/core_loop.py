@@ -1,4 +1,6 @@
-"""A recipe's training loop, cooked as `kitchen run` does, against the same calls of the port written by hand."""
+"""A recipe's training loop, cooked as `kitchen run` does, against the same calls of the port
+written by hand.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from kitchen.runs.execute import cook
 from kitchen.runs.logs import configure
 from recipes.sl_basic import SlBasic
 from stages.data.dataset import Epochs, LoadDataset, Reading, ShuffledBatches
-from stages.evaluate.evaluation import Examination
+from stages.evaluate.evaluation import EvalConfig
 from stages.train.optim import ReportStep
 from stages.train.schedules import schedule
 from tests.bench.figures import Figure, Ratio
@@ -38,12 +40,17 @@ BATCH = 2  # rows: few, for what the kitchen costs is the same whatever a step c
 PAIRS = {"peft": 30, "fake": 600}  # of steps
 GOAL = Goal(0.98, 0.995)
 ABOUT = (
-    "recipes.sl_basic through the runner, with record, journals, log and console, and the same calls by hand, on "
-    "batches that lie ready: two sessions in one process, which step in turn; in every other pair the kitchen is first,"
-    " for who is has products of new sizes prepared for both; all that comes between the end of a step and that of the "
+    "recipes.sl_basic through the runner, with record, journals, log and console, and the same "
+    "calls by hand, on "
+    "batches that lie ready: two sessions in one process, which step in turn; in every other pair "
+    "the kitchen is first,"
+    " for who is has products of new sizes prepared for both; all that comes between the end of a "
+    "step and that of the "
     "one before is counted",
-    "ahead=0, so that nothing of the kitchen hides behind the engine; no evaluation, export or save point among the "
-    "steps")
+    "ahead=0, so that nothing of the kitchen hides behind the engine; no evaluation, export or "
+    "save point among the "
+    "steps",
+)
 
 
 def kitchen_run(order: Order, training: str) -> Result:
@@ -52,22 +59,51 @@ def kitchen_run(order: Order, training: str) -> Result:
     with Worker(Loops(setup, training), order.folder) as worker:
         worker.ready()
         pairs = [worker.step().values for _ in range(setup.steps)]
-    cooked, bare = ([pair[side]["seconds"] for pair in pairs[DROPPED:]] for side in ("kitchen", "bare"))
-    ratio, sound = Ratio.of(bare, cooked), all(pair["kitchen"]["loss"] == pair["bare"]["loss"] for pair in pairs)
+    cooked, bare = (
+        [pair[side]["seconds"] for pair in pairs[DROPPED:]] for side in ("kitchen", "bare")
+    )
+    ratio, sound = (
+        Ratio.of(bare, cooked),
+        all(pair["kitchen"]["loss"] == pair["bare"]["loss"] for pair in pairs),
+    )
     added = [1e3 * (one - other) for one, other in zip(cooked, bare, strict=True)]
-    told = Told("speed against the bare loop", ratio.of_medians, f"{ratio.of_medians:.4f} (pairs "
-                f"{ratio.pairs.shown(4)})" + ("" if training == "peft" else ", of an engine that takes no time"),
-                GOAL if training == "peft" else None)
-    notes = [told.note,
-             f"the kitchen adds {Figure.of(added).shown(3)} ms to a step, {sum(added) / len(added):.3f} on average",
-             f"compared: the losses of all steps are {'' if sound else 'NOT '}equal to the last bit", *ABOUT]
-    rows = tuple((name, Figure.of([1e3 * each for each in side]).shown(3))
-                 for name, side in (("kitchen run", cooked), ("bare loop", bare)))
-    record = {"work": f"kitchen_run_{training}", "kitchen": cooked, "bare": bare, "speed": ratio.of_medians,
-              "added_ms": Figure.of(added).record(), "sound": sound}
-    return Result(f"kitchen_run_{training}", f"A kitchen run against a bare loop: {training}, batches of {BATCH}",
-                  ("side", "ms a step, median [quartiles]"), rows, tuple(notes), (record,), sound,
-                  to_reach([told]))
+    told = Told(
+        "speed against the bare loop",
+        ratio.of_medians,
+        f"{ratio.of_medians:.4f} (pairs "
+        f"{ratio.pairs.shown(4)})"
+        + ("" if training == "peft" else ", of an engine that takes no time"),
+        GOAL if training == "peft" else None,
+    )
+    notes = [
+        told.note,
+        f"the kitchen adds {Figure.of(added).shown(3)} ms to a step, {sum(added) / len(added):.3f} "
+        "on average",
+        f"compared: the losses of all steps are {'' if sound else 'NOT '}equal to the last bit",
+        *ABOUT,
+    ]
+    rows = tuple(
+        (name, Figure.of([1e3 * each for each in side]).shown(3))
+        for name, side in (("kitchen run", cooked), ("bare loop", bare))
+    )
+    record = {
+        "work": f"kitchen_run_{training}",
+        "kitchen": cooked,
+        "bare": bare,
+        "speed": ratio.of_medians,
+        "added_ms": Figure.of(added).record(),
+        "sound": sound,
+    }
+    return Result(
+        f"kitchen_run_{training}",
+        f"A kitchen run against a bare loop: {training}, batches of {BATCH}",
+        ("side", "ms a step, median [quartiles]"),
+        rows,
+        tuple(notes),
+        (record,),
+        sound,
+        to_reach([told]),
+    )
 
 
 class Turnstile(Observer):
@@ -126,7 +162,8 @@ class Loops:
             run = pool.submit(cook, order, self.recipe(), self.kitchen(), "run", observers)
             run.add_done_callback(gate.over)
             try:
-                for number in range(self.setup.steps):  # the first has the loading in it, and is dropped
+                # the first has the loading in it, and is dropped
+                for number in range(self.setup.steps):
                     found = dict[str, dict[str, float]]()
                     for side in ("kitchen", "bare")[:: 1 if number % 2 else -1]:
                         started = perf_counter()
@@ -141,13 +178,24 @@ class Loops:
 
     def recipe(self) -> SlBasic:
         return SlBasic(
-            model=MODEL, max_steps=self.setup.steps, batch_size=BATCH, seed=self.setup.seed, save_every=0, eval_every=0,
-            ahead=0, evaluation=Examination(metric="loss"), reading=Reading(held_out_rows=1))
+            model=MODEL,
+            max_steps=self.setup.steps,
+            batch_size=BATCH,
+            seed=self.setup.seed,
+            save_every=0,
+            eval_every=0,
+            ahead=0,
+            evaluation=EvalConfig(metric="loss"),
+            reading=Reading(held_out_rows=1),
+        )
 
     def kitchen(self) -> Kitchen:
         blobs, hub = LocalBlobs(str(self.setup.folder / f"runs-{self.training}")), LocalHub()
-        client = FakeTraining(blobs) if self.training == "fake" else PeftTraining(
-            hub, blobs, device="cpu", dtype=self.setup.dtype)
+        client = (
+            FakeTraining(blobs)
+            if self.training == "fake"
+            else PeftTraining(hub, blobs, device="cpu", dtype=self.setup.dtype)
+        )
         return Kitchen(client, LocalDatasets(), hub, blobs)
 
 

@@ -1,4 +1,6 @@
-"""How long `kitchen check recipes.sl_basic` takes, once Python has started and modules are imported."""
+"""How long `kitchen check recipes.sl_basic` takes, once Python has started and modules are
+imported.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from time import perf_counter
 
 from kitchen.cli.commands.check import check
 from kitchen.config.adapters import PORTS
-from kitchen.config.request import Larder, Wish, prepare
+from kitchen.config.request import AdapterChoice, RunRequest, prepare
 from tests.bench.figures import Figure
 from tests.bench.outcome import Goal, Told, to_reach
 from tests.bench.results import DROPPED, Order, Result
@@ -19,9 +21,11 @@ from tests.bench.worker import Worker
 
 TIMES = 30
 MOST = Goal(5.0, at_most=True)  # ms
-ABOUT = {"plan": "the workflow laid out, walked through, and all that is wrong with it found",
-         "check": "settings, adapters looked up and built, the plan, and what stages can verify",
-         "check, printed": "and the tree, the adapters and the verdict as text"}
+ABOUT = {
+    "plan": "the workflow laid out, walked through, and all that is wrong with it found",
+    "check": "settings, adapters looked up and built, the plan, and what stages can verify",
+    "check, printed": "and the tree, the adapters and the verdict as text",
+}
 
 
 def check_plan(order: Order) -> Result:
@@ -30,14 +34,26 @@ def check_plan(order: Order) -> Result:
         worker.ready()
         times = [worker.step().values for _ in range(DROPPED + (order.pairs or TIMES))][DROPPED:]
     found = {kind: Figure.of([1e3 * each[kind] for each in times]) for kind in ABOUT}
-    reached, problems = found["check"].median, {problem for each in times for problem in each["problems"]}
+    reached, problems = (
+        found["check"].median,
+        {problem for each in times for problem in each["problems"]},
+    )
     told = Told("check of sl_basic", reached, f"{reached:.2f} ms", MOST)
-    notes = (told.note,
-             f"problems found: {'; '.join(sorted(problems)) or 'none'}")
+    notes = (told.note, f"problems found: {'; '.join(sorted(problems)) or 'none'}")
     rows = tuple((kind, about, found[kind].shown()) for kind, about in ABOUT.items())
-    records = tuple({"work": "check", "side": kind, "ms": figure.record()} for kind, figure in found.items())
-    return Result("check", "Checking recipes.sl_basic", ("what", "which is", "ms, median [quartiles]"), rows, notes,
-                  records, sound=not problems, figures=to_reach([told]))
+    records = tuple(
+        {"work": "check", "side": kind, "ms": figure.record()} for kind, figure in found.items()
+    )
+    return Result(
+        "check",
+        "Checking recipes.sl_basic",
+        ("what", "which is", "ms, median [quartiles]"),
+        rows,
+        notes,
+        records,
+        sound=not problems,
+        figures=to_reach([told]),
+    )
 
 
 @dataclass(frozen=True)
@@ -55,19 +71,24 @@ class Checks:
             turns.tell(**seconds, problems=problems)
 
     def measured(self) -> tuple[Mapping[str, float], list[str]]:
-        wish = Wish("recipes.sl_basic", (), None, Larder({**dict.fromkeys(PORTS), **dict(self.names)}))
-        made = prepare(wish)
+        request = RunRequest(
+            "recipes.sl_basic",
+            (),
+            None,
+            AdapterChoice({**dict.fromkeys(PORTS), **dict(self.names)}),
+        )
+        made = prepare(request)
         problems = [str(problem) for problem in made.problems]
         if made.kitchen is None or made.recipe is None:
             raise RuntimeError("\n".join(problems))
         kitchen, recipe = made.kitchen, made.recipe
-        works = (lambda: kitchen.check(recipe), lambda: prepare(wish), lambda: _printed(wish))
+        works = (lambda: kitchen.check(recipe), lambda: prepare(request), lambda: _printed(request))
         return dict(zip(ABOUT, map(_seconds, works), strict=True)), problems
 
 
-def _printed(wish: Wish) -> None:
+def _printed(request: RunRequest) -> None:
     with redirect_stdout(StringIO()):
-        check(wish, json=False, debug=False, with_preview=False)
+        check(request, json=False, debug=False, with_preview=False)
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -28,12 +28,26 @@ BATCH, PAIRS, USUAL = 4, 5, PairLoss(beta=0.1)
 def dpo(order: Order, dtype: str = "float32", loss: PairLoss = USUAL) -> Result:
     """Time and memory of a DPO step: prompt 256, answers of 64 tokens."""
     setup = order.setup(PAIRS, dtype)
-    return hold(Contest(
-        named("dpo", dtype), f"DPO, {BATCH} pairs, prompt 256 + 2 × 64 tokens, {dtype}", KitchenDpo(setup, loss),
-        (TrlDpo(setup, loss),), losses_and_gradients(dtype), Goal(2.5, 4.0), Goal(0.3, 0.2, at_most=True),
-        others=(TrlDpo(setup, loss, f"TRL {BATCH} micro-batches", BATCH),), gauge=Gauge(dtype, setup.device), about=(
-            "tokens are those of 8 sequences; GFLOP/s needed: each sequence for itself / the prompt of a pair once, "
-            "both with the reference pass",)), order, setup.steps)
+    return hold(
+        Contest(
+            named("dpo", dtype),
+            f"DPO, {BATCH} pairs, prompt 256 + 2 × 64 tokens, {dtype}",
+            KitchenDpo(setup, loss),
+            (TrlDpo(setup, loss),),
+            losses_and_gradients(dtype),
+            Goal(2.5, 4.0),
+            Goal(0.3, 0.2, at_most=True),
+            others=(TrlDpo(setup, loss, f"TRL {BATCH} micro-batches", BATCH),),
+            gauge=Gauge(dtype, setup.device),
+            about=(
+                "tokens are those of 8 sequences; GFLOP/s needed: each sequence for itself / the "
+                "prompt of a pair once, "
+                "both with the reference pass",
+            ),
+        ),
+        order,
+        setup.steps,
+    )
 
 
 @dataclass(frozen=True)
@@ -46,7 +60,10 @@ class KitchenDpo:
 
     def run(self, turns: Turns) -> None:
         training = kitchen_side.client(self.setup)
-        session, reference = kitchen_side.session(training, self.setup), training.sampler(self.setup.model)
+        session, reference = (
+            kitchen_side.session(training, self.setup),
+            training.sampler(self.setup.model),
+        )
         batches = _batches(self.setup)
         shape = Shape.of(LocalHub().fetch(self.setup.model), kitchen_side.LORA.rank)
         reference.logprobs(batches[0][0].prompt).result()  # loaded
@@ -57,12 +74,16 @@ class KitchenDpo:
             loss = session.forward_backward(data, self.loss)
             grad_norm = session.optim_step(kitchen_side.ADAM).result().metrics["grad_norm"]
             turns.stop()
-            turns.tell(loss=loss.result().metrics["loss:sum"], grad_norm=grad_norm, **_needed(data, shape))
+            turns.tell(
+                loss=loss.result().metrics["loss:sum"], grad_norm=grad_norm, **_needed(data, shape)
+            )
 
 
 @dataclass(frozen=True)
 class TrlDpo:
-    """One step is one of the trainer's own loop; the reference is the model with its LoRA switched off."""
+    """One step is one of the trainer's own loop; the reference is the model with its LoRA switched
+    off.
+    """
 
     setup: Setup
     loss: PairLoss
@@ -76,13 +97,23 @@ class TrlDpo:
         model = trl_side.base_model(self.setup)
         text = Dataset.from_list([{"prompt": "a", "chosen": " b", "rejected": " c"}])
         library: Any = trl
-        args = library.DPOConfig(**trl_side.settings(self.setup, BATCH, self.accumulate), beta=self.loss.scale,
-                                 max_length=None, loss_type=[self.loss.kind])
+        args = library.DPOConfig(
+            **trl_side.settings(self.setup, BATCH, self.accumulate),
+            beta=self.loss.scale,
+            max_length=None,
+            loss_type=[self.loss.kind],
+        )
         trainer = library.DPOTrainer(
-            model, args=args, train_dataset=text, processing_class=trl_side.fast_tokenizer(self.setup),
-            peft_config=trl_side.lora_config(self.setup))
+            model,
+            args=args,
+            train_dataset=text,
+            processing_class=trl_side.fast_tokenizer(self.setup),
+            peft_config=trl_side.lora_config(self.setup),
+        )
         # it takes text alone, which would not give these tokens again
-        trainer.train_dataset = Dataset.from_list([_ids(pair) for batch in _batches(self.setup) for pair in batch])
+        trainer.train_dataset = Dataset.from_list(
+            [_ids(pair) for batch in _batches(self.setup) for pair in batch]
+        )
         trl_side.train(trainer, self.setup, turns)
 
 
@@ -93,21 +124,36 @@ def _batches(setup: Setup) -> list[Sequence[Pair]]:
 
 def _judged(batch: Sequence[Pair], reference: Sampler) -> Sequence[Datum]:
     """What the base model says of each answer, beside it; a mean over the pairs."""
-    whole = [np.concatenate([pair.prompt, answer]) for pair in batch for answer in (pair.chosen, pair.rejected)]
+    whole = [
+        np.concatenate([pair.prompt, answer])
+        for pair in batch
+        for answer in (pair.chosen, pair.rejected)
+    ]
     asked = [reference.logprobs(tokens) for tokens in whole]
-    data = [rows.datum(tokens, len(batch[0].prompt), reference=np.asarray(found.result()[1:]))
-            for tokens, found in zip(whole, asked, strict=True)]
+    data = [
+        rows.datum(tokens, len(batch[0].prompt), reference=np.asarray(found.result()[1:]))
+        for tokens, found in zip(whole, asked, strict=True)
+    ]
     return as_batch(list(zip(data[::2], data[1::2], strict=True)))
 
 
 def _ids(pair: Pair) -> dict[str, Any]:
-    return {"prompt_ids": pair.prompt.tolist(), "chosen_ids": pair.chosen.tolist(),
-            "rejected_ids": pair.rejected.tolist()}
+    return {
+        "prompt_ids": pair.prompt.tolist(),
+        "chosen_ids": pair.chosen.tolist(),
+        "rejected_ids": pair.rejected.tolist(),
+    }
 
 
 def _needed(data: Sequence[Datum], shape: Shape) -> dict[str, float]:
     """The reference is needed where the loss reads it, as the policy is."""
-    read, scored = [datum.tokens for datum in data], [datum.loss_inputs["weights"] != 0 for datum in data]
+    read, scored = (
+        [datum.tokens for datum in data],
+        [datum.loss_inputs["weights"] != 0 for datum in data],
+    )
     plain, shared = Counted.plain(read, scored), Counted.shared(read, scored)
-    return {"tokens": plain.tokens, "flops": plain.training(shape) + plain.forward(shape),
-            "flops_shared": shared.training(shape) + shared.forward(shape)}
+    return {
+        "tokens": plain.tokens,
+        "flops": plain.training(shape) + plain.forward(shape),
+        "flops_shared": shared.training(shape) + shared.forward(shape),
+    }

@@ -1,4 +1,6 @@
-"""How many multiplications and additions a batch needs, and no more: padding and recomputation count nothing."""
+"""How many multiplications and additions a batch needs, and no more: padding and recomputation
+count nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from pathlib import Path
 
 from kitchen.types import Array, Tokens
 
-FORWARD, BACKWARD = 2, 2  # per weight and token; backward is into the activations alone, for the base is frozen
+# per weight and token; backward is into the activations alone, for the base is frozen
+FORWARD, BACKWARD = 2, 2
 
 
 @dataclass(frozen=True)
@@ -25,13 +28,29 @@ class Shape:
     @classmethod
     def of(cls, folder: Path, rank: int) -> Shape:
         config = json.loads((folder / "config.json").read_text())
-        hidden, middle, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
+        hidden, middle, layers = (
+            config["hidden_size"],
+            config["intermediate_size"],
+            config["num_hidden_layers"],
+        )
         each = config.get("head_dim") or hidden // config["num_attention_heads"]
         width, narrow = each * config["num_attention_heads"], each * config["num_key_value_heads"]
-        linear = [(hidden, width), (hidden, narrow), (hidden, narrow), (width, hidden),
-                  (hidden, middle), (hidden, middle), (middle, hidden)]
-        return cls(layers, width, layers * sum(a * b for a, b in linear), hidden * config["vocab_size"],
-                   layers * rank * sum(a + b for a, b in linear))
+        linear = [
+            (hidden, width),
+            (hidden, narrow),
+            (hidden, narrow),
+            (width, hidden),
+            (hidden, middle),
+            (hidden, middle),
+            (middle, hidden),
+        ]
+        return cls(
+            layers,
+            width,
+            layers * sum(a * b for a, b in linear),
+            hidden * config["vocab_size"],
+            layers * rank * sum(a + b for a, b in linear),
+        )
 
 
 @dataclass(frozen=True)
@@ -46,7 +65,11 @@ class Counted:
     def plain(cls, rows: Sequence[Tokens], scored: Sequence[Array]) -> Counted:
         """Each row for itself; `scored` are masks, (N,) bool each."""
         lengths = [len(row) for row in rows]
-        return cls(sum(lengths), sum(int(mask.sum()) for mask in scored), sum(n * (n + 1) // 2 for n in lengths))
+        return cls(
+            sum(lengths),
+            sum(int(mask.sum()) for mask in scored),
+            sum(n * (n + 1) // 2 for n in lengths),
+        )
 
     @classmethod
     def shared(cls, rows: Sequence[Tokens], scored: Sequence[Array]) -> Counted:
@@ -62,15 +85,21 @@ class Counted:
         return cls(len(depths), len(wanted), sum(depths.values()))
 
     def training(self, shape: Shape) -> float:
-        """Forward and backward: 4 per weight of the body and token, 4 per weight of the head and scored token."""
+        """Forward and backward: 4 per weight of the body and token, 4 per weight of the head and
+        scored token.
+        """
         per_weight = FORWARD + BACKWARD
-        attention = 3 * 4 * shape.width * shape.layers * self.seen  # two products forward, four backward
-        return float(per_weight * (shape.body * self.tokens + shape.head * self.scored) + attention
-                     + 3 * 2 * shape.lora * self.tokens)
+        # two products forward, four backward
+        attention = 3 * 4 * shape.width * shape.layers * self.seen
+        return float(
+            per_weight * (shape.body * self.tokens + shape.head * self.scored)
+            + attention
+            + 3 * 2 * shape.lora * self.tokens
+        )
 
     def forward(self, shape: Shape) -> float:
         """Of the base model alone, without LoRA."""
-        return float(FORWARD * (shape.body * self.tokens + shape.head * self.scored)
-                     + 4 * shape.width * shape.layers * self.seen)
-
-
+        return float(
+            FORWARD * (shape.body * self.tokens + shape.head * self.scored)
+            + 4 * shape.width * shape.layers * self.seen
+        )

@@ -27,7 +27,9 @@ class Taken:
 def interleave(
     sides: Sequence[Side], logs: Path, steps: int, rivals: Sequence[str] = (), heats: int = HEATS
 ) -> Taken:
-    """`rivals` are the names of those sides of which, after so many `heats`, only the fast ones stay."""
+    """`rivals` are the names of those sides of which, after so many `heats`, only the fast ones
+    stay.
+    """
     with ExitStack() as stack:
         workers = {side.name: stack.enter_context(Worker(side, logs)) for side in sides}
         for worker in workers.values():
@@ -39,12 +41,17 @@ def interleave(
             if number == heats - 1:
                 for slow in behind(taken, rivals):
                     workers.pop(slow).close()
-    middles = {name: median(step.seconds for step in taken[name][DROPPED:] or taken[name])
-               for name in rivals if name in workers}
+    middles = {
+        name: median(step.seconds for step in taken[name][DROPPED:] or taken[name])
+        for name in rivals
+        if name in workers
+    }
     return Taken(taken, min(middles, key=middles.__getitem__, default=""))
 
 
 def behind(taken: Mapping[str, Sequence[Step]], rivals: Iterable[str]) -> list[str]:
     """By the best of the steps that count: it has noise in one direction only."""
-    best = {name: min(step.seconds for step in taken[name][DROPPED:] or taken[name]) for name in rivals}
+    best = {
+        name: min(step.seconds for step in taken[name][DROPPED:] or taken[name]) for name in rivals
+    }
     return [name for name, seconds in best.items() if seconds > BEHIND * min(best.values())]

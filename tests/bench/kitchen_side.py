@@ -17,13 +17,17 @@ from tests.bench.rows import ingredients
 from tests.bench.turns import Setup, Turns
 
 START = "start"  # the checkpoint that both sides begin with, in PEFT's format
-ADAM = Adam(learning_rate=1e-4, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.0, grad_clip_norm=1.0)
+ADAM = Adam(
+    learning_rate=1e-4, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.0, grad_clip_norm=1.0
+)
 LORA = Lora(rank=16, alpha=32.0)  # on all linear layers of attention and MLP
 
 
 def client(setup: Setup) -> PeftTraining:
     """On the device that all rivals are on."""
-    return PeftTraining(LocalHub(), LocalBlobs(str(setup.folder)), device=setup.device, dtype=setup.dtype)
+    return PeftTraining(
+        LocalHub(), LocalBlobs(str(setup.folder)), device=setup.device, dtype=setup.dtype
+    )
 
 
 def session(training: PeftTraining, setup: Setup) -> TrainingSession:
@@ -34,8 +38,13 @@ def session(training: PeftTraining, setup: Setup) -> TrainingSession:
 
 
 def endless(setup: Setup) -> Setup:
-    """The same model in a folder of its own, in which no token ends an answer: ours has no least length."""
-    source, folder = LocalHub().fetch(setup.model), Path(mkdtemp(prefix="endless-", dir=setup.folder))
+    """The same model in a folder of its own, in which no token ends an answer: ours has no least
+    length.
+    """
+    source, folder = (
+        LocalHub().fetch(setup.model),
+        Path(mkdtemp(prefix="endless-", dir=setup.folder)),
+    )
     for path in source.iterdir():
         if path.suffix == ".safetensors":
             (folder / path.name).symlink_to(path)
@@ -50,12 +59,16 @@ def _without_ends(text: str, is_json: bool) -> str:
         text = text.replace(end, end.upper())
     if not is_json:
         return text
-    return json.dumps({key: value for key, value in json.loads(text).items() if not key.startswith("eos_token")})
+    return json.dumps(
+        {key: value for key, value in json.loads(text).items() if not key.startswith("eos_token")}
+    )
 
 
 @dataclass(frozen=True)
 class StartWeights:
-    """Not a side: makes the weights that both begin with, one step from zero, so that no product is 0."""
+    """Not a side: makes the weights that both begin with, one step from zero, so that no product is
+    0.
+    """
 
     setup: Setup
     name: str = "start weights"

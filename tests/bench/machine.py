@@ -29,14 +29,25 @@ def facts(device: str = "cpu") -> dict[str, str]:
 
 def _cuda() -> str:
     """Asked of a process of its own, so that this one takes none of its memory."""
-    text = ("import torch; found = torch.cuda.get_device_properties(0); "
-            "print(f'{found.name}, {found.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}')")
-    asked = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    text = (
+        "import torch; found = torch.cuda.get_device_properties(0); "
+        "print(f'{found.name}, {found.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}')"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=False
+    )
     return asked.stdout.strip() or f"none: {asked.stderr.strip().splitlines()[-1]}"
 
 
 def _line(path: Path, name: str) -> str:
-    return next((line.partition(":")[2].strip() for line in path.read_text().splitlines() if line.startswith(name)), "")
+    return next(
+        (
+            line.partition(":")[2].strip()
+            for line in path.read_text().splitlines()
+            if line.startswith(name)
+        ),
+        "",
+    )
 
 
 def _version(package: str) -> str:
@@ -49,6 +60,15 @@ def _version(package: str) -> str:
 def commit() -> str:
     """With a plus where files differ from it, but for results that were written since."""
     root, looked_at = Path(__file__).parent, ("--", ":/", ":!/docs/results.*")
-    asked = [subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False) for words in (
-        ("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "--untracked-files=no", *looked_at))]
-    return f"{asked[0].stdout.strip()}{'+' if asked[1].stdout.strip() else ''}" if not asked[0].returncode else "none"
+    asked = [
+        subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
+        for words in (
+            ("rev-parse", "--short", "HEAD"),
+            ("status", "--porcelain", "--untracked-files=no", *looked_at),
+        )
+    ]
+    return (
+        f"{asked[0].stdout.strip()}{'+' if asked[1].stdout.strip() else ''}"
+        if not asked[0].returncode
+        else "none"
+    )

@@ -1,4 +1,6 @@
-"""Memory that this process takes: of the CUDA device if it computes on one, else what is resident, by Linux's count."""
+"""Memory that this process takes: of the CUDA device if it computes on one, else what is resident,
+by Linux's count.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,9 @@ class Told:
 
     @property
     def note(self) -> str:
-        return f"{self.what}: {self.shown}" + (f"; {self.goal.shown(self.value)}" if self.goal else "")
+        return f"{self.what}: {self.shown}" + (
+            f"; {self.goal.shown(self.value)}" if self.goal else ""
+        )
 
 
 def to_reach(told: Iterable[Told]) -> tuple[tuple[str, str, str], ...]:
@@ -49,7 +51,9 @@ def to_reach(told: Iterable[Told]) -> tuple[tuple[str, str, str], ...]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What all sides did, by name. Rates count the tokens and the work that ours tells of the same step."""
+    """What all sides did, by name. Rates count the tokens and the work that ours tells of the same
+    step.
+    """
 
     taken: Mapping[str, Sequence[Step]]
     ours: str
@@ -65,9 +69,15 @@ class Outcome:
 
     def part(self, part: str, name: str) -> Told:
         """Of a step: how many times as long another takes for it, by the seconds that both tell."""
-        ours, theirs = ([step.values[part] for step in self.taken[each][DROPPED:]] for each in (self.ours, name))
-        ratio = Ratio.of(theirs[:len(ours)], ours[:len(theirs)])
-        return Told(f"{part} against {name}", ratio.of_medians, f"{Figure.of(ours).shown()} s, {ratio.shown()}")
+        ours, theirs = (
+            [step.values[part] for step in self.taken[each][DROPPED:]] for each in (self.ours, name)
+        )
+        ratio = Ratio.of(theirs[: len(ours)], ours[: len(theirs)])
+        return Told(
+            f"{part} against {name}",
+            ratio.of_medians,
+            f"{Figure.of(ours).shown()} s, {ratio.shown()}",
+        )
 
     def share(self, goal: Goal) -> Told:
         shares = self._shares(self.ours)
@@ -75,24 +85,42 @@ class Outcome:
         return Told("share of the GEMM rate", shares["flops_shared"], shown, goal)
 
     def row(self, name: str) -> tuple[str, ...]:
-        left = f" (left after {len(self.taken[name])})" if len(self.taken[name]) < len(self.taken[self.ours]) else ""
+        left = (
+            f" (left after {len(self.taken[name])})"
+            if len(self.taken[name]) < len(self.taken[self.ours])
+            else ""
+        )
         kept = self.taken[name][DROPPED:]
         if not kept:
             return name + left, "–", "–", f"{self._peak(name):,.0f}", "", ""
         useful = {key: Figure.of(self._useful(name, key)).median for key in self._countings()}
-        return (name + left, Figure.of([step.seconds for step in kept]).shown(),
-                Figure.of(self._rates(name)).shown(0), f"{self._peak(name):,.0f}",
-                " / ".join(dict.fromkeys(f"{rate:,.0f}" for rate in useful.values())),
-                " / ".join(dict.fromkeys(f"{share:.0%}" for share in self._shares(name).values())))
+        return (
+            name + left,
+            Figure.of([step.seconds for step in kept]).shown(),
+            Figure.of(self._rates(name)).shown(0),
+            f"{self._peak(name):,.0f}",
+            " / ".join(dict.fromkeys(f"{rate:,.0f}" for rate in useful.values())),
+            " / ".join(dict.fromkeys(f"{share:.0%}" for share in self._shares(name).values())),
+        )
 
     def records(self, work: str) -> list[dict[str, Any]]:
         """One per side: every step, and the figures of those that count."""
         found = []
         for name, steps in self.taken.items():
             record: dict[str, Any] = {
-                "work": work, "side": name, "dropped": DROPPED, "seconds": [step.seconds for step in steps],
-                "steps": [{key: value for key, value in step.values.items() if not isinstance(value, list)}
-                          for step in steps]}
+                "work": work,
+                "side": name,
+                "dropped": DROPPED,
+                "seconds": [step.seconds for step in steps],
+                "steps": [
+                    {
+                        key: value
+                        for key, value in step.values.items()
+                        if not isinstance(value, list)
+                    }
+                    for step in steps
+                ],
+            }
             if name != self.gauge and steps[DROPPED:]:
                 record["tokens_per_second"] = Figure.of(self._rates(name)).record()
                 record["share_of_gemm"] = self._shares(name)
@@ -105,7 +133,9 @@ class Outcome:
     def _rates(self, name: str) -> list[float]:
         """Tokens a second: those that this side tells of, or ours, whose step was on the same rows."""
         both = list(zip(self.taken[name], self.taken[self.ours], strict=False))[DROPPED:]
-        return [step.values.get("tokens", our.values["tokens"]) / step.seconds for step, our in both]
+        return [
+            step.values.get("tokens", our.values["tokens"]) / step.seconds for step, our in both
+        ]
 
     def _useful(self, name: str, key: str) -> list[float]:
         """GFLOP/s."""
@@ -113,9 +143,17 @@ class Outcome:
         return [1e-9 * our.values[key] / step.seconds for step, our in both]
 
     def _shares(self, name: str) -> dict[str, float]:
-        """Medians, of the highest rate that the machine showed in all the rounds: neighbours only take from it."""
-        ceiling = max((step.values["gemm_gflops"] for step in self.taken.get(self.gauge, ())), default=0.0)
-        return {key: Figure.of(self._useful(name, key)).median / ceiling for key in self._countings() if ceiling}
+        """Medians, of the highest rate that the machine showed in all the rounds: neighbours only
+        take from it.
+        """
+        ceiling = max(
+            (step.values["gemm_gflops"] for step in self.taken.get(self.gauge, ())), default=0.0
+        )
+        return {
+            key: Figure.of(self._useful(name, key)).median / ceiling
+            for key in self._countings()
+            if ceiling
+        }
 
     def _peak(self, name: str) -> float:
         return max(float(step.values["peak_mb"]) for step in self.taken[name])

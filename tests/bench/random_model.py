@@ -1,4 +1,6 @@
-"""Llamas with random weights, in the sizes of well-known ones: for machines that no weights can be brought to."""
+"""Llamas with random weights, in the sizes of well-known ones: for machines that no weights can be
+brought to.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,33 @@ from adapters.folders import tokenizer_files
 from adapters.local.hub import LocalHub
 from tests.bench.turns import Turns
 
-COMMON = {"vocab_size": 128_256, "max_position_embeddings": 8192, "num_key_value_heads": 8, "num_attention_heads": 32,
-          "rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}, "pad_token_id": None}
-SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType({  # of Llama 3.2 1B and Llama 3.1 8B (arXiv:2407.21783)
-    "1b": {**COMMON, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
-           "tie_word_embeddings": True},
-    "8b": {**COMMON, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
-           "tie_word_embeddings": False},
-})
+COMMON = {
+    "vocab_size": 128_256,
+    "max_position_embeddings": 8192,
+    "num_key_value_heads": 8,
+    "num_attention_heads": 32,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0},
+    "pad_token_id": None,
+}
+# of Llama 3.2 1B and Llama 3.1 8B (arXiv:2407.21783)
+SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "1b": {
+            **COMMON,
+            "hidden_size": 2048,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 16,
+            "tie_word_embeddings": True,
+        },
+        "8b": {
+            **COMMON,
+            "hidden_size": 4096,
+            "intermediate_size": 14_336,
+            "num_hidden_layers": 32,
+            "tie_word_embeddings": False,
+        },
+    }
+)
 
 
 @dataclass(frozen=True)

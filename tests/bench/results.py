@@ -18,13 +18,16 @@ class Order:
 
     folder: Path  # for files of this run: start weights, logs
     seed: int = 0
-    pairs: int | None = None  # measured steps of each side, beyond the dropped; None: as many as the work takes
+    # measured steps of each side, beyond the dropped; None: as many as the work takes
+    pairs: int | None = None
     model: str = MODEL  # as the local hub knows it
     device: str = "cpu"  # or cuda
 
     def setup(self, pairs: int, dtype: str = "float32") -> Setup:
         """Of a work that takes so many pairs unless told."""
-        return Setup(self.folder, self.seed, DROPPED + (self.pairs or pairs), dtype, self.model, self.device)
+        return Setup(
+            self.folder, self.seed, DROPPED + (self.pairs or pairs), dtype, self.model, self.device
+        )
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class Result:
     notes: tuple[str, ...] = ()  # the figure to reach, and what was compared
     records: tuple[Mapping[str, Any], ...] = ()  # one JSON line each
     sound: bool = True  # the sides computed the same
-    figures: tuple[tuple[str, str, str], ...] = ()  # those to reach: what, what was found, whether that is enough
+    # those to reach: what, what was found, whether that is enough
+    figures: tuple[tuple[str, str, str], ...] = ()
 
 
 def named(work: str, dtype: str) -> str:

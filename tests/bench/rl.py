@@ -26,23 +26,36 @@ SPEED, MEMORY = Goal(3.0, 6.0), Goal(0.2, 0.12, at_most=True)
 def rl(order: Order, dtype: str = "float32") -> Result:
     """Time and memory of an update: prompts of 256, completions of 64 tokens."""
     setup = order.setup(PAIRS, dtype)
-    return hold(Contest(
-        named("rl", dtype), f"RL update, {GROUPS} groups of {SIZE}, 256 + 64 tokens, {dtype}", KitchenRl(setup),
-        (TrlGrpo(setup),), (*losses_and_gradients(dtype), Same("logprob", 1e-3 if dtype == "float32" else 3e-2)),
-        SPEED, MEMORY,
-        others=(TrlGrpo(setup, f"TRL {GROUPS * SIZE} micro-batches", GROUPS * SIZE),),
-        gauge=Gauge(dtype, setup.device), about=(
-            "the loss of a fresh batch is 0, for the advantages of a group add up to that; the gradient and the mean "
-            "log-probability of the completions tell more",
-            "tokens are those of 16 sequences; GFLOP/s needed: each for itself / the prompt of a group once")),
-        order, setup.steps)
+    return hold(
+        Contest(
+            named("rl", dtype),
+            f"RL update, {GROUPS} groups of {SIZE}, 256 + 64 tokens, {dtype}",
+            KitchenRl(setup),
+            (TrlGrpo(setup),),
+            (*losses_and_gradients(dtype), Same("logprob", 1e-3 if dtype == "float32" else 3e-2)),
+            SPEED,
+            MEMORY,
+            others=(TrlGrpo(setup, f"TRL {GROUPS * SIZE} micro-batches", GROUPS * SIZE),),
+            gauge=Gauge(dtype, setup.device),
+            about=(
+                "the loss of a fresh batch is 0, for the advantages of a group add up to that; the "
+                "gradient and the mean "
+                "log-probability of the completions tell more",
+                "tokens are those of 16 sequences; GFLOP/s needed: each for itself / the prompt of "
+                "a group once",
+            ),
+        ),
+        order,
+        setup.steps,
+    )
 
 
 @dataclass(frozen=True)
 class KitchenRl:
     """One step is forward_backward of importance_sampling, and optim_step.
 
-    Before the clock starts, the completions get the log-probabilities that a sampler would have given with them.
+    Before the clock starts, the completions get the log-probabilities that a sampler would have
+    given with them.
     """
 
     setup: Setup
@@ -55,23 +68,39 @@ class KitchenRl:
         for batch in _batches(self.setup):
             data = [datum for group in batch for datum in _data(group)]
             found = session.forward(data, "importance_sampling").result().logprobs
-            drawn = [replace(datum, loss_inputs={
-                **datum.loss_inputs, "logprobs": np.where(datum.loss_inputs["advantages"] != 0, lp, 0)})
-                for datum, lp in zip(data, found, strict=True)]
+            drawn = [
+                replace(
+                    datum,
+                    loss_inputs={
+                        **datum.loss_inputs,
+                        "logprobs": np.where(datum.loss_inputs["advantages"] != 0, lp, 0),
+                    },
+                )
+                for datum, lp in zip(data, found, strict=True)
+            ]
             turns.wait()
-            loss, step = session.forward_backward(drawn, "importance_sampling"), session.optim_step(kitchen_side.ADAM)
+            loss, step = (
+                session.forward_backward(drawn, "importance_sampling"),
+                session.optim_step(kitchen_side.ADAM),
+            )
             grad_norm = step.result().metrics["grad_norm"]
             turns.stop()
             output = loss.result()
             on = [datum.loss_inputs["advantages"] != 0 for datum in data]
             logprobs = [lp[mask] for lp, mask in zip(output.logprobs, on, strict=True)]
-            turns.tell(loss=output.metrics["loss:sum"], grad_norm=grad_norm,
-                       logprob=float(np.concatenate(logprobs).mean()), **_needed(data, shape))
+            turns.tell(
+                loss=output.metrics["loss:sum"],
+                grad_norm=grad_norm,
+                logprob=float(np.concatenate(logprobs).mean()),
+                **_needed(data, shape),
+            )
 
 
 @dataclass(frozen=True)
 class TrlGrpo:
-    """One step is one of the trainer's own loop, its rollout replaced by one that hands out what is there."""
+    """One step is one of the trainer's own loop, its rollout replaced by one that hands out what is
+    there.
+    """
 
     setup: Setup
     name: str = "TRL plain"
@@ -81,33 +110,64 @@ class TrlGrpo:
         import torch  # noqa: F401 before ours, which tells its threads not to spin while they wait
 
         groups = [group for batch in _batches(self.setup) for group in batch]
-        trainer = grpo(self.setup, turns, list(map(str, range(len(groups)))), len(groups[0].completions[0]), _given,
-                       self.accumulate, rollout=_Rollout(groups))
+        trainer = grpo(
+            self.setup,
+            turns,
+            list(map(str, range(len(groups)))),
+            len(groups[0].completions[0]),
+            _given,
+            self.accumulate,
+            rollout=_Rollout(groups),
+        )
         trl_side.train(trainer, self.setup, turns, recorded(trainer))
 
 
 def grpo(
-    setup: Setup, turns: Turns, prompts: Sequence[Any], length: int, rewards: Callable[..., list[float]],
-    accumulate: int, *, rollout: Any = None, **options: Any,
+    setup: Setup,
+    turns: Turns,
+    prompts: Sequence[Any],
+    length: int,
+    rewards: Callable[..., list[float]],
+    accumulate: int,
+    *,
+    rollout: Any = None,
+    **options: Any,
 ) -> Any:
-    """TRL's trainer: one update a batch, no reference, advantages as ours, a mean over all tokens of the batch."""
+    """TRL's trainer: one update a batch, no reference, advantages as ours, a mean over all tokens
+    of the batch.
+    """
     import trl
     from datasets import Dataset
 
     model = trl_side.base_model(setup)
     library: Any = trl
     args = library.GRPOConfig(
-        **trl_side.settings(setup, GROUPS * SIZE, accumulate), num_generations=SIZE, max_completion_length=length,
-        beta=0.0, num_iterations=1, scale_rewards="none", loss_type="dapo", shuffle_dataset=False,
-        log_completions=False, **options)
+        **trl_side.settings(setup, GROUPS * SIZE, accumulate),
+        num_generations=SIZE,
+        max_completion_length=length,
+        beta=0.0,
+        num_iterations=1,
+        scale_rewards="none",
+        loss_type="dapo",
+        shuffle_dataset=False,
+        log_completions=False,
+        **options,
+    )
     return library.GRPOTrainer(
-        model, args=args, reward_funcs=rewards, rollout_func=rollout,
+        model,
+        args=args,
+        reward_funcs=rewards,
+        rollout_func=rollout,
         train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]),
-        processing_class=trl_side.fast_tokenizer(setup), peft_config=trl_side.lora_config(setup))
+        processing_class=trl_side.fast_tokenizer(setup),
+        peft_config=trl_side.lora_config(setup),
+    )
 
 
 def recorded(trainer: Any) -> Callable[[], Values]:
-    """The mean log-probability of the completions of the last step, for what the trainer scores is kept here."""
+    """The mean log-probability of the completions of the last step, for what the trainer scores is
+    kept here.
+    """
     seen: list[float] = []
     scored = trainer._get_per_token_logps_and_entropies
 
@@ -133,9 +193,12 @@ class _Rollout:
     def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
         asked = [(self.groups[int(prompt)], at % SIZE) for at, prompt in enumerate(prompts)]
         ids = [group.completions[at].tolist() for group, at in asked]
-        return {"prompt_ids": [group.prompt.tolist() for group, _ in asked], "completion_ids": ids,
-                "logprobs": [[0.0] * len(one) for one in ids],  # read for vLLM alone
-                "worth": [group.rewards[at] for group, at in asked]}
+        return {
+            "prompt_ids": [group.prompt.tolist() for group, _ in asked],
+            "completion_ids": ids,
+            "logprobs": [[0.0] * len(one) for one in ids],  # read for vLLM alone
+            "worth": [group.rewards[at] for group, at in asked],
+        }
 
 
 def _given(completions: Sequence[str], worth: Sequence[float], **kwargs: Any) -> list[float]:
@@ -154,13 +217,27 @@ def _data(group: Group) -> list[Datum]:
         row = np.concatenate([group.prompt, completion])
         advantage = (reward - float(np.mean(group.rewards))) / (GROUPS * SIZE * len(completion))
         on = np.arange(1, len(row)) >= len(group.prompt)
-        found.append(Datum(row[:-1], {"target_tokens": row[1:], "logprobs": np.zeros(len(on), np.float32),
-                                      "advantages": np.where(on, advantage, 0.0).astype(np.float32)}))
+        found.append(
+            Datum(
+                row[:-1],
+                {
+                    "target_tokens": row[1:],
+                    "logprobs": np.zeros(len(on), np.float32),
+                    "advantages": np.where(on, advantage, 0.0).astype(np.float32),
+                },
+            )
+        )
     return found
 
 
 def _needed(data: Sequence[Datum], shape: Shape) -> dict[str, float]:
-    read, scored = [datum.tokens for datum in data], [datum.loss_inputs["advantages"] != 0 for datum in data]
+    read, scored = (
+        [datum.tokens for datum in data],
+        [datum.loss_inputs["advantages"] != 0 for datum in data],
+    )
     plain = Counted.plain(read, scored)
-    return {"tokens": plain.tokens, "flops": plain.training(shape),
-            "flops_shared": Counted.shared(read, scored).training(shape)}
+    return {
+        "tokens": plain.tokens,
+        "flops": plain.training(shape),
+        "flops_shared": Counted.shared(read, scored).training(shape),
+    }

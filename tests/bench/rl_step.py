@@ -1,4 +1,6 @@
-"""A whole step of reinforcement learning: the weights are copied, answer, are rewarded and learn from it."""
+"""A whole step of reinforcement learning: the weights are copied, answer, are rewarded and learn
+from it.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from kitchen.ports import Message
-from kitchen.ports.environments import Turn
+from kitchen.ports.environments import StepResult
 from stages.rl.policy_gradient import PolicyUpdate, mean_of
-from stages.rl.rollouts import Player, Playing, Rollouts
+from stages.rl.rollouts import RolloutConfig, RolloutRunner, Rollouts
 from tests.bench import kitchen_side, rows, trl_side
 from tests.bench.contest import Contest, Same, hold
 from tests.bench.results import Order, Result, named
@@ -27,37 +29,60 @@ DRAWN = 1.0  # nats between two draws of 16 completions, which came to 0.7
 def rl_step(order: Order, dtype: str = "float32") -> Result:
     """Time and memory of a step that samples for itself: prompts of 256, completions of 64 tokens."""
     setup = order.setup(PAIRS, dtype)
-    return hold(Contest(
-        named("rl_step", dtype), f"RL step, {GROUPS} prompts × {SIZE} completions, 256 + 64 tokens, {dtype}",
-        KitchenStep(setup), (TrlStep(setup),),
-        (Same("prompts", 0.0), Same("lengths", 0.0), Same("logprob", DRAWN)), SPEED, MEMORY,
-        others=(TrlStep(setup, f"TRL {GROUPS * SIZE} micro-batches", GROUPS * SIZE),), about=(
-            "each side draws for itself, at temperature 1, so texts and rewards differ; compared are the tokens of the "
-            "prompts, how many were written after each, and roughly their mean log-probability; the work rl compares "
-            "updates on the same completions, the works of sampling greedy texts",
-            "every completion has 64 tokens: TRL is told so, ours has a tokenizer in which none ends an answer",
-            "tokens are those of 16 sequences, prompts included; generation: seconds until all texts are there, ours "
-            "with the copy of the weights"), part="generation"), order, setup.steps)
+    return hold(
+        Contest(
+            named("rl_step", dtype),
+            f"RL step, {GROUPS} prompts × {SIZE} completions, 256 + 64 tokens, {dtype}",
+            KitchenStep(setup),
+            (TrlStep(setup),),
+            (Same("prompts", 0.0), Same("lengths", 0.0), Same("logprob", DRAWN)),
+            SPEED,
+            MEMORY,
+            others=(TrlStep(setup, f"TRL {GROUPS * SIZE} micro-batches", GROUPS * SIZE),),
+            about=(
+                "each side draws for itself, at temperature 1, so texts and rewards differ; "
+                "compared are the tokens of the "
+                "prompts, how many were written after each, and roughly their mean "
+                "log-probability; the work rl compares "
+                "updates on the same completions, the works of sampling greedy texts",
+                "every completion has 64 tokens: TRL is told so, ours has a tokenizer in which "
+                "none ends an answer",
+                "tokens are those of 16 sequences, prompts included; generation: seconds until all "
+                "texts are there, ours "
+                "with the copy of the weights",
+            ),
+            part="generation",
+        ),
+        order,
+        setup.steps,
+    )
 
 
 @dataclass(frozen=True)
 class KitchenStep:
-    """One step is what recipes/rl.py does in one, from the copy of the weights to the optimiser's step."""
+    """One step is what recipes/rl.py does in one, from the copy of the weights to the optimiser's
+    step.
+    """
 
     setup: Setup
     name: str = "kitchen"
 
     def run(self, turns: Turns) -> None:
         setup = kitchen_side.endless(self.setup)
-        session, batches = kitchen_side.session(kitchen_side.client(setup), setup), _batches(self.setup)
+        session, batches = (
+            kitchen_side.session(kitchen_side.client(setup), setup),
+            _batches(self.setup),
+        )
         tokenizer = session.tokenizer()
         turns.loaded()
         for number, texts in enumerate(batches):
             turns.wait()
             started = perf_counter()
             sampler = session.snapshot().result()
-            player = Player(sampler, tokenizer, Playing(max_tokens=LENGTH))
-            rollouts = asyncio.run(player.groups(list(map(Said, texts)), SIZE, [setup.seed, number]))
+            player = RolloutRunner(sampler, tokenizer, RolloutConfig(max_tokens=LENGTH))
+            rollouts = asyncio.run(
+                player.groups(list(map(Said, texts)), SIZE, [setup.seed, number])
+            )
             generated = perf_counter() - started
             data = mean_of(PolicyUpdate().run(rollouts).lessons).data
             session.forward_backward(data, "importance_sampling")
@@ -79,8 +104,19 @@ class TrlStep:
         import torch  # noqa: F401 before ours, which tells its threads not to spin while they wait
 
         prompts = [rows.asked(text) for batch in _batches(self.setup) for text in batch]
-        trainer = grpo(self.setup, turns, prompts, LENGTH, _rewarded, self.accumulate, use_vllm=False, temperature=1.0,
-                       top_p=1.0, top_k=0, generation_kwargs={"min_new_tokens": LENGTH})
+        trainer = grpo(
+            self.setup,
+            turns,
+            prompts,
+            LENGTH,
+            _rewarded,
+            self.accumulate,
+            use_vllm=False,
+            temperature=1.0,
+            top_p=1.0,
+            top_k=0,
+            generation_kwargs={"min_new_tokens": LENGTH},
+        )
         scored, written = recorded(trainer), _watched(trainer)
         trl_side.train(trainer, self.setup, turns, lambda: {**scored(), **written()})
 
@@ -95,11 +131,11 @@ class Said:
     def env(self) -> Said:
         return self
 
-    async def begin(self) -> Sequence[Message]:
+    async def reset(self) -> Sequence[Message]:
         return rows.asked(self.text)
 
-    async def act(self, answer: str) -> Turn:
-        return Turn(worth(answer))
+    async def step(self, answer: str) -> StepResult:
+        return StepResult(worth(answer))
 
 
 def worth(answer: str) -> float:
@@ -118,10 +154,12 @@ def _batches(setup: Setup) -> list[Sequence[str]]:
 
 def _told(rollouts: Rollouts) -> dict[str, Any]:
     episodes = [rollout.episodes[0] for rollout in rollouts.all()]
-    return {"prompts": [one.tokens[~one.acted].tolist() for one in episodes],
-            "lengths": [[int(one.acted.sum()) for one in episodes]],
-            "logprob": float(np.concatenate([one.logprobs[one.acted] for one in episodes]).mean()),
-            "tokens": sum(len(one.tokens) for one in episodes)}
+    return {
+        "prompts": [one.tokens[~one.acted].tolist() for one in episodes],
+        "lengths": [[int(one.acted.sum()) for one in episodes]],
+        "logprob": float(np.concatenate([one.logprobs[one.acted] for one in episodes]).mean()),
+        "tokens": sum(len(one.tokens) for one in episodes),
+    }
 
 
 def _watched(trainer: Any) -> Callable[[], Values]:
@@ -133,7 +171,9 @@ def _watched(trainer: Any) -> Callable[[], Values]:
         started = perf_counter()
         found = generate(prompts, *args, **kwargs)
         seen.update(generation=perf_counter() - started)
-        seen.update(prompts=[list(map(int, ids)) for ids in prompts], lengths=[list(map(len, found[0]))])
+        seen.update(
+            prompts=[list(map(int, ids)) for ids in prompts], lengths=[list(map(len, found[0]))]
+        )
         return found
 
     trainer._generate_single_turn = watching

@@ -52,8 +52,12 @@ def ingredients(setup: Setup, count: int) -> Sequence[Datum]:
     return data
 
 
-def log_uniform(setup: Setup, count: int, shortest: int = 64, longest: int = 512) -> Sequence[Datum]:
-    """Data B: lengths spread evenly over their logarithms, the first three quarters of each row masked."""
+def log_uniform(
+    setup: Setup, count: int, shortest: int = 64, longest: int = 512
+) -> Sequence[Datum]:
+    """Data B: lengths spread evenly over their logarithms, the first three quarters of each row
+    masked.
+    """
     rng = np.random.default_rng([setup.seed, 1])
     lengths = np.exp(rng.uniform(np.log(shortest), np.log(longest), count)).round().astype(int)
     cut = (_cut(setup.model, rng, int(length) + 1) for length in lengths)
@@ -69,7 +73,9 @@ def pairs(setup: Setup, count: int, prompt: int = 256, answer: int = 64) -> Sequ
     return found
 
 
-def groups(setup: Setup, count: int, size: int = 8, prompt: int = 256, answer: int = 64) -> Sequence[Group]:
+def groups(
+    setup: Setup, count: int, size: int = 8, prompt: int = 256, answer: int = 64
+) -> Sequence[Group]:
     rng = np.random.default_rng([setup.seed, 3])
     found = []
     for _ in range(count):
@@ -90,7 +96,8 @@ def questions(setup: Setup, count: int, length: int = 256) -> Sequence[str]:
     around, found = len(known.render(asked(""), answer=True)), list[str]()
     while len(found) < count:
         text = known.decode(_cut(setup.model, rng, length - around))
-        if len(known.render(asked(text), answer=True)) == length:  # where it is cut, tokens may join
+        # where it is cut, tokens may join
+        if len(known.render(asked(text), answer=True)) == length:
             found.append(text)
     return found
 
@@ -109,7 +116,9 @@ def datum(row: Tokens, masked: int, **inputs: Array) -> Datum:
 def _text(model: str) -> Tokens:
     """(T,) tokens of all that is said in `ingredients`, one conversation after the other."""
     rows = LocalDatasets().load("ingredients", split="train")
-    said = (message["content"] + "\n" for at in range(len(rows)) for message in rows[at]["messages"])
+    said = (
+        message["content"] + "\n" for at in range(len(rows)) for message in rows[at]["messages"]
+    )
     return np.concatenate([tokenizer(model).encode(text) for text in said])
 
 

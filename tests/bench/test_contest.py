@@ -69,8 +69,11 @@ class Broken:
 
 def test_sides_take_turns_and_who_is_behind_leaves(tmp_path: Path) -> None:
     log = tmp_path / "turns"
-    sides = [Sleeper("a", 0.01, told_in=str(log)), Sleeper("b", 0.02, told_in=str(log)),
-             Sleeper("c", 0.3, told_in=str(log))]
+    sides = [
+        Sleeper("a", 0.01, told_in=str(log)),
+        Sleeper("b", 0.02, told_in=str(log)),
+        Sleeper("c", 0.3, told_in=str(log)),
+    ]
     held = interleave(sides, tmp_path, 4, ["b", "c"], heats=2)
     assert log.read_text() == "abcabcabab"
     assert held.fastest == "b"
@@ -79,7 +82,9 @@ def test_sides_take_turns_and_who_is_behind_leaves(tmp_path: Path) -> None:
 
 
 def test_who_is_little_behind_stays() -> None:
-    taken = {name: [Step(9.0), Step(seconds)] for name, seconds in (("a", 1.0), ("b", 1.1), ("c", 1.3))}
+    taken = {
+        name: [Step(9.0), Step(seconds)] for name, seconds in (("a", 1.0), ("b", 1.1), ("c", 1.3))
+    }
     assert behind(taken, ["a", "b", "c"]) == ["c"]
 
 
@@ -110,18 +115,28 @@ def test_a_side_that_was_killed_while_others_had_their_turn_is_told_of(tmp_path:
 def test_a_contest_says_who_was_faster_and_whether_they_computed_the_same(
     tmp_path: Path, loss: float, sound: bool
 ) -> None:
-    contest = Contest("work", "A work", Sleeper("ours", 0.02), (Sleeper("theirs", 0.1, loss),), (Same("loss", 1e-3),),
-                      speed=Goal(0.0, 1e9), others=(Sleeper("other", 0.02),))
+    contest = Contest(
+        "work",
+        "A work",
+        Sleeper("ours", 0.02),
+        (Sleeper("theirs", 0.1, loss),),
+        (Same("loss", 1e-3),),
+        speed=Goal(0.0, 1e9),
+        others=(Sleeper("other", 0.02),),
+    )
     result = hold(contest, Order(tmp_path), steps=5)
     assert result.sound is sound
     assert [row[0] for row in result.rows] == ["ours", "theirs", "other"]
-    ours, theirs = (next(median(row["seconds"][DROPPED:]) for row in result.records if row.get("side") == side)
-                    for side in ("ours", "theirs"))
+    ours, theirs = (
+        next(median(row["seconds"][DROPPED:]) for row in result.records if row.get("side") == side)
+        for side in ("ours", "theirs")
+    )
     assert (ours >= 0.02, theirs >= 0.1) == (True, True)  # each sleeps that long
     assert result.records[-1]["figures"]["speed against theirs"] == pytest.approx(theirs / ours)
     assert "reached: at least 0, aim 1e+09" in result.notes[0]
     assert [(what, verdict) for what, _, verdict in result.figures] == [
-        ("speed against theirs", "reached: at least 0, aim 1e+09")]
+        ("speed against theirs", "reached: at least 0, aim 1e+09")
+    ]
     assert ("NOT WITHIN" in "\n".join(result.notes)) is not sound
 
 
@@ -131,10 +146,15 @@ def test_rates_and_shares_leave_out_the_first_steps() -> None:
     taken = {
         "ours": [*dropped, Step(1.0, values), Step(1.0, values)],
         "theirs": [*dropped, Step(2.0, {"peak_mb": 40.0}), Step(4.0, {"peak_mb": 30.0})],
-        "machine": [Step(0.1, {"gemm_gflops": rate, "peak_mb": 0.0}) for rate in (10.0, 16.0, 12.0, 12.0)]}
+        "machine": [
+            Step(0.1, {"gemm_gflops": rate, "peak_mb": 0.0}) for rate in (10.0, 16.0, 12.0, 12.0)
+        ],
+    }
     outcome = Outcome(taken, "ours", "machine")
     assert outcome.speed("theirs").value == pytest.approx(100 / 37.5)
-    assert outcome.memory("theirs", Goal(0.3, 0.2, at_most=True)).note.endswith("0.25; reached: at most 0.3, aim 0.2")
+    assert outcome.memory("theirs", Goal(0.3, 0.2, at_most=True)).note.endswith(
+        "0.25; reached: at most 0.3, aim 0.2"
+    )
     share = outcome.share(Goal(0.38, 0.6))
     assert share.value == 2 / 16
     assert "25%, or 12% with shared prefixes counted once; MISSED" in share.note
@@ -142,7 +162,10 @@ def test_rates_and_shares_leave_out_the_first_steps() -> None:
 
 def test_a_part_of_a_step_is_compared_by_the_seconds_that_both_tell() -> None:
     steps = DROPPED + 3
-    taken = {name: [Step(9.0, {"generation": took})] * steps for name, took in (("ours", 2), ("theirs", 7))}
+    taken = {
+        name: [Step(9.0, {"generation": took})] * steps
+        for name, took in (("ours", 2), ("theirs", 7))
+    }
     told = Outcome(taken, "ours").part("generation", "theirs")
     assert (told.value, told.what) == (3.5, "generation against theirs")
     assert told.shown.startswith("2.00 [2.00–2.00] s, 3.50")
@@ -150,12 +173,18 @@ def test_a_part_of_a_step_is_compared_by_the_seconds_that_both_tell() -> None:
 
 
 def test_texts_differ_by_the_share_of_their_tokens() -> None:
-    ours, theirs = ([Step(1.0, {"greedy": texts})] for texts in ([[1, 2, 3], [4, 5]], [[1, 2, 9], [4]]))
+    ours, theirs = (
+        [Step(1.0, {"greedy": texts})] for texts in ([[1, 2, 3], [4, 5]], [[1, 2, 9], [4]])
+    )
     assert Same("greedy", 0.01).difference(ours, theirs) == 2 / 5
 
 
-@pytest.mark.parametrize(("ours", "theirs", "found"), [
-    (1.01, 1.2, 0.0), (1.2, 1.15, 0.05), (float("nan"), 1.0, float("inf"))])
-def test_beside_exact_steps_ours_may_be_the_nearer(ours: float, theirs: float, found: float) -> None:
+@pytest.mark.parametrize(
+    ("ours", "theirs", "found"),
+    [(1.01, 1.2, 0.0), (1.2, 1.15, 0.05), (float("nan"), 1.0, float("inf"))],
+)
+def test_beside_exact_steps_ours_may_be_the_nearer(
+    ours: float, theirs: float, found: float
+) -> None:
     one, other, exact = ([Step(1.0, {"loss": loss})] * 2 for loss in (ours, theirs, 1.0))
     assert Same("loss", 0.03).difference(one, other, exact) == pytest.approx(found)

@@ -1,4 +1,6 @@
-"""The works of the core, small: both sides compute the same, and what a call costs is of the right order."""
+"""The works of the core, small: both sides compute the same, and what a call costs is of the right
+order.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def test_stage_calls_of_all_kinds_are_recorded_and_logged(tmp_path: Path) -> Non
         found = Calls(tmp_path, count=100).measured("0", Console(file=file))
     assert found.keys() == {"by hand", *KINDS}
     assert min(found.values()) > 0
-    assert len((tmp_path / "calls" / "plain-0" / "log.jsonl").read_text().splitlines()) > 100 * CALLS
+    assert (
+        len((tmp_path / "calls" / "plain-0" / "log.jsonl").read_text().splitlines()) > 100 * CALLS
+    )
 
 
 def test_a_check_has_its_parts_in_it() -> None:
@@ -76,7 +80,13 @@ class Counted(SlBasic):
 
 def test_a_plan_that_was_made_is_not_made_again(tmp_path: Path) -> None:
     loops = Loops(Setup(tmp_path, steps=2), "fake")
-    recipe, kitchen, blobs = Counted(**dict(loops.recipe())), loops.kitchen(), LocalBlobs(str(tmp_path / "runs-fake"))
+    recipe, kitchen, blobs = (
+        Counted(**dict(loops.recipe())),
+        loops.kitchen(),
+        LocalBlobs(str(tmp_path / "runs-fake")),
+    )
     cook(Cooked("recipes.sl_basic:SlBasic", {}), recipe, kitchen, "run", plan=kitchen.check(recipe))
     assert len(recipe.laid) == 1
-    assert [row["step"] for row in read_journal(blobs, "run", "metrics") if row["stage"] == "ReportStep"] == [0, 1]
+    assert [
+        row["step"] for row in read_journal(blobs, "run", "metrics") if row["stage"] == "ReportStep"
+    ] == [0, 1]

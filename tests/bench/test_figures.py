@@ -26,18 +26,37 @@ def test_a_ratio_is_of_medians_and_its_spread_is_over_pairs() -> None:
 
 
 def test_a_shape_counts_the_weights_of_the_model(tmp_path: Path) -> None:
-    """SmolLM2-135M: 134,515,008 weights, of which 28,311,552 are the output layer and 35,136 are norms."""
-    (tmp_path / "config.json").write_text(json.dumps({
-        "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
-        "num_key_value_heads": 3, "vocab_size": 49152}))
+    """SmolLM2-135M: 134,515,008 weights, of which 28,311,552 are the output layer and 35,136 are
+    norms.
+    """
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "hidden_size": 576,
+                "intermediate_size": 1536,
+                "num_hidden_layers": 30,
+                "num_attention_heads": 9,
+                "num_key_value_heads": 3,
+                "vocab_size": 49152,
+            }
+        )
+    )
     shape = Shape.of(tmp_path, 16)
-    assert (shape.body, shape.head, shape.width) == (134_515_008 - 28_311_552 - 35_136, 28_311_552, 576)
+    assert (shape.body, shape.head, shape.width) == (
+        134_515_008 - 28_311_552 - 35_136,
+        28_311_552,
+        576,
+    )
     assert shape.lora == 16 * 30 * (2 * (576 + 576) + 2 * (576 + 192) + 3 * (576 + 1536))
 
 
 def test_a_shared_prefix_counts_once() -> None:
     rows = [np.array([7, 8, 1, 2]), np.array([7, 8, 3]), np.array([8, 8])]
-    masks = [np.array([False, True, True, True]), np.array([False, True, True]), np.array([True, False])]
+    masks = [
+        np.array([False, True, True, True]),
+        np.array([False, True, True]),
+        np.array([True, False]),
+    ]
     assert Counted.plain(rows, masks) == Counted(tokens=9, scored=6, seen=10 + 6 + 3)
     # 7 8 and the position after it are in two rows; the 8 of the third row has another beginning
     assert Counted.shared(rows, masks) == Counted(tokens=7, scored=5, seen=10 + 3 + 3)

@@ -1,4 +1,6 @@
-"""The works, on a Llama of two layers: the rows, the loss of preferences, and that both sides compute the same."""
+"""The works, on a Llama of two layers: the rows, the loss of preferences, and that both sides
+compute the same.
+"""
 
 from __future__ import annotations
 
@@ -73,8 +75,19 @@ def test_sampling_writes_what_generate_writes(order: Order) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("work", [
-    "sft_a_float32", "sft_b_float32", "sft_b_bfloat16", "sft_memory", "dpo", "rl", "rl_step", "dpo_bfloat16"])
+@pytest.mark.parametrize(
+    "work",
+    [
+        "sft_a_float32",
+        "sft_b_float32",
+        "sft_b_bfloat16",
+        "sft_memory",
+        "dpo",
+        "rl",
+        "rl_step",
+        "dpo_bfloat16",
+    ],
+)
 def test_both_sides_compute_the_same(order: Order, work: str) -> None:
     pytest.importorskip("trl")
     result = WORKS[work](order)
@@ -99,9 +112,17 @@ def test_works_in_a_format_that_the_machine_does_not_multiply_are_left_out_and_n
 
 
 @pytest.mark.slow
-def test_a_random_model_can_be_measured_with_the_tokenizer_of_another(order: Order, tmp_path: Path) -> None:
-    sizes = {**SIZES["1b"], "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-             "num_attention_heads": 8, "vocab_size": 400}
+def test_a_random_model_can_be_measured_with_the_tokenizer_of_another(
+    order: Order, tmp_path: Path
+) -> None:
+    sizes = {
+        **SIZES["1b"],
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "vocab_size": 400,
+    }
     make(RandomModel(sizes, tmp_path / "model", order.model, "cpu"), tmp_path)
     made = Order(tmp_path, pairs=1, model=f"path:{tmp_path / 'model'}")
     make(StartWeights(made.setup(1)), tmp_path)
@@ -109,7 +130,9 @@ def test_a_random_model_can_be_measured_with_the_tokenizer_of_another(order: Ord
     assert result.sound, result.notes
     config = json.loads((tmp_path / "model/config.json").read_text())
     assert (config["vocab_size"], config["dtype"]) == (400, "bfloat16")
-    ours, theirs = (rows.tokenizer(model).encode("two cups").tolist() for model in (made.model, order.model))
+    ours, theirs = (
+        rows.tokenizer(model).encode("two cups").tolist() for model in (made.model, order.model)
+    )
     assert ours == theirs
 
 
@@ -123,18 +146,36 @@ def test_hinge_on_pairs_is_that_of_trl(order: Order) -> None:
 
 def test_what_is_finished_is_found_again_and_nothing_of_another_commit(tmp_path: Path) -> None:
     facts = {"date": "today", "commit": "abc"}
-    one = Result("dpo", "DPO", ("side", "s"), (("kitchen", "1.0"), ("TRL", "2.0")), ("speed: 2.0",), sound=False)
+    one = Result(
+        "dpo",
+        "DPO",
+        ("side", "s"),
+        (("kitchen", "1.0"), ("TRL", "2.0")),
+        ("speed: 2.0",),
+        sound=False,
+    )
     other = Result("rl", "RL", ("side",), (("kitchen",),))
-    runs = [({"date": "yesterday", "commit": "abc"}, one), ({"date": "today", "commit": "def"}, other)]
-    lines = [json.dumps(each) for run, result in runs
-             for each in ({"run": run}, {"work": result.work}, {"finished": result.work, **kept(result)})]
+    runs = [
+        ({"date": "yesterday", "commit": "abc"}, one),
+        ({"date": "today", "commit": "def"}, other),
+    ]
+    lines = [
+        json.dumps(each)
+        for run, result in runs
+        for each in ({"run": run}, {"work": result.work}, {"finished": result.work, **kept(result)})
+    ]
     (tmp_path / "bench.jsonl").write_text("\n".join(lines) + "\n")
     assert finished(tmp_path / "bench.jsonl", facts) == {"dpo": one}
 
 
 @pytest.mark.parametrize("commit", ["abc+", "none"])
-def test_of_code_that_is_in_no_commit_everything_is_measured_again(tmp_path: Path, commit: str) -> None:
-    facts, one = {"date": "today", "commit": commit}, Result("dpo", "DPO", ("side",), (("kitchen",),))
+def test_of_code_that_is_in_no_commit_everything_is_measured_again(
+    tmp_path: Path, commit: str
+) -> None:
+    facts, one = (
+        {"date": "today", "commit": commit},
+        Result("dpo", "DPO", ("side",), (("kitchen",),)),
+    )
     lines = ({"run": facts}, {"finished": "dpo", **kept(one)})
     (tmp_path / "bench.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     assert finished(tmp_path / "bench.jsonl", facts) == {}

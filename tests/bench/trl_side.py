@@ -1,4 +1,6 @@
-"""TRL's trainers, as all works open them: the same weights, the same AdamW, data in order, and steps on demand."""
+"""TRL's trainers, as all works open them: the same weights, the same AdamW, data in order, and
+steps on demand.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,16 @@ from tests.bench.turns import Setup, Turns, Values
 
 
 def base_model(setup: Setup) -> Any:
-    """The base model, every weight of it touched, for those of a file come into memory when they are read."""
+    """The base model, every weight of it touched, for those of a file come into memory when they
+    are read.
+    """
     import torch
     from transformers import AutoModelForCausalLM
 
     library: Any = AutoModelForCausalLM
-    model = library.from_pretrained(LocalHub().fetch(setup.model), dtype=getattr(torch, setup.dtype)).to(setup.device)
+    model = library.from_pretrained(
+        LocalHub().fetch(setup.model), dtype=getattr(torch, setup.dtype)
+    ).to(setup.device)
     with torch.no_grad():
         model(input_ids=torch.arange(4, device=setup.device)[None])
     return model
@@ -30,17 +36,33 @@ def fast_tokenizer(setup: Setup) -> Any:
 
 
 def settings(setup: Setup, batch: int, accumulate: int = 1) -> dict[str, Any]:
-    """Of any TRL config: no evaluation, no saving, no reports; bfloat16 lies in the weights, not in autocast."""
+    """Of any TRL config: no evaluation, no saving, no reports; bfloat16 lies in the weights, not in
+    autocast.
+    """
     return {
-        "output_dir": str(setup.folder / "trl"), "use_cpu": setup.device == "cpu",
-        "seed": setup.seed, "max_steps": setup.steps,
-        "per_device_train_batch_size": batch // accumulate, "gradient_accumulation_steps": accumulate,
-        "gradient_checkpointing": False, "bf16": False,
-        "learning_rate": ADAM.learning_rate, "adam_beta1": ADAM.beta1, "adam_beta2": ADAM.beta2,
-        "adam_epsilon": ADAM.eps, "weight_decay": ADAM.weight_decay, "max_grad_norm": ADAM.grad_clip_norm,
-        "lr_scheduler_type": "constant", "optim": "adamw_torch_fused", "train_sampling_strategy": "sequential",
-        "eval_strategy": "no", "save_strategy": "no", "report_to": "none", "disable_tqdm": True,
-        "logging_strategy": "steps", "logging_steps": 1,  # after the clock has stopped
+        "output_dir": str(setup.folder / "trl"),
+        "use_cpu": setup.device == "cpu",
+        "seed": setup.seed,
+        "max_steps": setup.steps,
+        "per_device_train_batch_size": batch // accumulate,
+        "gradient_accumulation_steps": accumulate,
+        "gradient_checkpointing": False,
+        "bf16": False,
+        "learning_rate": ADAM.learning_rate,
+        "adam_beta1": ADAM.beta1,
+        "adam_beta2": ADAM.beta2,
+        "adam_epsilon": ADAM.eps,
+        "weight_decay": ADAM.weight_decay,
+        "max_grad_norm": ADAM.grad_clip_norm,
+        "lr_scheduler_type": "constant",
+        "optim": "adamw_torch_fused",
+        "train_sampling_strategy": "sequential",
+        "eval_strategy": "no",
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "logging_strategy": "steps",
+        "logging_steps": 1,  # after the clock has stopped
         "dataloader_pin_memory": False,
     }
 
@@ -54,12 +76,16 @@ def lora_config(setup: Setup) -> Any:
 
 
 def train(trainer: Any, setup: Setup, turns: Turns, told: Callable[[], Values] = dict) -> None:
-    """`trainer.train()`, each step of it when there is the word; `told` adds to what is told of the last step."""
+    """`trainer.train()`, each step of it when there is the word; `told` adds to what is told of the
+    last step.
+    """
     from peft import set_peft_model_state_dict
     from safetensors.torch import load_file
     from transformers import PrinterCallback
 
-    set_peft_model_state_dict(trainer.model, load_file(setup.folder / START / "adapter_model.safetensors"))
+    set_peft_model_state_dict(
+        trainer.model, load_file(setup.folder / START / "adapter_model.safetensors")
+    )
     trainer.remove_callback(PrinterCallback)
     turns.loaded()
     trainer.add_callback(_stepper(turns, told))
@@ -78,8 +104,14 @@ def _stepper(turns: Turns, told: Callable[[], Values]) -> Any:
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             turns.stop()
 
-        def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **kwargs: Any
-                   ) -> None:
+        def on_log(
+            self,
+            args: Any,
+            state: Any,
+            control: Any,
+            logs: Mapping[str, float] | None = None,
+            **kwargs: Any,
+        ) -> None:
             if logs and "loss" in logs:  # the last of all logs is a summary
                 turns.tell(loss=logs["loss"], grad_norm=logs["grad_norm"], **told())
 

@@ -1,4 +1,6 @@
-"""What a side of a benchmark is, and its end of the pipe: wait for the word, take one step, tell what came of it."""
+"""What a side of a benchmark is, and its end of the pipe: wait for the word, take one step, tell
+what came of it.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +48,16 @@ class Turns:
 
 
 class Side(Protocol):
-    """One of those compared: it has a process to itself, and takes its steps in `run`. Must go through a pickle."""
+    """One of those compared: it has a process to itself, and takes its steps in `run`. Must go
+    through a pickle.
+    """
 
     @property
     def name(self) -> str: ...
     def run(self, turns: Turns) -> None:
-        """Load, call `turns.loaded`; then for each step `turns.wait`, the step, `turns.stop`, `turns.tell`."""
+        """Load, call `turns.loaded`; then for each step `turns.wait`, the step, `turns.stop`,
+        `turns.tell`.
+        """
         ...
 
 

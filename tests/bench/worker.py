@@ -21,7 +21,8 @@ class Worker:
     """The parent's end: starts the process of a side, and gives it its turns."""
 
     def __init__(self, side: Side, logs: Path) -> None:
-        context = multiprocessing.get_context("spawn")  # each side sets up torch and its threads for itself
+        # each side sets up torch and its threads for itself
+        context = multiprocessing.get_context("spawn")
         self.name, self._log = side.name, logs / f"{side.name.replace(' ', '-')}.log"
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(side, theirs, self._log), daemon=True)
@@ -31,8 +32,12 @@ class Worker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-                 ) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def ready(self) -> None:
@@ -64,17 +69,25 @@ class Worker:
             word, values = self._pipe.recv()
         except (EOFError, OSError):
             self._process.join(PATIENCE)
-            raise RuntimeError(f"{self.name}: its process ended with exit code {self._process.exitcode} "
-                               f"(-9: out of memory?); its log is\n{self._tail()}") from None
+            raise RuntimeError(
+                f"{self.name}: its process ended with exit code {self._process.exitcode} "
+                f"(-9: out of memory?); its log is\n{self._tail()}"
+            ) from None
         if word == "failed":
-            raise RuntimeError(f"{self.name}:\n{values['why']}\nThe end of its log:\n{self._tail()}")
+            raise RuntimeError(
+                f"{self.name}:\n{values['why']}\nThe end of its log:\n{self._tail()}"
+            )
         if word != wanted:
             raise RuntimeError(f"{self.name} said {word!r} where {wanted!r} was due")
         found: Values = values
         return found
 
     def _tail(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:]) if self._log.is_file() else "empty"
+        return (
+            "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+            if self._log.is_file()
+            else "empty"
+        )
 
 
 def _serve(side: Side, pipe: Connection, log: Path) -> None:

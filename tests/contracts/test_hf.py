@@ -20,11 +20,17 @@ class TestHfHub(HubLaws):
     @pytest.fixture(autouse=True)
     def _server(self, hub_server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
         monkeypatch.setenv("HF_TOKEN", "hf_loopback_write")
-        hub_server.repository("owner/tiny", {
-            "config.json": "{}", "model-2.safetensors": b"two", "model-1.safetensors": b"one",
-            "onnx/model.safetensors": b"not the model", "pytorch_model.bin": b"pickled",
-            "README.md": "---\nlicense: mit\n---\n",
-        })
+        hub_server.repository(
+            "owner/tiny",
+            {
+                "config.json": "{}",
+                "model-2.safetensors": b"two",
+                "model-1.safetensors": b"one",
+                "onnx/model.safetensors": b"not the model",
+                "pytorch_model.bin": b"pickled",
+                "README.md": "---\nlicense: mit\n---\n",
+            },
+        )
 
     def hub(self, tmp_path: Path) -> HfHub:
         return HfHub(FakeHub(), timeout=2)
@@ -38,7 +44,9 @@ class TestWhatLiesBesideIt(HubLaws):
     malformed_model = "fake:"
 
     def hub(self, tmp_path: Path) -> HfHub:
-        return HfHub(FakeHub({"fake:bigram": {"config.json": b"{}", "model.safetensors": b"weights"}}))
+        return HfHub(
+            FakeHub({"fake:bigram": {"config.json": b"{}", "model.safetensors": b"weights"}})
+        )
 
     def published(self, tmp_path: Path) -> str:
         return "fake:mine"

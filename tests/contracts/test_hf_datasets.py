@@ -22,7 +22,13 @@ from tests.adapters.hf.server import HubServer
 def listing(self: Any) -> None:
     """The data sets of an owner, by which a misspelled name is told the nearest."""
     [owner] = parse_qs(urlsplit(self.path).query)["author"]
-    self._json([{"id": name} for kind, name in self.hub.repositories if kind == "dataset" and name.startswith(owner)])
+    self._json(
+        [
+            {"id": name}
+            for kind, name in self.hub.repositories
+            if kind == "dataset" and name.startswith(owner)
+        ]
+    )
 
 
 class TestJsonl(DatasetLaws):
@@ -44,7 +50,9 @@ class TestJsonl(DatasetLaws):
 
     def store(self, tmp_path: Path, data: Data) -> HfDatasets:
         for name, splits in data.items():
-            told = "".join(f"  - split: {split}\n    path: {split}{self.suffix}\n" for split in splits)
+            told = "".join(
+                f"  - split: {split}\n    path: {split}{self.suffix}\n" for split in splits
+            )
             card = f"---\nconfigs:\n- config_name: default\n  data_files:\n{told}---\n"
             files = {f"{split}{self.suffix}": self.written(rows) for split, rows in splits.items()}
             self._hub.repository(f"laws/{name}", {"README.md": card, **files}, kind="dataset")
@@ -63,5 +71,7 @@ class TestParquet(TestJsonl):
 
     def written(self, rows: Sequence[Row]) -> bytes:
         arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-        parquet.write_table(arrow.Table.from_pylist(list(rows)), file := BytesIO(), row_group_size=2)
+        parquet.write_table(
+            arrow.Table.from_pylist(list(rows)), file := BytesIO(), row_group_size=2
+        )
         return file.getvalue()

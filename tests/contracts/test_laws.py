@@ -1,4 +1,6 @@
-"""The laws serve adapters that are not ours: one subclass, and pytest says what is kept and what is broken."""
+"""The laws serve adapters that are not ours: one subclass, and pytest says what is kept and what is
+broken.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,15 @@ from kitchen.testing.blobs import BlobLaws
 
 class MyBlobs:
     def __init__(self):
-        self.kept = {}
+        self.memoize = {}
     def read(self, name):
-        return self.kept.get(blob_name(name))
+        return self.memoize.get(blob_name(name))
     def write(self, name, data):
-        self.kept[blob_name(name)] = data
+        self.memoize[blob_name(name)] = data
     def list(self, prefix=""):
-        return sorted(name for name in self.kept if name.startswith(prefix))
+        return sorted(name for name in self.memoize if name.startswith(prefix))
     def delete(self, name):
-        self.kept.pop(blob_name(name), None)
+        self.memoize.pop(blob_name(name), None)
     def locate(self, name):
         return "mine:" + name
 
@@ -35,7 +37,9 @@ def verdict(folder: Path, text: str, *options: str) -> str:
     arguments = ["-q", "-p", "no:cacheprovider", "--rootdir", str(folder), *options, "test_mine.py"]
     root = str(Path(__file__).parents[2])
     code = f"import sys; sys.path.insert(0, {root!r}); import pytest; sys.exit(pytest.main({arguments!r}))"
-    return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
+    ).stdout
 
 
 def test_somebody_elses_adapter_passes_by_subclassing_one_class(tmp_path: Path) -> None:
@@ -45,16 +49,29 @@ def test_somebody_elses_adapter_passes_by_subclassing_one_class(tmp_path: Path) 
 
 
 def test_what_it_breaks_is_named(tmp_path: Path) -> None:
-    output = verdict(tmp_path, ADAPTER.replace("sorted(", "list(").replace("blob_name(name)] = data", "name] = data"))
+    output = verdict(
+        tmp_path,
+        ADAPTER.replace("sorted(", "list(").replace("blob_name(name)] = data", "name] = data"),
+    )
     assert "FAILED test_mine.py::TestMyBlobs::test_no_name_leads_out" in output
-    assert "FAILED test_mine.py::TestMyBlobs::test_names_are_listed_sorted_and_by_their_beginning" in output
+    assert (
+        "FAILED test_mine.py::TestMyBlobs::test_names_are_listed_sorted_and_by_their_beginning"
+        in output
+    )
     assert "test_the_last_write_wins" not in output
 
 
 def test_without_the_hook_it_says_what_to_write(tmp_path: Path) -> None:
-    hooks = {"blobs": "BlobLaws", "datasets": "DatasetLaws", "hub": "HubLaws", "training": "TrainingLaws"}
-    lines = [f"from kitchen.testing.{module} import {laws}\nclass Test{laws}({laws}): pass\n"
-             for module, laws in hooks.items()]
+    hooks = {
+        "blobs": "BlobLaws",
+        "datasets": "DatasetLaws",
+        "hub": "HubLaws",
+        "training": "TrainingLaws",
+    }
+    lines = [
+        f"from kitchen.testing.{module} import {laws}\nclass Test{laws}({laws}): pass\n"
+        for module, laws in hooks.items()
+    ]
     output = verdict(tmp_path, "".join(lines), "-k", "twice or order or unknown_name or fetching")
     assert "passed" not in output.splitlines()[-1]
     for laws in hooks.values():

@@ -50,7 +50,9 @@ class TestJsonFolders(DatasetLaws):
         for name, splits in data.items():
             (tmp_path / name).mkdir(exist_ok=True)
             for split, rows in splits.items():
-                (tmp_path / name / f"{split}.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
+                (tmp_path / name / f"{split}.json").write_text(
+                    json.dumps(rows, indent=1), encoding="utf-8"
+                )
         return LocalDatasets(root=str(tmp_path))
 
 
@@ -60,7 +62,9 @@ class TestParquetFolders(DatasetLaws):
         for name, splits in data.items():
             (tmp_path / name).mkdir(exist_ok=True)
             for split, rows in splits.items():
-                parquet.write_table(arrow.Table.from_pylist(list(rows)), tmp_path / name / f"{split}.parquet")
+                parquet.write_table(
+                    arrow.Table.from_pylist(list(rows)), tmp_path / name / f"{split}.parquet"
+                )
         return LocalDatasets(root=str(tmp_path))
 
 

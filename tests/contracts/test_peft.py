@@ -32,8 +32,14 @@ class TestFloat32(TrainingLaws):
         from adapters.peft.client import PeftTraining
 
         self.blobs = FakeBlobs()
-        return PeftTraining(LocalHub(cache=str(tmp_path)), self.blobs, device=self.device, dtype=self.dtype, threads=2,
-                            quantization=self.quantization)
+        return PeftTraining(
+            LocalHub(cache=str(tmp_path)),
+            self.blobs,
+            device=self.device,
+            dtype=self.dtype,
+            threads=2,
+            quantization=self.quantization,
+        )
 
     def corrupt(self, client: TrainingClient, checkpoint: Checkpoint) -> None:
         name = f"{checkpoint.path}/adapter_model.safetensors"
@@ -44,7 +50,9 @@ class TestFloat32(TrainingLaws):
 
 @pytest.mark.slow
 class TestBfloat16(TestFloat32):
-    """The base model in bfloat16, the LoRA weights in float32: the laws hold within a coarser grain."""
+    """The base model in bfloat16, the LoRA weights in float32: the laws hold within a coarser
+    grain.
+    """
 
     dtype = "bfloat16"
     agreement = rounding = 2e-2
@@ -61,13 +69,22 @@ class TestCudaBfloat16(TestBfloat16):
     device = "cuda"
 
 
-@pytest.mark.skipif(not (torch.cuda.is_available() and find_spec("bitsandbytes")), reason="no CUDA, or no bitsandbytes")
+@pytest.mark.skipif(
+    not (torch.cuda.is_available() and find_spec("bitsandbytes")),
+    reason="no CUDA, or no bitsandbytes",
+)
 class TestFourBit(TestCudaBfloat16):
     quantization = "4bit"
     agreement = 3e-2
 
-    @pytest.mark.parametrize("merged", [False])  # the sum of both, in 4 bits again, is rounded elsewhere
+    # the sum of both, in 4 bits again, is rounded elsewhere
+    @pytest.mark.parametrize("merged", [False])
     def test_what_is_exported_says_the_same(
-        self, training: TrainingClient, session: TrainingSession, weights: Checkpoint, tmp_path: Path, merged: bool
+        self,
+        training: TrainingClient,
+        session: TrainingSession,
+        weights: Checkpoint,
+        tmp_path: Path,
+        merged: bool,
     ) -> None:
         super().test_what_is_exported_says_the_same(training, session, weights, tmp_path, merged)

@@ -1,4 +1,6 @@
-"""The Tinker adapter keeps the laws: adapter, official SDK, `kitchen serve`, and what trains behind it."""
+"""The Tinker adapter keeps the laws: adapter, official SDK, `kitchen serve`, and what trains behind
+it.
+"""
 
 from __future__ import annotations
 
@@ -88,4 +90,6 @@ class TestOverTheEngine(Laws):
     def opened_again(self, training: TrainingClient, folder: Path) -> Sampler:
         from adapters.peft.client import PeftTraining
 
-        return PeftTraining(self.hub, FakeBlobs(), device="cpu", dtype="float32").sampler(f"path:{folder}")
+        return PeftTraining(self.hub, FakeBlobs(), device="cpu", dtype="float32").sampler(
+            f"path:{folder}"
+        )

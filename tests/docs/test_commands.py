@@ -14,9 +14,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FIRST = [ROOT / "README.md", ROOT / "docs/index.md"]  # that a new user reads
-BLOCK = re.compile(r"^(?:<!-- (\S+?)(, as it is)? -->\n)?```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-NEVER, SLOW = (set(re.findall(r"^\| `([^`]+)` \|", part, re.MULTILINE))
-               for part in (ROOT / "docs/commands-not-run.md").read_text().split("\n## ")[1:])
+BLOCK = re.compile(
+    r"^(?:<!-- (\S+?)(, as it is)? -->\n)?```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE
+)
+NEVER, SLOW = (
+    set(re.findall(r"^\| `([^`]+)` \|", part, re.MULTILINE))
+    for part in (ROOT / "docs/commands-not-run.md").read_text().split("\n## ")[1:]
+)
 
 
 def named(page: Path) -> str:
@@ -25,7 +29,9 @@ def named(page: Path) -> str:
 
 def files(page: Path) -> Mapping[str, str]:
     """The files that a page has one write, each named by a comment before it."""
-    return {path: text for path, shown, _, text in BLOCK.findall(page.read_text()) if path and not shown}
+    return {
+        path: text for path, shown, _, text in BLOCK.findall(page.read_text()) if path and not shown
+    }
 
 
 def commands(text: str) -> list[str]:
@@ -35,21 +41,39 @@ def commands(text: str) -> list[str]:
 
 
 def all_commands(page: Path) -> set[str]:
-    return {command for *_, language, text in BLOCK.findall(page.read_text()) if language == "bash"
-            for command in commands(text)}
+    return {
+        command
+        for *_, language, text in BLOCK.findall(page.read_text())
+        if language == "bash"
+        for command in commands(text)
+    }
 
 
 def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "HF_TOKEN"))}
+    outside = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "HF_TOKEN"))
+    }
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(["bash", "-c", command], cwd=folder, env={**outside, "PATH": path}, stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, timeout=600, check=False)
+    return subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env={**outside, "PATH": path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
 
 
 def work_through(page: Path, folder: Path, but: set[str]) -> None:
     for path, shown, language, text in BLOCK.findall(page.read_text()):
         if shown:
-            assert (folder / path).read_text() == text, f"{path} is not what the commands before it wrote"
+            assert (folder / path).read_text() == text, (
+                f"{path} is not what the commands before it wrote"
+            )
         elif path:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text)
@@ -65,8 +89,15 @@ def test_the_commands_of_the_first_pages_work(page: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [
-    page for page in PAGES if (all_commands(page) & SLOW if page in FIRST else all_commands(page))], ids=named)
+@pytest.mark.parametrize(
+    "page",
+    [
+        page
+        for page in PAGES
+        if (all_commands(page) & SLOW if page in FIRST else all_commands(page))
+    ],
+    ids=named,
+)
 def test_all_commands_work(page: Path, tmp_path: Path) -> None:
     work_through(page, tmp_path, NEVER)
 

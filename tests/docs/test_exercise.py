@@ -1,4 +1,6 @@
-"""The objective of docs/exercise.md, which no recipe of ours has: short, it learns, and it resumes to the bit."""
+"""The objective of docs/exercise.md, which no recipe of ours has: short, it learns, and it resumes
+to the bit.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,16 @@ from tests.support.seen import Seen, numbers
 CODE = files(ROOT / "docs/exercise.md")["recipes/raft.py"]
 ROWS = [{"prompt": "?", "completion": "{}"}] * 4
 DATA = FakeDatasets({"right": {"train": ROWS, "held": ROWS[:2]}})
-SETTINGS = {"dataset": "right", "reward": "letters", "batch_size": 4, "group": 16, "steps": 20, "learning_rate": 0.1,
-            "save_every": 4, "playing": {"max_tokens": 3}}
+SETTINGS = {
+    "dataset": "right",
+    "reward": "letters",
+    "batch_size": 4,
+    "group": 16,
+    "steps": 20,
+    "learning_rate": 0.1,
+    "save_every": 4,
+    "playing": {"max_tokens": 3},
+}
 
 
 @pytest.fixture
@@ -42,7 +52,11 @@ def adapters(blobs: FakeBlobs) -> dict[str, Any]:
 
 def test_it_is_short() -> None:
     assert len(CODE.splitlines()) < 50
-    stage = next(each for each in ast.parse(CODE).body if isinstance(each, ast.ClassDef) and each.name == "KeepBest")
+    stage = next(
+        each
+        for each in ast.parse(CODE).body
+        if isinstance(each, ast.ClassDef) and each.name == "KeepBest"
+    )
     assert (stage.end_lineno or 0) - stage.lineno < 25
 
 
@@ -57,10 +71,14 @@ def test_it_learns_what_is_rewarded(raft: Any) -> None:
 
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("stale", [0, 1])
-def test_stopped_and_gone_on_with_it_equals_one_left_alone(raft: Any, stale: int, at_once: bool) -> None:
+def test_stopped_and_gone_on_with_it_equals_one_left_alone(
+    raft: Any, stale: int, at_once: bool
+) -> None:
     blobs, settings = FakeBlobs(), {**SETTINGS, "stale": stale}
     alone = kitchen.run(raft(**settings), **adapters(blobs), name="alone")
     with pytest.raises(Interrupted):
-        cancelled_at(6, raft(**settings), at_once=at_once, **adapters(blobs), name="stopped").result()
-    again = kitchen.go_on("stopped", recipe=raft, **adapters(blobs)).result()
+        cancelled_at(
+            6, raft(**settings), at_once=at_once, **adapters(blobs), name="stopped"
+        ).result()
+    again = kitchen.resume("stopped", recipe=raft, **adapters(blobs)).result()
     assert numbers(blobs, again) == numbers(blobs, alone)

@@ -19,14 +19,20 @@ def texts(source: str) -> Iterator[str]:
     """All strings of a module, with a gap where a value is filled in."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.JoinedStr):
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else GAP for part in node.values)
+            yield "".join(
+                str(part.value) if isinstance(part, ast.Constant) else GAP for part in node.values
+            )
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 
 
 @pytest.fixture(scope="module")
 def said() -> str:
-    modules = [path for package in ("kitchen", "stages", "adapters") for path in (ROOT / package).rglob("*.py")]
+    modules = [
+        path
+        for package in ("kitchen", "stages", "adapters")
+        for path in (ROOT / package).rglob("*.py")
+    ]
     return "\n\n".join(text for path in modules for text in texts(path.read_text()))
 
 

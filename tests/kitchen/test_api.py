@@ -1,4 +1,6 @@
-"""Runs from Python: asked, listened to, waited for, stopped and gone on with, several at once and from any thread."""
+"""Runs from Python: asked, listened to, waited for, stopped and gone on with, several at once and
+from any thread.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,31 @@ import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
-from kitchen import Event, Metrics, Outcome, Recipe, ResumeError, Run, Stage, Step, for_each, sequence
+from kitchen import (
+    Event,
+    Metrics,
+    Outcome,
+    Recipe,
+    ResumeError,
+    Run,
+    Stage,
+    Step,
+    for_each,
+    sequence,
+)
 from kitchen.cli import app
 from kitchen.config.request import Problems
 from kitchen.errors import ApiError, ConfigError, Interrupted, RunFailed
 from kitchen.runs.store import read_run
 from recipes.sl_basic import SlBasic
 
-SMALL = {"dataset": "greetings", "batch_size": 4, "evaluation": {"max_tokens": 4}, "save_every": 4, "warmup_steps": 0}
+SMALL = {
+    "dataset": "greetings",
+    "batch_size": 4,
+    "evaluation": {"max_tokens": 4},
+    "save_every": 4,
+    "warmup_steps": 0,
+}
 GREETINGS: dict[str, Any] = {"settings": SMALL, "training": "fake", "datasets": "fake"}
 
 
@@ -91,7 +110,11 @@ class Stew(Recipe):
     spoil: str = ""
 
     def workflow(self) -> Step:
-        steps = (Fill(), for_each(Minutes(self.minutes), save=self.save)(Stir(), Taste()), Simmer(self.simmer))
+        steps = (
+            Fill(),
+            for_each(Minutes(self.minutes), save=self.save)(Stir(), Taste()),
+            Simmer(self.simmer),
+        )
         return sequence(*steps, Spoil(self.spoil)) if self.spoil else sequence(*steps)
 
 
@@ -124,11 +147,17 @@ def cancelled_at(step: int, recipe: Any, *, at_once: bool = False, **asked: Any)
 def rows(outcome: Outcome, name: str = "metrics") -> list[dict[str, Any]]:
     """Lines of the record, without what clocks say."""
     lines = Path(outcome.where, f"{name}.jsonl").read_text().splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key not in ("seconds", "timestamp")}
-            for line in lines]
+    return [
+        {
+            key: value
+            for key, value in json.loads(line).items()
+            if key not in ("seconds", "timestamp")
+        }
+        for line in lines
+    ]
 
 
-SCRIPT = '''
+SCRIPT = """
 import asyncio, sys, threading, time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -168,21 +197,29 @@ class Stew(Recipe):
 
 def tell(event: kitchen.Event) -> None:
     print(f"{event.run} {event.step}\\n", end="", flush=True)  # one piece, for several runs tell at the same time
-'''
+"""
 
 
 def started(here: Path, last: str) -> subprocess.Popen[str]:
     """A script that has come to step 5 of a run."""
     (here / "script.py").write_text(SCRIPT + last)
-    process = subprocess.Popen([sys.executable, "script.py"], cwd=here, text=True, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "script.py"],
+        cwd=here,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert process.stdout is not None
     assert any(line.endswith(" 5\n") for line in process.stdout), process.communicate(timeout=60)[1]
     return process
 
 
 def stirred(here: Path) -> list[float]:
-    return [json.loads(line)["stirred"] for line in (here / "runs/mine/metrics.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)["stirred"]
+        for line in (here / "runs/mine/metrics.jsonl").read_text().splitlines()
+    ]
 
 
 def status(here: Path) -> str:
@@ -198,7 +235,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_recipe_as_name_class_or_instance_comes_to_the_same() -> None:
     by_name = kitchen.run("recipes.sl_basic", **GREETINGS)
-    by_class = kitchen.run(SlBasic, **{**GREETINGS, "settings": {**SMALL, "evaluation.max_tokens": 4}})
+    by_class = kitchen.run(
+        SlBasic, **{**GREETINGS, "settings": {**SMALL, "evaluation.max_tokens": 4}}
+    )
     made = SlBasic.model_validate(SMALL)
     by_instance = kitchen.run(made, training="fake", datasets="fake", runs="elsewhere", name="mine")
     assert rows(by_name) == rows(by_class) == rows(by_instance)
@@ -212,14 +251,21 @@ def test_a_recipe_as_name_class_or_instance_comes_to_the_same() -> None:
 
 def test_everything_wrong_is_raised_at_once_and_nothing_starts(here: Path) -> None:
     with pytest.raises(Problems) as found:
-        kitchen.submit("recipes.sl_basic", settings={"max_step": 1, "rendering": {"max_token": 2}, "batch_size": 0},
-                       training="fak", adapter_settings={"hubb": {}})
+        kitchen.submit(
+            "recipes.sl_basic",
+            settings={"max_step": 1, "rendering": {"max_token": 2}, "batch_size": 0},
+            training="fak",
+            adapter_settings={"hubb": {}},
+        )
     assert str(found.value).splitlines() == [
-        "settings: recipes.sl_basic has no setting 'max_step'; did you mean 'max_steps' or 'warmup_steps'?",
-        "settings: recipes.sl_basic has no setting 'rendering.max_token'; did you mean 'max_tokens'?",
+        "settings: recipes.sl_basic has no setting 'max_step'; did you mean 'max_steps' or "
+        "'warmup_steps'?",
+        "settings: recipes.sl_basic has no setting 'rendering.max_token'; did you mean "
+        "'max_tokens'?",
         "settings: batch_size=0: input should be greater than 0",
         "there is no training adapter 'fak'; did you mean 'fake'?",
-        "adapter_settings: there is no port 'hubb'; did you mean 'hub'?"]
+        "adapter_settings: there is no port 'hubb'; did you mean 'hub'?",
+    ]
     assert found.value.exit_code == 2
     with pytest.raises(ConfigError, match=r"did you mean 'recipes\.sl_basic'"):
         kitchen.submit("recipes.sl_basik")
@@ -247,7 +293,9 @@ def test_adapters_can_be_objects_and_named_ones_are_given_them() -> None:
     assert blobs.list(outcome.checkpoint.path), "the training adapter keeps its weights there too"
     adapters = read_run(blobs, outcome.run)["order"]["adapters"]
     assert adapters["blobs"] == "adapters.fake.blobs:FakeBlobs"
-    assert kitchen.go_on(outcome.run, blobs=blobs).result() == outcome, "it is completed: nothing is done again"
+    assert kitchen.resume(outcome.run, blobs=blobs).result() == outcome, (
+        "it is completed: nothing is done again"
+    )
 
 
 def test_an_object_that_was_set_up_is_asked_for_again_and_never_built_by_name() -> None:
@@ -255,14 +303,18 @@ def test_an_object_that_was_set_up_is_asked_for_again_and_never_built_by_name() 
     run = cancelled_at(2, SlBasic, settings=SMALL, training="fake", datasets=chats, name="mine")
     with pytest.raises(Interrupted) as stopped:
         run.result()
-    assert stopped.value.__notes__[-1] == "to go on: kitchen.go_on('mine', datasets=...)"
+    assert stopped.value.__notes__[-1] == "to go on: kitchen.resume('mine', datasets=...)"
     why = r"run 'mine': the datasets adapter was an object of adapters\.fake\.datasets:FakeDatasets, and what it was"
-    with pytest.raises(Problems, match=rf"{why} made with is not recorded; give it again, datasets=\.\.\."):
-        kitchen.go_on("mine")
+    with pytest.raises(
+        Problems, match=rf"{why} made with is not recorded; give it again, datasets=\.\.\."
+    ):
+        kitchen.resume("mine")
     told = CliRunner().invoke(app, ["resume", "mine"])
     assert told.exit_code == 2
-    assert re.search(rf"{why}.*go on with it in Python, kitchen\.go_on\('mine', datasets=\.\.\.\)", told.output)
-    assert kitchen.go_on("mine", datasets=chats).result().loss is not None
+    assert re.search(
+        rf"{why}.*go on with it in Python, kitchen\.go_on\('mine', datasets=\.\.\.\)", told.output
+    )
+    assert kitchen.resume("mine", datasets=chats).result().loss is not None
 
 
 class Plain(FakeDatasets):
@@ -276,15 +328,25 @@ def test_an_object_that_takes_nothing_is_built_again() -> None:
     run = cancelled_at(2, SlBasic, settings=SMALL, training="fake", datasets=Plain())
     with pytest.raises(Interrupted):
         run.result()
-    assert kitchen.go_on(run.id).result().loss is not None
+    assert kitchen.resume(run.id).result().loss is not None
 
 
-@pytest.mark.parametrize("asked, note", [
-    ({"adapter_settings": {"blobs": {"root": "there"}}}, "kitchen.go_on('mine', runs='there')"),
-    ({"runs": "there", "blobs": "local"}, "kitchen.go_on('mine', runs='there', blobs='local')"),
-    ({"blobs": FakeBlobs()}, "kitchen.go_on('mine', blobs=...)"), ({"blobs": "fake"}, None),
-    ({"runs": "memory://me:hunter22@there"}, None),
-])
+@pytest.mark.parametrize(
+    "asked, note",
+    [
+        (
+            {"adapter_settings": {"blobs": {"root": "there"}}},
+            "kitchen.resume('mine', runs='there')",
+        ),
+        (
+            {"runs": "there", "blobs": "local"},
+            "kitchen.resume('mine', runs='there', blobs='local')",
+        ),
+        ({"blobs": FakeBlobs()}, "kitchen.resume('mine', blobs=...)"),
+        ({"blobs": "fake"}, None),
+        ({"runs": "memory://me:hunter22@there"}, None),
+    ],
+)
 def test_the_way_on_is_one_that_leads_there(asked: dict[str, Any], note: str | None) -> None:
     run = kitchen.submit(Stew(spoil="salt"), training="fake", name="mine", **asked)
     with pytest.raises(RunFailed) as error:
@@ -299,9 +361,11 @@ def test_errors_show_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_API_KEY", "s3cr3t-s3cr3t")
     with pytest.raises(RunFailed) as failed:
         kitchen.submit(Stew(spoil="s3cr3t-s3cr3t"), training="fake", blobs=FakeBlobs()).result()
-    assert "s3cr3t" not in "".join(traceback.format_exception(failed.value)).replace('spoil="s3cr3t-s3cr3t"', "")
+    assert "s3cr3t" not in "".join(traceback.format_exception(failed.value)).replace(
+        'spoil="s3cr3t-s3cr3t"', ""
+    )
     with pytest.raises(ConfigError) as refused:
-        kitchen.go_on("s3://me:s3cr3t@host/mine")
+        kitchen.resume("s3://me:s3cr3t@host/mine")
     assert "s3cr3t" not in str(refused.value)
     with pytest.raises(Problems) as problems:
         kitchen.submit(Stew, training="s3cr3t-s3cr3t")
@@ -312,34 +376,54 @@ def test_a_run_that_another_host_may_be_at_is_gone_on_with_if_told(here: Path) -
     with pytest.raises(RunFailed):
         kitchen.run(Stew(spoil="salt"), training="fake", name="mine")
     (here / "runs/mine/lease").mkdir(exist_ok=True)
-    (here / "runs/mine/lease/a.json").write_text(json.dumps({"host": "elsewhere", "pid": 1, "born": "2"}))
+    (here / "runs/mine/lease/a.json").write_text(
+        json.dumps({"host": "elsewhere", "pid": 1, "born": "2"})
+    )
     with pytest.raises(ConfigError, match=r"in use by process 1 on elsewhere") as error:
-        kitchen.go_on("mine").result()
-    assert error.value.__notes__ == ["to go on all the same: kitchen.go_on('mine', take_over=True)"]
+        kitchen.resume("mine").result()
+    assert error.value.__notes__ == [
+        "to go on all the same: kitchen.resume('mine', take_over=True)"
+    ]
     with pytest.raises(RunFailed, match="no salt left"):
-        kitchen.go_on("mine", take_over=True).result()
+        kitchen.resume("mine", take_over=True).result()
 
 
-@pytest.mark.parametrize("columns", [
-    {"reading": {"columns": {"meta.q": "prompt"}}}, {"reading.columns": {"meta.q": "prompt"}},
-    {"reading.columns.meta.q": "prompt"},
-])
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"reading": {"columns": {"meta.q": "prompt"}}},
+        {"reading.columns": {"meta.q": "prompt"}},
+        {"reading.columns.meta.q": "prompt"},
+    ],
+)
 def test_a_column_may_have_a_dot_in_its_name(columns: dict[str, Any]) -> None:
-    rows = FakeDatasets({"menu": {"train": [{"meta.q": f"{number}?", "completion": "ho"} for number in range(20)]}})
+    rows = FakeDatasets(
+        {"menu": {"train": [{"meta.q": f"{number}?", "completion": "ho"} for number in range(20)]}}
+    )
     settings = {**SMALL, "dataset": "menu", "max_steps": 1, **columns}
-    outcome = kitchen.run(SlBasic, settings=settings, training="fake", datasets=rows, blobs=(blobs := FakeBlobs()))
-    assert read_run(blobs, outcome.run)["order"]["settings"]["reading"]["columns"] == {"meta.q": "prompt"}
+    outcome = kitchen.run(
+        SlBasic, settings=settings, training="fake", datasets=rows, blobs=(blobs := FakeBlobs())
+    )
+    assert read_run(blobs, outcome.run)["order"]["settings"]["reading"]["columns"] == {
+        "meta.q": "prompt"
+    }
 
 
 def test_events_are_counted_and_come_in_order() -> None:
     events: list[Event] = []
     run = kitchen.submit(SlBasic, **GREETINGS, on_progress=events.append)
     outcome = run.result()
-    assert [event.kind for event in events] == ["start", *["progress"] * len(rows(outcome)), "complete"]
+    assert [event.kind for event in events] == [
+        "start",
+        *["progress"] * len(rows(outcome)),
+        "complete",
+    ]
     steps = [event for event in events if "grad_norm" in event.metrics and event.kind == "progress"]
     assert [event.step for event in steps] == list(range(1, 16))
     assert {event.epoch for event in steps} == {1}
-    assert [event.loss for event in steps] == [row["loss"] for row in rows(outcome) if "grad_norm" in row]
+    assert [event.loss for event in steps] == [
+        row["loss"] for row in rows(outcome) if "grad_norm" in row
+    ]
     assert events[-1].metrics == outcome.metrics
     assert {event.run for event in events} == {run.id}
     late: list[Event] = []
@@ -368,7 +452,7 @@ def test_a_run_gone_on_with_tells_the_numbers_of_all_attempts() -> None:
         run.result()
     for _ in range(2):  # the second time it is completed: nothing is done again
         events: list[Event] = []
-        again = kitchen.go_on("mine", on_progress=events.append)
+        again = kitchen.resume("mine", on_progress=events.append)
         outcome = again.result()
         assert [events[0].kind, events[-1].kind] == ["start", "complete"]
         assert events[-1].metrics == outcome.metrics
@@ -382,7 +466,14 @@ def test_status_tells_where_a_run_stands() -> None:
     run = kitchen.submit(Stew, training="fake", on_progress=gate)
     assert gate.reached.wait(60)
     now = run.status()
-    assert (now.state, now.step, now.steps, now.loss, now.done, now.epoch) == ("running", 4, 10, 0.25, 0.4, None)
+    assert (now.state, now.step, now.steps, now.loss, now.done, now.epoch) == (
+        "running",
+        4,
+        10,
+        0.25,
+        0.4,
+        None,
+    )
     assert now.stage == "Stir", "the last that began"
     assert not run.done()
     gate.open.set()
@@ -419,14 +510,20 @@ def test_a_kitchen_in_an_event_loop_says_what_to_call() -> None:
     async def cook() -> None:
         kitchen.Kitchen(FakeTraining(), FakeDatasets(), None, FakeBlobs()).cook(Stew())
 
-    with pytest.raises(ConfigError, match=r"an event loop is running here.*kitchen\.run or kitchen\.submit"):
+    with pytest.raises(
+        ConfigError, match=r"an event loop is running here.*kitchen\.run or kitchen\.submit"
+    ):
         asyncio.run(cook())
 
 
 def test_a_run_does_not_wait_for_itself() -> None:
     runs: list[Run] = []
     known = threading.Event()
-    runs.append(kitchen.submit(Stew, training="fake", on_progress=lambda event: known.wait(60) and runs[0].result()))
+    runs.append(
+        kitchen.submit(
+            Stew, training="fake", on_progress=lambda event: known.wait(60) and runs[0].result()
+        )
+    )
     known.set()
     with pytest.raises(ConfigError, match="would wait for itself"):
         runs[0].result()
@@ -439,15 +536,22 @@ def test_a_stage_that_fails_keeps_its_error_place_and_way_on() -> None:
     assert str(error.value) == "ZeroDivisionError: no salt left"
     assert isinstance(error.value.__cause__, ZeroDivisionError)
     assert error.value.exit_code == 1
-    assert error.value.__notes__ == [f"in {__name__} > Spoil", f"to go on: kitchen.go_on('{run.id}')"]
+    assert error.value.__notes__ == [
+        f"in {__name__} > Spoil",
+        f"to go on: kitchen.resume('{run.id}')",
+    ]
     assert run.status().state == "failed"
 
 
 def test_an_error_of_a_server_passes_with_status_and_body() -> None:
     with pytest.raises(ApiError) as error:
         kitchen.run(Stew(spoil="api"), training="fake", runs="elsewhere", name="mine")
-    assert (error.value.status, error.value.body, error.value.exit_code) == (503, '{"error": "busy"}', 4)
-    assert error.value.__notes__[-1] == "to go on: kitchen.go_on('mine', runs='elsewhere')"
+    assert (error.value.status, error.value.body, error.value.exit_code) == (
+        503,
+        '{"error": "busy"}',
+        4,
+    )
+    assert error.value.__notes__[-1] == "to go on: kitchen.resume('mine', runs='elsewhere')"
 
 
 @pytest.mark.parametrize("kind", ["start", "progress", "complete"])
@@ -460,7 +564,7 @@ def test_a_listener_that_raises_fails_the_run(kind: str) -> None:
     with pytest.raises(RunFailed, match="KeyError: 'colour'"):
         run.result()
     assert json.loads(Path("runs/mine/run.json").read_text())["status"] == "failed"
-    assert kitchen.go_on("mine").result().metrics["stirred"] == 10
+    assert kitchen.resume("mine").result().metrics["stirred"] == 10
 
 
 def test_cancelled_in_a_loop_that_saves_and_gone_on_with_equals_left_alone() -> None:
@@ -469,9 +573,13 @@ def test_cancelled_in_a_loop_that_saves_and_gone_on_with_equals_left_alone() -> 
     with pytest.raises(Interrupted, match="stopped at step 7, and saved") as error:
         run.result()
     assert error.value.exit_code == 130
-    assert run.status().state == json.loads(Path("runs/stopped/run.json").read_text())["status"] == "interrupted"
+    assert (
+        run.status().state
+        == json.loads(Path("runs/stopped/run.json").read_text())["status"]
+        == "interrupted"
+    )
     events: list[Event] = []
-    again = kitchen.go_on("stopped", on_progress=events.append).result()
+    again = kitchen.resume("stopped", on_progress=events.append).result()
     assert next(event.step for event in events if "grad_norm" in event.metrics) == 8
     assert rows(again) == rows(alone)
     assert again.metrics == alone.metrics
@@ -507,26 +615,35 @@ def test_cancelled_at_once_does_not_save_first() -> None:
     with pytest.raises(Interrupted):
         run.result(60)
     events: list[Event] = []
-    assert kitchen.go_on("mine", on_progress=events.append).result().metrics["stirred"] == 10
-    assert next(event.step for event in events if event.metrics) == 4, "from the save point after step 3"
-    over = kitchen.go_on("mine", on_progress=events.append)
+    assert kitchen.resume("mine", on_progress=events.append).result().metrics["stirred"] == 10
+    assert next(event.step for event in events if event.metrics) == 4, (
+        "from the save point after step 3"
+    )
+    over = kitchen.resume("mine", on_progress=events.append)
     over.cancel()
     assert over.result().metrics["stirred"] == 10, "it was completed before"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_ctrl_c_saves_first_and_the_script_can_go_on(here: Path, number: int) -> None:
     process = started(here, "kitchen.run(Stew(), training='fake', name='mine', on_progress=tell)")
     process.send_signal(number)
     _, told = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT, told
-    found = re.search(r"KeyboardInterrupt: stopped at step (\d+), and saved; .*kitchen\.go_on\('mine'\)", told)
+    found = re.search(
+        r"KeyboardInterrupt: stopped at step (\d+), and saved; .*kitchen\.go_on\('mine'\)", told
+    )
     assert found, told
     assert status(here) == "interrupted"
     assert stirred(here) == list(range(1, int(found[1]) + 1))
-    with pytest.raises(ResumeError, match=r"run 'mine' was cooked from __main__:Stew, which was typed into a notebook"):
-        kitchen.go_on("mine")
-    (here / "again.py").write_text(SCRIPT + "kitchen.go_on('mine').finish()")
+    with pytest.raises(
+        ResumeError,
+        match=r"run 'mine' was cooked from __main__:Stew, which was typed into a notebook",
+    ):
+        kitchen.resume("mine")
+    (here / "again.py").write_text(SCRIPT + "kitchen.resume('mine').finish()")
     subprocess.run([sys.executable, "again.py"], cwd=here, check=True, timeout=60)
     assert stirred(here) == list(range(1, 21))
 
@@ -544,15 +661,22 @@ def test_ctrl_c_saves_all_that_were_submitted(here: Path) -> None:
     _, told = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT, told
     for name in ("mine", "other"):
-        assert json.loads((here / f"runs/{name}/run.json").read_text())["reason"].startswith("Interrupted: stopped at")
+        assert json.loads((here / f"runs/{name}/run.json").read_text())["reason"].startswith(
+            "Interrupted: stopped at"
+        )
 
 
 @pytest.mark.slow
 def test_ctrl_c_does_not_reach_runs_in_a_pool_of_threads(here: Path) -> None:
-    process = started(here, "from concurrent.futures import ThreadPoolExecutor\n" + SEVERAL.format(call="run") + """
+    process = started(
+        here,
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        + SEVERAL.format(call="run")
+        + """
 with ThreadPoolExecutor(2) as pool:
     list(pool.map(cook, ["mine", "other"]))
-""")
+""",
+    )
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT, told
@@ -560,7 +684,9 @@ with ThreadPoolExecutor(2) as pool:
 
 
 def test_a_second_ctrl_c_does_not_wait(here: Path) -> None:
-    process = started(here, "kitchen.run(Stew(seconds=600), training='fake', name='mine', on_progress=tell)")
+    process = started(
+        here, "kitchen.run(Stew(seconds=600), training='fake', name='mine', on_progress=tell)"
+    )
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     assert any("Ctrl-C again stops at once" in line for line in process.stderr)
@@ -570,14 +696,17 @@ def test_a_second_ctrl_c_does_not_wait(here: Path) -> None:
 
 
 def test_ctrl_c_while_a_result_is_waited_for_ends_the_waiting_alone(here: Path) -> None:
-    process = started(here, """
+    process = started(
+        here,
+        """
 run = kitchen.submit(Stew(), training='fake', name='mine', on_progress=tell)
 try:
     run.result()
 except KeyboardInterrupt:
     print("state", run.status().state, flush=True)
 run.result()
-""")
+""",
+    )
     process.send_signal(signal.SIGINT)
     out, told = process.communicate(timeout=60)
     assert process.returncode == 0, told
@@ -585,14 +714,19 @@ run.result()
     assert stirred(here) == list(range(1, 21))
 
 
-@pytest.mark.parametrize("last, code", [pytest.param("", 0, marks=pytest.mark.slow), ("sys.exit(3)", 3)])
+@pytest.mark.parametrize(
+    "last, code", [pytest.param("", 0, marks=pytest.mark.slow), ("sys.exit(3)", 3)]
+)
 def test_a_run_under_way_when_the_process_ends_is_saved(here: Path, last: str, code: int) -> None:
-    process = started(here, f"""
+    process = started(
+        here,
+        f"""
 reached = threading.Event()
 kitchen.submit(Stew(), training='fake', name='mine', on_progress=lambda e: (tell(e), e.step == 5 and reached.set()))
 reached.wait()
 {last}
-""")
+""",
+    )
     _, told = process.communicate(timeout=60)
     assert process.returncode == code, told
     assert "the process ends before the run" in told
@@ -631,16 +765,33 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_local_training_is_saved_when_the_process_ends_and_ends_as_left_alone(here: Path) -> None:
     (here / "local.py").write_text(LOCAL)
-    stopped, alone = (subprocess.run([sys.executable, "local.py", name], cwd=here, capture_output=True, text=True,
-                                     timeout=300, check=False) for name in ("stopped", "alone"))
+    stopped, alone = (
+        subprocess.run(
+            [sys.executable, "local.py", name],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        for name in ("stopped", "alone")
+    )
     assert (stopped.returncode, alone.returncode) == (0, 0), stopped.stderr + alone.stderr
     assert "the process ends before the run" in stopped.stderr
     for word in ("Traceback", "terminate called", "Fatal"):
         assert word not in stopped.stderr
-    assert json.loads((here / "runs/stopped/run.json").read_text())["reason"].startswith("Interrupted: stopped at step")
-    code = "import kitchen; print(kitchen.go_on('stopped').result().checkpoint.sha256)"
-    again = subprocess.run([sys.executable, "-c", code], cwd=here, capture_output=True, text=True, timeout=300,
-                           check=True)
+    assert json.loads((here / "runs/stopped/run.json").read_text())["reason"].startswith(
+        "Interrupted: stopped at step"
+    )
+    code = "import kitchen; print(kitchen.resume('stopped').result().checkpoint.sha256)"
+    again = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
     assert again.stdout == alone.stdout
 
 
@@ -666,8 +817,14 @@ print(json.dumps([[s.name, s.context.trace_id, s.attributes.get("kitchen.recipe"
 
 def test_spans_of_two_runs_at_once_are_two_trees(here: Path) -> None:
     (here / "script.py").write_text(SCRIPT + TRACED)
-    done = subprocess.run([sys.executable, "script.py"], cwd=here, stdout=subprocess.PIPE, text=True, timeout=60,
-                          check=True)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=here,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     spans = json.loads(done.stdout.splitlines()[-1])
     trees = {tree: {recipe for _, other, recipe in spans if other == tree} for _, tree, _ in spans}
     assert len(trees) == 2
@@ -678,7 +835,10 @@ def test_spans_of_two_runs_at_once_are_two_trees(here: Path) -> None:
 def test_four_at_once_equal_one_after_the_other() -> None:
     orders: list[tuple[Any, dict[str, Any]]] = [
         (SlBasic, {**GREETINGS, "settings": {**SMALL, "seed": 1}}),
-        (SlBasic, {**GREETINGS, "settings": {**SMALL, "seed": 2, "learning_rate": 0.1, "ahead": 2}}),
+        (
+            SlBasic,
+            {**GREETINGS, "settings": {**SMALL, "seed": 2, "learning_rate": 0.1, "ahead": 2}},
+        ),
         ("recipes.sl_basic", {**GREETINGS, "settings": {**SMALL, "dataset": "sums"}}),
         (Stew, {"training": "fake", "settings": {"minutes": 30}}),
     ]
@@ -689,7 +849,9 @@ def test_four_at_once_equal_one_after_the_other() -> None:
 
         def listen(event: Event) -> None:
             events.append(event)
-            if together and (event.kind == "start" or (event.step == 3 and "loss" in event.metrics)):
+            if together and (
+                event.kind == "start" or (event.step == 3 and "loss" in event.metrics)
+            ):
                 barrier.wait(60)
 
         recipe, asked = orders[number]
@@ -702,11 +864,19 @@ def test_four_at_once_equal_one_after_the_other() -> None:
         assert one.metrics == other.metrics
         assert rows(one) == rows(other)
         assert log(one) == log(other)
-        assert (one.checkpoint and one.checkpoint.sha256) == (other.checkpoint and other.checkpoint.sha256)
-        assert [(e.kind, e.step, e.metrics) for e in told] == [(e.kind, e.step, e.metrics) for e in told_together]
+        assert (one.checkpoint and one.checkpoint.sha256) == (
+            other.checkpoint and other.checkpoint.sha256
+        )
+        assert [(e.kind, e.step, e.metrics) for e in told] == [
+            (e.kind, e.step, e.metrics) for e in told_together
+        ]
         assert {event.run for event in told_together} == {other.run}
 
 
 def log(outcome: Outcome) -> list[tuple[str, ...]]:
-    return [tuple(str(row.get(key)).replace(outcome.run, "") for key in ("event", "stage", "step", "run"))
-            for row in rows(outcome, "log")]
+    return [
+        tuple(
+            str(row.get(key)).replace(outcome.run, "") for key in ("event", "stage", "step", "run")
+        )
+        for row in rows(outcome, "log")
+    ]

@@ -1,4 +1,6 @@
-"""Runs in a notebook: a real kernel, whose event loop is running, executes cells of our own and those of the docs."""
+"""Runs in a notebook: a real kernel, whose event loop is running, executes cells of our own and
+those of the docs.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ try:
     await stopped
 except kitchen.errors.Interrupted as error:
     print(error.__notes__[0])
-again = await kitchen.go_on("stopped")
+again = await kitchen.resume("stopped")
 print(stopped.status().state, again.metrics == waited.metrics)
 """,
 ]
@@ -63,18 +65,22 @@ def said(source: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> li
     notebook = new.new_notebook(cells=[new.new_code_cell(cell) for cell in source])
     where = {"metadata": {"path": str(folder)}}
     NotebookClient(notebook, timeout=120, kernel_name="python3", resources=where).execute()
-    return ["".join(output.text for output in cell.outputs if output.get("name") == "stdout")
-            for cell in notebook.cells]
+    return [
+        "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
+        for cell in notebook.cells
+    ]
 
 
 @pytest.mark.slow
-def test_a_notebook_submits_awaits_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_submits_awaits_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert said(CELLS, tmp_path, monkeypatch) == [
         "",
         "True mine\n",
         "True completed ['start', 'complete']\n",
         "True True\n",
-        "to go on: kitchen.go_on('stopped')\ninterrupted True\n",
+        "to go on: kitchen.resume('stopped')\ninterrupted True\n",
     ]
 
 
@@ -98,14 +104,18 @@ except KeyboardInterrupt as stopped:
     print(stopped)
 """,
     """
-print((await kitchen.go_on("mine")).checkpoint.step)
+print((await kitchen.resume("mine")).checkpoint.step)
 """,
 ]
 
 
-def test_the_stop_button_of_a_notebook_saves_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stop_button_of_a_notebook_saves_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def press() -> None:
-        while not (tmp_path / "kernel").exists() or not (kernel := (tmp_path / "kernel").read_text()):
+        while not (tmp_path / "kernel").exists() or not (
+            kernel := (tmp_path / "kernel").read_text()
+        ):
             time.sleep(0.01)
         os.kill(int(kernel), signal.SIGINT)
         time.sleep(1)  # for the kernel to hear it before the run goes on
@@ -114,11 +124,17 @@ def test_the_stop_button_of_a_notebook_saves_first(tmp_path: Path, monkeypatch: 
     pressing = threading.Thread(target=press, daemon=True)
     pressing.start()
     _, stopped, step = said(INTERRUPTED, tmp_path, monkeypatch)
-    assert re.match(r"stopped at step \d+, and saved; to go on: kitchen\.go_on\('mine'\)\n", stopped)
+    assert re.match(
+        r"stopped at step \d+, and saved; to go on: kitchen\.go_on\('mine'\)\n", stopped
+    )
     assert step == "30\n"
 
 
-def test_the_page_of_the_docs_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", PAGE.read_text(), re.DOTALL)
+def test_the_page_of_the_docs_does_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = re.findall(
+        r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", PAGE.read_text(), re.DOTALL
+    )
     assert len(blocks) > 5
     assert said([code for code, _ in blocks], tmp_path, monkeypatch) == [text for _, text in blocks]

@@ -19,12 +19,16 @@ from recipes.sl_basic import SlBasic
 HUSH = 'hunter2-"geheim"\\é'
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "TINKER_API_KEY", "AWS_SECRET_ACCESS_KEY", "db_password", "APIKEY"])
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "TINKER_API_KEY", "AWS_SECRET_ACCESS_KEY", "db_password", "APIKEY"]
+)
 def test_values_of_secret_variables_are_masked(name: str) -> None:
     assert mask(f"cannot log in with {HUSH}", {name: HUSH}) == "cannot log in with ***"
 
 
-@pytest.mark.parametrize("name", ["MAX_TOKENS", "KEYBOARD", "TOKENIZERS_PARALLELISM", "HOME", "PWD", "OLDPWD"])
+@pytest.mark.parametrize(
+    "name", ["MAX_TOKENS", "KEYBOARD", "TOKENIZERS_PARALLELISM", "HOME", "PWD", "OLDPWD"]
+)
 def test_other_variables_are_not(name: str) -> None:
     assert mask("seed 123456", {name: "123456"}) == "seed 123456"
 
@@ -35,7 +39,10 @@ def test_credentials_in_urls_are_masked() -> None:
 
 def test_only_texts_inside_a_value_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_TOKEN", "123456")
-    assert masked({"seed": 123456, "a": ["x123456", {"b": "123456"}]}) == {"seed": 123456, "a": ["x***", {"b": "***"}]}
+    assert masked({"seed": 123456, "a": ["x123456", {"b": "123456"}]}) == {
+        "seed": 123456,
+        "a": ["x***", {"b": "***"}],
+    }
 
 
 def test_a_secret_reaches_no_file_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +50,11 @@ def test_a_secret_reaches_no_file_of_a_run(monkeypatch: pytest.MonkeyPatch) -> N
     rows = [{"prompt": "?", "completion": "{}"}] * 4
     blobs = FakeBlobs()
     recipe = SlBasic(model="any", dataset="rows", batch_size=2, max_steps=2, seed=123456)
-    order = Order("recipes.sl_basic:SlBasic", {"model": f"path:{HUSH}"}, adapter_settings={"blobs": {"root": HUSH}})
+    order = Order(
+        "recipes.sl_basic:SlBasic",
+        {"model": f"path:{HUSH}"},
+        adapter_settings={"blobs": {"root": HUSH}},
+    )
     data = FakeDatasets({"rows": {"train": rows, "held": rows}})
     cook(order, recipe, Kitchen(FakeTraining(blobs), data, None, blobs), "r")
     texts = [(blobs.read(name) or b"").decode(errors="ignore") for name in blobs.list()]

@@ -11,9 +11,16 @@ from kitchen.engine.codec import in_json
 from kitchen.types import Floats, Mask, Tokens
 
 
-@pytest.mark.parametrize("kind, array", [
-    (Floats, np.array([0.1, -0.0, np.nan, np.inf, -np.inf, 1e-45], np.float32)), (Tokens, np.array([0, -1, 2**62])),
-    (Mask, np.array([True, False])), (Floats, np.zeros((2, 3), np.float32)), (Tokens, np.zeros(0, np.int64))])
+@pytest.mark.parametrize(
+    "kind, array",
+    [
+        (Floats, np.array([0.1, -0.0, np.nan, np.inf, -np.inf, 1e-45], np.float32)),
+        (Tokens, np.array([0, -1, 2**62])),
+        (Mask, np.array([True, False])),
+        (Floats, np.zeros((2, 3), np.float32)),
+        (Tokens, np.zeros(0, np.int64)),
+    ],
+)
 def test_they_come_back_to_the_last_bit(kind: Any, array: Any) -> None:
     adapter = in_json(tuple[kind, ...])
     [back] = adapter.validate_json(adapter.dump_json((array,)))

@@ -18,7 +18,9 @@ from kitchen.cli import app
 LOCAL = ("--training", "fake", "--hub", "local")
 GREEDY = ("--temperature", "0")
 AS_TEXT = ("evaluation.metric=text", "evaluation.max_tokens=8")
-CHATS = [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "fine"}]}] * 12
+CHATS = [
+    {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "fine"}]}
+] * 12
 SHARED = '''"""It publishes what it trained."""
 from kitchen import Step, sequence
 from recipes.sl_basic import SlBasic
@@ -36,17 +38,46 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("mine")
     (folder / "chats").mkdir()
     for name, rows in (("train", CHATS), ("test", CHATS[:3])):
-        (folder / "chats" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "chats" / f"{name}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows)
+        )
     (folder / "pairs.jsonl").write_text('{"prompt": "?", "completion": "fine"}\n' * 12)
     (folder / "recipes").mkdir()
     (folder / "recipes/shared.py").write_text(SHARED)
     (folder / "alone.jsonl").write_text("".join(json.dumps(row) + "\n" for row in CHATS))
     path = sys.path[:]
     with contextlib.chdir(folder):
-        told(0, "run", "recipes.sl_basic", *LOCAL, "--name", "dish", "dataset=chats", "batch_size=3", "epochs=10",
-             "learning_rate=0.5", "warmup_steps=0", "eval_every=10", *AS_TEXT)
-        told(0, "run", "recipes.sl_basic", *LOCAL, "--name", "joined", "dataset=pairs.jsonl", "reading.held_out_rows=2",
-             "batch_size=3", "epochs=12", "learning_rate=0.5", "warmup_steps=0", "rendering.chat=false", *AS_TEXT)
+        told(
+            0,
+            "run",
+            "recipes.sl_basic",
+            *LOCAL,
+            "--name",
+            "dish",
+            "dataset=chats",
+            "batch_size=3",
+            "epochs=10",
+            "learning_rate=0.5",
+            "warmup_steps=0",
+            "eval_every=10",
+            *AS_TEXT,
+        )
+        told(
+            0,
+            "run",
+            "recipes.sl_basic",
+            *LOCAL,
+            "--name",
+            "joined",
+            "dataset=pairs.jsonl",
+            "reading.held_out_rows=2",
+            "batch_size=3",
+            "epochs=12",
+            "learning_rate=0.5",
+            "warmup_steps=0",
+            "rendering.chat=false",
+            *AS_TEXT,
+        )
         yield folder
     sys.path[:] = path
 
@@ -90,12 +121,38 @@ def test_completions_in_json() -> None:
 
 
 def test_several_completions_are_numbered_and_differ() -> None:
-    shown = told(0, "sample", "dish", "?", "--n", "2", "--temperature", "30", "--seed", "5", "--max-tokens", "9")
+    shown = told(
+        0,
+        "sample",
+        "dish",
+        "?",
+        "--n",
+        "2",
+        "--temperature",
+        "30",
+        "--seed",
+        "5",
+        "--max-tokens",
+        "9",
+    )
     first, second = shown.split("[2/2]\n")
     assert first.startswith("[1/2]\n")
     assert first.removeprefix("[1/2]\n").split("\n(")[0].strip() != second.split("\n(")[0].strip()
     assert "(cut at 9 tokens; --max-tokens allows more)" in shown
-    again = told(0, "sample", "dish", "?", "--n", "2", "--temperature", "30", "--seed", "5", "--max-tokens", "9")
+    again = told(
+        0,
+        "sample",
+        "dish",
+        "?",
+        "--n",
+        "2",
+        "--temperature",
+        "30",
+        "--seed",
+        "5",
+        "--max-tokens",
+        "9",
+    )
     assert again == shown
 
 
@@ -104,15 +161,21 @@ def test_a_prompt_from_standard_input_raw_and_with_a_system_message() -> None:
     assert kitchen("sample", "dish", "fin", "--raw", *GREEDY).stdout == "e\n"
     assert kitchen("sample", "dish", "?", "--system", "be kind", *GREEDY).stdout == "fine\n"
     assert "--system needs a chat template, and --raw passes it by" in told(
-        2, "sample", "dish", "?", "--system", "x", "--raw")
+        2, "sample", "dish", "?", "--system", "x", "--raw"
+    )
 
 
-@pytest.mark.parametrize(("name", "code", "why"), [
-    ("run:dihs", 2, "there is no run 'dihs'; did you mean 'dish'"),
-    ("dish@7", 2, "it has: 10, 30, 40, final (step 40)"),
-    ("dish@lsat", 2, "by a step, 'final' or 'best'"), ("rnu:dish", 2, "did you mean 'run'"),
-    ("path:nothing", 4, "path:nothing"), ("", 2, "names no weights"),
-])
+@pytest.mark.parametrize(
+    ("name", "code", "why"),
+    [
+        ("run:dihs", 2, "there is no run 'dihs'; did you mean 'dish'"),
+        ("dish@7", 2, "it has: 10, 30, 40, final (step 40)"),
+        ("dish@lsat", 2, "by a step, 'final' or 'best'"),
+        ("rnu:dish", 2, "did you mean 'run'"),
+        ("path:nothing", 4, "path:nothing"),
+        ("", 2, "names no weights"),
+    ],
+)
 def test_weights_that_are_not_there(name: str, code: int, why: str) -> None:
     arguments = () if "dish" in name else ("--training", "peft", "--hub", "local")
     if name.startswith("path:"):
@@ -122,27 +185,42 @@ def test_weights_that_are_not_there(name: str, code: int, why: str) -> None:
 
 def test_runs_may_lie_elsewhere(trained: Path, tmp_path: Path) -> None:
     with contextlib.chdir(tmp_path):
-        assert kitchen("sample", "dish", "?", *GREEDY, "--runs", f"{trained}/runs").stdout == "fine\n"
-        assert kitchen("sample", "dish", "?", *GREEDY, "--runs", f"file://{trained}/runs").stdout == "fine\n"
+        assert (
+            kitchen("sample", "dish", "?", *GREEDY, "--runs", f"{trained}/runs").stdout == "fine\n"
+        )
+        assert (
+            kitchen("sample", "dish", "?", *GREEDY, "--runs", f"file://{trained}/runs").stdout
+            == "fine\n"
+        )
         assert "there is no run 'dish'" in told(2, "sample", "run:dish", "?")
 
 
 def test_a_run_trained_past_the_chat_template_is_asked_past_it() -> None:
     result = kitchen("sample", "joined", "?", *GREEDY)
-    assert result.stdout == "fine\n", "without the separator, which is neither of the prompt nor of the answer"
-    assert "without the chat template: the run was trained without it (rendering.chat=false)" in result.stderr
+    assert result.stdout == "fine\n", (
+        "without the separator, which is neither of the prompt nor of the answer"
+    )
+    assert (
+        "without the chat template: the run was trained without it (rendering.chat=false)"
+        in result.stderr
+    )
     assert kitchen("sample", "joined", "?", "--raw", *GREEDY).stdout == " fine\n"
     assert "--system needs a chat template, and the run was trained without it" in told(
-        2, "sample", "joined", "?", "--system", "be kind")
-    assert "the run was trained without it (rendering.chat=false); `kitchen sample` completes a text" in told(
-        2, "chat", "joined", typed="?\n")
+        2, "sample", "joined", "?", "--system", "be kind"
+    )
+    assert (
+        "the run was trained without it (rendering.chat=false); `kitchen sample` completes a text"
+        in told(2, "chat", "joined", typed="?\n")
+    )
 
 
 def test_a_plain_name_that_is_no_model_may_have_been_meant_as_a_run(here: Path) -> None:
     pytest.importorskip("torch")
     plain = ("--training", "peft", "--hub", "local")
     why = "there is no run 'dihs' in runs; did you mean 'dish'?"
-    assert f"{why}; and as a model: the local hub does not have 'dihs'" in told(4, "sample", "dihs", "?", *plain)
+    assert f"{why}; and as a model: the local hub does not have 'dihs'" in told(
+        4, "sample", "dihs", "?", *plain
+    )
     assert why in told(4, "eval", "dihs", "--dataset", "chats", *plain)
     assert "there is no run" not in told(4, "sample", "me/dihs", "?", *plain)
 
@@ -155,9 +233,14 @@ def test_an_adapter_that_was_an_object_must_be_named(here: Path) -> None:
         (here / "runs/lent" / path.name).write_bytes(path.read_bytes())
     (here / "runs/lent/run.json").write_text(json.dumps(record))
     shown = told(2, "push", "lent", "me/soup")
-    assert "the hub adapter was an object of local, and what it was made with is not recorded; name the one" in shown
+    assert (
+        "the hub adapter was an object of local, and what it was made with is not recorded; name "
+        "the one" in shown
+    )
     assert "--hub NAME" in shown
-    assert kitchen("sample", "lent", "?", *GREEDY, "--hub", "fake").stdout == "fine\n", "it needs no data"
+    assert kitchen("sample", "lent", "?", *GREEDY, "--hub", "fake").stdout == "fine\n", (
+        "it needs no data"
+    )
 
 
 # --- chat, with its input from a pipe
@@ -187,19 +270,23 @@ def test_a_conversation_longer_than_the_context_is_told() -> None:
 
 def test_an_answer_is_cut_and_told() -> None:
     assert told(0, "chat", "dish", *GREEDY, "--max-tokens", "3", typed="?\n") == (
-        "fin\n(cut at 3 tokens; --max-tokens allows more)\n")
+        "fin\n(cut at 3 tokens; --max-tokens allows more)\n"
+    )
 
 
 # --- eval
 
 
 def test_an_evaluation_is_a_run_with_intervals() -> None:
-    found: dict[str, Any] = json.loads(kitchen(
-        "eval", "dish", "--dataset", "chats", *AS_TEXT, "--json").stdout)
+    found: dict[str, Any] = json.loads(
+        kitchen("eval", "dish", "--dataset", "chats", *AS_TEXT, "--json").stdout
+    )
     assert found["status"] == "completed"
     assert found["metrics"]["test/exact_match"] == 1.0
     assert found["metrics"]["test/exact_match_low"] == pytest.approx(0.4385, abs=1e-4)
-    rows = [json.loads(line) for line in Path(found["where"], "samples.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in Path(found["where"], "samples.jsonl").read_text().splitlines()
+    ]
     assert [(row["set"], row["prompt"], row["text"]) for row in rows] == [("test", "?", "fine")] * 3
 
 
@@ -213,7 +300,9 @@ def test_an_evaluation_renders_as_the_run_was_trained() -> None:
     assert "rendering={chat: false}, as run:joined@final was trained" in shown
     order = json.loads(Path(made["where"], "run.json").read_text())["order"]
     assert order["sources"]["rendering.chat"] == "run:joined@final"
-    assert found("rendering.chat=true")[1]["metrics"]["train/exact_match"] == 0.0, "what is typed comes first"
+    assert found("rendering.chat=true")[1]["metrics"]["train/exact_match"] == 0.0, (
+        "what is typed comes first"
+    )
 
 
 def test_a_data_set_of_one_split_is_evaluated_whole_and_that_is_said() -> None:
@@ -225,9 +314,19 @@ def test_a_data_set_of_one_split_is_evaluated_whole_and_that_is_said() -> None:
 def test_what_cannot_be_evaluated_is_told_at_once() -> None:
     assert "no run 'dihs'" in told(2, "eval", "run:dihs", "--dataset", "chats")
     assert "no split 'tset'" in told(3, "eval", "dish", "--dataset", "chats", "splits=[tset]")
-    assert "has no setting 'rosw'; did you mean 'rows'" in told(2, "eval", "dish", "--dataset", "chats", "rosw=3")
+    assert "has no setting 'rosw'; did you mean 'rows'" in told(
+        2, "eval", "dish", "--dataset", "chats", "rosw=3"
+    )
     assert "exact match on test is" in told(
-        5, "eval", "packaged:tiny", "--dataset", "chats", *LOCAL, "evaluation.metric=text", "evaluation.at_least=0.5")
+        5,
+        "eval",
+        "packaged:tiny",
+        "--dataset",
+        "chats",
+        *LOCAL,
+        "evaluation.metric=text",
+        "evaluation.at_least=0.5",
+    )
 
 
 # --- export and push
@@ -239,7 +338,9 @@ def test_an_exported_folder_says_the_same(tmp_path: Path) -> None:
         assert f"{out}  (" in told(0, "export", "dish@best", str(out), *options)
         assert kitchen("sample", f"path:{out}", "?", *GREEDY, *LOCAL).stdout == "fine\n"
     assert "is not empty" in told(2, "export", "dish", str(tmp_path / "out0"))
-    assert "so there is nothing to export" in told(4, "export", "packaged:tiny", str(tmp_path / "out2"), *LOCAL)
+    assert "so there is nothing to export" in told(
+        4, "export", "packaged:tiny", str(tmp_path / "out2"), *LOCAL
+    )
     assert {path.name for path in tmp_path.iterdir()} == {"out0", "out1"}
 
 
@@ -248,17 +349,38 @@ def test_pushing_prints_where(here: Path) -> None:
 
 
 def test_a_push_that_fails_says_the_command_that_tries_again(trained: Path) -> None:
-    shown = told(4, "push", "dish@40", "me/soup", "--message", "a soup", "--runs", f"{trained}/runs")
-    assert shown.endswith("nothing is lost: to try again: kitchen push dish@40 me/soup "
-                          f"--runs {trained}/runs --message 'a soup'\n")
+    shown = told(
+        4, "push", "dish@40", "me/soup", "--message", "a soup", "--runs", f"{trained}/runs"
+    )
+    assert shown.endswith(
+        "nothing is lost: to try again: kitchen push dish@40 me/soup "
+        f"--runs {trained}/runs --message 'a soup'\n"
+    )
     assert "give OWNER/NAME" in told(2, "push", "dish", "soup", "--hub", "fake")
-    assert "the hub adapter 'local' has no setting 'private'" in told(2, "push", "dish", "me/soup", "--private")
+    assert "the hub adapter 'local' has no setting 'private'" in told(
+        2, "push", "dish", "me/soup", "--private"
+    )
 
 
 def test_a_run_that_cannot_publish_says_the_commands_that_do(tmp_path: Path) -> None:
-    shown = told(4, "run", "recipes.shared", *LOCAL, "--name", "soup", "--runs", str(tmp_path / "there"),
-                 "dataset=chats", "max_steps=2", *AS_TEXT)
-    [push] = [line.split(": ", 1)[1] for line in shown.splitlines() if "to publish its weights alone: " in line]
+    shown = told(
+        4,
+        "run",
+        "recipes.shared",
+        *LOCAL,
+        "--name",
+        "soup",
+        "--runs",
+        str(tmp_path / "there"),
+        "dataset=chats",
+        "max_steps=2",
+        *AS_TEXT,
+    )
+    [push] = [
+        line.split(": ", 1)[1]
+        for line in shown.splitlines()
+        if "to publish its weights alone: " in line
+    ]
     [resume] = [line.split(": ", 1)[1] for line in shown.splitlines() if "to go on (" in line]
     assert told(0, *shlex.split(push)[1:], "--hub", "fake").endswith("memory://me/soup\n")
     assert "nothing is lost" in told(4, *shlex.split(resume)[1:])

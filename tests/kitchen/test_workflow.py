@@ -1,4 +1,6 @@
-"""The five words at work: state in loops, look-ahead, phases, parallel branches, closing, and where errors are."""
+"""The five words at work: state in loops, look-ahead, phases, parallel branches, closing, and where
+errors are.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,18 @@ from typing import Any
 
 import pytest
 
-from kitchen import Metrics, Observer, Progress, Recipe, Stage, StageDone, every, for_each, parallel, sequence
+from kitchen import (
+    Metrics,
+    Observer,
+    Progress,
+    Recipe,
+    Stage,
+    StageDone,
+    every,
+    for_each,
+    parallel,
+    sequence,
+)
 from kitchen.engine.runner import run
 from kitchen.ports import Done, Failed, Future, start
 from kitchen.types import Result
@@ -138,7 +151,9 @@ def test_progress_knows_the_share_done_unless_a_length_is_unknown() -> None:
 def test_an_error_says_where(body: tuple[Stage, ...], ahead: int) -> None:
     with pytest.raises(ValueError, match="no") as error:
         run(for_each(Items(), ahead=ahead)(*body), {}, title="recipes.mine")
-    assert any("in recipes.mine > Items step 0 > " in note for note in error.value.__notes__), error.value.__notes__
+    assert any("in recipes.mine > Items step 0 > " in note for note in error.value.__notes__), (
+        error.value.__notes__
+    )
 
 
 class Half(Stage):
@@ -198,11 +213,14 @@ class Report(Stage):
         return Metrics(n=asked.n)
 
 
-@pytest.mark.parametrize(("ahead", "order"), [
-    (0, "ask0 wait0 report0 ask1 wait1 report1 ask2 wait2 report2"),
-    (1, "ask0 ask1 wait0 report0 ask2 wait1 report1 wait2 report2"),
-    (2, "ask0 ask1 ask2 wait0 report0 wait1 report1 wait2 report2"),
-])
+@pytest.mark.parametrize(
+    ("ahead", "order"),
+    [
+        (0, "ask0 wait0 report0 ask1 wait1 report1 ask2 wait2 report2"),
+        (1, "ask0 ask1 wait0 report0 ask2 wait1 report1 wait2 report2"),
+        (2, "ask0 ask1 ask2 wait0 report0 wait1 report1 wait2 report2"),
+    ],
+)
 def test_look_ahead_submits_before_it_waits(ahead: int, order: str) -> None:
     log = Log()
     run(for_each(Items(3), ahead=ahead)(AskLate(), Report()), {Log: log})
@@ -288,7 +306,7 @@ def test_an_error_in_a_branch_is_the_error_itself() -> None:
 
 
 class Inner(Recipe):
-    leaves = (Total,)
+    outputs = (Total,)
 
     def workflow(self) -> Any:
         return sequence(Start(), for_each(Items())(Add()))

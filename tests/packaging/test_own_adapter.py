@@ -22,7 +22,7 @@ class Mine(Recipe):
     def workflow(self) -> Step:
         return sequence(Say(self.text))
 '''
-STAGE = '''
+STAGE = """
 from kitchen import Metrics, Stage
 from kitchen.ports import BlobStore
 
@@ -33,7 +33,7 @@ class Say(Stage):
     def run(self, blobs: BlobStore) -> Metrics:
         blobs.write("said", self.text.encode())
         return Metrics(length=float(len(self.text)))
-'''
+"""
 ADAPTER = '''
 import os
 from kitchen.ports import blob_name
@@ -60,7 +60,7 @@ class Upper:
     def locate(self, name):
         return f"{self.prefix}:{name}"
 '''
-LAWS = '''
+LAWS = """
 from kitchen.testing.blobs import BlobLaws
 from upper import Upper
 
@@ -68,7 +68,7 @@ from upper import Upper
 class TestUpper(BlobLaws):
     def store(self, tmp_path):
         return Upper()
-'''
+"""
 
 
 @pytest.fixture
@@ -86,20 +86,48 @@ def home(tmp_path: Path) -> Path:
 
 
 def call(home: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", *command], cwd=home, capture_output=True, text=True, check=False,
-                          env={**os.environ, "PYTHONPATH": str(home)}, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(home)},
+        timeout=120,
+    )
 
 
 def test_a_recipe_with_a_stage_and_an_adapter_of_ones_own(home: Path) -> None:
-    done = call(home, "kitchen.cli", "run", "recipes.mine", "text=howdy", "--training", "fake", "--blobs", "upper",
-                "--set", "blobs.prefix=there")
+    done = call(
+        home,
+        "kitchen.cli",
+        "run",
+        "recipes.mine",
+        "text=howdy",
+        "--training",
+        "fake",
+        "--blobs",
+        "upper",
+        "--set",
+        "blobs.prefix=there",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "there:" in done.stdout + done.stderr, "it says where the run is, as the adapter does"
 
 
 def test_an_unknown_setting_of_it_is_refused(home: Path) -> None:
-    done = call(home, "kitchen.cli", "check", "recipes.mine", "--training", "fake", "--blobs", "upper",
-                "--set", "blobs.prefx=a")
+    done = call(
+        home,
+        "kitchen.cli",
+        "check",
+        "recipes.mine",
+        "--training",
+        "fake",
+        "--blobs",
+        "upper",
+        "--set",
+        "blobs.prefx=a",
+    )
     assert done.returncode == 2
     assert "did you mean 'prefix'?" in done.stdout + done.stderr
 

@@ -17,7 +17,9 @@ pytestmark = pytest.mark.slow
 
 
 def sh(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -58,11 +60,15 @@ def test_sl_basic_runs_on_the_fake(environment: Path, tmp_path: Path) -> None:
 
 
 def test_the_commands_are_quick(environment: Path, tmp_path: Path) -> None:
-    """Generous bounds, for the machine may be busy: the figures that hold on a quiet one are in docs/benchmarks.md."""
+    """Generous bounds, for the machine may be busy: the figures that hold on a quiet one are in
+    docs/benchmarks.md.
+    """
     kitchen = environment / "kitchen"
     figures = {
         "--help": best_of_five(kitchen, "--help", cwd=tmp_path),
-        "check": best_of_five(kitchen, "check", "recipes.sl_basic", "--training", "fake", cwd=tmp_path),
+        "check": best_of_five(
+            kitchen, "check", "recipes.sl_basic", "--training", "fake", cwd=tmp_path
+        ),
         "run": best_of_five(kitchen, "run", "recipes.sl_basic", "--training", "fake", cwd=tmp_path),
     }
     print(figures)

@@ -13,26 +13,50 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, KitchenError
 from recipes.chat_sl import ChatSl
-from stages.evaluate.evaluation import Examination
+from stages.evaluate.evaluation import EvalConfig
 from tests.support.seen import Seen
 
 
 def chats(text: str, count: int) -> list[dict[str, Any]]:
-    return [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": text},
-                          {"role": "user", "content": str(n)}, {"role": "assistant", "content": text}]}
-            for n in range(count)]
+    return [
+        {
+            "messages": [
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": text},
+                {"role": "user", "content": str(n)},
+                {"role": "assistant", "content": text},
+            ]
+        }
+        for n in range(count)
+    ]
 
 
-DATA = FakeDatasets({"greetings": {"train": chats("hello", 6), "held": chats("hello", 2)},
-                     "farewells": {"train": chats("so long", 12)}})
+DATA = FakeDatasets(
+    {
+        "greetings": {"train": chats("hello", 6), "held": chats("hello", 2)},
+        "farewells": {"train": chats("so long", 12)},
+    }
+)
 
 
 def cook(**settings: Any) -> Seen:
     seen, blobs = Seen(), FakeBlobs()
-    defaults = {"mixture": {"greetings": 2.0, "farewells": 1.0}, "batch_size": 3, "steps": 20, "learning_rate": 0.3,
-                "warmup_steps": 0, "eval_every": 10}
-    kitchen.run(ChatSl(**{**defaults, **settings}), training=FakeTraining(blobs), datasets=DATA, blobs=blobs,
-                name="run", observers=[seen])
+    defaults = {
+        "mixture": {"greetings": 2.0, "farewells": 1.0},
+        "batch_size": 3,
+        "steps": 20,
+        "learning_rate": 0.3,
+        "warmup_steps": 0,
+        "eval_every": 10,
+    }
+    kitchen.run(
+        ChatSl(**{**defaults, **settings}),
+        training=FakeTraining(blobs),
+        datasets=DATA,
+        blobs=blobs,
+        name="run",
+        observers=[seen],
+    )
     return seen
 
 
@@ -42,14 +66,18 @@ def test_each_data_set_is_learnt() -> None:
         losses = seen.series(f"loss/{name}")
         assert len(losses) == 20
         assert losses[-1] < 0.5 * losses[0]
-    both = 2 * 2 * 6 * np.array(seen.series("loss/greetings")) + 2 * 8 * np.array(seen.series("loss/farewells"))
-    np.testing.assert_allclose(seen.series("loss"), both / 40, rtol=1e-4, err_msg="answers of 6 and 8 tokens")
+    both = 2 * 2 * 6 * np.array(seen.series("loss/greetings")) + 2 * 8 * np.array(
+        seen.series("loss/farewells")
+    )
+    np.testing.assert_allclose(
+        seen.series("loss"), both / 40, rtol=1e-4, err_msg="answers of 6 and 8 tokens"
+    )
     assert len(seen.series("held_out_loss")) == 2
 
 
 def test_a_target_of_exact_match_needs_answers() -> None:
     with pytest.raises(ConfigError, match=r"evaluation\.metric"):
-        Examination(metric="loss", at_least=0.5)
+        EvalConfig(metric="loss", at_least=0.5)
     with pytest.raises(KitchenError, match=r"at_least=0\.5 is of exact match on greetings/held"):
         cook(evaluation={"metric": "auto", "at_least": 0.5}, steps=1)
 
@@ -60,6 +88,11 @@ def test_held_out_sets_are_told_in_nats_and_in_bits() -> None:
         before, after = (seen.series(f"{name}/loss_{when}")[0] for when in ("before", "after"))
         assert after < 0.5 * before
         bits = seen.series(f"{name}/bits_per_byte_after")[0]
-        tokens = (len("hello") + 1) / len("hello") if "greet" in name else (len("so long") + 1) / len("so long")
-        assert bits == pytest.approx(after / np.log(2) * tokens, rel=1e-5), "a byte a token, and one that ends it"
-
+        tokens = (
+            (len("hello") + 1) / len("hello")
+            if "greet" in name
+            else (len("so long") + 1) / len("so long")
+        )
+        assert bits == pytest.approx(after / np.log(2) * tokens, rel=1e-5), (
+            "a byte a token, and one that ends it"
+        )

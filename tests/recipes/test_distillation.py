@@ -29,24 +29,55 @@ def blobs() -> FakeBlobs:
     """With a run that has learnt the answer, and one that has begun to."""
     blobs = FakeBlobs()
     for name, epochs in (("taught", 60), ("begun", 10)):
-        recipe = SlBasic(model="any", dataset="right", batch_size=4, epochs=epochs, learning_rate=0.02, eval_every=0,
-                         schedule="constant", warmup_steps=0)
+        recipe = SlBasic(
+            model="any",
+            dataset="right",
+            batch_size=4,
+            epochs=epochs,
+            learning_rate=0.02,
+            eval_every=0,
+            schedule="constant",
+            warmup_steps=0,
+        )
         kitchen.run(recipe, training=FakeTraining(blobs), datasets=DATA, blobs=blobs, name=name)
     return blobs
 
 
 def cook(blobs: FakeBlobs, name: str, *observers: Observer, **settings: Any) -> Seen:
     seen = Seen()
-    defaults = {"model": "run:begun", "teacher": "run:taught", "dataset": "right", "batch_size": 4, "group": 8,
-                "steps": 40, "learning_rate": 0.1, "playing": {"max_tokens": 4}, "evaluation": {"max_tokens": 4}}
-    kitchen.run(Distillation(**{**defaults, **settings}), training=FakeTraining(blobs), datasets=DATA, blobs=blobs,
-                name=name, observers=[seen, *observers])
+    defaults = {
+        "model": "run:begun",
+        "teacher": "run:taught",
+        "dataset": "right",
+        "batch_size": 4,
+        "group": 8,
+        "steps": 40,
+        "learning_rate": 0.1,
+        "playing": {"max_tokens": 4},
+        "evaluation": {"max_tokens": 4},
+    }
+    kitchen.run(
+        Distillation(**{**defaults, **settings}),
+        training=FakeTraining(blobs),
+        datasets=DATA,
+        blobs=blobs,
+        name=name,
+        observers=[seen, *observers],
+    )
     return seen
 
 
-@pytest.mark.parametrize("settings", [
-    {}, {"discount": 0.5, "group": 32}, {"updates": 2}, {"stale": 1}, {"divergence": "forward"},
-    {"divergence": "forward", "updates": 2, "top_k": 3, "stale": 1}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"discount": 0.5, "group": 32},
+        {"updates": 2},
+        {"stale": 1},
+        {"divergence": "forward"},
+        {"divergence": "forward", "updates": 2, "top_k": 3, "stale": 1},
+    ],
+)
 def test_the_student_comes_to_answer_as_the_teacher_does(
     blobs: FakeBlobs, settings: Any, request: pytest.FixtureRequest
 ) -> None:
@@ -65,14 +96,19 @@ def test_the_divergence_of_each_batch_is_told(blobs: FakeBlobs) -> None:
 
 def test_of_the_forward_one_the_loss_is_it_and_the_entropy_of_the_teacher(blobs: FakeBlobs) -> None:
     seen = cook(blobs, "forward", divergence="forward", top_k=200)
-    apart = [loss - entropy for loss, entropy in zip(seen.series("loss"), seen.series("teacher_entropy"), strict=True)]
+    apart = [
+        loss - entropy
+        for loss, entropy in zip(seen.series("loss"), seen.series("teacher_entropy"), strict=True)
+    ]
     assert min(apart) > -1e-6
     assert apart[-1] < 0.2 * apart[0]
     assert min(seen.series("teacher_mass")) > 0.9
     assert seen.series("trained_tokens") == seen.series("sampled_tokens")
 
 
-def test_which_weights_a_teacher_is_stands_among_the_facts_that_a_run_must_find_again(blobs: FakeBlobs) -> None:
+def test_which_weights_a_teacher_is_stands_among_the_facts_that_a_run_must_find_again(
+    blobs: FakeBlobs,
+) -> None:
     cook(blobs, "kept", steps=1)
     facts = read_run(blobs, "kept")["facts"]
     assert (facts["teacher"], facts["teacher.model"]) == ("run:taught@final", "any")
@@ -80,7 +116,9 @@ def test_which_weights_a_teacher_is_stands_among_the_facts_that_a_run_must_find_
     assert facts["teacher.sha256"] == taught.sha256 != ""
 
 
-def test_a_run_is_not_gone_on_with_where_its_teacher_has_become_another(blobs: FakeBlobs, tmp_path: Path) -> None:
+def test_a_run_is_not_gone_on_with_where_its_teacher_has_become_another(
+    blobs: FakeBlobs, tmp_path: Path
+) -> None:
     training, folder = FakeTraining(blobs), tmp_path / "teacher"
     right, other = (training.checkpoints(f"{run}/weights/final")[0] for run in ("taught", "begun"))
     training.export(right, folder)
@@ -89,7 +127,7 @@ def test_a_run_is_not_gone_on_with_where_its_teacher_has_become_another(blobs: F
     shutil.rmtree(folder)
     training.export(other, folder)
     with pytest.raises(ResumeError, match=r"began with teacher\.sha256"):
-        kitchen.go_on("stopped", training=training, datasets=DATA, blobs=blobs).finish()
+        kitchen.resume("stopped", training=training, datasets=DATA, blobs=blobs).finish()
 
 
 def test_a_teacher_is_needed_and_has_to_be_there(blobs: FakeBlobs) -> None:
@@ -100,24 +138,60 @@ def test_a_teacher_is_needed_and_has_to_be_there(blobs: FakeBlobs) -> None:
 
 
 def test_each_data_set_has_a_teacher_of_its_own(blobs: FakeBlobs) -> None:
-    rows = {name: [{"prompt": "?", "completion": answer}] * 4 for name, answer in (("braces", "{}"), ("letters", "xy"))}
+    rows = {
+        name: [{"prompt": "?", "completion": answer}] * 4
+        for name, answer in (("braces", "{}"), ("letters", "xy"))
+    }
     data = FakeDatasets({name: {"train": some, "held": some[:2]} for name, some in rows.items()})
     for name in rows:
-        recipe = SlBasic(model="any", dataset=name, batch_size=4, epochs=60, learning_rate=0.05, eval_every=0,
-                         schedule="constant", warmup_steps=0)
-        kitchen.run(recipe, training=FakeTraining(blobs), datasets=data, blobs=blobs, name=f"taught-{name}")
+        recipe = SlBasic(
+            model="any",
+            dataset=name,
+            batch_size=4,
+            epochs=60,
+            learning_rate=0.05,
+            eval_every=0,
+            schedule="constant",
+            warmup_steps=0,
+        )
+        kitchen.run(
+            recipe, training=FakeTraining(blobs), datasets=data, blobs=blobs, name=f"taught-{name}"
+        )
     seen = Seen()
-    kitchen.run(Distillation(
-        model="any", teachers={name: f"run:taught-{name}" for name in rows}, batch_size=4, group=8, steps=3,
-        learning_rate=0.05, playing={"max_tokens": 4}, evaluation={"max_tokens": 4}, divergence="forward"),
-        training=FakeTraining(blobs), datasets=data, blobs=blobs, name="of-two", observers=[seen])
-    assert {key for one in seen.published if isinstance(one, Metrics) for key in one if key.startswith("kl_per")} == {
-        f"kl_per_token{when}/{name}" for when in ("", "_before") for name in rows}
+    kitchen.run(
+        Distillation(
+            model="any",
+            teachers={name: f"run:taught-{name}" for name in rows},
+            batch_size=4,
+            group=8,
+            steps=3,
+            learning_rate=0.05,
+            playing={"max_tokens": 4},
+            evaluation={"max_tokens": 4},
+            divergence="forward",
+        ),
+        training=FakeTraining(blobs),
+        datasets=data,
+        blobs=blobs,
+        name="of-two",
+        observers=[seen],
+    )
+    assert {
+        key
+        for one in seen.published
+        if isinstance(one, Metrics)
+        for key in one
+        if key.startswith("kl_per")
+    } == {f"kl_per_token{when}/{name}" for when in ("", "_before") for name in rows}
     facts = read_run(blobs, "of-two")["facts"]
-    assert [facts[f"teacher.{name}"] for name in rows] == [f"run:taught-{name}@final" for name in rows]
+    assert [facts[f"teacher.{name}"] for name in rows] == [
+        f"run:taught-{name}@final" for name in rows
+    ]
     assert seen.series("loss")[-1] < seen.series("loss")[0]
     taught = Distillation(teachers={"braces": "run:taught-braces"})
-    assert Distillation(**taught.model_dump()).workflow() == taught.workflow(), "as it is made again when it is resumed"
+    assert Distillation(**taught.model_dump()).workflow() == taught.workflow(), (
+        "as it is made again when it is resumed"
+    )
 
 
 def test_questions_are_read_in_one_way(blobs: FakeBlobs) -> None:

@@ -22,7 +22,9 @@ from tests.support.seen import Seen
 
 ROWS = [{"prompt": "?", "completion": "{}"}] * 6
 WRONG = [{"prompt": "?", "completion": "no idea"}] * 6
-DATA = FakeDatasets({"right": {"train": ROWS, "held": ROWS[:2]}, "wrong": {"train": WRONG, "held": ROWS[:2]}})
+DATA = FakeDatasets(
+    {"right": {"train": ROWS, "held": ROWS[:2]}, "wrong": {"train": WRONG, "held": ROWS[:2]}}
+)
 
 
 class Listening(FakeTraining):
@@ -48,33 +50,68 @@ class Listening(FakeTraining):
 def blobs() -> FakeBlobs:
     """With a run that has learnt the answer."""
     blobs = FakeBlobs()
-    recipe = SlBasic(model="any", dataset="right", batch_size=6, epochs=60, learning_rate=0.2, eval_every=0,
-                     schedule="constant", warmup_steps=0)
+    recipe = SlBasic(
+        model="any",
+        dataset="right",
+        batch_size=6,
+        epochs=60,
+        learning_rate=0.2,
+        eval_every=0,
+        schedule="constant",
+        warmup_steps=0,
+    )
     kitchen.run(recipe, training=FakeTraining(blobs), datasets=DATA, blobs=blobs, name="taught")
     return blobs
 
 
-def cook(blobs: FakeBlobs, name: str, training: FakeTraining | None = None, **settings: Any) -> Seen:
+def cook(
+    blobs: FakeBlobs, name: str, training: FakeTraining | None = None, **settings: Any
+) -> Seen:
     seen = Seen()
-    defaults = {"model": "any", "dataset": "wrong", "batch_size": 6, "epochs": 40, "learning_rate": 0.2,
-                "warmup_steps": 0, "eval_every": 0, "evaluation": {"max_tokens": 4}, "writing": {"max_tokens": 4}}
-    kitchen.run(DistillationOffPolicy(**{**defaults, **settings}), training=training or FakeTraining(blobs),
-                datasets=DATA, blobs=blobs, name=name, observers=[seen])
+    defaults = {
+        "model": "any",
+        "dataset": "wrong",
+        "batch_size": 6,
+        "epochs": 40,
+        "learning_rate": 0.2,
+        "warmup_steps": 0,
+        "eval_every": 0,
+        "evaluation": {"max_tokens": 4},
+        "writing": {"max_tokens": 4},
+    }
+    kitchen.run(
+        DistillationOffPolicy(**{**defaults, **settings}),
+        training=training or FakeTraining(blobs),
+        datasets=DATA,
+        blobs=blobs,
+        name=name,
+        observers=[seen],
+    )
     return seen
 
 
 def test_it_imitates_the_teacher_and_not_the_data(blobs: FakeBlobs) -> None:
     seen = cook(blobs, "student", teacher="run:taught", writing={"tries": 2, "max_tokens": 4})
     assert seen.series("held/exact_match_teacher") == [1.0]
-    assert (seen.series("held/exact_match_before"), seen.series("held/exact_match_after")) == ([0.0], [1.0])
-    taught = [row["text"] for one in seen.published if isinstance(one, Samples) for row in one.rows
-              if row["when"] == "taught"]
+    assert (seen.series("held/exact_match_before"), seen.series("held/exact_match_after")) == (
+        [0.0],
+        [1.0],
+    )
+    taught = [
+        row["text"]
+        for one in seen.published
+        if isinstance(one, Samples)
+        for row in one.rows
+        if row["when"] == "taught"
+    ]
     assert len(taught) == seen.series("data/taught")[0] > 6
     assert taught.count("{}") > 0.8 * len(taught)
 
 
 def test_answers_that_are_cut_are_left_out(blobs: FakeBlobs) -> None:
-    with pytest.raises(DataError, match=r"none of the teacher's 6 answers came to an end.*writing\.max_tokens"):
+    with pytest.raises(
+        DataError, match=r"none of the teacher's 6 answers came to an end.*writing\.max_tokens"
+    ):
         cook(blobs, "cut", teacher="run:taught", writing={"max_tokens": 1})
 
 
@@ -82,14 +119,25 @@ def test_the_instruction_is_read_by_the_teacher_alone(blobs: FakeBlobs) -> None:
     training = Listening(blobs)
     cook(blobs, "instructed", training, model="run:taught", instruction="Be brief.", epochs=1)
     instructed_ones = [each for each in training.heard if "Be brief." in each]
-    assert len(instructed_ones) == 6 + 2, "for each row, and for each held-out one when it is examined itself"
+    assert len(instructed_ones) == 6 + 2, (
+        "for each row, and for each held-out one when it is examined itself"
+    )
     assert len(training.heard) == 6 + 2 + 2 + 2
 
 
 def test_the_instruction_takes_no_room_from_the_answers_of_the_data(blobs: FakeBlobs) -> None:
-    seen = cook(blobs, "roomy", instruction="Answer as JSON. " * 9, model="run:taught", epochs=1,
-                rendering={"max_tokens": 24}, evaluation={"metric": "loss", "max_tokens": 4})
-    assert seen.series("held/loss_teacher")[0] == pytest.approx(seen.series("held/loss_before")[0]), "of a bigram"
+    seen = cook(
+        blobs,
+        "roomy",
+        instruction="Answer as JSON. " * 9,
+        model="run:taught",
+        epochs=1,
+        rendering={"max_tokens": 24},
+        evaluation={"metric": "loss", "max_tokens": 4},
+    )
+    assert seen.series("held/loss_teacher")[0] == pytest.approx(
+        seen.series("held/loss_before")[0]
+    ), "of a bigram"
 
 
 def test_somebody_must_teach(blobs: FakeBlobs) -> None:
@@ -99,34 +147,82 @@ def test_somebody_must_teach(blobs: FakeBlobs) -> None:
 
 def test_a_system_prompt_that_is_there_comes_after_the_instruction() -> None:
     user, system = Message("user", "?"), Message("system", "Old.")
-    assert instructed(Conversation((user,), ""), "New.").messages == (Message("system", "New."), user)
-    assert instructed(Conversation((system, user), ""), "New.").messages == (Message("system", "New.\n\nOld."), user)
+    assert instructed(Conversation((user,), ""), "New.").messages == (
+        Message("system", "New."),
+        user,
+    )
+    assert instructed(Conversation((system, user), ""), "New.").messages == (
+        Message("system", "New.\n\nOld."),
+        user,
+    )
     assert instructed(Conversation((system, user), ""), "").messages == (system, user)
 
 
 def test_of_several_turns_the_last_is_the_teacher_s_and_alone_is_learnt(blobs: FakeBlobs) -> None:
     data = FakeDatasets({"chats": {"train": TURNS, "held": TURNS[:1]}})
     seen = Seen()
-    kitchen.run(DistillationOffPolicy(
-        model="any", dataset="chats", teacher="run:taught", batch_size=2, max_steps=1, eval_every=0,
-        evaluation={"metric": "loss"}, writing={"max_tokens": 4}), training=FakeTraining(blobs), datasets=data,
-        blobs=blobs, name="turns", observers=[seen])
-    assert seen.series("data/trained_tokens") == [3.0 * seen.series("data/taught")[0]], "{, } and what ends it"
+    kitchen.run(
+        DistillationOffPolicy(
+            model="any",
+            dataset="chats",
+            teacher="run:taught",
+            batch_size=2,
+            max_steps=1,
+            eval_every=0,
+            evaluation={"metric": "loss"},
+            writing={"max_tokens": 4},
+        ),
+        training=FakeTraining(blobs),
+        datasets=data,
+        blobs=blobs,
+        name="turns",
+        observers=[seen],
+    )
+    assert seen.series("data/trained_tokens") == [3.0 * seen.series("data/taught")[0]], (
+        "{, } and what ends it"
+    )
     assert seen.series("held/loss_teacher")[0] > 0
 
 
-TURNS = [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "a long first answer"},
-                       {"role": "user", "content": "?"}, {"role": "assistant", "content": "and a second"}]}] * 2
+TURNS = [
+    {
+        "messages": [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": "a long first answer"},
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": "and a second"},
+        ]
+    }
+] * 2
 
 
 def test_as_many_rows_are_answered_as_are_read_and_the_preview_says_so(blobs: FakeBlobs) -> None:
-    settings: Any = {"model": "any", "dataset": "wrong", "teacher": "run:taught", "batch_size": 2, "max_steps": 2}
+    settings: Any = {
+        "model": "any",
+        "dataset": "wrong",
+        "teacher": "run:taught",
+        "batch_size": 2,
+        "max_steps": 2,
+    }
     recipe = DistillationOffPolicy(**settings, writing={"tries": 2, "max_tokens": 4})
     ports = Kitchen(FakeTraining(blobs), DATA, None, blobs).ports()
     shown = {row[0]: row[-1] for table in preview(recipe.workflow(), ports) for row in table.rows}
-    assert (shown["answers in an epoch"], shown["optimiser steps in all"]) == ("at most 4", "at most 2")
+    assert (shown["answers in an epoch"], shown["optimiser steps in all"]) == (
+        "at most 4",
+        "at most 2",
+    )
     assert "the first datum" not in " ".join(shown).lower()
     training = Listening(blobs)
-    cook(blobs, "two", training, teacher="run:taught", max_steps=2, batch_size=2, epochs=1,
-         writing={"tries": 2, "max_tokens": 4})
-    assert len(training.heard) == 2 + 2 + 2 + 2, "two rows, and two held out for teacher, before and after"
+    cook(
+        blobs,
+        "two",
+        training,
+        teacher="run:taught",
+        max_steps=2,
+        batch_size=2,
+        epochs=1,
+        writing={"tries": 2, "max_tokens": 4},
+    )
+    assert len(training.heard) == 2 + 2 + 2 + 2, (
+        "two rows, and two held out for teacher, before and after"
+    )

@@ -1,4 +1,6 @@
-"""dpo on the fake: it learns to prefer, finds what it needs by itself, and stays with its reference."""
+"""dpo on the fake: it learns to prefer, finds what it needs by itself, and stays with its
+reference.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +19,42 @@ from recipes.dpo import Dpo
 from recipes.sl_basic import SlBasic
 from tests.support.seen import Seen
 
-PAIRS = [{"prompt": "?", "chosen": "{}", "rejected": text} for text in ("[]", "()", "no", "{x}")] * 2
+PAIRS = [
+    {"prompt": "?", "chosen": "{}", "rejected": text} for text in ("[]", "()", "no", "{x}")
+] * 2
 RIGHT = [{"prompt": "?", "completion": "{}"}] * 6
-DATA = FakeDatasets({"pairs": {"train": PAIRS, "held": PAIRS[:3]}, "right": {"train": RIGHT, "held": RIGHT[:2]},
-                     "chats": {"train": RIGHT},
-                     "half": {"train": PAIRS, "held": RIGHT[:2]}})
+DATA = FakeDatasets(
+    {
+        "pairs": {"train": PAIRS, "held": PAIRS[:3]},
+        "right": {"train": RIGHT, "held": RIGHT[:2]},
+        "chats": {"train": RIGHT},
+        "half": {"train": PAIRS, "held": RIGHT[:2]},
+    }
+)
 
 
 def cook(blobs: FakeBlobs | None = None, name: str = "run", **settings: Any) -> Seen:
     seen, blobs = Seen(), blobs or FakeBlobs()
-    defaults = {"dataset": "pairs", "batch_size": 4, "epochs": 10, "learning_rate": 0.3, "eval_every": 5}
+    defaults = {
+        "dataset": "pairs",
+        "batch_size": 4,
+        "epochs": 10,
+        "learning_rate": 0.3,
+        "eval_every": 5,
+    }
     cooked(Dpo(**{**defaults, **settings}), blobs, name, seen)
     return seen
 
 
 def cooked(recipe: Recipe, blobs: FakeBlobs, name: str, *observers: Observer) -> None:
-    kitchen.run(recipe, training=FakeTraining(blobs), datasets=DATA, blobs=blobs, name=name, observers=observers)
+    kitchen.run(
+        recipe,
+        training=FakeTraining(blobs),
+        datasets=DATA,
+        blobs=blobs,
+        name=name,
+        observers=observers,
+    )
 
 
 def test_it_learns_to_prefer() -> None:
@@ -44,10 +66,13 @@ def test_it_learns_to_prefer() -> None:
     assert (accuracy[0], accuracy[-1]) == (0.0, 1.0)
     assert seen.series("held/pair_accuracy") == [1.0]
     assert seen.series("margin")[-1] == pytest.approx(
-        seen.series("chosen_reward")[-1] - seen.series("rejected_reward")[-1], abs=1e-5)
+        seen.series("chosen_reward")[-1] - seen.series("rejected_reward")[-1], abs=1e-5
+    )
     assert len(seen.series("held_out_accuracy")) == 4
     assert seen.series("kl")[0] > 0
-    assert any(isinstance(one, Table) and one.title.startswith("Held-out pairs") for one in seen.published)
+    assert any(
+        isinstance(one, Table) and one.title.startswith("Held-out pairs") for one in seen.published
+    )
 
 
 @pytest.mark.parametrize("loss", ["sigmoid", "simpo"])
@@ -68,8 +93,13 @@ def test_it_learns_without_a_reference(loss: str) -> None:
 
 def test_where_there_is_no_rejected_answer_the_model_errs_itself() -> None:
     seen = cook(dataset="right", batch_size=3, epochs=6)
-    texts = [row["text"] for one in seen.published if isinstance(one, Samples) for row in one.rows
-             if row.get("when") == "mistake"]
+    texts = [
+        row["text"]
+        for one in seen.published
+        if isinstance(one, Samples)
+        for row in one.rows
+        if row.get("when") == "mistake"
+    ]
     assert texts
     assert "{}" not in texts
     assert seen.series("data/pairs")[0] >= 1
@@ -78,20 +108,39 @@ def test_where_there_is_no_rejected_answer_the_model_errs_itself() -> None:
 
 def test_another_reference_gives_another_loss() -> None:
     blobs = FakeBlobs()
-    cooked(SlBasic(dataset="right", batch_size=2, epochs=3, learning_rate=0.3, eval_every=0), blobs, "first")
-    own, other = cook(blobs, "own", max_steps=1), cook(blobs, "other", max_steps=1, reference="run:first")
+    cooked(
+        SlBasic(dataset="right", batch_size=2, epochs=3, learning_rate=0.3, eval_every=0),
+        blobs,
+        "first",
+    )
+    own, other = (
+        cook(blobs, "own", max_steps=1),
+        cook(blobs, "other", max_steps=1, reference="run:first"),
+    )
     assert own.series("loss")[0] == pytest.approx(0.6931, abs=1e-4)
     assert abs(other.series("loss")[0] - own.series("loss")[0]) > 0.01
 
 
 def test_a_model_that_is_never_wrong_has_nothing_to_be_trained_on() -> None:
     blobs = FakeBlobs()
-    cooked(SlBasic(dataset="right", batch_size=6, epochs=150, learning_rate=0.5, eval_every=0, schedule="constant"),
-           blobs, "perfect")
+    cooked(
+        SlBasic(
+            dataset="right",
+            batch_size=6,
+            epochs=150,
+            learning_rate=0.5,
+            eval_every=0,
+            schedule="constant",
+        ),
+        blobs,
+        "perfect",
+    )
     with pytest.raises(DataError, match=r"mistakes\.tries"):
         cook(blobs, "none", dataset="right", model="run:perfect")
 
 
 def test_held_out_rows_without_a_mistake_are_told_before_training() -> None:
-    with pytest.raises(DataError, match=r"^nothing to measure on: held: of (\d+) rows \1 have no rejected answer"):
+    with pytest.raises(
+        DataError, match=r"^nothing to measure on: held: of (\d+) rows \1 have no rejected answer"
+    ):
         cook(dataset="half", mistakes={"max_tokens": 1})

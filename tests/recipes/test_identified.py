@@ -1,4 +1,6 @@
-"""Weights that a kept stage has asked must be the same when a run is gone on with, in whatever stage it was stopped."""
+"""Weights that a kept stage has asked must be the same when a run is gone on with, in whatever
+stage it was stopped.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +26,52 @@ from tests.kitchen.engine.test_resume import Fuse
 ROWS = [{"prompt": "?", "completion": "{}"}] * 4
 PAIRS = [{"prompt": "?", "chosen": "{}", "rejected": "no"}] * 4
 MIXED = [{"prompt": "?", "completion": answer} for answer in ("{}", "no", "{n}", "n")]
-DATA = FakeDatasets({"right": {"train": ROWS, "held": ROWS[:2]}, "mixed": {"train": MIXED, "held": MIXED},
-                     "pairs": {"train": PAIRS, "held": PAIRS[:2]}})
+DATA = FakeDatasets(
+    {
+        "right": {"train": ROWS, "held": ROWS[:2]},
+        "mixed": {"train": MIXED, "held": MIXED},
+        "pairs": {"train": PAIRS, "held": PAIRS[:2]},
+    }
+)
 SHORT = {"evaluation": {"max_tokens": 4}}
 # by the name of the facts, the first stage after which other weights are refused
-FIRST = {"teacher": "IdentifyWeights", "reference": "IdentifyWeights", "weights": "IdentifyWeights",
-         "start": "IdentifyWeights", "judge.start": "IdentifyWeights", "reference of rl": "OpenReference"}
+FIRST = {
+    "teacher": "IdentifyWeights",
+    "reference": "IdentifyWeights",
+    "weights": "IdentifyWeights",
+    "start": "IdentifyWeights",
+    "judge.start": "IdentifyWeights",
+    "reference of rl": "OpenReference",
+}
 
 
 def dish(name: str, folder: Path) -> Recipe:
-    weights, training = f"path:{folder}", {**SHORT, "model": "any", "batch_size": 4, "eval_every": 0}
-    acting = {"dataset": "right", "batch_size": 4, "group": 4, "steps": 1, "playing": {"max_tokens": 12}}
+    weights, training = (
+        f"path:{folder}",
+        {**SHORT, "model": "any", "batch_size": 4, "eval_every": 0},
+    )
+    acting = {
+        "dataset": "right",
+        "batch_size": 4,
+        "group": 4,
+        "steps": 1,
+        "playing": {"max_tokens": 12},
+    }
     if name == "reference of rl":
         return Rl(model="any", reference=weights, **acting)
     if name in ("start", "judge.start"):
         model, judge = (weights, None) if name == "start" else ("run:asked", weights)
-        return Rlhf(model=model, reward="letters", judge={"batch_size": 4, "model": judge},
-                    ranking={"pairs": 2, "tries": 8}, **acting)
+        return Rlhf(
+            model=model,
+            reward="letters",
+            judge={"batch_size": 4, "model": judge},
+            ranking={"pairs": 2, "tries": 8},
+            **acting,
+        )
     if name == "teacher":
-        return DistillationOffPolicy(dataset="right", teacher=weights, writing={"max_tokens": 9}, **training)
+        return DistillationOffPolicy(
+            dataset="right", teacher=weights, writing={"max_tokens": 9}, **training
+        )
     if name == "reference":
         return Dpo(dataset="pairs", reference=weights, **training)
     return Evaluate(dataset="right", weights=weights, **SHORT)
@@ -54,21 +83,38 @@ def test_other_weights_are_refused_wherever_the_run_was_stopped(what: str, tmp_p
     blobs, folder = FakeBlobs(), tmp_path / "asked"
     training = FakeTraining(blobs)
     for run, epochs in (("asked", 60), ("other", 50)):
-        recipe = SlBasic(model="any", dataset="mixed" if "start" in what else "right", batch_size=4, epochs=epochs,
-                         learning_rate=0.2, eval_every=0)
+        recipe = SlBasic(
+            model="any",
+            dataset="mixed" if "start" in what else "right",
+            batch_size=4,
+            epochs=epochs,
+            learning_rate=0.2,
+            eval_every=0,
+        )
         kitchen.run(recipe, training=training, datasets=DATA, blobs=blobs, name=run)
     asked, other = (training.checkpoints(f"{run}/weights/final")[0] for run in ("asked", "other"))
     training.export(asked, folder)
     whole = Fuse()
-    kitchen.run(dish(what, folder), training=training, datasets=DATA, blobs=blobs, observers=[whole])
+    kitchen.run(
+        dish(what, folder), training=training, datasets=DATA, blobs=blobs, observers=[whole]
+    )
     first, fact = whole.calls - whole.stages[::-1].index(FIRST[what]), what.partition(" ")[0]
-    stops = {title: at for at, title in enumerate(whole.stages, 1) if at >= first}.values()  # the last of each stage
+    # the last of each stage
+    stops = {title: at for at, title in enumerate(whole.stages, 1) if at >= first}.values()
     for at in stops:
         with pytest.raises(RunFailed, match="Killed"):
-            kitchen.run(dish(what, folder), training=FakeTraining(blobs), datasets=DATA, blobs=blobs, name=f"at-{at}",
-                        observers=[Fuse(at)])
+            kitchen.run(
+                dish(what, folder),
+                training=FakeTraining(blobs),
+                datasets=DATA,
+                blobs=blobs,
+                name=f"at-{at}",
+                observers=[Fuse(at)],
+            )
     shutil.rmtree(folder)
     training.export(other, folder)
     for at in stops:
         with pytest.raises(ResumeError, match=rf"began with {fact}\.sha256 = .*start a new run"):
-            kitchen.go_on(f"at-{at}", training=FakeTraining(blobs), datasets=DATA, blobs=blobs).finish()
+            kitchen.resume(
+                f"at-{at}", training=FakeTraining(blobs), datasets=DATA, blobs=blobs
+            ).finish()

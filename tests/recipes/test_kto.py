@@ -13,18 +13,31 @@ from adapters.fake.training import FakeTraining
 from recipes.kto import Kto
 from tests.support.seen import Seen
 
-LABELS = [{"prompt": "?", "completion": text, "label": text == "{}"} for text in ("{}", "[]", "{}", "no")] * 2
+LABELS = [
+    {"prompt": "?", "completion": text, "label": text == "{}"} for text in ("{}", "[]", "{}", "no")
+] * 2
 PAIRS = [{"prompt": "?", "chosen": "{}", "rejected": text} for text in ("[]", "()", "no", "{x}")]
 RIGHT = [{"prompt": "?", "completion": "{}"}] * 6
-DATA = FakeDatasets({"labels": {"train": LABELS, "held": LABELS[:4]}, "pairs": {"train": PAIRS, "held": PAIRS[:2]},
-                     "right": {"train": RIGHT, "held": RIGHT[:2]}})
+DATA = FakeDatasets(
+    {
+        "labels": {"train": LABELS, "held": LABELS[:4]},
+        "pairs": {"train": PAIRS, "held": PAIRS[:2]},
+        "right": {"train": RIGHT, "held": RIGHT[:2]},
+    }
+)
 
 
 def cook(**settings: Any) -> Seen:
     seen, blobs = Seen(), FakeBlobs()
     defaults = {"batch_size": 8, "epochs": 16, "learning_rate": 0.3, "eval_every": 5}
-    kitchen.run(Kto(**{**defaults, **settings}), training=FakeTraining(blobs), datasets=DATA, blobs=blobs, name="run",
-                observers=[seen])
+    kitchen.run(
+        Kto(**{**defaults, **settings}),
+        training=FakeTraining(blobs),
+        datasets=DATA,
+        blobs=blobs,
+        name="run",
+        observers=[seen],
+    )
     return seen
 
 
@@ -32,9 +45,15 @@ def cook(**settings: Any) -> Seen:
 def test_it_learns_what_is_good(dataset: str) -> None:
     seen = cook(dataset=dataset)
     losses = seen.series("loss")
-    assert losses[0] == pytest.approx(0.5, abs=1e-4), "the policy begins at its reference, where every value is 1 / 2"
+    assert losses[0] == pytest.approx(0.5, abs=1e-4), (
+        "the policy begins at its reference, where every value is 1 / 2"
+    )
     assert losses[-1] < 0.8 * losses[0]
-    assert seen.series("good_reward")[-1] > seen.series("good_reward")[0] > seen.series("bad_reward")[-1]
+    assert (
+        seen.series("good_reward")[-1]
+        > seen.series("good_reward")[0]
+        > seen.series("bad_reward")[-1]
+    )
     assert seen.series("held/answer_accuracy") == [1.0]
     assert any(table.title.startswith("Held-out answers") for table in seen.tables)
 

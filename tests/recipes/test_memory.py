@@ -1,4 +1,6 @@
-"""Twenty steps on a million rows take hardly more memory than on ten thousand, from files and from the hub."""
+"""Twenty steps on a million rows take hardly more memory than on ten thousand, from files and from
+the hub.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,40 @@ pytestmark = pytest.mark.slow
 
 
 def lines(count: int) -> str:
-    return "".join(json.dumps({"prompt": f"What is {number} plus {number % 1000}? Think of it.",
-                               "completion": f"The answer is {number + number % 1000}, of course."}) + "\n"
-                   for number in range(count))
+    return "".join(
+        json.dumps(
+            {
+                "prompt": f"What is {number} plus {number % 1000}? Think of it.",
+                "completion": f"The answer is {number + number % 1000}, of course.",
+            }
+        )
+        + "\n"
+        for number in range(count)
+    )
 
 
 def peak(folder: Path, *arguments: str, **environment: str) -> float:
     """Of a run of 20 steps in a process of its own, in MB."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "run", "recipes.sl_basic", "--training", "fake", "max_steps=20",
-         "evaluation.metric=loss", "--json", *arguments],
-        cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+        [
+            sys.executable,
+            "-c",
+            PROGRAM,
+            "run",
+            "recipes.sl_basic",
+            "--training",
+            "fake",
+            "max_steps=20",
+            "evaluation.metric=loss",
+            "--json",
+            *arguments,
+        ],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     word, megabytes, _, code = done.stdout.splitlines()[-1].split()
     assert (word, code) == ("peak", "0"), done.stdout + done.stderr
     return float(megabytes)
@@ -59,8 +84,14 @@ def test_from_the_hub(tmp_path: Path) -> None:
     try:
         peaks = {}
         for count in (10_000, 1_000_000):
-            server.repository(f"soup/rows-{count}", kind="dataset").commit({"train.jsonl": lines(count)})
-            home = {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
+            server.repository(f"soup/rows-{count}", kind="dataset").commit(
+                {"train.jsonl": lines(count)}
+            )
+            home = {
+                "HF_ENDPOINT": server.url,
+                "HF_HOME": str(tmp_path / "hf"),
+                "HF_HUB_DISABLE_XET": "1",
+            }
             peaks[count] = peak(tmp_path, "--datasets", "hf", f"dataset=soup/rows-{count}", **home)
         print("peak by rows, MB:", peaks)
         assert peaks[1_000_000] - peaks[10_000] < ROOM

@@ -9,14 +9,22 @@ import pytest
 from tests.kitchen.engine.test_resume import Fuse, Killed
 from tests.soak.victims import MODELS, RECIPES, Dish, KilledWriting, outcome
 
-LOCAL = ("rlhf", "rlhf_short", "distillation_instruction")  # a bigram reads one token: a prompt says nothing to it
+# a bigram reads one token: a prompt says nothing to it
+LOCAL = ("rlhf", "rlhf_short", "distillation_instruction")
 pytestmark = pytest.mark.usefixtures("letters")
 
 
-@pytest.mark.parametrize("recipe", [
-    pytest.param(name, marks=[] if name in ("rl", "rlhf_answer") else pytest.mark.slow)
-    for name in RECIPES if name not in LOCAL])
-def test_stopped_in_the_middle_of_each_stage_it_comes_to_the_same(recipe: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(name, marks=[] if name in ("rl", "rlhf_answer") else pytest.mark.slow)
+        for name in RECIPES
+        if name not in LOCAL
+    ],
+)
+def test_stopped_in_the_middle_of_each_stage_it_comes_to_the_same(
+    recipe: str, tmp_path: Path
+) -> None:
     stopped_everywhere(Dish(tmp_path, recipe, "fake", ahead=1))
 
 

@@ -20,10 +20,18 @@ from tests.support.seen import Seen
 from tests.support.untemplated import Untemplated
 
 ROWS = [{"prompt": f"{n}?", "completion": "{}"} for n in range(8)]
-PAIRS = [{"prompt": f"{n}?", "chosen": "{}", "rejected": text} for n, text in enumerate(("[1]", "no", "()", "{x}"))]
+PAIRS = [
+    {"prompt": f"{n}?", "chosen": "{}", "rejected": text}
+    for n, text in enumerate(("[1]", "no", "()", "{x}"))
+]
 MIXED = [{"prompt": f"{n}?", "completion": ("{}", "no", "{n}", "n")[n % 4]} for n in range(8)]
-DATA = FakeDatasets({"mixed": {"train": MIXED, "held": MIXED[:4]}, "right": {"train": ROWS, "held": ROWS[:4]},
-                     "pairs": {"train": PAIRS, "held": PAIRS[:2]}})
+DATA = FakeDatasets(
+    {
+        "mixed": {"train": MIXED, "held": MIXED[:4]},
+        "right": {"train": ROWS, "held": ROWS[:4]},
+        "pairs": {"train": PAIRS, "held": PAIRS[:2]},
+    }
+)
 JUDGE = {"batch_size": 4, "epochs": 5, "learning_rate": 0.1}
 pytestmark = pytest.mark.usefixtures("letters")
 
@@ -32,18 +40,39 @@ pytestmark = pytest.mark.usefixtures("letters")
 def blobs() -> FakeBlobs:
     """With a run that has learnt to answer one thing or another."""
     blobs = FakeBlobs()
-    recipe = SlBasic(model="any", dataset="mixed", batch_size=8, epochs=30, learning_rate=0.02, eval_every=0,
-                     schedule="constant", warmup_steps=0)
+    recipe = SlBasic(
+        model="any",
+        dataset="mixed",
+        batch_size=8,
+        epochs=30,
+        learning_rate=0.02,
+        eval_every=0,
+        schedule="constant",
+        warmup_steps=0,
+    )
     kitchen.run(recipe, training=FakeTraining(blobs), datasets=DATA, blobs=blobs, name="begun")
     return blobs
 
 
 def cook(blobs: FakeBlobs, name: str, recipe: type[Rlhf] = Rlhf, **settings: Any) -> Seen:
     seen = Seen()
-    defaults = {"model": "run:begun", "batch_size": 4, "group": 16, "steps": 12, "learning_rate": 0.1,
-                "playing": {"max_tokens": 12}, "judge": JUDGE}
-    kitchen.run(recipe(**{**defaults, **settings}), training=FakeTraining(blobs), datasets=DATA, blobs=blobs,
-                name=name, observers=[seen])
+    defaults = {
+        "model": "run:begun",
+        "batch_size": 4,
+        "group": 16,
+        "steps": 12,
+        "learning_rate": 0.1,
+        "playing": {"max_tokens": 12},
+        "judge": JUDGE,
+    }
+    kitchen.run(
+        recipe(**{**defaults, **settings}),
+        training=FakeTraining(blobs),
+        datasets=DATA,
+        blobs=blobs,
+        name=name,
+        observers=[seen],
+    )
     return seen
 
 
@@ -51,10 +80,23 @@ def cook(blobs: FakeBlobs, name: str, recipe: type[Rlhf] = Rlhf, **settings: Any
 def test_own_answers_are_compared_and_a_judge_and_a_policy_learn(
     blobs: FakeBlobs, recipe: type[Rlhf], says: str
 ) -> None:
-    seen = cook(blobs, f"own-{says}", recipe, dataset="right", reward="letters", ranking={"pairs": 2, "tries": 8},
-                judge={**JUDGE, "says": says})
-    assert 8 < seen.series("data/comparisons")[0] <= 16, "of 8 problems, two comparisons each at most"
-    surer = seen.series("judge_margin") if says == "answer" else [-loss for loss in seen.series("judge_loss")]
+    seen = cook(
+        blobs,
+        f"own-{says}",
+        recipe,
+        dataset="right",
+        reward="letters",
+        ranking={"pairs": 2, "tries": 8},
+        judge={**JUDGE, "says": says},
+    )
+    assert 8 < seen.series("data/comparisons")[0] <= 16, (
+        "of 8 problems, two comparisons each at most"
+    )
+    surer = (
+        seen.series("judge_margin")
+        if says == "answer"
+        else [-loss for loss in seen.series("judge_loss")]
+    )
     assert sum(surer[-3:]) > sum(surer[:3]) + 0.3, surer
     assert seen.series("held/judge_accuracy")[0] > 0.8, "letters in {} are brackets"
     before = seen.series("held/judge_accuracy_before")[0]
@@ -67,12 +109,22 @@ def test_own_answers_are_compared_and_a_judge_and_a_policy_learn(
     assert seen.series("held/reward_gain")[0] > 0
     titles = [table.title for table in seen.tables]
     assert titles.index("The judge on held-out comparisons, 95 % intervals") < titles.index(
-        "How far the judge prefers new answers to old ones, 95 % intervals")
+        "How far the judge prefers new answers to old ones, 95 % intervals"
+    )
 
 
-def test_a_bigram_cannot_tell_answers_that_it_reads_apart_and_nothing_is_learnt_from_it(blobs: FakeBlobs) -> None:
-    seen = cook(blobs, "bigram", dataset="right", reward="letters", ranking={"tries": 8}, steps=2,
-                judge={**JUDGE, "says": "letter"})
+def test_a_bigram_cannot_tell_answers_that_it_reads_apart_and_nothing_is_learnt_from_it(
+    blobs: FakeBlobs,
+) -> None:
+    seen = cook(
+        blobs,
+        "bigram",
+        dataset="right",
+        reward="letters",
+        ranking={"tries": 8},
+        steps=2,
+        judge={**JUDGE, "says": "letter"},
+    )
     assert seen.series("held/judge_accuracy") == [0.5]
     assert seen.series("held/judge_preference") == [0.5]
     assert len(seen.series("reward")) == 2
@@ -83,7 +135,9 @@ def test_preferences_that_are_given_are_learnt_from(blobs: FakeBlobs) -> None:
     assert seen.series("data/comparisons") == []
     assert seen.series("held/shorter_wins") == [0.75]
     assert len(seen.series("held/preferred")) == 1
-    assert seen.series("true_reward") == seen.series("held/reward_gain") == [], "nobody knows what answers are worth"
+    assert seen.series("true_reward") == seen.series("held/reward_gain") == [], (
+        "nobody knows what answers are worth"
+    )
     assert len(seen.series("kl_reference")) == 2
 
 
@@ -95,12 +149,27 @@ def test_questions_that_the_judge_cannot_read_are_found_before_any_answer(blobs:
             self.asked += 1
             return super().sampler(weights)
 
-    told = [{"messages": [{"role": "system", "content": "As JSON."}, {"role": "user", "content": "2?"},
-                          {"role": "assistant", "content": "{}"}]}] * 4
+    told = [
+        {
+            "messages": [
+                {"role": "system", "content": "As JSON."},
+                {"role": "user", "content": "2?"},
+                {"role": "assistant", "content": "{}"},
+            ]
+        }
+    ] * 4
     data, training = FakeDatasets({"told": {"train": told, "held": told[:2]}}), Counted(blobs)
-    with pytest.raises(KitchenError, match=r"train: a question has messages from system, user, and any, .*judge\.says"):
-        kitchen.run(Rlhf(model="run:begun", dataset="told", steps=1), training=training, datasets=data, blobs=blobs,
-                    name="unread")
+    with pytest.raises(
+        KitchenError,
+        match=r"train: a question has messages from system, user, and any, .*judge\.says",
+    ):
+        kitchen.run(
+            Rlhf(model="run:begun", dataset="told", steps=1),
+            training=training,
+            datasets=data,
+            blobs=blobs,
+            name="unread",
+        )
     assert training.asked == 0
 
 
@@ -112,10 +181,19 @@ def test_settings_of_own_answers_mean_nothing_beside_preferences(blobs: FakeBlob
 
 
 def test_a_judge_of_other_weights_has_facts_and_weights_of_its_own(blobs: FakeBlobs) -> None:
-    cook(blobs, "two", ByCounting, preferences="pairs", steps=2, judge={"model": "other", "batch_size": 4})
+    cook(
+        blobs,
+        "two",
+        ByCounting,
+        preferences="pairs",
+        steps=2,
+        judge={"model": "other", "batch_size": 4},
+    )
     facts = read_run(blobs, "two")["facts"]
     assert (facts["model"], facts["weights"]) == ("any", "run:begun@final")
     assert facts["judge.model"] == "other"
     found = find_weights("run:two@2", FakeTraining(blobs), blobs)
     assert not isinstance(found.source, str)
-    assert found.source.path == "two/weights/final", "the judge took two steps too, and is not meant"
+    assert found.source.path == "two/weights/final", (
+        "the judge took two steps too, and is not meant"
+    )

@@ -1,4 +1,6 @@
-"""Different recipes at once in one process, on one client and one store, give the numbers that they give alone."""
+"""Different recipes at once in one process, on one client and one store, give the numbers that they
+give alone.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,40 @@ from tests.soak.victims import DATA, training
 from tests.support.seen import numbers
 
 pytestmark = pytest.mark.usefixtures("letters")
-SHORT = {"batch_size": 3, "epochs": 2, "eval_every": 2, "warmup_steps": 0, "evaluation": {"max_tokens": 6}}
+SHORT = {
+    "batch_size": 3,
+    "epochs": 2,
+    "eval_every": 2,
+    "warmup_steps": 0,
+    "evaluation": {"max_tokens": 6},
+}
 ALPHABET = [{"prompt": f"say {n}", "completion": "abcdefghijklmnopqrstuvwxyz .,"} for n in range(6)]
 MEETINGS = 3  # times that runs wait for each other
 
 
 def dishes(model: str) -> list[Recipe]:
     """Six optimiser steps of each."""
-    shared: dict[str, Any] = {"model": model, "lora_rank": 4, "learning_rate": 1e-2, "save_every": 2}
-    return [SlBasic(dataset="chats", **SHORT, **shared), Dpo(dataset="pairs", **SHORT, **shared),
-            Rl(dataset="alphabet", reward="letters", batch_size=2, group=8, steps=3, updates=2, kl_penalty=0.1,
-               playing={"max_tokens": 6}, **shared)]
+    shared: dict[str, Any] = {
+        "model": model,
+        "lora_rank": 4,
+        "learning_rate": 1e-2,
+        "save_every": 2,
+    }
+    return [
+        SlBasic(dataset="chats", **SHORT, **shared),
+        Dpo(dataset="pairs", **SHORT, **shared),
+        Rl(
+            dataset="alphabet",
+            reward="letters",
+            batch_size=2,
+            group=8,
+            steps=3,
+            updates=2,
+            kl_penalty=0.1,
+            playing={"max_tokens": 6},
+            **shared,
+        ),
+    ]
 
 
 @pytest.fixture(params=["fake", "peft"])
@@ -49,13 +74,22 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def cook(backend: str, tmp_path: Path) -> Callable[..., Any]:
     """Recipes at once on one client and one store; what they come to."""
+
     def cooked(recipes: Sequence[Recipe]) -> list[Any]:
         blobs: BlobStore = FakeBlobs()
         data = FakeDatasets({**DATA, "alphabet": {"train": ALPHABET, "held": ALPHABET[:2]}})
-        adapters = {"training": training(backend, blobs, tmp_path), "datasets": data, "blobs": blobs}
+        adapters = {
+            "training": training(backend, blobs, tmp_path),
+            "datasets": data,
+            "blobs": blobs,
+        }
         barrier = threading.Barrier(len(recipes))
-        runs = [kitchen.submit(recipe, **adapters, name=type(recipe).__name__, on_progress=meeting(barrier))
-                for recipe in recipes]
+        runs = [
+            kitchen.submit(
+                recipe, **adapters, name=type(recipe).__name__, on_progress=meeting(barrier)
+            )
+            for recipe in recipes
+        ]
         return [numbers(blobs, run.result()) for run in runs]
 
     return cooked

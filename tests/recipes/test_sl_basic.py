@@ -15,7 +15,7 @@ from adapters.fake.training import FakeTraining
 from kitchen import Kitchen, RunId, check
 from kitchen.errors import QualityError
 from kitchen.ports import DatasetStore
-from kitchen.workflow import ForEach, Sequence, Step, When
+from kitchen.workflow import ForEach, Series, Step, When
 from recipes.sl_basic import SlBasic
 from stages.data.dataset import Reading
 from stages.evaluate.before_after import QualityGate
@@ -23,13 +23,21 @@ from stages.evaluate.evaluation import After
 from tests.support.seen import Seen
 
 ANSWER = "{}"  # a bigram model can say it
-CHATS = [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": ANSWER}]}] * 8
+CHATS = [
+    {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": ANSWER}]}
+] * 8
 DATA = FakeDatasets({"chats": {"train": CHATS, "held": CHATS[:2]}, "alone": {"train": CHATS * 5}})
 
 
 def cook(**settings: Any) -> tuple[Seen, FakeBlobs]:
     seen, blobs = Seen(), FakeBlobs()
-    defaults = {"dataset": "chats", "batch_size": 2, "epochs": 5, "learning_rate": 0.5, "eval_every": 5}
+    defaults = {
+        "dataset": "chats",
+        "batch_size": 2,
+        "epochs": 5,
+        "learning_rate": 0.5,
+        "eval_every": 5,
+    }
     recipe = SlBasic(**{**defaults, **settings})
     Kitchen(FakeTraining(blobs), DATA, None, blobs).cook(recipe, seen, name="run")
     return seen, blobs
@@ -40,7 +48,10 @@ def test_it_learns_its_data_and_shows_it_on_held_out_answers() -> None:
     losses = seen.series("loss")
     assert len(losses) == 20
     assert losses[-1] < 0.1 * losses[0]
-    assert (seen.series("held/exact_match_before"), seen.series("held/exact_match_after")) == ([0.0], [1.0])
+    assert (seen.series("held/exact_match_before"), seen.series("held/exact_match_after")) == (
+        [0.0],
+        [1.0],
+    )
     _, table, answers = seen.tables
     assert table.rows[0][:3] == ("held", "2", "exact match")
     assert answers.rows[0][2:] == (ANSWER, ANSWER)
@@ -53,16 +64,25 @@ def test_the_learning_rate_warms_up_and_falls_to_its_end() -> None:
 
 
 def test_weights_decay_and_gradients_are_clipped_if_told() -> None:
-    usual, decayed, clipped = (cook(learning_rate=0.05, **more)[0].series("loss") for more in (
-        {}, {"weight_decay": 5.0}, {"grad_clip_norm": 1e-12}))
+    usual, decayed, clipped = (
+        cook(learning_rate=0.05, **more)[0].series("loss")
+        for more in ({}, {"weight_decay": 5.0}, {"grad_clip_norm": 1e-12})
+    )
     assert decayed[-1] > 1.1 * usual[-1]
-    assert clipped[-1] > 1.1 * usual[-1], "of the size of eps, which is 1e-12, steps are half as long"
+    assert clipped[-1] > 1.1 * usual[-1], (
+        "of the size of eps, which is 1e-12, steps are half as long"
+    )
 
 
-@pytest.mark.parametrize(("settings", "steps"), [
-    ({"epochs": 2}, 8), ({"epochs": 2, "max_steps": 5}, 5), ({"reading": Reading(limit=3), "epochs": 1}, 2),
-    ({"batch_size": 3, "epochs": 1}, 3),
-])
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ({"epochs": 2}, 8),
+        ({"epochs": 2, "max_steps": 5}, 5),
+        ({"reading": Reading(limit=3), "epochs": 1}, 2),
+        ({"batch_size": 3, "epochs": 1}, 3),
+    ],
+)
 def test_steps_are_what_the_settings_say(settings: dict[str, Any], steps: int) -> None:
     seen, _ = cook(**settings)
     assert len(seen.series("loss")) == steps
@@ -85,7 +105,9 @@ def test_without_a_held_out_split_rows_are_kept_back() -> None:
 
 
 def test_the_quality_gate() -> None:
-    with pytest.raises(QualityError, match=r"exact match on held is 0.000, below the target of 0.5"):
+    with pytest.raises(
+        QualityError, match=r"exact match on held is 0.000, below the target of 0.5"
+    ):
         cook(learning_rate=1e-6, epochs=1, evaluation={"at_least": 0.5})
 
 
@@ -101,7 +123,8 @@ def test_the_loss_is_the_mean_over_trained_tokens_of_the_batch() -> None:
     assert after == pytest.approx(before, rel=1e-3)
 
 
-# --- what becomes of a recipe if one of its steps is deleted, doubled or swapped with the next one ----------------
+# --- what becomes of a recipe if one of its steps is deleted, doubled or swapped with the next one
+# ----------------
 
 REFUSED = {
     "delete LoadDataset": "nothing leaves TrainRows",
@@ -128,7 +151,8 @@ REFUSED = {
     "double RenderHeldOut": "HeldOutData twice",
     "double EvaluateBase": "Before twice",
     "double StartKeeping": "Kept twice",
-    "double ForwardBackward": "LossOutput twice: the gradient would be summed twice and logged once",
+    "double "
+    "ForwardBackward": "LossOutput twice: the gradient would be summed twice and logged once",
     "double OptimStep": "Stepped twice: the second step has no gradient",
     "double every MeasureHeldOut ExportWeights": "HeldOutLoss twice",
     "double MeasureHeldOut": "HeldOutLoss twice",
@@ -137,7 +161,8 @@ REFUSED = {
     "double EvaluateWeights": "After twice",
     "swap for_each Epochs": "saved before it is trained: the training would be lost",
     "swap ForwardBackward": "a step before its gradient",
-    "swap every MeasureHeldOut ExportWeights": "the session moves on while ReportStep waits (look-ahead)",
+    "swap every MeasureHeldOut "
+    "ExportWeights": "the session moves on while ReportStep waits (look-ahead)",
     "swap SaveFinal": "EvaluateWeights reads FinalWeights before it is there",
     "swap EvaluateWeights": "Compare reads After before it is there",
 }
@@ -166,14 +191,16 @@ HARMLESS = {
 
 def parts(step: Step, at: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
     """The address of each step: an index into each sequence on the way."""
-    inner = step if isinstance(step, Sequence) else getattr(step, "body", None)
+    inner = step if isinstance(step, Series) else getattr(step, "body", None)
     for index, each in enumerate(inner.steps if inner else ()):
         yield (*at, index)
         yield from parts(each, (*at, index))
 
 
-def edited(step: Any, at: tuple[int, ...], edit: Callable[[tuple[Step, ...], int], tuple[Step, ...]]) -> Any:
-    if not isinstance(step, Sequence):
+def edited(
+    step: Any, at: tuple[int, ...], edit: Callable[[tuple[Step, ...], int], tuple[Step, ...]]
+) -> Any:
+    if not isinstance(step, Series):
         return replace(step, body=edited(step.body, at, edit))
     index, *rest = at
     if not rest:
@@ -193,8 +220,8 @@ def label(step: Any) -> str:
 
 def siblings(step: Any, at: tuple[int, ...]) -> tuple[Step, ...]:
     for index in at[:-1]:
-        step = (step if isinstance(step, Sequence) else step.body).steps[index]
-    return tuple((step if isinstance(step, Sequence) else step.body).steps)
+        step = (step if isinstance(step, Series) else step.body).steps[index]
+    return tuple((step if isinstance(step, Series) else step.body).steps)
 
 
 EDITS: dict[str, Callable[[tuple[Step, ...], int], tuple[Step, ...]]] = {
@@ -210,13 +237,24 @@ def cases() -> Iterator[Any]:
         for at in parts(workflow):
             around = siblings(workflow, at)
             if verb != "swap" or at[-1] + 1 < len(around):
-                yield pytest.param(at, edit, f"{verb} {label(around[at[-1]])}", id=f"{verb} {label(around[at[-1]])}")
+                yield pytest.param(
+                    at,
+                    edit,
+                    f"{verb} {label(around[at[-1]])}",
+                    id=f"{verb} {label(around[at[-1]])}",
+                )
 
 
 @pytest.mark.parametrize(("at", "edit", "case"), list(cases()))
-def test_a_recipe_with_a_step_deleted_doubled_or_swapped(at: tuple[int, ...], edit: Any, case: str) -> None:
-    given = {**Kitchen(FakeTraining(), DATA, None, FakeBlobs()).ports(), DatasetStore: DATA, RunId: RunId("x")}
-    plan = check(edited(SlBasic().workflow(), at, edit), given, SlBasic.leaves)
+def test_a_recipe_with_a_step_deleted_doubled_or_swapped(
+    at: tuple[int, ...], edit: Any, case: str
+) -> None:
+    given = {
+        **Kitchen(FakeTraining(), DATA, None, FakeBlobs()).ports(),
+        DatasetStore: DATA,
+        RunId: RunId("x"),
+    }
+    plan = check(edited(SlBasic().workflow(), at, edit), given, SlBasic.outputs)
     assert bool(plan.problems) == (case in REFUSED), plan.problems
     assert case in REFUSED or case in HARMLESS, f"{case}: say why in the table"
 
@@ -226,16 +264,19 @@ def test_the_table_has_no_case_that_does_not_exist() -> None:
     assert there == REFUSED.keys() | HARMLESS.keys()
 
 
-@pytest.mark.parametrize(("case", "stage", "kind"), [
-    ("delete OptimStep", "ForwardBackward", "LossOutput"),
-    ("delete for_each Epochs", "RenderDataset", "TrainData"),
-    ("delete for_each ShuffledBatches", "Epochs", "Epoch"),
-    ("delete SaveFinal", "EvaluateWeights", "FinalWeights"),
-])
+@pytest.mark.parametrize(
+    ("case", "stage", "kind"),
+    [
+        ("delete OptimStep", "ForwardBackward", "LossOutput"),
+        ("delete for_each Epochs", "RenderDataset", "TrainData"),
+        ("delete for_each ShuffledBatches", "Epochs", "Epoch"),
+        ("delete SaveFinal", "EvaluateWeights", "FinalWeights"),
+    ],
+)
 def test_what_matters_most_is_refused_with_stage_and_type(case: str, stage: str, kind: str) -> None:
     [(at, edit, _)] = [each.values for each in cases() if each.id == case]
     given = {**Kitchen(FakeTraining(), DATA, None, FakeBlobs()).ports(), RunId: RunId("x")}
-    plan = check(edited(SlBasic().workflow(), at, edit), given, SlBasic.leaves)
+    plan = check(edited(SlBasic().workflow(), at, edit), given, SlBasic.outputs)
     assert any(stage in problem and kind in problem for problem in plan.problems), plan.problems
 
 
@@ -245,7 +286,14 @@ def test_the_record_of_answers_is_json_lines() -> None:
 
     blobs = FakeBlobs()
     recipe = SlBasic(dataset="chats", batch_size=2, warmup_steps=0, learning_rate=0.5)
-    cook_order(Order("recipes.sl_basic:SlBasic", {}), recipe, Kitchen(FakeTraining(blobs), DATA, None, blobs), "run")
+    cook_order(
+        Order("recipes.sl_basic:SlBasic", {}),
+        recipe,
+        Kitchen(FakeTraining(blobs), DATA, None, blobs),
+        "run",
+    )
     rows = [json.loads(line) for line in (blobs.read("run/samples.jsonl") or b"").splitlines()]
-    assert [(row["when"], row["set"]) for row in rows] == [("before", "held")] * 2 + [("after", "held")] * 2
+    assert [(row["when"], row["set"]) for row in rows] == [("before", "held")] * 2 + [
+        ("after", "held")
+    ] * 2
     assert {"prompt", "wanted", "text", "exact", "truncated"} <= rows[0].keys()

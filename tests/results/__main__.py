@@ -1,4 +1,6 @@
-"""`python -m tests.results [WORK...] [--seeds N]`: cooks what is not there yet, and writes docs/results.md."""
+"""`python -m tests.results [WORK...] [--seeds N]`: cooks what is not there yet, and writes
+docs/results.md.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +38,22 @@ one JSON object a line with `prompt`, `chosen` and `rejected`, for the second ta
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.results", description="What each recipe is shown to learn.")
-    parser.add_argument("works", nargs="*", metavar="WORK", help=f"all unless told: {', '.join(WORKS)}")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.results", description="What each recipe is shown to learn."
+    )
+    parser.add_argument(
+        "works", nargs="*", metavar="WORK", help=f"all unless told: {', '.join(WORKS)}"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--runs", type=Path, default=ROOT / "build/results")
-    parser.add_argument("--preferences", type=Path, help="a JSONL file of prompt, chosen, rejected, for dpo_gsm8k")
+    parser.add_argument(
+        "--preferences", type=Path, help="a JSONL file of prompt, chosen, rejected, for dpo_gsm8k"
+    )
     options = parser.parse_args()
     if unknown := [name for name in options.works if name not in WORKS]:
         parser.error(f"no work is called {unknown[0]!r}; there are {', '.join(WORKS)}")
-    console, stamps = Console(width=120), {name: settings_of(name) for name in WORKS}  # as they are now, not in an hour
+    # as they are now, not in an hour
+    console, stamps = Console(width=120), {name: settings_of(name) for name in WORKS}
     for name in options.works or WORKS:
         for seed in range(options.seeds):
             if any((row["work"], row["seed"]) == (name, seed) for row in current(rows(), stamps)):
@@ -55,8 +64,14 @@ def main() -> int:
                 continue
             run, found = WORKS[name].measure(cooking)
             attempts = read_run(LocalBlobs(str(options.runs)), run.id)["attempts"]
-            row = {"work": name, "seed": seed, "settings": stamps[name], "commit": commit_of(attempts),
-                   **({"seconds": round(run.seconds)} if len(attempts) == 1 else {}), **found}
+            row = {
+                "work": name,
+                "seed": seed,
+                "settings": stamps[name],
+                "commit": commit_of(attempts),
+                **({"seconds": round(run.seconds)} if len(attempts) == 1 else {}),
+                **found,
+            }
             kept = [each for each in rows() if (each["work"], each["seed"]) != (name, seed)]
             write(ROWS, "".join(json.dumps(each) + "\n" for each in (*kept, row)))
             console.print(row)
@@ -64,7 +79,9 @@ def main() -> int:
     return 0
 
 
-def current(found: Sequence[Mapping[str, Any]], stamps: Mapping[str, str]) -> list[Mapping[str, Any]]:
+def current(
+    found: Sequence[Mapping[str, Any]], stamps: Mapping[str, str]
+) -> list[Mapping[str, Any]]:
     """Those that were cooked as the works are now, by the stamps of their settings."""
     return [row for row in found if row.get("settings") == stamps.get(row["work"], "gone")]
 
@@ -75,7 +92,9 @@ def write(file: Path, text: str) -> None:
 
 
 def commit_of(attempts: Sequence[Mapping[str, Any]]) -> str:
-    """That a run was cooked at, or those; with a plus where that is this one, and files differ from it."""
+    """That a run was cooked at, or those; with a plus where that is this one, and files differ from
+    it.
+    """
     own = dict.fromkeys(each["git_commit"][:7] for each in attempts)
     return " and ".join(now if (now := commit()).startswith(each) else each for each in own)
 
@@ -87,29 +106,53 @@ def rows() -> Sequence[Mapping[str, Any]]:
 def page(found: Sequence[Mapping[str, Any]]) -> str:
     parts = [HEAD]
     for name, work in WORKS.items():
-        mine = sorted((row for row in found if row["work"] == name), key=lambda row: int(row["seed"]))
+        mine = sorted(
+            (row for row in found if row["work"] == name), key=lambda row: int(row["seed"])
+        )
         if not mine:
             continue
-        names = dict.fromkeys(key for row in mine for key in row if key not in ("work", "seed", "settings", "commit"))
+        names = dict.fromkeys(
+            key for row in mine for key in row if key not in ("work", "seed", "settings", "commit")
+        )
         goals = {**work.goals, "seconds": work.time}
-        lines = [line(key, [row[key] for row in mine if key in row], goals.get(key), len(mine))
-                 for key in names]
+        lines = [
+            line(key, [row[key] for row in mine if key in row], goals.get(key), len(mine))
+            for key in names
+        ]
         commits = ", ".join(f"seed {row['seed']}: {row['commit']}" for row in mine)
-        parts.append("\n".join([f"## {work.title}", "", "| measure | mean | by seed | wanted |",
-                                "| --- | --- | --- | --- |", *lines, "", f"{commits}.", ""]))
+        parts.append(
+            "\n".join(
+                [
+                    f"## {work.title}",
+                    "",
+                    "| measure | mean | by seed | wanted |",
+                    "| --- | --- | --- | --- |",
+                    *lines,
+                    "",
+                    f"{commits}.",
+                    "",
+                ]
+            )
+        )
     return "\n".join(parts)
 
 
 def line(measure: str, values: Sequence[float], goal: Goal | None, seeds: int) -> str:
-    """Of a p, of seconds and of the ends of an interval there is no mean: their goal is that of the largest."""
+    """Of a p, of seconds and of the ends of an interval there is no mean: their goal is that of the
+    largest.
+    """
     if measure.startswith(("p of", "95 %")) or measure in ("seconds", "to"):
         found, mean = max(values), ""
     elif len(values) < 2:
         found, mean = values[0], number(values[0])
     else:
         of_seeds = mean_interval(values)
-        found, mean = of_seeds.estimate, " ".join((
-            number(of_seeds.estimate), f"[{number(of_seeds.low)}, {number(of_seeds.high)}]"))
+        found, mean = (
+            of_seeds.estimate,
+            " ".join(
+                (number(of_seeds.estimate), f"[{number(of_seeds.low)}, {number(of_seeds.high)}]")
+            ),
+        )
     wanted = "" if goal is None else goal.told(found)
     if wanted and len(values) < seeds:
         wanted += f" by the {len(values)} of {seeds} seeds that have it"
@@ -118,7 +161,13 @@ def line(measure: str, values: Sequence[float], goal: Goal | None, seeds: int) -
 
 def number(value: float) -> str:
     """Of three decimals, where that leaves something."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3f}" if not 0 < abs(value) < 5e-4 else f"{value:.1g}"
+    return (
+        f"{value:.0f}"
+        if value >= 100
+        else f"{value:.3f}"
+        if not 0 < abs(value) < 5e-4
+        else f"{value:.1g}"
+    )
 
 
 if __name__ == "__main__":

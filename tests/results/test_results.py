@@ -33,24 +33,51 @@ def test_a_run_that_is_there_is_not_cooked_again(tmp_path: Path) -> None:
 
 
 def test_the_page_has_each_seed_with_its_commit() -> None:
-    rows = [{"work": "dpo", "seed": seed, "settings": "x", "commit": "abc", "seconds": 7,
-             "pair accuracy": 0.9 + seed / 100} for seed in range(3)]
+    rows = [
+        {
+            "work": "dpo",
+            "seed": seed,
+            "settings": "x",
+            "commit": "abc",
+            "seconds": 7,
+            "pair accuracy": 0.9 + seed / 100,
+        }
+        for seed in range(3)
+    ]
     text = page(rows)
-    assert "| pair accuracy | 0.910 [0.885, 0.935] | 0.900, 0.910, 0.920 | at least 0.9: reached |" in text
+    assert (
+        "| pair accuracy | 0.910 [0.885, 0.935] | 0.900, 0.910, 0.920 | at least 0.9: reached |"
+        in text
+    )
     assert "| seconds |  | 7.000, 7.000, 7.000 | at most 360: reached |" in text
     assert "seed 1: abc, seed 2: abc" in text
 
 
 def test_a_goal_is_reached_or_missed_by_the_mean_and_of_a_p_by_the_largest() -> None:
-    rows = [{"work": "rl", "seed": seed, "commit": "abc", "seconds": 7, "mean reward before": 0.6, "p of the gain": p}
-            for seed, p in enumerate((0.001, 0.02))]
+    rows = [
+        {
+            "work": "rl",
+            "seed": seed,
+            "commit": "abc",
+            "seconds": 7,
+            "mean reward before": 0.6,
+            "p of the gain": p,
+        }
+        for seed, p in enumerate((0.001, 0.02))
+    ]
     text = page(rows)
-    assert "| mean reward before | 0.600 [0.600, 0.600] | 0.600, 0.600 | at least 0.2, at most 0.5: missed |" in text
+    assert (
+        "| mean reward before | 0.600 [0.600, 0.600] | 0.600, 0.600 | at least 0.2, at most 0.5: "
+        "missed |" in text
+    )
     assert "| p of the gain |  | 0.001, 0.020 | at most 0.01: missed |" in text
 
 
 def test_a_run_that_was_interrupted_has_no_seconds() -> None:
-    rows = [{"work": "dpo", "seed": seed, "settings": "x", "commit": "abc", "pair accuracy": 0.9} for seed in (1, 0)]
+    rows = [
+        {"work": "dpo", "seed": seed, "settings": "x", "commit": "abc", "pair accuracy": 0.9}
+        for seed in (1, 0)
+    ]
     text = page([{**rows[0], "seconds": 7}, rows[1]])
     assert "| seconds |  | 7.000 | at most 360: reached by the 1 of 2 seeds that have it |" in text
     assert "seed 0: abc, seed 1: abc" in text
@@ -60,12 +87,16 @@ def test_rows_of_other_settings_are_cooked_again() -> None:
     row = {"work": "rl", "seed": 0, "settings": settings_of("rl"), "commit": "abc"}
     stamps = {name: settings_of(name) for name in WORKS}
     older = {key: value for key, value in row.items() if key != "settings"}
-    assert current([row, {**row, "settings": stamps["dpo"]}, {**row, "work": "gone"}, older], stamps) == [row]
+    assert current(
+        [row, {**row, "settings": stamps["dpo"]}, {**row, "work": "gone"}, older], stamps
+    ) == [row]
     assert len(set(stamps.values())) == len(WORKS)
 
 
 def test_all_that_says_how_a_work_is_cooked_is_in_its_stamp() -> None:
-    assert {"guessing", "guessed", "GAME", "problems", "rewards", "shown", "cook"} <= parts_of("guessing").keys()
+    assert {"guessing", "guessed", "GAME", "problems", "rewards", "shown", "cook"} <= parts_of(
+        "guessing"
+    ).keys()
     assert "problems" in parts_of("tools")
     assert "guessed" not in parts_of("rl")
 
@@ -78,10 +109,16 @@ class Half(dict[str, float]):
 class Planned(Cooking):
     """Runs nothing, and looks whether recipes take these settings."""
 
-    def cook(self, recipe: str, name: str, settings: Mapping[str, Any], seed: int | None = None) -> RunSummary:
-        made = settle(find_recipe(recipe), list(from_mapping({**settings, "seed": self.seed}, "works"))).recipe
+    def cook(
+        self, recipe: str, name: str, settings: Mapping[str, Any], seed: int | None = None
+    ) -> RunSummary:
+        made = settle(
+            find_recipe(recipe), list(from_mapping({**settings, "seed": self.seed}, "works"))
+        ).recipe
         assert made is not None
-        return RunSummary(f"{name}-{self.seed}", recipe, "completed", "", 1.0, Half({"data/held_out_pairs": 50.0}))
+        return RunSummary(
+            f"{name}-{self.seed}", recipe, "completed", "", 1.0, Half({"data/held_out_pairs": 50.0})
+        )
 
 
 @pytest.mark.parametrize("name", WORKS)

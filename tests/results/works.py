@@ -33,7 +33,13 @@ NAMES = {"reading.test": ["new_names"], "reading.held_out_rows": 100, "save_ever
 
 
 HELD_OUT = 60  # problems
-GAME = {"reading.held_out_rows": HELD_OUT, "save_every": 0, "batch_size": 4, "learning_rate": 5e-4, "warmup_steps": 2}
+GAME = {
+    "reading.held_out_rows": HELD_OUT,
+    "save_every": 0,
+    "batch_size": 4,
+    "learning_rate": 5e-4,
+    "warmup_steps": 2,
+}
 INSTRUCTION = """You turn one line of a cooking recipe into one JSON object, and write nothing else. Its keys, in order:
 "quantity": a number, two numbers in a list for a range, or null where there is none
 "unit": the measure or container in the singular, spelled out, or null
@@ -51,34 +57,60 @@ Sea salt, to taste
 
 @dataclass(frozen=True)
 class Cooking:
-    """The runs of one seed, in a folder where finished ones are found again and others are gone on with."""
+    """The runs of one seed, in a folder where finished ones are found again and others are gone on
+    with.
+    """
 
     root: Path
     seed: int
     training: str = "peft"
     preferences: Path | None = None  # of GSM8K: prompt, chosen, rejected
 
-    def cook(self, recipe: str, name: str, settings: Mapping[str, Any], seed: int | None = None) -> RunSummary:
+    def cook(
+        self, recipe: str, name: str, settings: Mapping[str, Any], seed: int | None = None
+    ) -> RunSummary:
         blobs, seed = LocalBlobs(str(self.root)), self.seed if seed is None else seed
-        run = f"{name}-{seed}-{crc32(json.dumps([recipe, settings]).encode()):08x}"  # other settings, another run
+        # other settings, another run
+        run = f"{name}-{seed}-{crc32(json.dumps([recipe, settings]).encode()):08x}"
         if run not in run_names(blobs):
-            kitchen.run(recipe, name=run, runs=self.root, training=self.training, settings={**settings, "seed": seed})
+            kitchen.run(
+                recipe,
+                name=run,
+                runs=self.root,
+                training=self.training,
+                settings={**settings, "seed": seed},
+            )
         elif run_summary(blobs, run).status != "completed":
-            kitchen.go_on(run, runs=self.root).finish()
+            kitchen.resume(run, runs=self.root).finish()
         return run_summary(blobs, run)
 
     def shown(self, name: str, conversations: Sequence[Sequence[Message]], steps: int) -> str:
         """The name of weights after so many steps of sl_basic on these."""
         text = "".join(json.dumps({"messages": list(each)}) + "\n" for each in conversations)
-        file = self.root / f"{name}-{crc32(text.encode()):08x}.jsonl"  # other conversations, another run
+        # other conversations, another run
+        file = self.root / f"{name}-{crc32(text.encode()):08x}.jsonl"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-        few = {"dataset": str(file), "reading.held_out_rows": 10, "save_every": 0, "max_steps": steps, "eval_every": 0}
+        few = {
+            "dataset": str(file),
+            "reading.held_out_rows": 10,
+            "save_every": 0,
+            "max_steps": steps,
+            "eval_every": 0,
+        }
         return f"run:{self.cook('recipes.sl_basic', f'shown-{name}', few, START).id}"
 
     def taught(self, steps: int, **settings: Any) -> str:
-        """The name of weights after so many steps of sl_basic; the fewer, the worse they do the task."""
-        few = {**NAMES, "reading.held_out_rows": 10, "max_steps": steps, "eval_every": 0, **settings}
+        """The name of weights after so many steps of sl_basic; the fewer, the worse they do the
+        task.
+        """
+        few = {
+            **NAMES,
+            "reading.held_out_rows": 10,
+            "max_steps": steps,
+            "eval_every": 0,
+            **settings,
+        }
         return f"run:{self.cook('recipes.sl_basic', f'taught-{steps}', few, START).id}"
 
 
@@ -92,7 +124,8 @@ class Goal:
     def told(self, found: float) -> str:
         """In words, and whether it is reached."""
         bounds = [f"at least {self.least:g}"] * math.isfinite(self.least) + [
-            f"at most {self.most:g}"] * math.isfinite(self.most)
+            f"at most {self.most:g}"
+        ] * math.isfinite(self.most)
         return f"{', '.join(bounds)}: {'reached' if self.least <= found <= self.most else 'missed'}"
 
 
@@ -109,72 +142,188 @@ class Work:
 
 def dpo(cooking: Cooking) -> Measured:
     """The right answer against the model's own wrong ones."""
-    run = cooking.cook("recipes.dpo", "dpo", {
-        **NAMES, "model": cooking.taught(35), "reading.limit": 320, "batch_size": 8, "max_steps": 84, "epochs": 4,
-        "eval_every": 0, "learning_rate": 7e-4, "warmup_steps": 4, "imitation": 3.0, "mistakes.tries": 2})
-    return run, {"pair accuracy": run.metrics["new_names/pair_accuracy"], **exact(run, "new_names"),
-                 "KL to the start, nats an answer": run.metrics["kl"]}
+    run = cooking.cook(
+        "recipes.dpo",
+        "dpo",
+        {
+            **NAMES,
+            "model": cooking.taught(35),
+            "reading.limit": 320,
+            "batch_size": 8,
+            "max_steps": 84,
+            "epochs": 4,
+            "eval_every": 0,
+            "learning_rate": 7e-4,
+            "warmup_steps": 4,
+            "imitation": 3.0,
+            "mistakes.tries": 2,
+        },
+    )
+    return run, {
+        "pair accuracy": run.metrics["new_names/pair_accuracy"],
+        **exact(run, "new_names"),
+        "KL to the start, nats an answer": run.metrics["kl"],
+    }
 
 
 def dpo_on_preferences(cooking: Cooking) -> Measured:
     """Right solutions against wrong ones, of pairs that lie in a file."""
-    run = cooking.cook("recipes.dpo", "dpo-gsm8k", {
-        "dataset": str(cooking.preferences), "reading.limit": 96, "reading.held_out_rows": 50, "batch_size": 8,
-        "eval_every": 0, "save_every": 0, "learning_rate": 1e-4, "warmup_steps": 2})
+    run = cooking.cook(
+        "recipes.dpo",
+        "dpo-gsm8k",
+        {
+            "dataset": str(cooking.preferences),
+            "reading.limit": 96,
+            "reading.held_out_rows": 50,
+            "batch_size": 8,
+            "eval_every": 0,
+            "save_every": 0,
+            "learning_rate": 1e-4,
+            "warmup_steps": 2,
+        },
+    )
     found, pairs = run.metrics["held_out/pair_accuracy"], round(run.metrics["data/held_out_pairs"])
     low, high = wilson(round(found * pairs), pairs)
-    return run, {"pair accuracy": found, "95 % of it, from": low, "to": high,
-                 "KL to the start, nats a token": run.metrics["kl_per_token"]}
+    return run, {
+        "pair accuracy": found,
+        "95 % of it, from": low,
+        "to": high,
+        "KL to the start, nats a token": run.metrics["kl_per_token"],
+    }
 
 
 def rl(cooking: Cooking) -> Measured:
     """The start hardly knows the form."""
     start = cooking.taught(9, learning_rate=3e-4, warmup_steps=0)
-    run = cooking.cook("recipes.rl", "rl", {
-        **NAMES, "model": start, "steps": 18, "learning_rate": 5e-4, "schedule": "linear",
-        "playing.max_tokens": 48})
+    run = cooking.cook(
+        "recipes.rl",
+        "rl",
+        {
+            **NAMES,
+            "model": start,
+            "steps": 18,
+            "learning_rate": 5e-4,
+            "schedule": "linear",
+            "playing.max_tokens": 48,
+        },
+    )
     return run, rewards(run, "new_names")
 
 
 def rl_on_arithmetic(cooking: Cooking) -> Measured:
     """The start has seen so few sums that it knows the form, and little more."""
-    few = {"dataset": "arithmetic", "reading.held_out_rows": 10, "save_every": 0, "eval_every": 0, "max_steps": 3,
-           "learning_rate": 3e-4, "warmup_steps": 0}
+    few = {
+        "dataset": "arithmetic",
+        "reading.held_out_rows": 10,
+        "save_every": 0,
+        "eval_every": 0,
+        "max_steps": 3,
+        "learning_rate": 3e-4,
+        "warmup_steps": 0,
+    }
     start = cooking.cook("recipes.sl_basic", "sums", few, START).id
-    run = cooking.cook("recipes.rl", "rl-arithmetic", {
-        "dataset": "arithmetic", "model": f"run:{start}", "reading.held_out_rows": 100, "save_every": 0, "steps": 60,
-        "learning_rate": 3e-4, "playing.max_tokens": 8})
+    run = cooking.cook(
+        "recipes.rl",
+        "rl-arithmetic",
+        {
+            "dataset": "arithmetic",
+            "model": f"run:{start}",
+            "reading.held_out_rows": 100,
+            "save_every": 0,
+            "steps": 60,
+            "learning_rate": 3e-4,
+            "playing.max_tokens": 8,
+        },
+    )
     return run, rewards(run, "held_out")
 
 
 def distillation(cooking: Cooking) -> Measured:
     """The teacher is asked the same held-out questions."""
-    teacher = cooking.cook("recipes.sl_basic", "teacher", {**NAMES, "eval_every": 0, "max_steps": 100}, START).id
-    run = cooking.cook("recipes.distillation", "distillation", {
-        **NAMES, "model": cooking.taught(15), "teacher": f"run:{teacher}", "divergence": "forward", "steps": 6,
-        "batch_size": 150, "group": 1, "updates": 19, "learning_rate": 1.5e-3, "warmup_steps": 5,
-        "playing.max_tokens": 48})
-    asked = cooking.cook("recipes.evaluate", "teacher-asked", {
-        "weights": f"run:{teacher}", "splits": ["new_names"], "rows": NAMES["reading.held_out_rows"]})
+    teacher = cooking.cook(
+        "recipes.sl_basic", "teacher", {**NAMES, "eval_every": 0, "max_steps": 100}, START
+    ).id
+    run = cooking.cook(
+        "recipes.distillation",
+        "distillation",
+        {
+            **NAMES,
+            "model": cooking.taught(15),
+            "teacher": f"run:{teacher}",
+            "divergence": "forward",
+            "steps": 6,
+            "batch_size": 150,
+            "group": 1,
+            "updates": 19,
+            "learning_rate": 1.5e-3,
+            "warmup_steps": 5,
+            "playing.max_tokens": 48,
+        },
+    )
+    asked = cooking.cook(
+        "recipes.evaluate",
+        "teacher-asked",
+        {
+            "weights": f"run:{teacher}",
+            "splits": ["new_names"],
+            "rows": NAMES["reading.held_out_rows"],
+        },
+    )
     before, after = (run.metrics[f"kl_per_token{when}"] for when in ("_before", ""))
-    right, wanted = run.metrics["new_names/exact_match_after"], asked.metrics["new_names/exact_match"]
-    return run, {"reverse KL before, nats a token": before, "reverse KL after": after, "share that is gone":
-                 1 - after / before, **exact(run, "new_names"), "exact match of the teacher": wanted,
-                 "share of the teacher's": right / wanted}
+    right, wanted = (
+        run.metrics["new_names/exact_match_after"],
+        asked.metrics["new_names/exact_match"],
+    )
+    return run, {
+        "reverse KL before, nats a token": before,
+        "reverse KL after": after,
+        "share that is gone": 1 - after / before,
+        **exact(run, "new_names"),
+        "exact match of the teacher": wanted,
+        "share of the teacher's": right / wanted,
+    }
 
 
 def prompt_distillation(cooking: Cooking) -> Measured:
-    """The weights have been taught to heed the prompt; with it they teach themselves to do without it."""
-    heeds = cooking.cook("recipes.sl_basic", "heeds", {
-        **NAMES, "dataset": lines(cooking.root, INSTRUCTION), "reading.held_out_rows": 10,
-        "max_steps": 60, "eval_every": 0}, START)
-    run = cooking.cook("recipes.distillation_off_policy", "prompt-distillation", {
-        **NAMES, "dataset": lines(cooking.root), "model": f"run:{heeds.id}", "instruction": INSTRUCTION,
-        "reading.limit": 800, "epochs": 2, "max_steps": 100, "eval_every": 0, "learning_rate": 5e-4, "warmup_steps": 3,
-        "writing.temperature": 0.0, "writing.max_tokens": 48})
+    """The weights have been taught to heed the prompt; with it they teach themselves to do without
+    it.
+    """
+    heeds = cooking.cook(
+        "recipes.sl_basic",
+        "heeds",
+        {
+            **NAMES,
+            "dataset": lines(cooking.root, INSTRUCTION),
+            "reading.held_out_rows": 10,
+            "max_steps": 60,
+            "eval_every": 0,
+        },
+        START,
+    )
+    run = cooking.cook(
+        "recipes.distillation_off_policy",
+        "prompt-distillation",
+        {
+            **NAMES,
+            "dataset": lines(cooking.root),
+            "model": f"run:{heeds.id}",
+            "instruction": INSTRUCTION,
+            "reading.limit": 800,
+            "epochs": 2,
+            "max_steps": 100,
+            "eval_every": 0,
+            "learning_rate": 5e-4,
+            "warmup_steps": 3,
+            "writing.temperature": 0.0,
+            "writing.max_tokens": 48,
+        },
+    )
     right, wanted = (run.metrics[f"new_names/exact_match_{who}"] for who in ("after", "teacher"))
-    return run, {**exact(run, "new_names"), "exact match of the prompted teacher": wanted,
-                 "share of the teacher's": right / wanted if wanted else 0.0}
+    return run, {
+        **exact(run, "new_names"),
+        "exact match of the prompted teacher": wanted,
+        "share of the teacher's": right / wanted if wanted else 0.0,
+    }
 
 
 def lines(root: Path, instruction: str = "") -> str:
@@ -183,64 +332,110 @@ def lines(root: Path, instruction: str = "") -> str:
     folder.mkdir(parents=True, exist_ok=True)
     told = [{"role": "system", "content": instruction}] if instruction else []
     for split in ("train", "new_names"):
-        rows = [{"messages": [*told, *row["messages"][1:]]} for row in LocalDatasets().load("ingredients", split=split)]
+        rows = [
+            {"messages": [*told, *row["messages"][1:]]}
+            for row in LocalDatasets().load("ingredients", split=split)
+        ]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(folder)
 
 
 def guessing(cooking: Cooking) -> Measured:
-    """A number is found by being told higher or lower, eight guesses at most; the start has seen it done, and talks."""
-    start = cooking.shown("games", [asyncio.run(guessed(task)) for task in problems("game:guess")], 12)
-    run = cooking.cook("recipes.rl", "guessing", {
-        **GAME, "dataset": "game:guess", "model": start, "steps": 8, "learning_rate": 3e-4, "playing.max_tokens": 6})
+    """A number is found by being told higher or lower, eight guesses at most; the start has seen it
+    done, and talks.
+    """
+    start = cooking.shown(
+        "games", [asyncio.run(guessed(task)) for task in problems("game:guess")], 12
+    )
+    run = cooking.cook(
+        "recipes.rl",
+        "guessing",
+        {
+            **GAME,
+            "dataset": "game:guess",
+            "model": start,
+            "steps": 8,
+            "learning_rate": 3e-4,
+            "playing.max_tokens": 6,
+        },
+    )
     return run, rewards(run, "held_out")
 
 
 def guessing_on(cooking: Cooking) -> Measured:
-    """The same from where the form has been learnt, on twice as many games: what is left to learn is to listen."""
-    how = {**GAME, "dataset": "game:guess", "reading.held_out_rows": 2 * HELD_OUT, "learning_rate": 3e-4,
-           "playing.max_tokens": 6}
-    made, _, _ = MakeGames("game:guess", Reading(limit=200, held_out_rows=2 * HELD_OUT), START).run()
+    """The same from where the form has been learnt, on twice as many games: what is left to learn
+    is to listen.
+    """
+    how = {
+        **GAME,
+        "dataset": "game:guess",
+        "reading.held_out_rows": 2 * HELD_OUT,
+        "learning_rate": 3e-4,
+        "playing.max_tokens": 6,
+    }
+    made, _, _ = MakeGames(
+        "game:guess", Reading(limit=200, held_out_rows=2 * HELD_OUT), START
+    ).run()
     talks = cooking.shown("games", [asyncio.run(guessed(task)) for task in made.train], 12)
     start = cooking.cook("recipes.rl", "guessing-form", {**how, "model": talks, "steps": 8}, START)
-    run = cooking.cook("recipes.rl", "guessing-on", {**how, "model": f"run:{start.id}", "steps": 16})
+    run = cooking.cook(
+        "recipes.rl", "guessing-on", {**how, "model": f"run:{start.id}", "steps": 16}
+    )
     return run, rewards(run, "held_out")
 
 
 async def guessed(task: Task) -> list[Message]:
-    """A game in which all that was said is listened to; in most of them each number comes in a sentence."""
+    """A game in which all that was said is listened to; in most of them each number comes in a
+    sentence.
+    """
     assert isinstance(task, Guess)
     env, random = task.env(), np.random.default_rng([task.low, task.high, task.number])
     form = "I guess {}." if random.random() < 0.85 else "{}"
-    said, came, low, high = list(await env.begin()), None, task.low, task.high
+    said, came, low, high = list(await env.reset()), None, task.low, task.high
     while came is None or came.messages:
         guess = int(random.integers(low, high + 1))
         said.append({"role": "assistant", "content": form.format(guess)})
-        came = await env.act(str(guess))
+        came = await env.step(str(guess))
         said += came.messages
         low, high = (guess + 1, high) if guess < task.number else (low, guess - 1)
     return said
 
 
 def tools(cooking: Cooking) -> Measured:
-    """A problem counts where the calculator said the right number, and the model says it after that."""
+    """A problem counts where the calculator said the right number, and the model says it after
+    that.
+    """
     start = cooking.shown("calls", list(map(called, problems("game:calculator"))), 10)
-    run = cooking.cook("recipes.rl", "tools", {**GAME, "dataset": "game:calculator", "model": start, "steps": 12,
-                                               "playing.max_tokens": 48})
+    run = cooking.cook(
+        "recipes.rl",
+        "tools",
+        {
+            **GAME,
+            "dataset": "game:calculator",
+            "model": start,
+            "steps": 12,
+            "playing.max_tokens": 48,
+        },
+    )
     return run, rewards(run, "held_out")
 
 
 def called(task: Task) -> list[Message]:
-    """A conversation in which the calculator is asked; in two thirds of them for the first of the two steps alone."""
+    """A conversation in which the calculator is asked; in two thirds of them for the first of the
+    two steps alone.
+    """
     assert isinstance(task, ToolQuestion)
     expression = task.question.removeprefix("What is ").partition("?")[0]
     if crc32(expression.encode()) % 3:
         expression = expression[expression.index("(") + 1 : expression.index(")")]
     found = answered(Call(CALCULATOR.name, {"expression": expression}), [CALCULATOR])
     call = json.dumps({"name": "calculator", "arguments": {"expression": expression}})
-    return [*told_of([CALCULATOR.schema], [{"role": "user", "content": task.question}]),
-            {"role": "assistant", "content": f"<tool_call>{call}</tool_call>"},
-            {"role": "tool", "content": found}, {"role": "assistant", "content": found}]
+    return [
+        *told_of([CALCULATOR.schema], [{"role": "user", "content": task.question}]),
+        {"role": "assistant", "content": f"<tool_call>{call}</tool_call>"},
+        {"role": "tool", "content": found},
+        {"role": "assistant", "content": found},
+    ]
 
 
 def problems(dataset: str) -> Sequence[Task]:
@@ -250,20 +445,54 @@ def problems(dataset: str) -> Sequence[Task]:
 
 
 def rlhf(cooking: Cooking) -> Measured:
-    """The judge learns from the policy's own answers, ranked by the F1 of their fields, which it then is not told."""
-    start = cooking.cook("recipes.sl_basic", "misnamed", {
-        **NAMES, "dataset": misnamed(cooking.root), "reading.held_out_rows": 10, "max_steps": 40, "eval_every": 0},
-        START)
-    run = cooking.cook("recipes.rlhf", "rlhf", {
-        **NAMES, "model": f"run:{start.id}", "reading.held_out_rows": 80, "ranking.problems": 160,
-        "ranking.margin": 0.3, "ranking.pairs": 2, "judge.epochs": 2, "judge.learning_rate": 5e-4, "steps": 14,
-        "learning_rate": 4e-4, "warmup_steps": 2, "playing.max_tokens": 48})
-    shown = {"accuracy of the judge before": "judge_accuracy_before", "accuracy of the judge": "judge_accuracy",
-             "shorter wins": "shorter_wins", "valid JSON wins": "json_wins",
-             "comparisons": "comparisons", "how far the judge prefers new answers": "preferred",
-             "p of that": "preferred_p", "answers cut before": "truncated_before",
-             "answers cut after": "truncated_after"}
-    return run, {**{what: run.metrics[f"new_names/{key}"] for what, key in shown.items()}, **rewards(run, "new_names")}
+    """The judge learns from the policy's own answers, ranked by the F1 of their fields, which it
+    then is not told.
+    """
+    start = cooking.cook(
+        "recipes.sl_basic",
+        "misnamed",
+        {
+            **NAMES,
+            "dataset": misnamed(cooking.root),
+            "reading.held_out_rows": 10,
+            "max_steps": 40,
+            "eval_every": 0,
+        },
+        START,
+    )
+    run = cooking.cook(
+        "recipes.rlhf",
+        "rlhf",
+        {
+            **NAMES,
+            "model": f"run:{start.id}",
+            "reading.held_out_rows": 80,
+            "ranking.problems": 160,
+            "ranking.margin": 0.3,
+            "ranking.pairs": 2,
+            "judge.epochs": 2,
+            "judge.learning_rate": 5e-4,
+            "steps": 14,
+            "learning_rate": 4e-4,
+            "warmup_steps": 2,
+            "playing.max_tokens": 48,
+        },
+    )
+    shown = {
+        "accuracy of the judge before": "judge_accuracy_before",
+        "accuracy of the judge": "judge_accuracy",
+        "shorter wins": "shorter_wins",
+        "valid JSON wins": "json_wins",
+        "comparisons": "comparisons",
+        "how far the judge prefers new answers": "preferred",
+        "p of that": "preferred_p",
+        "answers cut before": "truncated_before",
+        "answers cut after": "truncated_after",
+    }
+    return run, {
+        **{what: run.metrics[f"new_names/{key}"] for what, key in shown.items()},
+        **rewards(run, "new_names"),
+    }
 
 
 def misnamed(root: Path) -> str:
@@ -274,82 +503,169 @@ def misnamed(root: Path) -> str:
         rows = [list(row["messages"]) for row in LocalDatasets().load("ingredients", split=split)]
         for number, messages in enumerate(rows):
             if number % 3:
-                answer = messages[-1]["content"].replace('"unit":', '"size":').replace('"name":', '"item":')
+                answer = (
+                    messages[-1]["content"]
+                    .replace('"unit":', '"size":')
+                    .replace('"name":', '"item":')
+                )
                 messages[-1] = {"role": "assistant", "content": answer}
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps({"messages": each}) + "\n" for each in rows))
+        (folder / f"{split}.jsonl").write_text(
+            "".join(json.dumps({"messages": each}) + "\n" for each in rows)
+        )
     return str(folder)
 
 
 def exact(run: RunSummary, name: str) -> Measures:
     before, after = (run.metrics[f"{name}/exact_match_{when}"] for when in ("before", "after"))
-    return {"exact match before": before, "exact match after": after, "exact match gained": after - before}
+    return {
+        "exact match before": before,
+        "exact match after": after,
+        "exact match gained": after - before,
+    }
 
 
 def rewards(run: RunSummary, name: str) -> Measures:
-    shown = {"mean reward before": "before", "mean reward after": "after", "mean reward gained": "gain",
-             "p of the gain": "gain_p"}
+    shown = {
+        "mean reward before": "before",
+        "mean reward after": "after",
+        "mean reward gained": "gain",
+        "p of the gain": "gain_p",
+    }
     return {what: run.metrics[f"{name}/reward_{key}"] for what, key in shown.items()}
 
 
 GAINED = "mean reward gained"
 P_OF_GAIN = "p of the gain"
 
-WORKS: Mapping[str, Work] = MappingProxyType({
-    "dpo": Work("`dpo` on ingredients, with `imitation=3`: right answers against wrong ones of a half-trained "
-                "model, which it learns from as well as it prefers them", {
-        "pair accuracy": Goal(0.9), "exact match gained": Goal(0.1)}, dpo),
-    "dpo_gsm8k": Work("`dpo` on right and wrong solutions of GSM8K, on the same held-out pairs for each seed, Wilson's "
-                      "intervals", {}, dpo_on_preferences, reads_preferences=True),
-    "rl": Work("`rl` on ingredients, the reward is the F1 of fields", {
-        "mean reward before": Goal(0.2, 0.5), GAINED: Goal(0.2), P_OF_GAIN: Goal(most=0.01)}, rl),
-    "rl_arithmetic": Work("`rl` on one-digit arithmetic, the reward is 1 for the right number alone", {
-        GAINED: Goal(0.2), P_OF_GAIN: Goal(most=0.01)}, rl_on_arithmetic),
-    "distillation": Work("`distillation` by the forward divergence, 6 rounds of 150 answers and 19 steps: the teacher "
-                         "is a result of `sl_basic`, the student has hardly begun", {
-        "exact match before": Goal(most=0.2), "share that is gone": Goal(0.8), "share of the teacher's": Goal(0.9)},
-        distillation),
-    "prompt_distillation": Work(
-        "`distillation_off_policy` of a system prompt with the JSON schema and three examples, which the model was "
-        "taught to heed by 60 steps of `sl_basic`", {
-            "exact match of the prompted teacher": Goal(0.5), "exact match gained": Goal(0.1),
-            "share of the teacher's": Goal(0.9)}, prompt_distillation),
-    "guessing": Work("`rl` on a game of several turns: guess a number, and say nothing else; the start has been shown "
-                     "games in 12 steps of `sl_basic`, in 85 % of which each number comes in a sentence. What is "
-                     "learnt is to say the number alone, without which no game goes on, and hardly yet to listen: who "
-                     "guesses these numbers at random, none twice, has 0.249, who listens as well 0.567", {
-        GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)}, guessing),
-    "guessing_on": Work("`rl` on the same game, gone on with for 16 steps where 8 like those of the table above have "
-                        "taught to say the number alone: what is left to learn is to listen. Longer than the others, "
-                        "and 120 games held out", {
-        GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)}, guessing_on, time=Goal(most=900)),
-    "tools": Work("`rl` with a tool: two steps of arithmetic and a calculator, used rightly in so many problems; the "
-                  "start has been shown calls for 10 steps of `sl_basic`, two thirds of them for the first step alone. "
-                  "A system prompt tells of the tool, for the chat template of this model has no place for tools", {
-        "mean reward after": Goal(0.9), GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)}, tools),
-    "rlhf": Work("`rlhf` on ingredients: a judge (`judge.says=answer`; of those that say A or B, tried on pairs of "
-                 "half-taught weights, none came above 0.69) of the policy's own answers, at most two pairs of 4 that "
-                 "are more than 0.3 of F1 apart, and a policy that learns from it; both begin with 40 steps of "
-                 "`sl_basic` on lines of which two thirds have `size` and `item` for `unit` and `name`", {
-        "accuracy of the judge": Goal(0.85), "shorter wins": Goal(most=0.65), "valid JSON wins": Goal(most=0.65),
-        "how far the judge prefers new answers": Goal(0.5), "p of that": Goal(most=0.05), GAINED: Goal(0),
-        P_OF_GAIN: Goal(most=0.05)}, rlhf),
-})
+WORKS: Mapping[str, Work] = MappingProxyType(
+    {
+        "dpo": Work(
+            "`dpo` on ingredients, with `imitation=3`: right answers against wrong ones of a "
+            "half-trained "
+            "model, which it learns from as well as it prefers them",
+            {"pair accuracy": Goal(0.9), "exact match gained": Goal(0.1)},
+            dpo,
+        ),
+        "dpo_gsm8k": Work(
+            "`dpo` on right and wrong solutions of GSM8K, on the same held-out pairs for each "
+            "seed, Wilson's "
+            "intervals",
+            {},
+            dpo_on_preferences,
+            reads_preferences=True,
+        ),
+        "rl": Work(
+            "`rl` on ingredients, the reward is the F1 of fields",
+            {"mean reward before": Goal(0.2, 0.5), GAINED: Goal(0.2), P_OF_GAIN: Goal(most=0.01)},
+            rl,
+        ),
+        "rl_arithmetic": Work(
+            "`rl` on one-digit arithmetic, the reward is 1 for the right number alone",
+            {GAINED: Goal(0.2), P_OF_GAIN: Goal(most=0.01)},
+            rl_on_arithmetic,
+        ),
+        "distillation": Work(
+            "`distillation` by the forward divergence, 6 rounds of 150 answers and 19 steps: the "
+            "teacher "
+            "is a result of `sl_basic`, the student has hardly begun",
+            {
+                "exact match before": Goal(most=0.2),
+                "share that is gone": Goal(0.8),
+                "share of the teacher's": Goal(0.9),
+            },
+            distillation,
+        ),
+        "prompt_distillation": Work(
+            "`distillation_off_policy` of a system prompt with the JSON schema and three examples, "
+            "which the model was "
+            "taught to heed by 60 steps of `sl_basic`",
+            {
+                "exact match of the prompted teacher": Goal(0.5),
+                "exact match gained": Goal(0.1),
+                "share of the teacher's": Goal(0.9),
+            },
+            prompt_distillation,
+        ),
+        "guessing": Work(
+            "`rl` on a game of several turns: guess a number, and say nothing else; the start has "
+            "been shown "
+            "games in 12 steps of `sl_basic`, in 85 % of which each number comes in a sentence. "
+            "What is "
+            "learnt is to say the number alone, without which no game goes on, and hardly yet to "
+            "listen: who "
+            "guesses these numbers at random, none twice, has 0.249, who listens as well 0.567",
+            {GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)},
+            guessing,
+        ),
+        "guessing_on": Work(
+            "`rl` on the same game, gone on with for 16 steps where 8 like those of the table "
+            "above have "
+            "taught to say the number alone: what is left to learn is to listen. Longer than the "
+            "others, "
+            "and 120 games held out",
+            {GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)},
+            guessing_on,
+            time=Goal(most=900),
+        ),
+        "tools": Work(
+            "`rl` with a tool: two steps of arithmetic and a calculator, used rightly in so many "
+            "problems; the "
+            "start has been shown calls for 10 steps of `sl_basic`, two thirds of them for the "
+            "first step alone. "
+            "A system prompt tells of the tool, for the chat template of this model has no place "
+            "for tools",
+            {"mean reward after": Goal(0.9), GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)},
+            tools,
+        ),
+        "rlhf": Work(
+            "`rlhf` on ingredients: a judge (`judge.says=answer`; of those that say A or B, tried "
+            "on pairs of "
+            "half-taught weights, none came above 0.69) of the policy's own answers, at most two "
+            "pairs of 4 that "
+            "are more than 0.3 of F1 apart, and a policy that learns from it; both begin with 40 "
+            "steps of "
+            "`sl_basic` on lines of which two thirds have `size` and `item` for `unit` and `name`",
+            {
+                "accuracy of the judge": Goal(0.85),
+                "shorter wins": Goal(most=0.65),
+                "valid JSON wins": Goal(most=0.65),
+                "how far the judge prefers new answers": Goal(0.5),
+                "p of that": Goal(most=0.05),
+                GAINED: Goal(0),
+                P_OF_GAIN: Goal(most=0.05),
+            },
+            rlhf,
+        ),
+    }
+)
 
 
 def settings_of(work: str) -> str:
-    """A number for all that this module says of how a work is cooked and read off, so that another way is seen."""
+    """A number for all that this module says of how a work is cooked and read off, so that another
+    way is seen.
+    """
     return f"{crc32(json.dumps(parts_of(work), sort_keys=True).encode()):08x}"
 
 
 def parts_of(work: str) -> Mapping[str, str]:
-    """The source of its function, and of the functions, methods and constants of this module that it comes to."""
+    """The source of its function, and of the functions, methods and constants of this module that
+    it comes to.
+    """
     text = Path(__file__).read_text()
     body = ast.parse(text).body
     methods = [each for kind in body if isinstance(kind, ast.ClassDef) for each in kind.body]
-    parts: dict[str, ast.stmt] = {each.name: each for each in (*body, *methods)
-                                  if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
-    parts |= {name.id: each for each in body if isinstance(each, ast.Assign)
-              for name in each.targets if isinstance(name, ast.Name)}
+    parts: dict[str, ast.stmt] = {
+        each.name: each
+        for each in (*body, *methods)
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    parts |= {
+        name.id: each
+        for each in body
+        if isinstance(each, ast.Assign)
+        for name in each.targets
+        if isinstance(name, ast.Name)
+    }
     found, left = dict[str, str](), [WORKS[work].measure.__name__]
     while left:
         if (name := left.pop()) in parts and name not in found:

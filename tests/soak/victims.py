@@ -2,7 +2,8 @@
 
 python tests/soak/victims.py FOLDER RECIPE BACKEND AHEAD KILLS SEED
 
-Prints one JSON line per kill. Imports once and forks, so that a victim costs its run and not its imports.
+Prints one JSON line per kill. Imports once and forks, so that a victim costs its run and not its
+imports.
 """
 
 from __future__ import annotations
@@ -39,60 +40,192 @@ from tests.support import letters
 from tests.support.judged import ByCounting
 
 WORDS = ("hello", "hallo", "hey you", "good day", "moin", "salut", "ciao", "servus", "ahoy")
-CHATS = [{"messages": [{"role": "user", "content": f"say {n}"}, {"role": "assistant", "content": word}]}
-         for n, word in enumerate(WORDS)]
-PAIRS = [{"prompt": f"say {n}", "chosen": word, "rejected": f"not {word}"} for n, word in enumerate(WORDS)]
-LETTERS = [{"prompt": f"say {n}", "completion": "abcdefghijklmnopqrstuvwxyz"} for n in range(6)]  # chance says some
-RATED = [{"prompt": f"say {n}", "completion": word, "label": n % 3 != 1} for n, word in enumerate(WORDS)]
-DATA = {"chats": {"train": CHATS, "held": CHATS[:2]}, "pairs": {"train": PAIRS, "held": PAIRS[:2]},
-        "rated": {"train": RATED, "held": RATED[:3]},
-        "alphabet": {"train": LETTERS, "held": LETTERS[:2]}, "farewells": {"train": CHATS[::-1], "held": CHATS[:1]}}
+CHATS = [
+    {"messages": [{"role": "user", "content": f"say {n}"}, {"role": "assistant", "content": word}]}
+    for n, word in enumerate(WORDS)
+]
+PAIRS = [
+    {"prompt": f"say {n}", "chosen": word, "rejected": f"not {word}"}
+    for n, word in enumerate(WORDS)
+]
+# chance says some
+LETTERS = [{"prompt": f"say {n}", "completion": "abcdefghijklmnopqrstuvwxyz"} for n in range(6)]
+RATED = [
+    {"prompt": f"say {n}", "completion": word, "label": n % 3 != 1} for n, word in enumerate(WORDS)
+]
+DATA = {
+    "chats": {"train": CHATS, "held": CHATS[:2]},
+    "pairs": {"train": PAIRS, "held": PAIRS[:2]},
+    "rated": {"train": RATED, "held": RATED[:3]},
+    "alphabet": {"train": LETTERS, "held": LETTERS[:2]},
+    "farewells": {"train": CHATS[::-1], "held": CHATS[:1]},
+}
 EPOCHS = {"epochs": 3, "eval_every": 4, "keep": 1, "evaluation": {"max_tokens": 8}}
 JUDGE = {"batch_size": 2, "max_tokens": 250}  # more than save_every steps
-PLAY = {"reading": {"limit": 8, "held_out_rows": 2}, "group": 3, "steps": 6, "playing": {"max_tokens": 5}}
+PLAY = {
+    "reading": {"limit": 8, "held_out_rows": 2},
+    "group": 3,
+    "steps": 6,
+    "playing": {"max_tokens": 5},
+}
 STRAYING = {"kl_penalty": 0.1, "reference": "teacher"}  # by which it learns without any reward
 RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
     "sl_basic": (SlBasic, {**EPOCHS, "dataset": "chats"}),
-    "chat_sl": (ChatSl, {"mixture": {"chats": 2.0, "farewells": 1.0}, "steps": 14, "eval_every": 4, "keep": 1}),
-    "evaluate": (Evaluate, {"dataset": "chats", "evaluation": {"metric": "text", "max_tokens": 8},
-                            "answering": {"temperature": 1.0, "tries": 2, "pass_at": (1, 2)}}),
+    "chat_sl": (
+        ChatSl,
+        {"mixture": {"chats": 2.0, "farewells": 1.0}, "steps": 14, "eval_every": 4, "keep": 1},
+    ),
+    "evaluate": (
+        Evaluate,
+        {
+            "dataset": "chats",
+            "evaluation": {"metric": "text", "max_tokens": 8},
+            "answering": {"temperature": 1.0, "tries": 2, "pass_at": (1, 2)},
+        },
+    ),
     "dpo": (Dpo, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
     "dpo_simpo": (Dpo, {**EPOCHS, "dataset": "pairs", "loss": "simpo"}),
     "dpo_orpo": (Dpo, {**EPOCHS, "dataset": "pairs", "loss": "orpo"}),
-    "dpo_mistakes": (Dpo, {**EPOCHS, "dataset": "chats", "mistakes": {"tries": 8, "max_tokens": 200},
-                            "rendering": {"max_tokens": 250, "overlong": "drop"}}),
+    "dpo_mistakes": (
+        Dpo,
+        {
+            **EPOCHS,
+            "dataset": "chats",
+            "mistakes": {"tries": 8, "max_tokens": 200},
+            "rendering": {"max_tokens": 250, "overlong": "drop"},
+        },
+    ),
     "kto": (Kto, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
     "kto_rated": (Kto, {**EPOCHS, "dataset": "rated", "beta": 0.5}),
-    "rl": (Rl, {"dataset": "chats", "reward": "letters", "group": 3, "steps": 6, "kl_penalty": 0.1, "kl_discount": 0.9,
-                "updates": 2, "playing": {"max_tokens": 5}}),
+    "rl": (
+        Rl,
+        {
+            "dataset": "chats",
+            "reward": "letters",
+            "group": 3,
+            "steps": 6,
+            "kl_penalty": 0.1,
+            "kl_discount": 0.9,
+            "updates": 2,
+            "playing": {"max_tokens": 5},
+        },
+    ),
     "rl_talk": (Rl, {**PLAY, "dataset": "game:talk"}),
     "rl_guess": (Rl, {**PLAY, **STRAYING, "dataset": "game:guess"}),
     "rl_calculator": (Rl, {**PLAY, **STRAYING, "dataset": "game:calculator"}),
-    "distillation": (Distillation, {"dataset": "chats", "group": 3, "steps": 6, "discount": 0.5, "updates": 2,
-                                    "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}}),
-    "distillation_off_policy": (DistillationOffPolicy, {
-        **EPOCHS, "dataset": "chats", "instruction": "Be brief.", "writing": {"tries": 4, "max_tokens": 100}}),
-    "distillation_forward": (Distillation, {
-        "dataset": "chats", "group": 3, "steps": 6, "divergence": "forward", "top_k": 5, "updates": 2,
-        "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}}),
-    "distillation_teachers": (Distillation, {
-        "teacher": None, "teachers": {"chats": "teacher", "farewells": "model"}, "group": 3, "steps": 6,
-        "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}}),
-    "distillation_instruction": (Distillation, {
-        "teacher": None, "dataset": "chats", "instruction": "Be brief.", "group": 3, "steps": 6,
-        "playing": {"max_tokens": 5}, "evaluation": {"max_tokens": 8}}),
-    "rlhf": (Rlhf, {"preferences": "pairs", "group": 4, "steps": 6, "judge": JUDGE, "playing": {"max_tokens": 80}}),
-    "rlhf_judge": (Rlhf, {"preferences": "pairs", "group": 4, "steps": 6, "judge": {**JUDGE, "model": "teacher"},
-                          "playing": {"max_tokens": 80}}),
-    "rlhf_answer": (Rlhf, {
-        "dataset": "alphabet", "reward": "letters", "group": 4, "steps": 6, "kl_penalty": 0.1,
-        "judge": {**JUDGE, "max_tokens": 4096, "epochs": 2}, "playing": {"max_tokens": 400}}),
-    "rlhf_short": (Rlhf, {  # as a model reads that has a context
-        "dataset": "alphabet", "reward": "letters", "group": 4, "steps": 6, "ranking": {"tries": 8},
-        "judge": {**JUDGE, "max_tokens": 250}, "playing": {"max_tokens": 200}}),
-    "rlhf_own": (ByCounting, {
-        "dataset": "alphabet", "reward": "letters", "group": 4, "steps": 6,
-        "judge": {**JUDGE, "says": "letter", "max_tokens": 4096}, "playing": {"max_tokens": 400}})}
+    "distillation": (
+        Distillation,
+        {
+            "dataset": "chats",
+            "group": 3,
+            "steps": 6,
+            "discount": 0.5,
+            "updates": 2,
+            "playing": {"max_tokens": 5},
+            "evaluation": {"max_tokens": 8},
+        },
+    ),
+    "distillation_off_policy": (
+        DistillationOffPolicy,
+        {
+            **EPOCHS,
+            "dataset": "chats",
+            "instruction": "Be brief.",
+            "writing": {"tries": 4, "max_tokens": 100},
+        },
+    ),
+    "distillation_forward": (
+        Distillation,
+        {
+            "dataset": "chats",
+            "group": 3,
+            "steps": 6,
+            "divergence": "forward",
+            "top_k": 5,
+            "updates": 2,
+            "playing": {"max_tokens": 5},
+            "evaluation": {"max_tokens": 8},
+        },
+    ),
+    "distillation_teachers": (
+        Distillation,
+        {
+            "teacher": None,
+            "teachers": {"chats": "teacher", "farewells": "model"},
+            "group": 3,
+            "steps": 6,
+            "playing": {"max_tokens": 5},
+            "evaluation": {"max_tokens": 8},
+        },
+    ),
+    "distillation_instruction": (
+        Distillation,
+        {
+            "teacher": None,
+            "dataset": "chats",
+            "instruction": "Be brief.",
+            "group": 3,
+            "steps": 6,
+            "playing": {"max_tokens": 5},
+            "evaluation": {"max_tokens": 8},
+        },
+    ),
+    "rlhf": (
+        Rlhf,
+        {
+            "preferences": "pairs",
+            "group": 4,
+            "steps": 6,
+            "judge": JUDGE,
+            "playing": {"max_tokens": 80},
+        },
+    ),
+    "rlhf_judge": (
+        Rlhf,
+        {
+            "preferences": "pairs",
+            "group": 4,
+            "steps": 6,
+            "judge": {**JUDGE, "model": "teacher"},
+            "playing": {"max_tokens": 80},
+        },
+    ),
+    "rlhf_answer": (
+        Rlhf,
+        {
+            "dataset": "alphabet",
+            "reward": "letters",
+            "group": 4,
+            "steps": 6,
+            "kl_penalty": 0.1,
+            "judge": {**JUDGE, "max_tokens": 4096, "epochs": 2},
+            "playing": {"max_tokens": 400},
+        },
+    ),
+    "rlhf_short": (
+        Rlhf,
+        {  # as a model reads that has a context
+            "dataset": "alphabet",
+            "reward": "letters",
+            "group": 4,
+            "steps": 6,
+            "ranking": {"tries": 8},
+            "judge": {**JUDGE, "max_tokens": 250},
+            "playing": {"max_tokens": 200},
+        },
+    ),
+    "rlhf_own": (
+        ByCounting,
+        {
+            "dataset": "alphabet",
+            "reward": "letters",
+            "group": 4,
+            "steps": 6,
+            "judge": {**JUDGE, "says": "letter", "max_tokens": 4096},
+            "playing": {"max_tokens": 400},
+        },
+    ),
+}
 MODELS = ("model", "teacher")
 
 
@@ -100,9 +233,24 @@ def made(name: str, model: str, teacher: str, ahead: int, **settings: Any) -> Re
     """What all have in common, as far as this one has it, then its own settings, and then these."""
     cls, own = RECIPES[name]
     own = _renamed(own, {"model": model, "teacher": teacher})
-    common = {"model": model, "weights": model, "teacher": teacher, "batch_size": 2, "learning_rate": 1e-2,
-              "warmup_steps": 2, "lora_rank": 4, "ahead": ahead, "stale": ahead}
-    return cls(**{key: value for key, value in {**common, **own, **settings}.items() if key in cls.model_fields})
+    common = {
+        "model": model,
+        "weights": model,
+        "teacher": teacher,
+        "batch_size": 2,
+        "learning_rate": 1e-2,
+        "warmup_steps": 2,
+        "lora_rank": 4,
+        "ahead": ahead,
+        "stale": ahead,
+    }
+    return cls(
+        **{
+            key: value
+            for key, value in {**common, **own, **settings}.items()
+            if key in cls.model_fields
+        }
+    )
 
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:
@@ -117,7 +265,9 @@ def order_of(recipe: Recipe) -> Order:
 
 
 class KilledWriting(LocalBlobs):
-    """Dies while the n-th blob of a save point is being written, a random moment after the write began."""
+    """Dies while the n-th blob of a save point is being written, a random moment after the write
+    began.
+    """
 
     def __init__(self, root: str, at: int = -1, delay: float = 0.0) -> None:
         super().__init__(root)
@@ -157,7 +307,9 @@ def training(backend: str, blobs: LocalBlobs, folder: Path) -> Any:
     from adapters.local.hub import LocalHub
     from adapters.peft.client import PeftTraining
 
-    return PeftTraining(LocalHub(str(folder / "cache")), blobs, dtype="float32", device="cpu", threads=1)
+    return PeftTraining(
+        LocalHub(str(folder / "cache")), blobs, dtype="float32", device="cpu", threads=1
+    )
 
 
 @dataclass(frozen=True)
@@ -170,9 +322,13 @@ class Dish:
     ahead: int
 
     def cook(self, killer: KilledCalling, blobs: KilledWriting) -> None:
-        model, teacher = (f"path:{self.folder / name}" if self.backend == "peft" else name for name in MODELS)
+        model, teacher = (
+            f"path:{self.folder / name}" if self.backend == "peft" else name for name in MODELS
+        )
         recipe = made(self.recipe, model, teacher, self.ahead, save_every=3)
-        kitchen = Kitchen(training(self.backend, blobs, self.folder), FakeDatasets(DATA), None, blobs)
+        kitchen = Kitchen(
+            training(self.backend, blobs, self.folder), FakeDatasets(DATA), None, blobs
+        )
         cook(order_of(recipe), recipe, kitchen, "run", [killer])
 
 
@@ -191,15 +347,21 @@ def in_child(work: Any) -> int:
 
 
 def outcome(root: Path) -> dict[str, Any]:
-    """What must be equal: metrics and samples without their seconds, and the digests of all tensors of its weights."""
-    rows, samples = ([json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-                     for file in (root / "run/metrics.jsonl", root / "run/samples.jsonl"))
+    """What must be equal: metrics and samples without their seconds, and the digests of all tensors
+    of its weights.
+    """
+    rows, samples = (
+        [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        for file in (root / "run/metrics.jsonl", root / "run/samples.jsonl")
+    )
     files = sorted([*root.glob("run/weights/**/*"), *root.glob("run/save/*/TrainingSession/*")])
     tensors = [file for file in files if file.suffix in (".npz", ".safetensors")]
     digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in tensors]
     learnt = any(row.get("grad_norm") for row in rows)
     assert learnt or not tensors, "nothing was learnt, so nothing could go wrong"
-    timeless = [{key: value for key, value in row.items() if key != "seconds"} for row in (*rows, *samples)]
+    timeless = [
+        {key: value for key, value in row.items() if key != "seconds"} for row in (*rows, *samples)
+    ]
     return {"rows": timeless, "digests": digests}
 
 
@@ -224,7 +386,11 @@ def main(dish: Dish, kills: int, seed: int) -> int:
 
     if in_child(count):
         return 1
-    (calls, writes), wanted, dice = json.loads(counts.read_text()), outcome(whole), random.Random(seed)
+    (calls, writes), wanted, dice = (
+        json.loads(counts.read_text()),
+        outcome(whole),
+        random.Random(seed),
+    )
     for number in range(kills):
         root, inside = folder / "killed", number % 3 == 0
         shutil.rmtree(root, ignore_errors=True)
@@ -242,4 +408,9 @@ def main(dish: Dish, kills: int, seed: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Dish(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])), *map(int, sys.argv[5:7])))
+    sys.exit(
+        main(
+            Dish(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])),
+            *map(int, sys.argv[5:7]),
+        )
+    )

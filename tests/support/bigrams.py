@@ -31,17 +31,32 @@ class Bigrams:
     def rollouts(self, rewards: Array | None = None) -> Rollouts:
         """Every answer there can be, once, as one group."""
         acted = np.array([False, False, True])
-        episodes = [Episode(np.array([*READ, token]), np.log([1, 1, chance]).astype(np.float32), acted)
-                    for token, chance in enumerate(self.chances())]
+        episodes = [
+            Episode(np.array([*READ, token]), np.log([1, 1, chance]).astype(np.float32), acted)
+            for token, chance in enumerate(self.chances())
+        ]
         worth = np.zeros(self.vocabulary) if rewards is None else rewards
-        return Rollouts((tuple(Rollout((one,), float(each), "t", "")
-                               for one, each in zip(episodes, worth, strict=True)),))
+        return Rollouts(
+            (
+                tuple(
+                    Rollout((one,), float(each), "t", "")
+                    for one, each in zip(episodes, worth, strict=True)
+                ),
+            )
+        )
 
     def as_often_as_drawn(self, found: PolicyData) -> list[Datum]:
         """Data of `rollouts`, each weighing as much as the policy gives its answer."""
-        return [Datum(one.tokens, {**one.loss_inputs,
-                                   "advantages": one.loss_inputs["advantages"] * self.vocabulary * chance})
-                for one, chance in zip(learnt(found), self.chances(), strict=True)]
+        return [
+            Datum(
+                one.tokens,
+                {
+                    **one.loss_inputs,
+                    "advantages": one.loss_inputs["advantages"] * self.vocabulary * chance,
+                },
+            )
+            for one, chance in zip(learnt(found), self.chances(), strict=True)
+        ]
 
     def gradient(self, token: int) -> float:
         """Of all that went forward and backward so far, by the logit of that answer."""

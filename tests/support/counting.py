@@ -17,7 +17,9 @@ _ASKED = re.compile(r"Answer A:\n(.*)\n\nAnswer B:\n(.*)\n\nReply", re.DOTALL)
 
 
 class Counting:
-    """Says A as likely as the first answer has more brackets than the second, and a place more where that is A's."""
+    """Says A as likely as the first answer has more brackets than the second, and a place more
+    where that is A's.
+    """
 
     place = 0.25  # nats for the first place
 
@@ -26,7 +28,8 @@ class Counting:
         assert found is not None, "a judge is asked nothing else"
         first, second = (sum(map(text.count, "{}")) for text in found.groups())
         nats = np.zeros(len(tokens), np.float32)
-        nats[0], nats[-2] = np.nan, -np.logaddexp(0.0, second - first - self.place)  # of the letter; its end is sure
+        # of the letter; its end is sure
+        nats[0], nats[-2] = np.nan, -np.logaddexp(0.0, second - first - self.place)
         return Done(nats)
 
     def close(self) -> None:

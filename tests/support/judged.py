@@ -1,4 +1,6 @@
-"""rlhf whose judge counts brackets: on the fake a bigram is trained as the judge, which cannot tell answers apart."""
+"""rlhf whose judge counts brackets: on the fake a bigram is trained as the judge, which cannot tell
+answers apart.
+"""
 
 from __future__ import annotations
 
@@ -13,4 +15,6 @@ class ByCounting(Rlhf):
 
     def workflow(self) -> Step:
         steps = super().workflow().steps
-        return sequence(*(CallCounting() if isinstance(step, OpenJudge) else step for step in steps))
+        return sequence(
+            *(CallCounting() if isinstance(step, OpenJudge) else step for step in steps)
+        )

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from kitchen.ports import Message
-from kitchen.ports.environments import Env, Turn
+from kitchen.ports.environments import Env, StepResult
 from stages.tasks import games, tasks
 from stages.tasks import rewards as questions
 
 
-def letters(answer: str, right: str) -> Turn:
+def letters(answer: str, right: str) -> StepResult:
     """How many of the first three letters are in the right answer, 0..1."""
-    return Turn(sum(letter in right for letter in answer[:3]) / 3)
+    return StepResult(sum(letter in right for letter in answer[:3]) / 3)
 
 
 REWARDS: Mapping[str, questions.Reward] = {**questions.REWARDS, "letters": letters}
@@ -37,13 +37,15 @@ class _Talking:
     talk: Talk
     answers: int = 0
 
-    async def begin(self) -> Sequence[Message]:
+    async def reset(self) -> Sequence[Message]:
         return [{"role": "user", "content": f"say {self.talk.number}"}]
 
-    async def act(self, answer: str) -> Turn:
+    async def step(self, answer: str) -> StepResult:
         self.answers += 1
-        more: tuple[Message, ...] = () if self.answers == 3 else ({"role": "user", "content": f"and {self.answers}"},)
-        return Turn(letters(answer, string.ascii_lowercase).reward, more)
+        more: tuple[Message, ...] = (
+            () if self.answers == 3 else ({"role": "user", "content": f"and {self.answers}"},)
+        )
+        return StepResult(letters(answer, string.ascii_lowercase).reward, more)
 
 
 def use(change: Callable[[Any, str, Any], None] = setattr) -> None:

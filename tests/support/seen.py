@@ -27,8 +27,12 @@ class Seen(Observer):
 
 
 def numbers(blobs: BlobStore, outcome: Outcome) -> tuple[list[dict[str, Any]], str]:
-    """What a run came to: all its metrics, without what clocks say, and the digest of the weights exported last."""
+    """What a run came to: all its metrics, without what clocks say, and the digest of the weights
+    exported last.
+    """
     assert outcome.checkpoint is not None
-    rows = [{key: value for key, value in row.items() if key not in ("seconds", "timestamp")}
-            for row in read_journal(blobs, outcome.run, "metrics")]
+    rows = [
+        {key: value for key, value in row.items() if key not in ("seconds", "timestamp")}
+        for row in read_journal(blobs, outcome.run, "metrics")
+    ]
     return rows, outcome.checkpoint.sha256

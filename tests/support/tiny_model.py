@@ -1,4 +1,6 @@
-"""A real model small enough for a test: a random Llama and a byte-level tokenizer, made on the spot."""
+"""A real model small enough for a test: a random Llama and a byte-level tokenizer, made on the
+spot.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ TEMPLATE = (
 
 
 def tiny_model(folder: Path, *, seed: int = 0, context: int = 256) -> Path:
-    """Write a Llama of 2 layers (hidden 64, about 95,000 weights, float32) with its tokenizer; returns the folder.
+    """Write a Llama of 2 layers (hidden 64, about 95,000 weights, float32) with its tokenizer;
+    returns the folder.
 
     The same seed writes the same weights. Needs torch, transformers and tokenizers.
     """
@@ -36,13 +39,18 @@ def _tokenizer(folder: Path) -> int:
     tokens.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokens.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=320, special_tokens=special, show_progress=False,
+        vocab_size=320,
+        special_tokens=special,
+        show_progress=False,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )
     tokens.train_from_iterator([TEXT], trainer)
     build: Any = PreTrainedTokenizerFast  # transformers leaves it untyped
     fast = build(
-        tokenizer_object=tokens, bos_token="<|im_start|>", eos_token="<|im_end|>", pad_token="<|im_end|>",
+        tokenizer_object=tokens,
+        bos_token="<|im_start|>",
+        eos_token="<|im_end|>",
+        pad_token="<|im_end|>",
         unk_token="<|endoftext|>",
     )
     fast.chat_template = TEMPLATE
@@ -51,14 +59,24 @@ def _tokenizer(folder: Path) -> int:
 
 
 def _llama(folder: Path, vocabulary: int, seed: int, context: int) -> None:
-    """Weights of standard deviation 0.1, so that likely and unlikely tokens differ and ties are rare."""
+    """Weights of standard deviation 0.1, so that likely and unlikely tokens differ and ties are
+    rare.
+    """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=vocabulary, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=context, initializer_range=0.1, tie_word_embeddings=True,
-        bos_token_id=1, eos_token_id=2,  # and no pad_token_id, for it would zero a row
+        vocab_size=vocabulary,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=context,
+        initializer_range=0.1,
+        tie_word_embeddings=True,
+        bos_token_id=1,
+        eos_token_id=2,  # and no pad_token_id, for it would zero a row
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

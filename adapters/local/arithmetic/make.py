@@ -30,7 +30,10 @@ def row(problem: Problem) -> str:
     """The problem as one line of a JSONL file."""
     a, sign, b = problem
     answer = {"+": a + b, "-": a - b, "×": a * b}[sign]
-    said = {"prompt": f"What is {a} {sign} {b}? Answer with the number alone.", "completion": str(answer)}
+    said = {
+        "prompt": f"What is {a} {sign} {b}? Answer with the number alone.",
+        "completion": str(answer),
+    }
     return json.dumps(said, ensure_ascii=False)
 
 

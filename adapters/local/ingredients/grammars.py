@@ -12,7 +12,10 @@ def _amounts(text: str) -> tuple[Fraction, ...]:
 
 def _pairs(text: str) -> tuple[tuple[str, str], ...]:
     """`cup/cups c.` as (one, many) spellings; one without a slash serves for both."""
-    return tuple((one, many or one) for one, _, many in (pair.partition("/") for pair in text.split("|") if pair))
+    return tuple(
+        (one, many or one)
+        for one, _, many in (pair.partition("/") for pair in text.split("|") if pair)
+    )
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,9 @@ class Unit:
     packs: tuple[str, ...] = ()  # sizes in which a container or piece is sold
 
 
-def _unit(spelled: str, short: str, amounts: str, metric: tuple[int, str] | None = None, packs: str = "") -> Unit:
+def _unit(
+    spelled: str, short: str, amounts: str, metric: tuple[int, str] | None = None, packs: str = ""
+) -> Unit:
     grams = None if metric is None else (Fraction(metric[0]), metric[1])
     sizes = tuple(packs.split("|")) if packs else ()
     return Unit(_pairs(spelled), _pairs(short), _amounts(amounts), grams, sizes)
@@ -34,21 +39,34 @@ def _unit(spelled: str, short: str, amounts: str, metric: tuple[int, str] | None
 
 _CUPS = "1/8 1/4 1/3 1/2 2/3 3/4 1 5/4 4/3 3/2 5/3 7/4 2 9/4 5/2 3 7/2 4 5 6"
 _FEW = "1 2 3 4"
-_GRAMS = "25 30 40 50 60 75 80 100 115 120 125 150 175 180 200 225 250 300 350 400 450 500 600 750 800"
+_GRAMS = (
+    "25 30 40 50 60 75 80 100 115 120 125 150 175 180 200 225 250 300 350 400 450 500 600 750 800"
+)
 _CANS = "14-ounce|15-ounce|14.5-ounce|28-ounce|8-ounce|15.5-ounce|19-ounce|400 g|400g|400-gram"
 _PACKS = "8-ounce|10-ounce|12-ounce|14-ounce|16-ounce|1-pound|250 g|300g|500-gram"
 
 UNITS: dict[str, Unit] = {
     "cup": _unit("cup/cups", "c.|c|C.", _CUPS, (240, "ml")),
-    "tablespoon": _unit("tablespoon/tablespoons", "tbsp|tbsp.|Tbsp|Tbsp.|tbs|T", "1/2 1 3/2 2 5/2 3 4 5 6", (15, "ml")),
-    "teaspoon": _unit("teaspoon/teaspoons", "tsp|tsp.|Tsp", "1/8 1/4 1/2 3/4 1 5/4 3/2 2 3", (5, "ml")),
-    "fluid ounce": _unit("fluid ounce/fluid ounces", "fl oz|fl. oz.", "2 3 4 6 8 10 12 16", (30, "ml")),
+    "tablespoon": _unit(
+        "tablespoon/tablespoons",
+        "tbsp|tbsp.|Tbsp|Tbsp.|tbs|T",
+        "1/2 1 3/2 2 5/2 3 4 5 6",
+        (15, "ml"),
+    ),
+    "teaspoon": _unit(
+        "teaspoon/teaspoons", "tsp|tsp.|Tsp", "1/8 1/4 1/2 3/4 1 5/4 3/2 2 3", (5, "ml")
+    ),
+    "fluid ounce": _unit(
+        "fluid ounce/fluid ounces", "fl oz|fl. oz.", "2 3 4 6 8 10 12 16", (30, "ml")
+    ),
     "pint": _unit("pint/pints", "pt|pt.", "1/2 1 3/2 2 3", (480, "ml")),
     "quart": _unit("quart/quarts", "qt|qt.|qts", "1 3/2 2 3 4", (960, "ml")),
     "milliliter": _unit("milliliter/milliliters|millilitre/millilitres", "ml|mL", _GRAMS),
     "liter": _unit("liter/liters|litre/litres", "L|l", "1/2 1 3/2 2 3"),
     "ounce": _unit("ounce/ounces", "oz|oz.", "1 2 3 4 5 6 8 10 12 14 16", (28, "g")),
-    "pound": _unit("pound/pounds", "lb/lbs|lb.|lb|lb./lbs.", "1/4 1/2 3/4 1 5/4 3/2 2 5/2 3 4 5", (450, "g")),
+    "pound": _unit(
+        "pound/pounds", "lb/lbs|lb.|lb|lb./lbs.", "1/4 1/2 3/4 1 5/4 3/2 2 5/2 3 4 5", (450, "g")
+    ),
     "gram": _unit("gram/grams", "g", _GRAMS),
     "kilogram": _unit("kilogram/kilograms|kilo/kilos", "kg", "1/2 1 5/4 3/2 2 5/2 3"),
     "pinch": _unit("pinch/pinches", "", "1 2 3"),
@@ -68,7 +86,9 @@ UNITS: dict[str, Unit] = {
     "slice": _unit("slice/slices", "", "1 2 3 4 5 6 8 10 12"),
     "strip": _unit("strip/strips", "", "2 3 4 5 6 8"),
     "loaf": _unit("loaf/loaves", "", "1/2 1 2"),
-    "fillet": _unit("fillet/fillets", "", "1 2 3 4 6 8", None, "6-ounce|5-ounce|8-ounce|150 g|180g"),
+    "fillet": _unit(
+        "fillet/fillets", "", "1 2 3 4 6 8", None, "6-ounce|5-ounce|8-ounce|150 g|180g"
+    ),
     "piece": _unit("piece/pieces", "", "1 2 3", None, "1-inch|2-inch|3-inch|4-inch|3 cm|5-cm"),
     "can": _unit("can/cans|tin/tins", "", "1/2 1 2 3 4", None, _CANS),
     "jar": _unit("jar/jars", "", "1/2 1 2 3", None, "6-ounce|8-ounce|12-ounce|16-ounce|340 g|200g"),
@@ -77,10 +97,17 @@ UNITS: dict[str, Unit] = {
     "block": _unit("block/blocks", "", "1/2 1 2", None, "14-ounce|12-ounce|280 g"),
     "box": _unit("box/boxes", "", "1/2 1 2 3", None, "8-ounce|12-ounce|16-ounce|1-pound|500 g"),
     "bottle": _unit("bottle/bottles", "", "1/2 1 2", None, "12-ounce|5-ounce|10-ounce|250 ml"),
-    "": Unit((("", ""),), (), _amounts("1/2 1 2 3 4 5 6 8 10 12")),  # counted without a measure: 2 lemons
+    "": Unit(
+        (("", ""),), (), _amounts("1/2 1 2 3 4 5 6 8 10 12")
+    ),  # counted without a measure: 2 lemons
 }
 
-METRIC = ("gram", "kilogram", "milliliter", "liter")  # written with decimals, and glued to the number: 200g
+METRIC = (
+    "gram",
+    "kilogram",
+    "milliliter",
+    "liter",
+)  # written with decimals, and glued to the number: 200g
 
 FILLS = ("heaping", "scant", "level", "rounded")
 FINISHES = ("divided", "plus more for serving", "plus more as needed", "or as needed")
@@ -177,7 +204,9 @@ TRAINING: tuple[Grammar, ...] = (
     Grammar("{Name}, {alone} (optional)", kinds=tuple(ALONE), optional=True),
     # asides and alternatives
     Grammar("{q} {unit} {name} ({after})"),
-    Grammar("{q} {unit} {before} {name} ({aside})", units=("cup",), kinds=("peeled", "firm", "pepper")),
+    Grammar(
+        "{q} {unit} {before} {name} ({aside})", units=("cup",), kinds=("peeled", "firm", "pepper")
+    ),
     Grammar("{q} {unit} {name} ({note})"),
     Grammar("{q} {unit} {pair}"),
 )
@@ -187,7 +216,9 @@ HELD_OUT: tuple[Grammar, ...] = (
     Grammar("{Name}, {after}, {q} {unit}"),
     Grammar("About {q} {unit} {before} {name}"),
     Grammar("Optional: {q} {unit} {name}, {after}", optional=True),
-    Grammar("{q} x {pack} {unit} {name}, {after}", units=("can", "jar", "package", "bag", "fillet")),
+    Grammar(
+        "{q} x {pack} {unit} {name}, {after}", units=("can", "jar", "package", "bag", "fillet")
+    ),
     Grammar("{q} {before} {name}, {finish}", units=("",)),
     Grammar("{q} {sized} ({after}), optional", units=("",), optional=True),
     Grammar("{q} {abbr} ({metric}) {before} {name} (optional)", optional=True),

@@ -7,7 +7,9 @@ HALVED = ("citrus", "peeled", "pepper")  # counted kinds of which a recipe may a
 
 @dataclass(frozen=True)
 class Serving:
-    """Measures in which a kind comes, and what is done to it then, before the name or after a comma."""
+    """Measures in which a kind comes, and what is done to it then, before the name or after a
+    comma.
+    """
 
     units: tuple[str, ...]
     before: tuple[str, ...] = ()
@@ -22,44 +24,70 @@ def _serving(units: str, before: str = "", after: str = "") -> Serving:
     return Serving(_list(units), _list(before), _list(after))
 
 
-_CUT = "chopped, finely chopped, diced, finely diced, thinly sliced, roughly chopped, coarsely chopped"
+_CUT = (
+    "chopped, finely chopped, diced, finely diced, thinly sliced, roughly chopped, coarsely chopped"
+)
 _WEIGHTS = "pound, ounce, gram, kilogram"
 _GRATED = "grated, finely grated, freshly grated, shredded, coarsely grated"
 
 KINDS: dict[str, tuple[Serving, ...]] = {
-    "egg": (Serving(("",), (), _list("beaten, lightly beaten, at room temperature, well beaten, whisked, chilled")),),
+    "egg": (
+        Serving(
+            ("",),
+            (),
+            _list("beaten, lightly beaten, at room temperature, well beaten, whisked, chilled"),
+        ),
+    ),
     "citrus": (
         Serving(
             ("",),
             _list("halved, thinly sliced, quartered"),
-            _list("juiced, zested, halved, thinly sliced, zested and juiced, cut into wedges, cut into 8 wedges"),
+            _list(
+                "juiced, zested, halved, thinly sliced, zested and juiced, cut into wedges, cut "
+                "into 8 wedges"
+            ),
         ),
     ),
-    "bun": (Serving(("",), _list("toasted, warmed"), _list("toasted, warmed, lightly toasted, cut in half")),),
+    "bun": (
+        Serving(
+            ("",), _list("toasted, warmed"), _list("toasted, warmed, lightly toasted, cut in half")
+        ),
+    ),
     "leaf": (Serving(("",), _list("torn"), _list("torn, crumbled, bruised, torn in half")),),
     "peeled": (
-        _serving("cup", _CUT, "chopped, diced, peeled and diced, peeled and chopped, thinly sliced"),
+        _serving(
+            "cup", _CUT, "chopped, diced, peeled and diced, peeled and chopped, thinly sliced"
+        ),
         _serving(
             _WEIGHTS,
             "peeled, diced, thinly sliced, chopped",
-            "peeled and diced, peeled and thinly sliced, cut into chunks, peeled and cut into 1-inch pieces",
+            "peeled and diced, peeled and thinly sliced, cut into chunks, peeled and cut into "
+            "1-inch pieces",
         ),
         Serving(
             ("",),
             _list("diced, chopped, thinly sliced, peeled"),
             _list(
-                "diced, peeled and chopped, thinly sliced, finely chopped, quartered, peeled and halved,"
+                "diced, peeled and chopped, thinly sliced, finely chopped, quartered, peeled and "
+                "halved,"
                 "cut into 1/2-inch dice, cut into wedges"
             ),
         ),
     ),
     "firm": (
         _serving("cup", _CUT, "chopped, diced, thinly sliced, finely chopped"),
-        _serving(_WEIGHTS, "chopped, thinly sliced, diced, quartered", "quartered, sliced, cut into chunks, rinsed"),
+        _serving(
+            _WEIGHTS,
+            "chopped, thinly sliced, diced, quartered",
+            "quartered, sliced, cut into chunks, rinsed",
+        ),
         Serving(
             ("",),
             _list("chopped, thinly sliced, diced"),
-            _list("thinly sliced, finely chopped, halved, sliced on the diagonal, halved lengthwise, quartered"),
+            _list(
+                "thinly sliced, finely chopped, halved, sliced on the diagonal, halved lengthwise, "
+                "quartered"
+            ),
         ),
     ),
     "pepper": (
@@ -67,7 +95,10 @@ KINDS: dict[str, tuple[Serving, ...]] = {
         Serving(
             ("",),
             _list("seeded, diced, minced, thinly sliced"),
-            _list("seeded and minced, seeded and diced, stemmed and seeded, cut into thin strips, halved and seeded"),
+            _list(
+                "seeded and minced, seeded and diced, stemmed and seeded, cut into thin strips, "
+                "halved and seeded"
+            ),
         ),
     ),
     "leafy": (
@@ -94,7 +125,8 @@ KINDS: dict[str, tuple[Serving, ...]] = {
         _serving(
             "cup, handful, " + _WEIGHTS,
             "trimmed, sliced, thinly sliced, halved, chopped",
-            "trimmed, trimmed and halved, thinly sliced, cut into 1-inch pieces, trimmed and sliced",
+            "trimmed, trimmed and halved, thinly sliced, cut into 1-inch pieces, trimmed and "
+            "sliced",
         ),
     ),
     "herb": (
@@ -128,7 +160,8 @@ KINDS: dict[str, tuple[Serving, ...]] = {
         _serving(
             "cup",
             "rinsed, cooked, uncooked, rinsed and drained",
-            "rinsed, rinsed and drained, soaked overnight, cooked, rinsed until the water runs clear",
+            "rinsed, rinsed and drained, soaked overnight, cooked, rinsed until the water runs "
+            "clear",
         ),
         _serving(_WEIGHTS, "rinsed", "rinsed, soaked overnight, soaked and drained"),
         _serving("bag", "", "rinsed, rinsed and drained"),
@@ -223,7 +256,11 @@ KINDS: dict[str, tuple[Serving, ...]] = {
         _serving("drizzle, splash, bottle", "", "plus more for drizzling"),
     ),
     "sauce": (
-        _serving("tablespoon, teaspoon, cup", "", "plus more to taste, plus more for serving, whisked until smooth"),
+        _serving(
+            "tablespoon, teaspoon, cup",
+            "",
+            "plus more to taste, plus more for serving, whisked until smooth",
+        ),
         _serving("bottle", "", "at room temperature, shaken well"),
     ),
     "extract": (
@@ -241,13 +278,16 @@ KINDS: dict[str, tuple[Serving, ...]] = {
         _serving(
             "tablespoon, cup, ounce, gram, stick, stick, stick",
             "melted, softened, chilled, cubed",
-            "melted, softened, at room temperature, cut into cubes, melted and cooled, chilled and diced,"
+            "melted, softened, at room temperature, cut into cubes, melted and cooled, chilled and "
+            "diced,"
             "cut into 1/2-inch cubes",
         ),
         _serving("knob", "softened", "plus more for the pan, softened"),
     ),
     "cheese": (
-        _serving("cup, ounce, gram", _GRATED, "grated, shredded, finely grated, plus more for serving"),
+        _serving(
+            "cup, ounce, gram", _GRATED, "grated, shredded, finely grated, plus more for serving"
+        ),
         _serving("handful", "grated, shredded", "grated, shredded"),
     ),
     "soft cheese": (
@@ -265,9 +305,15 @@ KINDS: dict[str, tuple[Serving, ...]] = {
             "cut into strips, trimmed and cubed",
         ),
     ),
-    "bony meat": (_serving(_WEIGHTS, "trimmed", "patted dry, trimmed, at room temperature, trimmed of excess fat"),),
+    "bony meat": (
+        _serving(
+            _WEIGHTS, "trimmed", "patted dry, trimmed, at room temperature, trimmed of excess fat"
+        ),
+    ),
     "ground meat": (
-        _serving(_WEIGHTS, "crumbled, browned", "at room temperature, crumbled, browned and drained"),
+        _serving(
+            _WEIGHTS, "crumbled, browned", "at room temperature, crumbled, browned and drained"
+        ),
         _serving("package", "", "thawed, at room temperature"),
     ),
     "seafood": (
@@ -278,23 +324,37 @@ KINDS: dict[str, tuple[Serving, ...]] = {
         ),
     ),
     "fish": (
-        _serving("fillet, fillet", "", "skin removed, patted dry, pin bones removed, skin removed and patted dry"),
-        _serving("pound, gram, ounce", "cubed, flaked", "cut into chunks, skin removed, cooked and flaked"),
+        _serving(
+            "fillet, fillet",
+            "",
+            "skin removed, patted dry, pin bones removed, skin removed and patted dry",
+        ),
+        _serving(
+            "pound, gram, ounce",
+            "cubed, flaked",
+            "cut into chunks, skin removed, cooked and flaked",
+        ),
     ),
     "garlic": (
         _serving(
             "clove, clove, clove",
             "minced, crushed, grated, chopped, thinly sliced, smashed",
-            "minced, crushed, finely grated, peeled, peeled and smashed, thinly sliced, finely chopped",
+            "minced, crushed, finely grated, peeled, peeled and smashed, thinly sliced, finely "
+            "chopped",
         ),
         _serving("head", "", "cloves separated, halved crosswise, top sliced off"),
-        _serving("tablespoon, teaspoon", "minced, chopped, grated, finely chopped", "minced, finely chopped"),
+        _serving(
+            "tablespoon, teaspoon",
+            "minced, chopped, grated, finely chopped",
+            "minced, finely chopped",
+        ),
     ),
     "stalk": (
         _serving(
             "stalk, stalk",
             "chopped, diced, finely chopped, thinly sliced",
-            "chopped, trimmed, thinly sliced, diced, cut into 1/2-inch pieces, trimmed and finely chopped",
+            "chopped, trimmed, thinly sliced, diced, cut into 1/2-inch pieces, trimmed and finely "
+            "chopped",
         ),
         _serving("cup, gram, pound", "chopped, diced, thinly sliced", "chopped, thinly sliced"),
     ),
@@ -302,36 +362,56 @@ KINDS: dict[str, tuple[Serving, ...]] = {
         _serving(
             "head, head",
             "shredded, chopped",
-            "cored and chopped, outer leaves removed, quartered, trimmed, cut into bite-size pieces",
+            "cored and chopped, outer leaves removed, quartered, trimmed, cut into bite-size "
+            "pieces",
         ),
-        _serving("cup, pound, gram", "shredded, chopped, thinly sliced", "chopped, roughly chopped"),
+        _serving(
+            "cup, pound, gram", "shredded, chopped, thinly sliced", "chopped, roughly chopped"
+        ),
     ),
-    "corn": (_serving("ear", "shucked, grilled", "husked, shucked, kernels cut from the cob, shucked and halved"),),
+    "corn": (
+        _serving(
+            "ear",
+            "shucked, grilled",
+            "husked, shucked, kernels cut from the cob, shucked and halved",
+        ),
+    ),
     "bread": (
         _serving(
             "slice, slice",
             "toasted, cubed, buttered",
             "toasted, lightly toasted, crusts removed, torn into pieces",
         ),
-        _serving("loaf", "", "cut into cubes, thickly sliced, crusts removed, cut into 1-inch cubes"),
+        _serving(
+            "loaf", "", "cut into cubes, thickly sliced, crusts removed, cut into 1-inch cubes"
+        ),
     ),
     "bacon": (
         _serving(
             "slice, strip, slice",
             "diced, chopped, cooked",
-            "chopped, diced, cut into thin strips, cut crosswise into 1/2-inch pieces, cooked until crisp",
+            "chopped, diced, cut into thin strips, cut crosswise into 1/2-inch pieces, cooked "
+            "until crisp",
         ),
         _serving("ounce, gram", "diced, chopped, thinly sliced", "chopped, diced, finely chopped"),
     ),
     "root": (
-        _serving("piece, piece, knob", "peeled", "peeled, peeled and grated, peeled and minced, thinly sliced"),
+        _serving(
+            "piece, piece, knob",
+            "peeled",
+            "peeled, peeled and grated, peeled and minced, thinly sliced",
+        ),
         _serving(
             "tablespoon, teaspoon",
             "grated, minced, finely grated, peeled and grated",
             "grated, minced, peeled",
         ),
     ),
-    "pastry": (_serving("package, ounce, gram, box", "thawed", "thawed, thawed if frozen, at room temperature"),),
+    "pastry": (
+        _serving(
+            "package, ounce, gram, box", "thawed", "thawed, thawed if frozen, at room temperature"
+        ),
+    ),
     "beans": (
         _serving(
             "can, can, jar",
@@ -341,7 +421,11 @@ KINDS: dict[str, tuple[Serving, ...]] = {
         _serving("cup", "drained, rinsed, mashed", "drained and rinsed, lightly mashed"),
     ),
     "canned sauce": (
-        _serving("can, can, jar", "chilled", "shaken well, chilled overnight, at room temperature, warmed"),
+        _serving(
+            "can, can, jar",
+            "chilled",
+            "shaken well, chilled overnight, at room temperature, warmed",
+        ),
         _serving("cup", "warmed", "at room temperature, warmed, plus more as needed"),
     ),
     "pickle": (
@@ -358,7 +442,9 @@ KINDS: dict[str, tuple[Serving, ...]] = {
             "drained, cubed, pressed",
             "drained, pressed and cubed, drained and patted dry, cut into cubes",
         ),
-        _serving("ounce, gram", "cubed, crumbled, drained", "cubed, crumbled, cut into 1-inch cubes"),
+        _serving(
+            "ounce, gram", "cubed, crumbled, drained", "cubed, crumbled, cut into 1-inch cubes"
+        ),
     ),
     "frozen": (
         _serving(
@@ -385,7 +471,9 @@ KINDS: dict[str, tuple[Serving, ...]] = {
 }
 
 ALONE: dict[str, tuple[str, ...]] = {  # what is said of a kind when no amount is
-    "oil": _list("for frying, for brushing, for drizzling, for greasing, for the pan, for deep-frying"),
+    "oil": _list(
+        "for frying, for brushing, for drizzling, for greasing, for the pan, for deep-frying"
+    ),
     "herb": _list("for garnish, for serving"),
     "berry": _list("for serving, for garnish, for topping"),
     "butter": _list("for greasing, for the pan, for serving"),

@@ -89,7 +89,11 @@ def _text(slot: str, choice: Choice, around: Sequence[str]) -> str:
         case "q":
             return written(choice.low, choice.style)
         case "range" if choice.high is not None:
-            return written(choice.low, choice.style) + choice.joint + written(choice.high, choice.style)
+            return (
+                written(choice.low, choice.style)
+                + choice.joint
+                + written(choice.high, choice.style)
+            )
         case "word":
             return grammars.WORDS[choice.low]
         case "unit" | "abbr":

@@ -1,4 +1,6 @@
-"""Writes the generated files of this data set: `python -m adapters.local.ingredients.make [FOLDER]`."""
+"""Writes the generated files of this data set: `python -m adapters.local.ingredients.make
+[FOLDER]`.
+"""
 
 import json
 import re
@@ -19,7 +21,7 @@ from adapters.local.making import shuffle, write
 
 SEED = 1896  # the year of Fannie Farmer's cookbook, the first to ask for level measures
 SIZES = {"train": 1600, "new_names": 200, "new_grammars": 200}  # lines
-INSTRUCTION = "Turn the recipe line into JSON: quantity, unit, name, preparation, optional."
+INSTRUCTION = "StepResult the recipe line into JSON: quantity, unit, name, preparation, optional."
 
 Names = Mapping[str, Sequence[str]]
 T = TypeVar("T")
@@ -49,7 +51,8 @@ def pick(rng: Random, of: Sequence[T]) -> T:
 def draw(grammar: Grammar, of: Names, rng: Random, used: Counter[str]) -> Choice:
     """A choice that fits the grammar, of one of the names least used so far."""
     fitting = _fitting(grammar, of, rng)
-    # a name not met yet goes first; a kind of few names (garlic) must still be met often enough to be learnt
+    # a name not met yet goes first; a kind of few names (garlic) must still be met often enough to
+    # be learnt
     fresh = [kind for kind in fitting if any(not used[name] for name in of[kind])] or list(fitting)
     kind = pick(rng, [kind for kind in fresh for _ in range(len(of[kind]) + 6)])
     serving, unit = pick(rng, fitting[kind])
@@ -76,13 +79,19 @@ def draw(grammar: Grammar, of: Names, rng: Random, used: Counter[str]) -> Choice
 
 
 def _fitting(grammar: Grammar, of: Names, rng: Random) -> dict[str, list[tuple[Serving, str]]]:
-    """How each kind may be served in this grammar; of the measures that a grammar lists, one at a time."""
+    """How each kind may be served in this grammar; of the measures that a grammar lists, one at a
+    time.
+    """
     fitting = {kind: servings for kind in of if of[kind] and (servings := _servings(grammar, kind))}
     if not grammar.units:
         return fitting
     common = {unit for servings in fitting.values() for _, unit in servings}
     chosen = pick(rng, [unit for unit in grammar.units if unit in common])
-    return {kind: ok for kind in fitting if (ok := [pair for pair in fitting[kind] if pair[1] == chosen])}
+    return {
+        kind: ok
+        for kind in fitting
+        if (ok := [pair for pair in fitting[kind] if pair[1] == chosen])
+    }
 
 
 def _servings(grammar: Grammar, kind: str) -> list[tuple[Serving, str]]:
@@ -91,7 +100,8 @@ def _servings(grammar: Grammar, kind: str) -> list[tuple[Serving, str]]:
     if grammar.kinds and kind not in grammar.kinds:
         return []
     measured = any(slot in found for slot in ("unit", "abbr", "glued"))
-    if not measured and not any(slot in found for slot in ("q", "range", "word")):  # "salt, to taste"
+    # "salt, to taste"
+    if not measured and not any(slot in found for slot in ("q", "range", "word")):
         servings = kinds.KINDS[kind]
         return [(next((serving for serving in servings if serving.before), servings[0]), "")]
     return [
@@ -134,7 +144,12 @@ def _amounts(grammar: Grammar, kind: str, unit: str) -> list[tuple[Fraction, Fra
     ]
     if "range" not in found:
         return [(amount, None) for amount in pool]
-    return [(low, high) for at, low in enumerate(pool) for high in pool[at + 1 : at + 3] if _range(low, high)]
+    return [
+        (low, high)
+        for at, low in enumerate(pool)
+        for high in pool[at + 1 : at + 3]
+        if _range(low, high)
+    ]
 
 
 def _range(low: Fraction, high: Fraction) -> bool:
@@ -177,7 +192,9 @@ _GLYPH = "[½⅓⅔¼¾⅛]"
 _WORD = "half an?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
 _WORDED = rf"(?<![\w/.])(?:{_WORD})(?!\w)"
 _NUMBER = rf"(?:{_WORDED}|\d+[ -]\d+/\d+|\d+/\d+|\d+(?:\.\d+)?\s?{_GLYPH}|\d+(?:\.\d+)?|{_GLYPH})"
-_RANGE = re.compile(rf"{_NUMBER}(?:\s*(?:-|–|\bto\b|\bor\b)\s*{_NUMBER})?|^an?(?!\w)", re.IGNORECASE)
+_RANGE = re.compile(
+    rf"{_NUMBER}(?:\s*(?:-|–|\bto\b|\bor\b)\s*{_NUMBER})?|^an?(?!\w)", re.IGNORECASE
+)
 
 
 def masked(line: str, name: str = "") -> str:
@@ -228,13 +245,19 @@ def files() -> dict[str, list[Example]]:
     train = examples(names.TRAINED, grammars.TRAINING, SIZES["train"], rng, seen)
     new_names = examples(names.HELD_OUT, grammars.TRAINING, SIZES["new_names"], rng, seen)
     known = {mask for each in train for mask in _masks(each)}
-    new_grammars = examples(names.HELD_OUT, grammars.HELD_OUT, SIZES["new_grammars"], rng, seen, known)
+    new_grammars = examples(
+        names.HELD_OUT, grammars.HELD_OUT, SIZES["new_grammars"], rng, seen, known
+    )
     return {"train": train, "new_names": new_names, "new_grammars": new_grammars}
 
 
 def row(of: Example) -> str:
     """The example as one line of a JSONL file."""
-    said = {"system": INSTRUCTION, "user": of.line, "assistant": json.dumps(of.label, ensure_ascii=False)}
+    said = {
+        "system": INSTRUCTION,
+        "user": of.line,
+        "assistant": json.dumps(of.label, ensure_ascii=False),
+    }
     messages = [{"role": role, "content": content} for role, content in said.items()]
     return json.dumps({"messages": messages}, ensure_ascii=False)
 

@@ -15,7 +15,9 @@ from kitchen.types import Array, Datum
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
-    """Datums that go through the model together, and the positions to be scored, in the order in which they lie."""
+    """Datums that go through the model together, and the positions to be scored, in the order in
+    which they lie.
+    """
 
     indices: tuple[int, ...]  # of its datums in the batch
     layout: Layout
@@ -28,7 +30,10 @@ class MicroBatch:
     @property
     def rows(self) -> list[tuple[int, int]]:
         """Datum and length of each."""
-        return [(index, len(places)) for index, places in zip(self.indices, self.layout.places, strict=True)]
+        return [
+            (index, len(places))
+            for index, places in zip(self.indices, self.layout.places, strict=True)
+        ]
 
     def spread(self, row: int, values: Array, datum: Datum) -> Array:
         """Of the (S, K) values those of one datum, in the shape of its targets; 0 where not scored."""
@@ -39,10 +44,16 @@ class MicroBatch:
 
 
 def micro_batch(
-    data: Sequence[Datum], masks: Sequence[Array], indices: tuple[int, ...], device: torch.device, least: int = LEAST,
+    data: Sequence[Datum],
+    masks: Sequence[Array],
+    indices: tuple[int, ...],
+    device: torch.device,
+    least: int = LEAST,
     begins: int = 0,
 ) -> MicroBatch:
-    """`masks` says where each datum of the batch is scored, (N,) bool; of the first `begins` tokens, keys are known."""
+    """`masks` says where each datum of the batch is scored, (N,) bool; of the first `begins`
+    tokens, keys are known.
+    """
     chosen = [data[index] for index in indices]
     layout = lay_out([np.asarray(datum.tokens) for datum in chosen], device, least, begins=begins)
     wide = [np.asarray(datum.targets).reshape(len(datum.tokens), -1) for datum in chosen]
@@ -53,8 +64,12 @@ def micro_batch(
         targets[end : (end := end + len(places)), : each.shape[1]] = each[places]
     owner = np.repeat(np.arange(len(chosen)), [len(places) for places in scored])
     position = np.concatenate(scored)
-    lies = np.concatenate([mine[places] for mine, places in zip(layout.places, scored, strict=True)])
+    lies = np.concatenate(
+        [mine[places] for mine, places in zip(layout.places, scored, strict=True)]
+    )
     order = np.argsort(lies, kind="stable")
     where, row = np.unique(lies[order], return_inverse=True)
-    where_, targets_, row_ = (torch.from_numpy(array).to(device) for array in (where, targets[order], row))
+    where_, targets_, row_ = (
+        torch.from_numpy(array).to(device) for array in (where, targets[order], row)
+    )
     return MicroBatch(indices, layout, where_, targets_, row_, owner[order], position[order])

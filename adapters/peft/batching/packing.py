@@ -12,7 +12,8 @@ from kitchen.types import Tokens
 LEAST = 16  # tokens that a beginning must have to be shared
 NEVER = 2**62  # as LEAST: every sequence stands alone
 APART = (0.0, 0.25, 0.5, 2.0)  # of a run's tokens: neighbours that share less may go apart; to try
-EVEN = (1.0, 1.15, 1.3)  # of an even share of the tokens: limits to try for what stays together, beside the budget
+# of an even share of the tokens: limits to try for what stays together, beside the budget
+EVEN = (1.0, 1.15, 1.3)
 
 Run = tuple[int, ...]
 
@@ -22,21 +23,33 @@ def pack(
 ) -> list[Run]:
     """Indices of the sequences of each micro-batch, those that begin alike next to each other.
 
-    The tokens stay within `budget`, but for a single group that is larger by itself. Runs of `group` adjacent
-    sequences stay together and in order. Of several ways to cut, the one whose slowest lane has the least to read,
-    where each of `lanes` takes every so-many-th batch: what begins alike is read once if it stays together, but then it
-    is hard to share out evenly.
+    The tokens stay within `budget`, but for a single group that is larger by itself. Runs of
+    `group` adjacent sequences stay together and in order. Of several ways to cut, the one whose
+    slowest lane has the least to read, where each of `lanes` takes every so-many-th batch: what
+    begins alike is read once if it stays together, but then it is hard to share out evenly.
     """
     keys = [rank(tokens) for tokens in sequences]
     starts = sorted(range(0, len(sequences), group), key=lambda start: keys[start])
-    sizes = _Sizes(sequences, [tuple(range(start, min(start + group, len(sequences)))) for start in starts], least)
+    sizes = _Sizes(
+        sequences,
+        [tuple(range(start, min(start + group, len(sequences)))) for start in starts],
+        least,
+    )
     runs = range(len(starts))
     total = sizes.of(runs)
     count = -(-total // (budget * lanes)) * lanes
     while runs:
         limits = sorted({budget, *(min(budget, int(even * total / count) + 1) for even in EVEN)})
-        tries = [_dealt(sizes, _pieces(sizes, apart, limit), count) for apart in APART for limit in limits]
-        fitting = [batches for batches in tries if all(len(b) == 1 or sizes.of(b) <= budget for b in batches)]
+        tries = [
+            _dealt(sizes, _pieces(sizes, apart, limit), count)
+            for apart in APART
+            for limit in limits
+        ]
+        fitting = [
+            batches
+            for batches in tries
+            if all(len(b) == 1 or sizes.of(b) <= budget for b in batches)
+        ]
         if fitting:
             best = min(fitting, key=lambda batches: _slowest(sizes, batches, lanes))
             return [tuple(index for run in batch for index in sizes.runs[run]) for batch in best]
@@ -50,12 +63,14 @@ def rank(tokens: Tokens) -> bytes:
 
 
 def padded(lengths: Sequence[int], budget: int) -> list[Run]:
-    """Indices of sequences of such lengths, cut where they come to more than a budget, each as long as the longest.
+    """Indices of sequences of such lengths, cut where they come to more than a budget, each as long
+    as the longest.
 
     A sequence that is longer by itself stands alone.
     """
     batches: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):  # the next is the longest of its batch
+    # the next is the longest of its batch
+    for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
         if batches and lengths[index] * (len(batches[-1]) + 1) <= budget:
             batches[-1].append(index)
         else:
@@ -76,8 +91,11 @@ class _Sizes:
 
     def __init__(self, sequences: Sequence[Tokens], runs: Sequence[Run], least: int) -> None:
         self.runs, self._sequences, self._least = runs, sequences, least
-        self.alone = [sum(len(sequences[index]) for index in run) - sum(
-            shared(sequences[index], sequences[index + 1], least) for index in run[:-1]) for run in runs]
+        self.alone = [
+            sum(len(sequences[index]) for index in run)
+            - sum(shared(sequences[index], sequences[index + 1], least) for index in run[:-1])
+            for run in runs
+        ]
         self._alike: dict[tuple[int, int], int] = {}
 
     def alike(self, before: int, run: int) -> int:
@@ -88,7 +106,10 @@ class _Sizes:
         return known
 
     def of(self, runs: Sequence[int]) -> int:
-        return sum(self.alone[run] - (self.alike(runs[at - 1], run) if at else 0) for at, run in enumerate(runs))
+        return sum(
+            self.alone[run] - (self.alike(runs[at - 1], run) if at else 0)
+            for at, run in enumerate(runs)
+        )
 
 
 def _pieces(sizes: _Sizes, apart: float, limit: int) -> list[Run]:
@@ -107,10 +128,14 @@ def _pieces(sizes: _Sizes, apart: float, limit: int) -> list[Run]:
 
 
 def _dealt(sizes: _Sizes, pieces: Sequence[Run], count: int) -> list[Run]:
-    """The largest piece first, each to the batch that has least (Graham, 1969: at most 4/3 of the best)."""
+    """The largest piece first, each to the batch that has least (Graham, 1969: at most 4/3 of the
+    best).
+    """
     batches: list[list[int]] = [[] for _ in range(count)]
     heap = [(0, place) for place in range(count)]
-    for size, piece in sorted(((sizes.of(piece), piece) for piece in pieces), key=lambda pair: (-pair[0], pair[1])):
+    for size, piece in sorted(
+        ((sizes.of(piece), piece) for piece in pieces), key=lambda pair: (-pair[0], pair[1])
+    ):
         load, place = heapq.heappop(heap)
         batches[place] += piece
         heapq.heappush(heap, (load + size, place))
@@ -119,4 +144,7 @@ def _dealt(sizes: _Sizes, pieces: Sequence[Run], count: int) -> list[Run]:
 
 def _slowest(sizes: _Sizes, batches: Sequence[Run], lanes: int) -> int:
     """Tokens of the lane that has most to read."""
-    return max(sum(sizes.of(batch) for batch in batches[lane::lanes]) for lane in range(min(lanes, len(batches))))
+    return max(
+        sum(sizes.of(batch) for batch in batches[lane::lanes])
+        for lane in range(min(lanes, len(batches)))
+    )

@@ -39,12 +39,19 @@ class Base:
         return copy.deepcopy(self.model, {id(shared): shared for shared in self.model.parameters()})
 
 
-def load_base(hub: HubClient, name: str, settings: Settings, device: torch.device, dtype: torch.dtype) -> Base:
-    """Raises BackendError for an unknown name, for an adapter's folder and for an architecture that does not fit."""
+def load_base(
+    hub: HubClient, name: str, settings: Settings, device: torch.device, dtype: torch.dtype
+) -> Base:
+    """Raises BackendError for an unknown name, for an adapter's folder and for an architecture that
+    does not fit.
+    """
     folder = hub.fetch(name)
     if is_adapter(folder):
-        raise BackendError(f"{name} is a LoRA adapter, not a whole model: sample from it as it is, or open its base "
-                           f"model {base_name(folder)!r} for training")
+        raise BackendError(
+            f"{name} is a LoRA adapter, not a whole model: sample from it as it is, or open its "
+            "base "
+            f"model {base_name(folder)!r} for training"
+        )
     model = _open(folder, settings, device, dtype)
     model.requires_grad_(False).eval()
     if settings.quantization == "none":
@@ -63,11 +70,14 @@ def _open(folder: Path, settings: Settings, device: torch.device, dtype: torch.d
     more = dict[str, Any]()
     if settings.quantization == "4bit":
         more["quantization_config"] = library.BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
+        )
         more["device_map"] = {"": device}
     try:
         with without_bars():
-            return library.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **more)
+            return library.AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, local_files_only=True, **more
+            )
     except (OSError, ValueError, KeyError) as error:
         raise BackendError(f"{folder}: no model can be opened there: {error}") from error
 

@@ -14,18 +14,26 @@ from adapters.peft.model.llama_layer import Layer, Norm, Rope, Trained
 from adapters.peft.model.lora import LoraLinear
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2"})  # others may do more between the same parts
-PARTS = {"self_attn": ("q_proj", "k_proj", "v_proj", "o_proj"), "mlp": ("gate_proj", "up_proj", "down_proj")}
+PARTS = {
+    "self_attn": ("q_proj", "k_proj", "v_proj", "o_proj"),
+    "mlp": ("gate_proj", "up_proj", "down_proj"),
+}
 
 
 def fits(model: Any) -> bool:
     """Whether a model is built of such layers; that the sums agree too, `way_of` proves."""
     config = model.config.get_text_config()
-    return (config.model_type in FAMILIES and config.hidden_act == "silu"
-            and all(_is_plain(layer) for layer in model.base_model.layers))
+    return (
+        config.model_type in FAMILIES
+        and config.hidden_act == "silu"
+        and all(_is_plain(layer) for layer in model.base_model.layers)
+    )
 
 
 def gather(model: Any) -> None:
-    """Put weights that are multiplied together next to each other, without a second copy of the model."""
+    """Put weights that are multiplied together next to each other, without a second copy of the
+    model.
+    """
     for layer in model.base_model.layers:
         lay_together([getattr(layer.self_attn, name) for name in ("q_proj", "k_proj", "v_proj")])
         lay_together([getattr(layer.mlp, name) for name in ("gate_proj", "up_proj")])
@@ -40,12 +48,16 @@ class Decoder:
         self.norm = Norm(self._body.norm)
 
     def hidden(
-        self, layout: Layout, at_layer: Callable[[], None], before: Sequence[torch.Tensor] = (),
+        self,
+        layout: Layout,
+        at_layer: Callable[[], None],
+        before: Sequence[torch.Tensor] = (),
         keys: list[torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """(N, H); `at_layer` is called before each layer.
 
-        `before`: of each layer (P, 2 · groups, D) keys and values of what a layout begins with; into `keys` go its own.
+        `before`: of each layer (P, 2 · groups, D) keys and values of what a layout begins with;
+        into `keys` go its own.
         """
         x = self.embed(layout.ids)
         rope = self.rope(x, layout.positions)
@@ -53,7 +65,15 @@ class Decoder:
         normed: Any = _Normed.apply
         for number, layer in enumerate(self.layers):
             at_layer()
-            x, own = trained(x, layer, layout, rope, self._again, before[number] if before else None, *layer.trained)
+            x, own = trained(
+                x,
+                layer,
+                layout,
+                rope,
+                self._again,
+                before[number] if before else None,
+                *layer.trained,
+            )
             if keys is not None:
                 keys.append(own.contiguous())
         out: torch.Tensor = normed(x, self.norm)
@@ -85,5 +105,7 @@ class _Normed(torch.autograd.Function):
 
 def _is_plain(layer: Any) -> bool:
     """Its parts are frozen or LoRA matrices, not packed ones."""
-    parts = [getattr(getattr(layer, holder), name) for holder, names in PARTS.items() for name in names]
+    parts = [
+        getattr(getattr(layer, holder), name) for holder, names in PARTS.items() for name in names
+    ]
     return all(type(part) is nn.Linear or isinstance(part, LoraLinear) for part in parts)

@@ -23,10 +23,15 @@ def use_tiles(model: Any) -> None:
 
 
 def attend(
-    module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-    attention_mask: torch.Tensor | None, **kwargs: Any,
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Query (B, H, T, D), key and value (B, K, S, D), mask (B or 1, 1, T, S) bool or none, to (B, T, H, D).
+    """Query (B, H, T, D), key and value (B, K, S, D), mask (B or 1, 1, T, S) bool or none, to (B,
+    T, H, D).
 
     With a `layout` the batch is one row of tokens that lie so, and there is no mask.
     """
@@ -43,23 +48,35 @@ def attend(
     if plain and query.shape[2] == 1:
         return _one(query, key, value, scale, attention_mask), None
     # float32 takes half the time of torch's kernel for bfloat16
-    attended, _ = sdpa_attention_forward(module, query.float(), key.float(), value.float(), attention_mask, **kwargs)
+    attended, _ = sdpa_attention_forward(
+        module, query.float(), key.float(), value.float(), attention_mask, **kwargs
+    )
     return attended.to(query.dtype), None
 
 
 def _is_plain(module: torch.nn.Module, kwargs: dict[str, Any]) -> bool:
-    return (getattr(module, "is_causal", True) and kwargs.get("is_causal") is not False
-            and not kwargs.get("dropout") and all(kwargs.get(name) is None for name in UNUSUAL))
+    return (
+        getattr(module, "is_causal", True)
+        and kwargs.get("is_causal") is not False
+        and not kwargs.get("dropout")
+        and all(kwargs.get(name) is None for name in UNUSUAL)
+    )
 
 
 def _one(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, mask: torch.Tensor | None
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+    mask: torch.Tensor | None,
 ) -> torch.Tensor:
     """One query a row; the heads that share a key head are stacked, so that keys are not repeated."""
     batch, heads, _, width = query.shape
     groups, source = key.shape[1], key.shape[2]
     stacked = query.reshape(batch * groups, heads // groups, width)
-    scores = torch.bmm(stacked, key.reshape(batch * groups, source, width).transpose(1, 2)).mul(scale)
+    scores = torch.bmm(stacked, key.reshape(batch * groups, source, width).transpose(1, 2)).mul(
+        scale
+    )
     scores = scores.view(batch, heads, 1, source)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))

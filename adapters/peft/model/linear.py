@@ -11,31 +11,39 @@ from torch import nn
 from adapters.peft.model.lora import LoraLinear
 from adapters.peft.runtime.cpu import best_by_onednn, multiplied_in
 
-BLOCK = 64  # rows: oneDNN keeps memory for each number of rows that it has seen, so there must not be many
+# rows: oneDNN keeps memory for each number of rows that it has seen, so there must not be many
+BLOCK = 64
 
 
 def lay_together(layers: Sequence[nn.Linear]) -> None:
-    """Put the weights of some layers, and their biases, one after the other into memory: a view then has them all."""
+    """Put the weights of some layers, and their biases, one after the other into memory: a view
+    then has them all.
+    """
     for name in ("weight", "bias"):
         parts = [getattr(layer, name) for layer in layers]
         if all(part is not None for part in parts):
             whole = torch.cat([part.detach() for part in parts])
-            for part, piece in zip(parts, torch.split(whole, [len(part) for part in parts]), strict=True):
+            for part, piece in zip(
+                parts, torch.split(whole, [len(part) for part in parts]), strict=True
+            ):
                 part.data = piece
 
 
 class Product:
     """y = W x + b + scale · B A x over layers side by side, and its gradient; W is frozen.
 
-    The products with A and B are in the dtype of the base, as in mixed-precision training, or in what that is
-    multiplied in; their gradients are added up in the dtype of A and B.
+    The products with A and B are in the dtype of the base, as in mixed-precision training, or in
+    what that is multiplied in; their gradients are added up in the dtype of A and B.
     """
 
     def __init__(self, layers: Sequence[nn.Linear | LoraLinear]) -> None:
-        bases: list[Any] = [layer.base if isinstance(layer, LoraLinear) else layer for layer in layers]
+        bases: list[Any] = [
+            layer.base if isinstance(layer, LoraLinear) else layer for layer in layers
+        ]
         self.weight = _whole([base.weight for base in bases])  # (out, in)
         self.bias = None if bases[0].bias is None else _whole([base.bias for base in bases])
-        self.low: list[tuple[slice, slice, LoraLinear]] = []  # columns of y, columns of A x, the weights
+        # columns of y, columns of A x, the weights
+        self.low: list[tuple[slice, slice, LoraLinear]] = []
         out = rank = 0
         for layer, base in zip(layers, bases, strict=True):
             size = base.weight.shape[0]
@@ -50,7 +58,9 @@ class Product:
         """A and B of each layer."""
         return [side for _, _, layer in self.low for side in (layer.a, layer.b)]
 
-    def forward(self, x: torch.Tensor, onto: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, onto: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """(N, in) to (N, out), added to `onto` if that is given, and scale · A x (N, ranks)."""
         narrow, wide = x.dtype, multiplied_in(x)
         x = x.to(wide)
@@ -103,9 +113,11 @@ class Product:
 
 
 def rounds(dtype: torch.dtype) -> bool:
-    """Whether B A x, small as it is at first, is lost where it is added to what a residual stream has come to.
+    """Whether B A x, small as it is at first, is lost where it is added to what a residual stream
+    has come to.
 
-    Added to W x and rounded there, and to the stream with it, the most of it stays (docs/benchmarks.md).
+    Added to W x and rounded there, and to the stream with it, the most of it stays
+    (docs/benchmarks.md).
     """
     return dtype.itemsize < torch.float32.itemsize
 
@@ -115,7 +127,10 @@ def to(x: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
 
 
 def dense(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, onto: torch.Tensor | None = None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    onto: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """x W^T + b + onto, with W (out, in) as it lies, or turned."""
     whole = len(x) - len(x) % BLOCK if best_by_onednn(x) else 0
@@ -155,7 +170,11 @@ def _whole(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     first = parts[0].detach()
     end, stored = first.storage_offset(), first.untyped_storage().data_ptr()
     for part in parts:
-        if part.untyped_storage().data_ptr() != stored or part.storage_offset() != end or not part.is_contiguous():
+        if (
+            part.untyped_storage().data_ptr() != stored
+            or part.storage_offset() != end
+            or not part.is_contiguous()
+        ):
             return torch.cat([part.detach() for part in parts])
         end += part.numel()
     return first.as_strided((sum(len(part) for part in parts), *first.shape[1:]), first.stride())

@@ -1,4 +1,6 @@
-"""One layer of a Llama-like decoder in as few, large operations as there can be, forward and backward by hand."""
+"""One layer of a Llama-like decoder in as few, large operations as there can be, forward and
+backward by hand.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,12 @@ class Layer:
         """Views of (N, heads + 2 · groups, D)."""
         return torch.split(qkv, [self.heads, self.groups, self.groups], 1)  # type: ignore[return-value]
 
-    def beside(self, qkv: torch.Tensor, before: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Of (N, heads + 2 · groups, D), with (P, 2 · groups, D) keys and values of what lies before behind its own."""
+    def beside(
+        self, qkv: torch.Tensor, before: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Of (N, heads + 2 · groups, D), with (P, 2 · groups, D) keys and values of what lies
+        before behind its own.
+        """
         query, key, value = self.split(qkv)
         if before is None:
             return query, key, value
@@ -52,7 +58,9 @@ class Layer:
         return query, torch.cat([key, keys]), torch.cat([value, values])
 
     def attend_to(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
-        """(N, H) to queries, keys and values side by side, (N, heads + 2 · groups, D), turned by their positions."""
+        """(N, H) to queries, keys and values side by side, (N, heads + 2 · groups, D), turned by
+        their positions.
+        """
         found = self.into.forward(self.norms[0].alone(x))[0].view(len(x), -1, self.width)
         turn(found[:, : self.heads + self.groups], rope)
         return found
@@ -86,13 +94,22 @@ class Kept:
 
 
 class Trained(torch.autograd.Function):
-    """A layer whose gradient is computed by hand; with `again`, what goes into it alone is kept (Chen et al., 2016,
-    arXiv:1604.06174). Gives (N, H) and its (N, 2 · groups, D) keys and values; those `before` are attended to as well.
+    """A layer whose gradient is computed by hand; with `again`, what goes into it alone is kept
+    (Chen et al., 2016, arXiv:1604.06174). Gives (N, H) and its (N, 2 · groups, D) keys and values;
+    those `before` are attended to as well.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, layer: Layer, layout: Layout, rope: Rope, again: bool,
-                before: torch.Tensor | None, *trained: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        layer: Layer,
+        layout: Layout,
+        rope: Rope,
+        again: bool,
+        before: torch.Tensor | None,
+        *trained: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         out, kept = _there(layer, x, layout, rope, before)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(before, *((x,) if again else kept.tensors()))
@@ -102,7 +119,11 @@ class Trained(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor | None, ...]:
         before, *saved = ctx.saved_tensors
-        kept = _there(ctx.layer, saved[0], ctx.layout, ctx.rope, before)[1] if ctx.again else Kept.of(saved)
+        kept = (
+            _there(ctx.layer, saved[0], ctx.layout, ctx.rope, before)[1]
+            if ctx.again
+            else Kept.of(saved)
+        )
         dx, dbefore, found = _back(ctx, kept, before, *gradients)
         return dx, None, None, None, None, dbefore, *found
 
@@ -120,7 +141,9 @@ def _there(
     gate_up, low_up = layer.up.forward(normed)
     gate, up = gate_up.chunk(2, -1)
     z, low_down = layer.down.forward(functional.silu(gate).mul_(up), y)
-    return z, Kept(x, (spread, spread_y), qkv, attended, y, gate_up, (low, low_out, low_up, low_down))
+    return z, Kept(
+        x, (spread, spread_y), qkv, attended, y, gate_up, (low, low_out, low_up, low_down)
+    )
 
 
 def _back(
@@ -133,8 +156,19 @@ def _back(
     dattended, of_out = layer.out.backward(dy, kept.attended, kept.low[1])
     dqkv, shape = torch.empty_like(kept.qkv), (len(dy), layer.heads, layer.width)
     query, key, value = layer.beside(kept.qkv, before)
-    found = torch.cat(attention.backward(dattended.view(shape), query, key, value, kept.attended.view(shape), layout,
-                                         layer.scale, dqkv[:, : layer.heads]), 1)
+    found = torch.cat(
+        attention.backward(
+            dattended.view(shape),
+            query,
+            key,
+            value,
+            kept.attended.view(shape),
+            layout,
+            layer.scale,
+            dqkv[:, : layer.heads],
+        ),
+        1,
+    )
     dqkv[:, layer.heads :] = found[: len(dy)] if dkeys is None else found[: len(dy)] + dkeys
     dbefore = None if before is None else found[len(dy) :].to(before.dtype)
     turn(dqkv[:, : layer.heads + layer.groups], (rope[0], -rope[1]))
@@ -147,7 +181,9 @@ def _back(
     return dx, dbefore, [*of_into, *of_out, *of_mlp]
 
 
-def _back_through_mlp(layer: Layer, dz: torch.Tensor, kept: Kept) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def _back_through_mlp(
+    layer: Layer, dz: torch.Tensor, kept: Kept
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
     gate, up = kept.gate_up.chunk(2, -1)
     bent = functional.silu(gate)
     dhidden, of_down = layer.down.backward(dz, bent * up, kept.low[3])
@@ -161,16 +197,24 @@ def _back_through_mlp(layer: Layer, dz: torch.Tensor, kept: Kept) -> tuple[torch
 
 
 class Norm:
-    """x / sqrt(mean x² + eps) · weight (Zhang and Sennrich, 2019, arXiv:1910.07467); the mean in float32 or better."""
+    """x / sqrt(mean x² + eps) · weight (Zhang and Sennrich, 2019, arXiv:1910.07467); the mean in
+    float32 or better.
+    """
 
     def __init__(self, inner: Any) -> None:
-        self.weight, self._eps, width = inner.weight.detach(), float(inner.variance_epsilon), len(inner.weight)
+        self.weight, self._eps, width = (
+            inner.weight.detach(),
+            float(inner.variance_epsilon),
+            len(inner.weight),
+        )
         high = torch.promote_types(self.weight.dtype, torch.float32)
         self._root = width**0.5
         self._least = self.weight.new_tensor((width * inner.variance_epsilon) ** 0.5, dtype=high)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(N, H) to the same, and sqrt(mean x² + eps), (N, 1); in few calls, for few rows feel each of them."""
+        """(N, H) to the same, and sqrt(mean x² + eps), (N, 1); in few calls, for few rows feel each
+        of them.
+        """
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=self._least.dtype)
         spread = length.hypot_(self._least).div_(self._root)
         return self.again(x, spread), spread
@@ -184,7 +228,9 @@ class Norm:
     def again(self, x: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:
         return (x / spread).to(x.dtype).mul_(self.weight)
 
-    def backward(self, gradient: torch.Tensor, x: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:
+    def backward(
+        self, gradient: torch.Tensor, x: torch.Tensor, spread: torch.Tensor
+    ) -> torch.Tensor:
         """Consumes `gradient`."""
         gradient.mul_(self.weight)
         along = torch.linalg.vecdot(gradient, x)[:, None] / (spread.pow(3) * x.shape[-1])
@@ -192,7 +238,9 @@ class Norm:
 
 
 def turn(x: torch.Tensor, rope: Rope) -> None:
-    """Rotate (N, heads, D) by position, in place: feature i with i + D / 2 (Su et al., 2021, arXiv:2104.09864)."""
+    """Rotate (N, heads, D) by position, in place: feature i with i + D / 2 (Su et al., 2021,
+    arXiv:2104.09864).
+    """
     first, second = x.chunk(2, -1)
     cos, sin = rope
     kept = first * sin

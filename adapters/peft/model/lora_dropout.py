@@ -1,4 +1,6 @@
-"""Dropout that can be repeated: what is dropped follows from the seed, the call, the datum and the layer alone."""
+"""Dropout that can be repeated: what is dropped follows from the seed, the call, the datum and the
+layer alone.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ class DropoutTarget(Protocol):
 
 
 class Dropout:
-    """Inputs of the low-rank path set to zero at random, the rest scaled up (Srivastava et al., 2014, JMLR 15).
+    """Inputs of the low-rank path set to zero at random, the rest scaled up (Srivastava et al.,
+    2014, JMLR 15).
 
     Neither the cut into micro-batches, nor a second pass, nor torch's own random state changes it.
     """
@@ -30,7 +33,9 @@ class Dropout:
 
     @contextmanager
     def during(self, call: int, rows: Sequence[tuple[int, int]]) -> Iterator[None]:
-        """On within; `rows`: datum and length of each sequence of the micro-batch, `call` counts forward_backwards."""
+        """On within; `rows`: datum and length of each sequence of the micro-batch, `call` counts
+        forward_backwards.
+        """
         if not self._rate:
             yield
             return

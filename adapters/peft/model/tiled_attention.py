@@ -1,9 +1,11 @@
-"""Causal attention over a layout, tile by tile, with the gradient by hand: no tile's probabilities are kept.
+"""Causal attention over a layout, tile by tile, with the gradient by hand: no tile's probabilities
+are kept.
 
-Plain matrix products, in which the query heads that share a key head are stacked so that keys are not repeated: on a
-CPU faster than torch's own kernel, which computes what lies above the diagonal too, and takes ten times as long as
-this for the gradient in bfloat16 (docs/benchmarks.md). As in FlashAttention (Dao et al., 2022, arXiv:2205.14135) the
-probabilities are computed again on the way back.
+Plain matrix products, in which the query heads that share a key head are stacked so that keys are
+not repeated: on a CPU faster than torch's own kernel, which computes what lies above the diagonal
+too, and takes ten times as long as this for the gradient in bfloat16 (docs/benchmarks.md). As in
+FlashAttention (Dao et al., 2022, arXiv:2205.14135) the probabilities are computed again on the way
+back.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from adapters.peft.runtime.cpu import multiplied_in
 def forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Layout, scale: float
 ) -> torch.Tensor:
-    """Query (N, H, D), key (M, K, D) and value (M, K, V) with H a multiple of K, to (N, H, V); what N has no queries
-    of, lies behind."""
+    """Query (N, H, D), key (M, K, D) and value (M, K, V) with H a multiple of K, to (N, H, V); what
+    N has no queries of, lies behind.
+    """
     narrow, wide = query.dtype, multiplied_in(query)
     query, key, value = query.to(wide), key.to(wide), value.to(wide)
     out = query.new_empty(*query.shape[:2], value.shape[-1])
@@ -32,21 +35,37 @@ def forward(
 
 
 def backward(
-    gradient: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor,
-    layout: Layout, scale: float, dquery: torch.Tensor,
+    gradient: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    layout: Layout,
+    scale: float,
+    dquery: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradient by query goes into a tensor of its shape; returns those by key and value, in float32 or better.
+    """The gradient by query goes into a tensor of its shape; returns those by key and value, in
+    float32 or better.
 
     Many tiles add to those: in bfloat16 what comes late would be lost.
     """
     groups, wide = key.shape[1], multiplied_in(query)
     gradient, query, key, value, out = (x.to(wide) for x in (gradient, query, key, value, out))
-    dkey, dvalue = (torch.zeros(x.shape, dtype=torch.promote_types(wide, torch.float32), device=x.device)
-                    for x in (key, value))
+    dkey, dvalue = (
+        torch.zeros(x.shape, dtype=torch.promote_types(wide, torch.float32), device=x.device)
+        for x in (key, value)
+    )
     inner = torch.linalg.vecdot(gradient, out)[..., None]  # (N, H, 1)
     for tiles in layout.tiles:
-        queries, keys, values = _queries(query, tiles, groups), _keys(key, tiles), _keys(value, tiles)
-        down, drop = _queries(gradient, tiles, groups, blank=True), _queries(inner, tiles, groups, blank=True)
+        queries, keys, values = (
+            _queries(query, tiles, groups),
+            _keys(key, tiles),
+            _keys(value, tiles),
+        )
+        down, drop = (
+            _queries(gradient, tiles, groups, blank=True),
+            _queries(inner, tiles, groups, blank=True),
+        )
         weights = _weights(queries, keys, tiles, groups, scale)
         _add(dvalue, torch.bmm(weights.transpose(1, 2), down), tiles)
         slopes = torch.bmm(down, values.transpose(1, 2)).sub_(drop).mul_(weights)
@@ -59,8 +78,14 @@ class TiledAttention(torch.autograd.Function):
     """`forward` and `backward` for a model whose other parts are left to autograd."""
 
     @staticmethod
-    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Layout,
-                scale: float) -> torch.Tensor:
+    def forward(
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        layout: Layout,
+        scale: float,
+    ) -> torch.Tensor:
         out = forward(query, key, value, layout, scale)
         ctx.save_for_backward(query, key, value, out)
         ctx.layout, ctx.scale = layout, scale
@@ -74,7 +99,9 @@ class TiledAttention(torch.autograd.Function):
         return dquery, dkey.to(key.dtype), dvalue.to(value.dtype), None, None
 
 
-def _weights(queries: torch.Tensor, keys: torch.Tensor, tiles: Tiles, groups: int, scale: float) -> torch.Tensor:
+def _weights(
+    queries: torch.Tensor, keys: torch.Tensor, tiles: Tiles, groups: int, scale: float
+) -> torch.Tensor:
     """(B · K, H / K · t, S)."""
     heads = queries.shape[1] // tiles.queries.shape[1]
     bias = tiles.bias(groups, heads, queries.dtype)
@@ -102,7 +129,11 @@ def _put(x: torch.Tensor, found: torch.Tensor, tiles: Tiles) -> None:
     rows, count = tiles.queries.shape
     width = x.shape[-1]
     heads = x.shape[1] * rows // len(found)
-    found = found.view(rows, -1, heads, count, width).permute(0, 3, 1, 2, 4).reshape(rows * count, -1, width)
+    found = (
+        found.view(rows, -1, heads, count, width)
+        .permute(0, 3, 1, 2, 4)
+        .reshape(rows * count, -1, width)
+    )
     found = found if len(found) == len(tiles.real) else found.index_select(0, tiles.real)
     x.index_copy_(0, tiles.lie, found.to(x.dtype))
 
@@ -121,6 +152,8 @@ def _add_by_run(x: torch.Tensor, found: torch.Tensor, tiles: Tiles) -> None:
 
 
 def _add_by_index(x: torch.Tensor, found: torch.Tensor, tiles: Tiles) -> None:
-    """(B, S, K, D): one operation, which sorts, where a CUDA device would take as long for each of many small ones."""
+    """(B, S, K, D): one operation, which sorts, where a CUDA device would take as long for each of
+    many small ones.
+    """
     at, lie = tiles.known
     x.index_put_((lie,), found.flatten(0, 1).index_select(0, at).to(x.dtype), accumulate=True)

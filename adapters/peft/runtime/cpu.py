@@ -11,7 +11,8 @@ KNOWN = ("GenuineIntel", "AuthenticAMD", "avx512_bf16", "amx_bf16", "bf16", "i8m
 
 
 def multiplies_bfloat16() -> bool:
-    """AMX, or AVX512-BF16 that is not Intel's: there it runs at half the rate of float32 (docs/benchmarks.md).
+    """AMX, or AVX512-BF16 that is not Intel's: there it runs at half the rate of float32
+    (docs/benchmarks.md).
 
     Where that cannot be told, float32 is the safe choice.
     """
@@ -23,8 +24,9 @@ def is_intel() -> bool:
 
 
 def described() -> str:
-    """Its maker and what it multiplies with, as far as Linux says: by these torch and its libraries choose how to
-    multiply, and so the last bits."""
+    """Its maker and what it multiplies with, as far as Linux says: by these torch and its libraries
+    choose how to multiply, and so the last bits.
+    """
     known = [word for word in KNOWN if word in _words()]
     return " ".join([platform.machine(), torch.backends.cpu.get_cpu_capability(), *known])
 
@@ -37,8 +39,9 @@ def has_onednn() -> bool:
 
 
 def best_by_onednn(x: torch.Tensor) -> bool:
-    """Products of float32 with hundreds of rows, on a processor that is not Intel's: MKL takes 1.1 to 1.4 times as long
-    (docs/benchmarks.md)."""
+    """Products of float32 with hundreds of rows, on a processor that is not Intel's: MKL takes 1.1
+    to 1.4 times as long (docs/benchmarks.md).
+    """
     return x.dtype == torch.float32 and x.device.type == "cpu" and has_onednn() and not is_intel()
 
 
@@ -52,10 +55,12 @@ def _words() -> frozenset[str]:
 
 
 def multiplied_in(x: torch.Tensor) -> torch.dtype:
-    """Of products with x: float32 for bfloat16 on a processor that does not multiply it quickly, else as it is.
+    """Of products with x: float32 for bfloat16 on a processor that does not multiply it quickly,
+    else as it is.
 
-    There torch takes up to three times as long as for casting first; and what is added up in float32 is rounded once,
-    where a product in bfloat16 is rounded before more is added to it (docs/benchmarks.md).
+    There torch takes up to three times as long as for casting first; and what is added up in
+    float32 is rounded once, where a product in bfloat16 is rounded before more is added to it
+    (docs/benchmarks.md).
     """
     narrow = x.dtype == torch.bfloat16 and x.device.type == "cpu" and not multiplies_bfloat16()
     return torch.float32 if narrow else x.dtype

@@ -17,7 +17,9 @@ PART = 4  # items that a lane does before others may have their turn
 
 
 class Lanes:
-    """Threads that need not wait for each other between operations, as torch's own do after every single one."""
+    """Threads that need not wait for each other between operations, as torch's own do after every
+    single one.
+    """
 
     def __init__(self, count: int, threads: int) -> None:
         """`threads`: of torch, those of all lanes together."""
@@ -36,7 +38,8 @@ class Lanes:
         return all_cores(self._threads).begin(_for(owner(), work)).result()
 
     def each(self, work: Callable[[int, T], R], items: Sequence[T]) -> list[R]:
-        """`work(lane, item)` of all, in their order; each lane takes every so-many-th, whatever the others do.
+        """`work(lane, item)` of all, in their order; each lane takes every so-many-th, whatever the
+        others do.
 
         An error surfaces once all lanes have ended.
         """
@@ -46,8 +49,10 @@ class Lanes:
         def go(lane: int) -> list[R]:
             return [work(lane, item) for item in items[lane :: self.count]]
 
-        lanes = [lane.begin(_for(owner(), partial(go, number)))
-                 for number, lane in enumerate(self._lanes[: len(items)])]
+        lanes = [
+            lane.begin(_for(owner(), partial(go, number)))
+            for number, lane in enumerate(self._lanes[: len(items)])
+        ]
         errors = [error for lane in lanes if (error := lane.exception()) is not None]
         if errors:
             raise errors[0]
@@ -55,7 +60,9 @@ class Lanes:
         return [done[place % self.count][place // self.count] for place in range(len(items))]
 
     def in_parts(self, work: Callable[[int, T], R], items: Sequence[T], part: int = 0) -> list[R]:
-        """The same, `part` items a lane at a time (0: PART); in between, other workers have their turn."""
+        """The same, `part` items a lane at a time (0: PART); in between, other workers have their
+        turn.
+        """
         done, most = list[R](), (part or PART) * self.count
         for first in range(0, len(items), most):
             if first:
@@ -66,6 +73,7 @@ class Lanes:
 
 def _for(worker: threading.Thread, work: Callable[[], R]) -> Callable[[], R]:
     """What it does stops when that worker is closed."""
+
     def go() -> R:
         with working_for(worker):
             return work()

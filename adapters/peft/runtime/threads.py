@@ -16,7 +16,9 @@ T = TypeVar("T")
 
 
 class CoreThread(threading.Thread):
-    """A daemon that computes with so many threads of torch, from the moment on that `start` comes back."""
+    """A daemon that computes with so many threads of torch, from the moment on that `start` comes
+    back.
+    """
 
     def __init__(self, name: str, threads: int) -> None:
         super().__init__(name=name, daemon=True)
@@ -43,12 +45,15 @@ class CoreThread(threading.Thread):
 class Loop(CoreThread):
     """One thing after the other.
 
-    It is not of concurrent.futures: that takes nothing more on while the process ends, which is when a run saves.
+    It is not of concurrent.futures: that takes nothing more on while the process ends, which is
+    when a run saves.
     """
 
     def __init__(self, name: str, threads: int) -> None:
         super().__init__(name, threads)
-        self.jobs: queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Callable[[], Any]] | None]
+        self.jobs: queue.SimpleQueue[
+            tuple[concurrent.futures.Future[Any], Callable[[], Any]] | None
+        ]
         self.jobs = queue.SimpleQueue()
         self.start()
 
@@ -74,9 +79,10 @@ def do(future: concurrent.futures.Future[T], work: Callable[[], T]) -> None:
 def all_cores(threads: int) -> Loop:
     """The one loop of this process with so many threads.
 
-    OpenMP's threads belong to the thread that calls them, and sleep between any two operations once there are more of
-    them in the process than processors (docs/benchmarks.md): whatever computes with several is to do it there. (Lanes
-    that have several each, on three cores and more, have their own besides.)
+    OpenMP's threads belong to the thread that calls them, and sleep between any two operations once
+    there are more of them in the process than processors (docs/benchmarks.md): whatever computes
+    with several is to do it there. (Lanes that have several each, on three cores and more, have
+    their own besides.)
     """
     with _MAKING:
         return _loop(os.getpid(), threads)  # a fork begins without

@@ -67,8 +67,8 @@ _OWNER = threading.local()  # of a thread that helps a worker, that worker's
 class Worker:
     """First in, first out.
 
-    Workers take turns: two at once on the same cores are slower than one after the other, and transformers changes
-    settings of torch for the whole process while it opens a model.
+    Workers take turns: two at once on the same cores are slower than one after the other, and
+    transformers changes settings of torch for the whole process while it opens a model.
     """
 
     def __init__(self, name: str) -> None:
@@ -77,9 +77,11 @@ class Worker:
         weakref.finalize(self, self._thread.jobs.put, None).atexit = False
 
     def submit(self, job: Callable[[], T], *, alone: bool = True) -> concurrent.futures.Future[T]:
-        """`alone`: it has its turn, as all that computes must; what waits for a network would hold up the others.
+        """`alone`: it has its turn, as all that computes must; what waits for a network would hold
+        up the others.
 
-        Whoever stops waiting for it does not stop it: a queue that has lost one call would train on without it.
+        Whoever stops waiting for it does not stop it: a queue that has lost one call would train on
+        without it.
         """
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()  # from here on it cannot be cancelled
@@ -92,22 +94,31 @@ class Worker:
 
 
 def stop_if_closed() -> None:
-    """For the work of a worker to call now and then; raises RunFailed if the worker has been closed."""
+    """For the work of a worker to call now and then; raises RunFailed if the worker has been
+    closed.
+    """
     thread = owner()
     if isinstance(thread, _Thread) and thread.closed.is_set():
         raise RunFailed("it was closed while this call was running")
 
 
 def no_turn_in_a_turn() -> RunFailed | None:
-    """What is wrong with asking in the work of a worker: to wait there for another's turn is to wait for ever."""
+    """What is wrong with asking in the work of a worker: to wait there for another's turn is to
+    wait for ever.
+    """
     if not isinstance(owner(), _Thread):
         return None
-    return RunFailed("while a loss is computed it cannot ask a local session or sampler for anything: they take turns, "
-                     "and this one is its own; ask before the step, wait, and put the answers into loss_inputs")
+    return RunFailed(
+        "while a loss is computed it cannot ask a local session or sampler for anything: they take "
+        "turns, "
+        "and this one is its own; ask before the step, wait, and put the answers into loss_inputs"
+    )
 
 
 def pass_on() -> None:
-    """For the work of a worker that takes long, to call where it can pause: others have their turn, if any wait."""
+    """For the work of a worker that takes long, to call where it can pause: others have their turn,
+    if any wait.
+    """
     if isinstance(threading.current_thread(), _Thread):
         ALONE.pass_on()
 
@@ -129,7 +140,8 @@ def working_for(worker: threading.Thread) -> Iterator[None]:
 
 
 class _Thread(CoreThread):
-    """A daemon, so that an interrupted process ends; one that torch is busy in at that moment would be a crash.
+    """A daemon, so that an interrupted process ends; one that torch is busy in at that moment would
+    be a crash.
 
     It computes with one thread of torch: what takes long is for lanes.
     """
@@ -147,7 +159,8 @@ class _Thread(CoreThread):
         while (job := self.jobs.get()) is not None:
             with ALONE if job[2] else nullcontext():
                 do(job[0], partial(self._unless_closed, job[1]))
-            job = None  # else the last job, and all that it holds, would live until the next one comes
+            # else the last job, and all that it holds, would live until the next one comes
+            job = None
         atexit.unregister(self._leave)
 
     def close(self) -> None:

@@ -1,4 +1,6 @@
-"""What a sampler has read and written last: conversations go on from there, and are not read anew at each turn."""
+"""What a sampler has read and written last: conversations go on from there, and are not read anew
+at each turn.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,11 @@ ITEM = np.dtype(np.int64).itemsize  # of a token, in `key`
 
 
 class Said:
-    """The sequences of a sampler's last batch, with the keys of those that went on from the one before it.
+    """The sequences of a sampler's last batch, with the keys of those that went on from the one
+    before it.
 
-    So what is asked once takes no memory: the second turn of a conversation is read as a whole, of the third what is
-    new. Which are kept follows from the requests and their order alone.
+    So what is asked once takes no memory: the second turn of a conversation is read as a whole, of
+    the third what is new. Which are kept follows from the requests and their order alone.
     """
 
     def __init__(self) -> None:
@@ -39,15 +42,20 @@ class Said:
         """Sequences that have ended, lane by lane."""
         self._last = {}
         for some in ended:
-            self._last |= {whole: keys for whole, keys in some.items() if self._last.get(whole) is None}
+            self._last |= {
+                whole: keys for whole, keys in some.items() if self._last.get(whole) is None
+            }
 
 
 def _longest(ordered: Sequence[bytes], whole: bytes) -> bytes | None:
-    """Of some sequences in their order, by `key`, the longest that another begins with, of `LEAST` tokens or more."""
+    """Of some sequences in their order, by `key`, the longest that another begins with, of `LEAST`
+    tokens or more.
+    """
     while at := bisect_right(ordered, whole):
         before = ordered[at - 1]
         if whole.startswith(before):
             return before if len(before) >= LEAST * ITEM else None
         alike = shared(np.frombuffer(before, np.int64), np.frombuffer(whole, np.int64))
-        whole = whole[: alike * ITEM]  # what it begins with comes before it, and begins with no more than this
+        # what it begins with comes before it, and begins with no more than this
+        whole = whole[: alike * ITEM]
     return None

@@ -14,8 +14,11 @@ from kitchen.errors import RunFailed
 from kitchen.types import Sampled, Tokens
 
 Spell = Callable[[Sequence[int]], str]
-BLOCK = 256  # tokens whose chances are added up first, so that a sum from token to token is needed in one block alone
-LIKELIEST = 256  # tokens among which top-k and top-p are tried first, for sorting the whole vocabulary takes long
+# tokens whose chances are added up first, so that a sum from token to token is needed in one block
+# alone
+BLOCK = 256
+# tokens among which top-k and top-p are tried first, for sorting the whole vocabulary takes long
+LIKELIEST = 256
 
 
 @dataclass(eq=False)
@@ -32,9 +35,11 @@ class Row:
     reason: Literal["stop", "length", ""] = ""
 
     def __post_init__(self) -> None:
-        self._rng = np.random.default_rng([self.request.seed, self.index])  # its own: company does not matter
+        # its own: company does not matter
+        self._rng = np.random.default_rng([self.request.seed, self.index])
         self._texts = [one for one in self.request.stop if isinstance(one, str)]
-        self._tail = max((len(text.encode()) for text in self._texts), default=0) + 4  # tokens; each has a byte or more
+        # tokens; each has a byte or more
+        self._tail = max((len(text.encode()) for text in self._texts), default=0) + 4
 
     def uniform(self) -> float:
         return float(self._rng.random())
@@ -49,27 +54,42 @@ class Row:
 
     def said(self) -> Tokens:
         """What has been read of it and its prompt: the last token has not."""
-        return np.concatenate([np.asarray(self.request.prompt, np.int64), np.array(self.ids[:-1], np.int64)])
+        return np.concatenate(
+            [np.asarray(self.request.prompt, np.int64), np.array(self.ids[:-1], np.int64)]
+        )
 
     def sampled(self) -> Sampled:
-        return Sampled(np.array(self.ids, np.int64), np.array(self.logprobs, np.float32), self.reason or "length")
+        return Sampled(
+            np.array(self.ids, np.int64),
+            np.array(self.logprobs, np.float32),
+            self.reason or "length",
+        )
 
     def _spelt(self, spell: Spell) -> bool:
         text = spell(self.ids[-self._tail :])
         return any(stop in text for stop in self._texts)
 
 
-def draw(logits: torch.Tensor, rows: Sequence[Row], high: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """(R, V) logits to (R,) tokens and their log-probabilities, nats, before top-k and top-p cut anything off."""
+def draw(
+    logits: torch.Tensor, rows: Sequence[Row], high: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(R, V) logits to (R,) tokens and their log-probabilities, nats, before top-k and top-p cut
+    anything off.
+    """
     heats = [row.request.temperature or 1.0 for row in rows]
     logits = logits.to(high)
     below = logits - logits.amax(-1, keepdim=True)  # so that no temperature makes them overflow
     if set(heats) != {1.0}:
-        below /= torch.tensor(heats, dtype=high, device=logits.device).clamp_(min=torch.finfo(high).tiny)[:, None]
+        below /= torch.tensor(heats, dtype=high, device=logits.device).clamp_(
+            min=torch.finfo(high).tiny
+        )[:, None]
     chances = _chances(below)
     sums = chances.sum(-1, dtype=torch.float64)  # (R, blocks)
     if not bool(sums.isfinite().all()):
-        raise RunFailed("the model gives logits that are no numbers: its weights are not finite; sample from others")
+        raise RunFailed(
+            "the model gives logits that are no numbers: its weights are not finite; sample from "
+            "others"
+        )
     tokens = _tokens(below, chances, sums, rows)
     return tokens, (below.gather(1, tokens[:, None]) - sums.sum(-1, keepdim=True).log())[:, 0]
 
@@ -82,23 +102,31 @@ def _chances(below: torch.Tensor) -> torch.Tensor:
     return found.view(rows, -1, BLOCK)
 
 
-def _tokens(logits: torch.Tensor, chances: torch.Tensor, sums: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
+def _tokens(
+    logits: torch.Tensor, chances: torch.Tensor, sums: torch.Tensor, rows: Sequence[Row]
+) -> torch.Tensor:
     """(R,) of each row as its request says."""
     kinds: dict[str, list[int]] = {}
     for place, row in enumerate(rows):
         kinds.setdefault(_kind(row.request), []).append(place)
     tokens = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
     for kind, places in kinds.items():
-        where = torch.tensor(places, device=logits.device) if len(places) < len(rows) else slice(None)
+        where = (
+            torch.tensor(places, device=logits.device) if len(places) < len(rows) else slice(None)
+        )
         if kind == "likeliest":
             tokens[where] = logits[where].argmax(-1)
             continue
-        numbers = torch.tensor([[rows[place].uniform()] for place in places], dtype=torch.float64).to(logits.device)
+        numbers = torch.tensor(
+            [[rows[place].uniform()] for place in places], dtype=torch.float64
+        ).to(logits.device)
         if kind == "all":
             tokens[where] = _pick(chances[where], sums[where], numbers)
         else:
             mine = chances[where].flatten(1)[:, : logits.shape[1]]
-            tokens[where] = _pick_cut(mine, sums[where].sum(-1), [rows[place].request for place in places], numbers)
+            tokens[where] = _pick_cut(
+                mine, sums[where].sum(-1), [rows[place].request for place in places], numbers
+            )
     return tokens
 
 
@@ -109,46 +137,71 @@ def _kind(request: Sampling) -> Literal["likeliest", "cut", "all"]:
 
 
 def _pick(chances: torch.Tensor, sums: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """(R, blocks, n) chances, their (R, blocks) sums and (R, 1) uniform numbers to (R,) places: the sum's inverse."""
+    """(R, blocks, n) chances, their (R, blocks) sums and (R, 1) uniform numbers to (R,) places: the
+    sum's inverse.
+    """
     ends = sums.cumsum(-1)
     wanted = numbers * ends[:, -1:]
     block = torch.searchsorted(ends, wanted, right=True).clamp_(max=sums.shape[1] - 1)  # (R, 1)
-    within = torch.take_along_dim(chances, block[..., None], 1)[:, 0].cumsum(-1, dtype=torch.float64)
+    within = torch.take_along_dim(chances, block[..., None], 1)[:, 0].cumsum(
+        -1, dtype=torch.float64
+    )
     wanted -= (ends - sums).gather(1, block)
     last = (within < within[:, -1:]).sum(-1)  # of a chance above 0: rounding may lead past it
-    return block[:, 0] * chances.shape[2] + torch.minimum(torch.searchsorted(within, wanted, right=True)[:, 0], last)
+    return block[:, 0] * chances.shape[2] + torch.minimum(
+        torch.searchsorted(within, wanted, right=True)[:, 0], last
+    )
 
 
 def _pick_cut(
     chances: torch.Tensor, totals: torch.Tensor, requests: Sequence[Sampling], numbers: torch.Tensor
 ) -> torch.Tensor:
-    """(R, V) chances with their (R,) totals; all are ranked only where the likeliest do not settle the cut."""
+    """(R, V) chances with their (R,) totals; all are ranked only where the likeliest do not settle
+    the cut.
+    """
     some = min(chances.shape[1], max(LIKELIEST, 1 + max(request.top_k for request in requests)))
     tokens, sure = _ranked(chances, totals, requests, numbers, some)
-    open_ = [place for place, settled in enumerate(sure.tolist()) if not settled and some < chances.shape[1]]
+    open_ = [
+        place
+        for place, settled in enumerate(sure.tolist())
+        if not settled and some < chances.shape[1]
+    ]
     if open_:
         where = torch.tensor(open_, device=chances.device)
         rest = [requests[place] for place in open_]
-        tokens[where] = _ranked(chances[where], totals[where], rest, numbers[where], chances.shape[1])[0]
+        tokens[where] = _ranked(
+            chances[where], totals[where], rest, numbers[where], chances.shape[1]
+        )[0]
     return tokens
 
 
 def _ranked(
-    chances: torch.Tensor, totals: torch.Tensor, requests: Sequence[Sampling], numbers: torch.Tensor, some: int
+    chances: torch.Tensor,
+    totals: torch.Tensor,
+    requests: Sequence[Sampling],
+    numbers: torch.Tensor,
+    some: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Top-k, then top-p of what is left (Holtzman et al., 2020, arXiv:1904.09751); ties go to the lower id.
+    """Top-k, then top-p of what is left (Holtzman et al., 2020, arXiv:1904.09751); ties go to the
+    lower id.
 
-    Returns (R,) tokens, and whether the `some` likeliest, which are all that is looked at, held all that is left.
+    Returns (R,) tokens, and whether the `some` likeliest, which are all that is looked at, held all
+    that is left.
     """
     ids = chances.topk(some, sorted=False).indices.sort(-1).values
     ranked, order = chances.gather(1, ids).double().sort(dim=-1, descending=True, stable=True)
-    limits = torch.tensor([[request.top_p] for request in requests], dtype=torch.float64, device=chances.device)
+    limits = torch.tensor(
+        [[request.top_p] for request in requests], dtype=torch.float64, device=chances.device
+    )
     size = chances.shape[1]
-    ranks = torch.tensor([[min(request.top_k or size, size)] for request in requests], device=chances.device)
+    ranks = torch.tensor(
+        [[min(request.top_k or size, size)] for request in requests], device=chances.device
+    )
     left = torch.arange(some, device=chances.device) < ranks
     shares = ranked * left
     shares /= torch.where(ranks < size, shares.sum(-1, keepdim=True), totals[:, None])
-    left &= (shares.cumsum(-1) - shares < limits) | (limits == 1)  # the token that reaches top_p stays
+    # the token that reaches top_p stays
+    left &= (shares.cumsum(-1) - shares < limits) | (limits == 1)
     sure = ~(left & (ranked == ranked[:, -1:]) & (ranked > 0)).any(-1)
     shares *= left
     found = _pick(shares[:, None], shares.sum(-1, keepdim=True), numbers)

@@ -39,8 +39,8 @@ class Frozen:
     said: Said = field(default_factory=Said)
 
     def body(self, budget: int, begun: dict[bytes, Keys | None], held: Held | None = None) -> Body:
-        """With no rows yet; it reads prompts so many tokens at a time, of those that have `begun` the rest, and none
-        that is `held`.
+        """With no rows yet; it reads prompts so many tokens at a time, of those that have `begun`
+        the rest, and none that is `held`.
 
         Only to be called by a worker.
         """
@@ -56,19 +56,32 @@ class Frozen:
 
     @cached_property
     def _fixed(self) -> tuple[Decoder, Fixed] | None:
-        """Layers and head for decoding, made when the first completion is asked for: on a CPU they are a copy."""
-        if self.network.decoder is None or not isinstance(self.network.head, nn.Linear | LoraLinear):
+        """Layers and head for decoding, made when the first completion is asked for: on a CPU they
+        are a copy.
+        """
+        if self.network.decoder is None or not isinstance(
+            self.network.head, nn.Linear | LoraLinear
+        ):
             return None
         decoder = Decoder(self.network.model)
         fix(decoder)
         return decoder, Fixed(Product([self.network.head]))
 
 
-def freeze(machine: Machine, base: Base, tokenizer: FolderTokenizer, lora: Lora, tensors: Tensors, source: str
-           ) -> Frozen:
+def freeze(
+    machine: Machine,
+    base: Base,
+    tokenizer: FolderTokenizer,
+    lora: Lora,
+    tensors: Tensors,
+    source: str,
+) -> Frozen:
     model = base.tree()
-    if any(bool(tensor.any()) for name, tensor in tensors.items() if ".lora_B." in name):  # else they change nothing
-        Adapter(model, lora, machine.high, adapted_paths(tensors)).freeze(tensors, machine.dtype, source)
+    # else they change nothing
+    if any(bool(tensor.any()) for name, tensor in tensors.items() if ".lora_B." in name):
+        Adapter(model, lora, machine.high, adapted_paths(tensors)).freeze(
+            tensors, machine.dtype, source
+        )
     return Frozen(Network(model, base.way), tokenizer, base)
 
 
@@ -83,8 +96,10 @@ def of_checkpoint(machine: Machine, blobs: BlobStore, checkpoint: Checkpoint) ->
 def check_base(saved: Saved, sha256: str) -> None:
     """Raise BackendError if the base model is not the one that a checkpoint was trained on."""
     if sha256 != saved.model_sha256:
-        raise BackendError(f"checkpoint {saved.checkpoint.path!r} was trained on {saved.model!r} with SHA-256 "
-                           f"{saved.model_sha256[:16]}…, and {saved.model!r} now has {sha256[:16]}…")
+        raise BackendError(
+            f"checkpoint {saved.checkpoint.path!r} was trained on {saved.model!r} with SHA-256 "
+            f"{saved.model_sha256[:16]}…, and {saved.model!r} now has {sha256[:16]}…"
+        )
 
 
 def of_name(machine: Machine, name: str) -> Frozen:
@@ -97,4 +112,6 @@ def of_name(machine: Machine, name: str) -> Frozen:
         return freeze(machine, base, load_tokenizer(base.folder), Lora(), {}, name)
     base = machine.base(demand_base(name, folder))
     lora = adapter_lora(json.loads((folder / CONFIG).read_text()), name)
-    return freeze(machine, base, load_tokenizer(folder, base.folder), lora, load_file(folder / WEIGHTS), name)
+    return freeze(
+        machine, base, load_tokenizer(folder, base.folder), lora, load_file(folder / WEIGHTS), name
+    )

@@ -17,33 +17,51 @@ from adapters.peft.sampling.kv_grid import Grid, Heads, arrange, key, pick, pick
 from adapters.peft.sampling.prefill import Place, Reading, batches
 from kitchen.types import Tokens
 
-Held = dict[bytes, tuple[torch.Tensor, torch.Tensor]]  # of prompts by `key`: states (H,), and keys and values
+# of prompts by `key`: states (H,), and keys and values
+Held = dict[bytes, tuple[torch.Tensor, torch.Tensor]]
 
 
 class Fused:
-    """The rows of a batch, each of which has read a prompt and writes after it, all of them a token at a time."""
+    """The rows of a batch, each of which has read a prompt and writes after it, all of them a token
+    at a time.
+    """
 
     joined = 0.75  # not at once when one has ended: prompts are read faster several together
 
     def __init__(
-        self, decoder: Decoder, head: Fixed, budget: int, begun: dict[bytes, Keys | None], held: Held | None = None
+        self,
+        decoder: Decoder,
+        head: Fixed,
+        budget: int,
+        begun: dict[bytes, Keys | None],
+        held: Held | None = None,
     ) -> None:
-        """`budget`: tokens of prompts that are read together; `begun`: by prompts, what is known, until it is read;
-        `held`: prompts that need not be read."""
+        """`budget`: tokens of prompts that are read together; `begun`: by prompts, what is known,
+        until it is read; `held`: prompts that need not be read.
+        """
         layer = decoder.layers[0]
-        self._decoder, self._head, self._budget, self._device = decoder, head, budget, head.weight.device
+        self._decoder, self._head, self._budget, self._device = (
+            decoder,
+            head,
+            budget,
+            head.weight.device,
+        )
         self._heads = Heads(layer.heads, layer.groups, layer.width, layer.scale)
         self._begun, self._room = begun, MOST * budget  # tokens whose keys may be given back
         self._grids: list[Grid] = []
         self._given = dict(held or {})  # until they are asked for
         self._held = Held()
-        self._positions = torch.empty(0, dtype=torch.int64, device=self._device)  # (R,) of the next token of each row
+        # (R,) of the next token of each row
+        self._positions = torch.empty(0, dtype=torch.int64, device=self._device)
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
-        return self._head.forward(states.to(multiplied_in(states)))[0]  # not rounded, as where they are scored
+        # not rounded, as where they are scored
+        return self._head.forward(states.to(multiplied_in(states)))[0]
 
     def read(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
-        """A row more for each of the prompts; returns their (r, H) states. What is wanted `later` again is kept."""
+        """A row more for each of the prompts; returns their (r, H) states. What is wanted `later`
+        again is kept.
+        """
         places = self._open(prompts)
         self._held |= {which: self._given.pop(which) for which in places if which in self._given}
         states = {which: state for which, (state, _) in self._held.items() if which in places}
@@ -53,8 +71,11 @@ class Fused:
                 place.grid.put(layer, [place.number], read[None])
         unread = {which: place for which, place in places.items() if which not in states}
         states |= self._read(unread)
-        new = {which: (states[which], place.grid.take(place.number)) for which, place in places.items()
-               if which in later}
+        new = {
+            which: (states[which], place.grid.take(place.number))
+            for which, place in places.items()
+            if which in later
+        }
         self._held = {which: held for which, held in (self._held | new).items() if which in later}
         self._look()
         return torch.stack([states[key(prompt)] for prompt in prompts])
@@ -84,28 +105,44 @@ class Fused:
         """These rows alone go on, in this order."""
         number = np.full(len(self._positions), -1)
         number[list(staying)] = np.arange(len(staying))
-        self._positions = self._positions[torch.tensor(staying, dtype=torch.int64, device=self._device)]
+        self._positions = self._positions[
+            torch.tensor(staying, dtype=torch.int64, device=self._device)
+        ]
         self._grids = [grid for grid in self._grids if grid.keep(number)]
         self._look()
 
     def keys(self, row: int) -> Keys | None:
-        """Of what a row has read and written; None where there is no more room for it, so that it is read again."""
-        grid, (prompt, lane) = next((grid, place) for grid in self._grids if (place := grid.place(row)) is not None)
+        """Of what a row has read and written; None where there is no more room for it, so that it
+        is read again.
+        """
+        grid, (prompt, lane) = next(
+            (grid, place) for grid in self._grids if (place := grid.place(row)) is not None
+        )
         if (size := grid.length(prompt)) > self._room:
             return None
         self._room -= size
         return grid.whole(prompt, lane)
 
     def _open(self, prompts: Sequence[Tokens]) -> dict[bytes, Place]:
-        """Grids for these prompts, whose rows are numbered on; returns where the keys of each will lie."""
+        """Grids for these prompts, whose rows are numbered on; returns where the keys of each will
+        lie.
+        """
         count, places = len(self._positions), dict[bytes, Place]()
         for numbers in arrange(prompts):
             own = [prompts[first] for first in numbers[:, 0]]
             rows = np.where(numbers >= 0, numbers + count, -1)
-            grid = Grid(self._heads, len(self._decoder.layers), rows, [len(each) for each in own], self._head.weight)
+            grid = Grid(
+                self._heads,
+                len(self._decoder.layers),
+                rows,
+                [len(each) for each in own],
+                self._head.weight,
+            )
             self._grids.append(grid)
-            places |= {key(prompt): Place(prompt, grid, number, self._begun.pop(key(prompt), None))
-                       for number, prompt in enumerate(own)}
+            places |= {
+                key(prompt): Place(prompt, grid, number, self._begun.pop(key(prompt), None))
+                for number, prompt in enumerate(own)
+            }
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=self._device)
         self._positions = torch.cat([self._positions, lengths])
         return places
@@ -138,7 +175,9 @@ class Fused:
             for grid, prompts, lies in reading.spots:
                 read = qkv[:, layer.heads :].index_select(0, lies.flatten())
                 grid.put(number, prompts, read.view(*lies.shape, *read.shape[1:]))
-            attended = attention.forward(*layer.split(qkv), reading.layout, layer.scale).view(len(qkv), -1)
+            attended = attention.forward(*layer.split(qkv), reading.layout, layer.scale).view(
+                len(qkv), -1
+            )
             if number == len(self._decoder.layers) - 1:
                 x, attended = x[reading.last], attended[reading.ends]
             else:

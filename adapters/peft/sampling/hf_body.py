@@ -19,21 +19,27 @@ SPARSE = 0.75  # of a cache's rows in use, below which the others are taken out
 
 
 class Modules:
-    """The rows of a batch, which have begun together, flush right in one cache; each writes a token at a time."""
+    """The rows of a batch, which have begun together, flush right in one cache; each writes a token
+    at a time.
+    """
 
-    joined = 0.0  # none joins: rows that begin later would be a forward pass of their own at each token
+    # none joins: rows that begin later would be a forward pass of their own at each token
+    joined = 0.0
 
     def __init__(self, network: Network, budget: int) -> None:
         """`budget`: tokens of prompts that are read together."""
         self._network, self._budget = network, budget
-        self._rows = np.empty(0, np.int64)  # (C,) which row of the batch each of the cache is, -1 if it has ended
+        # (C,) which row of the batch each of the cache is, -1 if it has ended
+        self._rows = np.empty(0, np.int64)
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self._network.head(states)
         return found
 
     def read(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
-        """A row for each of the prompts; returns their (r, H) states. What comes `later` is read again then."""
+        """A row for each of the prompts; returns their (r, H) states. What comes `later` is read
+        again then.
+        """
         keys = [key(prompt) for prompt in prompts]
         distinct = dict(zip(keys, prompts, strict=True))
         places = {which: place for place, which in enumerate(distinct)}
@@ -41,17 +47,24 @@ class Modules:
         origin = torch.tensor([places[which] for which in keys], device=self._network.device)
         if len(distinct) < len(prompts):
             self._slots.take(origin)
-        self._starts, self._rows = starts[origin], np.arange(len(prompts))  # (C, 1) the column where each begins
+        # (C, 1) the column where each begins
+        self._starts, self._rows = starts[origin], np.arange(len(prompts))
         return states[origin]
 
     def step(self, ids: torch.Tensor) -> torch.Tensor:
-        """(R,) newest tokens of the rows to their (R, H) states; a row that has ended reads what another does."""
+        """(R,) newest tokens of the rows to their (R, H) states; a row that has ended reads what
+        another does.
+        """
         rows = torch.from_numpy(self._rows).to(ids.device)
         columns = torch.arange(self._slots.capacity, device=ids.device)
         mask = (columns >= self._starts) & (columns <= self._slots.length)
         positions = torch.where(rows[:, None] >= 0, self._slots.length - self._starts, 0)
-        states = self._network.padded(ids[rows.clamp(min=0)][:, None], position_ids=positions, attention_mask=mask,
-                                      past_key_values=self._slots)[:, 0]
+        states = self._network.padded(
+            ids[rows.clamp(min=0)][:, None],
+            position_ids=positions,
+            attention_mask=mask,
+            past_key_values=self._slots,
+        )[:, 0]
         return states[torch.from_numpy(np.flatnonzero(self._rows >= 0)).to(ids.device)]
 
     def keep(self, staying: Sequence[int]) -> None:
@@ -69,9 +82,15 @@ class Modules:
         """Every turn of a conversation is read as a whole."""
 
     def _read(self, prompts: Sequence[Tokens]) -> tuple[torch.Tensor, Slots, torch.Tensor]:
-        """(P, H) states after the prompts; keys and values, flush right; (P, 1) the column where each begins."""
+        """(P, H) states after the prompts; keys and values, flush right; (P, 1) the column where
+        each begins.
+        """
         lengths = [len(prompt) for prompt in prompts]
-        slots, states, order = Slots(self._network.layers, len(prompts), max(lengths)), [], list[int]()
+        slots, states, order = (
+            Slots(self._network.layers, len(prompts), max(lengths)),
+            [],
+            list[int](),
+        )
         for indices in padded(lengths, self._budget):
             states.append(self._read_some([prompts[index] for index in indices], indices, slots))
             order += indices
@@ -79,13 +98,17 @@ class Modules:
         starts = max(lengths) - torch.tensor(lengths, device=self._network.device)
         return torch.cat(states)[back], slots, starts[:, None]
 
-    def _read_some(self, prompts: Sequence[Tokens], indices: Sequence[int], slots: Slots) -> torch.Tensor:
+    def _read_some(
+        self, prompts: Sequence[Tokens], indices: Sequence[int], slots: Slots
+    ) -> torch.Tensor:
         """Padded on the right, so that no mask is needed. Returns (P, H)."""
         lengths = [len(prompt) for prompt in prompts]
         ids = np.zeros((len(prompts), max(lengths)), np.int64)
         for row, prompt in enumerate(prompts):
             ids[row, : len(prompt)] = prompt
         read: Any = DynamicCache()
-        hidden = self._network.padded(torch.from_numpy(ids).to(self._network.device), past_key_values=read)
+        hidden = self._network.padded(
+            torch.from_numpy(ids).to(self._network.device), past_key_values=read
+        )
         slots.put(read, indices, lengths)
         return hidden[torch.arange(len(prompts)), torch.tensor(lengths) - 1]

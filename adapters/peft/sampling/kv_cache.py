@@ -8,11 +8,15 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-BLOCK = 32  # columns that a buffer grows by: at each token it would be copied, and a slice of it is copied by products
+# columns that a buffer grows by: at each token it would be copied, and a slice of it is copied by
+# products
+BLOCK = 32
 
 
 class Slots(Cache):
-    """Keys and values of all layers, in buffers with a few columns to spare, which the mask leaves out."""
+    """Keys and values of all layers, in buffers with a few columns to spare, which the mask leaves
+    out.
+    """
 
     def __init__(self, layers: int, rows: int, width: int) -> None:
         self._slots = [_Slot(rows, width) for _ in range(layers)]
@@ -36,7 +40,10 @@ class Slots(Cache):
     def take(self, rows: torch.Tensor) -> None:
         """Keep these rows, in this order; one may come several times."""
         for slot in self._slots:
-            slot.keys, slot.values = slot.keys.index_select(0, rows), slot.values.index_select(0, rows)
+            slot.keys, slot.values = (
+                slot.keys.index_select(0, rows),
+                slot.values.index_select(0, rows),
+            )
 
 
 class _Slot(CacheLayerMixin):  # type: ignore[no-untyped-call]
@@ -48,7 +55,13 @@ class _Slot(CacheLayerMixin):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._rows, self._length, self._columns = rows, width, _blocks(width + 1)
 
-    def put(self, keys: torch.Tensor, values: torch.Tensor, indices: Sequence[int], lengths: Sequence[int]) -> None:
+    def put(
+        self,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        indices: Sequence[int],
+        lengths: Sequence[int],
+    ) -> None:
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
         for row, (index, length) in enumerate(zip(indices, lengths, strict=True)):
@@ -58,19 +71,23 @@ class _Slot(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.keys, self.values = (
-            like.new_zeros(self._rows, like.shape[1], self._columns, like.shape[3])  # what is masked must be finite
-            for like in (key_states, value_states))
+            # what is masked must be finite
+            like.new_zeros(self._rows, like.shape[1], self._columns, like.shape[3])
+            for like in (key_states, value_states)
+        )
         self.is_initialized = True
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-               ) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         start, self._length = self._length, self._length + key_states.shape[2]
         missing = _blocks(self._length) - self._columns
         if missing > 0:
             self._columns += missing
             self.keys, self.values = (
                 torch.cat([old, old.new_zeros(*old.shape[:2], missing, old.shape[3])], 2)
-                for old in (self.keys, self.values))
+                for old in (self.keys, self.values)
+            )
         self.keys[:, :, start : self._length] = key_states
         self.values[:, :, start : self._length] = value_states
         return self.keys, self.values

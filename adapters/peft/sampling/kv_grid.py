@@ -1,4 +1,6 @@
-"""Keys and values of prompts, each there once, and of the completions that are written after each of them."""
+"""Keys and values of prompts, each there once, and of the completions that are written after each
+of them.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from kitchen.types import Array, Tokens
 
 BLOCK = 32  # tokens of a completion that there is room for at first; then twice as many, and so on
-WASTE, SPARE = 1.3, 1024  # how many times the prompts' tokens, and how many more, padding may make of them
-BY_KERNEL = frozenset({"cpu"})  # devices where one completion attends by torch's kernel; on CUDA that is chosen anew
+# how many times the prompts' tokens, and how many more, padding may make of them
+WASTE, SPARE = 1.3, 1024
+# devices where one completion attends by torch's kernel; on CUDA that is chosen anew
+BY_KERNEL = frozenset({"cpu"})
 # for each length, which takes 60 ms (docs/benchmarks.md)
 HOLES = 2  # times the completions there may be places for them
 SPARSE = 0.75  # of a grid's places in use, below which it is made smaller
@@ -35,7 +39,9 @@ class Heads:
 
 
 def arrange(prompts: Sequence[Tokens]) -> list[Array]:
-    """Numbers of equal prompts in a row, (P, L) padded with -1, for grids of prompts of nearly one length."""
+    """Numbers of equal prompts in a row, (P, L) padded with -1, for grids of prompts of nearly one
+    length.
+    """
     alike: dict[bytes, list[int]] = {}
     for number, prompt in enumerate(prompts):
         alike.setdefault(key(prompt), []).append(number)
@@ -43,12 +49,16 @@ def arrange(prompts: Sequence[Tokens]) -> list[Array]:
     for group in sorted(alike.values(), key=lambda group: (-len(prompts[group[0]]), -len(group))):
         wider = [*grids[-1], group] if grids else [group]
         lengths, counts = [len(prompts[each[0]]) for each in wider], [len(each) for each in wider]
-        if (len(wider) * max(lengths) <= WASTE * sum(lengths) + SPARE
-                and len(wider) * max(counts) <= HOLES * (sum(counts) + SPARE // BLOCK)):
+        if len(wider) * max(lengths) <= WASTE * sum(lengths) + SPARE and len(wider) * max(
+            counts
+        ) <= HOLES * (sum(counts) + SPARE // BLOCK):
             grids[-1:] = [wider]
         else:
             grids.append([group])
-    return [np.array([each + [-1] * (max(map(len, grid)) - len(each)) for each in grid]) for grid in grids]
+    return [
+        np.array([each + [-1] * (max(map(len, grid)) - len(each)) for each in grid])
+        for grid in grids
+    ]
 
 
 def key(prompt: Tokens) -> bytes:
@@ -59,16 +69,23 @@ def key(prompt: Tokens) -> bytes:
 class Grid:
     """P prompts, and beside each the L completions of it, which all have begun at the same time.
 
-    What is asked of a prompt by all the heads and completions that share its keys is one product. The keys of one
-    completion alone lie behind its prompt's, so that there is no second product.
+    What is asked of a prompt by all the heads and completions that share its keys is one product.
+    The keys of one completion alone lie behind its prompt's, so that there is no second product.
     """
 
-    def __init__(self, heads: Heads, layers: int, rows: Array, lengths: Sequence[int], like: torch.Tensor) -> None:
-        """`rows` (P, L) says which row of the batch writes where, -1 where none does; `lengths` (P,) in tokens."""
-        self.rows, self.lengths, self.written = rows, np.array(lengths), 0  # tokens of each completion
-        self._heads, self._front = heads, max(lengths)  # tokens that there is room for in front of completions
+    def __init__(
+        self, heads: Heads, layers: int, rows: Array, lengths: Sequence[int], like: torch.Tensor
+    ) -> None:
+        """`rows` (P, L) says which row of the batch writes where, -1 where none does; `lengths`
+        (P,) in tokens.
+        """
+        # tokens of each completion
+        self.rows, self.lengths, self.written = rows, np.array(lengths), 0
+        # tokens that there is room for in front of completions
+        self._heads, self._front = heads, max(lengths)
         prompts, cells, width = len(rows) * heads.groups, rows.size * heads.groups, heads.width
-        self._read = like.new_zeros(layers, 2, prompts, self._front, width)  # what is masked must be finite
+        # what is masked must be finite
+        self._read = like.new_zeros(layers, 2, prompts, self._front, width)
         self._own: torch.Tensor | None = like.new_empty(layers, 2, cells, BLOCK, width)
         self._settle()
 
@@ -76,7 +93,9 @@ class Grid:
         """(p, S, 2 · groups, D) keys and values of a layer, of some prompts; padded on the right."""
         count, source, _, width = read.shape
         found = read.view(count, source, 2, self._heads.groups, width).permute(2, 0, 3, 1, 4)
-        self._read[layer].view(2, len(self.rows), -1, *self._read.shape[3:])[:, list(prompts), :, :source] = found
+        self._read[layer].view(2, len(self.rows), -1, *self._read.shape[3:])[
+            :, list(prompts), :, :source
+        ] = found
 
     def take(self, prompt: int) -> torch.Tensor:
         """(layers, S, 2 · groups, D) of one prompt, as `put` takes it layer by layer."""
@@ -85,7 +104,9 @@ class Grid:
         return found.permute(0, 3, 1, 2, 4).flatten(2, 3)
 
     def place(self, row: int) -> tuple[int, int] | None:
-        """Which prompt a row of the batch writes after, and as which completion; None if it writes elsewhere."""
+        """Which prompt a row of the batch writes after, and as which completion; None if it writes
+        elsewhere.
+        """
         found = np.argwhere(self.rows == row)
         return (int(found[0, 0]), int(found[0, 1])) if len(found) else None
 
@@ -97,7 +118,12 @@ class Grid:
         """(layers, S + written, 2 · groups, D) of a prompt and one of its completions."""
         groups, count = self._heads.groups, self.rows.shape[1]
         if self._own is None:
-            own = self._read[:, :, prompt * groups : (prompt + 1) * groups, self._front : self._front + self.written]
+            own = self._read[
+                :,
+                :,
+                prompt * groups : (prompt + 1) * groups,
+                self._front : self._front + self.written,
+            ]
         else:
             cells = slice(prompt * groups * count + lane, (prompt + 1) * groups * count, count)
             own = self._own[:, :, cells, : self.written]
@@ -117,8 +143,15 @@ class Grid:
         """(R, queries + 2 · groups, D) of the newest tokens to (P · groups · L · shared, D)."""
         heads, cells = self._heads, self.rows.size * self._heads.groups
         found = pick(qkv.view(-1, heads.width), self._into)
-        query, new = found[: cells * heads.shared], found[cells * heads.shared :].view(2, cells, heads.width)
-        out = self._alone(layer, query, new) if self._own is None else self._beside(layer, self._own, query, new)
+        query, new = (
+            found[: cells * heads.shared],
+            found[cells * heads.shared :].view(2, cells, heads.width),
+        )
+        out = (
+            self._alone(layer, query, new)
+            if self._own is None
+            else self._beside(layer, self._own, query, new)
+        )
         return out.view(-1, heads.width)
 
     def _alone(self, layer: int, query: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
@@ -130,26 +163,44 @@ class Grid:
             return torch.bmm(torch.softmax(self._scores(query, keys, bias), -1), values)
         stacked = query.view(1, len(keys), -1, self._heads.width)
         return scaled_dot_product_attention(
-            stacked, keys[None], values[None], None if bias is None else bias[None], scale=self._heads.scale)
+            stacked,
+            keys[None],
+            values[None],
+            None if bias is None else bias[None],
+            scale=self._heads.scale,
+        )
 
-    def _beside(self, layer: int, own: torch.Tensor, query: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    def _beside(
+        self, layer: int, own: torch.Tensor, query: torch.Tensor, new: torch.Tensor
+    ) -> torch.Tensor:
         own[layer, :, :, self.written - 1] = new
         (keys, values), (own_keys, own_values) = self._read[layer], own[layer, :, :, : self.written]
         of_prompt = self._scores(query, keys, self._bias)
         of_own = self._scores(query, own_keys, None).view(*of_prompt.shape[:2], -1)
         weights = torch.softmax(torch.cat([of_prompt, of_own], -1), -1)
-        read = torch.bmm(weights[..., : keys.shape[1]], values).view(len(own_keys), -1, self._heads.width)
+        read = torch.bmm(weights[..., : keys.shape[1]], values).view(
+            len(own_keys), -1, self._heads.width
+        )
         written = weights.view(len(own_keys), self._heads.shared, -1)[..., keys.shape[1] :]
         return torch.baddbmm(read, written, own_values)
 
-    def _scores(self, query: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def _scores(
+        self, query: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
         """(·, D) and (K, S, D) to (K, ·, S)."""
         stacked, beta = query.view(len(keys), -1, self._heads.width), 0 if bias is None else 1
-        return torch.baddbmm(query[:1, :1] if bias is None else bias, stacked, keys.transpose(1, 2), beta=beta,
-                             alpha=self._heads.scale)
+        return torch.baddbmm(
+            query[:1, :1] if bias is None else bias,
+            stacked,
+            keys.transpose(1, 2),
+            beta=beta,
+            alpha=self._heads.scale,
+        )
 
     def keep(self, number: Array) -> bool:
-        """`number` (R,) gives every row of the batch its new one, -1 if it has ended; returns whether any is here."""
+        """`number` (R,) gives every row of the batch its new one, -1 if it has ended; returns
+        whether any is here.
+        """
         self.rows = np.where(self.rows >= 0, number[self.rows], -1)
         alive = self.rows >= 0
         prompts, lanes = np.flatnonzero(alive.any(1)), int(alive.sum(1).max())
@@ -161,11 +212,17 @@ class Grid:
 
     @property
     def back(self) -> tuple[Array, Array]:
-        """(r,) rows of the batch that write here, and (r, queries) where in what `attend` gives their answers lie."""
+        """(r,) rows of the batch that write here, and (r, queries) where in what `attend` gives
+        their answers lie.
+        """
         prompts, lanes = np.nonzero(self.rows >= 0)
         groups, shared = self._heads.groups, self._heads.shared
-        cells = (prompts[:, None] * groups + np.arange(groups)) * self.rows.shape[1] + lanes[:, None]
-        return self.rows[prompts, lanes], (cells[..., None] * shared + np.arange(shared)).reshape(len(prompts), -1)
+        cells = (prompts[:, None] * groups + np.arange(groups)) * self.rows.shape[1] + lanes[
+            :, None
+        ]
+        return self.rows[prompts, lanes], (cells[..., None] * shared + np.arange(shared)).reshape(
+            len(prompts), -1
+        )
 
     def _shrink(self, prompts: Array, lanes: Array) -> None:
         """Keep these prompts, and of each these lanes, (P, L)."""
@@ -173,17 +230,26 @@ class Grid:
         of_groups = prompts[:, None] * len(groups) + groups
         cells = of_groups[:, :, None] * count + lanes[:, None]
         self.rows, self.lengths = self.rows[prompts[:, None], lanes], self.lengths[prompts]
-        self._read = self._read.index_select(2, torch.from_numpy(of_groups.ravel()).to(self._read.device))
+        self._read = self._read.index_select(
+            2, torch.from_numpy(of_groups.ravel()).to(self._read.device)
+        )
         if self._own is not None:
             self._front = max(self.lengths)
             self._read = self._read[:, :, :, : self._front].contiguous()
-            self._own = self._own.index_select(2, torch.from_numpy(cells.ravel()).to(self._read.device))
+            self._own = self._own.index_select(
+                2, torch.from_numpy(cells.ravel()).to(self._read.device)
+            )
 
     def _settle(self) -> None:
-        """Where in (R · (queries + 2 · groups), D) its queries, keys and values lie; what of its prompts is padding."""
+        """Where in (R · (queries + 2 · groups), D) its queries, keys and values lie; what of its
+        prompts is padding.
+        """
         if self._own is not None and self.rows.shape[1] == 1:
             self._read, self._own = torch.cat([self._read, self._own], 3), None
-        heads, first = self._heads, np.maximum(self.rows, 0)[:, None] * (self._heads.queries + 2 * self._heads.groups)
+        heads, first = (
+            self._heads,
+            np.maximum(self.rows, 0)[:, None] * (self._heads.queries + 2 * self._heads.groups),
+        )
         group = np.arange(heads.groups)[:, None]
         queries = (first + group * heads.shared)[..., None] + np.arange(heads.shared)
         keys = first + heads.queries + group
@@ -203,9 +269,15 @@ def pick(found: torch.Tensor, rows: torch.Tensor | slice) -> torch.Tensor:
 
 
 def picked(rows: Array, device: torch.device) -> torch.Tensor | slice:
-    """What `pick` takes: a slice, which copies nothing, where they are the first ones in their order."""
+    """What `pick` takes: a slice, which copies nothing, where they are the first ones in their
+    order.
+    """
     flat = rows.ravel()
-    return slice(len(flat)) if np.array_equal(flat, np.arange(len(flat))) else torch.from_numpy(flat).to(device)
+    return (
+        slice(len(flat))
+        if np.array_equal(flat, np.arange(len(flat)))
+        else torch.from_numpy(flat).to(device)
+    )
 
 
 def _longer(kept: torch.Tensor, more: int) -> torch.Tensor:

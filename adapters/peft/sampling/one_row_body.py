@@ -27,7 +27,9 @@ class Solitary:
         return found
 
     def read(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
-        """A row more for each of the prompts; returns their (r, H) states. What comes `later` is read again then."""
+        """A row more for each of the prompts; returns their (r, H) states. What comes `later` is
+        read again then.
+        """
         read: dict[bytes, tuple[Any, torch.Tensor]] = {}
         states = []
         for prompt in prompts:
@@ -41,7 +43,9 @@ class Solitary:
 
     def step(self, ids: torch.Tensor) -> torch.Tensor:
         """(R,) newest tokens of the rows to their (R, H) states."""
-        return torch.stack([self._on(token[None], cache) for token, cache in zip(ids, self._caches, strict=True)])
+        return torch.stack(
+            [self._on(token[None], cache) for token, cache in zip(ids, self._caches, strict=True)]
+        )
 
     def keep(self, staying: Sequence[int]) -> None:
         """These rows alone go on, in this order."""
@@ -52,4 +56,6 @@ class Solitary:
 
     def _on(self, ids: torch.Tensor, cache: Any) -> torch.Tensor:
         """(T,) tokens after what the cache has, to the (H,) state after the last of them."""
-        return self._network.padded(ids[None].to(self._network.device), past_key_values=cache)[0, -1]
+        return self._network.padded(ids[None].to(self._network.device), past_key_values=cache)[
+            0, -1
+        ]

@@ -38,7 +38,11 @@ def batches(places: Sequence[Place], budget: int) -> Iterator[list[Place]]:
     new = [place for place in places if place.known is None]
     for run in pack([place.prompt for place in new], budget):
         yield [new[at] for at in run]
-    begun = [(place, len(place.prompt) - place.known.shape[1]) for place in places if place.known is not None]
+    begun = [
+        (place, len(place.prompt) - place.known.shape[1])
+        for place in places
+        if place.known is not None
+    ]
     for run in padded([left for _, left in begun], budget):
         yield [begun[at][0] for at in run]
 
@@ -62,13 +66,22 @@ class Reading:
             sequences.append(place.prompt)
         self.layout = lay_out(sequences, device, known=known)
         lies, starts = self.layout.places, self.layout.starts
-        fresh, ends = np.concatenate([lies[at][starts[at] :] for at in whole]), np.array([lies[at][-1] for at in whole])
+        fresh, ends = (
+            np.concatenate([lies[at][starts[at] :] for at in whole]),
+            np.array([lies[at][-1] for at in whole]),
+        )
         self.fresh = picked(fresh, device)  # (n,) where they lie
-        self.ends = torch.from_numpy(ends).to(device)  # (P,) where the last token of each prompt lies
-        self.last = torch.from_numpy(np.searchsorted(fresh, ends)).to(device)  # (P,) the same among the fresh ones
+        # (P,) where the last token of each prompt lies
+        self.ends = torch.from_numpy(ends).to(device)
+        # (P,) the same among the fresh ones
+        self.last = torch.from_numpy(np.searchsorted(fresh, ends)).to(device)
         self.spots = list(_spots(places, [lies[at] for at in whole], device))
-        self._known = torch.cat([keys[:, starts[at] :] for at, keys in known.items()], 1) if known else None
-        self._lie = torch.from_numpy(np.concatenate([lies[at][starts[at] :] for at in known] or [fresh])).to(device)
+        self._known = (
+            torch.cat([keys[:, starts[at] :] for at, keys in known.items()], 1) if known else None
+        )
+        self._lie = torch.from_numpy(
+            np.concatenate([lies[at][starts[at] :] for at in known] or [fresh])
+        ).to(device)
 
     def whole(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
         """(n, heads + 2 · groups, D) of the fresh ones to (N, heads + 2 · groups, D)."""

@@ -30,12 +30,20 @@ class Sampling:
     top_k: int
     seed: int
     stop: Sequence[str] | Sequence[int]
-    work: concurrent.futures.Future[Sequence[Sampled]] = field(default_factory=concurrent.futures.Future)
+    work: concurrent.futures.Future[Sequence[Sampled]] = field(
+        default_factory=concurrent.futures.Future
+    )
 
     def problem(self, vocabulary: int, context: int) -> KitchenError | None:
         wrong = unfit(
-            count=self.count, max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p,
-            top_k=self.top_k, seed=self.seed, stop=self.stop)
+            count=self.count,
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            seed=self.seed,
+            stop=self.stop,
+        )
         return wrong or unreadable(self.prompt, vocabulary=vocabulary, context=context)
 
 
@@ -49,7 +57,10 @@ class Scoring:
 
     def problem(self, vocabulary: int, context: int) -> KitchenError | None:
         if self.k is not None and not (isinstance(self.k, Integral) and 1 <= self.k <= vocabulary):
-            return ConfigError(f"k is {self.k!r}, and must be a whole number from 1 to the vocabulary of {vocabulary}")
+            return ConfigError(
+                f"k is {self.k!r}, and must be a whole number from 1 to the vocabulary of "
+                f"{vocabulary}"
+            )
         return unreadable(self.tokens, vocabulary=vocabulary, context=context)
 
 
@@ -85,7 +96,9 @@ class Submitted(Pending[T]):
 
 @dataclass(frozen=True)
 class Asked(Generic[T]):
-    """A ticket whose work begins once someone wants it, so that batches form by request order and not by timing."""
+    """A ticket whose work begins once someone wants it, so that batches form by request order and
+    not by timing.
+    """
 
     work: concurrent.futures.Future[T]
     demand: Callable[[bool], None]  # told whether a thread blocks until the answer is there

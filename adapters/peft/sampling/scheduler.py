@@ -19,7 +19,9 @@ READ = 8192  # tokens of prompts that are read before others may have their turn
 
 
 class Body(Protocol):
-    """The rows of a batch, each of which has read a prompt and writes after it, all of them a token at a time."""
+    """The rows of a batch, each of which has read a prompt and writes after it, all of them a token
+    at a time.
+    """
 
     @property
     def joined(self) -> float:
@@ -31,7 +33,9 @@ class Body(Protocol):
         ...
 
     def read(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
-        """A row more for each of the prompts; returns their (r, H) states. `later`: keys of prompts that come next."""
+        """A row more for each of the prompts; returns their (r, H) states. `later`: keys of prompts
+        that come next.
+        """
         ...
 
     def step(self, ids: torch.Tensor) -> torch.Tensor:
@@ -48,25 +52,36 @@ class Body(Protocol):
 
 
 class Writing:
-    """Rows on their way to their ends, at most so many at once; who joins when follows from what was written alone."""
+    """Rows on their way to their ends, at most so many at once; who joins when follows from what
+    was written alone.
+    """
 
-    def __init__(self, body: Body, rows: Sequence[Row], spell: Spell, high: torch.dtype, most: int) -> None:
+    def __init__(
+        self, body: Body, rows: Sequence[Row], spell: Spell, high: torch.dtype, most: int
+    ) -> None:
         self._body, self._spell, self._high, self._most = body, spell, high, most
         self._waiting, self._live = deque(rows), list[Row]()
         self._states, self._joining = torch.empty(0), False
-        self.ended: dict[bytes, Keys | None] = {}  # what has been read of rows that have ended, by `key`
+        # what has been read of rows that have ended, by `key`
+        self.ended: dict[bytes, Keys | None] = {}
 
     def go_on(self, steps: int) -> bool:
-        """So many tokens more for each; whether there is more to write. What nobody waits for any more is dropped."""
+        """So many tokens more for each; whether there is more to write. What nobody waits for any
+        more is dropped.
+        """
         with torch.inference_mode():
             self._waiting = deque(row for row in self._waiting if not row.request.work.cancelled())
-            staying = [place for place, row in enumerate(self._live) if not row.request.work.cancelled()]
+            staying = [
+                place for place, row in enumerate(self._live) if not row.request.work.cancelled()
+            ]
             self._states = self._keep(staying, self._states)
             read = 0
             for _ in range(steps):
                 if not (self._waiting or self._live):
                     return False
-                if self._waiting and (self._joining or len(self._live) <= self._body.joined * self._most):
+                if self._waiting and (
+                    self._joining or len(self._live) <= self._body.joined * self._most
+                ):
                     read += self._join()
                     if self._joining or read >= READ:
                         return True  # to read many prompts takes as long as to write
@@ -81,7 +96,8 @@ class Writing:
             self._states = self._body.step(tokens)
 
     def _join(self) -> int:
-        """As many as there is room for, or as have enough to read; then the next ones join before any writes.
+        """As many as there is room for, or as have enough to read; then the next ones join before
+        any writes.
 
         Returns how many tokens they have to read.
         """
@@ -94,7 +110,10 @@ class Writing:
         self._joining = len(fresh) < room and bool(self._waiting)
         later = {key(row.request.prompt) for row in islice(self._waiting, self._most)}
         read = self._body.read([row.request.prompt for row in fresh], later)
-        self._states, self._live = torch.cat([self._states, read]) if self._live else read, self._live + fresh
+        self._states, self._live = (
+            torch.cat([self._states, read]) if self._live else read,
+            self._live + fresh,
+        )
         return tokens
 
     def _keep(self, staying: Sequence[int], beside: torch.Tensor) -> torch.Tensor:
@@ -110,7 +129,9 @@ class Writing:
         return beside[kept]
 
 
-def _write(live: Sequence[Row], tokens: torch.Tensor, logprobs: torch.Tensor, spell: Spell) -> list[int]:
+def _write(
+    live: Sequence[Row], tokens: torch.Tensor, logprobs: torch.Tensor, spell: Spell
+) -> list[int]:
     """A token more for each row; returns the places of those that go on."""
     found = torch.stack([tokens.double(), logprobs.double()]).tolist()  # from the device in one go
     for row, token, logprob in zip(live, *found, strict=True):

@@ -26,31 +26,73 @@ Judge = Callable[[Logprobs], Slope]
 class Passes:
     """What all calls of one session have in common."""
 
-    def __init__(self, network: Network, parameters: Sequence[nn.Parameter], dropout: Dropout, lanes: Lanes, *,
-                 budget: int, least: int, high: torch.dtype) -> None:
+    def __init__(
+        self,
+        network: Network,
+        parameters: Sequence[nn.Parameter],
+        dropout: Dropout,
+        lanes: Lanes,
+        *,
+        budget: int,
+        least: int,
+        high: torch.dtype,
+    ) -> None:
         self.network, self.dropout, self.high, self.least = network, dropout, high, least
-        self._parameters, self._lanes, self._budget = list(parameters), lanes, max(budget // lanes.count, 1)
+        self._parameters, self._lanes, self._budget = (
+            list(parameters),
+            lanes,
+            max(budget // lanes.count, 1),
+        )
         of_head = set(map(id, trained_of(network.head)))
         self.of_body = [one for one in self._parameters if id(one) not in of_head]
 
     def each(
-        self, data: Sequence[Datum], masks: Sequence[Array], work: Callable[[Pass], R], *, group: int = 1,
+        self,
+        data: Sequence[Datum],
+        masks: Sequence[Array],
+        work: Callable[[Pass], R],
+        *,
+        group: int = 1,
         call: int | None = None,
     ) -> list[R]:
         """`work` on all micro-batches, side by side; runs of `group` datums stay together.
 
-        What is too long for one micro-batch and begins alike goes through a lane bit by bit, the beginning once.
-        Gradients add up lane by lane, and come to what is there once all have gone well, in the order of the lanes: the
-        same sums each time. `call` counts forward_backwards, for dropout; without it there is none.
+        What is too long for one micro-batch and begins alike goes through a lane bit by bit, the
+        beginning once. Gradients add up lane by lane, and come to what is there once all have gone
+        well, in the order of the lanes: the same sums each time. `call` counts forward_backwards,
+        for dropout; without it there is none.
         """
-        families, alone = gathered([datum.tokens for datum in data], self._budget, group=group, least=self.least,
-                                   lanes=self._lanes.count, carries=self.network.decoder is not None)
+        families, alone = gathered(
+            [datum.tokens for datum in data],
+            self._budget,
+            group=group,
+            least=self.least,
+            lanes=self._lanes.count,
+            carries=self.network.decoder is not None,
+        )
         sums = [Sums() for _ in range(self._lanes.count)]
 
         def go(lane: int, family: Family) -> list[R]:
-            begun = self.network.begun(data[family.runs[0][0]].tokens[: family.begins]) if family.begins else None
-            found = [work(Pass(self, micro_batch(data, masks, run, self.network.device, self.least, family.begins),
-                               data, call, sums[lane], begun)) for run in family.runs]
+            begun = (
+                self.network.begun(data[family.runs[0][0]].tokens[: family.begins])
+                if family.begins
+                else None
+            )
+            found = [
+                work(
+                    Pass(
+                        self,
+                        micro_batch(
+                            data, masks, run, self.network.device, self.least, family.begins
+                        ),
+                        data,
+                        call,
+                        sums[lane],
+                        begun,
+                    )
+                )
+                for run in family.runs
+            ]
             if begun is not None:
                 sums[lane].add(self.of_body, begun.back(self.of_body))
             return found
@@ -59,7 +101,9 @@ class Passes:
         for found in sums:
             for parameter in self._parameters:
                 if (gradient := found.of.get(parameter)) is not None:
-                    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+                    parameter.grad = (
+                        gradient if parameter.grad is None else parameter.grad.add_(gradient)
+                    )
         return [found for some in done for found in some]
 
 
@@ -69,7 +113,9 @@ class Sums:
     def __init__(self) -> None:
         self.of: dict[nn.Parameter, torch.Tensor] = {}
 
-    def add(self, parameters: Sequence[nn.Parameter], gradients: Sequence[torch.Tensor | None]) -> None:
+    def add(
+        self, parameters: Sequence[nn.Parameter], gradients: Sequence[torch.Tensor | None]
+    ) -> None:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None:
                 before = self.of.get(parameter)
@@ -79,10 +125,23 @@ class Sums:
 class Pass:
     """One micro-batch on its way."""
 
-    def __init__(self, passes: Passes, batch: MicroBatch, data: Sequence[Datum], call: int | None, sums: Sums,
-                 begun: Begun | None) -> None:
+    def __init__(
+        self,
+        passes: Passes,
+        batch: MicroBatch,
+        data: Sequence[Datum],
+        call: int | None,
+        sums: Sums,
+        begun: Begun | None,
+    ) -> None:
         self.batch = batch
-        self._passes, self._data, self._call, self._sums, self._begun = passes, data, call, sums, begun
+        self._passes, self._data, self._call, self._sums, self._begun = (
+            passes,
+            data,
+            call,
+            sums,
+            begun,
+        )
 
     def there(self) -> Logprobs:
         """The log-probabilities alone."""
@@ -90,7 +149,9 @@ class Pass:
             return self._spread(self._score(self._states()))
 
     def and_back(self, slope: Slope | None = None, judge: Judge | None = None) -> Logprobs:
-        """The gradient too, along a slope that is known, or that a judge gives who has seen the log-probabilities."""
+        """The gradient too, along a slope that is known, or that a judge gives who has seen the
+        log-probabilities.
+        """
         with self._dropping():
             states = self._states()
             known = states.detach()
@@ -116,7 +177,9 @@ class Pass:
         return self._passes.dropout.during(self._call, self.batch.rows)
 
     def _states(self) -> torch.Tensor:
-        """(U, H) of the scored tokens, also of what they begin with; where there are none, the model is not asked."""
+        """(U, H) of the scored tokens, also of what they begin with; where there are none, the
+        model is not asked.
+        """
         if not len(self.batch.where):
             return torch.zeros(0, 1, device=self.batch.where.device)
         states = self._passes.network.hidden(self.batch.layout, self._begun)
@@ -126,5 +189,7 @@ class Pass:
         return score(self._passes.network.head, states, self.batch, self._passes.high, slope)
 
     def _spread(self, scored: Scored) -> Logprobs:
-        return {index: self.batch.spread(row, scored.logprobs, self._data[index])
-                for row, index in enumerate(self.batch.indices)}
+        return {
+            index: self.batch.spread(row, scored.logprobs, self._data[index])
+            for row, index in enumerate(self.batch.indices)
+        }

@@ -8,14 +8,16 @@ import numpy as np
 
 from adapters.peft.batching.micro_batch import MicroBatch
 from kitchen.backend.custom_loss import check_finite
-from kitchen.backend.losses import Options, sloped
+from kitchen.backend.losses import Options, value_and_grad
 from kitchen.types import Array, Datum
 
 
 class NamedSlopes:
     """Slopes of a named loss, piece by piece; adds its values up."""
 
-    def __init__(self, data: Sequence[Datum], batch: MicroBatch, loss: str, options: Options | None) -> None:
+    def __init__(
+        self, data: Sequence[Datum], batch: MicroBatch, loss: str, options: Options | None
+    ) -> None:
         self._data, self._batch, self._loss, self._options = data, batch, loss, options
         self.total = 0.0
 
@@ -28,7 +30,9 @@ class NamedSlopes:
             datum = _part(self._data[index], position[mine])
             shape = np.shape(datum.targets)
             width = shape[1] if len(shape) == 2 else 1
-            value, slope = sloped(self._loss, self._options, datum, logprobs[mine, :width].reshape(shape))
+            value, slope = value_and_grad(
+                self._loss, self._options, datum, logprobs[mine, :width].reshape(shape)
+            )
             check_finite(index, len(self._data), value, slope)
             self.total += float(value.sum())
             slopes[mine, :width] = slope.reshape(-1, width)
@@ -46,7 +50,9 @@ class GivenSlopes:
         owner, position = self._batch.owner[rows], self._batch.position[rows]
         for row in np.unique(owner):
             mine = owner == row
-            given = self._slopes[self._batch.indices[row]][position[mine]].reshape(int(mine.sum()), -1)
+            given = self._slopes[self._batch.indices[row]][position[mine]].reshape(
+                int(mine.sum()), -1
+            )
             slopes[mine, : given.shape[1]] = given
         return slopes
 
@@ -62,7 +68,9 @@ def combined(parts: Sequence[tuple[int, Mapping[str, float]]]) -> Mapping[str, f
         elif key.endswith((":min", ":max")):
             joined[key] = float(min(numbers) if key.endswith(":min") else max(numbers))
         else:
-            joined[key] = float(sum(count * number for count, number in found) / sum(count for count, _ in found))
+            joined[key] = float(
+                sum(count * number for count, number in found) / sum(count for count, _ in found)
+            )
     return joined
 
 

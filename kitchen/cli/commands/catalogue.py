@@ -13,7 +13,14 @@ from kitchen.cli.commands.failure import as_json, reasons
 from kitchen.cli.console import console, table
 from kitchen.config.adapters import DEFAULTS, PORTS, adapter_class, adapter_settings, available
 from kitchen.config.describe import Described, described
-from kitchen.config.discovery import check_open, find_recipe, full_name, laid_out, modules, stand_here
+from kitchen.config.discovery import (
+    check_open,
+    find_recipe,
+    full_name,
+    laid_out,
+    modules,
+    stand_here,
+)
 from kitchen.config.extras import extra_for, packages
 from kitchen.errors import KitchenError
 from kitchen.recipe import Recipe
@@ -29,14 +36,25 @@ def catalogue(*, json: bool) -> int:
     recipes = [(one.name, one.about) for one in modules()]
     adapters = [_adapter(port, name) for port in PORTS for name in sorted(available(port))]
     if json:
-        print(as_json({"recipes": [{"name": name, "about": about} for name, about in recipes], "adapters": adapters}))
+        print(
+            as_json(
+                {
+                    "recipes": [{"name": name, "about": about} for name, about in recipes],
+                    "adapters": adapters,
+                }
+            )
+        )
         return 0
     out = console()
     out.print(table(Table("Recipes", ("name", "about"), tuple(recipes))))
     out.print()
-    rows = tuple((each["port"], each["name"] + " *" * each["default"], each["about"], each["needs"])
-                 for each in adapters)
-    out.print(table(Table("Adapters (* unless told otherwise)", ("port", "name", "about", "needs"), rows)))
+    rows = tuple(
+        (each["port"], each["name"] + " *" * each["default"], each["about"], each["needs"])
+        for each in adapters
+    )
+    out.print(
+        table(Table("Adapters (* unless told otherwise)", ("port", "name", "about", "needs"), rows))
+    )
     return 0
 
 
@@ -47,7 +65,8 @@ def _adapter(port: str, name: str) -> dict[str, Any]:
     except KitchenError as error:
         return {**found, "about": reasons(error)[0], "needs": "?", "settings": []}
     about = (cls.__doc__ or "").strip().split("\n")[0]
-    wanted = packages(cls) or tuple(getattr(cls, "lazily", ()))  # these once it is asked for what it alone has
+    # these once it is asked for what it alone has
+    wanted = packages(cls) or tuple(getattr(cls, "lazily", ()))
     needs = extra_for(wanted) or ", ".join(wanted) or "the core"
     return {**found, "about": about, "needs": needs, "settings": list(adapter_settings(cls))}
 
@@ -57,20 +76,41 @@ def describe(name: str, *, json: bool) -> int:
     cls = find_recipe(name)
     about, settings, step = (cls.__doc__ or "").strip(), list(described(cls)), _workflow(cls)
     if json:
-        stages = list(dict.fromkeys(each.title() for each in walk(step) if isinstance(each, Stage))) if step else []
-        print(as_json({"recipe": full_name(cls), "about": about, "settings": [vars(each) for each in settings],
-                       "stages": stages, "ports": list(_ports(step))}))
+        stages = (
+            list(dict.fromkeys(each.title() for each in walk(step) if isinstance(each, Stage)))
+            if step
+            else []
+        )
+        print(
+            as_json(
+                {
+                    "recipe": full_name(cls),
+                    "about": about,
+                    "settings": [vars(each) for each in settings],
+                    "stages": stages,
+                    "ports": list(_ports(step)),
+                }
+            )
+        )
         return 0
     out = console()
     out.print(Text.assemble((full_name(cls), "bold"), f"\n{about}" if about else ""), end="\n\n")
-    out.print(table(Table("Settings", ("name", "default", "type and meaning"), tuple(map(_row, settings)))))
+    out.print(
+        table(
+            Table("Settings", ("name", "default", "type and meaning"), tuple(map(_row, settings)))
+        )
+    )
     out.print()
     _say_workflow(out, cls, step)
     return 0
 
 
 def _row(one: Described) -> tuple[str, str, str]:
-    return one.name, one.default or "(must be given)", "; ".join(filter(None, (one.type, one.about)))
+    return (
+        one.name,
+        one.default or "(must be given)",
+        "; ".join(filter(None, (one.type, one.about))),
+    )
 
 
 def _workflow(cls: type[Recipe]) -> Step | None:

@@ -14,12 +14,13 @@ import numpy as np
 from kitchen.artifacts.open import PAST_TEMPLATE, Drawing, answer_text, conversation, open_weights
 from kitchen.cli.commands.failure import tell
 from kitchen.cli.console import console, printable
-from kitchen.config.request import Larder
+from kitchen.config.request import AdapterChoice
 from kitchen.errors import ConfigError, DataError, KitchenError, did_you_mean
 from kitchen.ports import Message, Sampler, Tokenizer
 from kitchen.types import Tokens
 
-PIECES = (2, 4, 8, 16, 32)  # tokens asked for at once; each time all that was said before is read again
+# tokens asked for at once; each time all that was said before is read again
+PIECES = (2, 4, 8, 16, 32)
 HALF = "\N{REPLACEMENT CHARACTER}"  # what the end of a text decodes to in the middle of a character
 COMMANDS = {
     "/reset": "begin a new conversation; the system message stays",
@@ -30,19 +31,25 @@ COMMANDS = {
 NEW = "/reset begins a new conversation"
 
 
-def chat(typed: str, larder: Larder, how: Drawing, system: str) -> int:
+def chat(typed: str, adapter_choice: AdapterChoice, how: Drawing, system: str) -> int:
     """A conversation, until the end of the input."""
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    with open_weights(typed, larder) as opened:
+    with open_weights(typed, adapter_choice) as opened:
         tokenizer = opened.tokenizer()
         if opened.joined(tokenizer) is not None:
             why = PAST_TEMPLATE if tokenizer.chat else "its tokenizer has none"
-            raise ConfigError(f"{opened.weights.name}: to chat needs a chat template, and {why}; `kitchen sample` "
-                              "completes a text")
+            raise ConfigError(
+                f"{opened.weights.name}: to chat needs a chat template, and {why}; `kitchen "
+                "sample` "
+                "completes a text"
+            )
         with opened.sampler() as sampler:
-            sampler.logprobs(tokenizer.encode("a")).result()  # what cannot be loaded is told before the first word
+            # what cannot be loaded is told before the first word
+            sampler.logprobs(tokenizer.encode("a")).result()
             if at_terminal:
-                console(to_stderr=True).print(f"{opened.weights.name}: /help shows what can be typed", soft_wrap=True)
+                console(to_stderr=True).print(
+                    f"{opened.weights.name}: /help shows what can be typed", soft_wrap=True
+                )
             _converse(Chat(sampler, tokenizer, how, system), at_terminal=at_terminal)
     return 0
 
@@ -92,8 +99,12 @@ class Chat:
         how, self.asked = self.how, self.asked + 1
         try:
             [piece] = self.sampler.sample(
-                np.concatenate([prompt, answer.written]), max_tokens=size, temperature=how.temperature,
-                top_p=how.top_p, seed=how.seed + self.asked).result()
+                np.concatenate([prompt, answer.written]),
+                max_tokens=size,
+                temperature=how.temperature,
+                top_p=how.top_p,
+                seed=how.seed + self.asked,
+            ).result()
         except DataError as error:
             if not len(answer.written):
                 raise DataError(f"{error}; {NEW}") from error
@@ -111,7 +122,7 @@ class Chat:
         """What is to be shown beyond what was, held back in the middle of a character."""
         text = answer_text(answer.written, self.tokenizer)
         text = text if answer.ended else text.rstrip(HALF)
-        new = text[len(answer.text):]
+        new = text[len(answer.text) :]
         answer.text += new
         return new
 
@@ -165,8 +176,11 @@ def _command(chat: Chat, said: str) -> bool:
     """Whether to go on; raises ConfigError for a word that is no command."""
     word, _, rest = said.partition(" ")
     if word not in COMMANDS:
-        raise ConfigError(f"{word} is no command; {did_you_mean(word, COMMANDS)} (a line that begins with a space is "
-                          "said as it is)")
+        raise ConfigError(
+            f"{word} is no command; {did_you_mean(word, COMMANDS)} (a line that begins with a "
+            "space is "
+            "said as it is)"
+        )
     if word == "/reset":
         chat.turns = []
         _note("a new conversation")

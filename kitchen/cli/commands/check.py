@@ -13,7 +13,7 @@ from kitchen.cli.commands.failure import as_json, reasons, tell
 from kitchen.cli.console import console, table
 from kitchen.config.adapters import PORTS, adapter_class, asked_for
 from kitchen.config.discovery import full_name
-from kitchen.config.request import Prepared, Problems, Wish, prepare
+from kitchen.config.request import Problems, ResolvedRequest, RunRequest, prepare
 from kitchen.config.yaml import yaml_value
 from kitchen.engine.preview import preview
 from kitchen.engine.type_names import name
@@ -21,19 +21,27 @@ from kitchen.errors import KitchenError
 from kitchen.secrets import mask
 from kitchen.stage import Stage
 from kitchen.types import Price, Table
-from kitchen.workflow import Every, ForEach, Parallel, Sequence, Step, When, walk
+from kitchen.workflow import Every, ForEach, Parallel, Series, Step, When, walk
 
 
 def check(
-    wish: Wish, *, json: bool, debug: bool, with_preview: bool, price: float | None = None, online: bool = False,
+    request: RunRequest,
+    *,
+    json: bool,
+    debug: bool,
+    with_preview: bool,
+    price: float | None = None,
+    online: bool = False,
 ) -> int:
-    """Returns 0, or the exit code that `kitchen run` would end with; asks nobody, unless it is to be `online`."""
+    """Returns 0, or the exit code that `kitchen run` would end with; asks nobody, unless it is to
+    be `online`.
+    """
     out = console(to_stderr=json)
     try:
-        made = prepare(wish)
+        made = prepare(request)
     except KitchenError as error:
         tell(error, debug=debug)
-        return _said(json, {"recipe": wish.recipe, "problems": reasons(error)}, error.exit_code)
+        return _said(json, {"recipe": request.recipe, "problems": reasons(error)}, error.exit_code)
     if made.step is not None:
         out.print(tree(full_name(made.cls), made.step))
     _say_settings(out, made)
@@ -53,7 +61,10 @@ def check(
     else:
         out.print("\nno problems", style="green")
         if not with_preview:
-            out.print("the rows of the data are not read here: --preview reads and shows them", style="dim")
+            out.print(
+                "the rows of the data are not read here: --preview reads and shows them",
+                style="dim",
+            )
     code = problems.exit_code if made.problems else 0
     return _said(json, _summary(made, used), code)
 
@@ -67,7 +78,7 @@ def tree(title: str, step: Step) -> Tree:
 
 def _grow(above: Tree, step: Step) -> None:
     match step:
-        case Sequence(steps, leaves, title):
+        case Series(steps, leaves, title):
             under = above
             if leaves is not None:
                 left = ", ".join(map(name, leaves)) or "nothing"
@@ -75,12 +86,24 @@ def _grow(above: Tree, step: Step) -> None:
             for inner in steps:
                 _grow(under, inner)
         case ForEach(source, body, ahead, save, stale):
-            words = [f"{word} {value}" for word, value in (("ahead", ahead), ("save every", save)) if value]
+            words = [
+                f"{word} {value}"
+                for word, value in (("ahead", ahead), ("save every", save))
+                if value
+            ]
             words += [f"stale {', '.join(map(name, stale))}"] * bool(stale)
-            under = above.add(Text.assemble("for each of ", _leaf(source), *((f"  {word}", "cyan") for word in words)))
+            under = above.add(
+                Text.assemble(
+                    "for each of ", _leaf(source), *((f"  {word}", "cyan") for word in words)
+                )
+            )
             _grow(under, body)
         case When(condition, body):
-            shown = f"every {condition.n}" if isinstance(condition, Every) else Text.assemble("when ", _leaf(condition))
+            shown = (
+                f"every {condition.n}"
+                if isinstance(condition, Every)
+                else Text.assemble("when ", _leaf(condition))
+            )
             _grow(above.add(shown), body)
         case Parallel(branches):
             under = above.add("parallel")
@@ -94,11 +117,18 @@ def _leaf(stage: Stage) -> Text:
     contract = stage.contract()
     kinds = contract.returns if contract.yields is None else (contract.yields,)
     shown = Text(mask(str(stage).removesuffix("()")))
-    reads, leaves = (", ".join(dict.fromkeys(map(name, each))) for each in ([r.kind for r in contract.reads], kinds))
-    return shown.append(f"  {reads}{' ' if reads else ''}→ {leaves or 'nothing'}", "dim") if reads or leaves else shown
+    reads, leaves = (
+        ", ".join(dict.fromkeys(map(name, each)))
+        for each in ([r.kind for r in contract.reads], kinds)
+    )
+    return (
+        shown.append(f"  {reads}{' ' if reads else ''}→ {leaves or 'nothing'}", "dim")
+        if reads or leaves
+        else shown
+    )
 
 
-def _say_settings(out: Console, made: Prepared) -> None:
+def _say_settings(out: Console, made: ResolvedRequest) -> None:
     changed = [(key, source) for key, source in made.sources.items() if source != "default"]
     if made.recipe is not None and changed:
         values = made.recipe.model_dump(mode="json")
@@ -113,9 +143,13 @@ def _at(values: Any, key: str) -> Any:
     return values
 
 
-def _used(made: Prepared) -> Mapping[str, str]:
-    """Port to who asks for it: the recipe's stages, or another adapter; blobs keep the record of every run."""
-    wanted = {port: "the recipe" for port, kind in PORTS.items() if made.plan and kind in made.plan.ports}
+def _used(made: ResolvedRequest) -> Mapping[str, str]:
+    """Port to who asks for it: the recipe's stages, or another adapter; blobs keep the record of
+    every run.
+    """
+    wanted = {
+        port: "the recipe" for port, kind in PORTS.items() if made.plan and kind in made.plan.ports
+    }
     for port in list(wanted):
         for other in _asked(made, port):
             wanted.setdefault(other, f"the {port} adapter")
@@ -123,43 +157,53 @@ def _used(made: Prepared) -> Mapping[str, str]:
     return wanted
 
 
-def _asked(made: Prepared, port: str) -> Iterator[str]:
+def _asked(made: ResolvedRequest, port: str) -> Iterator[str]:
     if made.kitchen is not None:
         yield from asked_for(adapter_class(port, made.names[port])).values()
 
 
-def _say_adapters(out: Console, made: Prepared, used: Mapping[str, str]) -> None:
+def _say_adapters(out: Console, made: ResolvedRequest, used: Mapping[str, str]) -> None:
     rows = []
     for port in PORTS:
-        given = ", ".join(f"{key}={yaml_value(value)}" for key, value in made.adapter_settings.get(port, {}).items())
+        given = ", ".join(
+            f"{key}={yaml_value(value)}"
+            for key, value in made.adapter_settings.get(port, {}).items()
+        )
         rows.append((port, made.names.get(port, ""), given, used.get(port, "nobody")))
     out.print()
     out.print(table(Table("Adapters", ("port", "adapter", "with", "needed by"), tuple(rows))))
 
 
-def _ask(out: Console, made: Prepared) -> None:
+def _ask(out: Console, made: ResolvedRequest) -> None:
     """What the servers say of the models that are wanted of them."""
     training: Any = made.kitchen.training if made.kitchen else None
-    stages = [stage.plain() for stage in walk(made.step) if isinstance(stage, Stage)] if made.step else []
+    stages = (
+        [stage.plain() for stage in walk(made.step) if isinstance(stage, Stage)]
+        if made.step
+        else []
+    )
     wanted = dict.fromkeys(str(stage.model) for stage in stages if hasattr(stage, "model"))
     out.print()
     if not hasattr(training, "online"):
-        out.print(f"the training adapter {made.names['training']!r} is on this machine: there is nobody to ask")
+        out.print(
+            f"the training adapter {made.names['training']!r} is on this machine: there is nobody "
+            "to ask"
+        )
         return
     for model in wanted:
-        with made.noting():
+        with made.collecting():
             out.print(training.online(model), soft_wrap=True)
 
 
-def _preview(out: Console, made: Prepared, given: Mapping[Any, Any]) -> None:
+def _preview(out: Console, made: ResolvedRequest, given: Mapping[Any, Any]) -> None:
     if made.step is not None and made.kitchen is not None:
-        with made.noting():
+        with made.collecting():
             for shown in preview(made.step, {**made.kitchen.ports(), **given}):
                 out.print()
                 out.print(table(shown))
 
 
-def _summary(made: Prepared, used: Mapping[str, str]) -> dict[str, Any]:
+def _summary(made: ResolvedRequest, used: Mapping[str, str]) -> dict[str, Any]:
     return {
         "recipe": full_name(made.cls),
         "settings": made.recipe.model_dump(mode="json") if made.recipe else None,

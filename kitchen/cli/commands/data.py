@@ -14,13 +14,17 @@ from kitchen.cli.console import console, table
 from kitchen.config.adapters import adapter_class, build
 from kitchen.config.discovery import stand_here
 from kitchen.config.extras import check_installed
-from kitchen.config.request import Larder
+from kitchen.config.request import AdapterChoice
 from kitchen.ports import DatasetInfo, DatasetStore, StreamedRow
 from kitchen.types import Table
 
 _SHOWN = 300  # characters of a value
 _NAMES: Mapping[type, str] = {
-    bool: "true or false", int: "whole number", float: "number", str: "text", type(None): "null",
+    bool: "true or false",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    type(None): "null",
 }
 
 
@@ -33,30 +37,46 @@ class Look:
     rows: int = 3
 
 
-def data(look: Look, larder: Larder, *, json: bool) -> int:
+def data(look: Look, adapter_choice: AdapterChoice, *, json: bool) -> int:
     """Reads no more rows than it shows; raises what the data set store does."""
-    store = _store(larder)
+    store = _store(adapter_choice)
     info = store.info(look.name)
     split = look.split or next(iter(info.splits))
     found = list(islice(store.stream(look.name, split=split), look.rows))
     columns = _columns(found)
     if json:
-        print(as_json({**vars(info), "split": split, "columns": columns, "rows": [vars(each) for each in found]}))
+        print(
+            as_json(
+                {
+                    **vars(info),
+                    "split": split,
+                    "columns": columns,
+                    "rows": [vars(each) for each in found],
+                }
+            )
+        )
         return 0
     out = console()
     for shown in _tables(info, split, columns, found):
         out.print(table(shown))
         out.print()
     out.print("what would be trained on, or what to do where the columns have other names:")
-    chosen = "" if larder.names["datasets"] is None else f" --datasets {shlex.quote(larder.names['datasets'])}"
+    chosen = (
+        ""
+        if adapter_choice.names["datasets"] is None
+        else f" --datasets {shlex.quote(adapter_choice.names['datasets'])}"
+    )
     setting = shlex.quote(f"dataset={look.name}")
-    out.print(f"  kitchen check recipes.sl_basic {setting}{chosen} --training fake --preview", soft_wrap=True)
+    out.print(
+        f"  kitchen check recipes.sl_basic {setting}{chosen} --training fake --preview",
+        soft_wrap=True,
+    )
     return 0
 
 
-def _store(larder: Larder) -> DatasetStore:
+def _store(adapter_choice: AdapterChoice) -> DatasetStore:
     stand_here()  # an adapter may be a class in this folder
-    names = larder.chosen()
+    names = adapter_choice.chosen()
     check_installed("datasets", names["datasets"], adapter_class("datasets", names["datasets"]))
     store: DatasetStore = build("datasets", names, {})
     return store
@@ -83,14 +103,25 @@ def _kind(value: Any) -> str:
 def _tables(
     info: DatasetInfo, split: str, columns: Mapping[str, str], found: Sequence[StreamedRow]
 ) -> Sequence[Table]:
-    splits = ", ".join(name if rows is None else f"{name} ({rows:,} rows)" for name, rows in info.splits.items())
+    splits = ", ".join(
+        name if rows is None else f"{name} ({rows:,} rows)" for name, rows in info.splits.items()
+    )
     size = "" if info.size is None else f"{info.size / 1e6:,.1f} MB"
-    about = (("splits", splits), ("size", size), ("revision", info.revision or ""), ("licence", info.license),
-             ("about", info.about))
-    rows = tuple((each.where, name, _short(value)) for each in found for name, value in each.row.items())
+    about = (
+        ("splits", splits),
+        ("size", size),
+        ("revision", info.revision or ""),
+        ("licence", info.license),
+        ("about", info.about),
+    )
+    rows = tuple(
+        (each.where, name, _short(value)) for each in found for name, value in each.row.items()
+    )
     return (
         Table(info.name, ("what", "is"), tuple((what, text) for what, text in about if text)),
-        Table(f"Columns of {split}, in its first rows", ("column", "holds"), tuple(columns.items())),
+        Table(
+            f"Columns of {split}, in its first rows", ("column", "holds"), tuple(columns.items())
+        ),
         Table("The first rows", ("where", "column", "value"), rows),
     )
 

@@ -1,4 +1,6 @@
-"""`kitchen doctor`: what is installed and reachable here, and what is missing, with the command that mends it."""
+"""`kitchen doctor`: what is installed and reachable here, and what is missing, with the command
+that mends it.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +18,45 @@ from kitchen.cli.console import console, table
 from kitchen.config.adapters import DEFAULTS, PORTS, adapter_class, available, build
 from kitchen.config.discovery import find_recipe, stand_here
 from kitchen.config.extras import DISTRIBUTION, Extra, extra_for, extras, packages
-from kitchen.config.request import RUNS, Larder, Wish, prepare
+from kitchen.config.request import RUNS, AdapterChoice, RunRequest, prepare
 from kitchen.errors import BackendError, KitchenError
 from kitchen.types import Table
 
 RECIPE = "recipes.sl_basic"  # the one that must work
-_PACKAGES = (DISTRIBUTION, "numpy", "torch", "transformers", "peft", "datasets", "huggingface_hub", "tinker")
+_PACKAGES = (
+    DISTRIBUTION,
+    "numpy",
+    "torch",
+    "transformers",
+    "peft",
+    "datasets",
+    "huggingface_hub",
+    "tinker",
+)
 _KEYS: Mapping[str, str] = {
-    "HF_TOKEN": "gated models and data sets; to publish", "TINKER_API_KEY": "training at Tinker",
-    "AWS_ACCESS_KEY_ID": "runs at s3://", "GOOGLE_APPLICATION_CREDENTIALS": "runs at gs://",
+    "HF_TOKEN": "gated models and data sets; to publish",
+    "TINKER_API_KEY": "training at Tinker",
+    "AWS_ACCESS_KEY_ID": "runs at s3://",
+    "GOOGLE_APPLICATION_CREDENTIALS": "runs at gs://",
 }
 
 
-def doctor(larder: Larder, *, json: bool) -> int:
+def doctor(adapter_choice: AdapterChoice, *, json: bool) -> int:
     """Returns 4 if something is missing that the default recipe needs."""
     stand_here()
     hub = HubAsked()
     seen, broken = _devices()
     model = _model()
-    problems = list(dict.fromkeys([*broken, *_missing(larder), *filter(None, [model["missing"]])]))
+    problems = list(
+        dict.fromkeys([*broken, *_missing(adapter_choice), *filter(None, [model["missing"]])])
+    )
     found: dict[str, Any] = {
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _version(name) for name in _PACKAGES},
+        },
         "machine": {**machine(), **seen},
-        "disk": {what: disk(where) for what, where in _folders(larder).items()},
+        "disk": {what: disk(where) for what, where in _folders(adapter_choice).items()},
         "keys": {name: _key(name) for name in _KEYS},
         "hub": hub.answer(),
         "model": model,
@@ -71,9 +89,9 @@ def _devices() -> tuple[Mapping[str, Any], Sequence[str]]:
         return {"devices": []}, reasons(error)
 
 
-def _folders(larder: Larder) -> Mapping[str, str]:
+def _folders(adapter_choice: AdapterChoice) -> Mapping[str, str]:
     found = {
-        "runs": larder.runs or RUNS,
+        "runs": adapter_choice.runs or RUNS,
         "converted models": os.environ.get("KITCHEN_CACHE") or "~/.cache/crucible-kitchen",
         "Hugging Face": os.environ.get("HF_HUB_CACHE") or f"{_hf_home()}/hub",
     }
@@ -81,7 +99,9 @@ def _folders(larder: Larder) -> Mapping[str, str]:
 
 
 def _hf_home() -> str:
-    return os.environ.get("HF_HOME") or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+    return (
+        os.environ.get("HF_HOME") or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+    )
 
 
 def _key(name: str) -> str:
@@ -104,8 +124,12 @@ def _model() -> Mapping[str, str]:
 
 def _served(extra: Extra) -> Sequence[str]:
     """The adapters that need it: "training peft"."""
-    return [f"{port} {name}" for port in PORTS for name, wanted in _wanted(port)
-            if wanted and set(wanted) <= set(extra.packages)]
+    return [
+        f"{port} {name}"
+        for port in PORTS
+        for name, wanted in _wanted(port)
+        if wanted and set(wanted) <= set(extra.packages)
+    ]
 
 
 def _wanted(port: str) -> Iterator[tuple[str, Sequence[str]]]:
@@ -117,16 +141,22 @@ def _wanted(port: str) -> Iterator[tuple[str, Sequence[str]]]:
         yield name, (*packages(cls), *getattr(cls, "lazily", ()))
 
 
-def _missing(larder: Larder) -> Sequence[str]:
+def _missing(adapter_choice: AdapterChoice) -> Sequence[str]:
     """What stands in the way of the default recipe."""
     try:
-        problems = [text for problem in prepare(Wish(RECIPE, (), None, larder)).problems for text in reasons(problem)]
+        problems = [
+            text
+            for problem in prepare(RunRequest(RECIPE, (), None, adapter_choice)).problems
+            for text in reasons(problem)
+        ]
     except KitchenError as error:
         problems = list(reasons(error))
     local = extra_for(packages(adapter_class("training", DEFAULTS["training"])))
-    return problems + [f"{each.name} is not whole, {', '.join(each.missing)} is missing: {each.mend}"
-                       for each in extras() if each.name == local and each.missing
-                       and not any(each.mend in text for text in problems)]
+    return problems + [
+        f"{each.name} is not whole, {', '.join(each.missing)} is missing: {each.mend}"
+        for each in extras()
+        if each.name == local and each.missing and not any(each.mend in text for text in problems)
+    ]
 
 
 def _say(found: Mapping[str, Any]) -> None:
@@ -147,16 +177,32 @@ def _say(found: Mapping[str, Any]) -> None:
 def _tables(found: Mapping[str, Any]) -> Iterator[Table]:
     versions = {name: value or "not installed" for name, value in found["versions"].items()}
     yield Table("Versions", ("package", "version"), tuple(versions.items()))
-    shown = {key: _bytes(value) if "memory" in key else value for key, value in found["machine"].items()}
+    shown = {
+        key: _bytes(value) if "memory" in key else value for key, value in found["machine"].items()
+    }
     shown["devices"] = ", ".join(shown["devices"]) or "not known without torch"
-    disks = {f"disk for {what}": f"{_bytes(one['free'])} free at {one['where']}" for what, one in found["disk"].items()}
+    disks = {
+        f"disk for {what}": f"{_bytes(one['free'])} free at {one['where']}"
+        for what, one in found["disk"].items()
+    }
     hub, model = found["hub"], found["model"]
-    rest = {"hub": f"{hub['endpoint']} {hub['said']}",
-            "model": f"{model['name']} {'not installed' if model['missing'] else 'installed'}"}
-    yield Table("Machine", ("what", "is"), tuple(
-        (key, "not set" if value is None else str(value)) for key, value in {**shown, **disks, **rest}.items()))
-    yield Table("Keys", ("name", "is", "for"), tuple(
-        (name, there, _KEYS[name]) for name, there in found["keys"].items()))
+    rest = {
+        "hub": f"{hub['endpoint']} {hub['said']}",
+        "model": f"{model['name']} {'not installed' if model['missing'] else 'installed'}",
+    }
+    yield Table(
+        "Machine",
+        ("what", "is"),
+        tuple(
+            (key, "not set" if value is None else str(value))
+            for key, value in {**shown, **disks, **rest}.items()
+        ),
+    )
+    yield Table(
+        "Keys",
+        ("name", "is", "for"),
+        tuple((name, there, _KEYS[name]) for name, there in found["keys"].items()),
+    )
 
 
 def _bytes(count: int) -> str:

@@ -17,19 +17,29 @@ from kitchen.secrets import mask
 
 
 def exit_code(error: BaseException) -> int:
-    return error.exit_code if isinstance(error, KitchenError) else 130 if isinstance(error, KeyboardInterrupt) else 1
+    return (
+        error.exit_code
+        if isinstance(error, KitchenError)
+        else 130
+        if isinstance(error, KeyboardInterrupt)
+        else 1
+    )
 
 
 def reasons(error: BaseException) -> Sequence[str]:
     """Why, masked: one text per problem."""
     if isinstance(error, KeyboardInterrupt):
         return ["stopped at once"]
-    return [printable(str(each) if isinstance(each, KitchenError) else f"{type(each).__name__}: {each}")
-            for each in getattr(error, "found", (error,))]
+    return [
+        printable(str(each) if isinstance(each, KitchenError) else f"{type(each).__name__}: {each}")
+        for each in getattr(error, "found", (error,))
+    ]
 
 
 def place(error: BaseException) -> str:
-    """The way to the stage that failed, from the note that the runner left: recipe > loop and step > stage."""
+    """The way to the stage that failed, from the note that the runner left: recipe > loop and step
+    > stage.
+    """
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith("in ")]
     return printable(notes[0].removeprefix("in ").split("(")[0]) if notes else ""
 

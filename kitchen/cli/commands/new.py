@@ -21,7 +21,9 @@ _CONFTEST = "conftest.py"
 
 
 def new(kind: str, name: str, folder: Path, port: str = "") -> int:
-    """Write a recipe, stage or adapter and its test into a folder, both or none; raises ConfigError."""
+    """Write a recipe, stage or adapter and its test into a folder, both or none; raises
+    ConfigError.
+    """
     if port and port not in PORTS:
         raise ConfigError(f"--port {port}: there is no such port; {did_you_mean(port, PORTS)}")
     check_open()
@@ -30,14 +32,21 @@ def new(kind: str, name: str, folder: Path, port: str = "") -> int:
     if why := _unfit(package, name, cls):
         raise ConfigError(f"{name!r} cannot be the name of this {kind}: {why}")
     made = {
-        f"{package}/{name}.py": _filled(stem, name, cls), f"tests/test_{name}.py": _filled(f"{stem}_test", name, cls),
+        f"{package}/{name}.py": _filled(stem, name, cls),
+        f"tests/test_{name}.py": _filled(f"{stem}_test", name, cls),
     }
     if any(_bound(text).count(cls) > 1 for text in made.values()):
-        raise ConfigError(f"{name!r} cannot be the name of this {kind}: something else in its file is called {cls}; "
-                          "choose another")
+        raise ConfigError(
+            f"{name!r} cannot be the name of this {kind}: something else in its file is called "
+            f"{cls}; "
+            "choose another"
+        )
     if (closed := folder / package / "__init__.py").exists():
-        raise ConfigError(f"{closed} makes {package!r} a closed package, which hides the {package} of the kitchen: "
-                          "delete or rename that file")
+        raise ConfigError(
+            f"{closed} makes {package!r} a closed package, which hides the {package} of the "
+            "kitchen: "
+            "delete or rename that file"
+        )
     if not (folder / _CONFTEST).exists():
         made[_CONFTEST] = _filled("conftest", name, cls)
     _write({folder / path: text for path, text in made.items()})
@@ -51,7 +60,9 @@ def _unfit(package: str, name: str, cls: str) -> str:
         near = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_0123456789")
         return f"letters, digits and _ can be in it, first a letter{f'; {near!r} could be' if near else ''}"
     if keyword.iskeyword(name) or keyword.iskeyword(cls):
-        return f"{name if keyword.iskeyword(name) else cls} is a word of Python's own; choose another"
+        return (
+            f"{name if keyword.iskeyword(name) else cls} is a word of Python's own; choose another"
+        )
     if spec := find_spec(f"{package}.{name}"):
         return f"{package}.{name} is there already{f', in {spec.origin}' if spec.origin else ''}; choose another"
     return ""
@@ -102,14 +113,24 @@ def _next(kind: str, name: str, cls: str, port: str) -> Sequence[tuple[str, str]
             (f"kitchen check {module} --preview --training fake", "what it would do; nothing runs"),
             (f"kitchen run {module} --training fake", "cook it without a model, in seconds"),
             (f"kitchen run {module} dataset=FILE", "train a model on rows of yours"),
-            (f"kitchen describe {module}", "what can be set"), ("pytest", "its test"),
+            (f"kitchen describe {module}", "what can be set"),
+            ("pytest", "its test"),
         ]
     if kind == "stage":
-        return [("pytest", "its test"), (f"from {module} import {cls}", f"in a recipe, and as a step of it: {cls}()")]
+        return [
+            ("pytest", "its test"),
+            (f"from {module} import {cls}", f"in a recipe, and as a step of it: {cls}()"),
+        ]
     return [
-        (f"pytest -x --tb=line tests/test_{name}.py", "the laws: the first that fails says what to write next"),
+        (
+            f"pytest -x --tb=line tests/test_{name}.py",
+            "the laws: the first that fails says what to write next",
+        ),
         (f"kitchen run recipes.sl_basic --{port} {module}:{cls}", "use it"),
-        (f'[project.entry-points."kitchen.{port}"]', "in pyproject.toml of a package of yours, to call it by a name:"),
+        (
+            f'[project.entry-points."kitchen.{port}"]',
+            "in pyproject.toml of a package of yours, to call it by a name:",
+        ),
         (f'{name} = "{module}:{cls}"', f"--{port} {name}"),
     ]
 

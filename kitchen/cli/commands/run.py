@@ -14,7 +14,16 @@ from kitchen.cli.console import ConsoleObserver, clock, console
 from kitchen.config.adapters import Kitchen
 from kitchen.config.discovery import find_recipe, laid_out
 from kitchen.config.order import Order
-from kitchen.config.request import Larder, Prepared, Problems, Wish, open_blobs, open_larder, prepare, run_name
+from kitchen.config.request import (
+    AdapterChoice,
+    Problems,
+    ResolvedRequest,
+    RunRequest,
+    choose_adapters,
+    open_blobs,
+    prepare,
+    run_name,
+)
 from kitchen.engine.plan import Plan
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.recipe import Recipe
@@ -26,7 +35,7 @@ from kitchen.runs.store import check_free, clear, new_run_id, read_order, run_su
 
 
 @dataclass(frozen=True)
-class Manner:
+class OutputOptions:
     """How to tell what happens."""
 
     json: bool = False  # one object at the end on standard output, all else on standard error
@@ -35,50 +44,61 @@ class Manner:
     take_over: bool = False
 
 
-def run(wish: Wish, manner: Manner, name: str | None = None) -> int:
+def run(request: RunRequest, output: OutputOptions, name: str | None = None) -> int:
     """Cook it as a new run, of this name if there is one; returns the exit code."""
-    with redirect_stdout(sys.stderr) if manner.json else nullcontext():
+    with redirect_stdout(sys.stderr) if output.json else nullcontext():
         try:
-            made = prepare(wish)
-            order, recipe, kitchen = made.demand()
+            made = prepare(request)
+            order, recipe, kitchen = made.require()
             if name is not None and kitchen.blobs is not None:
                 check_free(kitchen.blobs, name)
                 clear(kitchen.blobs, name)
         except KitchenError as error:
-            tell(error, debug=manner.debug)
-            outcome = _refused(error, wish.recipe)
+            tell(error, debug=output.debug)
+            outcome = _refused(error, request.recipe)
         else:
             name = name or new_run_id(order.recipe)
-            outcome = _cook(order, recipe, kitchen, name, wish.larder, manner, made.plan)
-    return _say_json(outcome, manner)
+            outcome = _cook(order, recipe, kitchen, name, request.adapter_choice, output, made.plan)
+    return _say_json(outcome, output)
 
 
-def resume(name: str, larder: Larder, manner: Manner) -> int:
+def resume(name: str, adapter_choice: AdapterChoice, output: OutputOptions) -> int:
     """Go on with a run where it stopped; returns the exit code."""
-    with redirect_stdout(sys.stderr) if manner.json else nullcontext():
+    with redirect_stdout(sys.stderr) if output.json else nullcontext():
         try:
-            store = open_blobs(larder)
+            store = open_blobs(adapter_choice)
             order = read_order(store, run_name(name))
             if run_summary(store, name).status == "completed":
-                console().print(f"run {name} is completed: there is nothing left to do", soft_wrap=True)
+                console().print(
+                    f"run {name} is completed: there is nothing left to do", soft_wrap=True
+                )
                 outcome = _outcome(None, Kitchen(blobs=store), name, 0.0)
             else:
-                recipe, kitchen = _made_again(name, order, larder)
-                outcome = _cook(order, recipe, kitchen, name, larder, manner)
+                recipe, kitchen = _made_again(name, order, adapter_choice)
+                outcome = _cook(order, recipe, kitchen, name, adapter_choice, output)
         except KitchenError as error:
-            tell(error, debug=manner.debug)
+            tell(error, debug=output.debug)
             outcome = _refused(error, name)
-    return _say_json(outcome, manner)
+    return _say_json(outcome, output)
 
 
-def _made_again(name: str, order: Order, larder: Larder) -> tuple[Recipe, Kitchen]:
+def _made_again(name: str, order: Order, adapter_choice: AdapterChoice) -> tuple[Recipe, Kitchen]:
     if lost := order.lost(["blobs"]):
         again = ", ".join(f"{port}=..." for port in lost)
-        raise ConfigError(f"run {name!r}: {'; '.join(lost.values())}; go on with it in Python, "
-                          f"kitchen.go_on({name!r}, {again})")
-    made = Prepared(find_recipe(order.recipe))
-    made.adapter_settings = {port: dict(each) for port, each in order.adapter_settings.items() if port != "blobs"}
-    open_larder(replace(larder, names={**order.adapters, "blobs": larder.chosen()["blobs"]}), made)
+        raise ConfigError(
+            f"run {name!r}: {'; '.join(lost.values())}; go on with it in Python, "
+            f"kitchen.resume({name!r}, {again})"
+        )
+    made = ResolvedRequest(find_recipe(order.recipe))
+    made.adapter_settings = {
+        port: dict(each) for port, each in order.adapter_settings.items() if port != "blobs"
+    }
+    choose_adapters(
+        replace(
+            adapter_choice, names={**order.adapters, "blobs": adapter_choice.chosen()["blobs"]}
+        ),
+        made,
+    )
     recipe = recipe_of(made.cls, name, order)
     if made.problems or made.kitchen is None:
         raise Problems(made.problems)
@@ -87,21 +107,35 @@ def _made_again(name: str, order: Order, larder: Larder) -> tuple[Recipe, Kitche
 
 
 def _cook(
-    order: Order, recipe: Recipe, kitchen: Kitchen, name: str, larder: Larder, manner: Manner, plan: Plan | None = None,
+    order: Order,
+    recipe: Recipe,
+    kitchen: Kitchen,
+    name: str,
+    adapter_choice: AdapterChoice,
+    output: OutputOptions,
+    plan: Plan | None = None,
 ) -> dict[str, Any]:
-    configure(manner.debug)
-    out, started = console(to_stderr=manner.json), time.perf_counter()
+    configure(output.debug)
+    out, started = console(to_stderr=output.json), time.perf_counter()
     observer = ConsoleObserver(out)
     failed: BaseException | None = None
     try:
-        cook(order, recipe, kitchen, name, (observer,), other_machine=manner.other_machine, take_over=manner.take_over,
-             plan=plan)
+        cook(
+            order,
+            recipe,
+            kitchen,
+            name,
+            (observer,),
+            other_machine=output.other_machine,
+            take_over=output.take_over,
+            plan=plan,
+        )
     except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 it is told, and is the exit code
         failed = error
     finally:
         observer.close()
     if failed is not None:
-        tell(failed, debug=manner.debug, hints=_hints(failed, kitchen, name, larder))
+        tell(failed, debug=output.debug, hints=_hints(failed, kitchen, name, adapter_choice))
     outcome = _outcome(failed, kitchen, name, time.perf_counter() - started)
     if failed is None:
         out.print(f"\ncompleted in {clock(outcome['seconds'])}", style="bold", soft_wrap=True)
@@ -109,36 +143,59 @@ def _cook(
             out.print(f"weights  {_where(kitchen, observer.exported.path)}", soft_wrap=True)
         out.print(f"record   {outcome['where']}", soft_wrap=True)
         if observer.exported is not None and not outcome["where"].startswith("memory://"):
-            out.print(f"talk     kitchen chat {name}{larder.hint()}", soft_wrap=True)
+            out.print(f"talk     kitchen chat {name}{adapter_choice.hint()}", soft_wrap=True)
     return outcome
 
 
-def _hints(failed: BaseException, kitchen: Kitchen, name: str, larder: Larder) -> list[str]:
+def _hints(
+    failed: BaseException, kitchen: Kitchen, name: str, adapter_choice: AdapterChoice
+) -> list[str]:
     """How to go on, where that makes sense."""
     blobs = kitchen.blobs
     if isinstance(failed, InUse | OtherMachine):
-        return [f"to go on all the same: kitchen resume {name} --{failed.option.replace('_', '-')}{larder.hint()}"]
+        return [
+            f"to go on all the same: kitchen resume {name} "
+            f"--{failed.option.replace('_', '-')}{adapter_choice.hint()}"
+        ]
     if blobs is None or isinstance(failed, ConfigError) or blobs.read(f"{name}/run.json") is None:
         return []
     if blobs.locate(name).startswith("memory://"):
         return ["the run was kept in memory, and is gone"]
     saved = any(blob.endswith(".json") for blob in blobs.list(f"{name}/save/"))
-    kept = "what it had reached is saved" if saved else "it had not come to a save point, and begins again"
-    push = [f"to publish its weights alone: kitchen push {name} {failed.repo}{larder.hint()}"] if isinstance(
-        failed, NotPublished) else []
-    return [*push, f"to go on ({kept}): kitchen resume {name}{larder.hint()}"]
+    kept = (
+        "what it had reached is saved"
+        if saved
+        else "it had not come to a save point, and begins again"
+    )
+    push = (
+        [f"to publish its weights alone: kitchen push {name} {failed.repo}{adapter_choice.hint()}"]
+        if isinstance(failed, NotPublished)
+        else []
+    )
+    return [*push, f"to go on ({kept}): kitchen resume {name}{adapter_choice.hint()}"]
 
 
-def _outcome(failed: BaseException | None, kitchen: Kitchen, name: str, seconds: float) -> dict[str, Any]:
+def _outcome(
+    failed: BaseException | None, kitchen: Kitchen, name: str, seconds: float
+) -> dict[str, Any]:
     code = 0 if failed is None else exit_code(failed)
     status = "completed" if failed is None else "interrupted" if code == 130 else "failed"
-    outcome: dict[str, Any] = {"run": name, "status": status, "exit_code": code, "seconds": round(seconds, 3),
-                               "where": _where(kitchen, f"{name}/run.json").removesuffix("/run.json"), "metrics": {}}
+    outcome: dict[str, Any] = {
+        "run": name,
+        "status": status,
+        "exit_code": code,
+        "seconds": round(seconds, 3),
+        "where": _where(kitchen, f"{name}/run.json").removesuffix("/run.json"),
+        "metrics": {},
+    }
     if failed is not None:
         outcome |= {"reasons": reasons(failed), "failed_in": place(failed)}
     try:
-        outcome["metrics"] = run_summary(kitchen.blobs, name).metrics if kitchen.blobs is not None else {}
-    except KitchenError as error:  # a disk that is full or away: the run is over all the same, and says why
+        outcome["metrics"] = (
+            run_summary(kitchen.blobs, name).metrics if kitchen.blobs is not None else {}
+        )
+    # a disk that is full or away: the run is over all the same, and says why
+    except KitchenError as error:
         outcome["metrics_missing"] = reasons(error)
     return outcome
 
@@ -148,10 +205,16 @@ def _where(kitchen: Kitchen, path: str) -> str:
 
 
 def _refused(error: KitchenError, name: str) -> dict[str, Any]:
-    return {"run": None, "asked": name, "status": "refused", "exit_code": error.exit_code, "reasons": reasons(error)}
+    return {
+        "run": None,
+        "asked": name,
+        "status": "refused",
+        "exit_code": error.exit_code,
+        "reasons": reasons(error),
+    }
 
 
-def _say_json(outcome: dict[str, Any], manner: Manner) -> int:
-    if manner.json:
+def _say_json(outcome: dict[str, Any], output: OutputOptions) -> int:
+    if output.json:
         print(as_json(outcome))
     return int(outcome["exit_code"])

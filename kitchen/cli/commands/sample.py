@@ -7,30 +7,66 @@ import sys
 from kitchen.artifacts.open import PAST_TEMPLATE, Drawing, answer_text, open_weights, prompt_tokens
 from kitchen.cli.commands.failure import as_json
 from kitchen.cli.console import console, printable
-from kitchen.config.request import Larder
+from kitchen.config.request import AdapterChoice
 from kitchen.types import Sampled
 
 
 def sample(
-    typed: str, prompt: str, larder: Larder, how: Drawing, *, count: int, system: str, raw: bool, json: bool
+    typed: str,
+    prompt: str,
+    adapter_choice: AdapterChoice,
+    how: Drawing,
+    *,
+    count: int,
+    system: str,
+    raw: bool,
+    json: bool,
 ) -> int:
     """Completions of one prompt, "-" being standard input."""
     text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
-    with open_weights(typed, larder) as opened:
+    with open_weights(typed, adapter_choice) as opened:
         tokenizer = opened.tokenizer()
         joined = opened.joined(tokenizer)
-        past = "--raw passes it by" if raw else PAST_TEMPLATE if tokenizer.chat and joined is not None else ""
+        past = (
+            "--raw passes it by"
+            if raw
+            else PAST_TEMPLATE
+            if tokenizer.chat and joined is not None
+            else ""
+        )
         tokens = prompt_tokens(text, tokenizer, system, raw=past)
         with opened.sampler() as sampler:
-            drawn = sampler.sample(tokens, count=count, max_tokens=how.max_tokens, temperature=how.temperature,
-                                   top_p=how.top_p, seed=how.seed).result()
+            drawn = sampler.sample(
+                tokens,
+                count=count,
+                max_tokens=how.max_tokens,
+                temperature=how.temperature,
+                top_p=how.top_p,
+                seed=how.seed,
+            ).result()
     if past == PAST_TEMPLATE:
-        console(to_stderr=True).print(f"(without the chat template: {past})", style="dim", soft_wrap=True)
-    texts = [answer_text(each.tokens, tokenizer).removeprefix("" if raw else joined or "") for each in drawn]
+        console(to_stderr=True).print(
+            f"(without the chat template: {past})", style="dim", soft_wrap=True
+        )
+    texts = [
+        answer_text(each.tokens, tokenizer).removeprefix("" if raw else joined or "")
+        for each in drawn
+    ]
     if json:
-        answers = [{"text": each, "stop_reason": one.stop_reason, "tokens": len(one.tokens)}
-                   for each, one in zip(texts, drawn, strict=True)]
-        print(as_json({"weights": opened.weights.name, "prompt": text, "completions": answers, "exit_code": 0}))
+        answers = [
+            {"text": each, "stop_reason": one.stop_reason, "tokens": len(one.tokens)}
+            for each, one in zip(texts, drawn, strict=True)
+        ]
+        print(
+            as_json(
+                {
+                    "weights": opened.weights.name,
+                    "prompt": text,
+                    "completions": answers,
+                    "exit_code": 0,
+                }
+            )
+        )
         return 0
     for number, (each, one) in enumerate(zip(texts, drawn, strict=True), 1):
         if count > 1:
@@ -43,5 +79,9 @@ def sample(
 def _say_cut(one: Sampled, how: Drawing) -> None:
     if one.stop_reason == "length":
         why = f"cut at {len(one.tokens)} tokens"
-        mend = "; --max-tokens allows more" if len(one.tokens) == how.max_tokens else ": the model's context is full"
+        mend = (
+            "; --max-tokens allows more"
+            if len(one.tokens) == how.max_tokens
+            else ": the model's context is full"
+        )
         console(to_stderr=True).print(f"({why}{mend})", style="dim", soft_wrap=True)

@@ -1,4 +1,6 @@
-"""`kitchen schema`: the settings of a recipe as JSON schema, for editors that check and complete a --config file."""
+"""`kitchen schema`: the settings of a recipe as JSON schema, for editors that check and complete a
+--config file.
+"""
 
 from __future__ import annotations
 
@@ -28,25 +30,36 @@ def settings_schema(cls: type[Recipe]) -> dict[str, Any]:
     except PydanticInvalidForJsonSchema as error:
         why = f"{full_name(cls)} has a setting that JSON schema cannot describe: {error.message}"
         raise ConfigError(f"{why}; give it a type of Python's own") from error
-    dotted = [key for key, kind in inner(cls).items() if inner(kind) or made["properties"][key].get("type") == "object"]
+    dotted = [
+        key
+        for key, kind in inner(cls).items()
+        if inner(kind) or made["properties"][key].get("type") == "object"
+    ]
     if dotted:
         made["patternProperties"] = {rf"^({'|'.join(dotted)})\.": {}}
     return {"$schema": GenerateJsonSchema.schema_dialect, **made}
 
 
 class _Generator(GenerateJsonSchema):
-    """Pydantic's, which knows neither the comments beside fields nor that unknown settings are refused."""
+    """Pydantic's, which knows neither the comments beside fields nor that unknown settings are
+    refused.
+    """
 
     def model_schema(self, schema: Any) -> dict[str, Any]:
         return _told(schema["cls"], super().model_schema(schema))
 
     def dataclass_schema(self, schema: Any) -> dict[str, Any]:
         made = _told(schema["cls"], super().dataclass_schema(schema))
-        made.pop("required", None)  # what is not given comes from the default of the setting around it
+        # what is not given comes from the default of the setting around it
+        made.pop("required", None)
         return made
 
     def get_default_value(self, schema: Any) -> Any:
-        return schema["default_factory"]() if "default_factory" in schema else super().get_default_value(schema)
+        return (
+            schema["default_factory"]()
+            if "default_factory" in schema
+            else super().get_default_value(schema)
+        )
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False

@@ -1,4 +1,6 @@
-"""What is around the kitchen: processors, memory, devices, disks, and a hub that answers or does not."""
+"""What is around the kitchen: processors, memory, devices, disks, and a hub that answers or does
+not.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,12 @@ print(json.dumps({
 def machine() -> Mapping[str, Any]:
     """What there is without torch."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"system": platform.platform(), "processors": usable,
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"), **_memory()}
+    return {
+        "system": platform.platform(),
+        "processors": usable,
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
+        **_memory(),
+    }
 
 
 def _memory() -> Mapping[str, int]:
@@ -46,19 +52,25 @@ def _memory() -> Mapping[str, int]:
     told = Path("/proc/meminfo")
     if told.exists():
         lines = dict(line.split(":", 1) for line in told.read_text().splitlines())
-        return {what: int(lines[name].split()[0]) * 1024
-                for what, name in (("memory", "MemTotal"), ("free memory", "MemAvailable"))}
+        return {
+            what: int(lines[name].split()[0]) * 1024
+            for what, name in (("memory", "MemTotal"), ("free memory", "MemAvailable"))
+        }
     return {"memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")}
 
 
 def devices(seconds: float = 120.0) -> Mapping[str, Any]:
-    """What torch sees: "devices", the "dtype" that training takes by itself, "threads"; raises BackendError."""
+    """What torch sees: "devices", the "dtype" that training takes by itself, "threads"; raises
+    BackendError.
+    """
     # -P: nothing in the folder where one stands is torch
     command = [sys.executable, "-P", "-c", _TORCH]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
     except subprocess.TimeoutExpired as error:
-        raise BackendError(f"torch is installed, but was not imported within {seconds:g} s") from error
+        raise BackendError(
+            f"torch is installed, but was not imported within {seconds:g} s"
+        ) from error
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         raise BackendError(f"torch is installed, but cannot be imported: {lines[-1]}")
@@ -80,7 +92,8 @@ class HubAsked:
         self._endpoint = (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
         self._seconds, self._until = seconds, time.monotonic() + seconds
         self._said = ""
-        # daemon: a name server that hangs cannot be told to stop, and must not be waited for at the end either
+        # daemon: a name server that hangs cannot be told to stop, and must not be waited for at the
+        # end either
         self._thread = threading.Thread(target=self._ask, daemon=True)
         self._thread.start()
 
@@ -88,7 +101,11 @@ class HubAsked:
         """Waits until the seconds are over at most."""
         self._thread.join(max(0.0, self._until - time.monotonic()))
         said = self._said or f"no answer within {self._seconds:g} s"
-        return {"endpoint": mask(self._endpoint), "reachable": said.startswith("answers"), "said": said}
+        return {
+            "endpoint": mask(self._endpoint),
+            "reachable": said.startswith("answers"),
+            "said": said,
+        }
 
     def _ask(self) -> None:
         if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
@@ -97,7 +114,9 @@ class HubAsked:
         if not self._endpoint.startswith(("http://", "https://")):
             self._said = "HF_ENDPOINT is no address that begins with http:// or https://"
             return
-        request = urllib.request.Request(self._endpoint, method="HEAD", headers={"User-Agent": "crucible-kitchen"})
+        request = urllib.request.Request(
+            self._endpoint, method="HEAD", headers={"User-Agent": "crucible-kitchen"}
+        )
         try:
             with urllib.request.urlopen(request, timeout=self._seconds):
                 self._said = "answers"

@@ -1,7 +1,9 @@
-"""`python -m tests.acceptance.cookbook [DISH...]`: tinker-cookbook from PyPI, as it is, against `kitchen serve`.
+"""`python -m tests.acceptance.cookbook [DISH...]`: tinker-cookbook from PyPI, as it is, against
+`kitchen serve`.
 
-It gets a virtual environment of its own in build/cookbook, a hub on loopback, and the packaged model under the names of
-models that it knows. Prints a table; exits with 1 where a recipe failed. What each said is kept in build/cookbook/said.
+It gets a virtual environment of its own in build/cookbook, a hub on loopback, and the packaged
+model under the names of models that it knows. Prints a table; exits with 1 where a recipe failed.
+What each said is kept in build/cookbook/said.
 """
 
 from __future__ import annotations
@@ -26,13 +28,18 @@ from tests.adapters.hf.server import HubServer
 
 PLACE = BUILD / "cookbook"
 SDK, COOKBOOK = "tinker==0.38.0", "tinker-cookbook==0.6.1"
-LEFT_OUT = "tml-renderers"  # for Inkling models alone, imported with them; the version it asks for is not on PyPI
+# for Inkling models alone, imported with them; the version it asks for is not on PyPI
+LEFT_OUT = "tml-renderers"
 MODEL = "packaged:smollm2-135m-instruct"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.acceptance.cookbook", description=__doc__)
-    parser.add_argument("dishes", nargs="*", metavar="DISH", help=f"all unless told: {'; '.join(DISHES)}")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.acceptance.cookbook", description=__doc__
+    )
+    parser.add_argument(
+        "dishes", nargs="*", metavar="DISH", help=f"all unless told: {'; '.join(DISHES)}"
+    )
     chosen = parser.parse_args().dishes or list(DISHES)
     if unknown := [name for name in chosen if name not in DISHES]:
         parser.error(f"no dish is called {unknown[0]!r}; there are: {'; '.join(DISHES)}")
@@ -42,8 +49,15 @@ def main() -> int:
     hub = HubServer()
     fill(hub, LocalHub().fetch(MODEL))
     table, failed = Table("tinker-cookbook 0.6.1", "", "seconds", "seen"), 0
-    with tempfile.TemporaryDirectory() as kept, served(
-            Path(kept), "--model", MODEL, *(f"--alias={name}={MODEL}" for name in (STUDENT, TEACHER))) as (url, _):
+    with (
+        tempfile.TemporaryDirectory() as kept,
+        served(
+            Path(kept),
+            "--model",
+            MODEL,
+            *(f"--alias={name}={MODEL}" for name in (STUDENT, TEACHER)),
+        ) as (url, _),
+    ):
         book = Book(python, said, surroundings(hub.url, url))
         for name in chosen:
             began = time.perf_counter()
@@ -59,15 +73,26 @@ def main() -> int:
 
 def fill_up(python: Path) -> None:
     install(python, "--no-deps", COOKBOOK)
-    install(python, TORCH, SDK, *needed(python, "tinker-cookbook", ["math-rl"], left_out=[LEFT_OUT]))
+    install(
+        python, TORCH, SDK, *needed(python, "tinker-cookbook", ["math-rl"], left_out=[LEFT_OUT])
+    )
 
 
 def surroundings(hub: str, server: str) -> dict[str, str]:
     """Nothing but this machine is asked."""
     home = str(PLACE / "said/huggingface")
-    return {**os.environ, "HF_ENDPOINT": hub, "HF_HOME": home, "HF_HUB_DISABLE_XET": "1",
-            "HF_HUB_DISABLE_TELEMETRY": "1", "TINKER_BASE_URL": server, "TINKER_API_KEY": KEY, "PYTHONPATH": "",
-            "TOKENIZERS_PARALLELISM": "false", "TINKER_TELEMETRY": "0"}
+    return {
+        **os.environ,
+        "HF_ENDPOINT": hub,
+        "HF_HOME": home,
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TINKER_BASE_URL": server,
+        "TINKER_API_KEY": KEY,
+        "PYTHONPATH": "",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TINKER_TELEMETRY": "0",
+    }
 
 
 if __name__ == "__main__":

@@ -14,14 +14,23 @@ from tests.acceptance.cookbook.hub import PACKAGED, STUDENT, TEACHER
 INSIDE = Path(__file__).parent / "inside"
 LINES = PACKAGED / "ingredients/train.jsonl"
 SUPERVISED = (f"model_name={STUDENT}", "lora_rank=16")
-POLICY = (f"model_name={STUDENT}", "lora_rank=16", "group_size=4", "groups_per_batch=8", "eval_every=0", "save_every=2")
+POLICY = (
+    f"model_name={STUDENT}",
+    "lora_rank=16",
+    "group_size=4",
+    "groups_per_batch=8",
+    "eval_every=0",
+    "save_every=2",
+)
 NEAR = 1e-4  # nats, where two ways must come to the same in float32
 Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Book:
-    """The cookbook in an environment of its own, a folder for what it writes, and how long a recipe may take."""
+    """The cookbook in an environment of its own, a folder for what it writes, and how long a recipe
+    may take.
+    """
 
     python: Path
     place: Path
@@ -36,33 +45,64 @@ class Book:
 
     def script(self, name: str, *words: str) -> Any:
         """Run one of ours in its environment; returns what its last line says."""
-        return json.loads(self.run(name, str(INSIDE / f"{name}.py"), *words).strip().splitlines()[-1])
+        return json.loads(
+            self.run(name, str(INSIDE / f"{name}.py"), *words).strip().splitlines()[-1]
+        )
 
     def run(self, name: str, *words: str) -> str:
-        done = subprocess.run([str(self.python), *words], cwd=self.place, env=self.environment, capture_output=True,
-                              text=True, timeout=self.patience, stdin=subprocess.DEVNULL, check=False)
+        done = subprocess.run(
+            [str(self.python), *words],
+            cwd=self.place,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=self.patience,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
         (self.place / f"{name}.out").write_text(f"{done.stdout}\n{done.stderr}")
         if done.returncode:
-            raise AssertionError(f"exit {done.returncode}: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+            raise AssertionError(
+                f"exit {done.returncode}: {(done.stderr or done.stdout).strip().splitlines()[-1]}"
+            )
         return done.stdout
 
 
 def sl_loop(book: Book) -> str:
-    rows = book.recipe("sl_loop", "sl_loop", *SUPERVISED, "batch_size=8", "max_length=512", "learning_rate=1e-3",
-                       "max_steps=10", "save_every=5")
+    rows = book.recipe(
+        "sl_loop",
+        "sl_loop",
+        *SUPERVISED,
+        "batch_size=8",
+        "max_length=512",
+        "learning_rate=1e-3",
+        "max_steps=10",
+        "save_every=5",
+    )
     return falls("nll", [row["train_mean_nll"] for row in rows])
 
 
 def resumed(book: Book) -> str:
-    """As if it had been killed after the save of step 5: its own record of what came later is cut off."""
-    words = (*SUPERVISED, "batch_size=8", "max_length=512", "learning_rate=1e-3", "save_every=5", "max_steps=8")
+    """As if it had been killed after the save of step 5: its own record of what came later is cut
+    off.
+    """
+    words = (
+        *SUPERVISED,
+        "batch_size=8",
+        "max_length=512",
+        "learning_rate=1e-3",
+        "save_every=5",
+        "max_steps=8",
+    )
     whole = book.recipe("sl_loop", "resumed", *words)[-3:]
     cut_off(book.place / "resumed")
     rows = book.recipe("sl_loop", "resumed", *words)
     assert [row["step"] for row in rows] == [*range(8), 5, 6, 7], "it did not go on from step 5"
     gone_on = rows[-3:]
-    apart = max(abs(one["train_mean_nll"] - other["train_mean_nll"])
-                for one, other in zip(whole, gone_on, strict=True))
+    apart = max(
+        abs(one["train_mean_nll"] - other["train_mean_nll"])
+        for one, other in zip(whole, gone_on, strict=True)
+    )
     assert apart <= NEAR, f"the resumed run is {apart:.1e} nats from the whole one"
     return f"steps 5 to 7 within {apart:.0e} nats of those of the run before it was stopped"
 
@@ -76,35 +116,72 @@ def sl_basic(book: Book) -> str:
 
 
 def rl_loop(book: Book) -> str:
-    rows = book.recipe("rl_loop", "rl_loop", *SUPERVISED, "batch_size=4", "group_size=16", "max_tokens=48",
-                       "max_steps=3", "loss_fn=importance_sampling")
+    rows = book.recipe(
+        "rl_loop",
+        "rl_loop",
+        *SUPERVISED,
+        "batch_size=4",
+        "group_size=16",
+        "max_tokens=48",
+        "max_steps=3",
+        "loss_fn=importance_sampling",
+    )
     rewards = [row["reward/total"] for row in rows]
     assert any(0 < reward < 1 for reward in rewards), f"rewards {listed(rewards)} teach nothing"
     return f"{len(rows)} batches, rewards {listed(rewards)}"
 
 
 def arithmetic(book: Book) -> str:
-    rows = book.recipe("math_rl.train", "arithmetic", *POLICY, "learning_rate=1e-3", "max_tokens=5", "max_steps=8",
-                       "loss_fn=importance_sampling")
+    rows = book.recipe(
+        "math_rl.train",
+        "arithmetic",
+        *POLICY,
+        "learning_rate=1e-3",
+        "max_tokens=5",
+        "max_steps=8",
+        "loss_fn=importance_sampling",
+    )
     return f"{agreeing(rows)}; {rewarded(rows)}"
 
 
 def asynchronous(book: Book) -> str:
-    rows = book.recipe("math_rl.train", "asynchronous", *POLICY, "learning_rate=1e-4", "max_tokens=5", "max_steps=4",
-                       "loss_fn=importance_sampling", "max_steps_off_policy=2")
+    rows = book.recipe(
+        "math_rl.train",
+        "asynchronous",
+        *POLICY,
+        "learning_rate=1e-4",
+        "max_tokens=5",
+        "max_steps=4",
+        "loss_fn=importance_sampling",
+        "max_steps_off_policy=2",
+    )
     return f"{steps(rows)}; {rewarded(rows)}"
 
 
 def streamed(book: Book) -> str:
-    rows = book.recipe("math_rl.train", "streamed", *POLICY, "learning_rate=1e-4", "max_tokens=5", "max_steps=2",
-                       "loss_fn=importance_sampling", "stream_minibatch_config.groups_per_batch=8",
-                       "stream_minibatch_config.num_minibatches=2")
+    rows = book.recipe(
+        "math_rl.train",
+        "streamed",
+        *POLICY,
+        "learning_rate=1e-4",
+        "max_tokens=5",
+        "max_steps=2",
+        "loss_fn=importance_sampling",
+        "stream_minibatch_config.groups_per_batch=8",
+        "stream_minibatch_config.num_minibatches=2",
+    )
     return f"{steps(rows)}; {rewarded(rows)}"
 
 
 def rl_resumed(book: Book) -> str:
-    words = (*POLICY, "learning_rate=1e-4", "max_tokens=5", "loss_fn=ppo", "num_substeps=2",
-             "behavior_if_log_dir_exists=resume")
+    words = (
+        *POLICY,
+        "learning_rate=1e-4",
+        "max_tokens=5",
+        "loss_fn=ppo",
+        "num_substeps=2",
+        "behavior_if_log_dir_exists=resume",
+    )
     book.recipe("math_rl.train", "rl_resumed", *words, "max_steps=2")
     cut_off(book.place / "rl_resumed")
     rows = book.recipe("math_rl.train", "rl_resumed", *words, "max_steps=4")
@@ -114,25 +191,58 @@ def rl_resumed(book: Book) -> str:
 
 
 def dpo(book: Book) -> str:
-    rows = book.recipe("preference.dpo.train", "dpo", f"model_name={STUDENT}", "batch_size=8", "max_length=512",
-                       "learning_rate=1e-4", "max_steps=8")
+    rows = book.recipe(
+        "preference.dpo.train",
+        "dpo",
+        f"model_name={STUDENT}",
+        "batch_size=8",
+        "max_length=512",
+        "learning_rate=1e-4",
+        "max_steps=8",
+    )
     assert abs(rows[0]["dpo_loss"] - 0.6931) < 1e-3, "the policy does not begin as its reference"
     return falls("loss", [row["dpo_loss"] for row in rows])
 
 
 def distillation(book: Book) -> str:
-    saved = [json.loads(line) for line in (book.place / "sl_loop/checkpoints.jsonl").read_text().splitlines()]
-    rows = book.recipe("distillation.on_policy_distillation", "distillation", f"model_name={STUDENT}",
-                       f"teacher_model={TEACHER}", f"teacher_checkpoint={saved[-1]['sampler_path']}", "dataset=tulu3",
-                       "group_size=4", "groups_per_batch=8", "max_tokens=24", "lora_rank=16", "learning_rate=1e-3",
-                       "eval_every=0", "save_every=0", "max_steps=8")
+    saved = [
+        json.loads(line)
+        for line in (book.place / "sl_loop/checkpoints.jsonl").read_text().splitlines()
+    ]
+    rows = book.recipe(
+        "distillation.on_policy_distillation",
+        "distillation",
+        f"model_name={STUDENT}",
+        f"teacher_model={TEACHER}",
+        f"teacher_checkpoint={saved[-1]['sampler_path']}",
+        "dataset=tulu3",
+        "group_size=4",
+        "groups_per_batch=8",
+        "max_tokens=24",
+        "lora_rank=16",
+        "learning_rate=1e-3",
+        "eval_every=0",
+        "save_every=0",
+        "max_steps=8",
+    )
     return falls("reverse KL", [row["teacher_kl"] for row in rows])
 
 
 def numerics(book: Book) -> str:
-    rows = book.recipe("rl_numerics_check.train", "numerics", f"model_name={STUDENT}", "lora_rank=16", "group_size=2",
-                       "groups_per_batch=2", "max_tokens=32", "max_trajectory_tokens=4096", "task.page_chars=400",
-                       "task.num_pages_min=2", "task.num_pages_max=3", "max_steps=2")
+    rows = book.recipe(
+        "rl_numerics_check.train",
+        "numerics",
+        f"model_name={STUDENT}",
+        "lora_rank=16",
+        "group_size=2",
+        "groups_per_batch=2",
+        "max_tokens=32",
+        "max_trajectory_tokens=4096",
+        "task.page_chars=400",
+        "task.num_pages_min=2",
+        "task.num_pages_max=3",
+        "max_steps=2",
+    )
     return agreeing(rows)
 
 
@@ -152,7 +262,9 @@ def temperature(book: Book) -> str:
 
 def cut_off(log: Path) -> None:
     record = log / "checkpoints.jsonl"
-    record.write_text("".join(line for line in record.read_text().splitlines(True) if "final" not in line))
+    record.write_text(
+        "".join(line for line in record.read_text().splitlines(True) if "final" not in line)
+    )
 
 
 def falls(what: str, values: Sequence[float]) -> str:
@@ -162,7 +274,9 @@ def falls(what: str, values: Sequence[float]) -> str:
 
 def agreeing(rows: Rows) -> str:
     """Of on-policy steps: sampling and training must say the same of the same tokens."""
-    apart = max(row["optim/kl_sample_train_v2"] for row in rows if "optim/kl_sample_train_v2" in row)
+    apart = max(
+        row["optim/kl_sample_train_v2"] for row in rows if "optim/kl_sample_train_v2" in row
+    )
     assert apart < NEAR**2, f"sampling and training are {apart:.1e} apart (KL, v2)"
     return f"{steps(rows)}, KL of sampling to training at most {apart:.0e} (v2)"
 
@@ -181,9 +295,17 @@ def listed(values: Sequence[float]) -> str:
 
 
 DISHES: Mapping[str, Callable[[Book], str]] = {
-    "sl_loop": sl_loop, "sl_loop, stopped and resumed": resumed, "sl_basic on a local file": sl_basic,
-    "rl_loop, importance_sampling": rl_loop, "math_rl, arithmetic": arithmetic,
-    "math_rl, asynchronous": asynchronous, "math_rl, minibatches as they come": streamed,
-    "math_rl, ppo, stopped and resumed": rl_resumed, "dpo": dpo,
-    "on-policy distillation from sl_loop's result": distillation, "rl_numerics_check": numerics,
-    "log-probabilities, sampling against training": logprobs, "temperature": temperature}
+    "sl_loop": sl_loop,
+    "sl_loop, stopped and resumed": resumed,
+    "sl_basic on a local file": sl_basic,
+    "rl_loop, importance_sampling": rl_loop,
+    "math_rl, arithmetic": arithmetic,
+    "math_rl, asynchronous": asynchronous,
+    "math_rl, minibatches as they come": streamed,
+    "math_rl, ppo, stopped and resumed": rl_resumed,
+    "dpo": dpo,
+    "on-policy distillation from sl_loop's result": distillation,
+    "rl_numerics_check": numerics,
+    "log-probabilities, sampling against training": logprobs,
+    "temperature": temperature,
+}

@@ -1,4 +1,6 @@
-"""A hub on loopback with what the cookbook's recipes download: a tokenizer, and data sets of the names they ask for."""
+"""A hub on loopback with what the cookbook's recipes download: a tokenizer, and data sets of the
+names they ask for.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,17 @@ from typing import Any
 
 from tests.adapters.hf.server import HubServer
 
-STUDENT, TEACHER = "Qwen/Qwen3-4B-Instruct-2507", "Qwen/Qwen3-8B"  # names that the cookbook has renderers for
+# names that the cookbook has renderers for
+STUDENT, TEACHER = "Qwen/Qwen3-4B-Instruct-2507", "Qwen/Qwen3-8B"
 TOKENIZER = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 PACKAGED = Path(__file__).parents[3] / "adapters/local"
 TEXT = 400  # lines
 
 
 def fill(hub: HubServer, model: Path) -> None:
-    """The tokenizer of the model in that folder under both names, and our packaged data in the shapes of theirs."""
+    """The tokenizer of the model in that folder under both names, and our packaged data in the
+    shapes of theirs.
+    """
     files = {name: (model / name).read_bytes() for name in TOKENIZER if (model / name).exists()}
     for name in (STUDENT, TEACHER):
         hub.repository(name, files)
@@ -25,10 +30,16 @@ def fill(hub: HubServer, model: Path) -> None:
     _data(hub, "HuggingFaceH4/no_robots", train=chats[:600], test=chats[600:640])
     _data(hub, "allenai/tulu-3-sft-mixture", train=chats[:600])
     _data(hub, "Anthropic/hh-rlhf", train=_pairs(lines[:400]), test=_pairs(lines[400:440]))
-    asked = [{"question": row["prompt"].split("?")[0] + "?", "answer": f"#### {row['completion']}"} for row in sums
-             if row["completion"] == "3"]  # which rl_loop's own example is boxed with
+    asked = [
+        {"question": row["prompt"].split("?")[0] + "?", "answer": f"#### {row['completion']}"}
+        for row in sums
+        if row["completion"] == "3"
+    ]  # which rl_loop's own example is boxed with
     _data(hub, "openai/gsm8k", "main", train=asked * 8, test=asked)
-    story = [{"text": " ".join(row["messages"][1]["content"] for row in lines[at : at + 40])} for at in range(TEXT)]
+    story = [
+        {"text": " ".join(row["messages"][1]["content"] for row in lines[at : at + 40])}
+        for at in range(TEXT)
+    ]
     _data(hub, "Salesforce/wikitext", "wikitext-103-raw-v1", train=story)
 
 
@@ -40,11 +51,19 @@ def _pairs(rows: list[dict[str, Any]]) -> Iterable[Mapping[str, str]]:
     """The right answer against that to another question."""
     for row, other in zip(rows, rows[1:] + rows[:1], strict=True):
         asked = f"\n\nHuman: {row['messages'][1]['content']}\n\nAssistant: "
-        yield {"chosen": asked + row["messages"][2]["content"], "rejected": asked + other["messages"][2]["content"]}
+        yield {
+            "chosen": asked + row["messages"][2]["content"],
+            "rejected": asked + other["messages"][2]["content"],
+        }
 
 
-def _data(hub: HubServer, name: str, configuration: str = "default", **splits: Iterable[Mapping[str, Any]]) -> None:
-    files = {f"{split}.jsonl": "".join(json.dumps(row) + "\n" for row in rows) for split, rows in splits.items()}
+def _data(
+    hub: HubServer, name: str, configuration: str = "default", **splits: Iterable[Mapping[str, Any]]
+) -> None:
+    files = {
+        f"{split}.jsonl": "".join(json.dumps(row) + "\n" for row in rows)
+        for split, rows in splits.items()
+    }
     listed = "".join(f"  - split: {split}\n    path: {split}.jsonl\n" for split in splits)
     card = f"---\nconfigs:\n- config_name: {configuration}\n  data_files:\n{listed}---\n"
     hub.repository(name, {"README.md": card, **files}, kind="dataset")

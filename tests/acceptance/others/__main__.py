@@ -1,9 +1,11 @@
-"""`python -m tests.acceptance.others`: our recipes through SkyRL, a server of the Tinker API that is not ours.
+"""`python -m tests.acceptance.others`: our recipes through SkyRL, a server of the Tinker API that
+is not ours.
 
-SkyRL 0.3.0 from PyPI, in a virtual environment of its own in build/skyrl, computes in JAX on this processor. It speaks
-an earlier form of the API, so a bridge stands between. Each recipe is cooked on the local engine too: both begin with
-the same weights, so the first losses must be equal; later ones not, for each draws its own start of the LoRA weights.
-Prints a table; exits with 1 where a recipe failed.
+SkyRL 0.3.0 from PyPI, in a virtual environment of its own in build/skyrl, computes in JAX on this
+processor. It speaks an earlier form of the API, so a bridge stands between. Each recipe is cooked
+on the local engine too: both begin with the same weights, so the first losses must be equal; later
+ones not, for each draws its own start of the LoRA weights. Prints a table; exits with 1 where a
+recipe failed.
 """
 
 from __future__ import annotations
@@ -46,14 +48,20 @@ import typing, typing_extensions
 typing.TypedDict = typing_extensions.TypedDict
 """
 NEAR = 1e-4
-REFUSED = ("dpo",)  # by `check`: SkyRL divides each cross-entropy by its weights' sum, and slopes come as weights
+# by `check`: SkyRL divides each cross-entropy by its weights' sum, and slopes come as weights
+REFUSED = ("dpo",)
 Rows = Sequence[Mapping[str, Any]]
 
 
 def main() -> int:
     os.environ["TINKER_API_KEY"] = "tml-any"  # SkyRL asks for none
     letters.use()
-    table, failed = Table("recipe", "", "first loss here", "there", "last here", "there", "sampling to training"), 0
+    table, failed = (
+        Table(
+            "recipe", "", "first loss here", "there", "last here", "there", "sampling to training"
+        ),
+        0,
+    )
     with tempfile.TemporaryDirectory() as place:
         folder = tiny_model(Path(place) / "tiny")
         with skyrl(Path(place), folder) as url:
@@ -68,25 +76,61 @@ def main() -> int:
                     continue
                 wrong = problem(here, there)
                 failed += bool(wrong)
-                table.add_row(name, wrong or "works", *(f"{value:.4f}" for value in (
-                    here[0]["loss"], there[0]["loss"], here[-1]["loss"], there[-1]["loss"])), apart(there))
+                table.add_row(
+                    name,
+                    wrong or "works",
+                    *(
+                        f"{value:.4f}"
+                        for value in (
+                            here[0]["loss"],
+                            there[0]["loss"],
+                            here[-1]["loss"],
+                            there[-1]["loss"],
+                        )
+                    ),
+                    apart(there),
+                )
             through.stop()
     console = Console(width=150)
     console.print(table)
-    console.print("the bridge changed: " + "; ".join(f"{what}, {times}" for what, times in bridge.needed.items()))
+    console.print(
+        "the bridge changed: "
+        + "; ".join(f"{what}, {times}" for what, times in bridge.needed.items())
+    )
     return int(failed > 0)
 
 
 @contextmanager
 def skyrl(place: Path, model: Path) -> Iterator[str]:
     python = environment("skyrl", SKYRL, fill_up)
-    words = (str(python.parent / "uv"), "run", "-m", "skyrl.tinker.api", "--base-model", str(model), "--backend", "jax",
-             "--host", "127.0.0.1", "--port", str(PORT), "--checkpoints-base", str(place / "kept"),
-             "--database-url", f"sqlite:///{place}/db")
-    surroundings = {**os.environ, "JAX_PLATFORMS": "cpu", "PATH": f"{python.parent}:{os.environ['PATH']}"}
+    words = (
+        str(python.parent / "uv"),
+        "run",
+        "-m",
+        "skyrl.tinker.api",
+        "--base-model",
+        str(model),
+        "--backend",
+        "jax",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(PORT),
+        "--checkpoints-base",
+        str(place / "kept"),
+        "--database-url",
+        f"sqlite:///{place}/db",
+    )
+    surroundings = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "PATH": f"{python.parent}:{os.environ['PATH']}",
+    }
     url = f"http://127.0.0.1:{PORT}"
     with (BUILD / "skyrl/said").open("w") as said:
-        server = subprocess.Popen(words, cwd=place, env=surroundings, stdout=said, stderr=said, start_new_session=True)
+        server = subprocess.Popen(
+            words, cwd=place, env=surroundings, stdout=said, stderr=said, start_new_session=True
+        )
         try:
             wait_for(url, server)
             yield url
@@ -121,22 +165,33 @@ def both(name: str, model: Path, url: str) -> tuple[Rows, Rows]:
     here = cooked(name, engine, ours, model=f"path:{model}", lora_rank=16)
     client = TinkerTraining(hub, theirs, base_url=url, server="skyrl", tokenizer=f"path:{model}")
     there = cooked(name, client, theirs, model=str(model), lora_rank=16)
-    return [row for row in here if "learning_rate" in row], [row for row in there if "learning_rate" in row]
+    return [row for row in here if "learning_rate" in row], [
+        row for row in there if "learning_rate" in row
+    ]
 
 
 def problem(here: Rows, there: Rows) -> str:
     if len(here) != len(there):
         return f"FAILS: {len(there)} steps, not {len(here)}"
-    if "entropy" in there[0]:  # what was drawn differs, and so do losses; what was drawn is known to both sides
+    # what was drawn differs, and so do losses; what was drawn is known to both sides
+    if "entropy" in there[0]:
         on_policy = [row["kl_sampler_v2"] for row in there if row["step"] % 2 == 0]
-        return "" if max(on_policy) < NEAR**2 else f"FAILS: sampling and training are {max(on_policy):.1e} apart"
+        return (
+            ""
+            if max(on_policy) < NEAR**2
+            else f"FAILS: sampling and training are {max(on_policy):.1e} apart"
+        )
     if abs(here[0]["loss"] - there[0]["loss"]) > NEAR:
         return "FAILS: the first losses differ"
     return "" if there[-1]["loss"] < there[0]["loss"] else "FAILS: the loss did not fall"
 
 
 def apart(rows: Rows) -> str:
-    return f"KL {max(row['kl_sampler_v2'] for row in rows[::2]):.0e}" if "kl_sampler_v2" in rows[0] else ""
+    return (
+        f"KL {max(row['kl_sampler_v2'] for row in rows[::2]):.0e}"
+        if "kl_sampler_v2" in rows[0]
+        else ""
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Between the SDK 0.38 and a server of an earlier Tinker API, which reads JSON alone.
 
-It changes how things are said, and never what a server computes: protobuf becomes JSON and the other way round, an
-opening from a state becomes an opening and a loading, and samples get the ids that the SDK insists on.
+It changes how things are said, and never what a server computes: protobuf becomes JSON and the
+other way round, an opening from a state becomes an opening and a loading, and samples get the ids
+that the SDK insists on.
 """
 
 from __future__ import annotations
@@ -30,25 +31,31 @@ class Bridge:
 
     def __init__(self, upstream: str) -> None:
         self._upstream = httpx.AsyncClient(base_url=upstream, timeout=600)
-        self._loading: dict[str, Mapping[str, str]] = {}  # a loading's request to what its answer must say besides
+        # a loading's request to what its answer must say besides
+        self._loading: dict[str, Mapping[str, str]] = {}
         self.needed: dict[str, int] = {}
-        self.app = Starlette(routes=[
-            Route(f"{API}/forward_backward", self._pass, methods=["POST"]),
-            Route(f"{API}/forward", self._pass, methods=["POST"]),
-            Route(f"{API}/asample", self._sample, methods=["POST"]),
-            Route(f"{API}/load_weights", self._load, methods=["POST"]),
-            Route(f"{API}/retrieve_future", self._retrieve, methods=["POST"]),
-            Route(f"{API}/client/dynamic_config", self._config, methods=["POST"]),
-            Route(f"{API}/sessions/{{id}}/finish", self._finish, methods=["POST"]),
-            Route(f"{API}/training_runs/{{path:path}}", self._delete, methods=["DELETE"]),
-            Route("/{path:path}", self._same, methods=["GET", "POST", "PUT", "DELETE"])])
+        self.app = Starlette(
+            routes=[
+                Route(f"{API}/forward_backward", self._pass, methods=["POST"]),
+                Route(f"{API}/forward", self._pass, methods=["POST"]),
+                Route(f"{API}/asample", self._sample, methods=["POST"]),
+                Route(f"{API}/load_weights", self._load, methods=["POST"]),
+                Route(f"{API}/retrieve_future", self._retrieve, methods=["POST"]),
+                Route(f"{API}/client/dynamic_config", self._config, methods=["POST"]),
+                Route(f"{API}/sessions/{{id}}/finish", self._finish, methods=["POST"]),
+                Route(f"{API}/training_runs/{{path:path}}", self._delete, methods=["DELETE"]),
+                Route("/{path:path}", self._same, methods=["GET", "POST", "PUT", "DELETE"]),
+            ]
+        )
 
     async def _pass(self, request: Request) -> Response:
         self._count("forward and backward in protobuf")
         asked = passing(await request.body())
         field = "forward_input" if asked.forward_only else "forward_backward_input"
         path = "forward" if asked.forward_only else "forward_backward"
-        return await self._post(path, {"model_id": asked.model, "seq_id": asked.number, field: _told(asked)})
+        return await self._post(
+            path, {"model_id": asked.model, "seq_id": asked.number, field: _told(asked)}
+        )
 
     async def _sample(self, request: Request) -> Response:
         self._count("ids of sampled sequences")
@@ -67,14 +74,24 @@ class Bridge:
         info = await self._upstream.post(f"{API}/weights_info", json={"tinker_path": body["path"]})
         if info.is_error:
             return _through(info)
-        made = await self._upstream.post(f"{API}/create_model", json={
-            "session_id": body["session_id"], "base_model": info.json()["base_model"],
-            "model_seq_id": body["model_seq_id"], "lora_config": {"rank": info.json()["lora_rank"]}})
+        made = await self._upstream.post(
+            f"{API}/create_model",
+            json={
+                "session_id": body["session_id"],
+                "base_model": info.json()["base_model"],
+                "model_seq_id": body["model_seq_id"],
+                "lora_config": {"rank": info.json()["lora_rank"]},
+            },
+        )
         if made.is_error:
             return _through(made)
-        await self._upstream.post(f"{API}/retrieve_future", json={"request_id": made.json()["request_id"]})
+        await self._upstream.post(
+            f"{API}/retrieve_future", json={"request_id": made.json()["request_id"]}
+        )
         model = made.json()["model_id"]
-        loading = await self._upstream.post(f"{API}/load_weights", json={"model_id": model, "path": body["path"]})
+        loading = await self._upstream.post(
+            f"{API}/load_weights", json={"model_id": model, "path": body["path"]}
+        )
         if not loading.is_error:
             self._loading[loading.json()["request_id"]] = {"model_id": model}
         return _through(loading)
@@ -106,10 +123,20 @@ class Bridge:
         return Response(status_code=204)
 
     async def _same(self, request: Request) -> Response:
-        headers = {name: value for name, value in request.headers.items() if name in ("content-type", "x-api-key")}
-        return _through(await self._upstream.request(
-            request.method, request.url.path, params=dict(request.query_params), content=await request.body(),
-            headers=headers))
+        headers = {
+            name: value
+            for name, value in request.headers.items()
+            if name in ("content-type", "x-api-key")
+        }
+        return _through(
+            await self._upstream.request(
+                request.method,
+                request.url.path,
+                params=dict(request.query_params),
+                content=await request.body(),
+                headers=headers,
+            )
+        )
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> Response:
         return _through(await self._upstream.post(f"{API}/{path}", json=body))
@@ -119,14 +146,21 @@ class Bridge:
 
 
 def _told(asked: Passing) -> Mapping[str, Any]:
-    return {"data": [_datum(datum) for datum in asked.data()], "loss_fn": asked.loss,
-            "loss_fn_config": asked.options() or None}
+    return {
+        "data": [_datum(datum) for datum in asked.data()],
+        "loss_fn": asked.loss,
+        "loss_fn_config": asked.options() or None,
+    }
 
 
 def _datum(datum: Datum) -> Mapping[str, Any]:
-    return {"model_input": {"chunks": [{"type": "encoded_text", "tokens": datum.tokens.tolist()}]},
-            "loss_fn_inputs": {name: {"data": array.ravel().tolist(), "shape": list(array.shape)}
-                               for name, array in datum.loss_inputs.items()}}
+    return {
+        "model_input": {"chunks": [{"type": "encoded_text", "tokens": datum.tokens.tolist()}]},
+        "loss_fn_inputs": {
+            name: {"data": array.ravel().tolist(), "shape": list(array.shape)}
+            for name, array in datum.loss_inputs.items()
+        },
+    }
 
 
 def _output(said: Mapping[str, Any]) -> bytes:
@@ -138,11 +172,15 @@ def _output(said: Mapping[str, Any]) -> bytes:
 
 
 def _samples(said: Mapping[str, Any]) -> bytes:
-    drawn = [Sampled(np.array(one["tokens"]), np.array(one["logprobs"]), one["stop_reason"])
-             for one in said["sequences"]]
+    drawn = [
+        Sampled(np.array(one["tokens"]), np.array(one["logprobs"]), one["stop_reason"])
+        for one in said["sequences"]
+    ]
     prompt = said.get("prompt_logprobs")  # SkyRL begins with the second token
     return samples(drawn, None if prompt is None else np.array([np.nan, *prompt], np.float32))
 
 
 def _through(answer: httpx.Response) -> Response:
-    return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
+    return Response(
+        answer.content, answer.status_code, media_type=answer.headers.get("content-type")
+    )

@@ -31,7 +31,10 @@ def test_greetings_are_conversations() -> None:
 
 
 def test_places_say_data_set_split_and_row() -> None:
-    assert FakeDatasets({"mine": {"test": [{"a": 1}]}}).load("mine", split="test").where(0) == "fake:mine:test:0"
+    assert (
+        FakeDatasets({"mine": {"test": [{"a": 1}]}}).load("mine", split="test").where(0)
+        == "fake:mine:test:0"
+    )
 
 
 def test_there_are_no_revisions() -> None:

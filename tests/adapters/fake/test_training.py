@@ -35,7 +35,9 @@ def test_the_gradient_is_a_finite_difference() -> None:
     for cell in ((97, 98), (98, 98), (98, 97), (98, 200), (12, 12)):
         nudge = np.zeros_like(logits)
         nudge[cell] = h
-        assert gradient[cell] == pytest.approx((loss(logits + nudge) - loss(logits - nudge)) / (2 * h), abs=1e-8)
+        assert gradient[cell] == pytest.approx(
+            (loss(logits + nudge) - loss(logits - nudge)) / (2 * h), abs=1e-8
+        )
 
 
 def test_adamw_is_that_of_torch() -> None:
@@ -45,7 +47,9 @@ def test_adamw_is_that_of_torch() -> None:
     theirs = torch.nn.Parameter(torch.tensor(weights))
     optimiser = torch.optim.AdamW([theirs], betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
     for step in range(4):
-        adam = Adam(learning_rate=0.01 * (step + 1), eps=1e-8, weight_decay=0.1, grad_clip_norm=100.0 * step)
+        adam = Adam(
+            learning_rate=0.01 * (step + 1), eps=1e-8, weight_decay=0.1, grad_clip_norm=100.0 * step
+        )
         optimiser.param_groups[0]["lr"] = adam.learning_rate
         gradient = rng.standard_normal(weights.shape)
         theirs.grad = torch.tensor(gradient)
@@ -74,7 +78,12 @@ def test_a_gradient_that_is_not_finite_is_not_stepped_along() -> None:
 
 def test_it_stands_in_for_every_model() -> None:
     client = FakeTraining()
-    names = ("packaged:smollm2-135m-instruct", "Qwen/Qwen3-0.6B@main", "path:../My Models/one", "run:20250101-ab@best")
+    names = (
+        "packaged:smollm2-135m-instruct",
+        "Qwen/Qwen3-0.6B@main",
+        "path:../My Models/one",
+        "run:20250101-ab@best",
+    )
     facts = [client.open(name, Lora()).facts() for name in names]
     assert [fact["model"] for fact in facts] == list(names)
     assert len({fact["model.sha256"] for fact in facts}) == len(names)
@@ -103,7 +112,7 @@ def _flipped(data: bytes) -> bytes:
     if b'"step": 0' in data:
         return data.replace(b'"step": 0', b'"step": 1')
     middle = len(data) // 2
-    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1:]
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 
 
 @pytest.mark.parametrize("file", ["weights.npz", "optimiser.npz", "checkpoint.json"])
@@ -152,7 +161,9 @@ def test_conversations_are_roles_bytes_and_ends() -> None:
 
 
 def test_a_demonstration_takes_no_time() -> None:
-    """200 steps of 8 x 200 bytes and 920 greedy answers: 0.4 s on a quiet core, so 4 s on a busy one."""
+    """200 steps of 8 x 200 bytes and 920 greedy answers: 0.4 s on a quiet core, so 4 s on a busy
+    one.
+    """
     began, session = time.perf_counter(), FakeTraining().open("any", Lora())
     data = [datum("finely chopped onions " * 9)] * 8
     losses = []
@@ -173,8 +184,10 @@ def test_the_core_alone_is_enough() -> None:
         "from adapters.fake.datasets import FakeDatasets\n"
         "from adapters.fake.hub import FakeHub\n"
         "from kitchen.types import Lora\n"
-        "FakeTraining().open('any', Lora()).snapshot().result().sample(np.array([1]), max_tokens=3).result()\n"
-        "print(sorted({'torch', 'transformers', 'peft', 'datasets', 'fsspec', 'pytest', 'scipy'} & set(sys.modules)))\n"
+        "FakeTraining().open('any', Lora()).snapshot().result().sample(np.array([1]), "
+        "max_tokens=3).result()\n"
+        "print(sorted({'torch', 'transformers', 'peft', 'datasets', 'fsspec', 'pytest', 'scipy'} & "
+        "set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,4 +1,6 @@
-"""A Hugging Face Hub on loopback: models and data sets in memory, faults on demand, every request on record."""
+"""A Hugging Face Hub on loopback: models and data sets in memory, faults on demand, every request
+on record.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from ruamel.yaml import YAML
 
-_LARGE = (".safetensors", ".bin", ".parquet", ".arrow", ".gguf")  # kept as LFS, known by their SHA-256
+# kept as LFS, known by their SHA-256
+_LARGE = (".safetensors", ".bin", ".parquet", ".arrow", ".gguf")
 _KINDS = {"models": "model", "datasets": "dataset"}
 _DATE = "2026-01-01T00:00:00.000Z"
 
@@ -35,7 +38,9 @@ class Commit:
 
 @dataclass
 class Repository:
-    """A model or a data set: `commit` adds to it, and each commit can be asked for by its sha, branch or tag."""
+    """A model or a data set: `commit` adds to it, and each commit can be asked for by its sha,
+    branch or tag.
+    """
 
     name: str
     kind: str = "model"  # or "dataset"
@@ -56,7 +61,9 @@ class Repository:
                 now.pop(path, None)
             else:
                 now[path] = content.encode() if isinstance(content, str) else content
-        story = json.dumps([len(self.commits), message, {path: _sha256(now[path]) for path in sorted(now)}])
+        story = json.dumps(
+            [len(self.commits), message, {path: _sha256(now[path]) for path in sorted(now)}]
+        )
         made = Commit(hashlib.sha1(story.encode()).hexdigest(), message, now)
         self.commits.append(made)
         self.refs[branch] = made.sha
@@ -69,7 +76,9 @@ class Repository:
 
 @dataclass
 class Fault:
-    """What goes wrong with the next `times` requests whose "METHOD /path?query" the pattern is found in."""
+    """What goes wrong with the next `times` requests whose "METHOD /path?query" the pattern is
+    found in.
+    """
 
     pattern: str
     times: int
@@ -92,7 +101,8 @@ class Request:
 
 
 class HubServer:
-    """The server: `url` is the endpoint; a test adds repositories, tokens and faults, and reads `requests`.
+    """The server: `url` is the endpoint; a test adds repositories, tokens and faults, and reads
+    `requests`.
 
     ```
     model = hub_server.repository("owner/name", {"config.json": "{}", "model.safetensors": b"..."})
@@ -106,7 +116,8 @@ class HubServer:
 
     def __init__(self) -> None:
         self.repositories: dict[tuple[str, str], Repository] = {}
-        self.tokens: dict[str, str] = {"hf_loopback_write": "cook", "hf_loopback_read": "guest"}  # token to user
+        # token to user
+        self.tokens: dict[str, str] = {"hf_loopback_write": "cook", "hf_loopback_read": "guest"}
         self.writers = {"cook"}
         self.large: dict[str, bytes] = {}  # uploaded as LFS and not yet, or already, in a commit
         self.requests: list[Request] = []
@@ -123,19 +134,33 @@ class HubServer:
 
     @property
     def storage(self) -> str:
-        """Where large files lie: another origin, as on the real hub, so that no token may come along."""
+        """Where large files lie: another origin, as on the real hub, so that no token may come
+        along.
+        """
         return f"http://localhost:{self._port}/storage"
 
     def repository(
-        self, name: str, files: Mapping[str, bytes | str] | None = None, *, kind: str = "model", **options: Any
+        self,
+        name: str,
+        files: Mapping[str, bytes | str] | None = None,
+        *,
+        kind: str = "model",
+        **options: Any,
     ) -> Repository:
         made = Repository(name, kind, **options)
         self.repositories[kind, name] = made
         made.commit(files or {".gitattributes": ""}, "initial commit")
         return made
 
-    def fail(self, pattern: str, *, status: int, times: int = 1, headers: Mapping[str, str] | None = None,
-             body: str = '{"error": "told to fail"}') -> None:
+    def fail(
+        self,
+        pattern: str,
+        *,
+        status: int,
+        times: int = 1,
+        headers: Mapping[str, str] | None = None,
+        body: str = '{"error": "told to fail"}',
+    ) -> None:
         self.faults.append(Fault(pattern, times, status, headers or {}, body))
 
     def cut(self, pattern: str, *, after: int, times: int = 1, reset: bool = False) -> None:
@@ -148,13 +173,17 @@ class HubServer:
     def asked(self, pattern: str) -> list[Request]:
         """The requests so far in which the pattern is found."""
         with self.lock:
-            return [each for each in self.requests if re.search(pattern, f"{each.method} {each.path}")]
+            return [
+                each for each in self.requests if re.search(pattern, f"{each.method} {each.path}")
+            ]
 
     def plug(self) -> None:
         """Listen, at the same port as before."""
         self._http = _Listener(("127.0.0.1", self._port), self)
         self._port = self._http.server_address[1]
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         self._thread.start()
 
     def unplug(self) -> None:
@@ -215,7 +244,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # headers and body are two writes
+        # headers and body are two writes
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.hub = self.server.hub
         self.hub.hold(self.connection)
 
@@ -232,7 +262,10 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._route()
         except _Refused as refused:
-            headers = {"X-Error-Message": refused.text, **({"X-Error-Code": refused.code} if refused.code else {})}
+            headers = {
+                "X-Error-Message": refused.text,
+                **({"X-Error-Code": refused.code} if refused.code else {}),
+            }
             self._json({"error": refused.text}, refused.status, headers)
 
     do_HEAD = do_POST = do_PUT = do_DELETE = do_GET
@@ -251,7 +284,9 @@ class _Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         for pattern, answer in _ROUTES:
             if found := re.fullmatch(pattern, path):
-                getattr(self, answer)(**{name: unquote(part or "") for name, part in found.groupdict().items()})
+                getattr(self, answer)(
+                    **{name: unquote(part or "") for name, part in found.groupdict().items()}
+                )
                 return
         raise _Refused(404, f"the loopback hub does not know {self.command} {path}")
 
@@ -274,19 +309,28 @@ class _Handler(BaseHTTPRequestHandler):
         return user
 
     def _repository(self, kind: str, name: str) -> Repository:
-        user, found = self._user(), self.hub.repositories.get((_KINDS.get(kind or "models", kind), name))
+        user, found = (
+            self._user(),
+            self.hub.repositories.get((_KINDS.get(kind or "models", kind), name)),
+        )
         if found is None or (found.private and user is None):
             if user is None:  # as the real one, which does not tell strangers what is private
                 raise _Refused(401, "Invalid username or password.")
             raise _Refused(404, "Repository not found", "RepoNotFound")
         return found
 
-    def _commit(self, kind: str, name: str, revision: str, *, content: bool = False) -> tuple[Repository, Commit]:
+    def _commit(
+        self, kind: str, name: str, revision: str, *, content: bool = False
+    ) -> tuple[Repository, Commit]:
         repository = self._repository(kind, name)
         user = self._user()
         if content and repository.gated and user not in repository.readers:
-            raise _Refused(401 if user is None else 403, f"Access to {repository.kind} {name} is restricted: "
-                           f"visit {self.hub.url}/{name} to ask for access.", "GatedRepo")
+            raise _Refused(
+                401 if user is None else 403,
+                f"Access to {repository.kind} {name} is restricted: "
+                f"visit {self.hub.url}/{name} to ask for access.",
+                "GatedRepo",
+            )
         commit = repository.at(revision or "main")
         if commit is None:
             raise _Refused(404, f"Invalid rev id: {revision}", "RevisionNotFound")
@@ -298,28 +342,53 @@ class _Handler(BaseHTTPRequestHandler):
         repository, commit = self._commit(kind, name, revision)
         card = commit.files.get("README.md", b"").decode("utf-8", "replace")
         head = YAML(typ="safe").load(card.split("---\n")[1]) if card.count("---\n") > 1 else {}
-        siblings = [{"rfilename": path, **(_sizes(content) if "blobs=" in self.path else {}),
-                     **({"lfs": _large(content)} if "blobs=" in self.path and _is_large(path) else {})}
-                    for path, content in sorted(commit.files.items())]
-        self._json({
-            "_id": "0" * 24, "id": name, "modelId": name, "author": name.partition("/")[0], "sha": commit.sha,
-            "private": repository.private, "gated": "manual" if repository.gated else False, "disabled": False,
-            "lastModified": _DATE, "createdAt": _DATE, "downloads": 0, "likes": 0, "tags": [],
-            "cardData": head, "siblings": siblings, "usedStorage": sum(map(len, commit.files.values())),
-        })
+        siblings = [
+            {
+                "rfilename": path,
+                **(_sizes(content) if "blobs=" in self.path else {}),
+                **({"lfs": _large(content)} if "blobs=" in self.path and _is_large(path) else {}),
+            }
+            for path, content in sorted(commit.files.items())
+        ]
+        self._json(
+            {
+                "_id": "0" * 24,
+                "id": name,
+                "modelId": name,
+                "author": name.partition("/")[0],
+                "sha": commit.sha,
+                "private": repository.private,
+                "gated": "manual" if repository.gated else False,
+                "disabled": False,
+                "lastModified": _DATE,
+                "createdAt": _DATE,
+                "downloads": 0,
+                "likes": 0,
+                "tags": [],
+                "cardData": head,
+                "siblings": siblings,
+                "usedStorage": sum(map(len, commit.files.values())),
+            }
+        )
 
     def tree(self, kind: str, name: str, revision: str, folder: str = "") -> None:
         _, commit = self._commit(kind, name, revision, content=True)
         query = parse_qs(urlsplit(self.path).query)
-        if folder and not any(path == folder or path.startswith(folder + "/") for path in commit.files):
+        if folder and not any(
+            path == folder or path.startswith(folder + "/") for path in commit.files
+        ):
             raise _Refused(404, f"{folder} does not exist on {revision}", "EntryNotFound")
         entries = list(_entries(commit, folder, _true(query, "recursive"), _true(query, "expand")))
         start = int(query.get("cursor", ["0"])[0])
         headers = {}
         if start + self.hub.page < len(entries):
-            flags = "&".join(f"{key}={query[key][0]}" for key in ("recursive", "expand") if key in query)
+            flags = "&".join(
+                f"{key}={query[key][0]}" for key in ("recursive", "expand") if key in query
+            )
             bare = urlsplit(self.path).path
-            headers["Link"] = f'<{self.hub.url}{bare}?{flags}&cursor={start + self.hub.page}>; rel="next"'
+            headers["Link"] = (
+                f'<{self.hub.url}{bare}?{flags}&cursor={start + self.hub.page}>; rel="next"'
+            )
         self._json(entries[start : start + self.hub.page], headers=headers)
 
     def paths(self, kind: str, name: str, revision: str) -> None:
@@ -328,26 +397,50 @@ class _Handler(BaseHTTPRequestHandler):
             asked = json.loads(self._body)["paths"]
         else:
             asked = parse_qs(self._body.decode()).get("paths", [])
-        every = [entry for folder in {path.rpartition("/")[0] for path in asked}
-                 for entry in _entries(commit, folder, recursive=False, expand=False)]
+        every = [
+            entry
+            for folder in {path.rpartition("/")[0] for path in asked}
+            for entry in _entries(commit, folder, recursive=False, expand=False)
+        ]
         self._json([entry for entry in every if entry["path"] in asked])
 
     def branches(self, kind: str, name: str) -> None:
         repository = self._repository(kind, name)
-        self._json({"branches": [{"name": ref, "ref": f"refs/heads/{ref}", "targetCommit": sha}
-                                 for ref, sha in repository.refs.items()], "converts": [], "tags": []})
+        self._json(
+            {
+                "branches": [
+                    {"name": ref, "ref": f"refs/heads/{ref}", "targetCommit": sha}
+                    for ref, sha in repository.refs.items()
+                ],
+                "converts": [],
+                "tags": [],
+            }
+        )
 
     def history(self, kind: str, name: str, revision: str) -> None:
         repository, _ = self._commit(kind, name, revision)
-        self._json([{"id": commit.sha, "title": commit.message, "message": "", "date": _DATE, "authors": []}
-                    for commit in reversed(repository.commits)])
+        self._json(
+            [
+                {
+                    "id": commit.sha,
+                    "title": commit.message,
+                    "message": "",
+                    "date": _DATE,
+                    "authors": [],
+                }
+                for commit in reversed(repository.commits)
+            ]
+        )
 
     def resolve(self, kind: str, name: str, revision: str, path: str) -> None:
         _, commit = self._commit(kind, name, revision, content=True)
         headers = {"X-Repo-Commit": commit.sha, "Accept-Ranges": "bytes"}
         if path not in commit.files:
-            self._json({"error": "Entry not found"}, 404, {
-                **headers, "X-Error-Code": "EntryNotFound", "X-Error-Message": "Entry not found"})
+            self._json(
+                {"error": "Entry not found"},
+                404,
+                {**headers, "X-Error-Code": "EntryNotFound", "X-Error-Message": "Entry not found"},
+            )
             return
         content = commit.files[path]
         if not _is_large(path):
@@ -355,8 +448,17 @@ class _Handler(BaseHTTPRequestHandler):
             return
         digest = _sha256(content)
         self.hub.large[digest] = content
-        self._send(302, b"", {**headers, "X-Linked-Size": str(len(content)), "X-Linked-ETag": f'"{digest}"',
-                              "ETag": f'"{digest}"', "Location": f"{self.hub.storage}/{digest}/{quote(path)}"})
+        self._send(
+            302,
+            b"",
+            {
+                **headers,
+                "X-Linked-Size": str(len(content)),
+                "X-Linked-ETag": f'"{digest}"',
+                "ETag": f'"{digest}"',
+                "Location": f"{self.hub.storage}/{digest}/{quote(path)}",
+            },
+        )
 
     def stored(self, digest: str, path: str) -> None:
         if "Authorization" in self.headers:
@@ -372,11 +474,24 @@ class _Handler(BaseHTTPRequestHandler):
     def batch(self, kind: str, name: str) -> None:
         self._writer()
         self._repository(kind, name)
-        self._json({"transfer": "basic", "objects": [
-            {**each, **({} if each["oid"] in self.hub.large else
-                        {"actions": {"upload": {"href": f"{self.hub.storage}/{each['oid']}"}}})}
-            for each in json.loads(self._body)["objects"]
-        ]})
+        self._json(
+            {
+                "transfer": "basic",
+                "objects": [
+                    {
+                        **each,
+                        **(
+                            {}
+                            if each["oid"] in self.hub.large
+                            else {
+                                "actions": {"upload": {"href": f"{self.hub.storage}/{each['oid']}"}}
+                            }
+                        ),
+                    }
+                    for each in json.loads(self._body)["objects"]
+                ],
+            }
+        )
 
     def create(self) -> None:
         user, order = self._writer(), json.loads(self._body)
@@ -396,8 +511,14 @@ class _Handler(BaseHTTPRequestHandler):
         for each in json.loads(self._body)["files"]:
             large, there = _is_large(each["path"]), commit.files.get(each["path"])
             oid = None if there is None else _sha256(there) if large else _git(there)
-            files.append({"path": each["path"], "uploadMode": "lfs" if large else "regular", "shouldIgnore": False,
-                          "oid": oid})
+            files.append(
+                {
+                    "path": each["path"],
+                    "uploadMode": "lfs" if large else "regular",
+                    "shouldIgnore": False,
+                    "oid": oid,
+                }
+            )
         self._json({"files": files})
 
     def write(self, kind: str, name: str, revision: str) -> None:
@@ -419,18 +540,37 @@ class _Handler(BaseHTTPRequestHandler):
             elif value["oid"] in self.hub.large:
                 changes[value["path"]] = self.hub.large[value["oid"]]
             else:
-                raise _Refused(400, f"LFS object {value['oid']} of {value['path']} was not uploaded")
+                raise _Refused(
+                    400, f"LFS object {value['oid']} of {value['path']} was not uploaded"
+                )
         sha = repository.commit(changes, header["summary"], revision)
-        self._json({"success": True, "commitOid": sha, "commitUrl": f"{self.hub.url}/{name}/commit/{sha}",
-                    "hookOutput": ""})
+        self._json(
+            {
+                "success": True,
+                "commitOid": sha,
+                "commitUrl": f"{self.hub.url}/{name}/commit/{sha}",
+                "hookOutput": "",
+            }
+        )
 
     def whoami(self) -> None:
         user = self._user()
         if user is None:
             raise _Refused(401, "Invalid username or password.")
         role = "write" if user in self.hub.writers else "read"
-        self._json({"type": "user", "id": "0" * 24, "name": user, "fullname": user, "orgs": [],
-                    "auth": {"type": "access_token", "accessToken": {"displayName": "loopback", "role": role}}})
+        self._json(
+            {
+                "type": "user",
+                "id": "0" * 24,
+                "name": user,
+                "fullname": user,
+                "orgs": [],
+                "auth": {
+                    "type": "access_token",
+                    "accessToken": {"displayName": "loopback", "role": role},
+                },
+            }
+        )
 
     def card(self) -> None:
         self._json({"errors": [], "warnings": []})
@@ -450,10 +590,20 @@ class _Handler(BaseHTTPRequestHandler):
         if first > last:
             self._send(416, b"", {**headers, "Content-Range": f"bytes */{len(content)}"})
             return
-        self._send(206, content[first : last + 1], {**headers, "Content-Range": f"bytes {first}-{last}/{len(content)}"})
+        self._send(
+            206,
+            content[first : last + 1],
+            {**headers, "Content-Range": f"bytes {first}-{last}/{len(content)}"},
+        )
 
-    def _json(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        self._send(status, json.dumps(value).encode(), {"Content-Type": "application/json", **(headers or {})})
+    def _json(
+        self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self._send(
+            status,
+            json.dumps(value).encode(),
+            {"Content-Type": "application/json", **(headers or {})},
+        )
 
     def _send(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         with self.hub.lock:
@@ -471,7 +621,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
         self.close_connection = True
         if self._fault.reset:
-            time.sleep(0.2)  # until what was sent has been read: RST throws away what waits on the other side
+            # until what was sent has been read: RST throws away what waits on the other side
+            time.sleep(0.2)
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
 
@@ -498,7 +649,9 @@ _ROUTES = [
 ]
 
 
-def _entries(commit: Commit, folder: str, recursive: bool, expand: bool) -> Iterator[dict[str, Any]]:
+def _entries(
+    commit: Commit, folder: str, recursive: bool, expand: bool
+) -> Iterator[dict[str, Any]]:
     """What lies in a folder, as the hub lists it; of a file, the file."""
     last = {"id": commit.sha, "title": commit.message, "date": _DATE} if expand else None
     seen = set()
@@ -510,9 +663,21 @@ def _entries(commit: Commit, folder: str, recursive: bool, expand: bool) -> Iter
             name = "/".join([*([folder] if folder else []), *inside[:depth]])
             if name not in seen and (recursive or depth == 1):
                 seen.add(name)
-                yield {"type": "directory", "oid": _git(name.encode()), "size": 0, "path": name, "lastCommit": last}
+                yield {
+                    "type": "directory",
+                    "oid": _git(name.encode()),
+                    "size": 0,
+                    "path": name,
+                    "lastCommit": last,
+                }
         if recursive or len(inside) == 1:
-            entry = {"type": "file", "oid": _git(content), "size": len(content), "path": path, "lastCommit": last}
+            entry = {
+                "type": "file",
+                "oid": _git(content),
+                "size": len(content),
+                "path": path,
+                "lastCommit": last,
+            }
             if _is_large(path):
                 entry["lfs"] = {"oid": _sha256(content), "size": len(content), "pointerSize": 134}
             yield entry

@@ -1,4 +1,6 @@
-"""Data sets of the Hugging Face Hub: the real libraries against a hub on loopback, and what can go wrong between."""
+"""Data sets of the Hugging Face Hub: the real libraries against a hub on loopback, and what can go
+wrong between.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from kitchen.errors import ApiError, BackendError, DataError, KitchenError
 from kitchen.ports.datasets import Dataset
 from tests.adapters.hf.server import HubServer, Repository
 
-PNG = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
+PNG = b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 ROWS = [{"prompt": f"{row} cups", "completion": f"Number {row}."} for row in range(5)]
 
 
@@ -36,10 +40,21 @@ def card(text: str, prose: str = "") -> str:
 
 def configured(**files: Mapping[str, str]) -> str:
     """A card of configurations, each with a file per split."""
-    return card(json.dumps({"configs": [
-        {"config_name": name, "data_files": [{"split": split, "path": path} for split, path in splits.items()]}
-        for name, splits in files.items()
-    ]}))
+    return card(
+        json.dumps(
+            {
+                "configs": [
+                    {
+                        "config_name": name,
+                        "data_files": [
+                            {"split": split, "path": path} for split, path in splits.items()
+                        ],
+                    }
+                    for name, splits in files.items()
+                ]
+            }
+        )
+    )
 
 
 def store(timeout: float = 2.0) -> HfDatasets:
@@ -57,8 +72,9 @@ def streamed(name: str, **options: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def data(hub_server: HubServer) -> Repository:
-    return hub_server.repository("owner/cups", {"train.jsonl": jsonl(ROWS), "test.jsonl": jsonl(ROWS[:2])},
-                                 kind="dataset")
+    return hub_server.repository(
+        "owner/cups", {"train.jsonl": jsonl(ROWS), "test.jsonl": jsonl(ROWS[:2])}, kind="dataset"
+    )
 
 
 # --- what is read
@@ -68,12 +84,16 @@ def as_parquet(given: Sequence[Mapping[str, Any]]) -> bytes:
     import pyarrow
     import pyarrow.parquet
 
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(given)), file := BytesIO(), row_group_size=2)
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_pylist(list(given)), file := BytesIO(), row_group_size=2
+    )
     return file.getvalue()
 
 
 def as_csv(given: Sequence[Mapping[str, Any]], comma: str = ",") -> bytes:
-    return "".join(f"{comma.join(cells)}\n" for cells in [given[0], *(each.values() for each in given)]).encode()
+    return "".join(
+        f"{comma.join(cells)}\n" for cells in [given[0], *(each.values() for each in given)]
+    ).encode()
 
 
 FORMATS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], bytes]] = {
@@ -87,13 +107,27 @@ FORMATS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("path", [
-    "train.jsonl", "train.csv", "train.parquet",
-    *(pytest.param(path, marks=pytest.mark.slow) for path in (
-        "train.json", "train.jsonl.gz", "train.tsv", "data/train-00000-of-00001.parquet")),
-])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "train.jsonl",
+        "train.csv",
+        "train.parquet",
+        *(
+            pytest.param(path, marks=pytest.mark.slow)
+            for path in (
+                "train.json",
+                "train.jsonl.gz",
+                "train.tsv",
+                "data/train-00000-of-00001.parquet",
+            )
+        ),
+    ],
+)
 def test_formats(hub_server: HubServer, path: str) -> None:
-    hub_server.repository("owner/any", {path: FORMATS[path](ROWS), "LICENSE": "MIT"}, kind="dataset")
+    hub_server.repository(
+        "owner/any", {path: FORMATS[path](ROWS), "LICENSE": "MIT"}, kind="dataset"
+    )
     data = store().load("owner/any")
     assert rows(data) == streamed("owner/any") == ROWS
     assert data.where(3) == "owner/any train row 4"
@@ -105,33 +139,59 @@ CSV = "id,answer\n007,NA\n1.50,None\n2020-01-01,null\ntrue,\n"
 def test_every_value_of_a_csv_is_text(hub_server: HubServer) -> None:
     more = "id,answer\n8,nan\n"
     hub_server.repository("owner/csv", {"train-0.csv": CSV, "train-1.csv": more}, kind="dataset")
-    told = [{"id": cell, "answer": other} for cell, other in (
-        ("007", "NA"), ("1.50", "None"), ("2020-01-01", "null"), ("true", ""), ("8", "nan"))]
+    told = [
+        {"id": cell, "answer": other}
+        for cell, other in (
+            ("007", "NA"),
+            ("1.50", "None"),
+            ("2020-01-01", "null"),
+            ("true", ""),
+            ("8", "nan"),
+        )
+    ]
     assert rows(store().load("owner/csv")) == streamed("owner/csv") == told
 
 
 def test_files_of_one_csv_have_the_same_columns(hub_server: HubServer) -> None:
-    hub_server.repository("owner/csv", {"train-0.csv": CSV, "train-1.csv": "id,answer,more\n8,b,c\n"}, kind="dataset")
-    with pytest.raises(DataError, match=r"owner/csv train \(train-0.csv, train-1.csv\): cannot be read: Couldn't cast"):
+    hub_server.repository(
+        "owner/csv", {"train-0.csv": CSV, "train-1.csv": "id,answer,more\n8,b,c\n"}, kind="dataset"
+    )
+    with pytest.raises(
+        DataError,
+        match=r"owner/csv train \(train-0.csv, train-1.csv\): cannot be read: Couldn't cast",
+    ):
         store().load("owner/csv")
 
 
 def test_a_csv_has_the_types_of_its_card(hub_server: HubServer) -> None:
     types = [{"name": "id", "dtype": "int64"}, {"name": "answer", "dtype": "string"}]
-    hub_server.repository("owner/csv", {
-        "README.md": card(json.dumps({"dataset_info": {"features": types}})), "train.csv": "id,answer\n007,b\n",
-    }, kind="dataset")
+    hub_server.repository(
+        "owner/csv",
+        {
+            "README.md": card(json.dumps({"dataset_info": {"features": types}})),
+            "train.csv": "id,answer\n007,b\n",
+        },
+        kind="dataset",
+    )
     assert rows(store().load("owner/csv")) == streamed("owner/csv") == [{"id": 7, "answer": "b"}]
 
 
 def test_lines_of_text(hub_server: HubServer) -> None:
     hub_server.repository("owner/text", {"train.txt": "one\ntwo\n"}, kind="dataset")
-    assert rows(store().load("owner/text")) == streamed("owner/text") == [{"text": "one"}, {"text": "two"}]
+    assert (
+        rows(store().load("owner/text"))
+        == streamed("owner/text")
+        == [{"text": "one"}, {"text": "two"}]
+    )
 
 
 def test_a_split_of_many_files_is_read_in_their_order(hub_server: HubServer) -> None:
-    files = {f"data/train-0000{number}-of-00003.jsonl": jsonl([ROWS[number]]) for number in range(3)}
-    hub_server.repository("owner/many", {**files, "data/odd-00000-of-00001.jsonl": jsonl(ROWS[4:])}, kind="dataset")
+    files = {
+        f"data/train-0000{number}-of-00003.jsonl": jsonl([ROWS[number]]) for number in range(3)
+    }
+    hub_server.repository(
+        "owner/many", {**files, "data/odd-00000-of-00001.jsonl": jsonl(ROWS[4:])}, kind="dataset"
+    )
     assert list(store().splits("owner/many")) == ["train", "odd"]
     assert rows(store().load("owner/many")) == streamed("owner/many") == ROWS[:3]
     assert rows(store().load("owner/many", split="odd")) == ROWS[4:]
@@ -155,12 +215,20 @@ def test_only_the_files_of_the_split_are_fetched(hub_server: HubServer, data: Re
 def test_types_are_those_of_the_card(hub_server: HubServer) -> None:
     moods = {"class_label": {"names": {"0": "sad", "1": "glad"}}}
     types = {"text": "string", "mood": moods, "n": "float64"}
-    told = card(json.dumps({"dataset_info": {
-        "features": [{"name": name, "dtype": kind} for name, kind in types.items()],
-        "splits": [{"name": "train", "num_examples": 2, "num_bytes": 40}],
-    }}))
+    told = card(
+        json.dumps(
+            {
+                "dataset_info": {
+                    "features": [{"name": name, "dtype": kind} for name, kind in types.items()],
+                    "splits": [{"name": "train", "num_examples": 2, "num_bytes": 40}],
+                }
+            }
+        )
+    )
     given = [{"text": "a", "mood": 1, "n": 2}, {"text": "b", "mood": 0, "n": 0.5}]
-    hub_server.repository("owner/moods", {"README.md": told, "train.jsonl": jsonl(given)}, kind="dataset")
+    hub_server.repository(
+        "owner/moods", {"README.md": told, "train.jsonl": jsonl(given)}, kind="dataset"
+    )
     assert rows(store().load("owner/moods")) == given
     assert isinstance(store().load("owner/moods")[0]["n"], float)
     assert store().info("owner/moods").splits == {"train": 2}
@@ -176,7 +244,9 @@ def test_a_row_that_has_an_image_is_as_the_library_gives_it(hub_server: HubServe
     from datasets import Dataset as Made
     from datasets import Image
 
-    made = Made.from_dict({"text": ["a"], "image": [{"bytes": PNG, "path": None}]}).cast_column("image", Image())
+    made = Made.from_dict({"text": ["a"], "image": [{"bytes": PNG, "path": None}]}).cast_column(
+        "image", Image()
+    )
     made.to_parquet(file := BytesIO())
     hub_server.repository("owner/images", {"train.parquet": file.getvalue()}, kind="dataset")
     data = store().load("owner/images")
@@ -189,11 +259,21 @@ def test_a_row_that_has_an_image_is_as_the_library_gives_it(hub_server: HubServe
 
 
 def test_what_is_known_beforehand(hub_server: HubServer) -> None:
-    made = hub_server.repository("owner/told", {
-        "README.md": card("license: [mit, apache-2.0]"), "train.jsonl": jsonl(ROWS), "x.bin": b"not counted",
-    }, kind="dataset")
+    made = hub_server.repository(
+        "owner/told",
+        {
+            "README.md": card("license: [mit, apache-2.0]"),
+            "train.jsonl": jsonl(ROWS),
+            "x.bin": b"not counted",
+        },
+        kind="dataset",
+    )
     info = store().info("owner/told")
-    assert (info.name, dict(info.splits), info.revision) == ("owner/told", {"train": None}, made.commits[-1].sha)
+    assert (info.name, dict(info.splits), info.revision) == (
+        "owner/told",
+        {"train": None},
+        made.commits[-1].sha,
+    )
     assert (info.size, info.license) == (len(jsonl(ROWS)), "mit, apache-2.0")
     assert not hub_server.asked("train.jsonl")
 
@@ -203,22 +283,35 @@ def test_what_is_known_beforehand(hub_server: HubServer) -> None:
 
 @pytest.fixture
 def several(hub_server: HubServer) -> Repository:
-    return hub_server.repository("owner/several", {
-        "README.md": configured(easy={"train": "easy.jsonl"}, hard={"train": "hard.jsonl", "dev": "dev.jsonl"}),
-        "easy.jsonl": jsonl(ROWS[:1]), "hard.jsonl": jsonl(ROWS[1:2]), "dev.jsonl": jsonl(ROWS[2:3]),
-    }, kind="dataset")
+    return hub_server.repository(
+        "owner/several",
+        {
+            "README.md": configured(
+                easy={"train": "easy.jsonl"}, hard={"train": "hard.jsonl", "dev": "dev.jsonl"}
+            ),
+            "easy.jsonl": jsonl(ROWS[:1]),
+            "hard.jsonl": jsonl(ROWS[1:2]),
+            "dev.jsonl": jsonl(ROWS[2:3]),
+        },
+        kind="dataset",
+    )
 
 
 def test_a_configuration_is_named(several: Repository) -> None:
     assert rows(store().load("owner/several:easy")) == streamed("owner/several:easy") == ROWS[:1]
     assert rows(store().load("owner/several:hard")) == ROWS[1:2]
     assert list(store().splits(f"owner/several:hard@{several.commits[-1].sha}")) == ["train", "dev"]
-    assert store().load("owner/several:hard", split="dev").where(0) == "owner/several:hard dev row 1"
+    assert (
+        store().load("owner/several:hard", split="dev").where(0) == "owner/several:hard dev row 1"
+    )
 
 
 def test_where_there_are_several_one_must_be_named(several: Repository) -> None:
     for ask in (store().splits, store().info, store().load, store().stream):
-        with pytest.raises(DataError, match=r"several configurations \(easy, hard\); say which: 'owner/several:easy'"):
+        with pytest.raises(
+            DataError,
+            match=r"several configurations \(easy, hard\); say which: 'owner/several:easy'",
+        ):
             ask("owner/several")
         with pytest.raises(DataError, match=r"no configuration 'haard'; did you mean 'hard'"):
             ask("owner/several:haard")
@@ -231,27 +324,38 @@ def test_where_there_is_one_it_is_called_default(data: Repository) -> None:
 
 
 def test_one_that_is_the_default_need_not_be_named(hub_server: HubServer) -> None:
-    hub_server.repository("owner/two", {
-        "README.md": configured(other={"train": "other.jsonl"}, default={"train": "own.jsonl"}),
-        "own.jsonl": jsonl(ROWS[:1]), "other.jsonl": jsonl(ROWS[1:]),
-    }, kind="dataset")
+    hub_server.repository(
+        "owner/two",
+        {
+            "README.md": configured(other={"train": "other.jsonl"}, default={"train": "own.jsonl"}),
+            "own.jsonl": jsonl(ROWS[:1]),
+            "other.jsonl": jsonl(ROWS[1:]),
+        },
+        kind="dataset",
+    )
     assert rows(store().load("owner/two")) == ROWS[:1]
 
 
 # --- names and revisions
 
 
-@pytest.mark.parametrize("name", ["./rows", "/rows", "a/b/c", "rows.jsonl", "data/train.csv", "", "a b", "~/x", "a@"])
+@pytest.mark.parametrize(
+    "name", ["./rows", "/rows", "a/b/c", "rows.jsonl", "data/train.csv", "", "a b", "~/x", "a@"]
+)
 def test_what_is_no_name_is_told_who_reads_files(hub_server: HubServer, name: str) -> None:
     with pytest.raises(DataError, match=r"no name at the Hugging Face Hub.*--datasets local"):
         store().load(name)
     assert hub_server.requests == []
 
 
-def test_a_folder_of_this_disk_is_known(hub_server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_this_disk_is_known(
+    hub_server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "data" / "chats").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=r"no data set 'data/chats'.*on this disk is read by.*--datasets local"):
+    with pytest.raises(
+        DataError, match=r"no data set 'data/chats'.*on this disk is read by.*--datasets local"
+    ):
         store().load("data/chats")
 
 
@@ -260,16 +364,25 @@ def test_a_revision_is_what_it_was(data: Repository) -> None:
     data.refs["v1/old"] = first
     second = data.commit({"train.jsonl": jsonl(ROWS[:3])})
     for name, revision, count, commit in [
-        ("owner/cups", None, 3, second), ("owner/cups@main", None, 3, second), ("owner/cups", first, 5, first),
-        (f"owner/cups@{first}", None, 5, first), ("owner/cups@v1/old", "v1/old", 5, first),
+        ("owner/cups", None, 3, second),
+        ("owner/cups@main", None, 3, second),
+        ("owner/cups", first, 5, first),
+        (f"owner/cups@{first}", None, 5, first),
+        ("owner/cups@v1/old", "v1/old", 5, first),
     ]:
         assert store().info(name, revision=revision).revision == commit
-        assert rows(store().load(name, revision=revision)) == streamed(name, revision=revision) == ROWS[:count]
+        assert (
+            rows(store().load(name, revision=revision))
+            == streamed(name, revision=revision)
+            == ROWS[:count]
+        )
 
 
 def test_a_revision_that_is_not_there(data: Repository) -> None:
     data.refs["v1.0"] = data.commits[0].sha
-    with pytest.raises(DataError, match=r"'owner/cups' has no revision 'v1.1'; did you mean 'v1.0'"):
+    with pytest.raises(
+        DataError, match=r"'owner/cups' has no revision 'v1.1'; did you mean 'v1.0'"
+    ):
         store().load("owner/cups@v1.1")
     with pytest.raises(DataError, match=r"'owner/cups@main' is asked for at revision 'v1.0', too"):
         store().load("owner/cups@main", revision="v1.0")
@@ -293,13 +406,17 @@ def test_a_fingerprint_is_of_the_content_and_of_how_it_is_read(hub_server: HubSe
     assert print_of({**content, "README.md": card("license: mit", "More to read.")}) == known
     assert print_of({**content, "test.csv": "a\n1\n"}, "owner/b") == known
     assert print_of({"train.csv": as_csv(ROWS[:4])}) != known
-    semicolons = configured(default={"train": "train.csv"}).replace('"config_name"', '"sep": ";", "config_name"')
+    semicolons = configured(default={"train": "train.csv"}).replace(
+        '"config_name"', '"sep": ";", "config_name"'
+    )
     assert print_of({**content, "README.md": semicolons}) != known
 
 
 def test_a_card_that_is_not_utf_8(hub_server: HubServer) -> None:
     readme = card("license: mit", "café").encode("latin-1")
-    hub_server.repository("owner/old", {"README.md": readme, "train.jsonl": jsonl(ROWS)}, kind="dataset")
+    hub_server.repository(
+        "owner/old", {"README.md": readme, "train.jsonl": jsonl(ROWS)}, kind="dataset"
+    )
     assert rows(store().load("owner/old")) == streamed("owner/old") == ROWS
 
 
@@ -309,7 +426,11 @@ def test_a_setting_says_where_the_hub_is_and_where_the_cache(
     for constant in ("huggingface_hub.constants.ENDPOINT", "datasets.config.HF_ENDPOINT"):
         monkeypatch.setattr(constant, "http://127.0.0.1:1")
     chosen = HfDatasets(endpoint=f"{hub_server.url}/", cache=str(tmp_path / "mine"))
-    assert rows(chosen.load("owner/cups")) == [dict(each.row) for each in chosen.stream("owner/cups")] == ROWS
+    assert (
+        rows(chosen.load("owner/cups"))
+        == [dict(each.row) for each in chosen.stream("owner/cups")]
+        == ROWS
+    )
     assert list((tmp_path / "mine" / "datasets--owner--cups").rglob("*.arrow"))
     assert not list((tmp_path / "huggingface").rglob("*.arrow"))
 
@@ -317,23 +438,53 @@ def test_a_setting_says_where_the_hub_is_and_where_the_cache(
 # --- what cannot be read
 
 UNREADABLE: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
-    "an archive": ({"data.zip": b"PK"}, r"no files that are read here.*but data\.zip; archives are not unpacked"),
-    "a named archive": ({"README.md": configured(default={"train": "a.zip"}), "a.zip": b"PK"}, r"a\.zip; archives are"),
+    "an archive": (
+        {"data.zip": b"PK"},
+        r"no files that are read here.*but data\.zip; archives are not unpacked",
+    ),
+    "a named archive": (
+        {"README.md": configured(default={"train": "a.zip"}), "a.zip": b"PK"},
+        r"a\.zip; archives are",
+    ),
     "nothing": ({"README.md": "hello"}, r"no files that are read here.*but README\.md"),
-    "a program": ({"bad.py": "boom"}, r"no files.*but bad\.py; programs are not run.*owner/bad@refs/convert/parquet"),
-    "images": ({"a.png": b"x"}, r"no files that are read here \(json, csv, parquet, arrow, text\) but a\.png"),
+    "a program": (
+        {"bad.py": "boom"},
+        r"no files.*but bad\.py; programs are not run.*owner/bad@refs/convert/parquet",
+    ),
+    "images": (
+        {"a.png": b"x"},
+        r"no files that are read here \(json, csv, parquet, arrow, text\) but a\.png",
+    ),
     "pickles": ({"train.pkl": b"x"}, r"no files that are read here.*but train\.pkl"),
     "an empty file": ({"train.jsonl": ""}, "owner/bad train: has no rows"),
     "an empty list": ({"train.json": "[]"}, "owner/bad train: has no rows"),
     "a header alone": ({"train.csv": "a,b\n"}, "owner/bad train: has no rows"),
-    "a broken line": ({"train.jsonl": jsonl(ROWS) + "{oops\n"}, r"owner/bad train: train\.jsonl:6: is not JSON"),
+    "a broken line": (
+        {"train.jsonl": jsonl(ROWS) + "{oops\n"},
+        r"owner/bad train: train\.jsonl:6: is not JSON",
+    ),
     "not UTF-8": ({"train.csv": b"a,b\n\xff,1\n"}, r"owner/bad train.*train\.csv.*utf-8"),
-    "a row too wide": ({"train.csv": "a,b\n1,2\n1,2,3\n"}, r"owner/bad train.*Expected 2 fields in line 3"),
+    "a row too wide": (
+        {"train.csv": "a,b\n1,2\n1,2,3\n"},
+        r"owner/bad train.*Expected 2 fields in line 3",
+    ),
     "no Parquet": ({"train.parquet": b"PAR1"}, r"owner/bad train.*train\.parquet.*cannot be read"),
-    "a card out of hand": ({"README.md": card("configs: 7"), "train.jsonl": jsonl(ROWS)}, "owner/bad"),
-    "a file of this disk": ({"README.md": configured(default={"train": "/etc/passwd"})}, r"outside of it \(/etc/"),
-    "a file above": ({"README.md": configured(default={"train": "../../x.jsonl"})}, r"outside of it \(\.\./\.\./x"),
-    "a file elsewhere": ({"README.md": configured(default={"train": "https://example.org/x.jsonl"})}, "outside of it"),
+    "a card out of hand": (
+        {"README.md": card("configs: 7"), "train.jsonl": jsonl(ROWS)},
+        "owner/bad",
+    ),
+    "a file of this disk": (
+        {"README.md": configured(default={"train": "/etc/passwd"})},
+        r"outside of it \(/etc/",
+    ),
+    "a file above": (
+        {"README.md": configured(default={"train": "../../x.jsonl"})},
+        r"outside of it \(\.\./\.\./x",
+    ),
+    "a file elsewhere": (
+        {"README.md": configured(default={"train": "https://example.org/x.jsonl"})},
+        "outside of it",
+    ),
 }
 
 
@@ -351,7 +502,9 @@ def test_what_cannot_be_read(hub_server: HubServer, tmp_path: Path, what: str) -
 
 
 def test_a_text_that_is_no_text(hub_server: HubServer) -> None:
-    hub_server.repository("owner/bytes", {"train.jsonl": b'{"a": "b"}\n{"a": "\xff"}\n'}, kind="dataset")
+    hub_server.repository(
+        "owner/bytes", {"train.jsonl": b'{"a": "b"}\n{"a": "\xff"}\n'}, kind="dataset"
+    )
     data = store().load("owner/bytes")
     assert data[0] == {"a": "b"}
     with pytest.raises(DataError, match=r"owner/bytes train row 2: cannot be read: 'utf-8'"):
@@ -367,8 +520,10 @@ def test_a_stream_reads_no_further_than_it_is_asked(hub_server: HubServer) -> No
     stream = store().stream("owner/long")
     assert not hub_server.asked(r"train\.jsonl")
     assert next(stream).row == {"a": "x" * 10_000}
-    [*_, (first, last)] = [request.headers["Range"].removeprefix("bytes=").split("-")
-                           for request in hub_server.asked(r"GET .*train\.jsonl")]
+    [*_, (first, last)] = [
+        request.headers["Range"].removeprefix("bytes=").split("-")
+        for request in hub_server.asked(r"GET .*train\.jsonl")
+    ]
     assert (first, int(last) < 20_000_000) == ("0", True)
 
 
@@ -380,11 +535,15 @@ def test_a_stream_tells_from_which_row_on_it_is_broken(hub_server: HubServer) ->
         read.extend(row.where for row in store().stream("owner/late"))
     assert 0 < len(read) < 600
     assert read[-1] == f"owner/late train row {len(read)}"
-    assert str(told.value).startswith(f"owner/late train from row {len(read) + 1} on: cannot be read: ")
+    assert str(told.value).startswith(
+        f"owner/late train from row {len(read) + 1} on: cannot be read: "
+    )
 
 
 def test_a_column_that_comes_late_comes_in_a_stream_as_when_loaded(hub_server: HubServer) -> None:
-    given = [{"prompt": "x" * 200, "completion": "y"}] * 8000 + [{"prompt": "a", "completion": "b", "extra": 1}]
+    given = [{"prompt": "x" * 200, "completion": "y"}] * 8000 + [
+        {"prompt": "a", "completion": "b", "extra": 1}
+    ]
     hub_server.repository("owner/late", {"train.jsonl": jsonl(given)}, kind="dataset")
     data, rest = store().load("owner/late"), streamed("owner/late")
     assert (data[8000], len(data)) == (rest[8000], len(rest)) == (given[8000], 8001)
@@ -397,7 +556,9 @@ def test_a_stream_goes_on_after_a_reset(hub_server: HubServer, data: Repository)
 
 
 @pytest.mark.parametrize("status", [401, 429, 500])
-def test_a_stream_that_the_hub_breaks_off(hub_server: HubServer, data: Repository, status: int) -> None:
+def test_a_stream_that_the_hub_breaks_off(
+    hub_server: HubServer, data: Repository, status: int
+) -> None:
     hub_server.fail(r"GET .*train\.jsonl", status=status, times=1000, headers={"Retry-After": "60"})
     with pytest.raises(ApiError, match="owner/cups") as told:
         list(store(timeout=0.5).stream("owner/cups"))
@@ -408,18 +569,36 @@ def test_a_stream_that_the_hub_breaks_off(hub_server: HubServer, data: Repositor
 
 # --- what the hub refuses
 
-PARTS = {"information": r"GET /api/datasets/owner/cups(\?|$)", "content": r"(HEAD|GET) .*resolve/.*train\.jsonl"}
+PARTS = {
+    "information": r"GET /api/datasets/owner/cups(\?|$)",
+    "content": r"(HEAD|GET) .*resolve/.*train\.jsonl",
+}
 
 
 def prepared(home: Path) -> list[str]:
-    return [path.name for path in home.rglob("*") if path.suffix == ".arrow" or path.name.endswith(".incomplete")]
+    return [
+        path.name
+        for path in home.rglob("*")
+        if path.suffix == ".arrow" or path.name.endswith(".incomplete")
+    ]
 
 
 @pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("status, headers", [
-    (429, {"Retry-After": "60"}), (500, {"Retry-After": "60"}), pytest.param(503, {}, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "status, headers",
+    [
+        (429, {"Retry-After": "60"}),
+        (500, {"Retry-After": "60"}),
+        pytest.param(503, {}, marks=pytest.mark.slow),
+    ],
+)
 def test_a_hub_that_is_busy_or_broken(
-    hub_server: HubServer, data: Repository, tmp_path: Path, part: str, status: int, headers: Mapping[str, str]
+    hub_server: HubServer,
+    data: Repository,
+    tmp_path: Path,
+    part: str,
+    status: int,
+    headers: Mapping[str, str],
 ) -> None:
     hub_server.fail(PARTS[part], status=status, times=1000, headers=headers)
     with pytest.raises(ApiError, match=rf"{hub_server.url}.*'owner/cups'.*try again") as told:
@@ -432,19 +611,26 @@ def test_a_hub_that_is_busy_or_broken(
 
 @pytest.mark.slow
 def test_a_hub_that_asks_to_wait(hub_server: HubServer, data: Repository) -> None:
-    hub_server.fail(PARTS["content"], status=429, headers={"Retry-After": "0"})  # to which the client adds a second
+    # to which the client adds a second
+    hub_server.fail(PARTS["content"], status=429, headers={"Retry-After": "0"})
     assert rows(store(timeout=5).load("owner/cups")) == ROWS
     hub_server.fail(PARTS["information"], status=429, headers={"Retry-After": "3600"})
     with pytest.raises(ApiError, match="in 3600 s"):
         store().load("owner/cups")
 
 
-def test_what_is_not_there_and_what_is_private(hub_server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub_server.repository("owner/secret", {"train.jsonl": jsonl(ROWS)}, kind="dataset", private=True)
+def test_what_is_not_there_and_what_is_private(
+    hub_server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub_server.repository(
+        "owner/secret", {"train.jsonl": jsonl(ROWS)}, kind="dataset", private=True
+    )
     for token in (None, "hf_loopback_read"):
         if token:
             monkeypatch.setenv("HF_TOKEN", token)
-        with pytest.raises(DataError, match=r"there is no data set 'owner/none' at http.*HF_TOKEN") as told:
+        with pytest.raises(
+            DataError, match=r"there is no data set 'owner/none' at http.*HF_TOKEN"
+        ) as told:
             store().splits("owner/none")
         assert told.value.exit_code == 3
     assert rows(store().load("owner/secret")) == streamed("owner/secret") == ROWS
@@ -453,20 +639,28 @@ def test_what_is_not_there_and_what_is_private(hub_server: HubServer, monkeypatc
         store().splits("owner/secret")
 
 
-def test_a_licence_that_is_not_accepted(hub_server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub_server.repository("owner/gated", {"train.jsonl": jsonl(ROWS)}, kind="dataset", gated=True, readers={"cook"})
+def test_a_licence_that_is_not_accepted(
+    hub_server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub_server.repository(
+        "owner/gated", {"train.jsonl": jsonl(ROWS)}, kind="dataset", gated=True, readers={"cook"}
+    )
     for token, status in ((None, 401), ("hf_loopback_read", 403)):
         if token:
             monkeypatch.setenv("HF_TOKEN", token)
         for ask in (store().load, lambda name: next(store().stream(name))):
-            with pytest.raises(ApiError, match=r"gated: accept its licence at http.*/datasets/owner/gated") as told:
+            with pytest.raises(
+                ApiError, match=r"gated: accept its licence at http.*/datasets/owner/gated"
+            ) as told:
                 ask("owner/gated")
             assert told.value.status == status
     monkeypatch.setenv("HF_TOKEN", "hf_loopback_write")
     assert rows(store().load("owner/gated")) == streamed("owner/gated") == ROWS
 
 
-def test_a_token_is_never_shown(hub_server: HubServer, data: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_never_shown(
+    hub_server: HubServer, data: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_notatokenofanyone")
     for ask in (store().load, store().info):
         with pytest.raises(ApiError, match="does not accept the token") as told:
@@ -489,7 +683,9 @@ def test_a_download_goes_on_where_it_broke_off(hub_server: HubServer) -> None:
 
 
 @pytest.mark.slow
-def test_a_download_that_never_comes_whole(hub_server: HubServer, data: Repository, tmp_path: Path) -> None:
+def test_a_download_that_never_comes_whole(
+    hub_server: HubServer, data: Repository, tmp_path: Path
+) -> None:
     hub_server.cut(r"GET .*train\.jsonl", after=50, times=1000, reset=True)
     with pytest.raises(BackendError, match=r"broke off.*'owner/cups'.*try again") as told:
         store().load("owner/cups")
@@ -514,8 +710,13 @@ def kill():
 threading.Thread(target=kill, daemon=True).start()
 HfDatasets().load("owner/big")
 """
-    done = subprocess.run([sys.executable, "-c", code], check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (-9, "", "")
     assert any(name.endswith(".incomplete") for name in prepared(tmp_path))
     data = store().load("owner/big")
@@ -566,8 +767,18 @@ def scribble_over_what_is_known(arrow: Path) -> None:
     (arrow.parent / "dataset_info.json").write_text("{")
 
 
-@pytest.mark.parametrize("damage", [
-    cut, cut_between_batches, empty, scribble, Path.unlink, lose_what_is_known, scribble_over_what_is_known])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        cut,
+        cut_between_batches,
+        empty,
+        scribble,
+        Path.unlink,
+        lose_what_is_known,
+        scribble_over_what_is_known,
+    ],
+)
 def test_what_was_prepared_and_is_damaged_is_prepared_again(
     hub_server: HubServer, data: Repository, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -579,7 +790,9 @@ def test_what_was_prepared_and_is_damaged_is_prepared_again(
     assert len(prepared(tmp_path)) == 1
 
 
-def test_a_note_that_is_damaged_is_made_again(hub_server: HubServer, data: Repository, tmp_path: Path) -> None:
+def test_a_note_that_is_damaged_is_made_again(
+    hub_server: HubServer, data: Repository, tmp_path: Path
+) -> None:
     pinned = f"owner/cups@{data.commits[-1].sha}"
     store().load(pinned)
     [note] = tmp_path.rglob("kitchen/*.json")
@@ -591,7 +804,9 @@ def test_a_note_that_is_damaged_is_made_again(hub_server: HubServer, data: Repos
 # --- no network
 
 
-def test_without_a_network_it_is_the_newest_that_was_fetched(hub_server: HubServer, data: Repository) -> None:
+def test_without_a_network_it_is_the_newest_that_was_fetched(
+    hub_server: HubServer, data: Repository
+) -> None:
     first = data.commits[-1].sha
     store().load("owner/cups")
     data.commit({"README.md": card("license: mit"), "more.jsonl": jsonl(ROWS)})
@@ -604,7 +819,9 @@ def test_without_a_network_it_is_the_newest_that_was_fetched(hub_server: HubServ
     assert store().info("owner/cups").revision != first
 
 
-def test_without_a_network_a_pinned_data_set_works_and_a_branch_warns(hub_server: HubServer, data: Repository) -> None:
+def test_without_a_network_a_pinned_data_set_works_and_a_branch_warns(
+    hub_server: HubServer, data: Repository
+) -> None:
     known = store().load("owner/cups").fingerprint
     hub_server.unplug()
     with capture_logs() as logs:
@@ -616,17 +833,25 @@ def test_without_a_network_a_pinned_data_set_works_and_a_branch_warns(hub_server
         assert list(branch.splits("owner/cups")) == ["train", "test"]
         assert branch.load("owner/cups").fingerprint == known
     assert [(log["log_level"], log["dataset"], log["commit"]) for log in logs] == [
-        ("warning", "owner/cups", data.commits[-1].sha)]
+        ("warning", "owner/cups", data.commits[-1].sha)
+    ]
 
 
-def test_without_a_network_what_is_not_there_is_an_error(hub_server: HubServer, data: Repository) -> None:
+def test_without_a_network_what_is_not_there_is_an_error(
+    hub_server: HubServer, data: Repository
+) -> None:
     store().load("owner/cups")
     hub_server.unplug()
     asked: Sequence[Callable[[], object]] = (
-        lambda: store().splits("owner/none"), lambda: store().load(f"owner/cups@{'0' * 40}"),
-        lambda: next(store().stream("owner/cups")))
+        lambda: store().splits("owner/none"),
+        lambda: store().load(f"owner/cups@{'0' * 40}"),
+        lambda: next(store().stream("owner/cups")),
+    )
     for ask in asked:
-        with capture_logs(), pytest.raises(BackendError, match=rf"{hub_server.url} cannot be reached") as told:
+        with (
+            capture_logs(),
+            pytest.raises(BackendError, match=rf"{hub_server.url} cannot be reached") as told,
+        ):
             ask()
         assert told.value.exit_code == 4
     hub_server.plug()
@@ -642,14 +867,23 @@ def test_a_network_that_goes_away(hub_server: HubServer, data: Repository) -> No
     going = store().stream("owner/cups")
     next(going)
     hub_server.unplug()
-    for ask in (lambda: store().load("owner/cups", split="test"), lambda: next(stream), lambda: list(going)):
-        with capture_logs(), pytest.raises(BackendError, match=rf"{hub_server.url} cannot be reached"):
+    for ask in (
+        lambda: store().load("owner/cups", split="test"),
+        lambda: next(stream),
+        lambda: list(going),
+    ):
+        with (
+            capture_logs(),
+            pytest.raises(BackendError, match=rf"{hub_server.url} cannot be reached"),
+        ):
             ask()
     hub_server.plug()
     assert rows(store().load("owner/cups", split="test")) == ROWS[:2]
 
 
-def test_told_to_stay_offline(hub_server: HubServer, data: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_told_to_stay_offline(
+    hub_server: HubServer, data: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store().load("owner/cups")
     hub_server.requests.clear()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

@@ -1,4 +1,6 @@
-"""Models of the Hugging Face Hub: the real client against a hub on loopback, and all that can go wrong between."""
+"""Models of the Hugging Face Hub: the real client against a hub on loopback, and all that can go
+wrong between.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,12 @@ from kitchen.errors import ApiError, BackendError
 from kitchen.ports import ModelInfo
 from tests.adapters.hf.server import HubServer, Repository
 
-BIG = random.Random(0).randbytes(12_000_000)  # the client asks for 10 MiB at a time, and resumes after whole pieces
-SMALL: Mapping[str, bytes | str] = {"config.json": '{"model_type": "llama"}', "model.safetensors": b"weights"}
+# the client asks for 10 MiB at a time, and resumes after whole pieces
+BIG = random.Random(0).randbytes(12_000_000)
+SMALL: Mapping[str, bytes | str] = {
+    "config.json": '{"model_type": "llama"}',
+    "model.safetensors": b"weights",
+}
 
 
 def hub(timeout: float = 2.0) -> HfHub:
@@ -41,21 +47,45 @@ def model(hub_server: HubServer) -> Repository:
 
 def cached(home: Path) -> list[Path]:
     """What could be taken for content."""
-    return [path for path in home.rglob("*") if path.is_file() and {"blobs", "snapshots"} & set(path.parts)]
+    return [
+        path
+        for path in home.rglob("*")
+        if path.is_file() and {"blobs", "snapshots"} & set(path.parts)
+    ]
 
 
 # --- what is fetched
 
 
-def test_what_can_be_opened_is_fetched_and_nothing_else(hub_server: HubServer, tmp_path: Path) -> None:
-    wanted = {"config.json": "{}", "model-1.safetensors": b"a", "model-2.safetensors": b"b", "merges.txt": "",
-              "tokenizer.model": b"t", "chat_template.jinja": "x", "README.md": "---\nlicense: mit\n---\n"}
-    hub_server.repository("owner/all", {
-        **wanted, "pytorch_model.bin": b"pickled", "onnx/model.onnx": b"o", "original/model.safetensors": b"c",
-        "consolidated.safetensors": b"d", "optimizer.pt": b"pickled", ".gitattributes": ""})
+def test_what_can_be_opened_is_fetched_and_nothing_else(
+    hub_server: HubServer, tmp_path: Path
+) -> None:
+    wanted = {
+        "config.json": "{}",
+        "model-1.safetensors": b"a",
+        "model-2.safetensors": b"b",
+        "merges.txt": "",
+        "tokenizer.model": b"t",
+        "chat_template.jinja": "x",
+        "README.md": "---\nlicense: mit\n---\n",
+    }
+    hub_server.repository(
+        "owner/all",
+        {
+            **wanted,
+            "pytorch_model.bin": b"pickled",
+            "onnx/model.onnx": b"o",
+            "original/model.safetensors": b"c",
+            "consolidated.safetensors": b"d",
+            "optimizer.pt": b"pickled",
+            ".gitattributes": "",
+        },
+    )
     folder = hub().fetch("owner/all")
     assert {path.relative_to(folder).as_posix() for path in folder.rglob("*")} == set(wanted)
-    assert folder.is_relative_to(tmp_path / "huggingface" / "hub" / "models--owner--all" / "snapshots")
+    assert folder.is_relative_to(
+        tmp_path / "huggingface" / "hub" / "models--owner--all" / "snapshots"
+    )
     assert hub().files("owner/all") == sorted(wanted)
     assert hub().sha256("owner/all") == hashlib.sha256(b"ab").hexdigest()
     commit = hub_server.repositories["model", "owner/all"].commits[-1].sha
@@ -67,7 +97,8 @@ def test_what_can_be_opened_is_fetched_and_nothing_else(hub_server: HubServer, t
 def test_one_file_alone(hub_server: HubServer, model: Repository) -> None:
     assert hub().file("owner/tiny", "config.json").read_text() == SMALL["config.json"]
     assert not hub_server.asked(r"model\.safetensors")
-    assert hub().fetch("owner/tiny").joinpath("model.safetensors").is_file()  # the part is not taken for the whole
+    # the part is not taken for the whole
+    assert hub().fetch("owner/tiny").joinpath("model.safetensors").is_file()
 
 
 def test_a_setting_says_where_the_hub_is_and_where_the_cache(
@@ -83,11 +114,19 @@ def test_a_name_of_old_without_an_owner(hub_server: HubServer) -> None:
     assert (hub().fetch("gpt2") / "model.safetensors").read_bytes() == b"weights"
 
 
-@pytest.mark.parametrize("card, license", [
-    ("---\nlanguage: en\nlicense: apache-2.0\n---\n# A model", "apache-2.0"), ("---\nlicense:\n- mit\n---\n", "mit"),
-    ("---\nlanguage: en\n---\nlicense: none of the head", ""), ("# A model\nlicense: mit", ""), ("---\n{: no YAML", ""),
-])
-def test_the_license_is_that_of_the_card(hub_server: HubServer, card: str | bytes, license: str) -> None:
+@pytest.mark.parametrize(
+    "card, license",
+    [
+        ("---\nlanguage: en\nlicense: apache-2.0\n---\n# A model", "apache-2.0"),
+        ("---\nlicense:\n- mit\n---\n", "mit"),
+        ("---\nlanguage: en\n---\nlicense: none of the head", ""),
+        ("# A model\nlicense: mit", ""),
+        ("---\n{: no YAML", ""),
+    ],
+)
+def test_the_license_is_that_of_the_card(
+    hub_server: HubServer, card: str | bytes, license: str
+) -> None:
     hub_server.repository("owner/tiny", {**SMALL, "README.md": card})
     assert hub().info("owner/tiny").license == license
 
@@ -99,13 +138,19 @@ def test_a_revision_is_what_it_was(hub_server: HubServer, model: Repository) -> 
     first = model.commits[-1].sha
     model.refs["v1.0"] = first
     second = model.commit({"model.safetensors": b"better"})
-    for name, content, commit in (("owner/tiny", b"better", second), ("owner/tiny@main", b"better", second),
-                                  ("owner/tiny@v1.0", b"weights", first), (f"owner/tiny@{first}", b"weights", first)):
+    for name, content, commit in (
+        ("owner/tiny", b"better", second),
+        ("owner/tiny@main", b"better", second),
+        ("owner/tiny@v1.0", b"weights", first),
+        (f"owner/tiny@{first}", b"weights", first),
+    ):
         assert (hub().fetch(name) / "model.safetensors").read_bytes() == content
         assert hub().info(name).revision == commit
 
 
-def test_a_name_means_one_commit_for_as_long_as_the_hub_lives(hub_server: HubServer, model: Repository) -> None:
+def test_a_name_means_one_commit_for_as_long_as_the_hub_lives(
+    hub_server: HubServer, model: Repository
+) -> None:
     one = hub()
     before = one.fetch("owner/tiny")
     model.commit({"model.safetensors": b"better"})
@@ -120,7 +165,10 @@ def test_a_commit_that_is_there_is_not_asked_for(hub_server: HubServer, model: R
     hub_server.requests.clear()
     again = hub()
     assert (again.fetch(pinned), again.files(pinned), again.file(pinned, "config.json")) == (
-        folder, ["config.json", "model.safetensors"], folder / "config.json")
+        folder,
+        ["config.json", "model.safetensors"],
+        folder / "config.json",
+    )
     again.sha256(pinned)
     again.info(pinned)
     assert hub_server.requests == []
@@ -144,13 +192,18 @@ def test_without_a_network_it_is_the_newest_that_was_fetched(
     hub_server.unplug()
     with capture_logs() as logs:
         offline = hub()
-        assert (offline.fetch("owner/tiny"), offline.info("owner/tiny").revision) == (folder, folder.name)
+        assert (offline.fetch("owner/tiny"), offline.info("owner/tiny").revision) == (
+            folder,
+            folder.name,
+        )
     assert [log["commit"] for log in logs] == [folder.name]
     hub_server.plug()
     assert hub().fetch("owner/tiny").name == ref.read_text() == newer
 
 
-def test_without_a_network_a_pinned_model_works_and_a_branch_warns(hub_server: HubServer, model: Repository) -> None:
+def test_without_a_network_a_pinned_model_works_and_a_branch_warns(
+    hub_server: HubServer, model: Repository
+) -> None:
     folder, sha = hub().fetch("owner/tiny"), hub().sha256("owner/tiny")
     hub_server.unplug()
     with capture_logs() as logs:
@@ -163,17 +216,24 @@ def test_without_a_network_a_pinned_model_works_and_a_branch_warns(hub_server: H
     assert "cannot be reached" in logs[0]["why"]
 
 
-def test_without_a_network_what_is_not_there_is_an_error(hub_server: HubServer, model: Repository) -> None:
+def test_without_a_network_what_is_not_there_is_an_error(
+    hub_server: HubServer, model: Repository
+) -> None:
     hub().file("owner/tiny", "config.json")
     hub_server.unplug()
     for name in ("owner/other", "owner/tiny", f"owner/tiny@{'0' * 40}"):
-        with pytest.raises(BackendError, match=rf"{hub_server.url} cannot be reached.*{name}.*packaged:NAME, path:DIR"):
+        with pytest.raises(
+            BackendError,
+            match=rf"{hub_server.url} cannot be reached.*{name}.*packaged:NAME, path:DIR",
+        ):
             hub().fetch(name)
     hub_server.plug()
     assert hub().fetch("owner/tiny")
 
 
-def test_told_to_stay_offline(hub_server: HubServer, model: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_told_to_stay_offline(
+    hub_server: HubServer, model: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = hub().fetch("owner/tiny")
     hub_server.requests.clear()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -206,9 +266,16 @@ STAGES = {
 }
 
 
-@pytest.mark.parametrize("stage", [
-    "information", *(pytest.param(stage, marks=pytest.mark.slow) for stage in ("listing", "head", "content"))])
-def test_a_hub_that_is_broken(hub_server: HubServer, model: Repository, tmp_path: Path, stage: str) -> None:
+@pytest.mark.parametrize(
+    "stage",
+    [
+        "information",
+        *(pytest.param(stage, marks=pytest.mark.slow) for stage in ("listing", "head", "content")),
+    ],
+)
+def test_a_hub_that_is_broken(
+    hub_server: HubServer, model: Repository, tmp_path: Path, stage: str
+) -> None:
     hub_server.fail(STAGES[stage], status=500, times=1000)
     told_to_wait = rf"{hub_server.url} fails with model 'owner/tiny' \(500.*try again later"
     with pytest.raises(ApiError, match=told_to_wait) as told:
@@ -221,24 +288,44 @@ def test_a_hub_that_is_broken(hub_server: HubServer, model: Repository, tmp_path
     assert (hub().fetch("owner/tiny") / "model.safetensors").read_bytes() == b"weights"
 
 
-@pytest.mark.parametrize("stage, status", [
-    ("information", 503),
-    *(pytest.param(*each, marks=pytest.mark.slow) for each in (
-        ("information", 429), ("listing", 429), ("head", 429), ("content", 429), ("content", 503))),
-])
-def test_a_hub_that_is_busy_for_a_moment(hub_server: HubServer, model: Repository, stage: str, status: int) -> None:
+@pytest.mark.parametrize(
+    "stage, status",
+    [
+        ("information", 503),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                ("information", 429),
+                ("listing", 429),
+                ("head", 429),
+                ("content", 429),
+                ("content", 503),
+            )
+        ),
+    ],
+)
+def test_a_hub_that_is_busy_for_a_moment(
+    hub_server: HubServer, model: Repository, stage: str, status: int
+) -> None:
     hub_server.fail(STAGES[stage], status=status, times=1)
     assert (hub(timeout=5).fetch("owner/tiny") / "model.safetensors").read_bytes() == b"weights"
 
 
-@pytest.mark.parametrize("stage, headers, told", [
-    *((stage, {"Retry-After": "3600"}, r"\(429\).*in 3600 s") for stage in STAGES),
-    ("information", {"ratelimit": '"api";r=0;t=55'}, r"\(429\).*in 55 s"),
-    ("listing", {"ratelimit": '"api";r=0;t=55'}, r"\(429\).*in 55 s"),
-    ("information", {}, r"\(429\).*in some minutes"),
-    pytest.param("content", {"Retry-After": "Fri, 31 Dec 2027 23:59:59 GMT"}, r"\(429\).*in some minutes",
-                 marks=pytest.mark.slow),
-])
+@pytest.mark.parametrize(
+    "stage, headers, told",
+    [
+        *((stage, {"Retry-After": "3600"}, r"\(429\).*in 3600 s") for stage in STAGES),
+        ("information", {"ratelimit": '"api";r=0;t=55'}, r"\(429\).*in 55 s"),
+        ("listing", {"ratelimit": '"api";r=0;t=55'}, r"\(429\).*in 55 s"),
+        ("information", {}, r"\(429\).*in some minutes"),
+        pytest.param(
+            "content",
+            {"Retry-After": "Fri, 31 Dec 2027 23:59:59 GMT"},
+            r"\(429\).*in some minutes",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
 def test_too_many_requests(
     hub_server: HubServer, model: Repository, stage: str, headers: Mapping[str, str], told: str
 ) -> None:
@@ -251,14 +338,18 @@ def test_too_many_requests(
 
 
 @pytest.mark.slow
-def test_a_wait_that_is_short_enough_is_waited_for(hub_server: HubServer, model: Repository) -> None:
+def test_a_wait_that_is_short_enough_is_waited_for(
+    hub_server: HubServer, model: Repository
+) -> None:
     hub_server.fail(STAGES["listing"], status=429, headers={"Retry-After": "1"})
     began = time.monotonic()
     hub(timeout=5).fetch("owner/tiny")
     assert time.monotonic() - began >= 1
 
 
-def test_a_gated_model(hub_server: HubServer, model: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gated_model(
+    hub_server: HubServer, model: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model.gated = True
     licence = rf"'owner/tiny' is gated: accept its licence at {hub_server.url}/owner/tiny, and set HF_TOKEN"
     with pytest.raises(ApiError, match=licence) as told:
@@ -285,15 +376,21 @@ def test_a_private_model_and_one_that_is_not_there(
         hub().fetch("owner/tinny")
 
 
-def test_a_token_that_is_wrong(hub_server: HubServer, model: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_that_is_wrong(
+    hub_server: HubServer, model: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_mistyped")
-    with pytest.raises(ApiError, match=f"does not accept the token.*{hub_server.url}/settings/tokens.*HF_TOKEN"):
+    with pytest.raises(
+        ApiError, match=f"does not accept the token.*{hub_server.url}/settings/tokens.*HF_TOKEN"
+    ):
         hub().fetch("owner/tiny")
 
 
 def test_a_revision_that_is_not_there(hub_server: HubServer, model: Repository) -> None:
     model.refs["v1.0"] = model.commits[-1].sha
-    with pytest.raises(BackendError, match=r"'owner/tiny' has no revision 'v1\.1'; did you mean 'v1\.0'"):
+    with pytest.raises(
+        BackendError, match=r"'owner/tiny' has no revision 'v1\.1'; did you mean 'v1\.0'"
+    ):
         hub().fetch("owner/tiny@v1.1")
     with pytest.raises(BackendError, match=f"'owner/tiny@{'0' * 40}'.*no such revision"):
         hub().fetch(f"owner/tiny@{'0' * 40}")
@@ -326,10 +423,16 @@ def test_a_file_that_never_comes_whole(
     hub_server: HubServer, model: Repository, tmp_path: Path, reset: bool
 ) -> None:
     hub_server.cut("GET /storage", after=3, reset=reset, times=1000)
-    with pytest.raises(BackendError, match=r"broke off.*owner/tiny.*nothing half-done is kept; try again") as told:
+    with pytest.raises(
+        BackendError, match=r"broke off.*owner/tiny.*nothing half-done is kept; try again"
+    ) as told:
         hub(timeout=0.5).fetch("owner/tiny")
     assert told.value.exit_code == 4
-    assert not [path for path in cached(tmp_path) if path.name == "model.safetensors" or path.stat().st_size == 3]
+    assert not [
+        path
+        for path in cached(tmp_path)
+        if path.name == "model.safetensors" or path.stat().st_size == 3
+    ]
     assert not list(tmp_path.rglob("*.incomplete"))
     hub_server.faults.clear()
     assert hub().sha256("owner/tiny") == hashlib.sha256(b"weights").hexdigest()
@@ -347,7 +450,9 @@ def test_a_damaged_cache_is_mended(hub_server: HubServer, model: Repository) -> 
 # --- digests
 
 
-def test_a_digest_is_remembered_as_long_as_the_files_are_the_same(hub_server: HubServer, model: Repository) -> None:
+def test_a_digest_is_remembered_as_long_as_the_files_are_the_same(
+    hub_server: HubServer, model: Repository
+) -> None:
     folder = hub().fetch("owner/tiny")
     assert hub().sha256("owner/tiny") == hashlib.sha256(b"weights").hexdigest()
     (note,) = (folder.parents[1] / "kitchen").glob("*.json")
@@ -362,7 +467,9 @@ def test_a_digest_is_remembered_as_long_as_the_files_are_the_same(hub_server: Hu
 def test_a_digest_is_not_of_what_other_programs_put_beside(hub_server: HubServer) -> None:
     from huggingface_hub import hf_hub_download
 
-    hub_server.repository("owner/two", {**SMALL, "consolidated.safetensors": b"once more", "b/model.safetensors": b""})
+    hub_server.repository(
+        "owner/two", {**SMALL, "consolidated.safetensors": b"once more", "b/model.safetensors": b""}
+    )
     assert hub().sha256("owner/two") == hashlib.sha256(b"weights").hexdigest()
     for path in ("consolidated.safetensors", "b/model.safetensors"):
         hf_hub_download("owner/two", path)
@@ -372,26 +479,45 @@ def test_a_digest_is_not_of_what_other_programs_put_beside(hub_server: HubServer
 # --- names
 
 
-@pytest.mark.parametrize("files, told", [
-    ({"config.json": "{}", "pytorch_model.bin": b"p"}, r"only pytorch_model\.bin.*not opened.*refs/pr/N.*path:DIR"),
-    ({"config.json": "{}"}, r"no weights as \*\.safetensors"),
-    ({"model.safetensors": b"w"}, "neither config.json"),
-])
-def test_a_model_that_cannot_be_opened(hub_server: HubServer, files: Mapping[str, bytes | str], told: str) -> None:
+@pytest.mark.parametrize(
+    "files, told",
+    [
+        (
+            {"config.json": "{}", "pytorch_model.bin": b"p"},
+            r"only pytorch_model\.bin.*not opened.*refs/pr/N.*path:DIR",
+        ),
+        ({"config.json": "{}"}, r"no weights as \*\.safetensors"),
+        ({"model.safetensors": b"w"}, "neither config.json"),
+    ],
+)
+def test_a_model_that_cannot_be_opened(
+    hub_server: HubServer, files: Mapping[str, bytes | str], told: str
+) -> None:
     hub_server.repository("owner/odd", files)
     with pytest.raises(BackendError, match=f"'owner/odd'.*{told}"):
         hub().fetch("owner/odd")
     assert not hub_server.asked("resolve|storage")
 
 
-@pytest.mark.parametrize("model, told", [
-    ("", "give NAME"), ("./model", "path:DIR"), ("a/b/c", "no name of a model"), ("owner/tiny@", "no name of a model"),
-    ("owner/tiny@../../x", "no name of a model"), ("owner/..", "owner/"),
-    ("smollm2-135m-instruct", "did you mean 'packaged:smollm2-135m-instruct'"),
-    ("packaged:smollm2-135m", "did you mean 'smollm2-135m-instruct'"),
-    ("run:abc@final", "the run's own record"), ("tinker://run/weights", "Tinker"), ("path:/nowhere", "no folder"),
-])
-def test_what_is_no_name_of_the_hub(hub_server: HubServer, tmp_path: Path, model: str, told: str) -> None:
+@pytest.mark.parametrize(
+    "model, told",
+    [
+        ("", "give NAME"),
+        ("./model", "path:DIR"),
+        ("a/b/c", "no name of a model"),
+        ("owner/tiny@", "no name of a model"),
+        ("owner/tiny@../../x", "no name of a model"),
+        ("owner/..", "owner/"),
+        ("smollm2-135m-instruct", "did you mean 'packaged:smollm2-135m-instruct'"),
+        ("packaged:smollm2-135m", "did you mean 'smollm2-135m-instruct'"),
+        ("run:abc@final", "the run's own record"),
+        ("tinker://run/weights", "Tinker"),
+        ("path:/nowhere", "no folder"),
+    ],
+)
+def test_what_is_no_name_of_the_hub(
+    hub_server: HubServer, tmp_path: Path, model: str, told: str
+) -> None:
     one = HfHub(LocalHub(str(tmp_path)))
     with pytest.raises(BackendError, match=told):
         one.fetch(model)
@@ -416,8 +542,17 @@ def test_a_folder_that_looks_like_a_name_is_not_taken_for_one(
     hub().find("models/tiny")  # no model is in it
     (tmp_path / "models" / "tiny" / "adapter_config.json").touch()
     one = hub()
-    for verb in (one.find, one.fetch, one.files, one.info, one.sha256, lambda name: one.file(name, "config.json")):
-        with pytest.raises(BackendError, match=r"did you mean 'path:models/tiny'\?.*'models/tiny@main'"):
+    for verb in (
+        one.find,
+        one.fetch,
+        one.files,
+        one.info,
+        one.sha256,
+        lambda name: one.file(name, "config.json"),
+    ):
+        with pytest.raises(
+            BackendError, match=r"did you mean 'path:models/tiny'\?.*'models/tiny@main'"
+        ):
             verb("models/tiny")
     assert one.fetch("models/tiny@main")
 
@@ -427,8 +562,16 @@ def test_a_name_is_found_without_a_network(hub_server: HubServer) -> None:
     assert hub_server.requests == []
 
 
-CORE = ("structlog", "numpy", "numpy.libs", "pydantic", "pydantic_core", "annotated_types", "typing_extensions.py",
-        "typing_inspection")  # what an adapter imports of the kitchen, and what that imports
+CORE = (
+    "structlog",
+    "numpy",
+    "numpy.libs",
+    "pydantic",
+    "pydantic_core",
+    "annotated_types",
+    "typing_extensions.py",
+    "typing_inspection",
+)  # what an adapter imports of the kitchen, and what that imports
 
 
 def test_without_the_package_only_its_own_names_are_refused(tmp_path: Path) -> None:
@@ -453,18 +596,29 @@ for verb in (hub.find, hub.fetch, hub.info):
         print(error)
 """
     told = subprocess.run(
-        [sys.executable, "-S", "-c", code], env={"PYTHONPATH": f"{source}:{tmp_path}"},
-        capture_output=True, text=True, check=True, timeout=60,
+        [sys.executable, "-S", "-c", code],
+        env={"PYTHONPATH": f"{source}:{tmp_path}"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     ).stdout.splitlines()
     assert told[0] == f"{tmp_path}/model ['config.json', 'model.safetensors']"
     assert len(told) == 4
-    assert all("'owner/tiny'" in line and "pip install 'crucible-kitchen[hf]'" in line for line in told[1:])
+    assert all(
+        "'owner/tiny'" in line and "pip install 'crucible-kitchen[hf]'" in line for line in told[1:]
+    )
 
 
 def test_nothing_is_imported_before_it_is_needed() -> None:
-    code = ("import sys; from adapters.hf.hub import HfHub; from adapters.fake.hub import FakeHub; "
-            "HfHub(FakeHub()).find('fake/bigram'); print('huggingface_hub' in sys.modules, 'httpx2' in sys.modules)")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    code = (
+        "import sys; from adapters.hf.hub import HfHub; from adapters.fake.hub import FakeHub; "
+        "HfHub(FakeHub()).find('fake/bigram'); print('huggingface_hub' in sys.modules, 'httpx2' in "
+        "sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout.split() == ["False", "False"]
 
 
@@ -475,8 +629,13 @@ def test_nothing_is_imported_before_it_is_needed() -> None:
 def result(tmp_path: Path) -> Path:
     folder = tmp_path / "result"
     (folder / "more").mkdir(parents=True)
-    for path, content in {"README.md": b"---\nlicense: mit\n---\n", "adapter_config.json": b"{}",
-                          "adapter_model.safetensors": BIG[:100_000], "more/notes.txt": b"n", "empty.txt": b""}.items():
+    for path, content in {
+        "README.md": b"---\nlicense: mit\n---\n",
+        "adapter_config.json": b"{}",
+        "adapter_model.safetensors": BIG[:100_000],
+        "more/notes.txt": b"n",
+        "empty.txt": b"",
+    }.items():
         (folder / path).write_bytes(content)
     return folder
 
@@ -497,7 +656,10 @@ def test_a_result_is_published_in_one_commit(writer: HubServer, result: Path) ->
     assert writer.repositories["model", "cook/mine"].private
     files = writer.repositories["model", "cook/mine"].commits[-1].files
     assert {path: files[path] for path in files if path != ".gitattributes"} == {
-        path.relative_to(result).as_posix(): path.read_bytes() for path in result.rglob("*") if path.is_file()}
+        path.relative_to(result).as_posix(): path.read_bytes()
+        for path in result.rglob("*")
+        if path.is_file()
+    }
     assert (hub().fetch("cook/mine") / "adapter_model.safetensors").read_bytes() == BIG[:100_000]
     assert hub().info("cook/mine").license == "mit"
 
@@ -507,7 +669,9 @@ def test_a_public_one_has_to_be_asked_for(writer: HubServer, result: Path) -> No
     assert not writer.repositories["model", "cook/mine"].private
 
 
-def test_what_has_not_changed_makes_no_commit_and_what_has_makes_one(writer: HubServer, result: Path) -> None:
+def test_what_has_not_changed_makes_no_commit_and_what_has_makes_one(
+    writer: HubServer, result: Path
+) -> None:
     one = hub()
     one.publish("cook/mine", result, message="first")
     one.publish("cook/mine", result, message="again")
@@ -517,34 +681,62 @@ def test_what_has_not_changed_makes_no_commit_and_what_has_makes_one(writer: Hub
     (result / "adapter_model-1.safetensors").write_bytes(b"other")
     one.publish("cook/mine", result, message="sharded")
     assert messages(writer) == ["initial commit", "first", "sharded"]
-    assert one.files("cook/mine") == ["README.md", "adapter_config.json", "adapter_model-1.safetensors", "empty.txt",
-                                      "more/notes.txt"]
+    assert one.files("cook/mine") == [
+        "README.md",
+        "adapter_config.json",
+        "adapter_model-1.safetensors",
+        "empty.txt",
+        "more/notes.txt",
+    ]
     assert one.sha256("cook/mine") == hashlib.sha256(b"other").hexdigest() != before
 
 
-def test_what_of_another_model_is_there_goes_and_nothing_else(writer: HubServer, result: Path) -> None:
-    mine = writer.repository("cook/mine", {
-        **SMALL, "model.safetensors.index.json": "{}", "tokenizer.json": "{}", "step-100/config.json": "{}",
-        "step-100/model.safetensors": b"old"})
+def test_what_of_another_model_is_there_goes_and_nothing_else(
+    writer: HubServer, result: Path
+) -> None:
+    mine = writer.repository(
+        "cook/mine",
+        {
+            **SMALL,
+            "model.safetensors.index.json": "{}",
+            "tokenizer.json": "{}",
+            "step-100/config.json": "{}",
+            "step-100/model.safetensors": b"old",
+        },
+    )
     hub().publish("cook/mine", result, message="a soup")
     assert mine.commits[-1].files.keys() == {
         *(path.relative_to(result).as_posix() for path in result.rglob("*") if path.is_file()),
-        "tokenizer.json", "step-100/config.json", "step-100/model.safetensors"}
+        "tokenizer.json",
+        "step-100/config.json",
+        "step-100/model.safetensors",
+    }
     (result / "adapter_model.safetensors").unlink()
     (result / "adapter_config.json").unlink()
     hub().publish("cook/mine", result, message="a card alone")
     assert {"adapter_model.safetensors", "adapter_config.json"} <= mine.commits[-1].files.keys()
 
 
-@pytest.mark.parametrize("step", [
-    "POST /api/repos/create", "POST .*/preupload/", "POST .*/objects/batch", "PUT /storage", "POST .*/commit/",
-])
-def test_a_publication_that_fails_half_way_is_not_seen(writer: HubServer, result: Path, step: str) -> None:
+@pytest.mark.parametrize(
+    "step",
+    [
+        "POST /api/repos/create",
+        "POST .*/preupload/",
+        "POST .*/objects/batch",
+        "PUT /storage",
+        "POST .*/commit/",
+    ],
+)
+def test_a_publication_that_fails_half_way_is_not_seen(
+    writer: HubServer, result: Path, step: str
+) -> None:
     writer.fail(step, status=500, times=1000, headers={"Retry-After": "60"})
     with pytest.raises(ApiError, match="fails with model 'cook/mine'") as told:
         hub(timeout=0.5).publish("cook/mine", result, message="a soup")
     assert told.value.status == 500
-    assert ("model", "cook/mine") not in writer.repositories or messages(writer) == ["initial commit"]
+    assert ("model", "cook/mine") not in writer.repositories or messages(writer) == [
+        "initial commit"
+    ]
     writer.faults.clear()
     hub().publish("cook/mine", result, message="a soup")
     assert messages(writer) == ["initial commit", "a soup"]
@@ -564,7 +756,9 @@ def test_publishing_needs_a_token_that_may(
         hub().publish("cook/mine", result, message="a soup")
     assert told.value.status == 401
     monkeypatch.setenv("HF_TOKEN", "hf_loopback_read")
-    with pytest.raises(ApiError, match=r"token may not do this with model 'cook/mine'.*can only read") as told:
+    with pytest.raises(
+        ApiError, match=r"token may not do this with model 'cook/mine'.*can only read"
+    ) as told:
         hub().publish("cook/mine", result, message="a soup")
     assert told.value.status == 403
     assert hub_server.repositories == {}
@@ -591,24 +785,44 @@ def test_what_is_no_place_to_publish_at(writer: HubServer, result: Path, name: s
 
 def run_with(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """With the hub that is the default, in a process that finds it by HF_ENDPOINT."""
-    return subprocess.run([sys.executable, "-m", "kitchen.cli", "run", "recipes.sl_basic", *arguments], cwd=folder,
-                          capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", "kitchen.cli", "run", "recipes.sl_basic", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
 
 
-@pytest.mark.parametrize("name, told", [
-    ("owner/tinny", "shows no model 'owner/tinny' to strangers"),
-    ("owner/tiny", "fails with model 'owner/tiny' (500"),
-    ("owner/busy", "had too many requests, model 'owner/busy' was one (429); try again in 3600 s"),
-])
+@pytest.mark.parametrize(
+    "name, told",
+    [
+        ("owner/tinny", "shows no model 'owner/tinny' to strangers"),
+        ("owner/tiny", "fails with model 'owner/tiny' (500"),
+        (
+            "owner/busy",
+            "had too many requests, model 'owner/busy' was one (429); try again in 3600 s",
+        ),
+    ],
+)
 def test_a_run_ends_with_exit_code_4_and_says_why(
-    hub_server: HubServer, model: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: str
+    hub_server: HubServer,
+    model: Repository,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    told: str,
 ) -> None:
     hub_server.fail("GET /api/models/owner/tiny", status=500, times=1000)
-    hub_server.fail("GET /api/models/owner/busy", status=429, times=1000, headers={"Retry-After": "3600"})
+    hub_server.fail(
+        "GET /api/models/owner/busy", status=429, times=1000, headers={"Retry-After": "3600"}
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
-    done = CliRunner().invoke(app, ["run", "recipes.sl_basic", f"model={name}", "--hub", "hf",
-                                    "--set", "hub.timeout=0.5"])
+    done = CliRunner().invoke(
+        app, ["run", "recipes.sl_basic", f"model={name}", "--hub", "hf", "--set", "hub.timeout=0.5"]
+    )
     assert done.exit_code == 4, done.output
     assert told in " ".join(done.output.split())
     assert "Traceback" not in done.output
@@ -620,7 +834,12 @@ def test_a_model_of_the_hub_is_trained(hub_server: HubServer, tmp_path: Path) ->
 
     folder = tiny_model(tmp_path / "tiny")
     hub_server.repository("owner/tiny", {path.name: path.read_bytes() for path in folder.iterdir()})
-    settings = ("model=owner/tiny", "max_steps=2", "rendering.overlong=drop", "rendering.max_tokens=200")
+    settings = (
+        "model=owner/tiny",
+        "max_steps=2",
+        "rendering.overlong=drop",
+        "rendering.max_tokens=200",
+    )
     hub_server.unplug()
     done = run_with(tmp_path, *settings)
     assert done.returncode == 4
@@ -637,9 +856,13 @@ def test_a_model_of_the_hub_is_trained(hub_server: HubServer, tmp_path: Path) ->
 # --- secrets
 
 
-@pytest.mark.parametrize("user, name", [
-    ("cook:s3cret", "owner/tiny"), ("s3cret", "owner/tiny"), ("cook:s3cret", "owner/tiny@v1")])
-def test_credentials_of_the_endpoint_are_never_shown(hub_server: HubServer, user: str, name: str) -> None:
+@pytest.mark.parametrize(
+    "user, name",
+    [("cook:s3cret", "owner/tiny"), ("s3cret", "owner/tiny"), ("cook:s3cret", "owner/tiny@v1")],
+)
+def test_credentials_of_the_endpoint_are_never_shown(
+    hub_server: HubServer, user: str, name: str
+) -> None:
     secret = hub_server.url.replace("://", f"://{user}@")
     for _ in ("refused", "unreachable"):
         with pytest.raises(BackendError, match=hub_server.url) as told:
@@ -659,19 +882,27 @@ def stored(token: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("given", [in_environment, stored])
 def test_a_token_is_used_and_never_shown(
-    hub_server: HubServer, model: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str], given: Callable[[str, Path, pytest.MonkeyPatch], None],
+    hub_server: HubServer,
+    model: Repository,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    given: Callable[[str, Path, pytest.MonkeyPatch], None],
 ) -> None:
     token = "hf_VerySecretToken0123456789"
     hub_server.tokens[token] = "guest"
     given(token, tmp_path / "huggingface", monkeypatch)
     hub().fetch("owner/tiny")
-    assert {request.headers["Authorization"] for request in hub_server.asked("/api/|/resolve/")} == {f"Bearer {token}"}
+    assert {
+        request.headers["Authorization"] for request in hub_server.asked("/api/|/resolve/")
+    } == {f"Bearer {token}"}
     assert {request.headers["Authorization"] for request in hub_server.asked("/storage/")} == {None}
     model.commit({"model.safetensors": b"more"})
     echo = {"X-Error-Message": f"no, {token}", "Content-Type": "text/plain", "Retry-After": "60"}
     for status in (400, 403, 418, 500):
-        hub_server.fail("/tree/", status=status, times=1000, headers=echo, body=f"no, Bearer {token}")
+        hub_server.fail(
+            "/tree/", status=status, times=1000, headers=echo, body=f"no, Bearer {token}"
+        )
         with capture_logs() as logs, pytest.raises(ApiError) as told:
             hub(timeout=0.1).fetch("owner/tiny")
         assert "no, " in told.value.body

@@ -23,8 +23,11 @@ print(re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1])
 
 
 def jsonl(rows: int) -> bytes:
-    lines = (f'{{"prompt": "Row {row}: what is {row} and {row % 97}?", '
-             f'"completion": "It is {row + row % 97}, as anyone can tell."}}\n' for row in range(rows))
+    lines = (
+        f'{{"prompt": "Row {row}: what is {row} and {row % 97}?", '
+        f'"completion": "It is {row + row % 97}, as anyone can tell."}}\n'
+        for row in range(rows)
+    )
     return "".join(lines).encode()
 
 
@@ -32,24 +35,34 @@ def parquet(rows: int) -> bytes:
     import pyarrow
     import pyarrow.parquet
 
-    table = pyarrow.table({"prompt": [f"Row {row}: {row * 7919 % 1_000_003:0>80}" for row in range(rows)]})
+    table = pyarrow.table(
+        {"prompt": [f"Row {row}: {row * 7919 % 1_000_003:0>80}" for row in range(rows)]}
+    )
     pyarrow.parquet.write_table(table, file := BytesIO(), row_group_size=50_000)
     return file.getvalue()
 
 
 def peak(hub: HubServer, cache: Path, name: str) -> float:
     """Of a process that fetches, prepares and reads 320 random rows, in MB."""
-    done = subprocess.run([sys.executable, "-c", READING, hub.url, str(cache), name], capture_output=True, text=True,
-                          check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        [sys.executable, "-c", READING, hub.url, str(cache), name],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     return int(done.stdout) / 1000
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix, room", [("jsonl", 20), ("parquet", 150)])  # Arrow reads Parquet far ahead
+# Arrow reads Parquet far ahead
+@pytest.mark.parametrize("suffix, room", [("jsonl", 20), ("parquet", 150)])
 def test_a_million_rows(hub_server: HubServer, tmp_path: Path, suffix: str, room: float) -> None:
     written = {"jsonl": jsonl, "parquet": parquet}[suffix]
     for name, rows in {"small": 10_000, "big": 1_000_000}.items():
         hub_server.repository(f"rows/{name}", {f"train.{suffix}": written(rows)}, kind="dataset")
-    small, big, again = (peak(hub_server, tmp_path / "cache", f"rows/{name}") for name in ("small", "big", "big"))
+    small, big, again = (
+        peak(hub_server, tmp_path / "cache", f"rows/{name}") for name in ("small", "big", "big")
+    )
     assert big - small < room
     assert again - small < 10  # once it is prepared

@@ -24,7 +24,10 @@ SMALL = {"config.json": "{}", "model.safetensors": b"weights"}
 @pytest.fixture
 def said() -> Iterator[StringIO]:
     """What `huggingface_hub` logs."""
-    logger, handler = logging.getLogger("huggingface_hub"), logging.StreamHandler(said := StringIO())
+    logger, handler = (
+        logging.getLogger("huggingface_hub"),
+        logging.StreamHandler(said := StringIO()),
+    )
     logger.addHandler(handler)
     yield said
     logger.removeHandler(handler)
@@ -49,11 +52,17 @@ def test_a_refused_connection_does_not_end_it(hub_server: HubServer, said: Strin
     assert len(store.load("owner/cups")) == 1
 
 
-@pytest.mark.parametrize("headers, seconds", [
-    ({}, 0), ({"Retry-After": "3600"}, 3600), ({"Retry-After": "Fri, 31 Dec 2027 23:59:59 GMT"}, 0),
-    ({"ratelimit": '"api";r=0;t=55'}, 55), ({"ratelimit": '"api";r=7;t=55'}, 0),
-    ({"ratelimit": '"api";r=0;t=55', "Retry-After": "3600"}, 3600),
-])
+@pytest.mark.parametrize(
+    "headers, seconds",
+    [
+        ({}, 0),
+        ({"Retry-After": "3600"}, 3600),
+        ({"Retry-After": "Fri, 31 Dec 2027 23:59:59 GMT"}, 0),
+        ({"ratelimit": '"api";r=0;t=55'}, 55),
+        ({"ratelimit": '"api";r=7;t=55'}, 0),
+        ({"ratelimit": '"api";r=0;t=55', "Retry-After": "3600"}, 3600),
+    ],
+)
 def test_what_a_server_says_to_wait(headers: dict[str, str], seconds: float) -> None:
     assert told_wait(httpx2.Response(429, headers=headers)) == seconds
 

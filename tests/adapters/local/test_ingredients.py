@@ -41,7 +41,11 @@ def everything() -> list[Example]:
 
 def test_the_script_makes_the_shipped_files_again(tmp_path: Path) -> None:
     make.main(tmp_path)
-    assert sorted(path.stem for path in tmp_path.iterdir()) == ["new_grammars", "new_names", "train"]
+    assert sorted(path.stem for path in tmp_path.iterdir()) == [
+        "new_grammars",
+        "new_names",
+        "train",
+    ]
     for path in tmp_path.iterdir():
         assert path.read_bytes() == (FOLDER / path.name).read_bytes()
 
@@ -64,7 +68,9 @@ def test_there_are_enough_names_units_and_grammars() -> None:
 
 def test_every_grammar_and_every_name_is_used(remade: dict[str, list[Example]]) -> None:
     shapes = {name: {each.shape for each in made} for name, made in remade.items()}
-    assert shapes["train"] == shapes["new_names"] == {grammar.shape for grammar in grammars.TRAINING}
+    assert (
+        shapes["train"] == shapes["new_names"] == {grammar.shape for grammar in grammars.TRAINING}
+    )
     assert shapes["new_grammars"] == {grammar.shape for grammar in grammars.HELD_OUT}
     for made, table in ((remade["train"], names.TRAINED), (remade["new_names"], names.HELD_OUT)):
         lines = "\n".join(each.line.lower() for each in made)
@@ -85,7 +91,12 @@ def test_no_training_line_holds_a_held_out_name() -> None:
 
 
 def test_a_new_name_has_a_new_name() -> None:
-    held_out = {form for kind, some in names.HELD_OUT.items() for name in some for form in names.forms(kind, name)}
+    held_out = {
+        form
+        for kind, some in names.HELD_OUT.items()
+        for name in some
+        for form in names.forms(kind, name)
+    }
     for each in shipped("new_names") + shipped("new_grammars"):
         assert any(form.lower() in each.label["name"].lower() for form in held_out), each
 
@@ -103,7 +114,11 @@ def _masks(of: Example) -> set[str]:
 @pytest.mark.parametrize(
     "line, name, mask",
     [
-        ("1 1/2 cups (360 ml) finely chopped yellow onions, divided", "", "# cups (# ml) finely chopped name, divided"),
+        (
+            "1 1/2 cups (360 ml) finely chopped yellow onions, divided",
+            "",
+            "# cups (# ml) finely chopped name, divided",
+        ),
         ("2–3 lemons", "", "# name"),
         ("Half a bay leaf", "", "# name"),
         ("1½ to 2 tbsp. nduja, torn", "nduja", "# tbsp. name, torn"),
@@ -125,8 +140,12 @@ def test_every_label_has_the_right_keys_and_types() -> None:
         assert list(label) == KEYS
         quantity = label["quantity"]
         ends = quantity if isinstance(quantity, list) else [] if quantity is None else [quantity]
-        assert all(type(end) in (int, float) and end > 0 and round(end, 3) == end for end in ends), line
-        assert not isinstance(quantity, list) or (len(quantity) == 2 and quantity[0] < quantity[1]), line
+        assert all(
+            type(end) in (int, float) and end > 0 and round(end, 3) == end for end in ends
+        ), line
+        assert not isinstance(quantity, list) or (
+            len(quantity) == 2 and quantity[0] < quantity[1]
+        ), line
         assert label["unit"] is None or label["unit"] in grammars.UNITS, line
         assert isinstance(label["optional"], bool)
 
@@ -135,7 +154,9 @@ def test_name_and_preparation_stand_in_the_line() -> None:
     for line, label, _ in everything():
         assert label["name"] in line
         preparation = label["preparation"]
-        assert preparation is None or all(part and part in line for part in preparation.split(", ")), line
+        assert preparation is None or all(
+            part and part in line for part in preparation.split(", ")
+        ), line
 
 
 def test_optional_is_said() -> None:
@@ -186,7 +207,9 @@ LABELS = [  # (grammar, choice, line, quantity, unit, name, preparation, optiona
     ),
     (
         Grammar("{Few} {unit} of {name}"),
-        Choice("herb", "lemon thyme", "sprig", spelling=("sprig", "sprigs"), texts={"few": "a few"}),
+        Choice(
+            "herb", "lemon thyme", "sprig", spelling=("sprig", "sprigs"), texts={"few": "a few"}
+        ),
         "A few sprigs of lemon thyme",
         (None, "sprig", "lemon thyme", None, False),
     ),
@@ -224,7 +247,14 @@ LABELS = [  # (grammar, choice, line, quantity, unit, name, preparation, optiona
     ),
     (
         Grammar("{glued} {name} ({note})"),
-        Choice("fish", "cod", "kilogram", Fraction(5, 4), spelling=("kg", "kg"), texts={"note": "see note"}),
+        Choice(
+            "fish",
+            "cod",
+            "kilogram",
+            Fraction(5, 4),
+            spelling=("kg", "kg"),
+            texts={"note": "see note"},
+        ),
         "1.25kg cod (see note)",
         (1.25, "kilogram", "cod", None, False),
     ),
@@ -232,7 +262,9 @@ LABELS = [  # (grammar, choice, line, quantity, unit, name, preparation, optiona
 
 
 @pytest.mark.parametrize("grammar, choice, line, values", LABELS)
-def test_the_rules_of_the_labels(grammar: Grammar, choice: Choice, line: str, values: tuple[object, ...]) -> None:
+def test_the_rules_of_the_labels(
+    grammar: Grammar, choice: Choice, line: str, values: tuple[object, ...]
+) -> None:
     made = example(grammar, choice)
     assert made.line == line
     assert made.label == dict(zip(KEYS, values, strict=True))
@@ -241,10 +273,19 @@ def test_the_rules_of_the_labels(grammar: Grammar, choice: Choice, line: str, va
 @pytest.mark.parametrize(
     "line, values",
     [
-        ("2 x 400g tins plum tomatoes, crushed by hand", (2, "can", "plum tomatoes", "crushed by hand", False)),
+        (
+            "2 x 400g tins plum tomatoes, crushed by hand",
+            (2, "can", "plum tomatoes", "crushed by hand", False),
+        ),
         ("Freshly ground black pepper", (None, None, "black pepper", "Freshly ground", False)),
-        ("4 skinless salmon fillets (about 6 ounces each)", (4, "fillet", "skinless salmon", None, False)),
-        ("Optional: a drizzle of hot honey, to finish", (1, "drizzle", "hot honey", "to finish", True)),
+        (
+            "4 skinless salmon fillets (about 6 ounces each)",
+            (4, "fillet", "skinless salmon", None, False),
+        ),
+        (
+            "Optional: a drizzle of hot honey, to finish",
+            (1, "drizzle", "hot honey", "to finish", True),
+        ),
         (
             "Juice of half a lemon, plus wedges for serving",
             (0.5, None, "lemon", "Juice, plus wedges for serving", False),

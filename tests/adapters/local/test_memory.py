@@ -21,13 +21,17 @@ print(re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1])
 def write_jsonl(path: Path, rows: int) -> None:
     with path.open("w") as file:
         for row in range(rows):
-            file.write(f'{{"prompt": "Row {row}: what is {row} and {row % 97}?", '
-                       f'"completion": "It is {row + row % 97}, as anyone can tell."}}\n')
+            file.write(
+                f'{{"prompt": "Row {row}: what is {row} and {row % 97}?", '
+                f'"completion": "It is {row + row % 97}, as anyone can tell."}}\n'
+            )
 
 
 def peak(path: Path) -> float:
     """Of a process that reads 320 random rows, in MB."""
-    done = subprocess.run([sys.executable, "-c", READING, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", READING, str(path)], capture_output=True, text=True, check=True
+    )
     return int(done.stdout) / 1000
 
 
@@ -36,7 +40,8 @@ def test_a_million_rows_of_jsonl(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "small.jsonl", 10_000)
     write_jsonl(tmp_path / "big.jsonl", 1_000_000)
     assert (tmp_path / "big.jsonl").stat().st_size > 90_000_000
-    assert peak(tmp_path / "big.jsonl") - peak(tmp_path / "small.jsonl") < 15  # 8 bytes a row, and room to grow
+    # 8 bytes a row, and room to grow
+    assert peak(tmp_path / "big.jsonl") - peak(tmp_path / "small.jsonl") < 15
 
 
 @pytest.mark.slow
@@ -44,5 +49,7 @@ def test_a_million_rows_of_parquet(tmp_path: Path) -> None:
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     for name, rows in {"small": 10_000, "big": 1_000_000}.items():
         text = [f"Row {row}: {row * 7919 % 1_000_003:0>80}" for row in range(rows)]
-        parquet.write_table(arrow.table({"prompt": text}), tmp_path / f"{name}.parquet", row_group_size=100_000)
+        parquet.write_table(
+            arrow.table({"prompt": text}), tmp_path / f"{name}.parquet", row_group_size=100_000
+        )
     assert peak(tmp_path / "big.parquet") - peak(tmp_path / "small.parquet") < 50

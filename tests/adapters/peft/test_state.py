@@ -26,8 +26,9 @@ def train(session: PeftSession, data: list[Datum], steps: int) -> None:
 
 def state(session: PeftSession) -> dict[str, Array]:
     """Every number that training goes on from."""
-    got: dict[str, Any] = session._ask(lambda trainer: {
-        **trainer.adapter.tensors(), **trainer.optimiser.tensors()}).result()
+    got: dict[str, Any] = session._ask(
+        lambda trainer: {**trainer.adapter.tensors(), **trainer.optimiser.tensors()}
+    ).result()
     return {name: tensor.cpu().numpy() for name, tensor in got.items()}
 
 
@@ -39,7 +40,9 @@ def assert_same_state(one: PeftSession, other: PeftSession) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_loaded_session_goes_on_to_the_last_bit(opened: Opened, weighted: list[Datum], dtype: str) -> None:
+def test_a_loaded_session_goes_on_to_the_last_bit(
+    opened: Opened, weighted: list[Datum], dtype: str
+) -> None:
     straight, resumed = opened(LORA, dtype=dtype), opened(LORA, dtype=dtype)
     train(straight, weighted, 3)
     saved = straight.save("three").result()
@@ -49,15 +52,23 @@ def test_a_loaded_session_goes_on_to_the_last_bit(opened: Opened, weighted: list
     train(resumed, weighted, 2)
     assert_same_state(resumed, straight)
     assert resumed.save("five").result() == Checkpoint(
-        "five", 5, "training", straight.save("five again").result().sha256)
+        "five", 5, "training", straight.save("five again").result().sha256
+    )
 
 
 def test_what_is_in_a_checkpoint(opened: Opened, blobs: FakeBlobs, weighted: list[Datum]) -> None:
     session = opened(LORA)
     train(session, weighted, 1)
     saved = session.save("runs/a/1").result()
-    assert blobs.list("runs/a/1/") == [f"runs/a/1/{file}" for file in (
-        "adapter_config.json", "adapter_model.safetensors", "checkpoint.json", "optimizer.safetensors")]
+    assert blobs.list("runs/a/1/") == [
+        f"runs/a/1/{file}"
+        for file in (
+            "adapter_config.json",
+            "adapter_model.safetensors",
+            "checkpoint.json",
+            "optimizer.safetensors",
+        )
+    ]
     content = blobs.read("runs/a/1/checkpoint.json")
     assert content
     manifest = json.loads(content)
@@ -69,14 +80,24 @@ def test_what_is_in_a_checkpoint(opened: Opened, blobs: FakeBlobs, weighted: lis
     assert blobs.list("runs/a/1/") == []
 
 
-@pytest.mark.parametrize("file", ["checkpoint.json", "adapter_model.safetensors", "optimizer.safetensors"])
-@pytest.mark.parametrize("spoil", [
-    lambda content: content[: len(content) // 2],
-    lambda content: content[:-2] + bytes([content[-2] ^ 1]) + content[-1:],
-    lambda content: None,
-], ids=["cut short", "one bit", "gone"])
+@pytest.mark.parametrize(
+    "file", ["checkpoint.json", "adapter_model.safetensors", "optimizer.safetensors"]
+)
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda content: content[: len(content) // 2],
+        lambda content: content[:-2] + bytes([content[-2] ^ 1]) + content[-1:],
+        lambda content: None,
+    ],
+    ids=["cut short", "one bit", "gone"],
+)
 def test_a_spoilt_checkpoint_is_named_and_changes_nothing(
-    opened: Opened, blobs: FakeBlobs, weighted: list[Datum], file: str, spoil: Callable[[bytes], bytes | None]
+    opened: Opened,
+    blobs: FakeBlobs,
+    weighted: list[Datum],
+    file: str,
+    spoil: Callable[[bytes], bytes | None],
 ) -> None:
     session = opened(LORA)
     train(session, weighted, 1)
@@ -146,14 +167,20 @@ def test_the_client_lists_and_deletes(
     client: Callable[..., Any], opened: Opened, blobs: FakeBlobs, weighted: list[Datum]
 ) -> None:
     session = opened()
-    saved = [session.save(f"run/{step}").result() for step in (1, 2)] + [session.save_weights("else").result()]
+    saved = [session.save(f"run/{step}").result() for step in (1, 2)] + [
+        session.save_weights("else").result()
+    ]
     assert client().checkpoints("run/") == saved[:2]
     client().delete(saved[0])
     assert client().checkpoints() == [saved[2], saved[1]]
 
 
 def test_the_same_seed_starts_from_the_same_weights(opened: Opened) -> None:
-    one, same, other = state(opened(Lora(seed=3))), state(opened(Lora(seed=3))), state(opened(Lora(seed=4)))
+    one, same, other = (
+        state(opened(Lora(seed=3))),
+        state(opened(Lora(seed=3))),
+        state(opened(Lora(seed=4))),
+    )
     assert all(np.array_equal(one[name], same[name]) for name in one)
     assert not any(np.array_equal(one[name], other[name]) for name in one if "lora_A" in name)
 
@@ -163,13 +190,19 @@ def test_a_gradient_that_is_not_finite_is_not_stepped_along_and_ends_the_session
 ) -> None:
     session = opened()
     before = state(session)
-    huge = [Datum(d.tokens, {**d.loss_inputs, "weights": np.full(len(d.tokens), 1e38)}) for d in weighted]
+    huge = [
+        Datum(d.tokens, {**d.loss_inputs, "weights": np.full(len(d.tokens), 1e38)})
+        for d in weighted
+    ]
     session.forward_backward(huge)
     with pytest.raises(RunFailed, match="optimiser step 1: the gradient"):
         session.optim_step(Adam()).result()
     with pytest.raises(RunFailed, match=r"takes no more calls.*optimiser step 1"):
         session.forward(weighted).result()
-    after = {name: p.detach().cpu().numpy() for name, p in session._trainer.result().adapter.named().items()}
+    after = {
+        name: p.detach().cpu().numpy()
+        for name, p in session._trainer.result().adapter.named().items()
+    }
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
@@ -181,14 +214,18 @@ def test_a_loss_that_is_not_finite_names_the_datum(opened: Opened, judged: list[
 
 def test_refused_input_leaves_the_session_as_it_was(opened: Opened, weighted: list[Datum]) -> None:
     session = opened()
-    bad = Datum(weighted[0].tokens, {**weighted[0].loss_inputs, "target_tokens": weighted[0].targets + 9999})
+    bad = Datum(
+        weighted[0].tokens, {**weighted[0].loss_inputs, "target_tokens": weighted[0].targets + 9999}
+    )
     with pytest.raises(DataError, match=r"datum 6 of 7.*target_tokens"):
         session.forward_backward([*weighted, bad]).result()
     with pytest.raises(RunFailed, match="no gradient"):
         session.optim_step(Adam()).result()
 
 
-def test_an_unknown_model_is_an_error_on_the_futures(client: Callable[..., Any], weighted: list[Datum]) -> None:
+def test_an_unknown_model_is_an_error_on_the_futures(
+    client: Callable[..., Any], weighted: list[Datum]
+) -> None:
     session = client().open("nothing", Lora())
     with pytest.raises(BackendError, match="no model 'nothing'"):
         session.forward_backward(weighted).result()

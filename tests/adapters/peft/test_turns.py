@@ -1,4 +1,6 @@
-"""Conversations: from the third turn on what is new alone is read, and what is written stays what it would be."""
+"""Conversations: from the third turn on what is new alone is read, and what is written stays what
+it would be.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,13 @@ def begin() -> list[Tokens]:
     """Prompts of unlike lengths, of which all but three begin alike."""
     rng = np.random.default_rng(5)
     alone = [rng.integers(3, 300, size) for size in (20, 33, 41)]
-    return [*alone, *(np.concatenate([np.arange(5, 30), rng.integers(3, 300, size)]) for size in range(1, GAMES - 2))]
+    return [
+        *alone,
+        *(
+            np.concatenate([np.arange(5, 30), rng.integers(3, 300, size)])
+            for size in range(1, GAMES - 2)
+        ),
+    ]
 
 
 def replies(turn: int) -> list[Tokens]:
@@ -54,13 +62,21 @@ def replies(turn: int) -> list[Tokens]:
 
 def asked(sampler: Any, prompts: Sequence[Tokens], turn: int) -> list[list[Sampled]]:
     """Two answers of each, of which the first is gone on from."""
-    futures = [sampler.sample(prompt, count=1 + game % 2, max_tokens=4 + game % 3, seed=10 * turn + game,
-                              temperature=game % 2) for game, prompt in enumerate(prompts)]
+    futures = [
+        sampler.sample(
+            prompt,
+            count=1 + game % 2,
+            max_tokens=4 + game % 3,
+            seed=10 * turn + game,
+            temperature=game % 2,
+        )
+        for game, prompt in enumerate(prompts)
+    ]
     return [list(future.result()) for future in futures]
 
 
 def played(sampler: Any, once: Callable[[], Any]) -> list[tuple[Answers, Answers]]:
-    """Turn by turn, what one sampler writes, and what one that has never been asked writes."""
+    """StepResult by turn, what one sampler writes, and what one that has never been asked writes."""
     prompts, found = begin(), []
     for turn in range(TURNS):
         mine, fresh = asked(sampler, prompts, turn), once()
@@ -78,15 +94,27 @@ def check(found: Sequence[tuple[Answers, Answers]]) -> None:
                 np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
 
 
-@pytest.mark.parametrize(("most", "settings"), [
-    (said.MOST, {}), (0.05, {}), (said.MOST, {"threads": 2}), (said.MOST, {"sample_batch": 3}),
-    (said.MOST, {"micro_batch_tokens": 40}),
-], ids=str)
+@pytest.mark.parametrize(
+    ("most", "settings"),
+    [
+        (said.MOST, {}),
+        (0.05, {}),
+        (said.MOST, {"threads": 2}),
+        (said.MOST, {"sample_batch": 3}),
+        (said.MOST, {"micro_batch_tokens": 40}),
+    ],
+    ids=str,
+)
 def test_a_conversation_is_gone_on_with_as_if_it_were_read_anew(
-    opened: Callable[..., PeftSession], weighted: list[Datum], monkeypatch: pytest.MonkeyPatch, most: float,
+    opened: Callable[..., PeftSession],
+    weighted: list[Datum],
+    monkeypatch: pytest.MonkeyPatch,
+    most: float,
     settings: dict[str, Any],
 ) -> None:
-    """With room for all of its keys, and for some; and to the bit as it is for another that is asked the same."""
+    """With room for all of its keys, and for some; and to the bit as it is for another that is
+    asked the same.
+    """
     monkeypatch.setattr(fused, "MOST", most)
     session = trained(opened(**settings), weighted)
     samplers: list[Any] = [session.snapshot().result() for _ in range(2)]
@@ -99,12 +127,20 @@ def test_a_conversation_is_gone_on_with_as_if_it_were_read_anew(
         sampler.close()
 
 
-def test_in_bfloat16_it_is_as_likely(opened: Callable[..., PeftSession], weighted: list[Datum]) -> None:
-    """Kept keys are those that are computed anew, rounded; a token may then be drawn instead of its neighbour."""
+def test_in_bfloat16_it_is_as_likely(
+    opened: Callable[..., PeftSession], weighted: list[Datum]
+) -> None:
+    """Kept keys are those that are computed anew, rounded; a token may then be drawn instead of its
+    neighbour.
+    """
     session = trained(opened(dtype="bfloat16"), weighted)
     sampler: Any = session.snapshot().result()
-    pairs = [(one, other) for mine, fresh in played(sampler, lambda: session.snapshot().result())
-             for some, others in zip(mine, fresh, strict=True) for one, other in zip(some, others, strict=True)]
+    pairs = [
+        (one, other)
+        for mine, fresh in played(sampler, lambda: session.snapshot().result())
+        for some, others in zip(mine, fresh, strict=True)
+        for one, other in zip(some, others, strict=True)
+    ]
     alike = [(a.logprobs, b.logprobs) for a, b in pairs if a.tokens.tolist() == b.tokens.tolist()]
     assert len(alike) > 0.8 * len(pairs)
     for mine, fresh in alike:
@@ -112,9 +148,13 @@ def test_in_bfloat16_it_is_as_likely(opened: Callable[..., PeftSession], weighte
     sampler.close()
 
 
-def gone_on(prompts: Sequence[Tokens], answers: Sequence[Sequence[Sampled]], turn: int) -> list[Tokens]:
-    return [np.concatenate([prompt, one[0].tokens, reply])
-            for prompt, one, reply in zip(prompts, answers, replies(turn), strict=True)]
+def gone_on(
+    prompts: Sequence[Tokens], answers: Sequence[Sequence[Sampled]], turn: int
+) -> list[Tokens]:
+    return [
+        np.concatenate([prompt, one[0].tokens, reply])
+        for prompt, one, reply in zip(prompts, answers, replies(turn), strict=True)
+    ]
 
 
 def test_from_the_third_turn_on_what_is_new_alone_is_read(sampler: Any, read: list[int]) -> None:
@@ -125,9 +165,14 @@ def test_from_the_third_turn_on_what_is_new_alone_is_read(sampler: Any, read: li
         if turn == 1:
             assert sum(read) > sum(map(len, prompts)) / 2  # some begin alike
         elif turn:
-            new = [1 + len(prompt) - len(whole) for prompt, whole in zip(prompts, before, strict=True)]
+            new = [
+                1 + len(prompt) - len(whole) for prompt, whole in zip(prompts, before, strict=True)
+            ]
             assert sum(read) <= sum(new) + max(new)  # one may be read in two lanes
-        before = [np.concatenate([prompt, one[0].tokens]) for prompt, one in zip(prompts, answers, strict=True)]
+        before = [
+            np.concatenate([prompt, one[0].tokens])
+            for prompt, one in zip(prompts, answers, strict=True)
+        ]
         prompts = gone_on(prompts, answers, turn)
 
 
@@ -139,14 +184,23 @@ def test_what_is_asked_once_is_not_kept(sampler: Any) -> None:
     assert all(keys is None for keys in kept.values())
 
 
-def test_two_may_go_on_from_one_and_one_from_the_middle_is_read_anew(session: PeftSession, sampler: Any) -> None:
+def test_two_may_go_on_from_one_and_one_from_the_middle_is_read_anew(
+    session: PeftSession, sampler: Any
+) -> None:
     [first] = sampler.sample(begin()[0], max_tokens=6, seed=1).result()
     whole = np.concatenate([begin()[0], first.tokens, [7, 8, 9]])
     [second] = sampler.sample(whole, max_tokens=6, seed=2).result()
     base = np.concatenate([whole, second.tokens])
-    prompts = [np.concatenate([base, [11, 12]]), np.concatenate([base, [13]]), np.concatenate([base[:-3], [14, 15]])]
+    prompts = [
+        np.concatenate([base, [11, 12]]),
+        np.concatenate([base, [13]]),
+        np.concatenate([base[:-3], [14, 15]]),
+    ]
     fresh: Any = session.snapshot().result()
-    mine, anew = ([each.sample(prompt, max_tokens=5, seed=3) for prompt in prompts] for each in (sampler, fresh))
+    mine, anew = (
+        [each.sample(prompt, max_tokens=5, seed=3) for prompt in prompts]
+        for each in (sampler, fresh)
+    )
     check([([one.result() for one in mine], [one.result() for one in anew])])
     fresh.close()
 
@@ -163,7 +217,9 @@ def talked(sampler: Any) -> Tokens:
 def test_what_several_go_on_with_alike_is_read_once(sampler: Any, read: list[int]) -> None:
     more = np.concatenate([talked(sampler), np.arange(3, 203)])
     read.clear()
-    futures = [sampler.sample(np.concatenate([more, [last]]), max_tokens=2) for last in range(5, 13)]
+    futures = [
+        sampler.sample(np.concatenate([more, [last]]), max_tokens=2) for last in range(5, 13)
+    ]
     assert all(future.result() for future in futures)
     assert sum(read) < 2 * len(more)
 
@@ -172,7 +228,9 @@ def test_equal_rows_are_kept_once_and_of_some_none_can_be_found(sampler: Any) ->
     whole = talked(sampler)
     [first, *_] = sampler.sample(whole, count=4, max_tokens=5, temperature=0.0).result()
     kept = sampler._frozen.result().said
-    assert [None if keys is None else keys.shape[1] for keys in kept._last.values()] == [len(whole) + 4]
+    assert [None if keys is None else keys.shape[1] for keys in kept._last.values()] == [
+        len(whole) + 4
+    ]
     gone_on = np.concatenate([whole, first.tokens, [5]])
     assert kept.take([whole, gone_on[:5], gone_on]).keys() == {gone_on.tobytes()}
     assert kept.take([gone_on]) == {}
@@ -181,8 +239,16 @@ def test_equal_rows_are_kept_once_and_of_some_none_can_be_found(sampler: Any) ->
 def test_the_longest_beginning_is_found() -> None:
     rng = np.random.default_rng(0)
     known, whole = said.Said(), rng.integers(0, 9, 60)
-    others = [np.concatenate([whole[:size], [9], rng.integers(0, 9, 20)]) for size in (18, 25, 40, 50)]
-    known.put([{tokens.astype(np.int64).tobytes(): torch.tensor(len(tokens))
-                for tokens in (whole[:10], whole[:20], whole[:30], whole, *others)}])
+    others = [
+        np.concatenate([whole[:size], [9], rng.integers(0, 9, 20)]) for size in (18, 25, 40, 50)
+    ]
+    known.put(
+        [
+            {
+                tokens.astype(np.int64).tobytes(): torch.tensor(len(tokens))
+                for tokens in (whole[:10], whole[:20], whole[:30], whole, *others)
+            }
+        ]
+    )
     found = known.take([whole, rng.integers(0, 9, 30)])
     assert [int(keys) for keys in found.values() if keys is not None] == [30]

@@ -1,4 +1,6 @@
-"""Architectures of all kinds: how each is computed, and that it is what transformers and PEFT compute one by one."""
+"""Architectures of all kinds: how each is computed, and that it is what transformers and PEFT
+compute one by one.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,28 @@ from kitchen.types import Datum, Lora
 
 Opened = Callable[..., PeftSession]
 BOUND = 1e-4  # relative, of a gradient in float32
-REACH = 40  # tokens: of windows, and of whatever else changes with length; beyond the trial of `way_of`
+# tokens: of windows, and of whatever else changes with length; beyond the trial of `way_of`
+REACH = 40
 SIZES = {
-    "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 128, "initializer_range": 0.15, "bos_token_id": 1,
-    "eos_token_id": 2, "pad_token_id": None,
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.15,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
 }
 MIXED = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": REACH}
-LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": REACH}
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": REACH,
+}
 FACTORS = {"short_factor": [1.0] * 4, "long_factor": [2.0, 3.0] * 2}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 
@@ -48,50 +64,116 @@ class Kind:
 
 KINDS = [
     Kind("Llama", Way.FUSED),
-    Kind("Llama", Way.FUSED, {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4}, "biases"),
+    Kind(
+        "Llama",
+        Way.FUSED,
+        {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4},
+        "biases",
+    ),
     Kind("Llama", Way.TILED, {"hidden_act": "gelu"}, "gelu"),
     Kind("Mistral", Way.FUSED, {"sliding_window": None}),
     Kind("Qwen2", Way.FUSED, {}, "biases of queries, keys and values"),
     Kind("Qwen2", Way.ALONE, {**MIXED, "use_sliding_window": True}, "windows"),
     Kind("Qwen3", Way.TILED, {"head_dim": 8}),
     Kind("SmolLM3", Way.TILED, {"no_rope_layers": [1, 0]}, "no positions in a layer"),
-    Kind("Granite", Way.TILED, {"residual_multiplier": 0.3, "embedding_multiplier": 4.0}, "multipliers"),
+    Kind(
+        "Granite",
+        Way.TILED,
+        {"residual_multiplier": 0.3, "embedding_multiplier": 4.0},
+        "multipliers",
+    ),
     Kind("Helium", Way.TILED, {"head_dim": 8}, "pairs turned side by side"),
     Kind("Gemma", Way.TILED, {"head_dim": 8}),
     Kind("Gemma3", Way.ALONE, {**MIXED, "head_dim": 8}, "windows"),
     Kind("GPT2LMHead", Way.TILED, {"n_inner": 48}),
     Kind("OPT", Way.TILED, {"ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.0}),
-    Kind("Phi", Way.TILED, {"rope_parameters": {
-        "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "half turned"),
+    Kind(
+        "Phi",
+        Way.TILED,
+        {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "partial_rotary_factor": 0.5,
+            }
+        },
+        "half turned",
+    ),
     Kind("Bloom", Way.ALONE, {"n_layer": 2, "n_head": 4}, "ALiBi"),
     Kind("Falcon", Way.ALONE, {"alibi": True}, "ALiBi"),
     Kind("Mixtral", Way.TILED, {**EXPERTS, "sliding_window": None}, "experts"),
     Kind("GraniteMoe", Way.TILED, EXPERTS, "experts"),
-    Kind("Qwen3_5", Way.ALONE, {
-        "head_dim": 8, "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8,
-        "linear_value_head_dim": 8, "layer_types": ["linear_attention", "full_attention"]}, "linear attention"),
+    Kind(
+        "Qwen3_5",
+        Way.ALONE,
+        {
+            "head_dim": 8,
+            "linear_num_value_heads": 4,
+            "linear_num_key_heads": 2,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "layer_types": ["linear_attention", "full_attention"],
+        },
+        "linear attention",
+    ),
     Kind("Lfm2", Way.ALONE, {"layer_types": ["conv", "full_attention"]}, "convolutions"),
 ]
 # each of these agrees on the trial of `way_of`, and is another model beyond it
 MISTAKEN = [
     Kind("Mistral", Way.ALONE, {"sliding_window": REACH}, "windows"),
     Kind("Phimoe", Way.ALONE, {**EXPERTS, "sliding_window": REACH}, "windows by mask alone"),
-    Kind("Ministral3", Way.TILED, {"sliding_window": None, "head_dim": 8, "rope_parameters": {
-        "rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "original_max_position_embeddings": REACH,
-        "llama_4_scaling_beta": 0.5}}, "queries scaled by position"),
+    Kind(
+        "Ministral3",
+        Way.TILED,
+        {
+            "sliding_window": None,
+            "head_dim": 8,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 16.0,
+                "original_max_position_embeddings": REACH,
+                "llama_4_scaling_beta": 0.5,
+            },
+        },
+        "queries scaled by position",
+    ),
     Kind("Llama", Way.ALONE, {"rope_parameters": {**LONG, **FACTORS}}, "turns slower when longer"),
 ]
 # each of these agrees in bfloat16 only because the bound is wider there
 ROUNDED = [
-    Kind("SmolLM3", Way.TILED, {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0], "initializer_range": 0.06},
-         "no positions in a layer"),
+    Kind(
+        "SmolLM3",
+        Way.TILED,
+        {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0], "initializer_range": 0.06},
+        "no positions in a layer",
+    ),
     Kind("Llama", Way.TILED, {"hidden_act": "gelu", "initializer_range": 0.02}, "gelu"),
-    Kind("Lfm2", Way.ALONE, {"layer_types": ["conv", "full_attention"], "initializer_range": 0.02}, "convolutions"),
+    Kind(
+        "Lfm2",
+        Way.ALONE,
+        {"layer_types": ["conv", "full_attention"], "initializer_range": 0.02},
+        "convolutions",
+    ),
 ]
-DEEPSEEK = Kind("DeepseekV3", Way.TILED, {
-    "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
-    "v_head_dim": 12, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
-    "moe_intermediate_size": 16, "first_k_dense_replace": 1})
+DEEPSEEK = Kind(
+    "DeepseekV3",
+    Way.TILED,
+    {
+        "num_key_value_heads": 4,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 12,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "moe_intermediate_size": 16,
+        "first_k_dense_replace": 1,
+    },
+)
 
 
 @pytest.fixture
@@ -100,7 +182,9 @@ def folder(kind: Kind, tmp_path: Path) -> Path:
     import transformers
 
     library: Any = transformers
-    build = getattr(library, f"{kind.name}ForCausalLM", None) or getattr(library, f"{kind.name}Model")
+    build = getattr(library, f"{kind.name}ForCausalLM", None) or getattr(
+        library, f"{kind.name}Model"
+    )
     torch.manual_seed(0)
     model = build(build.config_class(**{**SIZES, **kind.changed}))
     with torch.no_grad():
@@ -118,7 +202,10 @@ def batch() -> list[Datum]:
     start = rng.integers(3, 96, 50)
     ends = (start, 31), (start[:0], 26), (start, 12), (start[:20], 10)
     tokens = [np.concatenate([shared, rng.integers(3, 96, own)]) for shared, own in ends]
-    return [Datum(ids[:-1], {"target_tokens": ids[1:], "weights": rng.normal(size=len(ids) - 1)}) for ids in tokens]
+    return [
+        Datum(ids[:-1], {"target_tokens": ids[1:], "weights": rng.normal(size=len(ids) - 1)})
+        for ids in tokens
+    ]
 
 
 def plain(folder: Path, adapter: Any) -> Any:
@@ -127,7 +214,9 @@ def plain(folder: Path, adapter: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=list(adapter.layers), fan_in_fan_out=adapter.transposed)
+    config = peft.LoraConfig(
+        r=4, lora_alpha=8, target_modules=list(adapter.layers), fan_in_fan_out=adapter.transposed
+    )
     model = peft.get_peft_model(base, config).eval()
     assert not peft.set_peft_model_state_dict(model, adapter.tensors()).unexpected_keys
     return model
@@ -138,18 +227,25 @@ def plain_step(model: Any, batch: Sequence[Datum]) -> tuple[float, dict[str, tor
     total = 0.0
     for datum in batch:
         logits = model(input_ids=torch.from_numpy(datum.tokens)[None], use_cache=False).logits[0]
-        found = torch.log_softmax(logits, -1).gather(1, torch.from_numpy(datum.targets)[:, None])[:, 0]
+        found = torch.log_softmax(logits, -1).gather(1, torch.from_numpy(datum.targets)[:, None])[
+            :, 0
+        ]
         loss = -(found * torch.from_numpy(datum.loss_inputs["weights"])).sum()
         loss.backward()
         total += float(loss)
-    return total, {name.replace(".default", ""): parameter.grad for name, parameter in model.named_parameters()
-                   if parameter.requires_grad}
+    return total, {
+        name.replace(".default", ""): parameter.grad
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
 
 
 def stirred(trainer: Any) -> Any:
     """B is moved off zero, so that A has a gradient too."""
     for layer in trainer.adapter.layers.values():
-        torch.nn.init.normal_(layer.b, std=0.1, generator=torch.Generator().manual_seed(layer.b.shape[0]))
+        torch.nn.init.normal_(
+            layer.b, std=0.1, generator=torch.Generator().manual_seed(layer.b.shape[0])
+        )
     return trainer.adapter
 
 
@@ -189,7 +285,9 @@ def test_what_changes_with_length_is_not_mistaken_for_what_does_not(
 def test_every_architecture_writes_in_company_as_it_does_elsewhere_alone(
     kind: Kind, folder: Path, client: Callable[..., Any]
 ) -> None:
-    """Prompts on both sides of what a window reaches, and of where turns get slower, and completions that pass it."""
+    """Prompts on both sides of what a window reaches, and of where turns get slower, and
+    completions that pass it.
+    """
     from tokenizers import Tokenizer, models
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -198,7 +296,10 @@ def test_every_architecture_writes_in_company_as_it_does_elsewhere_alone(
     tokenizer.save_pretrained(folder)
     library: Any = AutoModelForCausalLM
     model = library.from_pretrained(folder, dtype=torch.float32).eval()
-    prompts = [np.random.default_rng(length).integers(3, 90, length) for length in (5, REACH - 8, REACH + 20, 5)]
+    prompts = [
+        np.random.default_rng(length).integers(3, 90, length)
+        for length in (5, REACH - 8, REACH + 20, 5)
+    ]
     sampler = client(sample_batch=3).sampler("tiny")
     drawn = [sampler.sample(prompt, max_tokens=16, temperature=0.0) for prompt in prompts]
     for prompt, future in zip(prompts, drawn, strict=True):
@@ -210,7 +311,9 @@ def test_every_architecture_writes_in_company_as_it_does_elsewhere_alone(
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", [DEEPSEEK], ids=str)
-def test_values_may_be_narrower_than_queries(kind: Kind, opened: Opened, batch: list[Datum]) -> None:
+def test_values_may_be_narrower_than_queries(
+    kind: Kind, opened: Opened, batch: list[Datum]
+) -> None:
     session = opened(Lora(rank=4, alpha=8.0, seed=1))
     assert session._trainer.result().base.way == kind.way  # so its logits agreed
     assert np.isfinite(session.forward_backward(batch).result().metrics["loss:sum"])
@@ -232,11 +335,19 @@ class Giving:
         self.model = torch.nn.Linear(1, 1, dtype=dtype)
 
 
-@pytest.mark.parametrize(("dtype", "same", "astray", "by", "agrees"), [
-    (torch.float32, False, 100, 5e-4, True), (torch.float32, False, 1, 2e-3, False),
-    (torch.bfloat16, False, 100, 0.08, True), (torch.bfloat16, False, 100, 0.12, False),
-    (torch.bfloat16, False, 20, 2.0, True), (torch.bfloat16, False, 30, 2.0, False),
-    (torch.bfloat16, True, 100, 5e-4, True), (torch.bfloat16, True, 1, 2e-3, False)])
+@pytest.mark.parametrize(
+    ("dtype", "same", "astray", "by", "agrees"),
+    [
+        (torch.float32, False, 100, 5e-4, True),
+        (torch.float32, False, 1, 2e-3, False),
+        (torch.bfloat16, False, 100, 0.08, True),
+        (torch.bfloat16, False, 100, 0.12, False),
+        (torch.bfloat16, False, 20, 2.0, True),
+        (torch.bfloat16, False, 30, 2.0, False),
+        (torch.bfloat16, True, 100, 5e-4, True),
+        (torch.bfloat16, True, 1, 2e-3, False),
+    ],
+)
 def test_rounding_may_lead_some_tokens_astray_but_not_many(
     dtype: torch.dtype, same: bool, astray: int, by: float, agrees: bool
 ) -> None:
@@ -256,7 +367,9 @@ def test_the_packaged_model_is_computed_by_hand(dtype: str, tmp_path: Path) -> N
     session.close()
 
 
-@pytest.mark.parametrize("kind", [Kind("Gemma2", Way.ALONE, {"head_dim": 8, "final_logit_softcapping": 30.0})], ids=str)
+@pytest.mark.parametrize(
+    "kind", [Kind("Gemma2", Way.ALONE, {"head_dim": 8, "final_logit_softcapping": 30.0})], ids=str
+)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_model_that_bends_its_logits_is_refused(kind: Kind, opened: Opened, dtype: str) -> None:
     with pytest.raises(BackendError, match="changes its logits after the output layer"):

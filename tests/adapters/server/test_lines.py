@@ -39,8 +39,16 @@ class Kitchen:
 
         return Sampler()
 
-    def want(self, weights: str, client: str, what: str, number: int = 0, rows: int = 1, session: str = "s",
-             error: Exception | None = None) -> asyncio.Future[Any]:
+    def want(
+        self,
+        weights: str,
+        client: str,
+        what: str,
+        number: int = 0,
+        rows: int = 1,
+        session: str = "s",
+        error: Exception | None = None,
+    ) -> asyncio.Future[Any]:
         """`error`: what it is refused with at once."""
         begun: asyncio.Future[Awaitable[bytes]] = asyncio.get_running_loop().create_future()
 
@@ -82,7 +90,9 @@ def test_what_comes_at_once_is_asked_at_once_in_the_order_of_its_numbers() -> No
     played(play)
 
 
-def test_what_comes_while_a_share_is_answered_waits_and_each_client_has_one_after_the_other() -> None:
+def test_what_comes_while_a_share_is_answered_waits_and_each_client_has_one_after_the_other() -> (
+    None
+):
     async def play(kitchen: Kitchen) -> None:
         kitchen.want("w", "a", "first")
         await kitchen.pass_()
@@ -97,7 +107,9 @@ def test_what_comes_while_a_share_is_answered_waits_and_each_client_has_one_afte
     played(play)
 
 
-def test_a_client_with_much_to_ask_does_not_hold_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_with_much_to_ask_does_not_hold_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lines, "ROWS", 4)
 
     async def play(kitchen: Kitchen) -> None:
@@ -112,7 +124,9 @@ def test_a_client_with_much_to_ask_does_not_hold_the_others(monkeypatch: pytest.
     played(play)
 
 
-def test_no_more_samplers_are_open_than_there_may_be_and_none_starves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_samplers_are_open_than_there_may_be_and_none_starves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lines, "MOST_OPEN", 2)
 
     async def play(kitchen: Kitchen) -> None:
@@ -133,7 +147,9 @@ def test_no_more_samplers_are_open_than_there_may_be_and_none_starves(monkeypatc
     played(play)
 
 
-@pytest.mark.parametrize("error, opened", [(BackendError("no such weights"), 2), (DataError("a token too many"), 1)])
+@pytest.mark.parametrize(
+    "error, opened", [(BackendError("no such weights"), 2), (DataError("a token too many"), 1)]
+)
 def test_a_sampler_that_failed_is_opened_again_and_one_that_was_asked_nonsense_is_not(
     error: Exception, opened: int
 ) -> None:
@@ -208,7 +224,9 @@ def test_a_share_that_is_refused_as_a_whole_holds_nobody(monkeypatch: pytest.Mon
     played(play)
 
 
-def test_what_begins_to_come_has_its_time_though_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_begins_to_come_has_its_time_though_others_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lines, "GATHER", 0.05)
 
     async def play(kitchen: Kitchen) -> None:
@@ -237,7 +255,9 @@ def test_sampling_sessions_of_one_client_take_turns_too(monkeypatch: pytest.Monk
     played(play)
 
 
-def test_nobody_s_sampler_is_closed_for_what_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_s_sampler_is_closed_for_what_nobody_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lines, "MOST_OPEN", 1)
 
     async def play(kitchen: Kitchen) -> None:

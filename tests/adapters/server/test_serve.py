@@ -37,9 +37,27 @@ def started(folder: Path, *more: str, key: str | None = KEY) -> subprocess.Popen
     if key is not None:
         environment["KITCHEN_SERVE_KEY"] = key
     return subprocess.Popen(
-        [sys.executable, "-m", "kitchen.cli", "serve", "--training", "fake", "--hub", "fake", "--model", MODEL,
-         "--port", "0", *more],
-        cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        [
+            sys.executable,
+            "-m",
+            "kitchen.cli",
+            "serve",
+            "--training",
+            "fake",
+            "--hub",
+            "fake",
+            "--model",
+            MODEL,
+            "--port",
+            "0",
+            *more,
+        ],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def address(server: subprocess.Popen[str]) -> str:
@@ -61,9 +79,20 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 def tinker(url: str, *words: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "tinker.cli", *words], env={
-        **os.environ, "TINKER_BASE_URL": url, "TINKER_API_KEY": KEY, "TINKER_TELEMETRY": "0", "COLUMNS": "300"},
-        capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "tinker.cli", *words],
+        env={
+            **os.environ,
+            "TINKER_BASE_URL": url,
+            "TINKER_API_KEY": KEY,
+            "TINKER_TELEMETRY": "0",
+            "COLUMNS": "300",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -75,17 +104,27 @@ def test_the_sdk_and_its_command_line(url: str, tmp_path: Path) -> None:
     with ServiceClient(base_url=url, api_key=KEY) as service:
         training = service.create_lora_training_client(MODEL, rank=4, seed=1).result()
         prompt = types.ModelInput.from_ints([1, 2, 3])
-        datum = types.Datum(model_input=prompt, loss_fn_inputs={
-            "target_tokens": [2, 3, 4], "weights": [1.0, 1.0, 1.0]})
+        datum = types.Datum(
+            model_input=prompt,
+            loss_fn_inputs={"target_tokens": [2, 3, 4], "weights": [1.0, 1.0, 1.0]},
+        )
         first = training.forward_backward([datum], "cross_entropy")
         training.optim_step(types.AdamParams(learning_rate=0.01)).result()
         again = training.forward([datum], "cross_entropy").result()
         assert again.metrics["loss:sum"] < first.result().metrics["loss:sum"]
         path = training.save_state("kept", user_metadata={"who": "me"}).result().path
         sampler = training.save_weights_and_get_sampling_client().result()
-        [drawn] = sampler.sample(prompt, 1, types.SamplingParams(max_tokens=4, seed=1)).result().sequences
+        [drawn] = (
+            sampler.sample(prompt, 1, types.SamplingParams(max_tokens=4, seed=1)).result().sequences
+        )
         assert len(drawn.tokens) == len(drawn.logprobs or ()) <= 4
-        assert RestClient(base_url=url, api_key=KEY).get_weights_info_by_tinker_path(path).result().lora_rank == 4
+        assert (
+            RestClient(base_url=url, api_key=KEY)
+            .get_weights_info_by_tinker_path(path)
+            .result()
+            .lora_rank
+            == 4
+        )
         assert path in tinker(url, "checkpoint", "list")
         assert "kept" in tinker(url, "checkpoint", "info", path)
         assert training.model_id in tinker(url, "run", "list")
@@ -103,7 +142,9 @@ def test_a_signal_that_comes_before_it_listens_to_signals_stops_it_too() -> None
     assert signals == [signal.SIGTERM]
 
 
-def test_one_that_comes_while_it_starts_leaves_the_folder_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_comes_while_it_starts_leaves_the_folder_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     kept = FakeBlobs()
     held: list[str] = []
 
@@ -114,7 +155,11 @@ def test_one_that_comes_while_it_starts_leaves_the_folder_free(monkeypatch: pyte
     monkeypatch.setattr(TinkerServer, "app", ended)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as end:
-        next(TinkerServer(FakeTraining(kept), FakeHub(MODELS), kept).serve(["tiny"], {}, "127.0.0.1", 0))
+        next(
+            TinkerServer(FakeTraining(kept), FakeHub(MODELS), kept).serve(
+                ["tiny"], {}, "127.0.0.1", 0
+            )
+        )
     assert end.value.code == 128 + signal.SIGTERM
     assert len(held) == 1
     assert not kept.list("_served/lease")
@@ -170,12 +215,17 @@ def test_a_folder_that_another_host_may_serve_is_taken_over_when_told_to(tmp_pat
     assert not claim.exists()
 
 
-@pytest.mark.parametrize("key, more, code, why", [
-    (None, ("--host", "0.0.0.0"), 2, "KITCHEN_SERVE_KEY"), ("secret-of-mine", (), 2, "tml-"),
-    ("tml-short", (), 2, "12"), (KEY, ("--alias", "nothing"), 2, "NAME=MODEL"),
-    (KEY, ("--alias", "a=fake/bigram", "--alias", "a=fake/other"), 2, "stands for"),
-    (KEY, ("--model", "no such model"), 4, "no such model"),
-])
+@pytest.mark.parametrize(
+    "key, more, code, why",
+    [
+        (None, ("--host", "0.0.0.0"), 2, "KITCHEN_SERVE_KEY"),
+        ("secret-of-mine", (), 2, "tml-"),
+        ("tml-short", (), 2, "12"),
+        (KEY, ("--alias", "nothing"), 2, "NAME=MODEL"),
+        (KEY, ("--alias", "a=fake/bigram", "--alias", "a=fake/other"), 2, "stands for"),
+        (KEY, ("--model", "no such model"), 4, "no such model"),
+    ],
+)
 def test_what_cannot_be_served_is_refused(
     tmp_path: Path, key: str | None, more: tuple[str, ...], code: int, why: str
 ) -> None:

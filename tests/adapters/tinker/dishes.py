@@ -16,12 +16,21 @@ CLOCKS = ("seconds", "timestamp")
 
 
 def cooked(
-    name: str, training: Any, blobs: FakeBlobs, *, model: str = "tiny", ahead: int = 0,
-    observers: Sequence[Observer] = (), data: Mapping[str, Any] = DATA, **settings: Any,
+    name: str,
+    training: Any,
+    blobs: FakeBlobs,
+    *,
+    model: str = "tiny",
+    ahead: int = 0,
+    observers: Sequence[Observer] = (),
+    data: Mapping[str, Any] = DATA,
+    **settings: Any,
 ) -> list[dict[str, Any]]:
     """All its metrics, without what clocks say."""
     recipe = made(name, model, "other", ahead, **{"save_every": 2, **settings})
     kitchen = Kitchen(training, FakeDatasets(data), None, blobs)
     cook(order_of(recipe), recipe, kitchen, "run", observers)
-    return [{key: value for key, value in row.items() if key not in CLOCKS}
-            for row in read_journal(blobs, "run", "metrics")]
+    return [
+        {key: value for key, value in row.items() if key not in CLOCKS}
+        for row in read_journal(blobs, "run", "metrics")
+    ]

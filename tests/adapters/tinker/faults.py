@@ -28,7 +28,8 @@ class Faulty:
 
     app: Any
     faults: tuple[Fault, ...]
-    latency: float = 0.0  # seconds that each answer takes at least; answers that are waited for together overlap
+    # seconds that each answer takes at least; answers that are waited for together overlap
+    latency: float = 0.0
     seen: Counter[str] = field(default_factory=Counter)
     befell: int = 0
     gate: threading.Event = field(default_factory=threading.Event)  # what is held waits for it
@@ -63,6 +64,7 @@ class Faulty:
 
     async def _lost(self, scope: Any, receive: Any, send: Any) -> None:
         """It was done, and its answer did not arrive."""
+
         async def nowhere(message: Any) -> None:
             pass
 
@@ -71,9 +73,16 @@ class Faulty:
 
     async def _truncated(self, scope: Any, receive: Any, send: Any) -> None:
         """Half of the answer, and the end of the connection."""
+
         async def half(message: Any) -> None:
             if message["type"] == "http.response.body" and message.get("body"):
-                await send({**message, "body": message["body"][: len(message["body"]) // 2], "more_body": True})
+                await send(
+                    {
+                        **message,
+                        "body": message["body"][: len(message["body"]) // 2],
+                        "more_body": True,
+                    }
+                )
                 await asyncio.sleep(0.05)  # so that the half goes out
                 send.__self__.transport.abort()
             else:
@@ -101,6 +110,15 @@ class Faulty:
 
 async def _say(send: Send, status: int, answer: Any, *headers: tuple[bytes, bytes]) -> None:
     body = json.dumps(answer).encode()
-    await send({"type": "http.response.start", "status": status, "headers": [
-        (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *headers]})
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+                *headers,
+            ],
+        }
+    )
     await send({"type": "http.response.body", "body": body})

@@ -18,14 +18,19 @@ from adapters.tinker.client import TinkerTraining
 from kitchen.ports import BlobStore, HubClient, Tokenizer, TrainingClient
 
 KEY = "tml-of-these-tests"
-MODELS: dict[str, dict[str, bytes]] = {"tiny": {"README.md": b"a stand-in"}, "other": {"README.md": b"another"}}
+MODELS: dict[str, dict[str, bytes]] = {
+    "tiny": {"README.md": b"a stand-in"},
+    "other": {"README.md": b"another"},
+}
 
 
 class Served:
     """A server that is running; `wrap` goes around its application."""
 
     def __init__(self, app: Any, port: int = 0) -> None:
-        config = uvicorn.Config(app, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=0)
+        config = uvicorn.Config(
+            app, port=port, log_config=None, access_log=False, timeout_graceful_shutdown=0
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
@@ -42,7 +47,10 @@ class Served:
 
 
 def application(
-    training: TrainingClient, blobs: BlobStore, hub: HubClient | None = None, models: Sequence[str] = ("tiny", "other"),
+    training: TrainingClient,
+    blobs: BlobStore,
+    hub: HubClient | None = None,
+    models: Sequence[str] = ("tiny", "other"),
     key: str | None = KEY,
 ) -> Any:
     return TinkerServer(training, hub or FakeHub(MODELS), blobs).app(models, {}, key)
@@ -50,8 +58,11 @@ def application(
 
 @contextmanager
 def serving(
-    training: TrainingClient, blobs: BlobStore, hub: HubClient | None = None,
-    models: Sequence[str] = ("tiny", "other"), wrap: Callable[[Any], Any] = lambda app: app,
+    training: TrainingClient,
+    blobs: BlobStore,
+    hub: HubClient | None = None,
+    models: Sequence[str] = ("tiny", "other"),
+    wrap: Callable[[Any], Any] = lambda app: app,
 ) -> Iterator[Served]:
     served = Served(wrap(application(training, blobs, hub, models)))
     try:
@@ -76,4 +87,8 @@ class ByteTinker(TinkerTraining):
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }

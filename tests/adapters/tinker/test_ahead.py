@@ -41,11 +41,14 @@ def late() -> Iterator[tuple[Served, Faulty]]:
 
 
 def trips(seen: Counter[str]) -> dict[str, int]:
-    return {verb: sum(count for path, count in seen.items() if path.endswith(verb)) for verb in VERBS}
+    return {
+        verb: sum(count for path, count in seen.items() if path.endswith(verb)) for verb in VERBS
+    }
 
 
 def timed(ahead: int) -> tuple[float, dict[str, int]]:
     """Seconds of the training loop alone, and the requests that it took."""
+
     class Clock(Observer):
         def __init__(self) -> None:
             self.first, self.last = 0.0, 0.0
@@ -60,8 +63,15 @@ def timed(ahead: int) -> tuple[float, dict[str, int]]:
     clock = Clock()
     with late() as (served, around):
         blobs = FakeBlobs()
-        cooked("sl_basic", ByteTinker(blobs, served.url), blobs, ahead=ahead, observers=[clock],
-               data={"chats": {"train": CHATS, "held": CHATS[:2]}}, **ALONE)
+        cooked(
+            "sl_basic",
+            ByteTinker(blobs, served.url),
+            blobs,
+            ahead=ahead,
+            observers=[clock],
+            data={"chats": {"train": CHATS, "held": CHATS[:2]}},
+            **ALONE,
+        )
     return clock.last - clock.first, trips(clock.after - clock.before)
 
 
@@ -69,13 +79,18 @@ def by_hand() -> dict[str, int]:
     """The requests of a loop over the SDK that asks for a step before it waits for the one before."""
     from tinker import ServiceClient, types
 
-    datum = types.Datum(model_input=types.ModelInput.from_ints([1, 2]), loss_fn_inputs={
-        "target_tokens": [2, 3], "weights": [1.0, 1.0]})
+    datum = types.Datum(
+        model_input=types.ModelInput.from_ints([1, 2]),
+        loss_fn_inputs={"target_tokens": [2, 3], "weights": [1.0, 1.0]},
+    )
     with late() as (served, around), ServiceClient(base_url=served.url, api_key=KEY) as service:
         training = service.create_lora_training_client("tiny", rank=4, seed=1).result()
         before, waiting = Counter(around.seen), list[Any]()
         for _ in range(STEPS):
-            waiting += [training.forward_backward([datum], "cross_entropy"), training.optim_step(types.AdamParams())]
+            waiting += [
+                training.forward_backward([datum], "cross_entropy"),
+                training.optim_step(types.AdamParams()),
+            ]
             for future in waiting[:-2]:
                 future.result()
             del waiting[:-2]
@@ -103,7 +118,9 @@ def test_four_hundred_samples_at_once() -> None:
     with serving(FakeTraining(kept), kept) as served:
         training = ByteTinker(blobs, served.url)
         sampler = training.open("tiny", Lora(rank=4, seed=1)).snapshot().result()
-        asked, expected = ([each.sample(np.array([1, seed % 250]), max_tokens=5, seed=seed) for seed in range(400)]
-                           for each in (sampler, alone))
+        asked, expected = (
+            [each.sample(np.array([1, seed % 250]), max_tokens=5, seed=seed) for seed in range(400)]
+            for each in (sampler, alone)
+        )
         for mine, theirs in zip(asked, expected, strict=True):
             np.testing.assert_array_equal(mine.result()[0].tokens, theirs.result()[0].tokens)

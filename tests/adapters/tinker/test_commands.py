@@ -29,24 +29,42 @@ MODEL = "fake/bigram"  # of the fake hub
 NOBODY = "http://127.0.0.1:1"
 
 
-def kitchen(folder: Path, *words: str, url: str = NOBODY, key: str | None = KEY) -> subprocess.CompletedProcess[str]:
+def kitchen(
+    folder: Path, *words: str, url: str = NOBODY, key: str | None = KEY
+) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TINKER_BASE_URL": url, "COLUMNS": "200"}
     environment.pop("TINKER_API_KEY", None)
     if key is not None:
         environment["TINKER_API_KEY"] = key
-    return subprocess.run([sys.executable, "-m", "kitchen.cli", *words], cwd=folder, env=environment,
-                          capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "kitchen.cli", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
-def check(folder: Path, *more: str, url: str = NOBODY, key: str | None = KEY) -> subprocess.CompletedProcess[str]:
+def check(
+    folder: Path, *more: str, url: str = NOBODY, key: str | None = KEY
+) -> subprocess.CompletedProcess[str]:
     asked = ("check", "recipes.sl_basic", *ADAPTERS, f"model={MODEL}", "dataset=greetings", *more)
     return kitchen(folder, *asked, url=url, key=key)
 
 
-@pytest.mark.parametrize("key, why", [
-    (None, "TINKER_API_KEY is missing"), ("hf_of-another-hub", "begin with tml-"),
-    ("tml-of-another-hub\r", "no spaces or line ends")])
-def test_a_key_that_is_missing_or_none_is_found_by_check(tmp_path: Path, key: str | None, why: str) -> None:
+@pytest.mark.parametrize(
+    "key, why",
+    [
+        (None, "TINKER_API_KEY is missing"),
+        ("hf_of-another-hub", "begin with tml-"),
+        ("tml-of-another-hub\r", "no spaces or line ends"),
+    ],
+)
+def test_a_key_that_is_missing_or_none_is_found_by_check(
+    tmp_path: Path, key: str | None, why: str
+) -> None:
     done = check(tmp_path, key=key)
     assert done.returncode == 4, done.stdout + done.stderr
     assert why in done.stdout + done.stderr
@@ -54,12 +72,21 @@ def test_a_key_that_is_missing_or_none_is_found_by_check(tmp_path: Path, key: st
 
 
 def test_check_asks_nobody_and_imports_no_sdk(tmp_path: Path) -> None:
-    watched = ("import sys, runpy\nsys.argv = ['kitchen', 'check', 'recipes.sl_basic', *%r, 'model=%s', "
-               "'dataset=greetings']\ntry:\n    runpy.run_module('kitchen.cli', run_name='__main__')\nfinally:\n"
-               "    print('imported', [name for name in ('tinker', 'torch') if name in sys.modules])")
-    done = subprocess.run([sys.executable, "-c", watched % (ADAPTERS, MODEL)], cwd=tmp_path, capture_output=True,
-                          text=True, timeout=120, check=False,
-                          env={**os.environ, "TINKER_API_KEY": KEY, "TINKER_BASE_URL": NOBODY})
+    watched = (
+        "import sys, runpy\nsys.argv = ['kitchen', 'check', 'recipes.sl_basic', *%r, 'model=%s', "
+        "'dataset=greetings']\ntry:\n    runpy.run_module('kitchen.cli', "
+        "run_name='__main__')\nfinally:\n"
+        "    print('imported', [name for name in ('tinker', 'torch') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", watched % (ADAPTERS, MODEL)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "TINKER_API_KEY": KEY, "TINKER_BASE_URL": NOBODY},
+    )
     assert "imported []" in done.stdout, done.stdout + done.stderr
 
 
@@ -84,8 +111,10 @@ def test_a_loss_that_is_not_listed_is_a_warning_of_the_service_and_a_problem_of_
     newest, own = found("tinker", "next_year"), found("skyrl", Dro())
     assert newest.not_honoured == ["loss next_year"]
     assert not [each for each in newest.problems if "lacks" in each]
-    assert "needs 'loss next_year', which TinkerTraining lacks" in " ".join(found("kitchen", "next_year").problems)
-    assert "needs \"loss of one's own\"" in " ".join(own.problems)
+    assert "needs 'loss next_year', which TinkerTraining lacks" in " ".join(
+        found("kitchen", "next_year").problems
+    )
+    assert 'needs "loss of one\'s own"' in " ".join(own.problems)
 
 
 def test_what_cannot_be_honoured_is_shown(tmp_path: Path) -> None:

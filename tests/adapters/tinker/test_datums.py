@@ -14,7 +14,10 @@ pytest.importorskip("tinker")
 
 from tinker import types
 from tinker.proto.request_conv import forward_backward_request_to_proto
-from tinker.proto.response_conv import deserialize_forward_backward_output, deserialize_sample_response
+from tinker.proto.response_conv import (
+    deserialize_forward_backward_output,
+    deserialize_sample_response,
+)
 
 from adapters.server.wire import loss_output as written
 from adapters.server.wire import passing, samples
@@ -39,7 +42,11 @@ def datums(draw: Any) -> Datum:
 def through(data: list[Datum], **more: Any) -> Any:
     asked = types.ForwardBackwardRequest(
         forward_backward_input=types.ForwardBackwardInput(
-            data=[theirs(datum) for datum in data], loss_fn="cross_entropy", **more), model_id="a:train:0", seq_id=3)
+            data=[theirs(datum) for datum in data], loss_fn="cross_entropy", **more
+        ),
+        model_id="a:train:0",
+        seq_id=3,
+    )
     return passing(forward_backward_request_to_proto(asked).SerializeToString())
 
 
@@ -47,7 +54,12 @@ def through(data: list[Datum], **more: Any) -> Any:
 @given(st.lists(datums(), min_size=1, max_size=4))
 def test_a_datum_comes_as_it_was_sent(data: list[Datum]) -> None:
     came = through(data)
-    assert (came.model, came.number, came.forward_only, came.loss) == ("a:train:0", 3, False, "cross_entropy")
+    assert (came.model, came.number, came.forward_only, came.loss) == (
+        "a:train:0",
+        3,
+        False,
+        "cross_entropy",
+    )
     for sent, got in zip(data, came.data(), strict=True):
         np.testing.assert_array_equal(got.tokens, sent.tokens)
         assert got.loss_inputs.keys() == sent.loss_inputs.keys()
@@ -57,24 +69,36 @@ def test_a_datum_comes_as_it_was_sent(data: list[Datum]) -> None:
 
 
 @settings(max_examples=60)
-@given(arrays.arrays(np.float32, st.tuples(st.integers(1, 6), st.integers(1, 40)),
-                     elements=st.sampled_from([0.0, 0.0, 0.0, 1.5, -2.25])))
+@given(
+    arrays.arrays(
+        np.float32,
+        st.tuples(st.integers(1, 6), st.integers(1, 40)),
+        elements=st.sampled_from([0.0, 0.0, 0.0, 1.5, -2.25]),
+    )
+)
 def test_a_sparse_matrix_comes_whole(weights: Any) -> None:
     torch = pytest.importorskip("torch")
     datum = types.Datum(
         model_input=types.ModelInput.from_ints([1] * len(weights)),
-        loss_fn_inputs={"target_tokens": torch.ones(weights.shape, dtype=torch.int64),
-                        "weights": torch.from_numpy(weights)})
+        loss_fn_inputs={
+            "target_tokens": torch.ones(weights.shape, dtype=torch.int64),
+            "weights": torch.from_numpy(weights),
+        },
+    )
     asked = types.ForwardBackwardRequest(
-        forward_backward_input=types.ForwardBackwardInput(data=[datum], loss_fn="cross_entropy"), model_id="m",
-        seq_id=1)
+        forward_backward_input=types.ForwardBackwardInput(data=[datum], loss_fn="cross_entropy"),
+        model_id="m",
+        seq_id=1,
+    )
     [got] = passing(forward_backward_request_to_proto(asked).SerializeToString()).data()
     np.testing.assert_array_equal(got.loss_inputs["weights"], weights)
 
 
 def test_options_come_as_numbers() -> None:
     datum = Datum(np.array([1]), {"target_tokens": np.array([2])})
-    assert through([datum], loss_fn_config={"clip_low_threshold": 0.7}).options() == {"clip_low_threshold": 0.7}
+    assert through([datum], loss_fn_config={"clip_low_threshold": 0.7}).options() == {
+        "clip_low_threshold": 0.7
+    }
 
 
 @settings(max_examples=80)
@@ -89,10 +113,15 @@ def test_an_answer_comes_as_it_was_given(data: list[Datum], random: Any) -> None
 
 
 def test_completions_and_scores_come_as_they_were_given() -> None:
-    drawn = [Sampled(np.array([5, 6]), np.array([-0.5, -1.0], np.float32), "stop"),
-             Sampled(np.array([7]), np.array([-2.0], np.float32), "length")]
+    drawn = [
+        Sampled(np.array([5, 6]), np.array([-0.5, -1.0], np.float32), "stop"),
+        Sampled(np.array([7]), np.array([-2.0], np.float32), "length"),
+    ]
     nats = np.array([np.nan, -1.5, -2.5], np.float32)
-    ids, values = np.array([[-1, -1], [4, 9], [1, 0]]), np.array([[np.nan] * 2, [-0.1, -3.0], [-0.2, -2.0]], np.float32)
+    ids, values = (
+        np.array([[-1, -1], [4, 9], [1, 0]]),
+        np.array([[np.nan] * 2, [-0.1, -3.0], [-0.2, -2.0]], np.float32),
+    )
     answer = deserialize_sample_response(samples(drawn, nats, (ids, values)))
     for mine, sent in zip(map(sampled, answer.sequences), drawn, strict=True):
         np.testing.assert_array_equal(mine.tokens, sent.tokens)

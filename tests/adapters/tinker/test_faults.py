@@ -24,7 +24,12 @@ from tests.adapters.tinker.faults import Fault, Faulty
 from tests.adapters.tinker.serving import KEY, ByteTinker, Served, application, serving
 
 PATHS = ("forward_backward", "optim_step", "retrieve_future", "save_weights", "asample")
-AT_ONCE = (("reset", "forward_backward"), ("lost", "optim_step"), ("busy", "asample"), ("truncated", "retrieve_future"))
+AT_ONCE = (
+    ("reset", "forward_backward"),
+    ("lost", "optim_step"),
+    ("busy", "asample"),
+    ("truncated", "retrieve_future"),
+)
 KINDS = ("busy", "busy_for_a_second", "broken", "reset", "lost", "truncated", "slow")
 
 
@@ -50,27 +55,42 @@ def faulty(
         return rows, around[0], read_journal(blobs, "run", "log")
 
 
-@pytest.mark.parametrize("kind, path", [
-    pytest.param(kind, path, marks=[] if (kind, path) in AT_ONCE else pytest.mark.slow)
-    for kind in KINDS for path in PATHS])
+@pytest.mark.parametrize(
+    "kind, path",
+    [
+        pytest.param(kind, path, marks=[] if (kind, path) in AT_ONCE else pytest.mark.slow)
+        for kind in KINDS
+        for path in PATHS
+    ],
+)
 def test_a_fault_changes_nothing(expected: list[dict[str, Any]], kind: str, path: str) -> None:
     rows, around, _ = faulty((Fault(kind, path),))
     assert around.befell == 1
     assert rows == expected
 
 
-@pytest.mark.parametrize("fault", [
-    Fault("expired", "forward_backward", (7,)), Fault("expired", "optim_step", (5,)),
-    Fault("expired", "retrieve_future", (30,)), Fault("expired", "save_weights", (2,)),
-], ids=str)
-def test_a_session_that_expires_is_opened_again(expected: list[dict[str, Any]], fault: Fault) -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("expired", "forward_backward", (7,)),
+        Fault("expired", "optim_step", (5,)),
+        Fault("expired", "retrieve_future", (30,)),
+        Fault("expired", "save_weights", (2,)),
+    ],
+    ids=str,
+)
+def test_a_session_that_expires_is_opened_again(
+    expected: list[dict[str, Any]], fault: Fault
+) -> None:
     rows, around, _ = faulty((fault,))
     assert around.befell == 1
     assert rows == expected
 
 
 @pytest.mark.usefixtures("letters")
-@pytest.mark.parametrize("fault", [Fault("expired", "asample", (6,)), Fault("expired", "create_model", (1,))], ids=str)
+@pytest.mark.parametrize(
+    "fault", [Fault("expired", "asample", (6,)), Fault("expired", "create_model", (1,))], ids=str
+)
 def test_a_session_that_expires_while_it_is_sampled_or_opened(fault: Fault) -> None:
     rows, around, _ = faulty((fault,), "rl")
     assert around.befell == 1
@@ -127,13 +147,17 @@ def test_a_session_that_is_lost_for_the_third_time_ends_the_run() -> None:
         faulty((Fault("expired", "forward_backward", tuple(range(3, 100))),))
 
 
-def test_a_server_that_lets_requests_wait_is_told_of_in_the_log_of_the_run(expected: list[dict[str, Any]]) -> None:
+def test_a_server_that_lets_requests_wait_is_told_of_in_the_log_of_the_run(
+    expected: list[dict[str, Any]],
+) -> None:
     rows, around, log = faulty((Fault("paused", "retrieve_future", (20, 21)),))
     assert around.befell == 2
     assert rows == expected
     told = [row for row in log if "requests" in str(row.get("event"))]
     assert [row["event"].split(";")[0] for row in told] == [
-        "the server holds requests", "the server lets requests through again"]
+        "the server holds requests",
+        "the server lets requests through again",
+    ]
     assert told[0]["why"] == "it has no capacity at the moment"
 
 
@@ -170,18 +194,26 @@ class Restarting(Observer):
         self.served = Served(application(FakeTraining(self._kept), self._kept), self.served.port)
 
 
-@pytest.mark.parametrize("at, ahead", [
-    pytest.param(at, ahead, marks=[] if (at, ahead) == (40, 1) else pytest.mark.slow)
-    for at in (12, 25, 40, 55, 70) for ahead in (0, 1)])
+@pytest.mark.parametrize(
+    "at, ahead",
+    [
+        pytest.param(at, ahead, marks=[] if (at, ahead) == (40, 1) else pytest.mark.slow)
+        for at in (12, 25, 40, 55, 70)
+        for ahead in (0, 1)
+    ],
+)
 def test_a_server_that_is_killed_and_started_again(
     expected: list[dict[str, Any]], tmp_path: Path, at: int, ahead: int
 ) -> None:
     kept, blobs = FakeBlobs(), FakeBlobs()
     killer = Restarting(kept, at)
     try:
-        rows = cooked("sl_basic", ByteTinker(blobs, killer.served.url), blobs, ahead=ahead, observers=[killer])
+        rows = cooked(
+            "sl_basic", ByteTinker(blobs, killer.served.url), blobs, ahead=ahead, observers=[killer]
+        )
     finally:
         killer.served.stop()
     assert killer.restarts == 1
     assert [row.get("loss") for row in rows if "loss" in row] == [
-        row["loss"] for row in expected if "loss" in row]
+        row["loss"] for row in expected if "loss" in row
+    ]

@@ -16,17 +16,31 @@ from tests.adapters.tinker.dishes import cooked
 from tests.adapters.tinker.serving import ByteTinker, serving
 from tests.soak.victims import RECIPES
 
-QUICK = ("sl_basic", "chat_sl", "evaluate", "dpo", "kto_rated", "rl", "distillation", "distillation_off_policy", "rlhf")
+QUICK = (
+    "sl_basic",
+    "chat_sl",
+    "evaluate",
+    "dpo",
+    "kto_rated",
+    "rl",
+    "distillation",
+    "distillation_off_policy",
+    "rlhf",
+)
 
 
 @pytest.mark.usefixtures("letters")
 @pytest.mark.parametrize("ahead", [pytest.param(0, marks=pytest.mark.slow), 1])
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in RECIPES])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in RECIPES],
+)
 def test_the_curve_is_the_same(name: str, ahead: int) -> None:
     kept, blobs, alone = FakeBlobs(), FakeBlobs(), FakeBlobs()
     with serving(FakeTraining(kept), kept) as served:
-        through: list[dict[str, Any]] = cooked(name, ByteTinker(blobs, served.url), blobs, ahead=ahead)
+        through: list[dict[str, Any]] = cooked(
+            name, ByteTinker(blobs, served.url), blobs, ahead=ahead
+        )
     direct = cooked(name, FakeTraining(alone), alone, ahead=ahead)
     assert [row["stage"] for row in through] == [row["stage"] for row in direct]
     for mine, theirs in zip(through, direct, strict=True):
@@ -37,7 +51,9 @@ def test_the_curve_is_the_same(name: str, ahead: int) -> None:
 @pytest.mark.usefixtures("letters")
 @pytest.mark.parametrize("name", ["sl_basic", "dpo", "rl"])
 def test_the_curve_is_the_same_over_the_engine(name: str, tmp_path: Path) -> None:
-    """In float32, on a Llama of two layers; rank 16, for a server has an alpha of 32 whatever the rank."""
+    """In float32, on a Llama of two layers; rank 16, for a server has an alpha of 32 whatever the
+    rank.
+    """
     pytest.importorskip("torch")
     from adapters.local.hub import LocalHub
     from adapters.peft.client import PeftTraining

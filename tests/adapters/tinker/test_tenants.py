@@ -30,7 +30,10 @@ def kitchens(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, tuple[Served
     for variable, key in KEYS.items():
         monkeypatch.setenv(variable, key)
         kept = FakeBlobs()
-        made[variable] = Served(TinkerServer(FakeTraining(kept), FakeHub(MODELS), kept).app(["tiny"], {}, key)), kept
+        made[variable] = (
+            Served(TinkerServer(FakeTraining(kept), FakeHub(MODELS), kept).app(["tiny"], {}, key)),
+            kept,
+        )
     yield made
     for served, _ in made.values():
         served.stop()
@@ -48,9 +51,17 @@ def test_two_cook_at_the_same_time(kitchens: dict[str, tuple[Served, FakeBlobs]]
     assert north == south
 
 
-def test_each_says_its_project_and_its_metadata(kitchens: dict[str, tuple[Served, FakeBlobs]]) -> None:
+def test_each_says_its_project_and_its_metadata(
+    kitchens: dict[str, tuple[Served, FakeBlobs]],
+) -> None:
     for variable, (served, kept) in kitchens.items():
-        client = ByteTinker(FakeBlobs(), served.url, key=variable, project=f"of {variable}", metadata={"who": variable})
+        client = ByteTinker(
+            FakeBlobs(),
+            served.url,
+            key=variable,
+            project=f"of {variable}",
+            metadata={"who": variable},
+        )
         session = client.open("tiny", Lora(rank=4))
         session.facts()
         [found] = Records(kept).all(SessionRecord)

@@ -13,24 +13,45 @@ from kitchen.artifacts.weights import Weights
 from kitchen.types import Checkpoint
 
 SHA = "ab" * 32
-SCORES = {"title": "Held-out evaluation, 95 % intervals", "columns": ["held-out set", "n", "measure", "after"],
-          "rows": [["test", "200", "exact match", "0.500 [0.431, 0.569]"]]}
-ANSWERS = {"title": "The same problems", "columns": ["asked", "after"], "rows": [["my secret row", "yes"]]}
+SCORES = {
+    "title": "Held-out evaluation, 95 % intervals",
+    "columns": ["held-out set", "n", "measure", "after"],
+    "rows": [["test", "200", "exact match", "0.500 [0.431, 0.569]"]],
+}
+ANSWERS = {
+    "title": "The same problems",
+    "columns": ["asked", "after"],
+    "rows": [["my secret row", "yes"]],
+}
 
 
 def record(**settings: Any) -> dict[str, Any]:
     return {
         "recipe": "recipes.sl_basic:SlBasic",
-        "order": {"settings": {"model": "owner/base", "rendering": {"chat": None}, **settings},
-                  "adapters": {"datasets": "hf", "hub": "hf"}},
-        "facts": {"model": "owner/base", "model.sha256": SHA, "lora": "rank 16, alpha 32, layers attn mlp",
-                  "data.train.sha256": "cd" * 32, "machine.device": "cpu"},
+        "order": {
+            "settings": {"model": "owner/base", "rendering": {"chat": None}, **settings},
+            "adapters": {"datasets": "hf", "hub": "hf"},
+        },
+        "facts": {
+            "model": "owner/base",
+            "model.sha256": SHA,
+            "lora": "rank 16, alpha 32, layers attn mlp",
+            "data.train.sha256": "cd" * 32,
+            "machine.device": "cpu",
+        },
     }
 
 
-def card(base: Base | None = None, tables: tuple[Any, ...] = (SCORES, ANSWERS), **settings: Any) -> str:
-    weights = Weights("run:dish@final", Checkpoint("dish/weights/final", 75, "weights", "ef" * 32), "owner/base",
-                      "dish", record(**settings))
+def card(
+    base: Base | None = None, tables: tuple[Any, ...] = (SCORES, ANSWERS), **settings: Any
+) -> str:
+    weights = Weights(
+        "run:dish@final",
+        Checkpoint("dish/weights/final", 75, "weights", "ef" * 32),
+        "owner/base",
+        "dish",
+        record(**settings),
+    )
     return model_card("me/soup", base or Base("owner/base@v1", SHA, "apache-2.0"), weights, tables)
 
 
@@ -40,8 +61,12 @@ def front(text: str) -> Any:
 
 def test_a_hub_can_read_what_the_weights_are() -> None:
     assert front(card(dataset="owner/data:main@v2")) == {
-        "library_name": "peft", "pipeline_tag": "text-generation", "base_model": "owner/base",
-        "base_model_relation": "adapter", "license": "apache-2.0", "datasets": ["owner/data"],
+        "library_name": "peft",
+        "pipeline_tag": "text-generation",
+        "base_model": "owner/base",
+        "base_model_relation": "adapter",
+        "license": "apache-2.0",
+        "datasets": ["owner/data"],
         "tags": ["lora", "crucible-kitchen"],
     }
 
@@ -53,10 +78,16 @@ def test_what_is_of_no_hub_is_not_told_to_one() -> None:
 
 def test_a_person_can_read_what_they_came_from() -> None:
     text = card(dataset="owner/data")
-    for row in ("| base model | `owner/base@v1` |", f"| its SHA-256 | {SHA} |", "| optimiser steps | 75 |",
-                "| LoRA | rank 16, alpha 32, layers attn mlp |", f"| train | {'cd' * 32} |",
-                "| test | 200 | exact match | 0.500 [0.431, 0.569] |", "| rendering.chat | `null` |",
-                "| dataset | `owner/data` |"):
+    for row in (
+        "| base model | `owner/base@v1` |",
+        f"| its SHA-256 | {SHA} |",
+        "| optimiser steps | 75 |",
+        "| LoRA | rank 16, alpha 32, layers attn mlp |",
+        f"| train | {'cd' * 32} |",
+        "| test | 200 | exact match | 0.500 [0.431, 0.569] |",
+        "| rendering.chat | `null` |",
+        "| dataset | `owner/data` |",
+    ):
         assert row in text
     assert 'AutoPeftModelForCausalLM.from_pretrained("me/soup")' in text
     assert "kitchen chat me/soup" in text
@@ -66,11 +97,20 @@ def test_rows_of_the_data_stay_at_home() -> None:
     assert "my secret row" not in card()
 
 
-@pytest.mark.parametrize("value", [
-    "/home/ada/data/chats.jsonl", "~/data/chats.jsonl", "../ada/chats.jsonl", "path:/home/ada/chats.jsonl",
-    "file:///home/ada/chats.jsonl", "/home/ada/my data/chats.jsonl", "C:\\ada\\chats.jsonl", "C:/ada/chats.jsonl",
-    "\\\\ada\\chats.jsonl",
-])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "/home/ada/data/chats.jsonl",
+        "~/data/chats.jsonl",
+        "../ada/chats.jsonl",
+        "path:/home/ada/chats.jsonl",
+        "file:///home/ada/chats.jsonl",
+        "/home/ada/my data/chats.jsonl",
+        "C:\\ada\\chats.jsonl",
+        "C:/ada/chats.jsonl",
+        "\\\\ada\\chats.jsonl",
+    ],
+)
 def test_folders_of_a_machine_stay_at_home(value: str) -> None:
     text = card(dataset=value)
     assert "ada" not in text.replace("adapter", "")
@@ -78,10 +118,20 @@ def test_folders_of_a_machine_stay_at_home(value: str) -> None:
 
 
 def test_folders_inside_of_other_values_stay_at_home_too() -> None:
-    table = {**SCORES, "title": "Scores of /home/ada/q.jsonl", "rows": [
-        ["see /home/ada/out/log.txt", "1", "exact match", "1/2"], ["at C:\\ada\\log.txt", "1", "exact match", "1/3"]]}
-    text = card(tables=(table,), splits=["/home/ada/one.jsonl", "two"], pages={"/home/ada/p": {"/home/ada/r": "s"}},
-                twice=["C:\\ada\\a.jsonl", ["/home/ada/b.jsonl"]])
+    table = {
+        **SCORES,
+        "title": "Scores of /home/ada/q.jsonl",
+        "rows": [
+            ["see /home/ada/out/log.txt", "1", "exact match", "1/2"],
+            ["at C:\\ada\\log.txt", "1", "exact match", "1/3"],
+        ],
+    }
+    text = card(
+        tables=(table,),
+        splits=["/home/ada/one.jsonl", "two"],
+        pages={"/home/ada/p": {"/home/ada/r": "s"}},
+        twice=["C:\\ada\\a.jsonl", ["/home/ada/b.jsonl"]],
+    )
     assert "ada" not in text.replace("adapter", "")
     assert "see log.txt" in text
     assert "**Scores of q.jsonl**" in text
@@ -94,7 +144,9 @@ def test_folders_inside_of_other_values_stay_at_home_too() -> None:
 def test_a_split_that_is_a_file_is_named_without_its_folder() -> None:
     made = record()
     made["facts"]["data./home/ada/one.jsonl.sha256"] = SHA
-    weights = Weights("run:dish@final", Checkpoint("p", 1, "weights", "e"), "owner/base", "dish", made)
+    weights = Weights(
+        "run:dish@final", Checkpoint("p", 1, "weights", "e"), "owner/base", "dish", made
+    )
     assert f"| one.jsonl | {SHA} |" in model_card("me/soup", Base("owner/base"), weights, ())
 
 
@@ -118,7 +170,9 @@ def test_bars_and_lines_do_not_break_a_table() -> None:
 
 
 def test_weights_without_a_run_have_a_card() -> None:
-    text = model_card("me/soup", Base("owner/base"), Weights("path:out", "path:out", "path:out"), ())
+    text = model_card(
+        "me/soup", Base("owner/base"), Weights("path:out", "path:out", "path:out"), ()
+    )
     assert "| base model | `owner/base` |" in text
     assert "Settings" not in text
     assert "Evaluation" not in text

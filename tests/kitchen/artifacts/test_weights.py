@@ -19,14 +19,21 @@ from kitchen.runs.store import read_journal
 from kitchen.types import Checkpoint
 from recipes.sl_basic import SlBasic
 
-CHATS = [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "{}"}]}] * 8
+CHATS = [
+    {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "{}"}]}
+] * 8
 DATA = FakeDatasets({"chats": {"train": CHATS, "held": CHATS[:2]}})
 
 
 def cooked(blobs: FakeBlobs, run: str = "dish", **settings: Any) -> FakeTraining:
     """A run of 12 steps with a held-out loss and an export after every third."""
-    training, defaults = FakeTraining(blobs), {"batch_size": 2, "epochs": 3, "learning_rate": 0.5, "eval_every": 3}
-    recipe = SlBasic(**{"model": "tiny", "dataset": "chats", "warmup_steps": 0, **defaults, **settings})
+    training, defaults = (
+        FakeTraining(blobs),
+        {"batch_size": 2, "epochs": 3, "learning_rate": 0.5, "eval_every": 3},
+    )
+    recipe = SlBasic(
+        **{"model": "tiny", "dataset": "chats", "warmup_steps": 0, **defaults, **settings}
+    )
     order = Order("recipes.sl_basic:SlBasic", recipe.model_dump(mode="json"))
     cook(order, recipe, Kitchen(training, DATA, None, blobs), run)
     return training
@@ -37,27 +44,42 @@ def blobs() -> FakeBlobs:
     return FakeBlobs()
 
 
-@pytest.mark.parametrize(("text", "kind", "name", "at"), [
-    ("owner/model", "hub", "owner/model", ""), ("gpt2", "hub", "gpt2", ""),
-    ("owner/model@v1.0", "hub", "owner/model", "v1.0"),
-    ("owner/model@refs/pr/3", "hub", "owner/model", "refs/pr/3"), ("packaged:tiny", "packaged", "tiny", ""),
-    ("path:./a folder@home", "path", "./a folder@home", ""), ("path:C:/models", "path", "C:/models", ""),
-    ("run:dish", "run", "dish", "final"), ("run:dish@best", "run", "dish", "best"),
-    ("run:dish@0050", "run", "dish", "50"),
-    ("tinker://a/weights/b", "tinker", "//a/weights/b", ""),
-])
+@pytest.mark.parametrize(
+    ("text", "kind", "name", "at"),
+    [
+        ("owner/model", "hub", "owner/model", ""),
+        ("gpt2", "hub", "gpt2", ""),
+        ("owner/model@v1.0", "hub", "owner/model", "v1.0"),
+        ("owner/model@refs/pr/3", "hub", "owner/model", "refs/pr/3"),
+        ("packaged:tiny", "packaged", "tiny", ""),
+        ("path:./a folder@home", "path", "./a folder@home", ""),
+        ("path:C:/models", "path", "C:/models", ""),
+        ("run:dish", "run", "dish", "final"),
+        ("run:dish@best", "run", "dish", "best"),
+        ("run:dish@0050", "run", "dish", "50"),
+        ("tinker://a/weights/b", "tinker", "//a/weights/b", ""),
+    ],
+)
 def test_a_name_means_one_thing(text: str, kind: str, name: str, at: str) -> None:
     found = parse(text)
     assert (found.kind, found.name, found.at) == (kind, name, at)
     assert parse(str(found)) == found
 
 
-@pytest.mark.parametrize(("text", "why"), [
-    ("", "'' names no weights; there are NAME"), ("run:", "names no weights"), ("path:", "names no weights"),
-    ("@v1", "names no weights"), ("run:a/b", "names no weights"), ("packaged:tiny@v1", "has one version"),
-    ("rum:dish", "'rum' is no kind of weights; did you mean 'run'"), ("run:dish@bset", "did you mean 'best'"),
-    ("run:dish@", "by a step, 'final' or 'best', not ''"),
-])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "'' names no weights; there are NAME"),
+        ("run:", "names no weights"),
+        ("path:", "names no weights"),
+        ("@v1", "names no weights"),
+        ("run:a/b", "names no weights"),
+        ("packaged:tiny@v1", "has one version"),
+        ("rum:dish", "'rum' is no kind of weights; did you mean 'run'"),
+        ("run:dish@bset", "did you mean 'best'"),
+        ("run:dish@", "by a step, 'final' or 'best', not ''"),
+    ],
+)
 def test_what_is_no_name_is_told_why(text: str, why: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse(text)
@@ -69,7 +91,10 @@ def test_a_run_may_be_typed_alone(blobs: FakeBlobs) -> None:
     assert str(parse_typed("dish", blobs)) == "run:dish@final"
     assert str(parse_typed("dish@12", blobs)) == "run:dish@12"
     assert str(parse_typed("gpt2", blobs)) == "gpt2"
-    assert str(parse_typed("sl_basic-20261121-055301-3f2a", blobs)) == "run:sl_basic-20261121-055301-3f2a@final"
+    assert (
+        str(parse_typed("sl_basic-20261121-055301-3f2a", blobs))
+        == "run:sl_basic-20261121-055301-3f2a@final"
+    )
 
 
 def test_a_model_is_itself(blobs: FakeBlobs) -> None:
@@ -91,8 +116,11 @@ def test_the_weights_of_a_run_are_those_that_it_saved(blobs: FakeBlobs) -> None:
 
 def test_the_best_is_the_export_with_the_lowest_held_out_loss(blobs: FakeBlobs) -> None:
     training = cooked(blobs, learning_rate=30.0, schedule="constant", keep=1, epochs=4)
-    losses = {row["step"] + 1: row["held_out_loss"] for row in read_journal(blobs, "dish", "metrics")
-              if "held_out_loss" in row}
+    losses = {
+        row["step"] + 1: row["held_out_loss"]
+        for row in read_journal(blobs, "dish", "metrics")
+        if "held_out_loss" in row
+    }
     best = min(losses, key=lambda step: losses[step])
     assert best != max(losses), "the run must get worse, else the last is the best anyway"
     found = find_weights("run:dish@best", training, blobs)
@@ -109,7 +137,10 @@ def test_an_export_deleted_since_is_not_there(blobs: FakeBlobs) -> None:
     training = cooked(blobs, keep=1)
     recorded = {row["step"] for row in read_journal(blobs, "dish", "checkpoints")}
     assert 3 in recorded
-    with pytest.raises(ConfigError, match=r"\(completed\) has no weights of step 3; it has: 9, 12, final \(step 12\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"\(completed\) has no weights of step 3; it has: 9, 12, final \(step 12\)",
+    ):
         find_weights("run:dish@3", training, blobs)
 
 
@@ -134,7 +165,8 @@ def test_a_run_that_never_came_to_its_end_says_what_it_has(blobs: FakeBlobs) -> 
         find_weights("run:dish", training, blobs)
     for step in (3, 6, 9, 12):
         training.delete(Checkpoint(f"dish/weights/step-{step:06d}", step, "weights"))
-    with pytest.raises(ConfigError, match=r"has no final weights; it has none$"):  # completed: nothing to go on with
+    # completed: nothing to go on with
+    with pytest.raises(ConfigError, match=r"has no final weights; it has none$"):
         find_weights("run:dish", training, blobs)
     record = json.loads(blobs.read("dish/run.json") or b"")
     blobs.write("dish/run.json", json.dumps({**record, "status": "interrupted"}).encode())
@@ -158,7 +190,9 @@ def test_damage_of_one_does_not_hide_the_others(blobs: FakeBlobs) -> None:
         assert find_weights(f"run:dish@{at}", training, blobs).run == "dish"
     with pytest.raises(CorruptCheckpoint, match="step-000006"):
         find_weights("run:dish@6", training, blobs)
-    with pytest.raises(ConfigError, match=r"no weights of step 7; it has: 3, 6, damaged, 9, 12, final"):
+    with pytest.raises(
+        ConfigError, match=r"no weights of step 7; it has: 3, 6, damaged, 9, 12, final"
+    ):
         find_weights("run:dish@7", training, blobs)
 
 

@@ -32,10 +32,16 @@ def test_nothing_stays_of_one_that_fails(tmp_path: Path, error: type[BaseExcepti
 
 
 def test_an_error_of_the_disk_says_how_to_mend_it(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match="No space left on device; make room there"), appearing(tmp_path / "out"):
+    with (
+        pytest.raises(RunFailed, match="No space left on device; make room there"),
+        appearing(tmp_path / "out"),
+    ):
         raise OSError(28, "No space left on device", "out")
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFailed, match="give another folder"), appearing(tmp_path / "file" / "out"):
+    with (
+        pytest.raises(RunFailed, match="give another folder"),
+        appearing(tmp_path / "file" / "out"),
+    ):
         pass
 
 

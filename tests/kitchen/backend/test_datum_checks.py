@@ -12,17 +12,24 @@ from kitchen.backend.datum_checks import check_data
 from kitchen.errors import ConfigError, DataError
 from kitchen.types import Datum
 
-GOOD: Mapping[str, Any] = {"target_tokens": np.array([2, 3, 4]), "weights": np.array([0.0, -1.0, 0.5], np.float32)}
+GOOD: Mapping[str, Any] = {
+    "target_tokens": np.array([2, 3, 4]),
+    "weights": np.array([0.0, -1.0, 0.5], np.float32),
+}
 IDS = np.array([1, 2, 3])
 
 
-def check(*data: Any, loss: Any = "cross_entropy", options: Mapping[str, float] | None = None) -> None:
+def check(
+    *data: Any, loss: Any = "cross_entropy", options: Mapping[str, float] | None = None
+) -> None:
     check_data(data, loss, options, vocabulary=10, context=4)
 
 
 def spoilt(**fields: Any) -> Datum:
     tokens = fields.pop("tokens", IDS)
-    return Datum(tokens, {name: values for name, values in {**GOOD, **fields}.items() if values is not None})
+    return Datum(
+        tokens, {name: values for name, values in {**GOOD, **fields}.items() if values is not None}
+    )
 
 
 def test_good_data_pass() -> None:
@@ -43,23 +50,27 @@ def test_a_loss_of_ones_own_may_read_what_it_likes() -> None:
         check(spoilt(margin=np.ones(2)), loss=own)
 
 
-@pytest.mark.parametrize("field, message, datum", [
-    ("tokens", r"shape \(0,\)", spoilt(tokens=np.empty(0, int))),
-    ("tokens", r"shape \(3, 1\)", spoilt(tokens=IDS[:, None])),
-    ("tokens", "token 10, outside the vocabulary of 10", spoilt(tokens=np.array([1, 10, 2]))),
-    ("tokens", "token -1, outside", spoilt(tokens=np.array([1, -1, 2]))),
-    ("tokens", "dtype float64", spoilt(tokens=IDS.astype(float))),
-    ("target_tokens", "token 99, outside", spoilt(target_tokens=np.array([1, 2, 99]))),
-    ("target_tokens", "dtype bool", spoilt(target_tokens=np.array([True, False, True]))),
-    ("target_tokens", "is missing", spoilt(target_tokens=None)),
-    ("target_tokens", r"shape \(2,\)", spoilt(target_tokens=np.array([1, 2]))),
-    ("weights", "is missing, which the loss 'cross_entropy' reads", spoilt(weights=None)),
-    ("weights", r"shape \(2,\)", spoilt(weights=np.ones(2))),
-    ("weights", r"shape \(3, 2\)", spoilt(weights=np.ones((3, 2)))),
-    ("weights", "is nan at position 1", spoilt(weights=np.array([1, np.nan, 1]))),
-    ("weights", "is -inf at position 2", spoilt(weights=np.array([1, 1, -np.inf]))),
-    ("wieghts", "did you mean 'weights'", spoilt(wieghts=np.ones(3))),
-], ids=lambda case: case if isinstance(case, str) else "")
+@pytest.mark.parametrize(
+    "field, message, datum",
+    [
+        ("tokens", r"shape \(0,\)", spoilt(tokens=np.empty(0, int))),
+        ("tokens", r"shape \(3, 1\)", spoilt(tokens=IDS[:, None])),
+        ("tokens", "token 10, outside the vocabulary of 10", spoilt(tokens=np.array([1, 10, 2]))),
+        ("tokens", "token -1, outside", spoilt(tokens=np.array([1, -1, 2]))),
+        ("tokens", "dtype float64", spoilt(tokens=IDS.astype(float))),
+        ("target_tokens", "token 99, outside", spoilt(target_tokens=np.array([1, 2, 99]))),
+        ("target_tokens", "dtype bool", spoilt(target_tokens=np.array([True, False, True]))),
+        ("target_tokens", "is missing", spoilt(target_tokens=None)),
+        ("target_tokens", r"shape \(2,\)", spoilt(target_tokens=np.array([1, 2]))),
+        ("weights", "is missing, which the loss 'cross_entropy' reads", spoilt(weights=None)),
+        ("weights", r"shape \(2,\)", spoilt(weights=np.ones(2))),
+        ("weights", r"shape \(3, 2\)", spoilt(weights=np.ones((3, 2)))),
+        ("weights", "is nan at position 1", spoilt(weights=np.array([1, np.nan, 1]))),
+        ("weights", "is -inf at position 2", spoilt(weights=np.array([1, 1, -np.inf]))),
+        ("wieghts", "did you mean 'weights'", spoilt(wieghts=np.ones(3))),
+    ],
+    ids=lambda case: case if isinstance(case, str) else "",
+)
 def test_what_is_wrong_is_named_by_datum_and_field(field: str, message: str, datum: Datum) -> None:
     with pytest.raises(DataError, match=message) as refused:
         check(Datum(IDS, GOOD), datum)
@@ -75,7 +86,9 @@ def test_a_datum_longer_than_the_context() -> None:
     check(Datum(ids, {"target_tokens": ids, "weights": ids}))
 
 
-@pytest.mark.parametrize("raw", [{"input": "two", "output": "eggs", "weight": 1.0}, "two eggs", [1, 2]], ids=str)
+@pytest.mark.parametrize(
+    "raw", [{"input": "two", "output": "eggs", "weight": 1.0}, "two eggs", [1, 2]], ids=str
+)
 def test_what_is_no_datum_is_sent_to_the_stage_that_renders(raw: Any) -> None:
     with pytest.raises(DataError, match=r"datum 1 of 2: .*RenderDataset") as refused:
         check(Datum(IDS, GOOD), raw)

@@ -39,7 +39,8 @@ class Slow(FakeTraining):
     def sampler(self, weights):
         return SlowSampler(super().sampler(weights)._model)
 '''
-ANSWERS = {"smile": "é😀", "loop": "abababababab"}  # after "b" the likeliest is "a", so that this one never ends
+# after "b" the likeliest is "a", so that this one never ends
+ANSWERS = {"smile": "é😀", "loop": "abababababab"}
 Chat = Callable[..., Any]
 
 
@@ -49,11 +50,33 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mine")
     (folder / "slow.py").write_text(SLOW)
     for name, answer in ANSWERS.items():
-        rows = [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}]}] * 8
-        blobs, data = LocalBlobs(str(folder / "runs")), FakeDatasets({"chats": {"train": rows, "test": rows[:1]}})
-        recipe = SlBasic(model="tiny", dataset="chats", batch_size=2, epochs=5, learning_rate=0.5, warmup_steps=0,
-                         eval_every=0, save_every=0)
-        adapters = {"training": "slow:Slow" if name == "loop" else "fake", "datasets": "fake", "hub": "fake"}
+        rows = [
+            {
+                "messages": [
+                    {"role": "user", "content": "?"},
+                    {"role": "assistant", "content": answer},
+                ]
+            }
+        ] * 8
+        blobs, data = (
+            LocalBlobs(str(folder / "runs")),
+            FakeDatasets({"chats": {"train": rows, "test": rows[:1]}}),
+        )
+        recipe = SlBasic(
+            model="tiny",
+            dataset="chats",
+            batch_size=2,
+            epochs=5,
+            learning_rate=0.5,
+            warmup_steps=0,
+            eval_every=0,
+            save_every=0,
+        )
+        adapters = {
+            "training": "slow:Slow" if name == "loop" else "fake",
+            "datasets": "fake",
+            "hub": "fake",
+        }
         order = Order("recipes.sl_basic:SlBasic", recipe.model_dump(mode="json"), {}, adapters)
         cook(order, recipe, Kitchen(FakeTraining(blobs), data, None, blobs), name)
     return folder
@@ -70,8 +93,17 @@ def chat(folder: Path) -> Iterator[Chat]:
     def start(run: str, *options: str) -> Any:
         program, *arguments = words(run, *options)
         environment = {**os.environ, "TERM": "dumb", "PYTHONUTF8": "1", "INPUTRC": os.devnull}
-        children.append(pexpect.spawn(program, arguments, cwd=str(folder), env=environment, encoding="utf-8",
-                                      dimensions=(40, 100), timeout=30))
+        children.append(
+            pexpect.spawn(
+                program,
+                arguments,
+                cwd=str(folder),
+                env=environment,
+                encoding="utf-8",
+                dimensions=(40, 100),
+                timeout=30,
+            )
+        )
         children[-1].expect("/help shows what can be typed")
         children[-1].expect_exact("> ")
         return children[-1]
@@ -144,7 +176,9 @@ def test_a_conversation_longer_than_the_context_can_be_begun_anew(chat: Chat) ->
     child = chat("smile")
     for _ in range(3):
         child.sendline("x" * 1500)
-        child.expect(["é😀", "more than the model's context of 4096; /reset begins a new conversation"])
+        child.expect(
+            ["é😀", "more than the model's context of 4096; /reset begins a new conversation"]
+        )
     assert "/reset" in str(child.after)
     child.expect_exact("\n> ")
     say(child, "/reset")
@@ -156,7 +190,9 @@ def test_as_it_stands_on_a_screen(folder: Path) -> None:
     server = ["tmux", "-L", f"kitchen-{os.getpid()}", "-f", os.devnull]
 
     def tmux(*arguments: str) -> str:
-        return subprocess.run([*server, *arguments], capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            [*server, *arguments], capture_output=True, text=True, check=True
+        ).stdout
 
     def shows(text: str) -> str:
         for _ in range(300):
@@ -174,8 +210,18 @@ def test_as_it_stands_on_a_screen(folder: Path) -> None:
         tmux("send-keys", "Up")
         shows("> hello")
         tmux("send-keys", "C-u", "/system be brief", "Enter")
-        lines = [line.rstrip() for line in shows("(the system message is set)").splitlines() if line.strip()]
-        assert lines == ["run:smile@final: /help shows what can be typed", "> hello", "é😀", "> /system be brief",
-                         "(the system message is set)", ">"]
+        lines = [
+            line.rstrip()
+            for line in shows("(the system message is set)").splitlines()
+            if line.strip()
+        ]
+        assert lines == [
+            "run:smile@final: /help shows what can be typed",
+            "> hello",
+            "é😀",
+            "> /system be brief",
+            "(the system message is set)",
+            ">",
+        ]
     finally:
         tmux("kill-server")

@@ -90,7 +90,11 @@ def test_with_json_there_is_one_object_on_standard_output_and_nothing_else(here:
     found = json.loads(result.stdout)
     [run] = (here / "runs").iterdir()
     assert found | {"seconds": 0} == {
-        "run": run.name, "status": "completed", "exit_code": 0, "seconds": 0, "where": str(run),
+        "run": run.name,
+        "status": "completed",
+        "exit_code": 0,
+        "seconds": 0,
+        "where": str(run),
         "metrics": {"salt": None, "heat": 2.0},
     }
     assert "[red]good[/red]" in result.stderr
@@ -104,10 +108,14 @@ def test_a_refused_run_answers_in_json_too(here: Path) -> None:
     assert not (here / "runs").exists()
 
 
-@pytest.mark.parametrize(("wrong", "why"), [
-    ("disk", "OSError: [Errno 28] No space left on device: '/full'"), ("bug", "ZeroDivisionError: half a pot"),
-    ("secret", "refused with ***"),
-])
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("disk", "OSError: [Errno 28] No space left on device: '/full'"),
+        ("bug", "ZeroDivisionError: half a pot"),
+        ("secret", "refused with ***"),
+    ],
+)
 def test_a_run_that_fails_says_where_why_and_how_to_go_on(here: Path, wrong: str, why: str) -> None:
     lines = told(1, "run", "recipes.soup", *FAKE, f"wrong={wrong}").splitlines()
     [run] = (here / "runs").iterdir()
@@ -124,23 +132,40 @@ def test_frames_only_with_debug() -> None:
     assert "recipes/soup.py" in result.stderr
 
 
-@pytest.mark.parametrize(("arguments", "why"), [
-    (("recipes.supe",), "did you mean 'recipes.soup'?"),
-    (("recipes.soup", "--training", "fak"), "there is no training adapter 'fak'; did you mean 'fake'?"),
-    (("recipes.soup", "wrong=3"), "wrong=3 is unknown; there are"),
-    (("recipes.soup", "--set", "training.rank=3"), "has no setting 'rank'"),
-    (("recipes.soup", "--set", "trainign.device=cpu"), "did you mean 'training'?"),
-    (("recipes.soup", "--set", "training.device=gpu"), "device is 'gpu'"),
-    (("recipes.soup", "--config", "none.yaml"), "none.yaml: No such file"),
-    (("recipes.sl_basic", "lora_rank=0"), "lora_rank=0: input should be greater than 0"),
-    (("recipes.sl_basic", "learning_rate=0"), "learning_rate=0: input should be greater than 0"),
-    ((*SMALL, "learning_rate=.inf"), "command line: learning_rate=.inf: input should be a finite number"),
-    ((*SMALL, "batch_size=true"), "batch_size=true: input should be a number, not true or false"),
-    ((*SMALL, "reading.held_out=2"), "reading.held_out=2: input should be less than 1"),
-    (("recipes.sl_basic", "--training", "fake", "--strict"), "lora_alpha is not honoured"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("recipes.supe",), "did you mean 'recipes.soup'?"),
+        (
+            ("recipes.soup", "--training", "fak"),
+            "there is no training adapter 'fak'; did you mean 'fake'?",
+        ),
+        (("recipes.soup", "wrong=3"), "wrong=3 is unknown; there are"),
+        (("recipes.soup", "--set", "training.rank=3"), "has no setting 'rank'"),
+        (("recipes.soup", "--set", "trainign.device=cpu"), "did you mean 'training'?"),
+        (("recipes.soup", "--set", "training.device=gpu"), "device is 'gpu'"),
+        (("recipes.soup", "--config", "none.yaml"), "none.yaml: No such file"),
+        (("recipes.sl_basic", "lora_rank=0"), "lora_rank=0: input should be greater than 0"),
+        (
+            ("recipes.sl_basic", "learning_rate=0"),
+            "learning_rate=0: input should be greater than 0",
+        ),
+        (
+            (*SMALL, "learning_rate=.inf"),
+            "command line: learning_rate=.inf: input should be a finite number",
+        ),
+        (
+            (*SMALL, "batch_size=true"),
+            "batch_size=true: input should be a number, not true or false",
+        ),
+        ((*SMALL, "reading.held_out=2"), "reading.held_out=2: input should be less than 1"),
+        (("recipes.sl_basic", "--training", "fake", "--strict"), "lora_alpha is not honoured"),
+    ],
+)
 @pytest.mark.parametrize("command", ["run", "check"])
-def test_mistakes_of_configuration_end_with_2(here: Path, command: str, arguments: tuple[str, ...], why: str) -> None:
+def test_mistakes_of_configuration_end_with_2(
+    here: Path, command: str, arguments: tuple[str, ...], why: str
+) -> None:
     assert why in told(2, command, *arguments)
     assert not (here / "runs").exists()
 
@@ -156,17 +181,38 @@ def test_data_that_cannot_be_read_ends_with_3_and_names_its_line(here: Path) -> 
     rows = ['{"prompt": "a", "completion": "b"}'] * 20
     rows[6] = '{"prompt": "a", "completion": 3}'
     (here / "rows.jsonl").write_text("\n".join(rows))
-    assert "why: rows.jsonl:7: completion is a number, not text" in told(3, "run", *SMALL, "dataset=rows.jsonl")
+    assert "why: rows.jsonl:7: completion is a number, not text" in told(
+        3, "run", *SMALL, "dataset=rows.jsonl"
+    )
 
 
-@pytest.mark.parametrize(("rows", "settings", "why"), [
-    (['{"prompt": "a", "completion": "b"}'] * 4, (),
-     "reading.held_out=0.1 of 4 rows keeps 0 back; at least one row must be held out and one trained on: "
-     "add rows, or set reading.held_out=0.25"),
-    (['{"prompt": "a", "completion": "b"}'] * 4, ("reading.held_out=0.9",), "set reading.held_out=0.75"),
-    (['{"prompt": "a", "completion": "b"}'], (), "of 1 rows keeps 0 back; at least one row must be held out and one"),
-    (['{"question": "a"}'], (), "rows.jsonl:1: no known format in the row {question: 'a'}; there are: messages"),
-])
+@pytest.mark.parametrize(
+    ("rows", "settings", "why"),
+    [
+        (
+            ['{"prompt": "a", "completion": "b"}'] * 4,
+            (),
+            "reading.held_out=0.1 of 4 rows keeps 0 back; at least one row must be held out and "
+            "one trained on: "
+            "add rows, or set reading.held_out=0.25",
+        ),
+        (
+            ['{"prompt": "a", "completion": "b"}'] * 4,
+            ("reading.held_out=0.9",),
+            "set reading.held_out=0.75",
+        ),
+        (
+            ['{"prompt": "a", "completion": "b"}'],
+            (),
+            "of 1 rows keeps 0 back; at least one row must be held out and one",
+        ),
+        (
+            ['{"question": "a"}'],
+            (),
+            "rows.jsonl:1: no known format in the row {question: 'a'}; there are: messages",
+        ),
+    ],
+)
 def test_data_that_is_too_little_says_what_to_set(
     here: Path, rows: list[str], settings: tuple[str, ...], why: str
 ) -> None:
@@ -178,12 +224,20 @@ def test_data_that_is_too_little_says_what_to_set(
 
 
 @pytest.mark.parametrize("command", ["run", "check"])
-@pytest.mark.parametrize(("arguments", "why"), [
-    (("recipes.sl_basic", "model=packaged:smollm3-135m-instruct"), "did you mean 'smollm2-135m-instruct'?"),
-    (("recipes.sl_basic", "model=path:nowhere"), "there is no folder"),
-    (("recipes.soup", "--runs", "nosuchscheme://bucket"), "nosuchscheme"),
-])
-def test_what_the_backend_lacks_ends_with_4(here: Path, command: str, arguments: tuple[str, ...], why: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (
+            ("recipes.sl_basic", "model=packaged:smollm3-135m-instruct"),
+            "did you mean 'smollm2-135m-instruct'?",
+        ),
+        (("recipes.sl_basic", "model=path:nowhere"), "there is no folder"),
+        (("recipes.soup", "--runs", "nosuchscheme://bucket"), "nosuchscheme"),
+    ],
+)
+def test_what_the_backend_lacks_ends_with_4(
+    here: Path, command: str, arguments: tuple[str, ...], why: str
+) -> None:
     assert why in told(4, command, *arguments)
 
 
@@ -198,7 +252,18 @@ def test_a_folder_that_cannot_be_written_ends_with_1(here: Path) -> None:
 
 
 def test_several_kinds_of_problem_are_told_at_once() -> None:
-    shown = told(2, "check", "recipes.sl_basic", "lr=1", "--training", "fak", "--set", "hbu.x=1", "--config", "no.yaml")
+    shown = told(
+        2,
+        "check",
+        "recipes.sl_basic",
+        "lr=1",
+        "--training",
+        "fak",
+        "--set",
+        "hbu.x=1",
+        "--config",
+        "no.yaml",
+    )
     assert "error: 4 problems" in shown
     assert all(f"  {number}. " in shown for number in range(1, 5))
 
@@ -216,7 +281,10 @@ def test_check_shows_the_plan_as_a_tree_and_the_adapters(here: Path) -> None:
 
 def test_check_answers_in_json() -> None:
     found = answer("check", "recipes.sl_basic", "--training", "fake", "reading.limit=5")
-    assert (found["sources"]["reading.limit"], found["settings"]["reading"]["limit"]) == ("command line", 5)
+    assert (found["sources"]["reading.limit"], found["settings"]["reading"]["limit"]) == (
+        "command line",
+        5,
+    )
     assert found["not_honoured"] == ["lora_alpha"]
     assert found["problems"] == []
     assert answer("check", "recipes.sl_basic", "reading.limit=0")["problems"]
@@ -224,15 +292,22 @@ def test_check_answers_in_json() -> None:
 
 def test_a_preview_marks_what_is_trained_on(here: Path) -> None:
     (here / "rows.jsonl").write_text('{"prompt": "two", "completion": "deux"}\n' * 20)
-    shown = told(0, "check", "recipes.sl_basic", *FAKE, "dataset=rows.jsonl", "batch_size=4", "--preview")
+    shown = told(
+        0, "check", "recipes.sl_basic", *FAKE, "dataset=rows.jsonl", "batch_size=4", "--preview"
+    )
     flat = "\n".join(line.rstrip() for line in shown.splitlines())
     assert "            <259>two<257><260>\nyes         deux<257>\n" in flat
-    assert "share of tokens trained on  50.0%" in shown  # 5 of the 10 tokens that the model reads of a row
+    # 5 of the 10 tokens that the model reads of a row
+    assert "share of tokens trained on  50.0%" in shown
     assert "optimiser steps in all      5" in flat  # 18 rows, 2 of 20 held out
     assert re.search(r"^set +0\.001 +the highest of the schedule$", flat, re.MULTILINE)
-    assert re.search(r"^suggested for supervised fine-tuning +not known +.*is called neither", flat, re.MULTILINE)
+    assert re.search(
+        r"^suggested for supervised fine-tuning +not known +.*is called neither", flat, re.MULTILINE
+    )
     assert "tokens read in all        180" in flat
-    priced = told(0, "check", "recipes.sl_basic", *FAKE, "dataset=rows.jsonl", "epochs=2", "--price", "5")
+    priced = told(
+        0, "check", "recipes.sl_basic", *FAKE, "dataset=rows.jsonl", "epochs=2", "--price", "5"
+    )
     assert "tokens read in all                  360" in priced
     assert "what these cost, at 5 a million  0.0018" in priced
     assert "--price" in told(2, "check", "recipes.sl_basic", *FAKE, "--price", "-1")
@@ -242,7 +317,9 @@ def test_a_preview_marks_what_is_trained_on(here: Path) -> None:
 def test_a_preview_of_bad_rows_ends_with_3(here: Path) -> None:
     (here / "rows.jsonl").write_text('{"question": "two"}\n' * 20)
     shown = told(3, "check", *SMALL, "dataset=rows.jsonl", "--preview")
-    assert re.search(r"error: rows\.jsonl:\d+: no known format in the row \{question: 'two'\}", shown)
+    assert re.search(
+        r"error: rows\.jsonl:\d+: no known format in the row \{question: 'two'\}", shown
+    )
 
 
 def test_recipes_and_adapters_are_listed() -> None:
@@ -262,7 +339,13 @@ def test_a_recipe_is_described() -> None:
     assert "Ports: training, datasets, blobs" in shown
     found = json.loads(kitchen("describe", "recipes.soup", "--json").stdout)
     assert found["settings"] == [
-        {"name": "wrong", "type": "no or disk or bug or secret or exit", "default": "no", "about": "what goes wrong"}]
+        {
+            "name": "wrong",
+            "type": "no or disk or bug or secret or exit",
+            "default": "no",
+            "about": "what goes wrong",
+        }
+    ]
     assert found["stages"] == ["Boil"]
 
 
@@ -283,7 +366,9 @@ def test_runs_are_listed_shown_and_gone_on_with(here: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "", ".", "a/b", "a/../b", "a\\b"])
 @pytest.mark.parametrize("command", [("resume",), ("runs", "show")])
-def test_the_name_of_a_run_is_one_part_of_a_path(here: Path, command: tuple[str, ...], name: str) -> None:
+def test_the_name_of_a_run_is_one_part_of_a_path(
+    here: Path, command: tuple[str, ...], name: str
+) -> None:
     assert f"{name!r} cannot be the name of a run" in told(2, *command, name)
     assert not (here / "runs").exists()
 
@@ -298,16 +383,23 @@ def test_a_run_that_cannot_be_read_is_listed_beside_the_others(here: Path, writt
     assert re.search(r"^soup-\S+ +completed ", shown, re.MULTILINE)
     assert "run.json" in told(2, "runs", "show", "odd")
     assert "run.json" in told(2, "resume", "odd")
-    [odd] = [each for each in json.loads(kitchen("runs", "list", "--json").stdout) if each["id"] == "odd"]
+    [odd] = [
+        each for each in json.loads(kitchen("runs", "list", "--json").stdout) if each["id"] == "odd"
+    ]
     assert "run.json" in odd["reason"]
 
 
-@pytest.mark.parametrize(("where", "options"), [
-    (("--set", "blobs.root=my pots"), "--runs 'my pots'"),
-    (("--set", "blobs.root=there", "--runs", "elsewhere"), "--runs there"),
-    (("--set", "blobs.root=there", "--blobs", "local"), "--runs there --blobs local"),
-])
-def test_the_command_to_go_on_with_finds_the_run(here: Path, where: tuple[str, ...], options: str) -> None:
+@pytest.mark.parametrize(
+    ("where", "options"),
+    [
+        (("--set", "blobs.root=my pots"), "--runs 'my pots'"),
+        (("--set", "blobs.root=there", "--runs", "elsewhere"), "--runs there"),
+        (("--set", "blobs.root=there", "--blobs", "local"), "--runs there --blobs local"),
+    ],
+)
+def test_the_command_to_go_on_with_finds_the_run(
+    here: Path, where: tuple[str, ...], options: str
+) -> None:
     (here / "rows.jsonl").write_text('{"prompt": "a"}\n' * 20)
     shown = told(3, "run", *SMALL, "dataset=rows.jsonl", *where)
     command = shown.split("begins again): kitchen ")[1].splitlines()[0]
@@ -352,7 +444,9 @@ def test_a_run_that_another_host_holds_can_be_taken_over(here: Path) -> None:
 def test_a_run_can_be_given_a_name_and_only_once(here: Path) -> None:
     told(0, "run", *SMALL, "--name", "soup.1")
     assert (here / "runs/soup.1/run.json").is_file()
-    assert "there is a run 'soup.1' already; go on with that one" in told(2, "run", *SMALL, "--name", "soup.1")
+    assert "there is a run 'soup.1' already; go on with that one" in told(
+        2, "run", *SMALL, "--name", "soup.1"
+    )
     for name in ("soup@1", "a/b", "../up", ""):
         assert "cannot be the name of a run" in told(2, "run", *SMALL, "--name", name)
 
@@ -370,4 +464,5 @@ def test_weights_are_opened_by_the_adapter_that_made_them(here: Path) -> None:
     told(0, "run", *SMALL, "--name", "soup")
     for command in ("sample soup hi", "export soup out", "eval soup --dataset ingredients"):
         assert "made by the training adapter 'fake', and only that can open them" in told(
-            2, *command.split(), "--training", "peft")
+            2, *command.split(), "--training", "peft"
+        )

@@ -57,15 +57,25 @@ def mine(tmp_path: Path) -> Path:
 
 
 def kitchen(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "kitchen.cli", *arguments], cwd=folder, capture_output=True, text=True,
-                          check=False, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-m", "kitchen.cli", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
 
 def imported(folder: Path, *arguments: str) -> set[str]:
     """The modules in memory at the end of a command."""
-    program = ("import atexit, sys; atexit.register(lambda: print('\\n' + ' '.join(sys.modules)));"
-               f"sys.argv = ['kitchen', *{arguments!r}]; from kitchen.cli import main; main()")
-    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True)
+    program = (
+        "import atexit, sys; atexit.register(lambda: print('\\n' + ' '.join(sys.modules)));"
+        f"sys.argv = ['kitchen', *{arguments!r}]; from kitchen.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True
+    )
     return set(done.stdout.splitlines()[-1].split())
 
 
@@ -75,11 +85,28 @@ def test_help_imports_nothing_heavy_nor_pydantic(tmp_path: Path) -> None:
     assert found.isdisjoint({*HEAVY, "pydantic", "numpy", "rich.table"})
 
 
-@pytest.mark.parametrize("arguments", [
-    ("check", "recipes.sl_basic"), ("list",), ("describe", "recipes.sl_basic"), ("runs",),
-    ("run", "recipes.sl_basic", "--training", "fake", "reading.limit=40", "max_steps=2", "evaluation.max_tokens=4"),
-], ids=lambda arguments: arguments[0])
-def test_what_needs_no_model_imports_nothing_heavy(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "recipes.sl_basic"),
+        ("list",),
+        ("describe", "recipes.sl_basic"),
+        ("runs",),
+        (
+            "run",
+            "recipes.sl_basic",
+            "--training",
+            "fake",
+            "reading.limit=40",
+            "max_steps=2",
+            "evaluation.max_tokens=4",
+        ),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_what_needs_no_model_imports_nothing_heavy(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
     found = imported(tmp_path, *arguments)
     assert "pydantic" in found
     assert found.isdisjoint(HEAVY)
@@ -93,11 +120,27 @@ def test_a_recipe_and_a_stage_of_one_s_own_run_beside_ours(mine: Path) -> None:
     assert kitchen(mine, "check", "recipes.sl_basic").returncode == 0
 
 
-def interrupted(folder: Path, *arguments: str, after: str, number: int = signal.SIGINT) -> tuple[int, str]:
+def interrupted(
+    folder: Path, *arguments: str, after: str, number: int = signal.SIGINT
+) -> tuple[int, str]:
     """Signal a run once it has printed a line that begins so; its exit code and all of its output."""
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "kitchen.cli", "run", "recipes.mine", "--training", "fake", *arguments],
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        [
+            sys.executable,
+            "-u",
+            "-m",
+            "kitchen.cli",
+            "run",
+            "recipes.mine",
+            "--training",
+            "fake",
+            *arguments,
+        ],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith(after):
@@ -130,8 +173,12 @@ def test_without_save_points_an_interrupted_run_says_that_it_begins_again(mine: 
 
 
 def test_a_run_in_use_is_refused(mine: Path) -> None:
-    with subprocess.Popen([sys.executable, "-m", "kitchen.cli", "run", "recipes.mine", "--training", "fake"], cwd=mine,
-                          stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "kitchen.cli", "run", "recipes.mine", "--training", "fake"],
+        cwd=mine,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         assert process.stdout is not None
         run = process.stdout.readline().split()[1]
         done = kitchen(mine, "resume", run)
@@ -141,15 +188,24 @@ def test_a_run_in_use_is_refused(mine: Path) -> None:
 
 
 def test_output_that_nobody_can_show_does_not_end_a_run(mine: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "kitchen.cli", "check", "recipes.mine"], cwd=mine, capture_output=True,
-                          env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "kitchen.cli", "check", "recipes.mine"],
+        cwd=mine,
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert b"Stir(seconds=0.05)" in done.stdout
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(mine: Path) -> None:
-    command = f"{sys.executable} -m kitchen.cli schema recipes.sl_basic | true; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], cwd=mine, capture_output=True, text=True, check=True)
+    command = (
+        f"{sys.executable} -m kitchen.cli schema recipes.sl_basic | true; echo ${{PIPESTATUS[0]}}"
+    )
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=mine, capture_output=True, text=True, check=True
+    )
     assert done.stderr == ""
     assert done.stdout.strip() in ("0", "141")
 

@@ -37,7 +37,14 @@ def plain() -> tuple[Console, io.StringIO]:
 
 def step(number: int, of: int, *published: Published, replayed: bool = False) -> StageDone:
     where = f"recipes.mine > Batches step {number} > Report"
-    return StageDone(Report(), Progress(number, number / of, 1 / of), 0.01, published, replayed=replayed, where=where)
+    return StageDone(
+        Report(),
+        Progress(number, number / of, 1 / of),
+        0.01,
+        published,
+        replayed=replayed,
+        where=where,
+    )
 
 
 def test_without_a_terminal_there_is_a_line_per_tenth_of_a_loop() -> None:
@@ -49,7 +56,9 @@ def test_without_a_terminal_there_is_a_line_per_tenth_of_a_loop() -> None:
     observer.ended(None)
     lines = file.getvalue().splitlines()
     assert lines[0] == "run mine-1"
-    assert [line.split()[2] for line in lines[1:]] == [f"{n}/100" for n in (1, *range(11, 100, 10), 100)]
+    assert [line.split()[2] for line in lines[1:]] == [
+        f"{n}/100" for n in (1, *range(11, 100, 10), 100)
+    ]
     assert "loss 1.9  " in lines[2]
     assert "tokens/s" in lines[2]
     assert "left" in lines[2]
@@ -61,7 +70,9 @@ def test_a_loop_of_unknown_length_has_no_share_and_no_end() -> None:
     out, file = plain()
     observer = ConsoleObserver(out)
     where = "recipes.mine > Items step 4 > Report"
-    observer.done(StageDone(Report(), Progress(4, None, 0.0), 0.1, (Metrics(loss=1.0),), where=where))
+    observer.done(
+        StageDone(Report(), Progress(4, None, 0.0), 0.1, (Metrics(loss=1.0),), where=where)
+    )
     observer.ended(None)
     assert file.getvalue() == "Items step 5  loss 1\n"
 
@@ -74,12 +85,17 @@ def test_a_step_has_one_line_with_the_metrics_of_all_its_stages(ahead: int) -> N
     for number in range(4):
         observer.done(step(number, 4, Metrics(first=float(number))))
         if number >= ahead:
-            observer.done(step(number - ahead, 4, Metrics(second=float(number - ahead), tokens=5.0)))
+            observer.done(
+                step(number - ahead, 4, Metrics(second=float(number - ahead), tokens=5.0))
+            )
     observer.done(StageDone(Report(), Progress(), 0.1, where="recipes.mine > Report"))
     lines = file.getvalue().splitlines()[1:]
-    assert [line.split("  ")[0] for line in lines] == [f"Batches step {number}/4" for number in (1, 2, 3, 4)]
+    assert [line.split("  ")[0] for line in lines] == [
+        f"Batches step {number}/4" for number in (1, 2, 3, 4)
+    ]
     assert [line.split("  ")[1:3] for line in lines][: 4 - ahead] == [
-        [f"first {number}", f"second {number}"] for number in range(4 - ahead)]
+        [f"first {number}", f"second {number}"] for number in range(4 - ahead)
+    ]
 
 
 def test_a_slow_stage_gets_a_line_and_a_quick_one_none() -> None:
@@ -98,7 +114,13 @@ def test_a_table_is_printed_once_and_its_text_is_nobody_s_markup() -> None:
     observer.done(step(0, 2, shown, replayed=True))
     lines = [line.rstrip() for line in file.getvalue().splitlines() if line]
     odd = "[red]a[/red] :smile: \N{REPLACEMENT CHARACTER}[31m"
-    assert lines == ["Answers", f"{'asked':26}{'n':>4}", "─" * 31, f"{odd:26}{'12':>4}", f"{'b':26}{'3':>4}"]
+    assert lines == [
+        "Answers",
+        f"{'asked':26}{'n':>4}",
+        "─" * 31,
+        f"{odd:26}{'12':>4}",
+        f"{'b':26}{'3':>4}",
+    ]
 
 
 def test_long_texts_stay_within_the_columns() -> None:
@@ -126,7 +148,8 @@ def test_on_a_terminal_a_bar_shows_where_it_stands_and_leaves_nothing_behind() -
     observer.ended(KeyboardInterrupt())
     assert "Batches step 3/4" in file.getvalue()
     assert "loss 1.5" in file.getvalue()
-    assert file.getvalue().count("\x1b[?25l") == file.getvalue().count("\x1b[?25h") == 1  # the cursor is back
+    # the cursor is back
+    assert file.getvalue().count("\x1b[?25l") == file.getvalue().count("\x1b[?25h") == 1
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(3.21, "3.2 s"), (245, "4:05"), (3845, "1:04:05")])

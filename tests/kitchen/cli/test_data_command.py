@@ -15,7 +15,13 @@ from typer.testing import CliRunner, Result
 from kitchen.cli import app
 
 ROWS = [
-    {"question": "eggs?", "answer": "two", "n": 1, "tags": ["a", "b"], "more": {"x": None, "y": 1.5}},
+    {
+        "question": "eggs?",
+        "answer": "two",
+        "n": 1,
+        "tags": ["a", "b"],
+        "more": {"x": None, "y": 1.5},
+    },
     {"question": "limes?", "answer": None, "n": 2, "tags": [], "more": {"x": None, "y": 1.5}},
 ]
 
@@ -37,12 +43,22 @@ def kitchen(*arguments: str) -> Result:
 def test_splits_columns_and_first_rows(here: Path) -> None:
     (here / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     found = json.loads(kitchen("data", "rows.jsonl", "--json").stdout)
-    assert (found["name"], found["split"], list(found["splits"])) == ("rows.jsonl", "train", ["train"])
+    assert (found["name"], found["split"], list(found["splits"])) == (
+        "rows.jsonl",
+        "train",
+        ["train"],
+    )
     assert found["size"] == (here / "rows.jsonl").stat().st_size
     assert found["columns"] == {
-        "question": "text", "answer": "text or null", "n": "whole number", "tags": "list of text or empty list",
-        "more": "{x: null, y: number}"}
-    assert found["rows"] == [{"where": f"rows.jsonl:{line}", "row": row} for line, row in enumerate(ROWS, 1)]
+        "question": "text",
+        "answer": "text or null",
+        "n": "whole number",
+        "tags": "list of text or empty list",
+        "more": "{x: null, y: number}",
+    }
+    assert found["rows"] == [
+        {"where": f"rows.jsonl:{line}", "row": row} for line, row in enumerate(ROWS, 1)
+    ]
 
 
 def test_people_see_the_same_and_how_to_go_on(here: Path) -> None:
@@ -51,14 +67,19 @@ def test_people_see_the_same_and_how_to_go_on(here: Path) -> None:
     assert "question  eggs?" in shown
     assert "limes?" not in shown
     command = shown.splitlines()[-1].strip()
-    assert command == "kitchen check recipes.sl_basic 'dataset=my rows.jsonl' --training fake --preview"
+    assert (
+        command
+        == "kitchen check recipes.sl_basic 'dataset=my rows.jsonl' --training fake --preview"
+    )
     result = kitchen(*shlex.split(command)[1:])
     assert result.exit_code == 3
     assert "no known format in the row {question: 'eggs?'" in result.output
 
 
 def test_another_split_of_a_packaged_data_set() -> None:
-    found = json.loads(kitchen("data", "ingredients", "--split", "hand_typed", "--rows", "5", "--json").stdout)
+    found = json.loads(
+        kitchen("data", "ingredients", "--split", "hand_typed", "--rows", "5", "--json").stdout
+    )
     assert len(found["rows"]) == 5
     assert found["columns"] == {"messages": "list of {role: text, content: text}"}
     assert next(iter(found["splits"])) == "train"
@@ -73,11 +94,15 @@ def test_no_more_rows_are_read_than_are_shown(here: Path) -> None:
     assert "rows.jsonl:2" in torn.output
 
 
-@pytest.mark.parametrize(("arguments", "code", "why"), [
-    (("ingredint",), 3, "did you mean 'ingredients'?"),
-    (("ingredients", "--split", "trian"), 3, "did you mean 'train'?"),
-    (("ingredients", "--datasets", "lcoal"), 2, "did you mean 'local'?"), (("ingredients", "--rows", "0"), 2, "--rows"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "code", "why"),
+    [
+        (("ingredint",), 3, "did you mean 'ingredients'?"),
+        (("ingredients", "--split", "trian"), 3, "did you mean 'train'?"),
+        (("ingredients", "--datasets", "lcoal"), 2, "did you mean 'local'?"),
+        (("ingredients", "--rows", "0"), 2, "--rows"),
+    ],
+)
 def test_mistakes_are_named(arguments: tuple[str, ...], code: int, why: str) -> None:
     result = kitchen("data", *arguments)
     assert result.exit_code == code
@@ -87,6 +112,9 @@ def test_mistakes_are_named(arguments: tuple[str, ...], code: int, why: str) -> 
 def test_any_store_will_do() -> None:
     shown = kitchen("data", "greetings", "--datasets", "fake").stdout
     assert "Greet Ada: good morning." in shown
-    assert "kitchen check recipes.sl_basic dataset=greetings --datasets fake --training fake --preview" in shown
+    assert (
+        "kitchen check recipes.sl_basic dataset=greetings --datasets fake --training fake --preview"
+        in shown
+    )
     command = shown.splitlines()[-1].strip()
     assert kitchen(*shlex.split(command)[1:]).exit_code == 0

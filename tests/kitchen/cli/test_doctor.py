@@ -58,13 +58,30 @@ def asked(monkeypatch: pytest.MonkeyPatch, endpoint: str, seconds: float = 0.5) 
 
 
 def doctor(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "kitchen.cli", "doctor", *arguments], cwd=folder, capture_output=True,
-                          text=True, check=False, timeout=120, env={**os.environ, **environment})
+    return subprocess.run(
+        [sys.executable, "-m", "kitchen.cli", "doctor", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, **environment},
+    )
 
 
 def test_it_tells_what_is_here(tmp_path: Path, answering: str) -> None:
-    done = doctor(tmp_path, "--json", "--runs", "menus", HF_ENDPOINT=answering, HF_TOKEN=SECRET, TINKER_API_KEY="",
-                  HF_HOME=str(tmp_path / "hf"), KITCHEN_CACHE=str(tmp_path / "cache"), OMP_NUM_THREADS="1")
+    done = doctor(
+        tmp_path,
+        "--json",
+        "--runs",
+        "menus",
+        HF_ENDPOINT=answering,
+        HF_TOKEN=SECRET,
+        TINKER_API_KEY="",
+        HF_HOME=str(tmp_path / "hf"),
+        KITCHEN_CACHE=str(tmp_path / "cache"),
+        OMP_NUM_THREADS="1",
+    )
     found = json.loads(done.stdout)
     assert done.returncode == found["exit_code"] == (4 if found["problems"] else 0), done.stdout
     assert found["versions"]["python"] == sys.version.split()[0]
@@ -72,8 +89,10 @@ def test_it_tells_what_is_here(tmp_path: Path, answering: str) -> None:
     assert found["machine"]["processors"] > 0
     assert found["machine"]["memory"] > 10**8
     assert {what: one["where"] for what, one in found["disk"].items()} == {
-        "runs": str(tmp_path / "menus"), "converted models": str(tmp_path / "cache"),
-        "Hugging Face": str(tmp_path / "hf/hub")}
+        "runs": str(tmp_path / "menus"),
+        "converted models": str(tmp_path / "cache"),
+        "Hugging Face": str(tmp_path / "hf/hub"),
+    }
     assert found["keys"]["HF_TOKEN"] == "set"
     assert found["keys"]["TINKER_API_KEY"] == "not set"
     assert found["hub"] == {"endpoint": answering, "reachable": True, "said": "answers"}
@@ -87,15 +106,22 @@ def test_it_tells_what_is_here(tmp_path: Path, answering: str) -> None:
 
         machine = Machine(Settings(), FakeHub())
         assert found["machine"]["devices"][0].startswith(machine.device.type)
-        assert f"torch.{found['machine']['dtype']}" == str(machine.dtype), "that training takes by itself"
+        assert f"torch.{found['machine']['dtype']}" == str(machine.dtype), (
+            "that training takes by itself"
+        )
 
 
 def test_what_is_wrong_is_named_for_people(tmp_path: Path, answering: str) -> None:
     """A regular package named torch, first on the path, is what would be imported by a run too."""
-    for name, text in (("stages", ""), ("torch", "raise ImportError('libcudart.so.99 is missing')\n")):
+    for name, text in (
+        ("stages", ""),
+        ("torch", "raise ImportError('libcudart.so.99 is missing')\n"),
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(text)
-    done = doctor(tmp_path, HF_ENDPOINT=f"{answering}/503", HF_TOKEN=SECRET, PYTHONPATH=str(tmp_path))
+    done = doctor(
+        tmp_path, HF_ENDPOINT=f"{answering}/503", HF_TOKEN=SECRET, PYTHONPATH=str(tmp_path)
+    )
     assert done.returncode == 4
     assert "stages/__init__.py makes 'stages' a closed package" in done.stdout
     assert "libcudart.so.99 is missing" in done.stdout
@@ -114,17 +140,25 @@ def test_a_hub_that_is_not_to_be_asked_is_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 401, 404, 503])
-def test_a_hub_that_answers_is_reachable(monkeypatch: pytest.MonkeyPatch, answering: str, status: int) -> None:
+def test_a_hub_that_answers_is_reachable(
+    monkeypatch: pytest.MonkeyPatch, answering: str, status: int
+) -> None:
     said = "answers" if status == 200 else f"answers with status {status}"
     assert asked(monkeypatch, f"{answering}/{status}", 30.0) == (True, said)
 
 
-def test_a_hub_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, listening: socket.socket) -> None:
+def test_a_hub_that_hangs_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, listening: socket.socket
+) -> None:
     assert asked(monkeypatch, address(listening)) == (False, "no answer within 0.5 s")
 
 
-def test_the_time_is_that_of_the_whole_answer(monkeypatch: pytest.MonkeyPatch, listening: socket.socket) -> None:
-    """Each byte comes in time, the last one would not; a name server that hangs is cut off by the same clock."""
+def test_the_time_is_that_of_the_whole_answer(
+    monkeypatch: pytest.MonkeyPatch, listening: socket.socket
+) -> None:
+    """Each byte comes in time, the last one would not; a name server that hangs is cut off by the
+    same clock.
+    """
     over = threading.Event()
 
     def drip() -> None:
@@ -149,10 +183,15 @@ def test_a_hub_that_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     reachable, said = asked(monkeypatch, endpoint, 30.0)
     assert not reachable
     assert "cannot be reached: [Errno" in said
-    assert asked(monkeypatch, "hub.example") == (False, "HF_ENDPOINT is no address that begins with http:// or https://")
+    assert asked(monkeypatch, "hub.example") == (
+        False,
+        "HF_ENDPOINT is no address that begins with http:// or https://",
+    )
 
 
-def test_what_speaks_another_language_is_no_hub(monkeypatch: pytest.MonkeyPatch, listening: socket.socket) -> None:
+def test_what_speaks_another_language_is_no_hub(
+    monkeypatch: pytest.MonkeyPatch, listening: socket.socket
+) -> None:
     def greet() -> None:
         connection, _ = listening.accept()
         with connection:

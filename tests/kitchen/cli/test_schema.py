@@ -65,15 +65,27 @@ def test_a_recipe_fits_its_own_schema(name: str) -> None:
     assert fits(cls(**needed).model_dump(mode="json"), settings_schema(cls))
 
 
-@pytest.mark.parametrize(("settings", "right"), [
-    ({}, True), ({"learning_rate": 1e-4, "rendering": {"max_tokens": 256}}, True),
-    ({"rendering.max_tokens": 256, "reading.columns.question": "prompt"}, True),
-    ({"reading": {"columns": {"question": "prompt"}, "limit": None}}, True),
-    ({"learning_rat": 1e-4}, False), ({"learning_rate": 0}, False), ({"learning_rate": "fast"}, False),
-    ({"rendering": {"max_tokns": 256}}, False), ({"rendering": {"overlong": "ignore"}}, False),
-    ({"rendering": 3}, False), ({"epochs": 1.5}, False), ({"batch_size": True}, False), ({"schedule": "square"}, False),
-    ({"reading": {"held_out": 1}}, False), ({"lora_rank.x": 3}, False),
-], ids=str)
+@pytest.mark.parametrize(
+    ("settings", "right"),
+    [
+        ({}, True),
+        ({"learning_rate": 1e-4, "rendering": {"max_tokens": 256}}, True),
+        ({"rendering.max_tokens": 256, "reading.columns.question": "prompt"}, True),
+        ({"reading": {"columns": {"question": "prompt"}, "limit": None}}, True),
+        ({"learning_rat": 1e-4}, False),
+        ({"learning_rate": 0}, False),
+        ({"learning_rate": "fast"}, False),
+        ({"rendering": {"max_tokns": 256}}, False),
+        ({"rendering": {"overlong": "ignore"}}, False),
+        ({"rendering": 3}, False),
+        ({"epochs": 1.5}, False),
+        ({"batch_size": True}, False),
+        ({"schedule": "square"}, False),
+        ({"reading": {"held_out": 1}}, False),
+        ({"lora_rank.x": 3}, False),
+    ],
+    ids=str,
+)
 def test_it_refuses_what_a_recipe_would_refuse(settings: dict[str, Any], right: bool) -> None:
     assert fits(settings, settings_schema(find_recipe("recipes.sl_basic"))) == right
 
@@ -83,12 +95,22 @@ def test_comments_bounds_and_defaults_are_in_it() -> None:
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["description"] == "A cake."
     assert schema["required"] == ["guests"]
-    assert schema["properties"]["guests"] == {"type": "integer", "exclusiveMinimum": 0, "description": "who eat of it"}
+    assert schema["properties"]["guests"] == {
+        "type": "integer",
+        "exclusiveMinimum": 0,
+        "description": "who eat of it",
+    }
     assert schema["properties"]["oven"]["default"] == {"name": "Aga", "heat": 200.0}
     assert schema["$defs"]["Oven"]["properties"]["heat"] == {
-        "type": "number", "exclusiveMinimum": 0, "maximum": 300, "default": 180.0, "description": "degrees Celsius"}
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "maximum": 300,
+        "default": 180.0,
+        "description": "degrees Celsius",
+    }
     assert schema["$defs"]["Bake"]["properties"] == {
-        "minutes": {"type": "integer", "default": 40, "description": "in the oven"}}
+        "minutes": {"type": "integer", "default": 40, "description": "in the oven"}
+    }
     assert schema["properties"]["prices"]["default"] == {}
 
 
@@ -104,7 +126,9 @@ def test_a_setting_that_json_does_not_know_is_an_error_that_names_the_recipe() -
         def workflow(self) -> Step:
             return sequence(Bake())
 
-    with pytest.raises(ConfigError, match=r"Odd has a setting that JSON schema cannot describe: .*Callable"):
+    with pytest.raises(
+        ConfigError, match=r"Odd has a setting that JSON schema cannot describe: .*Callable"
+    ):
         settings_schema(Odd)
 
 

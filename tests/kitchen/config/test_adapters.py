@@ -29,7 +29,9 @@ class Itself:
         self.beside = beside
 
 
-def test_a_class_of_ones_own_is_found_by_its_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_class_of_ones_own_is_found_by_its_module(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     code = "from adapters.fake.datasets import FakeDatasets\nclass Mine(FakeDatasets): pass\n"
     (tmp_path / "pantry.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -41,7 +43,9 @@ def test_a_class_of_ones_own_is_found_by_its_module(monkeypatch: pytest.MonkeyPa
         adapter_class("datasets", "no_pantry:Mine")
 
 
-def test_an_adapter_that_asks_for_its_own_port_is_given_the_one_that_it_names(tmp_path: Path) -> None:
+def test_an_adapter_that_asks_for_its_own_port_is_given_the_one_that_it_names(
+    tmp_path: Path,
+) -> None:
     name = f"{__name__}:Loud"
     found = Kitchen.named({"training": "fake", "hub": name}, {"hub": {"word": "ah"}})
     assert isinstance(found.hub, adapter_class("hub", name))

@@ -54,7 +54,9 @@ def test_ours_are_found_by_module_and_by_class() -> None:
     assert ("recipes.sl_basic", True) in [(one.name, bool(one.about)) for one in modules()]
 
 
-@pytest.mark.parametrize("typed", ["recipes.sl_basc", "sl_basic", "recipes/sl_basic.py", "recipes.sl-basic"])
+@pytest.mark.parametrize(
+    "typed", ["recipes.sl_basc", "sl_basic", "recipes/sl_basic.py", "recipes.sl-basic"]
+)
 def test_what_is_not_there_is_guessed_at(typed: str) -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'recipes\.sl_basic'\?"):
         find_recipe(typed)
@@ -91,23 +93,35 @@ def test_a_module_of_none_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["recipes", "stages", "adapters"])
 def test_a_package_that_hides_ours_is_named(tmp_path: Path, name: str) -> None:
     write(tmp_path, f"{name}/__init__.py", "")
-    assert f"{tmp_path}/{name}/__init__.py makes '{name}' a closed package" in refusal(tmp_path, "recipes.sl_basic")
+    assert f"{tmp_path}/{name}/__init__.py makes '{name}' a closed package" in refusal(
+        tmp_path, "recipes.sl_basic"
+    )
 
 
 def test_a_module_that_cannot_be_imported_names_its_line(tmp_path: Path) -> None:
     write(tmp_path, "recipes/broken.py", "from kitchen import Recipe\n\nx = = 3\n")
-    assert f"{tmp_path}/recipes/broken.py:3: SyntaxError: invalid syntax" in refusal(tmp_path, "recipes.broken")
+    assert f"{tmp_path}/recipes/broken.py:3: SyntaxError: invalid syntax" in refusal(
+        tmp_path, "recipes.broken"
+    )
     write(tmp_path, "recipes/broken.py", "import kitchen\n\nraise ValueError('no salt')\n")
-    assert f"{tmp_path}/recipes/broken.py:3: ValueError: no salt" in refusal(tmp_path, "recipes.broken")
+    assert f"{tmp_path}/recipes/broken.py:3: ValueError: no salt" in refusal(
+        tmp_path, "recipes.broken"
+    )
     write(tmp_path, "recipes/broken.py", "import sault\n")
-    assert "broken.py:1: ModuleNotFoundError: No module named 'sault'" in refusal(tmp_path, "recipes.broken")
+    assert "broken.py:1: ModuleNotFoundError: No module named 'sault'" in refusal(
+        tmp_path, "recipes.broken"
+    )
     write(tmp_path, "recipes/broken.py", "import sys\nsys.exit(3)\n")
     assert "recipes.broken cannot be imported: " in (told := refusal(tmp_path, "recipes.broken"))
     assert "recipes/broken.py:2: SystemExit: 3" in told
 
 
 def test_a_workflow_that_cannot_be_laid_out_names_its_line(tmp_path: Path) -> None:
-    write(tmp_path, "recipes/odd.py", RECIPE.format(name="Odd").replace("sequence(Boil())", "sequence(3)"))
+    write(
+        tmp_path,
+        "recipes/odd.py",
+        RECIPE.format(name="Odd").replace("sequence(Boil())", "sequence(3)"),
+    )
     told = refusal(tmp_path, "recipes.odd")
     assert "the workflow of recipes.odd cannot be laid out" in told
     assert "recipes/odd.py:7: TypeError: 3 is no step" in told
@@ -115,7 +129,11 @@ def test_a_workflow_that_cannot_be_laid_out_names_its_line(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("command", ["check", "run", "describe"])
 def test_a_stage_without_types_is_named_with_its_line(tmp_path: Path, command: str) -> None:
-    write(tmp_path, "recipes/bare.py", RECIPE.format(name="Bare").replace("run(self)", "run(self, pot)"))
+    write(
+        tmp_path,
+        "recipes/bare.py",
+        RECIPE.format(name="Bare").replace("run(self)", "run(self, pot)"),
+    )
     told = refusal(tmp_path, "recipes.bare", command)
     assert "recipes/bare.py:4: TypeError: Boil.run: 'pot' has no type" in told
     assert not (tmp_path / "runs").exists()
@@ -123,7 +141,11 @@ def test_a_stage_without_types_is_named_with_its_line(tmp_path: Path, command: s
 
 @pytest.mark.parametrize("command", ["check", "run", "describe"])
 def test_a_workflow_that_returns_nothing_is_refused(tmp_path: Path, command: str) -> None:
-    write(tmp_path, "recipes/empty.py", RECIPE.format(name="Empty").replace("return sequence", "sequence"))
+    write(
+        tmp_path,
+        "recipes/empty.py",
+        RECIPE.format(name="Empty").replace("return sequence", "sequence"),
+    )
     told = refusal(tmp_path, "recipes.empty", command)
     assert "recipes.empty:Empty.workflow returned None, not a step" in told
     assert "recipes/empty.py:6" in told
@@ -137,6 +159,8 @@ def test_a_package_that_an_extra_brings_is_named_with_its_command() -> None:
     assert mend_missing("torch.nn") == "pip install 'crucible-kitchen[local]'"
     assert mend_missing("sault") == ""
     assert extra_for(["fsspec", "torch"]) == "crucible-kitchen[local]"
-    with pytest.raises(BackendError, match=r"'needy' needs no_such_package, .*: pip install no_such_package"):
+    with pytest.raises(
+        BackendError, match=r"'needy' needs no_such_package, .*: pip install no_such_package"
+    ):
         check_installed("training", "needy", Needy)
     check_installed("training", "plain", object)

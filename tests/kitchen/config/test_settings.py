@@ -69,21 +69,51 @@ def problems(*arguments: str) -> list[str]:
     return list(map(str, settled(*arguments).problems))
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("1e-3", 0.001), ("1e3", 1000.0), (".5", 0.5), ("no", "no"), ("yes", "yes"), ("on", "on"), ("true", True),
-    ("null", None), ("~", None), ("", None), ("0777", 777),
-    ("0o17", 15), ("2026-01-02", "2026-01-02"), ("12:30:45", "12:30:45"),
-    ("'3'", "3"), ("[a, 1]", ["a", 1]),
-])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("1e3", 1000.0),
+        (".5", 0.5),
+        ("no", "no"),
+        ("yes", "yes"),
+        ("on", "on"),
+        ("true", True),
+        ("null", None),
+        ("~", None),
+        ("", None),
+        ("0777", 777),
+        ("0o17", 15),
+        ("2026-01-02", "2026-01-02"),
+        ("12:30:45", "12:30:45"),
+        ("'3'", "3"),
+        ("[a, 1]", ["a", 1]),
+    ],
+)
 def test_yaml_is_version_1_2(text: str, value: object) -> None:
     [found] = read_yaml(text, "here", ("key",))
     assert found.value == value
     assert type(found.value) is type(value)
 
 
-@pytest.mark.parametrize("value", [
-    "no", "true", "3", "", " ", "a: b", "a\nb", "½", 1e-3, None, True, [1, "x"], float("inf"),
-])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "no",
+        "true",
+        "3",
+        "",
+        " ",
+        "a: b",
+        "a\nb",
+        "½",
+        1e-3,
+        None,
+        True,
+        [1, "x"],
+        float("inf"),
+    ],
+)
 def test_a_value_is_shown_as_it_would_be_typed(value: object) -> None:
     [found] = read_yaml(yaml_value(value), "here", ("key",))
     assert found.value == value
@@ -93,7 +123,11 @@ def test_a_value_is_shown_as_it_would_be_typed(value: object) -> None:
 def test_nested_settings_keep_the_recipe_s_own_defaults_beside_them() -> None:
     assert cake("oven.fan=true").oven == Oven(heat=200.0, fan=True)
     assert cake("oven={fan: true}", "oven.heat=150").oven == Oven(heat=150.0, fan=True)
-    assert cake("oven={fan: true}").oven == Cake.model_validate({"oven": {"fan": True}}).oven == Oven(200.0, fan=True)
+    assert (
+        cake("oven={fan: true}").oven
+        == Cake.model_validate({"oven": {"fan": True}}).oven
+        == Oven(200.0, fan=True)
+    )
 
 
 def test_the_command_line_wins_over_the_file_and_the_file_over_the_default(tmp_path: Path) -> None:
@@ -102,8 +136,12 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_the_default(tmp_p
     found = settle(Cake, [*from_file(file), *from_arguments(["oven.heat=100", "minutes=11"])])
     assert found.recipe == Cake(minutes=11, oven=Oven(100.0, True), size="large")
     assert found.sources == {
-        "minutes": "command line", "oven.heat": "command line", "oven.fan": f"{file}:4", "size": f"{file}:5",
-        "name": "default", "layers": "default",
+        "minutes": "command line",
+        "oven.heat": "command line",
+        "oven.fan": f"{file}:4",
+        "size": f"{file}:5",
+        "name": "default",
+        "layers": "default",
     }
 
 
@@ -154,26 +192,36 @@ def test_of_a_name_that_is_unknown_the_nearest_is_told() -> None:
 
 def test_an_error_of_an_inner_setting_does_not_hide_the_others() -> None:
     assert problems("oven.heat=400", "minutes=0") == [
-        "command line: oven: heat=400.0 must be at most 300", "command line: minutes=0: input should be greater than 0"]
+        "command line: oven: heat=400.0 must be at most 300",
+        "command line: minutes=0: input should be greater than 0",
+    ]
 
 
 def test_errors_of_a_file_name_file_and_line(tmp_path: Path) -> None:
     file = tmp_path / "cake.yaml"
     file.write_text("minutes: 5\noven:\n  heat: hot\n  haet: 3\nnaem: x\n")
-    assert [str(each).removeprefix(str(file)) for each in settle(Cake, from_file(file)).problems] == [
+    assert [
+        str(each).removeprefix(str(file)) for each in settle(Cake, from_file(file)).problems
+    ] == [
         f":4: {Cake.title()} has no setting 'oven.haet'; did you mean 'heat'?",
         f":5: {Cake.title()} has no setting 'naem'; did you mean 'name'?",
         ":3: oven.heat=hot: input should be a valid number, unable to parse string as a number",
     ]
 
 
-@pytest.mark.parametrize(("content", "told"), [
-    (b"minutes: 5\nminutes: 6\n", ":2: not YAML: found duplicate key"),
-    (b"minutes: [\n", ":2: not YAML"),
-    (b"- minutes\n", ":1: settings stand in lines"),
-    (b"name: !!python/object:os.system {}\n", ":1: not YAML: could not determine a constructor"),
-    (b"name: \xff\n", ": byte 6 is not UTF-8"),
-])
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"minutes: 5\nminutes: 6\n", ":2: not YAML: found duplicate key"),
+        (b"minutes: [\n", ":2: not YAML"),
+        (b"- minutes\n", ":1: settings stand in lines"),
+        (
+            b"name: !!python/object:os.system {}\n",
+            ":1: not YAML: could not determine a constructor",
+        ),
+        (b"name: \xff\n", ": byte 6 is not UTF-8"),
+    ],
+)
 def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, content: bytes, told: str) -> None:
     file = tmp_path / "cake.yaml"
     file.write_bytes(content)
@@ -187,25 +235,65 @@ def test_a_file_that_is_not_there_is_an_error_of_configuration(tmp_path: Path) -
         from_file(tmp_path / "none.yaml")
 
 
-@pytest.mark.parametrize(("text", "told"), [
-    ("minutes", "write it as key=value"), ("=3", "key=value"), ("name=[x", "quote what YAML"),
-])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("minutes", "write it as key=value"),
+        ("=3", "key=value"),
+        ("name=[x", "quote what YAML"),
+    ],
+)
 def test_what_is_no_setting_is_refused(text: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         from_arguments([text])
 
 
-@pytest.mark.parametrize("text", [
-    "@x", "Answer: yes", "a # b", "# a", "3 # b", "first\nsecond", "- a\n- b", "a: b\nc: d", "*x", "!x", "%x",
-    "2026-01-02", "no", " spaced ", "Answer with JSON:", "Rating: 5", "Be brief: true", "? x", "&a 3", "---\n3", "\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "@x",
+        "Answer: yes",
+        "a # b",
+        "# a",
+        "3 # b",
+        "first\nsecond",
+        "- a\n- b",
+        "a: b\nc: d",
+        "*x",
+        "!x",
+        "%x",
+        "2026-01-02",
+        "no",
+        " spaced ",
+        "Answer with JSON:",
+        "Rating: 5",
+        "Be brief: true",
+        "? x",
+        "&a 3",
+        "---\n3",
+        "\n",
+    ],
+)
 def test_a_text_on_the_command_line_is_taken_as_it_is(text: str) -> None:
     [found] = from_arguments([f"name={text}"])
     assert (found.keys, found.value) == (("name",), text)
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("", None), ("null", None), ("true", True), ("3", 3), ("1e-3", 1e-3), ("'3'", "3"), ('"a: b"', "a: b"),
-    ("[a, 1]", ["a", 1]), (" [a]", ["a"]), ("{}", {})])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", None),
+        ("null", None),
+        ("true", True),
+        ("3", 3),
+        ("1e-3", 1e-3),
+        ("'3'", "3"),
+        ('"a: b"', "a: b"),
+        ("[a, 1]", ["a", 1]),
+        (" [a]", ["a"]),
+        ("{}", {}),
+    ],
+)
 def test_other_values_on_the_command_line_are_yaml(text: str, value: object) -> None:
     [found] = from_arguments([f"name={text}"])
     assert found.value == value
@@ -227,38 +315,65 @@ class Tart(Recipe):
         return sequence()
 
 
-@pytest.mark.parametrize("text", [
-    "layers=true", "layers=false", "sugar=true", "oven.heat=true", "sizes=[1, true]", "each.a=false", "each={a: true}",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "layers=true",
+        "layers=false",
+        "sugar=true",
+        "oven.heat=true",
+        "sizes=[1, true]",
+        "each.a=false",
+        "each={a: true}",
+    ],
+)
 def test_a_number_is_not_true_or_false(text: str) -> None:
-    assert [str(each).split(": ")[-1] for each in settle(Tart, from_arguments([text])).problems] == [
-        "input should be a number, not true or false"]
+    assert [
+        str(each).split(": ")[-1] for each in settle(Tart, from_arguments([text])).problems
+    ] == ["input should be a number, not true or false"]
 
 
-def test_truth_values_are_told_beside_other_mistakes_and_where_they_are_overridden_not_at_all() -> None:
+def test_truth_values_are_told_beside_other_mistakes_and_where_they_are_overridden_not_at_all() -> (
+    None
+):
     found = settle(Tart, from_arguments(["layers=true", "sugar=much"]))
     assert [str(each).split(":")[1] for each in found.problems] == [" sugar=much", " layers=true"]
     assert settle(Tart, from_arguments(["layers=true", "layers=3"])).recipe == Tart(layers=3)
 
 
 def test_whole_numbers_do_for_fractions_and_the_other_way_round() -> None:
-    made = settle(Tart, from_arguments(["sugar=1", "layers=16.0", "either=true", "oven.fan=true"])).recipe
+    made = settle(
+        Tart, from_arguments(["sugar=1", "layers=16.0", "either=true", "oven.fan=true"])
+    ).recipe
     assert made == Tart(sugar=1.0, layers=16, either=True, oven=Oven(fan=True))
     assert settle(Tart, from_arguments(["layers=16.5"])).problems
 
 
-@pytest.mark.parametrize("text", [
-    "sugar=.inf", "sugar=-.inf", "sugar=.nan", "each.a=.nan", "oven.heat=.inf", "oven.heat=-.inf", "sugar=inf",
-    "each.a=-Infinity"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sugar=.inf",
+        "sugar=-.inf",
+        "sugar=.nan",
+        "each.a=.nan",
+        "oven.heat=.inf",
+        "oven.heat=-.inf",
+        "sugar=inf",
+        "each.a=-Infinity",
+    ],
+)
 def test_a_number_is_finite(text: str) -> None:
     assert [str(each) for each in settle(Tart, from_arguments([text])).problems] == [
-        f"command line: {text}: input should be a finite number"]
+        f"command line: {text}: input should be a finite number"
+    ]
 
 
 @pytest.mark.parametrize("text", ["each=3", "each=a", "each=[1]", "oven=hot"])
 def test_what_has_settings_inside_is_no_value(text: str) -> None:
     assert [str(each) for each in settle(Tart, from_arguments([text])).problems] == [
-        f"command line: {text}: what it has are settings inside of it: {text.partition('=')[0]}.NAME=VALUE"]
+        f"command line: {text}: what it has are settings inside of it: "
+        f"{text.partition('=')[0]}.NAME=VALUE"
+    ]
 
 
 def test_limits_of_a_field_are_described() -> None:
@@ -269,7 +384,9 @@ def test_a_setting_without_a_default_must_be_given() -> None:
     class Pie(Cake):
         fruit: str
 
-    assert [str(each) for each in settle(Pie, ()).problems] == ["fruit has no default: give it as fruit=VALUE"]
+    assert [str(each) for each in settle(Pie, ()).problems] == [
+        "fruit has no default: give it as fruit=VALUE"
+    ]
     assert settle(Pie, from_arguments(["fruit=plum"])).problems == ()
 
 

@@ -32,7 +32,15 @@ from kitchen import (
     when,
 )
 from kitchen.engine.runner import run
-from kitchen.ports import BlobStore, DatasetStore, Done, Future, Sampler, TrainingClient, TrainingSession
+from kitchen.ports import (
+    BlobStore,
+    DatasetStore,
+    Done,
+    Future,
+    Sampler,
+    TrainingClient,
+    TrainingSession,
+)
 from stages.train.optim import ForwardBackward, OptimStep
 from stages.train.schedules import Linear
 from stages.train.session import OpenSession, SaveFinal
@@ -152,28 +160,28 @@ class Greedy(Stage):
 
 
 class Kept(Stage):
-    kept = True
+    memoize = True
 
     def run(self, session: TrainingSession) -> tuple[Wrapped, Metrics]:
         return Wrapped(session), Metrics()
 
 
 class Known(Stage):
-    kept = True
+    memoize = True
 
     def run(self) -> tuple[Metrics, Facts]:
         return Metrics(), Facts({"a": "b"})
 
 
 class KeepsNothing(Stage):
-    kept = True
+    memoize = True
 
     def run(self) -> None:
         """Has no answer that could be written down."""
 
 
 class Remember(Stage):
-    kept = True
+    memoize = True
     of: Any
 
     def run(self) -> Metrics:
@@ -183,39 +191,75 @@ class Remember(Stage):
 GIVEN = {TrainingClient: FakeTraining(), BlobStore: FakeBlobs(), RunId: RunId("x")}
 
 
-def problems(*steps: Any, leaves: tuple[Any, ...] = ()) -> list[str]:
-    return check(sequence(*steps), GIVEN, leaves).problems
+def problems(*steps: Any, outputs: tuple[Any, ...] = ()) -> list[str]:
+    return check(sequence(*steps), GIVEN, outputs).problems
 
 
-@pytest.mark.parametrize(("steps", "problem"), [
-    ((Read(),), "Read.. reads Asked, which nothing before it leaves"),
-    ((Start(), for_each(Items(), ahead=1)(AskByScore(), Keep())), "Score changes in the head or the tail"),
-    ((OpenSession("m"), for_each(Items(), ahead=1)(Ask(), SaveFinal(), Read(), Encode())), "TrainingSession changes"),
-    ((OpenSession("m"), First(), for_each(Items(), save=1)(Refresh())), "carries Sampler .* cannot write Sampler down"),
-    ((for_each(Items(), ahead=1)(for_each(Items(), save=1)(Look())),), "looks ahead over a loop with save points"),
-    ((parallel(for_each(Items(), save=1)(Look()), Start()),), "parallel branches cannot have save points"),
-    ((OpenSession("m"), parallel(SaveFinal(), First())), "both leave TrainingSession, or one changes"),
-    ((parallel(Start(), Start()),), "both leave Score"),
-    ((OpenSession("m"), Wrap()), "Wrapped hides a live value"),
-    ((OpenSession("m"), Kept()), "is kept, but pydantic cannot write Wrapped down"),
-    ((Known(),), "is kept, but publishes Facts"),
-    ((KeepsNothing(),), "is kept, but leaves no value that could be"),
-    ((Remember(object()),), "option without a value of its own"),
-    ((for_each(Items())(every(2)(Ask()), Read()),), "only a `when` leaves"),
-    ((for_each(Items())(every(2)(Ask()), every(3)(Read())),), "only a `when` leaves"),
-    ((for_each(Items())(when(Ask())(Look())),), "does not return bool"),
-    ((for_each(Ask())(Look()),), "does not return Iterable"),
-    ((ForwardBackward("gspo").using({TrainingSession: Critic}),), "needs 'loss gspo', which FakeTraining lacks"),
-    ((for_each(Items(), save=1)(OptimStep(lambda done, width: 1.0)),), "option without a value of its own"),
-    ((sequence(Start(), leaves=(Item,)),), "phase is to leave Item"),
-    ((Start(), sequence(Start(), leaves=(Score,))), "leaves Score where one already lies"),
-    ((OpenSession("m"), OpenSession("m")), "overwrites TrainingSession"),
-    ((LeaveUnread(),), "LeaveUnread.. leaves Unread, which no later stage reads"),
-    ((for_each(Items())(Start()),), r"Items.. leaves Item, which no later stage reads"),
-    ((OpenSession("m"), for_each(Items())(Slow()), SaveFinal()), "leaves LossOutput that no later stage steps along"),
-    ((OpenSession("m"), for_each(Items())(Slow(), Step())), "trains TrainingSession, and nothing reads it afterwards"),
-    ((OpenSession("m"), for_each(Items())(Slow(), Step(), every(2)(Encode()))), "nothing reads it afterwards"),
-])
+@pytest.mark.parametrize(
+    ("steps", "problem"),
+    [
+        ((Read(),), "Read.. reads Asked, which nothing before it leaves"),
+        (
+            (Start(), for_each(Items(), ahead=1)(AskByScore(), Keep())),
+            "Score changes in the head or the tail",
+        ),
+        (
+            (OpenSession("m"), for_each(Items(), ahead=1)(Ask(), SaveFinal(), Read(), Encode())),
+            "TrainingSession changes",
+        ),
+        (
+            (OpenSession("m"), First(), for_each(Items(), save=1)(Refresh())),
+            "carries Sampler .* cannot write Sampler down",
+        ),
+        (
+            (for_each(Items(), ahead=1)(for_each(Items(), save=1)(Look())),),
+            "looks ahead over a loop with save points",
+        ),
+        (
+            (parallel(for_each(Items(), save=1)(Look()), Start()),),
+            "parallel branches cannot have save points",
+        ),
+        (
+            (OpenSession("m"), parallel(SaveFinal(), First())),
+            "both leave TrainingSession, or one changes",
+        ),
+        ((parallel(Start(), Start()),), "both leave Score"),
+        ((OpenSession("m"), Wrap()), "Wrapped hides a live value"),
+        ((OpenSession("m"), Kept()), "is kept, but pydantic cannot write Wrapped down"),
+        ((Known(),), "is kept, but publishes Facts"),
+        ((KeepsNothing(),), "is kept, but leaves no value that could be"),
+        ((Remember(object()),), "option without a value of its own"),
+        ((for_each(Items())(every(2)(Ask()), Read()),), "only a `when` leaves"),
+        ((for_each(Items())(every(2)(Ask()), every(3)(Read())),), "only a `when` leaves"),
+        ((for_each(Items())(when(Ask())(Look())),), "does not return bool"),
+        ((for_each(Ask())(Look()),), "does not return Iterable"),
+        (
+            (ForwardBackward("gspo").using({TrainingSession: Critic}),),
+            "needs 'loss gspo', which FakeTraining lacks",
+        ),
+        (
+            (for_each(Items(), save=1)(OptimStep(lambda done, width: 1.0)),),
+            "option without a value of its own",
+        ),
+        ((sequence(Start(), outputs=(Item,)),), "phase is to leave Item"),
+        ((Start(), sequence(Start(), outputs=(Score,))), "leaves Score where one already lies"),
+        ((OpenSession("m"), OpenSession("m")), "overwrites TrainingSession"),
+        ((LeaveUnread(),), "LeaveUnread.. leaves Unread, which no later stage reads"),
+        ((for_each(Items())(Start()),), r"Items.. leaves Item, which no later stage reads"),
+        (
+            (OpenSession("m"), for_each(Items())(Slow()), SaveFinal()),
+            "leaves LossOutput that no later stage steps along",
+        ),
+        (
+            (OpenSession("m"), for_each(Items())(Slow(), Step())),
+            "trains TrainingSession, and nothing reads it afterwards",
+        ),
+        (
+            (OpenSession("m"), for_each(Items())(Slow(), Step(), every(2)(Encode()))),
+            "nothing reads it afterwards",
+        ),
+    ],
+)
 def test_the_plan_refuses(steps: tuple[Any, ...], problem: str) -> None:
     found = problems(*steps)
     assert any(re.search(problem, text) for text in found), found
@@ -223,9 +267,12 @@ def test_the_plan_refuses(steps: tuple[Any, ...], problem: str) -> None:
 
 def test_it_lets_pass_what_works() -> None:
     encode = Encode()
-    assert problems(OpenSession("m"), for_each(Items(), save=2, ahead=1)(Slow(), Step()), encode) == [
-        "OpenSession(model='m') leaves Tokenizer, which no later stage reads"]
-    assert not problems(Start(), for_each(Items(), ahead=1, stale=(Score,), save=2)(AskByScore(), Keep()))
+    assert problems(
+        OpenSession("m"), for_each(Items(), save=2, ahead=1)(Slow(), Step()), encode
+    ) == ["OpenSession(model='m') leaves Tokenizer, which no later stage reads"]
+    assert not problems(
+        Start(), for_each(Items(), ahead=1, stale=(Score,), save=2)(AskByScore(), Keep())
+    )
     assert not problems(for_each(Items())(every(2)(Ask()), Look(), every(2)(Read())))
 
 
@@ -236,10 +283,12 @@ def test_roles_are_other_types() -> None:
 
 
 def test_a_recipe_must_leave_what_it_says() -> None:
-    [problem] = problems(leaves=(Score,))
-    assert problem == "the recipe is to leave Score, which nothing in it leaves (Keep or Start would)"
-    assert not problems(Start(), leaves=(Score,))
-    assert problems(for_each(Items(), save=0)(when(IsTwo())(Start()), Look()), leaves=(Score,))
+    [problem] = problems(outputs=(Score,))
+    assert (
+        problem == "the recipe is to leave Score, which nothing in it leaves (Keep or Start would)"
+    )
+    assert not problems(Start(), outputs=(Score,))
+    assert problems(for_each(Items(), save=0)(when(IsTwo())(Start()), Look()), outputs=(Score,))
 
 
 class IsTwo(Stage):
@@ -262,7 +311,10 @@ def test_every_problem_is_named_at_once_and_nothing_runs() -> None:
         run(sequence(Explodes(), OptimStep(Linear(1e-4)), LeaveUnread()), {})
     text = str(error.value)
     assert len(text.splitlines()) == 5
-    assert all(kind in text for kind in ("Batch", "LossOutput", "TrainingSession", "Unread", "would be lost"))
+    assert all(
+        kind in text
+        for kind in ("Batch", "LossOutput", "TrainingSession", "Unread", "would be lost")
+    )
 
 
 def test_saving_needs_a_blob_store() -> None:

@@ -1,4 +1,6 @@
-"""What stages can show before a run: each that finds what it reads, in loops and conditions too, once."""
+"""What stages can show before a run: each that finds what it reads, in loops and conditions too,
+once.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,10 @@ def shown(step: Any, ports: dict[Any, Any] | None = None) -> list[str]:
 
 def test_stages_in_a_loop_are_asked_once_with_what_is_there_before_it() -> None:
     inner = for_each(Rounds())(Bread(), Cake())
-    assert shown(sequence(Flour(100), for_each(Rounds())(inner, every(2)(Bread())))) == ["150", "150"]
+    assert shown(sequence(Flour(100), for_each(Rounds())(inner, every(2)(Bread())))) == [
+        "150",
+        "150",
+    ]
     assert shown(sequence(Flour(100), parallel(Bread(), Cake()))) == ["150"]
 
 
@@ -62,5 +67,7 @@ def test_what_nobody_leaves_is_not_asked_for() -> None:
 
 def test_what_is_given_counts_and_roles_are_what_they_are_in_the_run() -> None:
     role = {int: Sized}
-    assert shown(sequence(Flour(2).using(role), Bread().using(role)), {str: " salted"}) == ["3 salted"]
+    assert shown(sequence(Flour(2).using(role), Bread().using(role)), {str: " salted"}) == [
+        "3 salted"
+    ]
     assert shown(sequence(Flour(2).using(role), Bread())) == []

@@ -1,4 +1,6 @@
-"""Kill a run at every stage call and every write, go on, and compare with a run that was left alone."""
+"""Kill a run at every stage call and every write, go on, and compare with a run that was left
+alone.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,17 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from adapters.local.blobs import LocalBlobs
 from adapters.local.fsspec import FsspecBlobs
-from kitchen import Kitchen, Metrics, Observer, Recipe, ResumeError, Stage, StageDone, for_each, sequence
+from kitchen import (
+    Kitchen,
+    Metrics,
+    Observer,
+    Recipe,
+    ResumeError,
+    Stage,
+    StageDone,
+    for_each,
+    sequence,
+)
 from kitchen.config.order import Order
 from kitchen.engine.runner import run
 from kitchen.errors import ConfigError, CorruptCheckpoint, Interrupted, RunFailed
@@ -33,11 +45,17 @@ from kitchen.types import Result
 from kitchen.workflow import Step
 from recipes.sl_basic import SlBasic
 
-CHATS = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": word}]}
-         for word in ("hello", "hallo", "hey you", "good day", "moin", "salut", "ciao")]
-HELD = [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": '{"a": 1}'}]}]
+CHATS = [
+    {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": word}]}
+    for word in ("hello", "hallo", "hey you", "good day", "moin", "salut", "ciao")
+]
+HELD = [
+    {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": '{"a": 1}'}]}
+]
 ORDER = Order("recipes.sl_basic:SlBasic", {})
-BASIC = SlBasic(dataset="chats", batch_size=2, epochs=3, learning_rate=0.1, eval_every=3, keep=1, warmup_steps=0)
+BASIC = SlBasic(
+    dataset="chats", batch_size=2, epochs=3, learning_rate=0.1, eval_every=3, keep=1, warmup_steps=0
+)
 
 
 class Killed(BaseException):
@@ -65,14 +83,24 @@ def cooked(recipe: Recipe, blobs: BlobStore, fuse: Observer, training: Any = Non
 
 
 def outcome(blobs: BlobStore) -> dict[str, Any]:
-    """What must be equal: metrics without seconds, samples, exported weights, digests of the last save point."""
+    """What must be equal: metrics without seconds, samples, exported weights, digests of the last
+    save point.
+    """
+
     def lines(name: str) -> list[dict[str, Any]]:
         rows = [json.loads(line) for line in (blobs.read(f"run/{name}.jsonl") or b"").splitlines()]
         return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
     weights = {name: blobs.read(name) for name in blobs.list("run/weights/")}
-    last = [name for name in blobs.list("run/save/") if name.endswith("TrainingSession/checkpoint.json")][-1]
-    return {"metrics": lines("metrics"), "samples": lines("samples"), "weights": weights, "state": blobs.read(last)}
+    last = [
+        name for name in blobs.list("run/save/") if name.endswith("TrainingSession/checkpoint.json")
+    ][-1]
+    return {
+        "metrics": lines("metrics"),
+        "samples": lines("samples"),
+        "weights": weights,
+        "state": blobs.read(last),
+    }
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
@@ -82,7 +110,9 @@ def test_killed_at_any_stage_and_resumed_equals_left_alone(ahead: int, save: int
     fuse, whole = Fuse(), FakeBlobs()
     cooked(recipe, whole, fuse)
     wanted = outcome(whole)
-    assert [row["n"] for row in wanted["metrics"]] == sorted({row["n"] for row in wanted["metrics"]})
+    assert [row["n"] for row in wanted["metrics"]] == sorted(
+        {row["n"] for row in wanted["metrics"]}
+    )
     for at in range(1, fuse.calls + 1, 7 if save == 2 else 23):
         blobs = FakeBlobs()
         for second in (at, (at * 7) % fuse.calls + 1, -1):
@@ -97,7 +127,9 @@ def test_killed_at_any_stage_and_resumed_equals_left_alone(ahead: int, save: int
 
 
 class Brittle(FakeBlobs):
-    """The power goes just before, or just after, the n-th write or delete of a save point or of its files."""
+    """The power goes just before, or just after, the n-th write or delete of a save point or of its
+    files.
+    """
 
     def __init__(self, at: int = -1, after: bool = False) -> None:
         super().__init__()
@@ -141,7 +173,10 @@ def test_the_same_behind_a_url_and_in_a_folder(ahead: int, tmp_path: Path) -> No
     cooked(recipe, whole, fuse)
     wanted = outcome(whole)
     for at in range(5, fuse.calls, 23):
-        for blobs in (FsspecBlobs(f"memory://killed-{ahead}-{at}"), LocalBlobs(str(tmp_path / str(at)))):
+        for blobs in (
+            FsspecBlobs(f"memory://killed-{ahead}-{at}"),
+            LocalBlobs(str(tmp_path / str(at))),
+        ):
             with pytest.raises(Killed):
                 cooked(recipe, blobs, Fuse(at))
             cooked(recipe, blobs, Fuse())
@@ -185,7 +220,9 @@ def test_a_run_that_is_not_at_a_save_point_yet_is_not_gone_on_with_by_another_pl
     with pytest.raises(Killed):
         cooked(BASIC, blobs, Fuse(3))
     assert not [name for name in blobs.list("run/save/") if name.endswith(".json")]
-    with pytest.raises(ResumeError, match="another recipe, another version of it, or other settings"):
+    with pytest.raises(
+        ResumeError, match="another recipe, another version of it, or other settings"
+    ):
         cooked(BASIC.model_copy(update={"eval_every": 1}), blobs, Fuse())
     plan = blobs.read("run/save/plan") or b""
     blobs.delete("run/save/plan")
@@ -198,7 +235,7 @@ def test_a_run_that_is_not_at_a_save_point_yet_is_not_gone_on_with_by_another_pl
 class Note(Stage):
     """Kept by where it stands, so that another grouping would find another's answer."""
 
-    kept = True
+    memoize = True
     said: str
 
     def run(self) -> Metrics:
@@ -233,12 +270,16 @@ def damage(blobs: FakeBlobs, name: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["weights.npz", "optimiser.npz", "checkpoint.json", "point"])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_used(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_checkpoint_is_named_and_the_one_before_used(
+    what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     recipe, blobs, whole = BASIC.model_copy(update={"save_every": 2}), FakeBlobs(), FakeBlobs()
     cooked(recipe, whole, Fuse())
     with pytest.raises(Killed):
         cooked(recipe, blobs, Fuse(60))
-    points = [name for name in blobs.list("run/save/") if name.endswith(".json") and name.count("/") == 2]
+    points = [
+        name for name in blobs.list("run/save/") if name.endswith(".json") and name.count("/") == 2
+    ]
     newest = json.loads(json.loads(blobs.read(points[-1]) or b"")["record"])
     [path] = {c["path"] for p in newest["points"].values() for c in p["live"].values()}
     damage(blobs, points[-1] if what == "point" else f"{path}/{what}")
@@ -256,13 +297,17 @@ def test_without_a_whole_save_point_the_run_says_so() -> None:
     for name in blobs.list("run/save/"):
         if name.endswith("weights.npz"):
             damage(blobs, name)
-    with pytest.raises(RunFailed, match="there is no save point before it: start a new run") as error:
+    with pytest.raises(
+        RunFailed, match="there is no save point before it: start a new run"
+    ) as error:
         cooked(recipe, blobs, Fuse())
     assert isinstance(error.value.__cause__, CorruptCheckpoint)
     assert read_run(blobs, "run")["status"] == "failed"
 
 
-@pytest.mark.parametrize("update", [{"batch_size": 1}, {"save_every": 1}, {"ahead": 0}, {"seed": 5}, {"keep": 3}])
+@pytest.mark.parametrize(
+    "update", [{"batch_size": 1}, {"save_every": 1}, {"ahead": 0}, {"seed": 5}, {"keep": 3}]
+)
 def test_another_recipe_is_not_resumed(update: dict[str, Any]) -> None:
     recipe, blobs = BASIC.model_copy(update={"save_every": 2, "ahead": 1}), FakeBlobs()
     with pytest.raises(Killed):
@@ -289,14 +334,18 @@ def test_another_machine_is_refused_unless_told() -> None:
     blobs.write("run/run.json", json.dumps(record).encode())
     with pytest.raises(ResumeError, match=r"machine.numpy = '0.1'.*all the same"):
         cooked(recipe, blobs, Fuse())
-    kitchen = Kitchen(FakeTraining(blobs), FakeDatasets({"chats": {"train": CHATS, "held": HELD}}), None, blobs)
+    kitchen = Kitchen(
+        FakeTraining(blobs), FakeDatasets({"chats": {"train": CHATS, "held": HELD}}), None, blobs
+    )
     cook(ORDER, recipe, kitchen, "run", other_machine=True)
     assert read_run(blobs, "run")["status"] == "completed"
 
 
 def test_a_run_in_use_is_refused() -> None:
     blobs = FakeBlobs()
-    kitchen = Kitchen(FakeTraining(blobs), FakeDatasets({"chats": {"train": CHATS, "held": HELD}}), None, blobs)
+    kitchen = Kitchen(
+        FakeTraining(blobs), FakeDatasets({"chats": {"train": CHATS, "held": HELD}}), None, blobs
+    )
 
     class Again(Observer):
         def done(self, event: StageDone) -> None:
@@ -367,19 +416,27 @@ class Meddling(FakeBlobs):
     """The power goes after the last point of a loop was written and before anything was deleted."""
 
     def delete(self, name: str) -> None:
-        if "/save/" in name and any('\\"ended\\":true' in (self.read(n) or b"").decode(errors="replace")
-                                    for n in self.list("run/save/") if n.count("/") == 2):
+        if "/save/" in name and any(
+            '\\"ended\\":true' in (self.read(n) or b"").decode(errors="replace")
+            for n in self.list("run/save/")
+            if n.count("/") == 2
+        ):
             raise Killed
         super().delete(name)
 
 
 def test_the_way_back_is_not_swept_away() -> None:
-    recipe, blobs = BASIC.model_copy(update={"save_every": 2, "epochs": 1, "eval_every": 0}), Meddling()
+    recipe, blobs = (
+        BASIC.model_copy(update={"save_every": 2, "epochs": 1, "eval_every": 0}),
+        Meddling(),
+    )
     whole = FakeBlobs()
     cooked(recipe, whole, Fuse())
     with pytest.raises(Killed):
         cooked(recipe, blobs, Fuse())
-    points = [name for name in blobs.list("run/save/") if name.endswith(".json") and name.count("/") == 2]
+    points = [
+        name for name in blobs.list("run/save/") if name.endswith(".json") and name.count("/") == 2
+    ]
     newest = json.loads(json.loads(blobs.read(points[-1]) or b"")["record"])
     [path] = {c["path"] for p in newest["points"].values() for c in p["live"].values()}
     after = FakeBlobs()
@@ -392,7 +449,9 @@ def test_the_way_back_is_not_swept_away() -> None:
 
 def test_claims_of_other_hosts_hold_until_taken_over() -> None:
     blobs = FakeBlobs()
-    blobs.write("run/lease/other.json", json.dumps({"host": "elsewhere", "pid": 1, "born": "2"}).encode())
+    blobs.write(
+        "run/lease/other.json", json.dumps({"host": "elsewhere", "pid": 1, "born": "2"}).encode()
+    )
     with pytest.raises(ConfigError, match=r"in use by process 1 on elsewhere.*take it over"):
         cooked(BASIC, blobs, Fuse())
     data = FakeDatasets({"chats": {"train": CHATS, "held": HELD}})
@@ -435,8 +494,13 @@ def test_a_record_that_is_none_is_refused_and_listed_as_unreadable(text: str) ->
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run_where_it_arose() -> None:
-    recipe, blobs = BASIC.model_copy(update={"learning_rate": 1e308, "schedule": "constant"}), FakeBlobs()
-    with pytest.raises(RunFailed, match=r"datum \d+ of 2: its loss or the slope of it is not a finite number") as error:
+    recipe, blobs = (
+        BASIC.model_copy(update={"learning_rate": 1e308, "schedule": "constant"}),
+        FakeBlobs(),
+    )
+    with pytest.raises(
+        RunFailed, match=r"datum \d+ of 2: its loss or the slope of it is not a finite number"
+    ) as error:
         cooked(recipe, blobs, Fuse())
     where = r"in recipes.sl_basic > Epochs step 0 > ShuffledBatches step \d > ForwardBackward"
     assert re.search(where, error.value.__notes__[0])

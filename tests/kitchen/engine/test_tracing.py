@@ -1,4 +1,6 @@
-"""Spans, with the SDK's in-memory exporter; in a process of its own, for a tracer provider is set once."""
+"""Spans, with the SDK's in-memory exporter; in a process of its own, for a tracer provider is set
+once.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ print(json.dumps([{"name": s.name, "id": s.context.span_id, "parent": s.parent.s
 
 
 def spans(code: str) -> list[dict[str, Any]]:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -62,7 +66,12 @@ def test_spans_nest_and_carry_recipe_step_and_stage() -> None:
         assert stage["attributes"]["kitchen.step"] == call["attributes"]["kitchen.step"]
         assert by_id[stage["parent"]]["name"] == "run"
     named = {span["name"] for span in found}
-    assert {"DatasetStore.load", "TrainingClient.open", "TrainingSession.optim_step", "TrainingClient.sampler"} <= named
+    assert {
+        "DatasetStore.load",
+        "TrainingClient.open",
+        "TrainingSession.optim_step",
+        "TrainingClient.sampler",
+    } <= named
     assert all(span["ended"] for span in found)
 
 
@@ -90,5 +99,7 @@ for verb in (lambda: client.open(), lambda: client.ask().result()):
     try: verb()
     except ValueError: pass
 """
-    events = "\nprint(json.dumps([[e.name for e in s.events] for s in exporter.get_finished_spans()]))"
+    events = (
+        "\nprint(json.dumps([[e.name for e in s.events] for s in exporter.get_finished_spans()]))"
+    )
     assert spans(SPANS + failing + events) == [["exception"], ["exception"]]

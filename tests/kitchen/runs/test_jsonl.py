@@ -21,14 +21,24 @@ def test_a_text_with_line_separators_of_unicode_stays_one_line() -> None:
     assert read_journal(blobs, "soup", "samples") == [{**odd, "n": number} for number in range(3)]
 
 
-@pytest.mark.parametrize(("row", "written"), [
-    ({"n": 0, "text": 'a "quoted\\secret" here'}, {"n": 0, "text": "a *** here"}),
-    ({"n": 0, "deep": [{"text": "tab\tbed secret"}]}, {"n": 0, "deep": [{"text": "***"}]}),
-    ({"n": 0, "at": "https://me:pass@kitchen"}, {"n": 0, "at": "https://***@kitchen"}),
-    ({"n": 0, "of": MappingProxyType({"text": "tab\tbed secret"})}, {"n": 0, "of": {"text": "***"}}),
-    ({"n": 0, "error": ValueError("no crème secrète")}, {"n": 0, "error": "no ***"}),
-    ({"n": 0, "text": "crème secrète"}, {"n": 0, "text": "***"}),
-    ({"n": 0, "of": MappingProxyType({"text": "nothing"})}, {"n": 0, "of": {"text": "nothing"}})])
+@pytest.mark.parametrize(
+    ("row", "written"),
+    [
+        ({"n": 0, "text": 'a "quoted\\secret" here'}, {"n": 0, "text": "a *** here"}),
+        ({"n": 0, "deep": [{"text": "tab\tbed secret"}]}, {"n": 0, "deep": [{"text": "***"}]}),
+        ({"n": 0, "at": "https://me:pass@kitchen"}, {"n": 0, "at": "https://***@kitchen"}),
+        (
+            {"n": 0, "of": MappingProxyType({"text": "tab\tbed secret"})},
+            {"n": 0, "of": {"text": "***"}},
+        ),
+        ({"n": 0, "error": ValueError("no crème secrète")}, {"n": 0, "error": "no ***"}),
+        ({"n": 0, "text": "crème secrète"}, {"n": 0, "text": "***"}),
+        (
+            {"n": 0, "of": MappingProxyType({"text": "nothing"})},
+            {"n": 0, "of": {"text": "nothing"}},
+        ),
+    ],
+)
 def test_what_json_spells_otherwise_is_masked_too(
     row: dict[str, Any], written: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,15 +19,24 @@ from kitchen.statistics.intervals import (
 )
 
 
-@pytest.mark.parametrize("successes, n, low, high", [
-    (81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0000, 0.1611), (1, 29, 0.0061, 0.1718),
-])
+@pytest.mark.parametrize(
+    "successes, n, low, high",
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0000, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
 def test_wilson_as_published(successes, n, low, high):
     """Newcombe, 1998, Statistics in Medicine 17:857-872, table I, method 3."""
     assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
 
 
-@given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.floats(0.5, 0.999))
+@given(
+    st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))),
+    st.floats(0.5, 0.999),
+)
 def test_wilson_ends_are_the_shares_that_the_score_test_just_accepts(counts, confidence):
     successes, n = counts
     low, high = wilson(successes, n, confidence)
@@ -45,10 +54,12 @@ def test_bootstrap_covers_the_true_difference_about_as_often_as_it_says():
     hits = 0
     for run in range(runs):
         before = random.random(n) < 0.3
-        after = before | (random.random(n) < 0.4)  # so the scores are paired; the true gain is 0.7 * 0.4
+        # so the scores are paired; the true gain is 0.7 * 0.4
+        after = before | (random.random(n) < 0.4)
         found = paired_bootstrap(before, after, seed=run, resamples=1_000)
         hits += found.low <= 0.28 <= found.high
-    assert 0.90 <= hits / runs <= 0.985  # 3 standard errors around 0.94, its known shortfall at this n included
+    # 3 standard errors around 0.94, its known shortfall at this n included
+    assert 0.90 <= hits / runs <= 0.985
 
 
 def test_bootstrap_interval_is_that_of_the_normal_law_where_scores_are_many():
@@ -57,7 +68,9 @@ def test_bootstrap_interval_is_that_of_the_normal_law_where_scores_are_many():
     found = paired_bootstrap(before, after, seed=1, confidence=0.9)
     half = 1.6449 * (after - before).std() / math.sqrt(5_000)
     assert found.estimate == pytest.approx((after - before).mean(), abs=1e-12)
-    assert (found.low, found.high) == pytest.approx((found.estimate - half, found.estimate + half), abs=0.05 * half)
+    assert (found.low, found.high) == pytest.approx(
+        (found.estimate - half, found.estimate + half), abs=0.05 * half
+    )
 
 
 def test_pairing_makes_a_constant_gain_certain():
@@ -106,14 +119,19 @@ def test_pass_at_k_of_many_tries_is_finite():
 
 
 def test_the_interval_of_scores_is_wilsons_where_they_are_yes_or_no_and_else_a_bootstrap():
-    assert (interval([1.0] * 8 + [0.0] * 2, 0).low, interval([1.0] * 8 + [0.0] * 2, 0).high) == wilson(8, 10)
+    assert (
+        interval([1.0] * 8 + [0.0] * 2, 0).low,
+        interval([1.0] * 8 + [0.0] * 2, 0).high,
+    ) == wilson(8, 10)
     assert interval([1.0] * 4, 0).low == pytest.approx(4 / (4 + 1.96**2), abs=1e-3)
     values = [0.5, 0.25, 1.0, 0.0, 0.75]
     assert interval(values, 3) == paired_bootstrap([0.0] * 5, values, 3)
 
 
 def test_intervals_over_problems_hold_where_the_tries_at_one_are_alike():
-    """40 problems, each solved always or never: 8 tries at each tell no more than one, and do not narrow it."""
+    """40 problems, each solved always or never: 8 tries at each tell no more than one, and do not
+    narrow it.
+    """
     random, runs, truth, hits, narrow = np.random.default_rng(5), 300, 0.5, 0, 0
     for run in range(runs):
         chances = random.beta(0.2, 0.2, 40)
@@ -125,21 +143,37 @@ def test_intervals_over_problems_hold_where_the_tries_at_one_are_alike():
     assert narrow / runs < 0.75
 
 
-@pytest.mark.parametrize("call", [
-    lambda: pass_at(0, 3, 1), lambda: pass_at(4, 3, 1), lambda: pass_at(1, 3, 4), lambda: pass_at(1, 3, -1),
-    lambda: interval([], 0), lambda: interval([math.nan, 1.0], 0),
-    lambda: wilson(0, 0), lambda: wilson(3, 2), lambda: wilson(-1, 2), lambda: wilson(1, 2, 1.0),
-    lambda: paired_bootstrap([], [], 0), lambda: paired_bootstrap([1.0], [1.0, 2.0], 0),
-    lambda: paired_bootstrap([1.0], [math.nan], 0), lambda: paired_bootstrap([1.0], [1.0], 0, resamples=0),
-    lambda: ratio_bootstrap([1.0], [0.0], 0), lambda: ratio_bootstrap([1.0], [1.0, 1.0], 0),
-    lambda: paired_bootstrap([[1.0]], [[1.0]], 0), lambda: paired_bootstrap([1.0], [1.0], 0, confidence=0.0),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: pass_at(0, 3, 1),
+        lambda: pass_at(4, 3, 1),
+        lambda: pass_at(1, 3, 4),
+        lambda: pass_at(1, 3, -1),
+        lambda: interval([], 0),
+        lambda: interval([math.nan, 1.0], 0),
+        lambda: wilson(0, 0),
+        lambda: wilson(3, 2),
+        lambda: wilson(-1, 2),
+        lambda: wilson(1, 2, 1.0),
+        lambda: paired_bootstrap([], [], 0),
+        lambda: paired_bootstrap([1.0], [1.0, 2.0], 0),
+        lambda: paired_bootstrap([1.0], [math.nan], 0),
+        lambda: paired_bootstrap([1.0], [1.0], 0, resamples=0),
+        lambda: ratio_bootstrap([1.0], [0.0], 0),
+        lambda: ratio_bootstrap([1.0], [1.0, 1.0], 0),
+        lambda: paired_bootstrap([[1.0]], [[1.0]], 0),
+        lambda: paired_bootstrap([1.0], [1.0], 0, confidence=0.0),
+    ],
+)
 def test_what_has_no_interval_is_an_error(call):
     with pytest.raises(ValueError, match=r"\d"):
         call()
 
 
-@pytest.mark.parametrize("n, t", [(2, 12.706), (3, 4.303), (4, 3.182), (5, 2.776), (11, 2.228), (31, 2.042)])
+@pytest.mark.parametrize(
+    "n, t", [(2, 12.706), (3, 4.303), (4, 3.182), (5, 2.776), (11, 2.228), (31, 2.042)]
+)
 def test_the_interval_of_a_mean_is_by_the_tables_of_student(n, t):
     values = np.random.default_rng(n).normal(3, 2, n)
     found = mean_interval(values.tolist())
@@ -154,16 +188,23 @@ def test_one_value_has_no_interval():
 
 
 def test_the_permutation_test_finds_a_share_that_can_be_counted():
-    """Fisher, 1935, The Design of Experiments, ch. 21: Darwin's maize, 15 pairs; 1,726 of 2^15 signings as far."""
+    """Fisher, 1935, The Design of Experiments, ch. 21: Darwin's maize, 15 pairs; 1,726 of 2^15
+    signings as far.
+    """
     gains = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
     found = paired_permutation([0] * 15, gains, seed=3, resamples=100_000)
     assert found == pytest.approx(1726 / 2**15, abs=0.002)
-    assert paired_permutation(gains, [0] * 15, seed=3, resamples=100_000) == pytest.approx(found, abs=0.003)
+    assert paired_permutation(gains, [0] * 15, seed=3, resamples=100_000) == pytest.approx(
+        found, abs=0.003
+    )
 
 
 def test_the_permutation_test_rejects_as_often_as_it_says_where_nothing_differs():
     random = np.random.default_rng(5)
-    low = sum(paired_permutation(*random.random((2, 30)), seed=run, resamples=500) < 0.1 for run in range(400))
+    low = sum(
+        paired_permutation(*random.random((2, 30)), seed=run, resamples=500) < 0.1
+        for run in range(400)
+    )
     assert 0.06 <= low / 400 <= 0.145  # 3 standard errors around 0.1
     assert paired_permutation([0.5] * 4, [0.5] * 4, seed=0) == 1.0
     with pytest.raises(ValueError, match="position 1 is not finite"):

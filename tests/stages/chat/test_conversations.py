@@ -10,21 +10,35 @@ from stages.chat.conversations import FORMATS, Conversation, Message, conversati
 ASK, ANSWER = Message("user", "2+2?"), Message("assistant", "4")
 
 
-@pytest.mark.parametrize("row", [
-    {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}], "answer": "4"},
-    {"prompt": "2+2?", "completion": "4", "id": 7},
-    {"prompt": [{"role": "user", "content": "2+2?"}], "completion": "4"},
-    {"prompt": [{"role": "user", "content": "2+2?"}], "completion": [{"role": "assistant", "content": "4"}]},
-    {"instruction": "2+2?", "response": "4"},
-    {"instruction": "2+2?", "input": "", "output": "4"},
-    {"instruction": "2+2?", "context": None, "response": "4", "category": "sums"},
-    {"input": "2+2?", "output": "4"},
-    {"conversations": [{"from": "human", "value": "2+2?"}, {"from": "gpt", "value": "4"}]},
-    {"conversations": [{"from": "user", "value": "2+2?"}, {"from": "assistant", "value": "4"}]},
-    {"messages": None, "prompt": "2+2?", "completion": "4"},
-])
+@pytest.mark.parametrize(
+    "row",
+    [
+        {
+            "messages": [
+                {"role": "user", "content": "2+2?"},
+                {"role": "assistant", "content": "4"},
+            ],
+            "answer": "4",
+        },
+        {"prompt": "2+2?", "completion": "4", "id": 7},
+        {"prompt": [{"role": "user", "content": "2+2?"}], "completion": "4"},
+        {
+            "prompt": [{"role": "user", "content": "2+2?"}],
+            "completion": [{"role": "assistant", "content": "4"}],
+        },
+        {"instruction": "2+2?", "response": "4"},
+        {"instruction": "2+2?", "input": "", "output": "4"},
+        {"instruction": "2+2?", "context": None, "response": "4", "category": "sums"},
+        {"input": "2+2?", "output": "4"},
+        {"conversations": [{"from": "human", "value": "2+2?"}, {"from": "gpt", "value": "4"}]},
+        {"conversations": [{"from": "user", "value": "2+2?"}, {"from": "assistant", "value": "4"}]},
+        {"messages": None, "prompt": "2+2?", "completion": "4"},
+    ],
+)
 def test_every_format_reads_the_same_question_and_answer(row):
-    assert conversation(row, "sums.jsonl:1") == Conversation((ASK, ANSWER), "sums.jsonl:1", plain=True)
+    assert conversation(row, "sums.jsonl:1") == Conversation(
+        (ASK, ANSWER), "sums.jsonl:1", plain=True
+    )
 
 
 @pytest.mark.parametrize("field", ["input", "context"])
@@ -34,18 +48,24 @@ def test_what_an_instruction_is_about_follows_it_after_an_empty_line(field):
 
 
 def test_the_first_format_that_fits_is_taken():
-    row = {"prompt": "no", "completion": "no", "messages": [{"role": "assistant", "content": "yes"}]}
+    row = {
+        "prompt": "no",
+        "completion": "no",
+        "messages": [{"role": "assistant", "content": "yes"}],
+    }
     assert conversation(row, "a:1").messages == (Message("assistant", "yes"),)
 
 
 def test_a_conversation_of_many_turns_keeps_its_order_and_marks_and_is_not_plain():
-    row = {"messages": [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": "Hm", "trainable": False},
-        {"role": "tool", "content": "{}"},
-        {"role": "assistant", "content": "Hello", "trainable": True},
-    ]}
+    row = {
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Hm", "trainable": False},
+            {"role": "tool", "content": "{}"},
+            {"role": "assistant", "content": "Hello", "trainable": True},
+        ]
+    }
     read = conversation(row, "a:1")
     assert [m.role for m in read.messages] == ["system", "user", "assistant", "tool", "assistant"]
     assert [m.trainable for m in read.messages] == [None, None, False, None, True]
@@ -53,30 +73,77 @@ def test_a_conversation_of_many_turns_keeps_its_order_and_marks_and_is_not_plain
 
 
 def said(**message):
-    return {"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}, message]}
+    return {
+        "messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}, message]
+    }
 
 
-@pytest.mark.parametrize("row, told", [
-    (said(role="assistant", content=5), "chats.jsonl:12: messages[2].content is a number, not text"),
-    (said(role="assistant", content=None), "chats.jsonl:12: messages[2].content is null, not text"),
-    (said(role="assistant", content=["x"]), "chats.jsonl:12: messages[2].content is a list, not text"),
-    (said(role="assistant", content="half \ud83d"), "chats.jsonl:12: messages[2].content has half a character"),
-    (said(role="asistant", content="x"), "messages[2].role 'asistant' is unknown; did you mean 'assistant'?"),
-    (said(role="assistant"), "messages[2] has no 'content'; it has: 'role'"),
-    (said(role="assistant", content="x", trainable=1), "messages[2].trainable is a number, not true or false"),
-    (said(role="assistant", content="", tool_calls=[{"id": 1}]), "messages[2].tool_calls is not read here"),
-    (said(role="assistant", content="x", weight=0), "messages[2].weight is not read here"),
-    ({"messages": []}, "chats.jsonl:12: messages is empty"),
-    ({"messages": "hello"}, "chats.jsonl:12: messages is text, not a list of messages"),
-    ({"messages": ["hello"]}, "messages[0] is text, not a message with role and content"),
-    ({"conversations": [{"from": "humann", "value": "x"}]}, "conversations[0].from 'humann' is unknown; did you mean"),
-    ({"messages": [{"role": "user", "content": "x"}]}, "chats.jsonl:12: no assistant message to train on"),
-    ({"prompt": "a", "completion": True}, "chats.jsonl:12: completion is true or false, not text; make it"),
-    ({"prompt": "a", "completion": "b", "label": False}, "label is false, a bad answer, which recipes.kto alone"),
-    ({"prompt": "a", "completion": "b", "label": "False"}, "label is false, a bad answer, which recipes.kto alone"),
-    ({**said(role="assistant", content="x"), "label": False}, "drop the row, or, where the column says something else"),
-    ({"instruction": "a", "input": {"b": 1}, "output": "c"}, "chats.jsonl:12: input is an object, not text"),
-])
+@pytest.mark.parametrize(
+    "row, told",
+    [
+        (
+            said(role="assistant", content=5),
+            "chats.jsonl:12: messages[2].content is a number, not text",
+        ),
+        (
+            said(role="assistant", content=None),
+            "chats.jsonl:12: messages[2].content is null, not text",
+        ),
+        (
+            said(role="assistant", content=["x"]),
+            "chats.jsonl:12: messages[2].content is a list, not text",
+        ),
+        (
+            said(role="assistant", content="half \ud83d"),
+            "chats.jsonl:12: messages[2].content has half a character",
+        ),
+        (
+            said(role="asistant", content="x"),
+            "messages[2].role 'asistant' is unknown; did you mean 'assistant'?",
+        ),
+        (said(role="assistant"), "messages[2] has no 'content'; it has: 'role'"),
+        (
+            said(role="assistant", content="x", trainable=1),
+            "messages[2].trainable is a number, not true or false",
+        ),
+        (
+            said(role="assistant", content="", tool_calls=[{"id": 1}]),
+            "messages[2].tool_calls is not read here",
+        ),
+        (said(role="assistant", content="x", weight=0), "messages[2].weight is not read here"),
+        ({"messages": []}, "chats.jsonl:12: messages is empty"),
+        ({"messages": "hello"}, "chats.jsonl:12: messages is text, not a list of messages"),
+        ({"messages": ["hello"]}, "messages[0] is text, not a message with role and content"),
+        (
+            {"conversations": [{"from": "humann", "value": "x"}]},
+            "conversations[0].from 'humann' is unknown; did you mean",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x"}]},
+            "chats.jsonl:12: no assistant message to train on",
+        ),
+        (
+            {"prompt": "a", "completion": True},
+            "chats.jsonl:12: completion is true or false, not text; make it",
+        ),
+        (
+            {"prompt": "a", "completion": "b", "label": False},
+            "label is false, a bad answer, which recipes.kto alone",
+        ),
+        (
+            {"prompt": "a", "completion": "b", "label": "False"},
+            "label is false, a bad answer, which recipes.kto alone",
+        ),
+        (
+            {**said(role="assistant", content="x"), "label": False},
+            "drop the row, or, where the column says something else",
+        ),
+        (
+            {"instruction": "a", "input": {"b": 1}, "output": "c"},
+            "chats.jsonl:12: input is an object, not text",
+        ),
+    ],
+)
 def test_a_bad_field_is_told_with_its_place(row, told):
     with pytest.raises(DataError) as caught:
         conversation(row, "chats.jsonl:12")
@@ -93,14 +160,25 @@ def test_an_unknown_row_is_shown_shortened_beside_the_formats():
     assert len(told) < 500
 
 
-@pytest.mark.parametrize(("row", "why"), [
-    ({"prompt": "why?"}, "'prompt' is there and 'completion' is missing"),
-    ({"prompt": "why?", "completion": None}, "'prompt' is there and 'completion' is null"),
-    ({"prompt": "why?", "answer": "so"}, "'completion' is missing; add it, or drop the row; where a "
-                                         "column has another name: reading.columns.answer=completion"),
-    ({"id": 1, "question": "why?", "answer": "so"}, "where a column has another name: reading.columns.question=prompt"),
-])
-def test_what_is_missing_is_named_and_how_columns_are_renamed(row: dict[str, Any], why: str) -> None:
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"prompt": "why?"}, "'prompt' is there and 'completion' is missing"),
+        ({"prompt": "why?", "completion": None}, "'prompt' is there and 'completion' is null"),
+        (
+            {"prompt": "why?", "answer": "so"},
+            "'completion' is missing; add it, or drop the row; where a "
+            "column has another name: reading.columns.answer=completion",
+        ),
+        (
+            {"id": 1, "question": "why?", "answer": "so"},
+            "where a column has another name: reading.columns.question=prompt",
+        ),
+    ],
+)
+def test_what_is_missing_is_named_and_how_columns_are_renamed(
+    row: dict[str, Any], why: str
+) -> None:
     with pytest.raises(DataError) as error:
         conversation(row, "faq.csv:3")
     assert str(error.value).startswith("faq.csv:3: ")

@@ -13,18 +13,22 @@ from stages.preference.comparisons import pair_of
 from tests.support.tiny_model import tiny_model
 
 CHATML = (
-    "{% for m in messages %}{% if loop.first and m.role != 'system' %}<|im_start|>system\nbe helpful<|im_end|>\n"
+    "{% for m in messages %}{% if loop.first and m.role != 'system' %}<|im_start|>system\nbe "
+    "helpful<|im_end|>\n"
     "{% endif %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 # as Qwen3's: thoughts are kept only after the last question, and are empty where there are none
 THINKING = (
     "{% set ns = namespace(last=0) %}"
-    "{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% "
+    "endfor %}"
     "{% for m in messages %}<|im_start|>{{ m.role + '\n' }}"
     "{% if m.role == 'assistant' and loop.index0 > ns.last %}"
-    "{% if '</think>' in m.content %}{{ m.content }}{% else %}{{ '<think>\n\n</think>\n\n' + m.content }}{% endif %}"
-    "{% else %}{{ m.content.split('</think>')[-1].lstrip() }}{% endif %}<|im_end|>{{ '\n' }}{% endfor %}"
+    "{% if '</think>' in m.content %}{{ m.content }}{% else %}{{ '<think>\n\n</think>\n\n' + "
+    "m.content }}{% endif %}"
+    "{% else %}{{ m.content.split('</think>')[-1].lstrip() }}{% endif %}<|im_end|>{{ '\n' }}{% "
+    "endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
@@ -47,28 +51,39 @@ def talk(*said):
 
 
 def shown(data, tokenizer):
-    return ["".join(f"[{text}]" if on else text for text, on in marked(datum, tokenizer)) for datum in data]
+    return [
+        "".join(f"[{text}]" if on else text for text, on in marked(datum, tokenizer))
+        for datum in data
+    ]
 
 
-TALK = talk(("u", "to be or not?"), ("a", "that is\nthe question 🍲"), ("u", "日本"), ("a", " two cups\n"))
+TALK = talk(
+    ("u", "to be or not?"), ("a", "that is\nthe question 🍲"), ("u", "日本"), ("a", " two cups\n")
+)
 
 
 def test_chatml_trains_on_the_answer_and_its_end_of_turn_alone(pretrained):
     tokenizer = pretrained(CHATML)
     assert shown(render(TALK, tokenizer), tokenizer) == [
-        "<1>system\nbe helpful<2>\n<1>user\nto be or not?<2>\n<1>assistant\n[that is\nthe question 🍲<2>]\n"
+        "<1>system\nbe helpful<2>\n<1>user\nto be or not?<2>\n<1>assistant\n[that is\nthe question "
+        "🍲<2>]\n"
         "<1>user\n日本<2>\n<1>assistant\n[ two cups\n<2>]\n"
     ]
     assert shown(render(TALK, tokenizer, train_on="all_user_and_system_messages"), tokenizer) == [
-        "<1>[system\nbe helpful<2>\n<1>user\nto be or not?<2>\n]<1>assistant\nthat is\nthe question 🍲<2>\n"
+        "<1>[system\nbe helpful<2>\n<1>user\nto be or not?<2>\n]<1>assistant\nthat is\nthe "
+        "question 🍲<2>\n"
         "[<1>user\n日本<2>\n]<1>assistant\n two cups\n<2>\n"
     ]
 
 
-@pytest.mark.parametrize("train_on", ["last_assistant_message", "last_assistant_turn", "all_assistant_messages"])
+@pytest.mark.parametrize(
+    "train_on", ["last_assistant_message", "last_assistant_turn", "all_assistant_messages"]
+)
 @pytest.mark.parametrize("template", [CHATML, THINKING])
 def test_what_is_trained_on_follows_the_very_tokens_of_the_prompt(pretrained, template, train_on):
-    """Each run of trained-on targets, put after the prompt that inference gives, is the datum up to there."""
+    """Each run of trained-on targets, put after the prompt that inference gives, is the datum up to
+    there.
+    """
     tokenizer = pretrained(template)
     said = [{"role": m.role, "content": m.content} for m in TALK.messages]
     prompts = [tokenizer.render(said[:count], answer=True).tolist() for count in (1, 3)]
@@ -88,7 +103,14 @@ def test_what_is_trained_on_follows_the_very_tokens_of_the_prompt(pretrained, te
 
 def test_a_template_that_takes_old_thoughts_out_gives_one_datum_per_turn(pretrained):
     tokenizer = pretrained(THINKING)
-    said = talk(("u", "a"), ("a", "<think>\nx\n</think>\n\nB"), ("u", "c"), ("a", "D"), ("t", "e"), ("a", "F"))
+    said = talk(
+        ("u", "a"),
+        ("a", "<think>\nx\n</think>\n\nB"),
+        ("u", "c"),
+        ("a", "D"),
+        ("t", "e"),
+        ("a", "F"),
+    )
     assert shown(render(said, tokenizer), tokenizer) == [
         "<1>user\na<2>\n<1>assistant\n[<think>\nx\n</think>\n\nB<2>]\n",
         "<1>user\na<2>\n<1>assistant\nB<2>\n<1>user\nc<2>\n<1>assistant\n[<think>\n\n</think>\n\nD<2>]\n"
@@ -99,17 +121,29 @@ def test_a_template_that_takes_old_thoughts_out_gives_one_datum_per_turn(pretrai
 
 
 def test_an_answer_whose_beginning_merges_with_the_prompt_is_refused_not_guessed(pretrained):
-    tokenizer = pretrained("{% for m in messages %}<|im_start|>t{{ m.content }}<|im_end|>{% endfor %}"
-                           "{% if add_generation_prompt %}<|im_start|>t{% endif %}")
-    assert shown(render(talk(("u", "a"), ("a", " cup")), tokenizer), tokenizer) == ["<1>ta<2><1>t[ cup<2>]"]
-    with pytest.raises(DataError, match=r"chats.jsonl:3: the chat template renders message 1 otherwise than it would"):
+    tokenizer = pretrained(
+        "{% for m in messages %}<|im_start|>t{{ m.content }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>t{% endif %}"
+    )
+    assert shown(render(talk(("u", "a"), ("a", " cup")), tokenizer), tokenizer) == [
+        "<1>ta<2><1>t[ cup<2>]"
+    ]
+    with pytest.raises(
+        DataError,
+        match=r"chats.jsonl:3: the chat template renders message 1 otherwise than it would",
+    ):
         render(talk(("u", "a"), ("a", "wo cups")), tokenizer)
 
 
 def test_what_a_model_wrote_is_left_out_where_the_template_has_no_such_text(pretrained):
-    tokenizer = pretrained("{% for m in messages %}<|im_start|>t{{ m.content }}<|im_end|>{% endfor %}"
-                           "{% if add_generation_prompt %}<|im_start|>t{% endif %}")
-    said = [replace(talk(("u", "a"), ("a", text)), sampled=True) for text in (" cup", "wo cups", "<|im_end|> cup")]
+    tokenizer = pretrained(
+        "{% for m in messages %}<|im_start|>t{{ m.content }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>t{% endif %}"
+    )
+    said = [
+        replace(talk(("u", "a"), ("a", text)), sampled=True)
+        for text in (" cup", "wo cups", "<|im_end|> cup")
+    ]
     assert [len(RenderDataset().datums(each, tokenizer)) for each in said] == [1, 0, 0]
     data, metrics = RenderDataset().run(TrainRows(said), tokenizer)
     assert (len(data.data), metrics["data/rows"], metrics["data/dropped"]) == (1, 3.0, 2.0)
@@ -120,19 +154,32 @@ def test_what_a_model_wrote_is_left_out_where_the_template_has_no_such_text(pret
 
 
 def test_what_the_template_refuses_is_told_with_the_row_s_place(pretrained):
-    refusing = "{% if messages[0].role != 'user' %}{{ raise_exception('begin with a question') }}{% endif %}" + CHATML
+    refusing = (
+        "{% if messages[0].role != 'user' %}{{ raise_exception('begin with a question') }}{% endif "
+        "%}" + CHATML
+    )
     with pytest.raises(DataError, match=r"^chats.jsonl:3: .*begin with a question"):
         render(talk(("s", "S"), ("u", "a"), ("a", "B")), pretrained(refusing))
 
 
 @pytest.mark.parametrize("train_on", TRAIN_ON)
 def test_choices_name_messages(train_on):
-    said = (Message("user", "a"), Message("assistant", "b"), Message("tool", "c"), Message("assistant", "d"))
+    said = (
+        Message("user", "a"),
+        Message("assistant", "b"),
+        Message("tool", "c"),
+        Message("assistant", "d"),
+    )
     if train_on == "trainable":
         said = (said[0], Message("assistant", "b", True), Message("tool", "c", False), said[3])
     wanted = {
-        "last_assistant_message": "d", "last_assistant_turn": "bd", "all_assistant_messages": "bd",
-        "all_messages": "abcd", "all_tokens": "abcd", "all_user_and_system_messages": "a", "trainable": "b",
+        "last_assistant_message": "d",
+        "last_assistant_turn": "bd",
+        "all_assistant_messages": "bd",
+        "all_messages": "abcd",
+        "all_tokens": "abcd",
+        "all_user_and_system_messages": "a",
+        "trainable": "b",
     }[train_on]
     picked = chosen(Conversation(said, "a:1"), train_on)
     assert "".join(m.content for m, yes in zip(said, picked, strict=True) if yes) == wanted

@@ -14,7 +14,9 @@ END, EOT, SYSTEM, USER, ASSISTANT, TOOL = 256, 257, 258, 259, 260, 261  # the fa
 
 
 class Newline(Bytes):
-    """As ChatML: a system message of its own where there is none, and a newline after each end of turn."""
+    """As ChatML: a system message of its own where there is none, and a newline after each end of
+    turn.
+    """
 
     def render(self, messages, *, answer=False):
         if messages and messages[0]["role"] != "system":
@@ -25,14 +27,24 @@ class Newline(Bytes):
 
 
 class Forgetful(Bytes):
-    """Takes the thoughts out of every assistant message before the last user message, as reasoning models do."""
+    """Takes the thoughts out of every assistant message before the last user message, as reasoning
+    models do.
+    """
 
     def render(self, messages, *, answer=False):
-        last = max((i for i, message in enumerate(messages) if message["role"] == "user"), default=0)
-        return Bytes.render(self, [
-            {**message, "content": message["content"].split("/think>")[-1]} if i < last else message
-            for i, message in enumerate(messages)
-        ], answer=answer)
+        last = max(
+            (i for i, message in enumerate(messages) if message["role"] == "user"), default=0
+        )
+        return Bytes.render(
+            self,
+            [
+                {**message, "content": message["content"].split("/think>")[-1]}
+                if i < last
+                else message
+                for i, message in enumerate(messages)
+            ],
+            answer=answer,
+        )
 
 
 class Closing(Bytes):
@@ -96,7 +108,9 @@ def test_a_row_of_prompt_and_completion_through_the_template_has_exactly_these_t
 
 @pytest.mark.parametrize("tokenizer, chat", [(Plain(), None), (Bytes(), False)])
 @pytest.mark.parametrize("separator", [" ", "\n", ""])
-def test_a_row_without_a_template_is_joined_and_ends_with_the_end_of_sequence(tokenizer, chat, separator):
+def test_a_row_without_a_template_is_joined_and_ends_with_the_end_of_sequence(
+    tokenizer, chat, separator
+):
     row = conversation({"input": "hi", "output": "yo"}, "a:1")
     datum = only(render(row, tokenizer, chat=chat, separator=separator))
     ids = [*separator.encode(), 121, 111, END]
@@ -105,16 +119,35 @@ def test_a_row_without_a_template_is_joined_and_ends_with_the_end_of_sequence(to
     assert datum.loss_inputs["weights"].tolist() == [0, 0] + [1] * len(ids)
 
 
-@pytest.mark.parametrize("train_on, text", [
-    ("last_assistant_message", "<258>S<257><259>a<257><260>B<257><259>c<257><260>D<257><261>e<257><260>[F<257>]"),
-    ("last_assistant_turn", "<258>S<257><259>a<257><260>B<257><259>c<257><260>[D<257>]<261>e<257><260>[F<257>]"),
-    ("all_assistant_messages", "<258>S<257><259>a<257><260>[B<257>]<259>c<257><260>[D<257>]<261>e<257><260>[F<257>]"),
-    ("all_user_and_system_messages",
-     "<258>[S<257><259>a<257>]<260>B<257>[<259>c<257>]<260>D<257><261>e<257><260>F<257>"),
-    ("all_messages",
-     "<258>[S<257><259>a<257>]<260>[B<257><259>c<257>]<260>[D<257><261>e<257>]<260>[F<257>]"),
-    ("all_tokens", "<258>[S<257><259>a<257><260>B<257><259>c<257><260>D<257><261>e<257><260>F<257>]"),
-])
+@pytest.mark.parametrize(
+    "train_on, text",
+    [
+        (
+            "last_assistant_message",
+            "<258>S<257><259>a<257><260>B<257><259>c<257><260>D<257><261>e<257><260>[F<257>]",
+        ),
+        (
+            "last_assistant_turn",
+            "<258>S<257><259>a<257><260>B<257><259>c<257><260>[D<257>]<261>e<257><260>[F<257>]",
+        ),
+        (
+            "all_assistant_messages",
+            "<258>S<257><259>a<257><260>[B<257>]<259>c<257><260>[D<257>]<261>e<257><260>[F<257>]",
+        ),
+        (
+            "all_user_and_system_messages",
+            "<258>[S<257><259>a<257>]<260>B<257>[<259>c<257>]<260>D<257><261>e<257><260>F<257>",
+        ),
+        (
+            "all_messages",
+            "<258>[S<257><259>a<257>]<260>[B<257><259>c<257>]<260>[D<257><261>e<257>]<260>[F<257>]",
+        ),
+        (
+            "all_tokens",
+            "<258>[S<257><259>a<257><260>B<257><259>c<257><260>D<257><261>e<257><260>F<257>]",
+        ),
+    ],
+)
 def test_every_choice_of_what_to_train_on(train_on, text):
     assert shown(only(render(LONG, Bytes(), train_on=train_on))) == text
 
@@ -127,10 +160,17 @@ def test_a_system_message_too_begins_a_turn():
 
 def test_trainable_is_per_message():
     marks = (None, True, False, None, None, True, True)
-    said = tuple(Message(m.role, m.content, mark) for m, mark in zip(LONG.messages, marks, strict=True))
+    said = tuple(
+        Message(m.role, m.content, mark) for m, mark in zip(LONG.messages, marks, strict=True)
+    )
     datum = only(render(Conversation(said, "a:1"), Bytes(), train_on="trainable"))
-    assert shown(datum) == "<258>S<257>[<259>a<257>]<260>B<257><259>c<257><260>D<257>[<261>e<257>]<260>[F<257>]"
-    with pytest.raises(DataError, match="a:1: messages say 'trainable', but train_on is 'all_assistant_messages'"):
+    assert (
+        shown(datum)
+        == "<258>S<257>[<259>a<257>]<260>B<257><259>c<257><260>D<257>[<261>e<257>]<260>[F<257>]"
+    )
+    with pytest.raises(
+        DataError, match="a:1: messages say 'trainable', but train_on is 'all_assistant_messages'"
+    ):
         render(Conversation(said, "a:1"), Bytes())
 
 
@@ -138,10 +178,13 @@ def test_what_the_template_puts_after_the_end_of_turn_is_not_trained_on():
     said = talk(("u", "a"), ("a", "B"), ("u", "c"), ("a", "D"))
     newline = Newline()
     assert shown(only(render(said, newline))) == (
-        "<258>S<257>\n<259>a<257>\n<260>[B<257>]\n<259>c<257>\n<260>[D<257>]\n")
-    # the default system message belongs to the first message, for no rendering has one without the other
+        "<258>S<257>\n<259>a<257>\n<260>[B<257>]\n<259>c<257>\n<260>[D<257>]\n"
+    )
+    # the default system message belongs to the first message, for no rendering has one without the
+    # other
     assert shown(only(render(said, newline, train_on="all_user_and_system_messages"))) == (
-        "<258>[S<257>\n<259>a<257>\n]<260>B<257>\n[<259>c<257>\n]<260>D<257>\n")
+        "<258>[S<257>\n<259>a<257>\n]<260>B<257>\n[<259>c<257>\n]<260>D<257>\n"
+    )
 
 
 def test_the_tokens_are_those_of_inference():
@@ -155,7 +198,13 @@ def test_the_tokens_are_those_of_inference():
 
 
 THOUGHTS = talk(
-    ("u", "a"), ("a", "x/think>B"), ("u", "c"), ("a", "y/think>D"), ("t", "e"), ("a", "z/think>F"), ("u", "g"),
+    ("u", "a"),
+    ("a", "x/think>B"),
+    ("u", "c"),
+    ("a", "y/think>D"),
+    ("t", "e"),
+    ("a", "z/think>F"),
+    ("u", "g"),
 )
 
 
@@ -174,9 +223,13 @@ def test_a_template_that_rewrites_history_gives_one_datum_per_turn_each_as_at_in
 
 @pytest.mark.parametrize("train_on", ["all_messages", "all_user_and_system_messages"])
 def test_a_rewritten_history_has_no_mask_for_other_messages(train_on):
-    with pytest.raises(DataError, match=r"chats.jsonl:3: the chat template rewrites earlier messages"):
+    with pytest.raises(
+        DataError, match=r"chats.jsonl:3: the chat template rewrites earlier messages"
+    ):
         render(THOUGHTS, Forgetful(), train_on=train_on)
-    assert shown(only(render(THOUGHTS, Forgetful(), train_on="all_tokens"))).startswith("<259>[a<257><260>B")
+    assert shown(only(render(THOUGHTS, Forgetful(), train_on="all_tokens"))).startswith(
+        "<259>[a<257><260>B"
+    )
 
 
 def test_the_first_stop_token_ends_an_answer():
@@ -193,7 +246,9 @@ def test_an_answer_that_no_stop_token_ends_is_counted():
 
 
 def test_a_template_may_need_system_and_user_message_together():
-    assert shown(only(render(LONG, Strict(), train_on="all_user_and_system_messages"))).startswith("<258>[S<257><259>a")
+    assert shown(only(render(LONG, Strict(), train_on="all_user_and_system_messages"))).startswith(
+        "<258>[S<257><259>a"
+    )
 
 
 class Parsing(Bytes):
@@ -204,17 +259,60 @@ class Parsing(Bytes):
         return np.concatenate([np.append(Bytes.encode(self, part), EOT) for part in parts])[:-1]
 
 
-@pytest.mark.parametrize("said, tokenizer, options, told", [
-    (talk(("u", "a")), Bytes(), {}, "train_on='all_assistant_messages'; the messages are from: user"),
-    (LONG, Bytes(), {"train_on": "trainable"}, "no message to train on with train_on='trainable'"),
-    (talk(("a", "hello"), ("u", "a"), ("a", "B")), Bytes(), {}, "the first message is the assistant's"),
-    (talk(("u", "a"), ("a", "B<end>C")), Parsing(), {}, "the text of message 1 has a stop token of the model in it"),
-    (talk(("u", "a"), ("a", "B")), Prompting(), {}, "renders message 1 otherwise than it would prompt for it"),
-    (talk(("s", "a"), ("a", "B")), Strict(), {}, "the template needs a user message"),
-    (LONG, Bytes(), {"chat": False}, "only a row of one prompt and one answer can be joined without a chat template"),
-    (LONG, Plain(), {}, "only a row of one prompt and one answer can be joined without a chat template"),
-    (LONG, Bytes(), {"max_tokens": 20}, "21 tokens are more than max_tokens=20; raise it, or set overlong to"),
-])
+@pytest.mark.parametrize(
+    "said, tokenizer, options, told",
+    [
+        (
+            talk(("u", "a")),
+            Bytes(),
+            {},
+            "train_on='all_assistant_messages'; the messages are from: user",
+        ),
+        (
+            LONG,
+            Bytes(),
+            {"train_on": "trainable"},
+            "no message to train on with train_on='trainable'",
+        ),
+        (
+            talk(("a", "hello"), ("u", "a"), ("a", "B")),
+            Bytes(),
+            {},
+            "the first message is the assistant's",
+        ),
+        (
+            talk(("u", "a"), ("a", "B<end>C")),
+            Parsing(),
+            {},
+            "the text of message 1 has a stop token of the model in it",
+        ),
+        (
+            talk(("u", "a"), ("a", "B")),
+            Prompting(),
+            {},
+            "renders message 1 otherwise than it would prompt for it",
+        ),
+        (talk(("s", "a"), ("a", "B")), Strict(), {}, "the template needs a user message"),
+        (
+            LONG,
+            Bytes(),
+            {"chat": False},
+            "only a row of one prompt and one answer can be joined without a chat template",
+        ),
+        (
+            LONG,
+            Plain(),
+            {},
+            "only a row of one prompt and one answer can be joined without a chat template",
+        ),
+        (
+            LONG,
+            Bytes(),
+            {"max_tokens": 20},
+            "21 tokens are more than max_tokens=20; raise it, or set overlong to",
+        ),
+    ],
+)
 def test_what_has_no_certain_mask_is_refused_with_its_place(said, tokenizer, options, told):
     with pytest.raises(DataError) as caught:
         render(said, tokenizer, **options)
@@ -233,7 +331,11 @@ def test_a_mask_that_is_full_or_empty_where_it_should_not_be_is_refused():
     empty_prompt = conversation({"prompt": "", "completion": "yo"}, "a:1")
     with pytest.raises(DataError, match="a:1: all of its 4 tokens would be trained on"):
         render(empty_prompt, Bare())
-    assert only(render(conversation({"prompt": "x", "completion": "yo"}, "a:1"), Bare())).loss_inputs["weights"].all()
+    assert (
+        only(render(conversation({"prompt": "x", "completion": "yo"}, "a:1"), Bare()))
+        .loss_inputs["weights"]
+        .all()
+    )
     assert only(render(empty_prompt, Plain(), train_on="all_tokens")).loss_inputs["weights"].all()
     with pytest.raises(DataError, match="a:1: none of its 5 tokens"):
         render(empty_prompt, Plain(), train_on="all_user_and_system_messages")
@@ -244,27 +346,48 @@ def test_overlong_sequences_are_cut_or_dropped_and_counted():
     late = talk(("u", "a" * 10), ("a", "B"))
     rows = TrainRows((long, short, late))
     cut, metrics = RenderDataset(max_tokens=8, overlong="truncate").run(rows, Bytes())
-    assert [shown(datum) for datum in cut.data] == ["<259>a<257><260>[BBBB]", "<259>a<257><260>[B<257>]"]
-    assert cut.counts == Counts(rows=3, datums=2, tokens=12, trained_tokens=6, truncated=1, dropped=1)
-    assert metrics == {"data/rows": 3, "data/datums": 2, "data/tokens": 12, "data/trained_tokens": 6,
-                       "data/truncated": 1, "data/dropped": 1, "data/split_rows": 0, "data/endless": 0,
-                       "data/empty_answers": 0}
+    assert [shown(datum) for datum in cut.data] == [
+        "<259>a<257><260>[BBBB]",
+        "<259>a<257><260>[B<257>]",
+    ]
+    assert cut.counts == Counts(
+        rows=3, datums=2, tokens=12, trained_tokens=6, truncated=1, dropped=1
+    )
+    assert metrics == {
+        "data/rows": 3,
+        "data/datums": 2,
+        "data/tokens": 12,
+        "data/trained_tokens": 6,
+        "data/truncated": 1,
+        "data/dropped": 1,
+        "data/split_rows": 0,
+        "data/endless": 0,
+        "data/empty_answers": 0,
+    }
     dropped, _ = RenderDataset(max_tokens=8, overlong="drop").run(rows, Bytes())
     assert dropped.counts == Counts(rows=3, datums=1, tokens=5, trained_tokens=2, dropped=2)
     exact, _ = RenderDataset(max_tokens=6).run(TrainRows((short,)), Bytes())
     assert exact.counts.truncated == 0
-    with pytest.raises(DataError, match="nothing is left: of 1 rows, 1 sequences were dropped for max_tokens=8"):
+    with pytest.raises(
+        DataError, match="nothing is left: of 1 rows, 1 sequences were dropped for max_tokens=8"
+    ):
         RenderDataset(max_tokens=8, overlong="drop").run(TrainRows((long,)), Bytes())
     with pytest.raises(DataError, match="nothing is left: of 0 rows"):
         RenderDataset().run(TrainRows(()), Bytes())
 
 
-@pytest.mark.parametrize("make, told", [
-    (lambda: RenderDataset(train_on="last_asistant_message"), "did you mean 'last_assistant_message'"),
-    (lambda: RenderDataset(overlong="trunc"), "did you mean 'truncate'"),
-    (lambda: RenderDataset(max_tokens=1), "max_tokens=1 must be at least 2"),
-    (lambda: render(LONG, Plain(), chat=True), "chat=true needs a chat template"),
-])
+@pytest.mark.parametrize(
+    "make, told",
+    [
+        (
+            lambda: RenderDataset(train_on="last_asistant_message"),
+            "did you mean 'last_assistant_message'",
+        ),
+        (lambda: RenderDataset(overlong="trunc"), "did you mean 'truncate'"),
+        (lambda: RenderDataset(max_tokens=1), "max_tokens=1 must be at least 2"),
+        (lambda: render(LONG, Plain(), chat=True), "chat=true needs a chat template"),
+    ],
+)
 def test_options_that_cannot_be_are_refused(make, told):
     with pytest.raises(ConfigError) as caught:
         make()
@@ -282,9 +405,13 @@ def test_whatever_is_trained_on_the_tokens_are_the_template_s(train_on):
     said = [{"role": m.role, "content": m.content} for m in LONG.messages]
     for tokenizer in (Bytes(), Newline(), Forgetful(), Strict()):
         datum = only(render(LONG, tokenizer, train_on=train_on))
-        assert np.append(datum.tokens, datum.targets[-1]).tolist() == tokenizer.render(said).tolist()
+        assert (
+            np.append(datum.tokens, datum.targets[-1]).tolist() == tokenizer.render(said).tolist()
+        )
 
 
 def test_answers_without_text_are_counted() -> None:
-    rows = tuple(conversation({"prompt": "hm?", "completion": text}, "a test") for text in ("", " ", "yes"))
+    rows = tuple(
+        conversation({"prompt": "hm?", "completion": text}, "a test") for text in ("", " ", "yes")
+    )
     assert RenderDataset().run(TrainRows(rows), Bytes())[1]["data/empty_answers"] == 2

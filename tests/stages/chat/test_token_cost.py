@@ -26,8 +26,14 @@ from tests.support.seen import Seen
 
 ROWS = [{"prompt": "?" * (n % 5 + 1), "completion": "{}" * (n % 3 + 1)} for n in range(22)]
 PAIRS = [{"prompt": "?", "chosen": "yes" * (n % 3 + 1), "rejected": "no"} for n in range(10)]
-DATA = FakeDatasets({"rows": {"train": ROWS, "held": ROWS[:2]}, "pairs": {"train": PAIRS, "held": PAIRS[:2]},
-                     "asked": {"test": ROWS[:5]}, "more": {"train": ROWS[:4], "held": ROWS[:1]}})
+DATA = FakeDatasets(
+    {
+        "rows": {"train": ROWS, "held": ROWS[:2]},
+        "pairs": {"train": PAIRS, "held": PAIRS[:2]},
+        "asked": {"test": ROWS[:5]},
+        "more": {"train": ROWS[:4], "held": ROWS[:1]},
+    }
+)
 QUICK: dict[str, Any] = {"batch_size": 4, "save_every": 0, "model": "tiny"}
 
 
@@ -40,7 +46,14 @@ def told(recipe: Recipe, price: Price | None = None, title: str = "") -> dict[st
 
 def cooked(recipe: Recipe) -> Seen:
     seen, blobs = Seen(), FakeBlobs()
-    kitchen.run(recipe, training=FakeTraining(blobs), datasets=DATA, blobs=blobs, name="run", observers=[seen])
+    kitchen.run(
+        recipe,
+        training=FakeTraining(blobs),
+        datasets=DATA,
+        blobs=blobs,
+        name="run",
+        observers=[seen],
+    )
     return seen
 
 
@@ -48,10 +61,16 @@ def number(text: str) -> float:
     return float(text.removeprefix(AT_MOST).removeprefix("about ").replace(",", ""))
 
 
-@pytest.mark.parametrize("recipe", [
-    SlBasic(dataset="rows", **QUICK), SlBasic(dataset="rows", epochs=3, **QUICK),
-    SlBasic(dataset="rows", max_steps=3, **QUICK), Dpo(dataset="pairs", epochs=2, **QUICK),
-    Kto(dataset="pairs", epochs=2, **QUICK)])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        SlBasic(dataset="rows", **QUICK),
+        SlBasic(dataset="rows", epochs=3, **QUICK),
+        SlBasic(dataset="rows", max_steps=3, **QUICK),
+        Dpo(dataset="pairs", epochs=2, **QUICK),
+        Kto(dataset="pairs", epochs=2, **QUICK),
+    ],
+)
 def test_tokens_and_steps_are_those_of_the_run(recipe: Recipe) -> None:
     shown, seen = told(recipe), cooked(recipe)
     assert number(shown["tokens read in all"]) == sum(seen.series("tokens"))
@@ -67,7 +86,9 @@ def test_where_an_epoch_is_cut_short_the_tokens_are_about_its_share() -> None:
 
 
 @pytest.mark.parametrize(("kind", "what", "count"), [(Dpo, "pairs", 22), (Kto, "answers", 44)])
-def test_mistakes_that_are_not_written_yet_count_as_long_as_they_may_be(kind: Any, what: str, count: int) -> None:
+def test_mistakes_that_are_not_written_yet_count_as_long_as_they_may_be(
+    kind: Any, what: str, count: int
+) -> None:
     recipe = kind(dataset="rows", mistakes={"max_tokens": 400}, **QUICK)
     shown, seen = told(recipe), cooked(recipe)
     assert shown["tokens read in all"].startswith(AT_MOST)
@@ -76,7 +97,9 @@ def test_mistakes_that_are_not_written_yet_count_as_long_as_they_may_be(kind: An
 
 
 def test_rollouts_have_no_more_tokens_than_they_may() -> None:
-    recipe = Rl(dataset="rows", steps=3, group=5, reward="exact", playing={"max_tokens": 7}, **QUICK)
+    recipe = Rl(
+        dataset="rows", steps=3, group=5, reward="exact", playing={"max_tokens": 7}, **QUICK
+    )
     shown, seen = told(recipe), cooked(recipe)
     assert shown["rollouts in all"] == "60"
     assert shown["tokens of answers"] == "at most 420"
@@ -91,33 +114,53 @@ def test_what_a_game_says_comes_on_top() -> None:
 
 
 def test_what_a_judge_reads_is_counted() -> None:
-    recipe = Rlhf(preferences="pairs", judge={"batch_size": 4, "epochs": 2}, steps=3, group=5, **QUICK)
+    recipe = Rlhf(
+        preferences="pairs", judge={"batch_size": 4, "epochs": 2}, steps=3, group=5, **QUICK
+    )
     shown, seen = told(recipe), cooked(recipe)
     assert number(shown["tokens read in all"]) == sum(seen.series("judge_tokens"))
     assert shown["rollouts in all"] == "60"
 
 
 def test_own_answers_that_are_compared_are_counted() -> None:
-    recipe = Rlhf(dataset="rows", reward="exact", ranking={"tries": 3, "problems": 4}, steps=1, **QUICK)
+    recipe = Rlhf(
+        dataset="rows", reward="exact", ranking={"tries": 3, "problems": 4}, steps=1, **QUICK
+    )
     shown = told(recipe, title="Answers to be compared")
     assert shown["answers in all"] == f"{(4 + 2) * 3}"
-    held, most = sum(len(row["prompt"]) for row in ROWS[:2]), max(len(row["prompt"]) for row in ROWS)
-    assert 3 * (4 + held + 6 * 3) < number(shown["tokens of questions"]) <= 3 * (4 * most + held + 6 * 3)
+    held, most = (
+        sum(len(row["prompt"]) for row in ROWS[:2]),
+        max(len(row["prompt"]) for row in ROWS),
+    )
+    assert (
+        3 * (4 + held + 6 * 3)
+        < number(shown["tokens of questions"])
+        <= 3 * (4 * most + held + 6 * 3)
+    )
     assert "tokens that training reads" not in shown
 
 
-@pytest.mark.parametrize("more", [
-    {"dataset": "rows", "teacher": "tiny"}, {"teachers": {"rows": "tiny", "more": "tiny"}}])
+@pytest.mark.parametrize(
+    "more", [{"dataset": "rows", "teacher": "tiny"}, {"teachers": {"rows": "tiny", "more": "tiny"}}]
+)
 def test_what_a_student_is_to_write_is_counted(more: Any) -> None:
     shown = told(Distillation(steps=3, group=5, playing={"max_tokens": 7}, **QUICK, **more))
     assert (shown["rollouts in all"], shown["tokens of answers"]) == ("60", "at most 420")
 
 
-@pytest.mark.parametrize(("metric", "read", "answers"), [("text", 15 + 5 * 3, 20), ("loss", 15 + 5 * 3 + 18 + 5, 0)])
+@pytest.mark.parametrize(
+    ("metric", "read", "answers"), [("text", 15 + 5 * 3, 20), ("loss", 15 + 5 * 3 + 18 + 5, 0)]
+)
 def test_what_is_asked_of_weights_is_counted(metric: str, read: int, answers: int) -> None:
-    """Five questions of 1 to 5 bytes, three tokens around each, and 18 bytes of answers, each with its end."""
-    recipe = Evaluate(weights="tiny", dataset="asked", evaluation={"metric": metric, "max_tokens": 9},
-                      answering={"tries": 4, "temperature": 1.0} if answers else {})
+    """Five questions of 1 to 5 bytes, three tokens around each, and 18 bytes of answers, each with
+    its end.
+    """
+    recipe = Evaluate(
+        weights="tiny",
+        dataset="asked",
+        evaluation={"metric": metric, "max_tokens": 9},
+        answering={"tries": 4, "temperature": 1.0} if answers else {},
+    )
     shown = told(recipe)
     assert (number(shown["tokens read"]), shown["answers in all"]) == (read, f"{answers}")
     assert shown["tokens of answers"] == f"at most {answers * 9}"
@@ -127,14 +170,22 @@ def test_a_price_tells_the_cost() -> None:
     recipe = SlBasic(dataset="rows", **QUICK)
     shown = told(recipe, Price(2.5))
     tokens = number(shown["tokens read in all"])
-    assert number(shown["what these cost, at 2.5 a million"]) == pytest.approx(tokens * 2.5e-6, rel=0.05)
+    assert number(shown["what these cost, at 2.5 a million"]) == pytest.approx(
+        tokens * 2.5e-6, rel=0.05
+    )
     assert not any("cost" in what for what in told(recipe))
-    playing = Rl(dataset="rows", steps=3, group=5, reward="exact", playing={"max_tokens": 7}, **QUICK)
+    playing = Rl(
+        dataset="rows", steps=3, group=5, reward="exact", playing={"max_tokens": 7}, **QUICK
+    )
     shown = told(playing, Price(1e6))  # a unit each
-    assert number(shown["what these cost, at 1e+06 a million"]) == number(shown["tokens that training reads"])
+    assert number(shown["what these cost, at 1e+06 a million"]) == number(
+        shown["tokens that training reads"]
+    )
 
 
-@pytest.mark.parametrize(("price", "cost"), [(0.0, "0"), (0.4, "0.00049"), (1_000.0, "1.23"), (2e6, "2,468.00")])
+@pytest.mark.parametrize(
+    ("price", "cost"), [(0.0, "0"), (0.4, "0.00049"), (1_000.0, "1.23"), (2e6, "2,468.00")]
+)
 def test_costs_small_and_large(price: float, cost: str) -> None:
     assert tokens_and_cost("tokens", 1_234, AT_MOST, Price(price))[1][1] == f"at most {cost}"
 
@@ -143,8 +194,13 @@ def test_costs_small_and_large(price: float, cost: str) -> None:
 def test_nothing_to_train_on_is_found_by_the_preview(kind: type[Recipe]) -> None:
     left = "nothing is left" if kind is SlBasic else "nothing to train on"
     with pytest.raises(DataError, match=rf"^{left}: .*max_tokens=3"):
-        told(kind(dataset="rows" if kind is SlBasic else "pairs", rendering={"max_tokens": 3, "overlong": "drop"},
-                  **QUICK))
+        told(
+            kind(
+                dataset="rows" if kind is SlBasic else "pairs",
+                rendering={"max_tokens": 3, "overlong": "drop"},
+                **QUICK,
+            )
+        )
 
 
 def test_more_of_the_likeliest_tokens_than_there_are_is_found_by_the_preview() -> None:

@@ -23,7 +23,7 @@ from recipes.rl import Rl
 from stages.chat.prompts import read_before
 from stages.chat.tools import CALCULATOR, Call, Tool, ToolQuestion, answered, calls_in, told_of
 from stages.data.splits import Reading
-from stages.rl.rollouts import Player, Playing
+from stages.rl.rollouts import RolloutConfig, RolloutRunner
 from stages.tasks.games import MakeGames
 from tests.support.seen import Seen
 from tests.support.untemplated import Plain
@@ -32,10 +32,19 @@ SUM = '{"name": "calculator", "arguments": {"expression": "(2 + 3) * 4"}}'
 ASKED = [{"role": "user", "content": "What is (2 + 3) * 4?"}]
 
 
-@pytest.mark.parametrize("text", [
-    f"<tool_call>{SUM}</tool_call>", f"<tool_call>\n{SUM}\n</tool_call>", f"<tool_call>[{SUM}]</tool_call>",
-    f"Let me see. <tool_call>{SUM}", SUM, SUM.replace("arguments", "parameters"),
-    f" [{SUM}]", json.dumps({"name": "calculator", "arguments": json.dumps({"expression": "(2 + 3) * 4"})})])
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"<tool_call>{SUM}</tool_call>",
+        f"<tool_call>\n{SUM}\n</tool_call>",
+        f"<tool_call>[{SUM}]</tool_call>",
+        f"Let me see. <tool_call>{SUM}",
+        SUM,
+        SUM.replace("arguments", "parameters"),
+        f" [{SUM}]",
+        json.dumps({"name": "calculator", "arguments": json.dumps({"expression": "(2 + 3) * 4"})}),
+    ],
+)
 def test_calls_are_read_in_the_forms_of_several_templates(text: str) -> None:
     assert calls_in(text) == [Call("calculator", {"expression": "(2 + 3) * 4"})]
 
@@ -46,24 +55,39 @@ def test_several_calls_and_none() -> None:
         assert calls_in(text) == []
 
 
-@pytest.mark.parametrize("text", [
-    "<tool_call>calculator(2)</tool_call>", "<tool_call>{}</tool_call>", "<tool_call>[3]</tool_call>",
-    '<tool_call>{"name": "calculator"}</tool_call>', '<tool_call>{"name": 3, "arguments": {}}</tool_call>',
-    "<tool_call></tool_call>"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>calculator(2)</tool_call>",
+        "<tool_call>{}</tool_call>",
+        "<tool_call>[3]</tool_call>",
+        '<tool_call>{"name": "calculator"}</tool_call>',
+        '<tool_call>{"name": 3, "arguments": {}}</tool_call>',
+        "<tool_call></tool_call>",
+    ],
+)
 def test_what_is_no_call_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no call|Expecting value"):
         calls_in(text)
 
 
-@pytest.mark.parametrize(("expression", "value"), [
-    ("(2 + 3) * 4", "20"), (" (2 + 3)*4\n", "20"), ("-7 - -3", "-4"), ("+7 * (+3)", "21"), ("99*99*99", "970299"),
-    ("2 / 3", "error: expression may have whole numbers, + - * and brackets"),
-    ("2 ** 99999999", "error: expression may have whole numbers, + - * and brackets"),
-    ("__import__('os')", "error: expression may have whole numbers, + - * and brackets"),
-    ("True + 1", "error: expression may have whole numbers, + - * and brackets"),
-    ("2 +", "error: expression is no arithmetic"),
-    ("1" * 101, "error: expression must be a text of at most 100 characters"),
-    (3, "error: expression must be a text of at most 100 characters")])
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("(2 + 3) * 4", "20"),
+        (" (2 + 3)*4\n", "20"),
+        ("-7 - -3", "-4"),
+        ("+7 * (+3)", "21"),
+        ("99*99*99", "970299"),
+        ("2 / 3", "error: expression may have whole numbers, + - * and brackets"),
+        ("2 ** 99999999", "error: expression may have whole numbers, + - * and brackets"),
+        ("__import__('os')", "error: expression may have whole numbers, + - * and brackets"),
+        ("True + 1", "error: expression may have whole numbers, + - * and brackets"),
+        ("2 +", "error: expression is no arithmetic"),
+        ("1" * 101, "error: expression must be a text of at most 100 characters"),
+        (3, "error: expression must be a text of at most 100 characters"),
+    ],
+)
 def test_the_calculator(expression: Any, value: str) -> None:
     assert answered(Call("calculator", {"expression": expression}), (CALCULATOR,)) == value
 
@@ -75,7 +99,9 @@ def test_what_is_wrong_with_a_call_is_said() -> None:
     assert answered(Call("\ud800", {}), (CALCULATOR,)) == "error: there is no tool '\\ud800'"
 
 
-@pytest.mark.parametrize("fault", [KeyError("eggs"), OSError("the pan is \ud800"), TypeError("of its own")])
+@pytest.mark.parametrize(
+    "fault", [KeyError("eggs"), OSError("the pan is \ud800"), TypeError("of its own")]
+)
 def test_whatever_a_tool_raises_is_told_to_the_model(fault: Exception) -> None:
     def boil() -> str:
         raise fault
@@ -89,28 +115,31 @@ def test_a_tool_that_gives_no_text_fails_the_rollout_and_says_so() -> None:
     count: Any = lambda: 3  # noqa: E731
     env = ToolQuestion("How many eggs?", "3", "t", (Tool("count", "Counts.", {}, count),)).env()
     with pytest.raises(TypeError, match="the tool 'count' gave 3, and must give a text"):
-        asyncio.run(env.act('<tool_call>{"name": "count", "arguments": {}}</tool_call>'))
+        asyncio.run(env.step('<tool_call>{"name": "count", "arguments": {}}</tool_call>'))
 
 
 def test_an_answer_that_is_json_is_no_call() -> None:
     said = '{"name": "basil", "unit": null}'
     assert calls_in(said) == []
     env = ToolQuestion("Which herb?", said, "t", (Tool("herb", "Names.", {}, lambda: said),)).env()
-    asyncio.run(env.act('<tool_call>{"name": "herb", "arguments": {}}</tool_call>'))
-    assert asyncio.run(env.act(said)).reward == 1.0
+    asyncio.run(env.step('<tool_call>{"name": "herb", "arguments": {}}</tool_call>'))
+    assert asyncio.run(env.step(said)).reward == 1.0
 
 
 async def helped(*answers: str) -> list[Any]:
     env = ToolQuestion("What is (2 + 3) * 4?", "20", "t").env()
-    assert list(await env.begin()) == ASKED
-    return [await env.act(answer) for answer in answers]
+    assert list(await env.reset()) == ASKED
+    return [await env.step(answer) for answer in answers]
 
 
 def test_the_right_answer_counts_where_a_tool_has_said_it() -> None:
     call, answer = asyncio.run(helped(f"<tool_call>{SUM}</tool_call>", "20"))
     assert call.messages == ({"role": "tool", "content": "20"},)
     assert (call.reward, answer.reward, answer.messages) == (0.0, 1.0, ())
-    assert [turn.reward for turn in asyncio.run(helped(f"<tool_call>{SUM}</tool_call>", "21"))] == [0.0, 0.0]
+    assert [turn.reward for turn in asyncio.run(helped(f"<tool_call>{SUM}</tool_call>", "21"))] == [
+        0.0,
+        0.0,
+    ]
     [guessed] = asyncio.run(helped("20"))
     assert (guessed.reward, guessed.parsed) == (0.0, True)
     [broken] = asyncio.run(helped("<tool_call>2 + 3</tool_call>"))
@@ -131,7 +160,9 @@ def test_without_a_template_there_are_no_tools() -> None:
 
 
 def test_problems_are_the_same_in_every_process() -> None:
-    (tasks, facts, _), (again, same, _) = (MakeGames("game:calculator", Reading(limit=50)).run() for _ in range(2))
+    (tasks, facts, _), (again, same, _) = (
+        MakeGames("game:calculator", Reading(limit=50)).run() for _ in range(2)
+    )
     assert tasks.train == again.train
     assert facts == same
     for task in tasks.train:
@@ -150,7 +181,10 @@ class Calls:
     def sample(self, tokens: Any, **how: Any) -> Any:
         self.read.append(text := self.tokenizer.spell(tokens.tolist()))
         asked = text.rpartition("What is ")[2].partition("?")[0]
-        result = re.search(r"(?:<tool_response>|<\|im_start\|>tool)\n(-?\d+)(?:\n</tool_response>)?<\|im_end\|>", text)
+        result = re.search(
+            r"(?:<tool_response>|<\|im_start\|>tool)\n(-?\d+)(?:\n</tool_response>)?<\|im_end\|>",
+            text,
+        )
         call = json.dumps({"name": "calculator", "arguments": {"expression": asked}})
         said = result[1] if result else f"<tool_call>{call}</tool_call>"
         came = np.append(self.tokenizer.encode(said), self.tokenizer.stop_ids[0])
@@ -165,8 +199,16 @@ def real_template(name: str) -> str:
     return (Path(found.origin).parent / "chat_templates" / f"{name}.jinja").read_text()
 
 
-@pytest.mark.parametrize("family", [
-    "", *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen2_5", "qwen3", "qwen3_instruct_2507"))])
+@pytest.mark.parametrize(
+    "family",
+    [
+        "",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("qwen2_5", "qwen3", "qwen3_instruct_2507")
+        ),
+    ],
+)
 def test_a_policy_calls_through_a_template_that_reads_tools_and_its_turns_are_one_sequence(
     tmp_path: Path, family: str
 ) -> None:
@@ -175,13 +217,20 @@ def test_a_policy_calls_through_a_template_that_reads_tools_and_its_turns_are_on
     from tests.support.tiny_model import tiny_model
 
     template = tiny_model(tmp_path) / "chat_template.jinja"
-    template.write_text(real_template(family) if family else "{% for tool in tools or [] %}{{ tool | tojson }}\n"
-                        "{% endfor %}" + template.read_text())
+    template.write_text(
+        real_template(family)
+        if family
+        else "{% for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}" + template.read_text()
+    )
     tokenizer = load_tokenizer(tmp_path)
     policy: Any = Calls(tokenizer)
     tasks = MakeGames("game:calculator", Reading(limit=50)).run()[0].train[:3]
-    groups = asyncio.run(Player(policy, tokenizer, Playing(64)).groups(tasks, 2, [0])).groups
-    assert [(each.reward, each.parsed, each.failed) for group in groups for each in group] == [(1.0, True, "")] * 6
+    groups = asyncio.run(
+        RolloutRunner(policy, tokenizer, RolloutConfig(64)).groups(tasks, 2, [0])
+    ).groups
+    assert [(each.reward, each.parsed, each.failed) for group in groups for each in group] == [
+        (1.0, True, "")
+    ] * 6
     assert all(text.count(json.dumps(CALCULATOR.schema)) == 1 for text in policy.read)
     assert len(policy.read) == 12, "each is asked twice"
     for task, group in zip(tasks, groups, strict=True):
@@ -196,16 +245,32 @@ def test_a_policy_calls_through_a_template_that_reads_tools_and_its_turns_are_on
 
 def test_rl_plays_it() -> None:
     seen, blobs = Seen(), FakeBlobs()
-    kitchen.run(Rl(model="any", dataset="game:calculator", steps=1, batch_size=2, group=2, playing={"max_tokens": 4},
-                   reading={"held_out_rows": 3}), training=FakeTraining(blobs), blobs=blobs, name="run",
-                observers=[seen])
+    kitchen.run(
+        Rl(
+            model="any",
+            dataset="game:calculator",
+            steps=1,
+            batch_size=2,
+            group=2,
+            playing={"max_tokens": 4},
+            reading={"held_out_rows": 3},
+        ),
+        training=FakeTraining(blobs),
+        blobs=blobs,
+        name="run",
+        observers=[seen],
+    )
     assert seen.series("rollouts") == [4.0]
     assert seen.series("reward") == [0.0], "nobody who says four bytes calls anything"
     assert len(seen.series("held_out/reward_before")) == 1
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"name": "calculator", "arguments": ' + "[" * 100_000])
-def test_brackets_without_end_are_a_call_that_cannot_be_read_and_no_failed_environment(text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"name": "calculator", "arguments": ' + "[" * 100_000]
+)
+def test_brackets_without_end_are_a_call_that_cannot_be_read_and_no_failed_environment(
+    text: str,
+) -> None:
     env = ToolQuestion("What is (2 + 3) * 4?", "20", "sums").env()
-    turn = asyncio.run(env.act(f"<tool_call>{text}</tool_call>"))
+    turn = asyncio.run(env.step(f"<tool_call>{text}</tool_call>"))
     assert (turn.reward, turn.parsed, turn.messages) == (0.0, False, ())

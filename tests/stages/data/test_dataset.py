@@ -76,7 +76,8 @@ def test_a_run_of_few_steps_reads_few_rows() -> None:
     assert len(data.data) == len(trained.conversations) == 32
     assert store.read == 10 + 32
     assert not {*asked(trained)} & {each.messages[0].content for each in held.sets["held_out"]}
-    assert asked(trained) != [str(row) for row in range(32)]  # a choice from all of them, and not the top
+    # a choice from all of them, and not the top
+    assert asked(trained) != [str(row) for row in range(32)]
 
 
 def test_the_limit_takes_rows_from_the_top() -> None:
@@ -86,7 +87,9 @@ def test_the_limit_takes_rows_from_the_top() -> None:
 
 
 def test_splits_are_chosen_by_name() -> None:
-    store = FakeDatasets({"many": {name: pairs(3, start) for name, start in (("sft", 0), ("gen", 10), ("test", 20))}})
+    store = FakeDatasets(
+        {"many": {name: pairs(3, start) for name, start in (("sft", 0), ("gen", 10), ("test", 20))}}
+    )
     trained, held, *_ = LoadDataset("many", Reading(train="sft", test=("test",))).run(store)
     assert asked(trained) == ["0", "1", "2"]
     assert list(held.sets) == ["test"]
@@ -97,8 +100,12 @@ def test_splits_are_chosen_by_name() -> None:
 
 
 def test_columns_are_renamed() -> None:
-    store = FakeDatasets({"sums": {"train": [{"question": f"{n} + 1", "answer": f"{n + 1}"} for n in range(20)]}})
-    trained, *_ = LoadDataset("sums", Reading(columns={"question": "prompt", "answer": "completion"})).run(store)
+    store = FakeDatasets(
+        {"sums": {"train": [{"question": f"{n} + 1", "answer": f"{n + 1}"} for n in range(20)]}}
+    )
+    trained, *_ = LoadDataset(
+        "sums", Reading(columns={"question": "prompt", "answer": "completion"})
+    ).run(store)
     assert [each.content for each in trained.conversations[0].messages][1] != ""
     with pytest.raises(DataError, match="did you mean 'question'"):
         LoadDataset("sums", Reading(columns={"qestion": "prompt"})).run(store)
@@ -106,7 +113,9 @@ def test_columns_are_renamed() -> None:
 
 def test_a_stream_is_read_no_further_than_it_must() -> None:
     store = Counted({"many": {"train": pairs(5000)}})
-    trained, held, facts, _ = LoadDataset("many", Reading(stream=True, held_out_rows=5), most=20).run(store)
+    trained, held, facts, _ = LoadDataset(
+        "many", Reading(stream=True, held_out_rows=5), most=20
+    ).run(store)
     assert store.read == 25
     assert len(held.sets["held_out"]) + len(trained.conversations) <= 25
     assert len(trained.conversations) == 20
@@ -115,7 +124,9 @@ def test_a_stream_is_read_no_further_than_it_must() -> None:
         LoadDataset("many", Reading(stream=True))
 
 
-def test_datums_that_are_not_kept_are_rendered_again_and_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_datums_that_are_not_kept_are_rendered_again_and_are_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     conversations, *_ = LoadDataset("many", Reading(held_out=0.1)).run(rows(60))
     kept, _ = RenderDataset().run(conversations, Bytes())
     monkeypatch.setattr(rendering, "KEPT", 500)
@@ -128,7 +139,9 @@ def test_datums_that_are_not_kept_are_rendered_again_and_are_the_same(monkeypatc
     with pytest.raises(IndexError):
         again.data[54]
     batches = [list(ShuffledBatches(8).run(data, Epoch(0, 7, 1.0))) for data in (kept, again)]
-    assert [b.data[0].tokens.tolist() for b in batches[0]] == [b.data[0].tokens.tolist() for b in batches[1]]
+    assert [b.data[0].tokens.tolist() for b in batches[0]] == [
+        b.data[0].tokens.tolist() for b in batches[1]
+    ]
     assert [len(b.data) for b in batches[0]] == [8, 8, 8, 8, 8, 8, 6]
 
 

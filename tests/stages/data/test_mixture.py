@@ -13,7 +13,14 @@ from adapters.fake.tokenizer import Bytes
 from kitchen.errors import ConfigError, DataError
 from kitchen.types import Batch, LossOutput
 from stages.chat.render import RenderDataset
-from stages.data.mixture import LoadMixture, MixedBatches, Origins, RenderMixture, ReportSources, shares
+from stages.data.mixture import (
+    LoadMixture,
+    MixedBatches,
+    Origins,
+    RenderMixture,
+    ReportSources,
+    shares,
+)
 from stages.data.splits import Reading
 from stages.evaluate.evaluation import RenderHeldOut
 
@@ -22,7 +29,9 @@ def rows(letter: str, count: int) -> list[dict[str, str]]:
     return [{"prompt": "?", "completion": letter * (n + 1)} for n in range(count)]
 
 
-STORE = FakeDatasets({"a": {"train": rows("a", 5), "held": rows("a", 2)}, "b.jsonl": {"train": rows("b", 40)}})
+STORE = FakeDatasets(
+    {"a": {"train": rows("a", 5), "held": rows("a", 2)}, "b.jsonl": {"train": rows("b", 40)}}
+)
 WEIGHTS = {"a": 3.0, "b.jsonl": 1.0}
 
 
@@ -31,13 +40,22 @@ def mixed() -> Any:
     return RenderMixture(RenderDataset()).run(sources, Bytes())[0]
 
 
-@pytest.mark.parametrize("weights", [{"a": 3.0, "b": 1.0}, {"a": 0.2, "b": 0.5, "c": 0.3}, {"only": 7.0},
-    {"a": 0.467, "b": 0.386, "c": 0.08, "d": 0.06, "e": 0.004, "f": 0.003}])
+@pytest.mark.parametrize(
+    "weights",
+    [
+        {"a": 3.0, "b": 1.0},
+        {"a": 0.2, "b": 0.5, "c": 0.3},
+        {"only": 7.0},
+        {"a": 0.467, "b": 0.386, "c": 0.08, "d": 0.06, "e": 0.004, "f": 0.003},
+    ],
+)
 def test_shares_hold_at_every_moment(weights: dict[str, float]) -> None:
     order, total = shares(weights, 400), sum(weights.values())
     for done in (1, 10, 97, 400):
         taken = Counter(order[:done])
-        assert all(abs(taken[name] - done * weight / total) < 1.5 for name, weight in weights.items())
+        assert all(
+            abs(taken[name] - done * weight / total) < 1.5 for name, weight in weights.items()
+        )
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("inf"), float("nan")])
@@ -50,38 +68,61 @@ def test_each_data_set_is_gone_through_pass_by_pass() -> None:
     batches = list(MixedBatches(WEIGHTS, 8, 5, seed=3).run(mixed()))
     assert len(batches) == 5
     assert Counter(name for batch in batches for name in batch.sources) == {"a": 30, "b.jsonl": 10}
-    seen = [len(datum.tokens) for batch in batches
-            for datum, name in zip(batch.data, batch.sources, strict=True) if name == "a"]
+    seen = [
+        len(datum.tokens)
+        for batch in batches
+        for datum, name in zip(batch.data, batch.sources, strict=True)
+        if name == "a"
+    ]
     passes = [seen[at : at + 5] for at in range(0, 30, 5)]
     assert len({tuple(sorted(one)) for one in passes}) == 1, "every row, once a pass"
     assert len({tuple(one) for one in passes}) > 1, "in another order"
     for batch in batches:
-        assert sum(float(datum.loss_inputs["weights"].sum()) for datum in batch.data) == pytest.approx(1, abs=1e-5)
+        assert sum(
+            float(datum.loss_inputs["weights"].sum()) for datum in batch.data
+        ) == pytest.approx(1, abs=1e-5)
 
 
 def test_they_are_the_same_whenever_they_are_asked_for() -> None:
     made = MixedBatches(WEIGHTS, 4, 6, seed=1).run(mixed())
     for one, other in zip(made, made, strict=True):
         assert one.sources == other.sources
-        assert all(np.array_equal(x.tokens, y.tokens) for x, y in zip(one.data, other.data, strict=True))
+        assert all(
+            np.array_equal(x.tokens, y.tokens) for x, y in zip(one.data, other.data, strict=True)
+        )
 
 
 def test_held_out_sets_and_digests_are_told_apart() -> None:
     sources, held, facts, table = LoadMixture(tuple(WEIGHTS)).run(STORE)
     assert {name: len(some) for name, some in sources.rows.items()} == {"a": 5, "b.jsonl": 36}
-    assert {name: len(some) for name, some in held.sets.items()} == {"a/held": 2, "b.jsonl/held_out": 4}
+    assert {name: len(some) for name, some in held.sets.items()} == {
+        "a/held": 2,
+        "b.jsonl/held_out": 4,
+    }
     assert set(facts) == {"data.a.train.sha256", "data.a.held.sha256", "data.b.jsonl.train.sha256"}
-    assert [row[:2] for row in table.rows] == [("a", "train"), ("a", "held"), ("b.jsonl", "train"),
-                                              ("b.jsonl", "held_out")]
+    assert [row[:2] for row in table.rows] == [
+        ("a", "train"),
+        ("a", "held"),
+        ("b.jsonl", "train"),
+        ("b.jsonl", "held_out"),
+    ]
 
 
 def test_what_one_holds_out_no_other_trains_on() -> None:
-    sets = {"a": {"train": rows("a", 5), "held": rows("b", 20)}, "b.jsonl": {"train": rows("b", 20)},
-            "c": {"train": rows("b", 19)}}
-    with pytest.raises(DataError, match=r"^b\.jsonl is what a holds out as 'held', and would be trained on; leave one"):
+    sets = {
+        "a": {"train": rows("a", 5), "held": rows("b", 20)},
+        "b.jsonl": {"train": rows("b", 20)},
+        "c": {"train": rows("b", 19)},
+    }
+    with pytest.raises(
+        DataError,
+        match=r"^b\.jsonl is what a holds out as 'held', and would be trained on; leave one",
+    ):
         LoadMixture(("b.jsonl", "a")).run(FakeDatasets(sets))
     LoadMixture(("c", "a")).run(FakeDatasets(sets))
-    LoadMixture(("twin", "c")).run(FakeDatasets({**sets, "twin": {"train": rows("a", 5), "held": rows("a", 5)}}))
+    LoadMixture(("twin", "c")).run(
+        FakeDatasets({**sets, "twin": {"train": rows("a", 5), "held": rows("a", 5)}})
+    )
     LoadMixture(("b.jsonl", "c")).run(FakeDatasets(sets))
 
 
@@ -93,22 +134,31 @@ def test_a_held_out_set_of_which_nothing_is_left_is_named() -> None:
 
 def test_the_loss_is_told_by_data_set() -> None:
     [batch] = MixedBatches(WEIGHTS, 4, 1).run(mixed())
-    nats = tuple(np.where(datum.loss_inputs["weights"] != 0, -2.0 if name == "a" else -0.5, 0.0).astype(np.float32)
-                 for datum, name in zip(batch.data, batch.sources, strict=True))
+    nats = tuple(
+        np.where(datum.loss_inputs["weights"] != 0, -2.0 if name == "a" else -0.5, 0.0).astype(
+            np.float32
+        )
+        for datum, name in zip(batch.data, batch.sources, strict=True)
+    )
     found = ReportSources().run(Batch(batch.data), Origins(batch.sources), LossOutput(nats, {}))
     assert found == pytest.approx({"loss/a": 2.0, "loss/b.jsonl": 0.5})
 
 
 def test_the_preview_tells_shares_passes_and_tokens() -> None:
     mixture, steps = MixedBatches(WEIGHTS, 8, 5).preview(mixed())
-    assert [row[:4] for row in mixture.rows] == [("a", "75.0%", "30", "6.00"), ("b.jsonl", "25.0%", "10", "0.28")]
+    assert [row[:4] for row in mixture.rows] == [
+        ("a", "75.0%", "30", "6.00"),
+        ("b.jsonl", "25.0%", "10", "0.28"),
+    ]
     assert steps.rows[0][0] == "tokens read in all"
 
 
 def test_names_that_are_none_and_streams_without_an_end() -> None:
     with pytest.raises(DataError, match="did you mean"):
         LoadMixture(("a", "b.json")).verify(STORE)
-    with pytest.raises(ConfigError, match=r"no data set is named: say which, as in mixture\.ingredients=1$"):
+    with pytest.raises(
+        ConfigError, match=r"no data set is named: say which, as in mixture\.ingredients=1$"
+    ):
         LoadMixture(())
     with pytest.raises(ConfigError, match=r"reading\.limit"):
         LoadMixture(("a",), Reading(stream=True))

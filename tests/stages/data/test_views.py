@@ -15,7 +15,9 @@ from stages.data.views import batches, renamed, renamed_row, select, shuffle, sk
 
 
 def numbers(rows: int) -> Dataset:
-    return FakeDatasets({"numbers": {"train": [{"n": row, "half": row / 2} for row in range(rows)]}}).load("numbers")
+    return FakeDatasets(
+        {"numbers": {"train": [{"n": row, "half": row / 2} for row in range(rows)]}}
+    ).load("numbers")
 
 
 def shown(data: Dataset) -> list[int]:
@@ -35,14 +37,21 @@ def test_views_show_the_rows_they_name() -> None:
 
 def test_a_row_is_found_where_it_was() -> None:
     view = skip(select(numbers(10), [4, 8, 2]), 1)
-    assert [view.where(index) for index in range(2)] == ["fake:numbers:train:8", "fake:numbers:train:2"]
+    assert [view.where(index) for index in range(2)] == [
+        "fake:numbers:train:8",
+        "fake:numbers:train:2",
+    ]
     assert renamed(view, {"n": "number"}).where(0) == "fake:numbers:train:8"
 
 
 def test_a_shuffle_is_an_order_of_the_seed() -> None:
     data = numbers(1000)
     assert sorted(shown(shuffle(data, 1))) == list(range(1000))
-    assert shown(shuffle(data, 1)) == shown(shuffle(data, 1)) == np.random.default_rng(1).permutation(1000).tolist()
+    assert (
+        shown(shuffle(data, 1))
+        == shown(shuffle(data, 1))
+        == np.random.default_rng(1).permutation(1000).tolist()
+    )
     assert shown(shuffle(data, 1)) != shown(shuffle(data, 2))
 
 
@@ -56,14 +65,20 @@ def test_a_split_has_every_row_once() -> None:
     assert shown(split(data, 0.1, seed=4)[1]) != shown(held)
 
 
-@pytest.mark.parametrize("rows, share", [(10, 0.0), (10, 1.0), (10, 0.01), (1, 0.5), (0, 0.5), (10, 1.5), (10, -0.1)])
+@pytest.mark.parametrize(
+    "rows, share", [(10, 0.0), (10, 1.0), (10, 0.01), (1, 0.5), (0, 0.5), (10, 1.5), (10, -0.1)]
+)
 def test_no_part_of_a_split_is_empty(rows: int, share: float) -> None:
     with pytest.raises(DataError, match=f"a share of {share} of {rows} rows"):
         split(numbers(rows), share, seed=0)
 
 
 def test_batches_are_runs_of_rows() -> None:
-    assert [[row["n"] for row in batch] for batch in batches(numbers(5), 2)] == [[0, 1], [2, 3], [4]]
+    assert [[row["n"] for row in batch] for batch in batches(numbers(5), 2)] == [
+        [0, 1],
+        [2, 3],
+        [4],
+    ]
     assert list(batches(numbers(0), 2)) == []
     with pytest.raises(ConfigError, match="batches of 0 rows"):
         batches(numbers(5), 0)
@@ -75,7 +90,9 @@ def test_rows_that_are_not_there(wrong: list[int]) -> None:
         select(numbers(10), wrong)
 
 
-@pytest.mark.parametrize("view", [take(numbers(10), 5), shuffle(numbers(5), 0), split(numbers(10), 0.5, 0)[0]])
+@pytest.mark.parametrize(
+    "view", [take(numbers(10), 5), shuffle(numbers(5), 0), split(numbers(10), 0.5, 0)[0]]
+)
 def test_there_is_nothing_past_the_ends(view: Dataset) -> None:
     for index in (-1, 5, -5):
         with pytest.raises(IndexError):
@@ -93,19 +110,28 @@ def test_counts_below_nothing() -> None:
 def test_columns_under_other_names() -> None:
     data = renamed(numbers(3), {"n": "half", "half": "n"})
     assert [data[1], len(data)] == [{"half": 1, "n": 0.5}, 3]
-    assert renamed_row({"question": "?", "id": 1}, {"question": "prompt"}, "here") == {"prompt": "?", "id": 1}
+    assert renamed_row({"question": "?", "id": 1}, {"question": "prompt"}, "here") == {
+        "prompt": "?",
+        "id": 1,
+    }
 
 
 def test_a_column_that_is_not_there() -> None:
-    with pytest.raises(DataError, match=r"train:0: there is no column 'hafl' to rename; did you mean 'half'"):
+    with pytest.raises(
+        DataError, match=r"train:0: there is no column 'hafl' to rename; did you mean 'half'"
+    ):
         renamed(numbers(3), {"hafl": "prompt"})
-    ragged = FakeDatasets({"ragged": {"train": [{"question": "a"}, {"answer": "b"}]}}).load("ragged")
+    ragged = FakeDatasets({"ragged": {"train": [{"question": "a"}, {"answer": "b"}]}}).load(
+        "ragged"
+    )
     with pytest.raises(DataError, match=r"fake:ragged:train:1: there is no column 'question'"):
         renamed(ragged, {"question": "prompt"})[1]
 
 
 def test_two_columns_of_one_name() -> None:
-    with pytest.raises(DataError, match=r"fake:numbers:train:0: two columns would be called 'half'"):
+    with pytest.raises(
+        DataError, match=r"fake:numbers:train:0: two columns would be called 'half'"
+    ):
         renamed(numbers(3), {"n": "half"})
     with pytest.raises(DataError, match=r"here: two columns would be called 'c'"):
         renamed_row({"a": 1, "b": 2}, {"a": "c", "b": "c"}, "here")
@@ -113,12 +139,27 @@ def test_two_columns_of_one_name() -> None:
 
 def test_a_fingerprint_says_what_was_done() -> None:
     data = numbers(10)
-    views = [data, numbers(11), take(data, 5), take(data, 6), skip(data, 5), shuffle(data, 1), shuffle(data, 2),
-             *split(data, 0.5, 1), *split(data, 0.5, 2), renamed(data, {"n": "a"}), renamed(data, {"half": "a"})]
+    views = [
+        data,
+        numbers(11),
+        take(data, 5),
+        take(data, 6),
+        skip(data, 5),
+        shuffle(data, 1),
+        shuffle(data, 2),
+        *split(data, 0.5, 1),
+        *split(data, 0.5, 2),
+        renamed(data, {"n": "a"}),
+        renamed(data, {"half": "a"}),
+    ]
     assert len({view.fingerprint for view in views}) == len(views)
     assert all(len(view.fingerprint) == 64 for view in views)
     assert shuffle(numbers(10), 1).fingerprint == shuffle(data, 1).fingerprint
-    assert select(data, range(5)).fingerprint == select(data, [0, 1, 2, 3, 4]).fingerprint == take(data, 5).fingerprint
+    assert (
+        select(data, range(5)).fingerprint
+        == select(data, [0, 1, 2, 3, 4]).fingerprint
+        == take(data, 5).fingerprint
+    )
 
 
 def test_numbers_of_rows_are_not_python_objects() -> None:

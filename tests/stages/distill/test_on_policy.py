@@ -43,8 +43,12 @@ class Teaching:
 
     def top_logprobs(self, tokens: Any, k: int) -> Any:
         ids, more = np.argsort(-self.values)[:k], len(tokens) - 1
-        return Done((np.stack([np.full(k, -1), *[ids] * more]),
-                     np.stack([np.full(k, np.nan), *[self.values[ids]] * more]).astype(np.float32)))
+        return Done(
+            (
+                np.stack([np.full(k, -1), *[ids] * more]),
+                np.stack([np.full(k, np.nan), *[self.values[ids]] * more]).astype(np.float32),
+            )
+        )
 
 
 @pytest.fixture
@@ -58,7 +62,9 @@ def teacher(student: Bigrams) -> Any:
     return Teaching(np.exp(raw) / np.exp(raw).sum())
 
 
-ASKED = TaskBatch((Prompt(({"role": "user", "content": "A longer question than the student reads"},)),))
+ASKED = TaskBatch(
+    (Prompt(({"role": "user", "content": "A longer question than the student reads"},)),)
+)
 
 
 def alone(teacher: Any, instruction: str = "") -> Teachers:
@@ -68,11 +74,15 @@ def alone(teacher: Any, instruction: str = "") -> Teachers:
 def test_the_gradient_of_the_reverse_divergence(student: Bigrams, teacher: Any) -> None:
     acted, rollouts = student.chances(), student.rollouts()
     scores, told = asyncio.run(ScoreByTeachers().run(alone(teacher, "Be brief."), ASKED, rollouts))
-    assert told["kl_teacher"] == pytest.approx(float((np.log(acted) - teacher.values).mean()), rel=1e-5)
+    assert told["kl_teacher"] == pytest.approx(
+        float((np.log(acted) - teacher.values).mean()), rel=1e-5
+    )
     often = student.as_often_as_drawn(PolicyUpdate(penalty=1.0).run(rollouts, scores))
     student.session.forward_backward(often, "importance_sampling").result()
     for token in (5, 66, 200):
-        expected = student.slope(token, lambda chances: chances @ (np.log(chances) - teacher.values))
+        expected = student.slope(
+            token, lambda chances: chances @ (np.log(chances) - teacher.values)
+        )
         assert student.gradient(token) == pytest.approx(expected, rel=1e-5, abs=1e-9)
 
 
@@ -89,19 +99,34 @@ def test_the_gradient_of_the_forward_divergence(student: Bigrams, teacher: Any) 
 
 
 @pytest.mark.parametrize("instruction", ["", "A long system prompt that the teacher alone reads."])
-def test_the_divergence_is_of_the_tokens_of_the_answers_whatever_stands_before_them(instruction: str) -> None:
-    """A teacher whose chances are those of each token by itself, so that the place of the answer is all that counts."""
+def test_the_divergence_is_of_the_tokens_of_the_answers_whatever_stands_before_them(
+    instruction: str,
+) -> None:
+    """A teacher whose chances are those of each token by itself, so that the place of the answer is
+    all that counts.
+    """
     raw = np.random.default_rng(1).normal(size=VOCABULARY)
     teacher: Any = Teaching(np.exp(raw) / np.exp(raw).sum())
     how = MeasureKL("its", RenderDataset(), max_tokens=9, seed=3, instruction=instruction)
     rows = tuple(conversation({"prompt": "?" * n, "completion": "!"}, f"rows:{n}") for n in (1, 4))
     student = FakeTraining().sampler("fake")
     found, _ = asyncio.run(measured(student, teacher, Bytes(), HeldOut({"held": rows}), how))
-    answers = [asyncio.run(drawn(student, [prompt(row, Bytes(), how.render) for row in rows],
-                                 [3, crc32(b"kl"), crc32(b"")], max_tokens=9))[at][0] for at in (0, 1)]
+    answers = [
+        asyncio.run(
+            drawn(
+                student,
+                [prompt(row, Bytes(), how.render) for row in rows],
+                [3, crc32(b"kl"), crc32(b"")],
+                max_tokens=9,
+            )
+        )[at][0]
+        for at in (0, 1)
+    ]
     exact = [one.logprobs.sum(dtype=float) - teacher.values[one.tokens].sum() for one in answers]
     assert found["kl"] == pytest.approx(np.mean(exact), rel=1e-6)
-    assert found["kl_per_token"] == pytest.approx(sum(exact) / sum(len(one.tokens) for one in answers), rel=1e-6)
+    assert found["kl_per_token"] == pytest.approx(
+        sum(exact) / sum(len(one.tokens) for one in answers), rel=1e-6
+    )
 
 
 def test_of_more_tokens_than_there_are_none_are_the_top(student: Bigrams, teacher: Any) -> None:
@@ -116,9 +141,14 @@ def test_of_the_top_the_chances_are_divided_by_their_sum(student: Bigrams, teach
     assert first.targets[1].tolist() == likeliest.tolist()
     mass = np.exp(teacher.values[likeliest]).sum()
     assert told["teacher_mass"] == pytest.approx(mass, rel=1e-5)
-    np.testing.assert_allclose(first.loss_inputs["weights"] * student.vocabulary,
-                               [[0, 0], np.exp(teacher.values[likeliest]) / mass], rtol=1e-5)
-    assert sum(float(one.loss_inputs["weights"].sum()) for one in data) == pytest.approx(1.0, rel=1e-5)
+    np.testing.assert_allclose(
+        first.loss_inputs["weights"] * student.vocabulary,
+        [[0, 0], np.exp(teacher.values[likeliest]) / mass],
+        rtol=1e-5,
+    )
+    assert sum(float(one.loss_inputs["weights"].sum()) for one in data) == pytest.approx(
+        1.0, rel=1e-5
+    )
 
 
 class Other:
@@ -157,8 +187,13 @@ class Closing:
         self.closed = True
 
 
-@pytest.mark.parametrize("stage", [
-    MeasureKL("reference", RenderDataset(), 4), MeasureKLBefore("reference", RenderDataset(), 4, model="other")])
+@pytest.mark.parametrize(
+    "stage",
+    [
+        MeasureKL("reference", RenderDataset(), 4),
+        MeasureKLBefore("reference", RenderDataset(), 4, model="other"),
+    ],
+)
 def test_a_reference_is_closed_where_the_other_weights_cannot_be_opened(stage: Any) -> None:
     reference, asked, client = Closing(), list[Any](), FakeTraining()
 
@@ -169,7 +204,11 @@ def test_a_reference_is_closed_where_the_other_weights_cannot_be_opened(stage: A
         return reference
 
     client.sampler = sampler  # type: ignore[method-assign]
-    more = [FinalWeights("run/weights/final", 3, "weights", "0" * 64)] if isinstance(stage, MeasureKL) else []
+    more = (
+        [FinalWeights("run/weights/final", 3, "weights", "0" * 64)]
+        if isinstance(stage, MeasureKL)
+        else []
+    )
     with pytest.raises(BackendError, match="these cannot be opened"):
         asyncio.run(stage.run(client, client.tokenizer("any"), HeldOut({}), *more))
     assert len(asked) == 2
@@ -177,11 +216,15 @@ def test_a_reference_is_closed_where_the_other_weights_cannot_be_opened(stage: A
 
 
 def test_settings_of_the_other_divergence_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"coefficient=2\.0, discount=0\.5 means nothing with divergence=forward"):
+    with pytest.raises(
+        ConfigError, match=r"coefficient=2\.0, discount=0\.5 means nothing with divergence=forward"
+    ):
         lesson("forward", 2.0, 0.5, None)
     with pytest.raises(ConfigError, match="top_k=3 means nothing with divergence=reverse"):
         lesson("reverse", None, None, 3)
-    with pytest.raises(ConfigError, match="divergence='forwards' is unknown; did you mean 'forward'"):
+    with pytest.raises(
+        ConfigError, match="divergence='forwards' is unknown; did you mean 'forward'"
+    ):
         lesson("forwards", None, None, None)  # type: ignore[arg-type]
     assert lesson("reverse", None, None, None)[0][1] == PolicyUpdate(penalty=1.0)
     assert lesson("forward", None, None, None)[0] == (ImitateTop(20),)
@@ -202,30 +245,49 @@ class Listening(Teaching):
 def test_each_question_goes_to_the_teacher_of_its_data_set(student: Bigrams) -> None:
     even = np.full(student.vocabulary, 1 / student.vocabulary)
     here, there = Listening(even), Listening(even)
-    batch = TaskBatch(tuple(Prompt(({"role": "user", "content": text},), text) for text in ("here", "there", "here")))
+    batch = TaskBatch(
+        tuple(
+            Prompt(({"role": "user", "content": text},), text) for text in ("here", "there", "here")
+        )
+    )
     [group] = student.rollouts().groups
     rollouts = Rollouts((group[65:67], group[67:68], group[68:69]))
     teachers = Teachers({"here": here, "there": there}, "Be brief.", Bytes())  # type: ignore[dict-item]
     scores, _ = asyncio.run(ScoreByTeachers().run(teachers, batch, rollouts))
     assert here.heard == ["Be brief.hereA", "Be brief.hereB", "Be brief.hereD"]
     assert there.heard == ["Be brief.thereC"]
-    assert [len(each) for each in scores.logprobs] == [3] * 4, "as long as the student's own sequences"
+    assert [len(each) for each in scores.logprobs] == [3] * 4, (
+        "as long as the student's own sequences"
+    )
 
 
-@pytest.mark.parametrize(("teacher", "teachers", "instruction", "expected"), [
-    ("t", None, "", {"": "t"}), (None, {"d": "t"}, "", {"d": "t"}), (None, None, "Be brief.", {"": "model"}),
-    ("t", None, "Be brief.", {"": "t"}),
-])
-def test_who_teaches(teacher: Any, teachers: Any, instruction: str, expected: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("teacher", "teachers", "instruction", "expected"),
+    [
+        ("t", None, "", {"": "t"}),
+        (None, {"d": "t"}, "", {"d": "t"}),
+        (None, None, "Be brief.", {"": "model"}),
+        ("t", None, "Be brief.", {"": "t"}),
+    ],
+)
+def test_who_teaches(
+    teacher: Any, teachers: Any, instruction: str, expected: dict[str, str]
+) -> None:
     assert names_of(teacher, teachers, "model", instruction, DATASET) == expected
 
 
-@pytest.mark.parametrize(("teacher", "teachers", "dataset", "words"), [
-    (None, None, DATASET, "nobody teaches"),
-    (None, {}, DATASET, r"as in teachers\.ingredients=run:ID"), ("t", {"d": "t"}, DATASET, "leave teacher out"),
-    (None, {"d": "t"}, "arithmetic", "leave dataset out"),
-])
-def test_settings_that_contradict_each_other(teacher: Any, teachers: Any, dataset: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("teacher", "teachers", "dataset", "words"),
+    [
+        (None, None, DATASET, "nobody teaches"),
+        (None, {}, DATASET, r"as in teachers\.ingredients=run:ID"),
+        ("t", {"d": "t"}, DATASET, "leave teacher out"),
+        (None, {"d": "t"}, "arithmetic", "leave dataset out"),
+    ],
+)
+def test_settings_that_contradict_each_other(
+    teacher: Any, teachers: Any, dataset: str, words: str
+) -> None:
     with pytest.raises(ConfigError, match=words):
         names_of(teacher, teachers, "model", "", dataset)
 
@@ -234,5 +296,3 @@ def test_an_instruction_needs_a_chat_template() -> None:
     client: Any = FakeTraining()
     with pytest.raises(ConfigError, match="a chat template gives a place"):
         OpenTeachers({"": "any"}, "Be brief.").run(client, Plain())
-
-

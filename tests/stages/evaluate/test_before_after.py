@@ -22,10 +22,10 @@ from stages.evaluate.before_after import Compare
 from stages.evaluate.checkpoint_eval import reported
 from stages.evaluate.evaluation import (
     After,
-    Answering,
     Before,
+    DecodingConfig,
+    EvalConfig,
     Evaluation,
-    Examination,
     Likelihood,
     examined,
     metrics_of,
@@ -33,8 +33,20 @@ from stages.evaluate.evaluation import (
 from stages.evaluate.graded_answers import Answer, lost, scored
 from tests.stages.chat.test_render import Forgetful
 
-LONG = conversation({"messages": [{"role": role, "content": text} for role, text in (
-    ("user", "1?"), ("assistant", "a thought/think>one"), ("user", "2?"), ("assistant", "two"))]}, "rows:0")
+LONG = conversation(
+    {
+        "messages": [
+            {"role": role, "content": text}
+            for role, text in (
+                ("user", "1?"),
+                ("assistant", "a thought/think>one"),
+                ("user", "2?"),
+                ("assistant", "two"),
+            )
+        ]
+    },
+    "rows:0",
+)
 SHORT = conversation({"prompt": "3?", "completion": "three"}, "rows:1")
 
 
@@ -42,15 +54,26 @@ def answer(f1: float, **more: Any) -> Answer:
     return Answer("?", "!", "!", f1 == 1, f1, True, **{"truncated": False, **more})
 
 
-def losses(*rows: Any, how: RenderDataset | None = None, tokenizer: Tokenizer | None = None) -> Likelihood:
+def losses(
+    *rows: Any, how: RenderDataset | None = None, tokenizer: Tokenizer | None = None
+) -> Likelihood:
     sampler = FakeTraining().sampler("fake")
-    found = asyncio.run(examined(sampler, tokenizer or Bytes(), Examination("loss"), how or RenderDataset(),
-                                 HeldOut({"held": rows})))
+    found = asyncio.run(
+        examined(
+            sampler,
+            tokenizer or Bytes(),
+            EvalConfig("loss"),
+            how or RenderDataset(),
+            HeldOut({"held": rows}),
+        )
+    )
     return found.losses["held"]
 
 
 def test_a_row_that_gives_several_datums_is_one_row() -> None:
-    """The template takes thoughts out of what was said before, so that each turn is a datum of its own."""
+    """The template takes thoughts out of what was said before, so that each turn is a datum of its
+    own.
+    """
     whole, alone = losses(LONG, SHORT, tokenizer=Forgetful()), losses(SHORT, tokenizer=Forgetful())
     assert len(RenderDataset().datums(LONG, Forgetful())) == 2
     assert (len(whole.nats), whole.nats[1], whole.tokens[1]) == (2, alone.nats[0], alone.tokens[0])
@@ -61,7 +84,9 @@ def test_a_row_that_gives_several_datums_is_one_row() -> None:
 def test_rows_that_do_not_fit_are_left_out_and_not_counted() -> None:
     how = RenderDataset(max_tokens=15, overlong="drop")
     assert len(losses(LONG, SHORT, how=how).nats) == 1
-    with pytest.raises(DataError, match=r"rows:0: it and all other rows of its set are left out.*max_tokens=15"):
+    with pytest.raises(
+        DataError, match=r"rows:0: it and all other rows of its set are left out.*max_tokens=15"
+    ):
         losses(LONG, how=how)
 
 
@@ -77,18 +102,36 @@ class Astray:
 def test_a_loss_that_is_not_finite_is_told_with_its_row() -> None:
     astray: Any = Astray()
     with pytest.raises(RunFailed, match="rows:1: its loss is not finite"):
-        asyncio.run(examined(astray, Bytes(), Examination("loss"), RenderDataset(), HeldOut({"held": (SHORT,)})))
+        asyncio.run(
+            examined(
+                astray, Bytes(), EvalConfig("loss"), RenderDataset(), HeldOut({"held": (SHORT,)})
+            )
+        )
 
 
-def test_an_answer_that_cannot_be_compared_counts_as_wrong_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_cannot_be_compared_counts_as_wrong_and_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("stages.tasks.rewards.LIMIT", 2.0)
     row = conversation({"prompt": "?", "completion": "5"}, "rows:0")
     said = [("$9^{9^9}$", "stop"), ("$9^{9^9}$", "length")]
-    answers = asyncio.run(scored("math", [(row, Sampled(Bytes().encode(text), np.zeros(len(text), np.float32), why))
-                                          for text, why in said], Bytes()))  # type: ignore[arg-type]
-    assert [(each.exact, each.f1, each.parsed, each.truncated, each.failed) for each in answers] == [
-        (False, 0.0, False, False, "it took more than 2 s"), (False, 0.0, False, True, "")]
-    assert lost(answers) == {("cut short", "truncated"): 1, ("could not be compared", "uncompared"): 1}
+    answers = asyncio.run(
+        scored(
+            "math",
+            [
+                (row, Sampled(Bytes().encode(text), np.zeros(len(text), np.float32), why))
+                for text, why in said
+            ],
+            Bytes(),
+        )
+    )  # type: ignore[arg-type]
+    assert [
+        (each.exact, each.f1, each.parsed, each.truncated, each.failed) for each in answers
+    ] == [(False, 0.0, False, False, "it took more than 2 s"), (False, 0.0, False, True, "")]
+    assert lost(answers) == {
+        ("cut short", "truncated"): 1,
+        ("could not be compared", "uncompared"): 1,
+    }
     metrics, table = reported("Evaluation", Evaluation({"held": tuple(answers)}, {}), seed=0)
     assert (metrics["held/truncated"], metrics["held/uncompared"]) == (1.0, 1.0)
     assert ("held", "1", "could not be compared", "1 of 2 answers") in table.rows
@@ -96,7 +139,7 @@ def test_an_answer_that_cannot_be_compared_counts_as_wrong_and_is_counted(monkey
 
 def test_answers_are_not_drawn_where_none_would_be_compared() -> None:
     with pytest.raises(ConfigError, match="held is evaluated by its loss"):
-        metrics_of(HeldOut({"held": (SHORT,)}), Examination(), Answering(temperature=1.0))
+        metrics_of(HeldOut({"held": (SHORT,)}), EvalConfig(), DecodingConfig(temperature=1.0))
 
 
 def test_before_and_after_have_intervals_and_their_difference_too() -> None:
@@ -105,10 +148,22 @@ def test_before_and_after_have_intervals_and_their_difference_too() -> None:
     before, after = Before({"held": old}, {}), After({"held": new}, {})
     metrics, table, _ = Compare(seed=3).run(before, after)
     exact, f1, cut = table.rows
-    assert exact == ("held", "4", "exact match", interval([0, 0, 0, 1], 3).told(), interval([1, 0, 1, 1], 3).told(),
-                     paired_bootstrap([0, 0, 0, 1], [1, 0, 1, 1], 3).told(sign=True))
-    assert f1 == ("held", "4", "field F1", interval(was, 3).told(), interval(now, 3).told(),
-                  paired_bootstrap(was, now, 3).told(sign=True))
+    assert exact == (
+        "held",
+        "4",
+        "exact match",
+        interval([0, 0, 0, 1], 3).told(),
+        interval([1, 0, 1, 1], 3).told(),
+        paired_bootstrap([0, 0, 0, 1], [1, 0, 1, 1], 3).told(sign=True),
+    )
+    assert f1 == (
+        "held",
+        "4",
+        "field F1",
+        interval(was, 3).told(),
+        interval(now, 3).told(),
+        paired_bootstrap(was, now, 3).told(sign=True),
+    )
     assert cut == ("held", "4", "cut short", "1", "0", "")
     assert (metrics["held/field_f1_gain"], metrics["held/truncated_before"]) == (0.375, 1.0)
 
@@ -118,8 +173,14 @@ def test_the_difference_of_losses_is_of_the_same_rows() -> None:
     before, after = (Likelihood(nats, (2, 4), (1, 3)) for nats in ((4.0, 6.0), (2.0, 2.0)))
     metrics, table, _ = Compare().run(Before({}, {"held": before}), After({}, {"held": after}))
     loss, bits = table.rows
-    assert loss == ("held", "2", "loss, nats per token", "1.6667 [1.5000, 2.0000]", "0.6667 [0.5000, 1.0000]",
-                    "-1.0000 [-1.0000, -1.0000]")
+    assert loss == (
+        "held",
+        "2",
+        "loss, nats per token",
+        "1.6667 [1.5000, 2.0000]",
+        "0.6667 [0.5000, 1.0000]",
+        "-1.0000 [-1.0000, -1.0000]",
+    )
     assert metrics["held/loss_after"] == pytest.approx(4 / 6)
     assert metrics["held/bits_per_byte_after"] == pytest.approx(1 / math.log(2))
     assert bits[3].startswith(f"{10 / 4 / math.log(2):.4f} [")
@@ -128,4 +189,7 @@ def test_the_difference_of_losses_is_of_the_same_rows() -> None:
 def test_intervals_in_words() -> None:
     found = Interval(0.12345, -0.5, 0.75, 0.95)
     assert (found.told(), found.told(4), found.told(1, sign=True)) == (
-        "0.123 [-0.500, 0.750]", "0.1235 [-0.5000, 0.7500]", "+0.1 [-0.5, +0.8]")
+        "0.123 [-0.500, 0.750]",
+        "0.1235 [-0.5000, 0.7500]",
+        "+0.1 [-0.5, +0.8]",
+    )

@@ -12,8 +12,16 @@ from stages.evaluate.kept_exports import Exported, KeepBest, Kept
 LOSSES = (5.0, 4.0, 1.0, 3.0, 2.0, 2.5, 2.2)  # the third export is the best
 
 
-@pytest.mark.parametrize(("last", "stay"), [(1, [3, 7]), (2, [3, 6, 7]), (3, [3, 5, 6, 7]), (4, [3, 4, 5, 6, 7]),
-                                            (9, [1, 2, 3, 4, 5, 6, 7])])
+@pytest.mark.parametrize(
+    ("last", "stay"),
+    [
+        (1, [3, 7]),
+        (2, [3, 6, 7]),
+        (3, [3, 5, 6, 7]),
+        (4, [3, 4, 5, 6, 7]),
+        (9, [1, 2, 3, 4, 5, 6, 7]),
+    ],
+)
 def test_the_last_so_many_stay_and_the_best(last: int, stay: list[int]) -> None:
     client, kept = FakeTraining(), Kept()
     session = client.open("any", Lora())
@@ -23,7 +31,9 @@ def test_the_last_so_many_stay_and_the_best(last: int, stay: list[int]) -> None:
         for _ in range(2):  # the same export twice is counted once
             kept, told = KeepBest(last).run(client, kept, export, HeldOutLoss(loss))
         there = [int(each.path.rpartition("/")[2]) for each in client.checkpoints("soup/weights/")]
-        assert len(there) == min(number, last + (min(LOSSES[:number]) not in LOSSES[max(0, number - last) : number]))
+        assert len(there) == min(
+            number, last + (min(LOSSES[:number]) not in LOSSES[max(0, number - last) : number])
+        )
         assert told == {"held_out_loss": loss, "best_held_out_loss": min(LOSSES[:number])}
     assert there == stay == [each.step for each in kept.weights]
     assert kept.best is not None

@@ -20,7 +20,7 @@ from stages.judge.judge_rewards import JudgePlayed, JudgeRollouts, MeasureJudge,
 from stages.judge.judge_training import AskBothWays, CheckReadable, PairAnswers
 from stages.preference.comparisons import Comparison, Comparisons
 from stages.rl.rollout_eval import PlayedAfter, PlayedBefore
-from stages.rl.rollouts import Playing, Rollout, Rollouts
+from stages.rl.rollouts import Rollout, RolloutConfig, Rollouts
 from stages.tasks.rewards import Question, exact
 from stages.tasks.tasks import TaskBatch, Tasks
 from tests.support.counting import Counting, counting
@@ -41,7 +41,9 @@ def preference(apart: int) -> float:
 
 
 def compared(chosen: str, rejected: str) -> Comparison:
-    one, other = (Conversation((*REQUEST, Message("assistant", text)), "a:1") for text in (chosen, rejected))
+    one, other = (
+        Conversation((*REQUEST, Message("assistant", text)), "a:1") for text in (chosen, rejected)
+    )
     return Comparison(one, other)
 
 
@@ -58,7 +60,9 @@ def test_a_judge_reads_the_request_and_both_answers() -> None:
 
 def test_its_preference_is_the_mean_of_both_orders() -> None:
     assert asyncio.run(JUDGE.prefers(REQUEST, "{}", "[]")) == pytest.approx(preference(2), rel=1e-5)
-    assert asyncio.run(JUDGE.prefers(REQUEST, "[]", "{}")) == pytest.approx(1 - preference(2), rel=1e-5)
+    assert asyncio.run(JUDGE.prefers(REQUEST, "[]", "{}")) == pytest.approx(
+        1 - preference(2), rel=1e-5
+    )
     assert asyncio.run(JUDGE.prefers(REQUEST, "{}", "{}")) == 0.5
 
 
@@ -74,7 +78,9 @@ def test_a_judge_of_answers_prefers_the_likelier_by_the_mean_of_its_tokens() -> 
     expected = 1 / (1 + math.exp(-3 * (strength("{}") - strength("[1, 2]"))))
     assert expected != 0.5
     assert asyncio.run(judge.prefers(REQUEST, "{}", "[1, 2]")) == pytest.approx(expected, rel=1e-5)
-    assert asyncio.run(judge.prefers(REQUEST, "[1, 2]", "{}")) == pytest.approx(1 - expected, rel=1e-5)
+    assert asyncio.run(judge.prefers(REQUEST, "[1, 2]", "{}")) == pytest.approx(
+        1 - expected, rel=1e-5
+    )
     assert asyncio.run(judge.prefers(REQUEST, "{}", "{}")) == 0.5
     for answer, other in (("{" * 40, "{}"), ("{}", "{" * 40)):
         assert asyncio.run(judge.prefers(REQUEST, answer, other)) is None
@@ -82,7 +88,9 @@ def test_a_judge_of_answers_prefers_the_likelier_by_the_mean_of_its_tokens() -> 
 
 @pytest.mark.parametrize("setting", [{"beta": 2.0}, {"imitation": 0.0}])
 def test_settings_of_answers_mean_nothing_of_letters(setting: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"judge\.{next(iter(setting))}=. means nothing with judge\.says=letter"):
+    with pytest.raises(
+        ConfigError, match=rf"judge\.{next(iter(setting))}=. means nothing with judge\.says=letter"
+    ):
         Judging("letter", **setting)
     assert Judging(**setting).says == "answer"
 
@@ -92,16 +100,26 @@ def test_pairs_that_are_too_long_to_learn_from_are_counted() -> None:
     pairs, metrics = PairAnswers(Judging(max_tokens=40).rendering).run(comparisons, Bytes())
     assert [Bytes().decode(datum.tokens) for datum in pairs.data[0]] == ["2 eggs{}", "2 eggs[]"]
     assert (len(pairs.data), metrics) == (1, {"data/unread": 1.0})
-    with pytest.raises(DataError, match=r"none of 2 comparisons can be read: raise judge\.max_tokens=5,"):
+    with pytest.raises(
+        DataError, match=r"none of 2 comparisons can be read: raise judge\.max_tokens=5,"
+    ):
         PairAnswers(Judging(max_tokens=5).rendering).run(comparisons, Bytes())
 
 
-def test_of_answers_that_leave_no_room_for_the_question_it_says_nothing_and_that_is_counted() -> None:
+def test_of_answers_that_leave_no_room_for_the_question_it_says_nothing_and_that_is_counted() -> (
+    None
+):
     tight, long = counting(max_tokens=200), "{" * 200
     assert (asyncio.run(tight.prefers(REQUEST, "{}", "[]")) or 0) > 0.5
-    assert asyncio.run(tight.prefers(REQUEST, long, "[]")) is asyncio.run(tight.prefers(REQUEST, "[]", long)) is None
+    assert (
+        asyncio.run(tight.prefers(REQUEST, long, "[]"))
+        is asyncio.run(tight.prefers(REQUEST, "[]", long))
+        is None
+    )
     held = [compared("{}", "[1, 2]"), compared(long, "{"), compared("{", long)]
-    metrics, table = asyncio.run(MeasureJudge().run(tight, Comparisons((), {"held": held, "none": held[1:]})))
+    metrics, table = asyncio.run(
+        MeasureJudge().run(tight, Comparisons((), {"held": held, "none": held[1:]}))
+    )
     assert (metrics["held/judge_accuracy"], metrics["held/judge_unread"]) == (1.0, 2.0)
     assert metrics["none/judge_unread"] == 2.0
     assert "none/judge_accuracy" not in metrics
@@ -109,8 +127,13 @@ def test_of_answers_that_leave_no_room_for_the_question_it_says_nothing_and_that
     drawn = [rollout(text, 1.0) for text in (long, long, "{}")]
     group, unread = asyncio.run(judged(tight, REQUEST, drawn, "[", Bytes()))
     assert ([each.reward > 0 for each in group], unread) == ([False, False, True], 2)
-    before, after = (kind({}, {}, {"held": (long, text)}) for kind, text in ((PlayedBefore, "[]"), (PlayedAfter, "{}")))
-    told, _ = asyncio.run(JudgePlayed().run(tight, Bytes(), Tasks((), {"held": (TASK,) * 2}), before, after))
+    before, after = (
+        kind({}, {}, {"held": (long, text)})
+        for kind, text in ((PlayedBefore, "[]"), (PlayedAfter, "{}"))
+    )
+    told, _ = asyncio.run(
+        JudgePlayed().run(tight, Bytes(), Tasks((), {"held": (TASK,) * 2}), before, after)
+    )
     assert told["held/unread"] == 1.0
     assert told["held/preferred"] > 0.5, "of the other one"
 
@@ -124,19 +147,34 @@ def test_it_learns_from_each_comparison_in_both_orders() -> None:
 
 
 def test_rules_are_measured_beside_the_judge() -> None:
-    held = [compared("{}", "[1, 2]"), compared("{} ", "{"), compared("no", "on"), compared("x", "{}")]
-    metrics, table = asyncio.run(MeasureJudge().run(JUDGE, Comparisons((), {"held": held, "none": []})))
-    assert metrics["held/judge_accuracy"] == (1 + 1 + 0.5 + 0) / 4, "it cannot tell of the last but one"
+    held = [
+        compared("{}", "[1, 2]"),
+        compared("{} ", "{"),
+        compared("no", "on"),
+        compared("x", "{}"),
+    ]
+    metrics, table = asyncio.run(
+        MeasureJudge().run(JUDGE, Comparisons((), {"held": held, "none": []}))
+    )
+    assert metrics["held/judge_accuracy"] == (1 + 1 + 0.5 + 0) / 4, (
+        "it cannot tell of the last but one"
+    )
     assert metrics["held/judge_preference"] == pytest.approx(
-        np.mean([preference(apart) for apart in (2, 1, 0, -2)]), rel=1e-5)
+        np.mean([preference(apart) for apart in (2, 1, 0, -2)]), rel=1e-5
+    )
     assert metrics["held/shorter_wins"] == pytest.approx((1 + 0 + 0.5 + 1) / 4)
     assert metrics["held/json_wins"] == pytest.approx((0.5 + 1 + 0.5 + 0) / 4)
     assert [row[2] for row in table.rows] == ["judge", "shorter wins", "json wins"]
 
 
 def test_rollouts_are_worth_what_the_judge_says() -> None:
-    group = [rollout("{}", 1.0), rollout("[]", 0.0), rollout("{}", 1.0), rollout("x", 9.0, failed="broken"),
-             rollout("{{{", 1.0, truncated=True)]
+    group = [
+        rollout("{}", 1.0),
+        rollout("[]", 0.0),
+        rollout("{}", 1.0),
+        rollout("x", 9.0, failed="broken"),
+        rollout("{{{", 1.0, truncated=True),
+    ]
     found, unread = asyncio.run(judged(JUDGE, REQUEST, group, "[]", Bytes()))
     assert unread == 0
     value = preference(2)
@@ -153,8 +191,10 @@ def test_what_joins_an_answer_to_its_prompt_is_told_by_who_wrote_it_and_not_by_t
         [found], _ = asyncio.run(judged(judge, REQUEST, group, other, writes))
         return found.reward
 
-    as_it_is, stripped = (asyncio.run(Judge(client.sampler("any"), Bytes(), Judging()).prefers(REQUEST, *both))
-                          for both in ((" {}", " [1, 2]"), ("{}", "[1, 2]")))
+    as_it_is, stripped = (
+        asyncio.run(Judge(client.sampler("any"), Bytes(), Judging()).prefers(REQUEST, *both))
+        for both in ((" {}", " [1, 2]"), ("{}", "[1, 2]"))
+    )
     assert as_it_is != stripped
     assert (worth(Bytes(), Plain()), worth(Bytes(), Bytes())) == (stripped, as_it_is)
     assert worth(Plain(), Plain()) != worth(Plain(), Bytes())
@@ -163,7 +203,10 @@ def test_what_joins_an_answer_to_its_prompt_is_told_by_who_wrote_it_and_not_by_t
 def test_a_judge_without_a_template_is_asked_questions_of_one_message_or_with_letters() -> None:
     told = Question(({"role": "system", "content": "As JSON."}, *TASK.messages), "{}", exact, "t")
     some = Tasks((TASK,), {"held": (TASK, told)})
-    with pytest.raises(DataError, match=r"held: a question has messages from system, user, and any, which is to judge"):
+    with pytest.raises(
+        DataError,
+        match=r"held: a question has messages from system, user, and any, which is to judge",
+    ):
         CheckReadable("any", Judging()).run(Untemplated(), some)
     CheckReadable("any", Judging("letter")).run(Untemplated(), some)
     CheckReadable("any", Judging()).run(Untemplated(), Tasks((TASK,), {}))
@@ -173,19 +216,28 @@ def test_a_judge_without_a_template_is_asked_questions_of_one_message_or_with_le
 def test_what_a_reference_answers_is_what_answers_are_compared_with() -> None:
     session = FakeTraining().open("fake", Lora(seed=3))
     reference, tokenizer = session.snapshot().result(), session.tokenizer()
-    [one] = reference.sample(tokenizer.render(TASK.messages, answer=True), max_tokens=4, temperature=0.0).result()
+    [one] = reference.sample(
+        tokenizer.render(TASK.messages, answer=True), max_tokens=4, temperature=0.0
+    ).result()
     greedy = tokenizer.decode(one.tokens)
     rollouts = Rollouts(((rollout(greedy, 0.25), rollout("{}", 0.75)),))
-    batch, stage = TaskBatch((TASK,)), JudgeRollouts(Playing(max_tokens=4))
+    batch, stage = TaskBatch((TASK,)), JudgeRollouts(RolloutConfig(max_tokens=4))
     found, metrics = asyncio.run(stage.run(JUDGE, reference, tokenizer, batch, rollouts))
-    assert [each.reward for each in found.all()] == [0.5, asyncio.run(JUDGE.prefers(REQUEST, "{}", greedy))]
+    assert [each.reward for each in found.all()] == [
+        0.5,
+        asyncio.run(JUDGE.prefers(REQUEST, "{}", greedy)),
+    ]
     assert metrics == {"true_reward": 0.5, "judge_unread": 0.0}
-    stage = JudgeRollouts(Playing(max_tokens=4), known=False)
-    assert asyncio.run(stage.run(JUDGE, reference, tokenizer, batch, rollouts))[1] == {"judge_unread": 0.0}
+    stage = JudgeRollouts(RolloutConfig(max_tokens=4), known=False)
+    assert asyncio.run(stage.run(JUDGE, reference, tokenizer, batch, rollouts))[1] == {
+        "judge_unread": 0.0
+    }
 
 
 def test_new_answers_are_held_against_old_ones() -> None:
     before = PlayedBefore({}, {}, {"held": ("[]", "[]", None, None)})
     after = PlayedAfter({}, {}, {"held": ("{}", None, "{}", None)})
-    metrics, _ = asyncio.run(JudgePlayed().run(JUDGE, Bytes(), Tasks((), {"held": (TASK,) * 4}), before, after))
+    metrics, _ = asyncio.run(
+        JudgePlayed().run(JUDGE, Bytes(), Tasks((), {"held": (TASK,) * 4}), before, after)
+    )
     assert metrics["held/preferred"] == pytest.approx((preference(2) + 0 + 1 + 0.5) / 4, rel=1e-5)

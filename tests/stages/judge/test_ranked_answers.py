@@ -24,7 +24,7 @@ from stages.judge.ranked_answers import (
     find_comparisons,
     furthest,
 )
-from stages.rl.rollouts import Playing, Rollout
+from stages.rl.rollouts import Rollout, RolloutConfig
 from stages.tasks.rewards import Question, exact
 from stages.tasks.tasks import Tasks
 from tests.support.untemplated import Plain
@@ -38,8 +38,15 @@ def rollout(text: str, reward: float, *, failed: str = "", truncated: bool = Fal
 
 
 def test_the_answers_furthest_apart_are_compared() -> None:
-    group = [rollout("a", 0.5), rollout("b", 1.0), rollout("a", 0.5), rollout("c", 0.25), rollout("d", 0.5),
-             rollout("cut", 2.0, truncated=True), rollout("", 3.0, failed="broken")]
+    group = [
+        rollout("a", 0.5),
+        rollout("b", 1.0),
+        rollout("a", 0.5),
+        rollout("c", 0.25),
+        rollout("d", 0.5),
+        rollout("cut", 2.0, truncated=True),
+        rollout("", 3.0, failed="broken"),
+    ]
     assert furthest(7, group, Ranking(pairs=2)) == [Ranked(7, "b", "c"), Ranked(7, "b", "a")]
     assert len(furthest(7, group, Ranking(pairs=9))) == 5, "all but a and d"
     assert furthest(7, group, Ranking(pairs=9, margin=0.5)) == [Ranked(7, "b", "c")]
@@ -60,15 +67,26 @@ def test_a_judge_without_a_template_learns_from_ranked_answers_as_they_were_writ
     ranked = Ranked(0, " {}", " no").alone(Plain())
     assert ranked == Ranked(0, "{}", "no")
     assert Ranked(0, " {}", " no").alone(Bytes()).better == " {}", "a template joins nothing"
-    found, _ = asyncio.run(CompareAnswers().run(TASKS, RankedAnswers({"": (ranked,), "held": (ranked,)})))
+    found, _ = asyncio.run(
+        CompareAnswers().run(TASKS, RankedAnswers({"": (ranked,), "held": (ranked,)}))
+    )
     pairs, _ = PairAnswers(Judging().rendering).run(found, Plain())
-    assert [Plain().decode(datum.tokens[1:]) for datum in pairs.data[0]] == ["2 eggs {}", "2 eggs no"]
+    assert [Plain().decode(datum.tokens[1:]) for datum in pairs.data[0]] == [
+        "2 eggs {}",
+        "2 eggs no",
+    ]
 
 
-@pytest.mark.parametrize(("train", "why"), [
-    ((Ranked(0, "{}", "[]"),), r"nothing to measure the judge on.*ranking\.tries"),
-    ((), r"nothing to learn to judge from.*ranking\.problems")])
-def test_answers_that_are_all_worth_the_same_teach_no_judge(train: tuple[Ranked, ...], why: str) -> None:
+@pytest.mark.parametrize(
+    ("train", "why"),
+    [
+        ((Ranked(0, "{}", "[]"),), r"nothing to measure the judge on.*ranking\.tries"),
+        ((), r"nothing to learn to judge from.*ranking\.problems"),
+    ],
+)
+def test_answers_that_are_all_worth_the_same_teach_no_judge(
+    train: tuple[Ranked, ...], why: str
+) -> None:
     with pytest.raises(DataError, match=why):
         asyncio.run(CompareAnswers().run(TASKS, RankedAnswers({"": train, "held": ()})))
 
@@ -81,7 +99,9 @@ def test_one_answer_cannot_be_compared() -> None:
 def test_preferences_give_comparisons_and_what_they_answer() -> None:
     pairs = [{"prompt": f"{n} eggs", "chosen": "{}", "rejected": "[]"} for n in range(4)]
     right = [{"prompt": "?", "completion": "{}"}] * 4
-    data = FakeDatasets({"pairs": {"train": pairs, "held": pairs[:1]}, "right": {"train": right, "held": right[:1]}})
+    data = FakeDatasets(
+        {"pairs": {"train": pairs, "held": pairs[:1]}, "right": {"train": right, "held": right[:1]}}
+    )
     found, tasks, _, _ = LoadPreferences("pairs").run(data)
     assert len(found.train) == len(tasks.train) == 4
     assert asyncio.run(begun(tasks)) == [{"role": "user", "content": "0 eggs"}]
@@ -90,9 +110,20 @@ def test_preferences_give_comparisons_and_what_they_answer() -> None:
 
 
 async def begun(tasks: Tasks) -> Any:
-    return list(await tasks.held_out["held"][0].env().begin())
+    return list(await tasks.held_out["held"][0].env().reset())
 
 
 def test_a_game_of_several_turns_has_no_answer_to_judge() -> None:
     with pytest.raises(ConfigError, match="game:guess is played in turns"):
-        find_comparisons(None, "game:guess", Reading(), 0, "any", Ranking(), Playing(), 8, None, CompareAnswers())
+        find_comparisons(
+            None,
+            "game:guess",
+            Reading(),
+            0,
+            "any",
+            Ranking(),
+            RolloutConfig(),
+            8,
+            None,
+            CompareAnswers(),
+        )

@@ -19,7 +19,7 @@ from recipes.dpo import Dpo
 from recipes.kto import Kto
 from stages.chat.masks import TRAIN_ON, TrainOn
 from stages.chat.render import RenderDataset
-from stages.evaluate.evaluation import Examination
+from stages.evaluate.evaluation import EvalConfig
 from stages.preference.comparisons import (
     Comparison,
     Comparisons,
@@ -40,8 +40,14 @@ def pair(lengths: tuple[int, int], prompt: int = 3) -> tuple[Datum, Datum]:
     def datum(answer: int) -> Datum:
         count = prompt + answer
         weights = np.repeat([0.0, 1.0], [prompt, answer]).astype(np.float32)
-        return Datum(RNG.integers(1, 9, count), {
-            "target_tokens": RNG.integers(1, 9, count), "weights": weights, "reference": RNG.normal(-2, 1, count)})
+        return Datum(
+            RNG.integers(1, 9, count),
+            {
+                "target_tokens": RNG.integers(1, 9, count),
+                "weights": weights,
+                "reference": RNG.normal(-2, 1, count),
+            },
+        )
 
     return datum(lengths[0]), datum(lengths[1])
 
@@ -50,18 +56,31 @@ DATA = as_batch([pair((4, 2)), pair((1, 5)), pair((3, 3))])
 LOGPROBS: list[Any] = [-np.abs(RNG.normal(-2, 1, len(datum.tokens))) for datum in DATA]
 
 
-def plainly(kind: str, beta: float, smooth: float, logprobs: list[Array], imitation: float = 0.0) -> float:
+def plainly(
+    kind: str, beta: float, smooth: float, logprobs: list[Array], imitation: float = 0.0
+) -> float:
     """One pair after the other, as the papers have it."""
     total = 0.0
     for at in range(0, len(DATA), 2):
         if kind in ("simpo", "orpo"):
-            means = (logprobs[one][DATA[one].loss_inputs["weights"] != 0].mean() for one in (at, at + 1))
+            means = (
+                logprobs[one][DATA[one].loss_inputs["weights"] != 0].mean() for one in (at, at + 1)
+            )
             total += without_reference(kind, beta, *map(float, means), imitation)
             continue
-        chosen, rejected = (sum(
-            lp - ref for lp, ref, weight in zip(logprobs[one], DATA[one].loss_inputs["reference"],
-                                                DATA[one].loss_inputs["weights"], strict=True) if weight)
-                            for one in (at, at + 1))
+        chosen, rejected = (
+            sum(
+                lp - ref
+                for lp, ref, weight in zip(
+                    logprobs[one],
+                    DATA[one].loss_inputs["reference"],
+                    DATA[one].loss_inputs["weights"],
+                    strict=True,
+                )
+                if weight
+            )
+            for one in (at, at + 1)
+        )
         h = chosen - rejected
         total -= imitation * float(np.mean(logprobs[at][DATA[at].loss_inputs["weights"] != 0]))
         if kind == "ipo":
@@ -77,7 +96,9 @@ def plainly(kind: str, beta: float, smooth: float, logprobs: list[Array], imitat
 TARGET = 0.4  # of simpo
 
 
-def without_reference(kind: str, beta: float, chosen: float, rejected: float, imitation: float) -> float:
+def without_reference(
+    kind: str, beta: float, chosen: float, rejected: float, imitation: float
+) -> float:
     """Of one pair, by the means of the log-probabilities of its answers."""
     if kind == "simpo":
         value = -math.log(1 / (1 + math.exp(-(beta * chosen - beta * rejected - TARGET))))
@@ -87,11 +108,22 @@ def without_reference(kind: str, beta: float, chosen: float, rejected: float, im
     return -chosen - beta * math.log(1 / (1 + math.exp(-ratio))) - imitation * chosen
 
 
-@pytest.mark.parametrize(("kind", "smooth"), [
-    ("sigmoid", 0.0), ("sigmoid", 0.2), ("ipo", 0.0), ("hinge", 0.0), ("simpo", 0.0), ("orpo", 0.0)])
+@pytest.mark.parametrize(
+    ("kind", "smooth"),
+    [
+        ("sigmoid", 0.0),
+        ("sigmoid", 0.2),
+        ("ipo", 0.0),
+        ("hinge", 0.0),
+        ("simpo", 0.0),
+        ("orpo", 0.0),
+    ],
+)
 @pytest.mark.parametrize(("beta", "imitation"), [(0.1, 0.0), (0.7, 0.0), (0.3, 0.8)])
 def test_value_and_gradient(kind: Any, smooth: float, beta: float, imitation: float) -> None:
-    loss = PairLoss(kind, beta, smooth, imitation, target_margin=TARGET if kind == "simpo" else None)
+    loss = PairLoss(
+        kind, beta, smooth, imitation, target_margin=TARGET if kind == "simpo" else None
+    )
     value, gradients, metrics = loss(DATA, LOGPROBS)
     assert value == pytest.approx(plainly(kind, beta, smooth, LOGPROBS, imitation), rel=1e-6)
     assert metrics["loss:sum"] == value
@@ -111,7 +143,9 @@ def test_a_step_raises_the_chosen_answer_and_lowers_the_other() -> None:
         answer = DATA[at].loss_inputs["weights"] != 0
         assert (gradient[answer] < 0).all() if at % 2 == 0 else (gradient[answer] > 0).all()
         assert (gradient[~answer] == 0).all()
-    assert metrics["margin:sum"] == pytest.approx(metrics["chosen_reward:sum"] - metrics["rejected_reward:sum"])
+    assert metrics["margin:sum"] == pytest.approx(
+        metrics["chosen_reward:sum"] - metrics["rejected_reward:sum"]
+    )
 
 
 def test_at_the_reference_nothing_is_preferred() -> None:
@@ -136,11 +170,18 @@ def test_margins_that_are_far_off_are_no_overflow() -> None:
     assert all(np.isfinite(one).all() for one in gradients)
 
 
-@pytest.mark.parametrize(("settings", "words"), [
-    ({"kind": "sigmod"}, "sigmoid"), ({"beta": 0.0}, "beta"), ({"imitation": -1.0}, "imitation"),
-    ({"label_smoothing": 0.5}, "label_smoothing"),
-    ({"kind": "ipo", "label_smoothing": 0.1}, "loss=sigmoid"), ({"target_margin": 0.1}, "loss=simpo"),
-    ({"kind": "simpo", "target_margin": -0.1}, "target_margin")])
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"kind": "sigmod"}, "sigmoid"),
+        ({"beta": 0.0}, "beta"),
+        ({"imitation": -1.0}, "imitation"),
+        ({"label_smoothing": 0.5}, "label_smoothing"),
+        ({"kind": "ipo", "label_smoothing": 0.1}, "loss=sigmoid"),
+        ({"target_margin": 0.1}, "loss=simpo"),
+        ({"kind": "simpo", "target_margin": -0.1}, "target_margin"),
+    ],
+)
 def test_settings_that_cannot_be(settings: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         PairLoss(**settings)
@@ -155,9 +196,15 @@ def test_an_answer_that_is_certain_has_odds_with_an_end() -> None:
     assert not np.concatenate(rejected).any(), "what is certain is not pushed any further"
 
 
-@pytest.mark.parametrize(("usual", "said"), [
-    (PairLoss(), PairLoss(beta=0.1)), (PairLoss("simpo"), PairLoss("simpo", 2.0, target_margin=1.0)),
-    (PairLoss("simpo", 3.0), PairLoss("simpo", 3.0, target_margin=1.5)), (PairLoss("orpo"), PairLoss("orpo", 0.1))])
+@pytest.mark.parametrize(
+    ("usual", "said"),
+    [
+        (PairLoss(), PairLoss(beta=0.1)),
+        (PairLoss("simpo"), PairLoss("simpo", 2.0, target_margin=1.0)),
+        (PairLoss("simpo", 3.0), PairLoss("simpo", 3.0, target_margin=1.5)),
+        (PairLoss("orpo"), PairLoss("orpo", 0.1)),
+    ],
+)
 def test_what_is_usual_is_taken_where_nothing_is_said(usual: PairLoss, said: PairLoss) -> None:
     assert usual(DATA, LOGPROBS)[0] == said(DATA, LOGPROBS)[0]
 
@@ -173,12 +220,29 @@ def test_the_fake_learns_to_prefer() -> None:
 CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "yes"}]
 
 
-@pytest.mark.parametrize("row", [
-    {"prompt": "q", "chosen": "yes", "rejected": "no"},
-    {"prompt": CHAT[:1], "chosen": CHAT[1:], "rejected": [{"role": "assistant", "content": "no"}]},
-    {"chosen": CHAT, "rejected": [CHAT[0], {"role": "assistant", "content": "no"}]},
-    {"prompt": "q", "chosen": CHAT, "rejected": [CHAT[0], {"role": "assistant", "content": "no"}]},
-    {"prompt": " q\n", "chosen": CHAT, "rejected": [CHAT[0], {"role": "assistant", "content": "no"}], "label": True}])
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "q", "chosen": "yes", "rejected": "no"},
+        {
+            "prompt": CHAT[:1],
+            "chosen": CHAT[1:],
+            "rejected": [{"role": "assistant", "content": "no"}],
+        },
+        {"chosen": CHAT, "rejected": [CHAT[0], {"role": "assistant", "content": "no"}]},
+        {
+            "prompt": "q",
+            "chosen": CHAT,
+            "rejected": [CHAT[0], {"role": "assistant", "content": "no"}],
+        },
+        {
+            "prompt": " q\n",
+            "chosen": CHAT,
+            "rejected": [CHAT[0], {"role": "assistant", "content": "no"}],
+            "label": True,
+        },
+    ],
+)
 def test_rows_of_preferences(row: Any) -> None:
     found = comparison(row, "here:1")
     assert found.rejected is not None
@@ -190,32 +254,88 @@ def test_rows_of_preferences(row: Any) -> None:
 def test_a_prompt_is_read_beside_answers_of_several_messages() -> None:
     asked = [{"role": "system", "content": "Be kind."}, CHAT[0]]
     more = [{"role": "assistant", "content": "hm"}, {"role": "user", "content": "so?"}]
-    row = {"prompt": asked, "chosen": [*more, CHAT[1]], "rejected": [*more, {"role": "assistant", "content": "no"}]}
+    row = {
+        "prompt": asked,
+        "chosen": [*more, CHAT[1]],
+        "rejected": [*more, {"role": "assistant", "content": "no"}],
+    }
     found = comparison(row, "here:1")
     assert [m.content for m in found.chosen.messages] == ["Be kind.", "q", "hm", "so?", "yes"]
     result = {"role": "tool", "content": "4"}
-    short = {"prompt": "What is 4 + 4?", "chosen": [{"role": "assistant", "content": "4 + 4"}, result, CHAT[1]],
-             "rejected": [{"role": "assistant", "content": "4 + 4"}, result, more[0]]}
-    assert [m.content for m in comparison(short, "here:1").chosen.messages] == ["What is 4 + 4?", "4 + 4", "4", "yes"]
-    called = {"prompt": [*asked, more[0]], "chosen": [result, CHAT[1]], "rejected": [result, more[0]]}
-    assert [m.content for m in comparison(called, "here:1").chosen.messages] == ["Be kind.", "q", "hm", "4", "yes"]
+    short = {
+        "prompt": "What is 4 + 4?",
+        "chosen": [{"role": "assistant", "content": "4 + 4"}, result, CHAT[1]],
+        "rejected": [{"role": "assistant", "content": "4 + 4"}, result, more[0]],
+    }
+    assert [m.content for m in comparison(short, "here:1").chosen.messages] == [
+        "What is 4 + 4?",
+        "4 + 4",
+        "4",
+        "yes",
+    ]
+    called = {
+        "prompt": [*asked, more[0]],
+        "chosen": [result, CHAT[1]],
+        "rejected": [result, more[0]],
+    }
+    assert [m.content for m in comparison(called, "here:1").chosen.messages] == [
+        "Be kind.",
+        "q",
+        "hm",
+        "4",
+        "yes",
+    ]
 
 
-@pytest.mark.parametrize("prompt", [
-    "q", "so?", " q\n", "", None, [], CHAT[:1], [{"role": "assistant", "content": "hello"}, CHAT[0]],
-    "<system>Be kind.</s><assistant>hello</s><user>q</s><assistant>hm</s><user>so?</s><assistant>"])
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "q",
+        "so?",
+        " q\n",
+        "",
+        None,
+        [],
+        CHAT[:1],
+        [{"role": "assistant", "content": "hello"}, CHAT[0]],
+        "<system>Be "
+        "kind.</s><assistant>hello</s><user>q</s><assistant>hm</s><user>so?</s><assistant>",
+    ],
+)
 def test_a_prompt_that_a_whole_conversation_says_itself_is_not_said_twice(prompt: Any) -> None:
-    whole = [{"role": "system", "content": "Be kind."}, {"role": "assistant", "content": "hello"}, CHAT[0],
-             {"role": "assistant", "content": "hm"}, {"role": "user", "content": "so?"}]
-    row = {"prompt": prompt, "chosen": [*whole, CHAT[1]], "rejected": [*whole, {"role": "assistant", "content": "no"}]}
+    whole = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "assistant", "content": "hello"},
+        CHAT[0],
+        {"role": "assistant", "content": "hm"},
+        {"role": "user", "content": "so?"},
+    ]
+    row = {
+        "prompt": prompt,
+        "chosen": [*whole, CHAT[1]],
+        "rejected": [*whole, {"role": "assistant", "content": "no"}],
+    }
     found = comparison(row, "here:1")
-    assert [m.content for m in found.chosen.messages] == ["Be kind.", "hello", "q", "hm", "so?", "yes"]
-    greeted = comparison({"prompt": "q", "chosen": [*whole[1:3], CHAT[1]], "rejected": whole[1:4]}, "here:1")
+    assert [m.content for m in found.chosen.messages] == [
+        "Be kind.",
+        "hello",
+        "q",
+        "hm",
+        "so?",
+        "yes",
+    ]
+    greeted = comparison(
+        {"prompt": "q", "chosen": [*whole[1:3], CHAT[1]], "rejected": whole[1:4]}, "here:1"
+    )
     assert [m.content for m in greeted.chosen.messages] == ["hello", "q", "yes"]
 
 
-@pytest.mark.parametrize("after", [[], [{"role": "user", "content": "thanks"}], [{"role": "tool", "content": "4"}]])
-def test_a_mistake_follows_the_question_whatever_comes_after_the_answer(after: list[dict[str, str]]) -> None:
+@pytest.mark.parametrize(
+    "after", [[], [{"role": "user", "content": "thanks"}], [{"role": "tool", "content": "4"}]]
+)
+def test_a_mistake_follows_the_question_whatever_comes_after_the_answer(
+    after: list[dict[str, str]],
+) -> None:
     row = comparison({"messages": [*CHAT, *after]}, "here:1")
     rejected = Mistakes({"": {0: "no"}}).rejected("", 0, row)
     assert rejected is not None
@@ -226,28 +346,65 @@ def test_a_mistake_follows_the_question_whatever_comes_after_the_answer(after: l
 @pytest.mark.parametrize("train_on", TRAIN_ON)
 def test_answers_alone_are_compared(recipe: type[TrainingOnPreferences], train_on: TrainOn) -> None:
     made = recipe(rendering=RenderDataset(train_on=train_on))
-    if train_on in ("last_assistant_turn", "last_assistant_message", "all_assistant_messages", "trainable"):
+    if train_on in (
+        "last_assistant_turn",
+        "last_assistant_message",
+        "all_assistant_messages",
+        "trainable",
+    ):
         made.workflow()
         return
-    with pytest.raises(ConfigError, match=f"train_on={train_on}: it is answers that are good or bad"):
+    with pytest.raises(
+        ConfigError, match=f"train_on={train_on}: it is answers that are good or bad"
+    ):
         made.workflow()
 
 
-@pytest.mark.parametrize("row", [
-    {"prompt": [{**CHAT[0], "trainable": True}], "completion": "yes"},
-    {"chosen": [{**CHAT[0], "trainable": True}, CHAT[1]], "rejected": [CHAT[0], {**CHAT[1], "content": "no"}]}])
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": [{**CHAT[0], "trainable": True}], "completion": "yes"},
+        {
+            "chosen": [{**CHAT[0], "trainable": True}, CHAT[1]],
+            "rejected": [CHAT[0], {**CHAT[1], "content": "no"}],
+        },
+    ],
+)
 def test_answers_alone_are_marked(row: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match=r"^here:1: message 0 is trainable and of 'user'.*messages of the assistant"):
+    with pytest.raises(
+        DataError, match=r"^here:1: message 0 is trainable and of 'user'.*messages of the assistant"
+    ):
         comparison(row, "here:1")
 
 
-@pytest.mark.parametrize(("texts", "most", "words"), [
-    ({}, 100, r"nothing to train on: of 2 rows 2 have no rejected answer \(give the model more tries.*max_tokens\)$"),
-    ({"": {0: "no"}, "held": {0: "no"}}, 3, r"of 2 rows 1 have no .* and 1 are longer than max_tokens=3 \(raise"),
-    ({"": {0: "no", 1: "no"}, "held": {0: "no"}}, 3, r"train on: of 2 rows 2 are longer than max_tokens=3 \(raise"),
-    ({"": {0: "no"}}, 100, r"nothing to measure on: held: of 1 rows 1 have no .*, or hold out more rows$"),
-])
-def test_why_no_row_is_left_is_told(texts: dict[str, dict[int, str]], most: int, words: str) -> None:
+@pytest.mark.parametrize(
+    ("texts", "most", "words"),
+    [
+        (
+            {},
+            100,
+            r"nothing to train on: of 2 rows 2 have no rejected answer \(give the model more tries.*max_tokens\)$",
+        ),
+        (
+            {"": {0: "no"}, "held": {0: "no"}},
+            3,
+            r"of 2 rows 1 have no .* and 1 are longer than max_tokens=3 \(raise",
+        ),
+        (
+            {"": {0: "no", 1: "no"}, "held": {0: "no"}},
+            3,
+            r"train on: of 2 rows 2 are longer than max_tokens=3 \(raise",
+        ),
+        (
+            {"": {0: "no"}},
+            100,
+            r"nothing to measure on: held: of 1 rows 1 have no .*, or hold out more rows$",
+        ),
+    ],
+)
+def test_why_no_row_is_left_is_told(
+    texts: dict[str, dict[int, str]], most: int, words: str
+) -> None:
     row = comparison({"prompt": "q", "completion": "yes"}, "here:1")
     stage = RenderPairs(RenderDataset(max_tokens=most, overlong="drop"))
     with pytest.raises(DataError, match=words):
@@ -276,24 +433,30 @@ class Saying(FakeTraining):
     def close(self) -> None: ...
 
 
-@pytest.mark.parametrize(("metric", "wrong"), [("auto", "#### 4.0"), ("text", "#### 4.0"), ("math", "#### 5")])
+@pytest.mark.parametrize(
+    ("metric", "wrong"), [("auto", "#### 4.0"), ("text", "#### 4.0"), ("math", "#### 5")]
+)
 def test_what_is_wrong_the_metric_of_the_evaluation_says(metric: Any, wrong: str) -> None:
     row = comparison({"prompt": "2 + 2", "completion": "It is #### 4"}, "here:1")
-    stage = WriteMistakes("any", RenderDataset(), examination=Examination(metric=metric))
-    found, _ = asyncio.run(stage.run(Saying("#### 4.0", "#### 5"), Bytes(), Comparisons((row,), {})))
+    stage = WriteMistakes("any", RenderDataset(), examination=EvalConfig(metric=metric))
+    found, _ = asyncio.run(
+        stage.run(Saying("#### 4.0", "#### 5"), Bytes(), Comparisons((row,), {}))
+    )
     assert found.texts == {"": {0: wrong}}
 
 
 def test_without_a_metric_objects_are_compared_as_objects() -> None:
     row = comparison({"prompt": "q", "completion": '{"a": 1, "b": 2}'}, "here:1")
-    stage = WriteMistakes("any", RenderDataset(), examination=Examination(metric="loss"))
-    found, _ = asyncio.run(stage.run(Saying('{"b": 2, "a": 1}', '{"a": 1}'), Bytes(), Comparisons((row,), {})))
+    stage = WriteMistakes("any", RenderDataset(), examination=EvalConfig(metric="loss"))
+    found, _ = asyncio.run(
+        stage.run(Saying('{"b": 2, "a": 1}', '{"a": 1}'), Bytes(), Comparisons((row,), {}))
+    )
     assert found.texts == {"": {0: '{"a": 1}'}}
 
 
 def test_a_right_answer_that_the_metric_cannot_read_is_named() -> None:
     row = comparison({"prompt": "2 + 2", "completion": "four, I think"}, "here:1")
-    stage = WriteMistakes("any", RenderDataset(), examination=Examination(metric="math"))
+    stage = WriteMistakes("any", RenderDataset(), examination=EvalConfig(metric="math"))
     with pytest.raises(DataError, match=r"here:1: evaluation\.metric=math: .*no number or formula"):
         asyncio.run(stage.run(Saying("5"), Bytes(), Comparisons((row,), {})))
 
@@ -308,27 +471,65 @@ def test_a_mistake_of_a_model_without_a_template_has_no_second_joint() -> None:
 
 
 def test_an_answer_in_several_pieces_is_no_half_of_a_pair() -> None:
-    turns = [CHAT[0], {"role": "assistant", "content": "hm/think>yes"}, {"role": "user", "content": "sure?"}]
+    turns = [
+        CHAT[0],
+        {"role": "assistant", "content": "hm/think>yes"},
+        {"role": "user", "content": "sure?"},
+    ]
     row = comparison({"prompt": turns, "chosen": "yes", "rejected": "no"}, "here:1")
-    with pytest.raises(DataError, match=r"here:1: it is 2 sequences, .* rendering\.train_on=last_assistant_turn"):
+    with pytest.raises(
+        DataError, match=r"here:1: it is 2 sequences, .* rendering\.train_on=last_assistant_turn"
+    ):
         RenderPairs(RenderDataset()).run(Comparisons((row,), {}), Mistakes({}), Forgetful())
 
 
-@pytest.mark.parametrize(("row", "words"), [
-    ({"prompt": "q", "chosen": "yes"}, "'rejected' is missing"),
-    ({"prompt": "q", "chosen": "yes", "rejected": None}, "'rejected' is missing or null"),
-    ({"chosen": "yes", "rejected": "no"}, "'prompt' is missing; add it, or drop the row$"),
-    ({"question": "q", "chosen": "yes", "rejected": "no"}, r"reading\.columns\.question=prompt$"),
-    ({"system": "s", "input": "q", "chosen": "yes", "rejected": "no"}, r"reading\.columns\.input=prompt$"),
-    ({"prompt": 0, "chosen": "yes", "rejected": "no"}, "prompt is a number, not text"),
-    ({"prompt": "other", "chosen": CHAT, "rejected": CHAT[:1]}, r"chosen begins with .*'prompt' says is not in it"),
-    ({"prompt": [{"role": "system", "content": "s"}, CHAT[0]], "chosen": CHAT, "rejected": CHAT}, "is not in it"),
-    ({"prompt": "q", "chosen": "yes", "rejected": "no", "label": False}, "label is false; swap them"),
-    ({"prompt": "q", "chosen": "yes", "rejected": "yes"}, "the same text"),
-    ({"prompt": "q", "chosen": "yes", "rejected": 3}, "pairs.jsonl:7: rejected is a number, not text; make it text"),
-    ({"prompt": "q", "chosen": "yes", "rejected": ["x"]}, r"7: rejected\[0\] is text, not a message"),
-    ({"chosen": CHAT, "rejected": [{"role": "user", "content": "other"}, CHAT[1]]}, "different prompts"),
-    ({"chosen": [*CHAT, CHAT[0]], "rejected": CHAT}, "ends with a message of 'user'")])
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"prompt": "q", "chosen": "yes"}, "'rejected' is missing"),
+        ({"prompt": "q", "chosen": "yes", "rejected": None}, "'rejected' is missing or null"),
+        ({"chosen": "yes", "rejected": "no"}, "'prompt' is missing; add it, or drop the row$"),
+        (
+            {"question": "q", "chosen": "yes", "rejected": "no"},
+            r"reading\.columns\.question=prompt$",
+        ),
+        (
+            {"system": "s", "input": "q", "chosen": "yes", "rejected": "no"},
+            r"reading\.columns\.input=prompt$",
+        ),
+        ({"prompt": 0, "chosen": "yes", "rejected": "no"}, "prompt is a number, not text"),
+        (
+            {"prompt": "other", "chosen": CHAT, "rejected": CHAT[:1]},
+            r"chosen begins with .*'prompt' says is not in it",
+        ),
+        (
+            {
+                "prompt": [{"role": "system", "content": "s"}, CHAT[0]],
+                "chosen": CHAT,
+                "rejected": CHAT,
+            },
+            "is not in it",
+        ),
+        (
+            {"prompt": "q", "chosen": "yes", "rejected": "no", "label": False},
+            "label is false; swap them",
+        ),
+        ({"prompt": "q", "chosen": "yes", "rejected": "yes"}, "the same text"),
+        (
+            {"prompt": "q", "chosen": "yes", "rejected": 3},
+            "pairs.jsonl:7: rejected is a number, not text; make it text",
+        ),
+        (
+            {"prompt": "q", "chosen": "yes", "rejected": ["x"]},
+            r"7: rejected\[0\] is text, not a message",
+        ),
+        (
+            {"chosen": CHAT, "rejected": [{"role": "user", "content": "other"}, CHAT[1]]},
+            "different prompts",
+        ),
+        ({"chosen": [*CHAT, CHAT[0]], "rejected": CHAT}, "ends with a message of 'user'"),
+    ],
+)
 def test_rows_that_are_no_comparison(row: Any, words: str) -> None:
     with pytest.raises(DataError, match=words) as found:
         comparison(row, "pairs.jsonl:7")

@@ -23,25 +23,43 @@ BETA, GOOD, BAD = 0.3, 1.2, 0.7
 
 def example(good: bool, prompt: int, answer: int) -> Datum:
     weights = np.repeat([0.0, 1.0], [prompt, answer]).astype(np.float32)
-    return Datum(RNG.integers(1, 9, prompt + answer), {
-        "target_tokens": RNG.integers(1, 9, prompt + answer), "weights": weights,
-        "labels": np.where(weights != 0, 1 if good else -1, 0), "reference": RNG.normal(-2, 1, prompt + answer)})
+    return Datum(
+        RNG.integers(1, 9, prompt + answer),
+        {
+            "target_tokens": RNG.integers(1, 9, prompt + answer),
+            "weights": weights,
+            "labels": np.where(weights != 0, 1 if good else -1, 0),
+            "reference": RNG.normal(-2, 1, prompt + answer),
+        },
+    )
 
 
-PAIRS = [(example(good, 3, size), example(True, 2, 4)) for good, size in ((True, 2), (False, 4), (True, 3))]
+PAIRS = [
+    (example(good, 3, size), example(True, 2, 4))
+    for good, size in ((True, 2), (False, 4), (True, 3))
+]
 DATA = as_batch(PAIRS)
 
 
 def logprobs(shift: float) -> list[Any]:
     """Those of strangers are above the reference's by so much, on average."""
-    return [datum.loss_inputs["reference"] + RNG.normal(shift, 0.3, len(datum.tokens)) for datum in DATA]
+    return [
+        datum.loss_inputs["reference"] + RNG.normal(shift, 0.3, len(datum.tokens)) for datum in DATA
+    ]
 
 
 def plainly(nats: list[Array], away: float | None = None) -> tuple[float, float]:
     """The loss, and z, which is taken as it is where it is given."""
-    ratios = [sum(lp - ref for lp, ref, weight in zip(one, datum.loss_inputs["reference"],
-                                                      datum.loss_inputs["weights"], strict=True) if weight)
-              for one, datum in zip(nats, DATA, strict=True)]
+    ratios = [
+        sum(
+            lp - ref
+            for lp, ref, weight in zip(
+                one, datum.loss_inputs["reference"], datum.loss_inputs["weights"], strict=True
+            )
+            if weight
+        )
+        for one, datum in zip(nats, DATA, strict=True)
+    ]
     away = max(0.0, float(np.mean(ratios[1::2]))) if away is None else away
     total = 0.0
     for ratio, datum in zip(ratios[::2], DATA[::2], strict=True):
@@ -80,7 +98,9 @@ def test_good_answers_are_raised_bad_ones_lowered_and_strangers_let_be() -> None
 
 def test_a_policy_far_away_is_no_overflow() -> None:
     with np.errstate(all="raise", under="ignore"):
-        value, gradients, _ = LabelLoss(10.0)(DATA, [lp - 5000 * (at % 4 == 0) for at, lp in enumerate(logprobs(0.1))])
+        value, gradients, _ = LabelLoss(10.0)(
+            DATA, [lp - 5000 * (at % 4 == 0) for at, lp in enumerate(logprobs(0.1))]
+        )
     assert math.isfinite(value)
     assert all(np.isfinite(one).all() for one in gradients)
 
@@ -92,9 +112,14 @@ def test_settings_that_cannot_be(name: str) -> None:
 
 
 def test_a_stranger_answers_with_all_its_tokens() -> None:
-    ours = Datum(np.array([1, 2, 3]), {"target_tokens": np.array([2, 3, 4]), "weights": np.array([0.0, 1.0, 1.0])})
-    theirs = Datum(np.array([5, 6, 7, 8]), {
-        "target_tokens": np.array([6, 7, 8, 9]), "weights": np.array([0.0, 0.0, 1.0, 1.0])})
+    ours = Datum(
+        np.array([1, 2, 3]),
+        {"target_tokens": np.array([2, 3, 4]), "weights": np.array([0.0, 1.0, 1.0])},
+    )
+    theirs = Datum(
+        np.array([5, 6, 7, 8]),
+        {"target_tokens": np.array([6, 7, 8, 9]), "weights": np.array([0.0, 0.0, 1.0, 1.0])},
+    )
     cut = strange(ours, theirs, 3)
     assert (cut.tokens.tolist(), cut.targets.tolist()) == ([1, 2], [2, 8])
     made = strange(ours, theirs, 10)
@@ -103,8 +128,11 @@ def test_a_stranger_answers_with_all_its_tokens() -> None:
     assert made.loss_inputs["weights"].tolist() == [0.0, 1.0, 1.0]
 
 
-ROWS = [{"prompt": "a", "completion": "1", "label": True}, {"prompt": "b", "completion": "2", "label": False},
-        {"prompt": "c", "chosen": "3", "rejected": "4"}]
+ROWS = [
+    {"prompt": "a", "completion": "1", "label": True},
+    {"prompt": "b", "completion": "2", "label": False},
+    {"prompt": "c", "chosen": "3", "rejected": "4"},
+]
 RIGHT = {"prompt": "d", "completion": "5"}
 
 
@@ -115,69 +143,119 @@ def test_labels_and_comparisons_may_lie_side_by_side() -> None:
     assert [each.messages[-1].content for each in held.sets["held"]] == ["3", "1"]
     pairs, metrics = RenderLabels(RenderDataset()).run(comparisons, Mistakes({}), labels, Bytes())
     assert (metrics["data/answers"], metrics["data/good"]) == (4.0, 2.0)
-    answers = [Bytes().decode(own.targets[own.loss_inputs["weights"] != 0]).strip()[0] for own, _ in pairs.train]
+    answers = [
+        Bytes().decode(own.targets[own.loss_inputs["weights"] != 0]).strip()[0]
+        for own, _ in pairs.train
+    ]
     assert answers == ["3", "4", "1", "2"]
     assert [int(own.loss_inputs["labels"].sum() > 0) for own, _ in pairs.train] == [1, 0, 1, 0]
 
 
-@pytest.mark.parametrize("sets", [
-    {"train": [*ROWS, RIGHT], "held": ROWS}, {"train": ROWS, "held": [*ROWS, RIGHT]},
-    {"train": [ROWS[2], RIGHT], "held": ROWS}])
+@pytest.mark.parametrize(
+    "sets",
+    [
+        {"train": [*ROWS, RIGHT], "held": ROWS},
+        {"train": ROWS, "held": [*ROWS, RIGHT]},
+        {"train": [ROWS[2], RIGHT], "held": ROWS},
+    ],
+)
 def test_beside_answers_with_a_label_all_have_one(sets: dict[str, list[dict[str, Any]]]) -> None:
     place = next(f"{name}:{rows.index(RIGHT)}" for name, rows in sets.items() if RIGHT in rows)
-    with pytest.raises(DataError, match=f"{place}: there is no label, where other rows have one.*say true or false"):
+    with pytest.raises(
+        DataError, match=f"{place}: there is no label, where other rows have one.*say true or false"
+    ):
         LoadLabels("some").run(FakeDatasets({"some": sets}))
 
 
 def test_comparisons_and_right_answers_may_lie_side_by_side() -> None:
     store = FakeDatasets({"mixed": {"train": [ROWS[2], RIGHT], "held": [RIGHT]}})
     comparisons, labels, *_ = LoadLabels("mixed").run(store)
-    pairs, metrics = RenderLabels(RenderDataset()).run(comparisons, Mistakes({"": {1: "6"}}), labels, Bytes())
+    pairs, metrics = RenderLabels(RenderDataset()).run(
+        comparisons, Mistakes({"": {1: "6"}}), labels, Bytes()
+    )
     assert (metrics["data/answers"], metrics["data/good"]) == (4.0, 2.0)
-    answers = [[Bytes().decode(datum.targets[datum.loss_inputs["weights"] != 0]).strip() for datum in pair]
-               for pair in pairs.train]
+    answers = [
+        [Bytes().decode(datum.targets[datum.loss_inputs["weights"] != 0]).strip() for datum in pair]
+        for pair in pairs.train
+    ]
     assert [own[0] for own, _ in answers] == ["3", "4", "5", "6"]
     assert [other[0] for _, other in answers] == ["5", "6", "3", "4"]
     assert [int(own.loss_inputs["labels"].sum() > 0) for own, _ in pairs.train] == [1, 0, 1, 0]
 
 
-@pytest.mark.parametrize(("rows", "words"), [
-    ([{**ROWS[0], "label": "yes"}] * 2, "label is 'yes'"), ([{**ROWS[0], "label": 1}] * 2, "true .a good answer. or"),
-    ([{"prompt": "b", "completion": "2", "label": False}] * 20, "no held-out row has a good answer"),
-])
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{**ROWS[0], "label": "yes"}] * 2, "label is 'yes'"),
+        ([{**ROWS[0], "label": 1}] * 2, "true .a good answer. or"),
+        (
+            [{"prompt": "b", "completion": "2", "label": False}] * 20,
+            "no held-out row has a good answer",
+        ),
+    ],
+)
 def test_rows_that_are_no_labels(rows: list[dict[str, Any]], words: str) -> None:
     with pytest.raises(DataError, match=words):
         LoadLabels("bad").run(FakeDatasets({"bad": {"train": rows}}))
 
 
 def test_a_stranger_answers_another_prompt_or_weighs_nothing() -> None:
-    rows = [{"prompt": "a", "chosen": "1", "rejected": "2"}, {"prompt": "b", "chosen": "3", "rejected": "4"}]
+    rows = [
+        {"prompt": "a", "chosen": "1", "rejected": "2"},
+        {"prompt": "b", "chosen": "3", "rejected": "4"},
+    ]
     alone = [{"prompt": "a", "chosen": "1", "rejected": "2"}]
-    comparisons, labels, *_ = LoadLabels("two").run(FakeDatasets({"two": {"train": rows, "held": alone}}))
+    comparisons, labels, *_ = LoadLabels("two").run(
+        FakeDatasets({"two": {"train": rows, "held": alone}})
+    )
     pairs, _ = RenderLabels(RenderDataset()).run(comparisons, Mistakes({}), labels, Bytes())
     for own, other in pairs.train:
         prompts = [Bytes().decode(each.tokens)[0] for each in (own, other)]
         assert prompts[0] == prompts[1], "the prompt is its own"
-        letters = [Bytes().decode(each.targets[each.loss_inputs["weights"] != 0])[0] for each in (own, other)]
+        letters = [
+            Bytes().decode(each.targets[each.loss_inputs["weights"] != 0])[0]
+            for each in (own, other)
+        ]
         assert {letters[0] in "12", letters[1] in "12"} == {True, False}
     assert not any(other.loss_inputs["weights"].any() for _, other in pairs.held_out["held"])
-    idle = as_batch([(Datum(own.tokens, {**own.loss_inputs, "reference": np.zeros(len(own.tokens))}),
-                      Datum(other.tokens, {**other.loss_inputs, "reference": np.zeros(len(other.tokens))}))
-                     for own, other in pairs.held_out["held"]])
-    assert LabelLoss()(idle, [np.full(len(datum.tokens), -1.0) for datum in idle])[2]["kl_strangers:sum"] == 0.0
+    idle = as_batch(
+        [
+            (
+                Datum(own.tokens, {**own.loss_inputs, "reference": np.zeros(len(own.tokens))}),
+                Datum(
+                    other.tokens, {**other.loss_inputs, "reference": np.zeros(len(other.tokens))}
+                ),
+            )
+            for own, other in pairs.held_out["held"]
+        ]
+    )
+    assert (
+        LabelLoss()(idle, [np.full(len(datum.tokens), -1.0) for datum in idle])[2][
+            "kl_strangers:sum"
+        ]
+        == 0.0
+    )
 
 
 def test_held_out_answers_that_do_not_fit_are_told_of() -> None:
     long = [{"prompt": "a" * 50, "chosen": "1", "rejected": "2"}]
-    comparisons, labels, *_ = LoadLabels("two").run(FakeDatasets({"two": {"train": ROWS[2:3] * 2, "held": long}}))
+    comparisons, labels, *_ = LoadLabels("two").run(
+        FakeDatasets({"two": {"train": ROWS[2:3] * 2, "held": long}})
+    )
     with pytest.raises(DataError, match=r"nothing to measure on.*max_tokens=20"):
-        RenderLabels(RenderDataset(max_tokens=20, overlong="drop")).run(comparisons, Mistakes({}), labels, Bytes())
+        RenderLabels(RenderDataset(max_tokens=20, overlong="drop")).run(
+            comparisons, Mistakes({}), labels, Bytes()
+        )
 
 
 def test_where_no_answer_fits_that_is_told() -> None:
-    comparisons, labels, *_ = LoadLabels("two").run(FakeDatasets({"two": {"train": ROWS, "held": ROWS}}))
+    comparisons, labels, *_ = LoadLabels("two").run(
+        FakeDatasets({"two": {"train": ROWS, "held": ROWS}})
+    )
     with pytest.raises(DataError, match=r"no answer fits into max_tokens=2 \(raise rendering\.max"):
-        RenderLabels(RenderDataset(max_tokens=2, overlong="drop")).run(comparisons, Mistakes({}), labels, Bytes())
+        RenderLabels(RenderDataset(max_tokens=2, overlong="drop")).run(
+            comparisons, Mistakes({}), labels, Bytes()
+        )
 
 
 def test_all_of_one_kind_teaches_nothing() -> None:
@@ -188,8 +266,12 @@ def test_all_of_one_kind_teaches_nothing() -> None:
         RenderLabels(RenderDataset()).run(comparisons, Mistakes({}), labels, Bytes())
 
 
-@pytest.mark.parametrize("begins", [list(each) for each in product(b"ab", repeat=5)] + [list(b"aabbcac"), list(b"ab")])
-def test_a_stranger_is_the_nearest_with_another_prompt_from_half_of_the_data_on(begins: list[int]) -> None:
+@pytest.mark.parametrize(
+    "begins", [list(each) for each in product(b"ab", repeat=5)] + [list(b"aabbcac"), list(b"ab")]
+)
+def test_a_stranger_is_the_nearest_with_another_prompt_from_half_of_the_data_on(
+    begins: list[int],
+) -> None:
     count = len(begins)
     prompts = [bytes([each]) for each in begins]
     for at, found in enumerate(_others(prompts)):
@@ -197,11 +279,24 @@ def test_a_stranger_is_the_nearest_with_another_prompt_from_half_of_the_data_on(
         assert found == next((place for place in there if prompts[place] != prompts[at]), None)
 
 
-@pytest.mark.parametrize(("row", "why"), [
-    ({**ROWS[2], "label": True}, "'chosen' and 'rejected' say which answer is good, and have no label"),
-    ({"prompt": "a", "completion": "1", "label": None}, "label is null.*say true or false"),
-    ({"prompt": "a", "completion": "1", "label": "true"}, "label is 'true'.*without quotes; CSV"),
-    ({"prompt": "a", "completion": "1", "label": 1}, r"label is 1, and must be true \(a good answer\) or false")])
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (
+            {**ROWS[2], "label": True},
+            "'chosen' and 'rejected' say which answer is good, and have no label",
+        ),
+        ({"prompt": "a", "completion": "1", "label": None}, "label is null.*say true or false"),
+        (
+            {"prompt": "a", "completion": "1", "label": "true"},
+            "label is 'true'.*without quotes; CSV",
+        ),
+        (
+            {"prompt": "a", "completion": "1", "label": 1},
+            r"label is 1, and must be true \(a good answer\) or false",
+        ),
+    ],
+)
 def test_a_label_is_true_or_false(row: dict[str, object], why: str) -> None:
     rows = [*ROWS, row]
     with pytest.raises(DataError, match=why):
@@ -210,6 +305,11 @@ def test_a_label_is_true_or_false(row: dict[str, object], why: str) -> None:
 
 def test_a_comparison_may_have_a_label_that_is_null() -> None:
     """As where one table has rows of several shapes."""
-    rows = [*ROWS, {"prompt": "e", "chosen": "7", "rejected": "8", "label": None, "completion": None}]
-    comparisons, *_ = LoadLabels("mixed").run(FakeDatasets({"mixed": {"train": rows, "held": ROWS}}))
+    rows = [
+        *ROWS,
+        {"prompt": "e", "chosen": "7", "rejected": "8", "label": None, "completion": None},
+    ]
+    comparisons, *_ = LoadLabels("mixed").run(
+        FakeDatasets({"mixed": {"train": rows, "held": ROWS}})
+    )
     assert len(comparisons.train) == 2

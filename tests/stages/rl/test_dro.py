@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from adapters.fake.training import FakeTraining
-from kitchen.backend.losses import sloped
+from kitchen.backend.losses import value_and_grad
 from kitchen.errors import ConfigError
 from kitchen.types import Datum, Lora
 from stages.rl.dro import Dro, loss_of
@@ -21,17 +21,25 @@ RNG = np.random.default_rng(0)
 
 def datum(acted: Any) -> Datum:
     count = len(acted)
-    return Datum(np.arange(count), {
-        "target_tokens": np.arange(count), "logprobs": np.where(acted, RNG.normal(size=count), 0).astype(np.float32),
-        "advantages": np.where(acted, RNG.normal(size=count) * SHARE, 0).astype(np.float32),
-        "weights": np.where(acted, SHARE, 0).astype(np.float32)})
+    return Datum(
+        np.arange(count),
+        {
+            "target_tokens": np.arange(count),
+            "logprobs": np.where(acted, RNG.normal(size=count), 0).astype(np.float32),
+            "advantages": np.where(acted, RNG.normal(size=count) * SHARE, 0).astype(np.float32),
+            "weights": np.where(acted, SHARE, 0).astype(np.float32),
+        },
+    )
 
 
 def test_it_is_the_named_loss_where_there_is_no_prompt() -> None:
     data = [datum(np.ones(5, bool)), datum(np.ones(3, bool))]
     lps = [RNG.normal(size=len(one.tokens)).astype(np.float32) for one in data]
     value, slopes, _ = Dro(BETA)(data, lps)
-    theirs = [sloped("dro", {"beta": BETA * SHARE}, one, lp) for one, lp in zip(data, lps, strict=True)]
+    theirs = [
+        value_and_grad("dro", {"beta": BETA * SHARE}, one, lp)
+        for one, lp in zip(data, lps, strict=True)
+    ]
     assert value == pytest.approx(sum(float(each.sum()) for each, _ in theirs), rel=1e-6)
     for slope, (_, named) in zip(slopes, theirs, strict=True):
         np.testing.assert_allclose(slope, named, rtol=1e-5)
@@ -42,19 +50,30 @@ def test_its_slopes_are_those_of_finite_differences_and_none_on_the_prompt() -> 
     lp = RNG.normal(size=5)
     _, [slope], _ = Dro(BETA)([one], [lp])
     for at in range(5):
-        there, back = (Dro(BETA)([one], [lp + sign * 1e-4 * (np.arange(5) == at)])[0] for sign in (1, -1))
+        there, back = (
+            Dro(BETA)([one], [lp + sign * 1e-4 * (np.arange(5) == at)])[0] for sign in (1, -1)
+        )
         assert slope[at] == pytest.approx((there - back) / 2e-4, abs=1e-6)
     assert slope[:2].tolist() == [0, 0]
 
 
 def test_the_data_of_an_update_say_what_share_each_token_is() -> None:
     tokens = np.array([65, 66, 67, 68, 69])
-    played = [Rollout((Episode(tokens[:end], np.full(end, -3, np.float32), np.arange(end) >= 3),), reward, "t", "")
-              for end, reward in ((5, 1.0), (4, 0.0))]
+    played = [
+        Rollout(
+            (Episode(tokens[:end], np.full(end, -3, np.float32), np.arange(end) >= 3),),
+            reward,
+            "t",
+            "",
+        )
+        for end, reward in ((5, 1.0), (4, 0.0))
+    ]
     [batch] = Minibatches(1).run(PolicyUpdate(weighted=True).run(Rollouts((tuple(played),))))
     data = batch.data
     assert [one.loss_inputs["weights"].tolist() for one in data] == [
-        pytest.approx([0, 0, 1 / 3, 1 / 3]), pytest.approx([0, 0, 1 / 3])]
+        pytest.approx([0, 0, 1 / 3, 1 / 3]),
+        pytest.approx([0, 0, 1 / 3]),
+    ]
     session: Any = FakeTraining().open("fake", Lora(seed=1))
     session.forward_backward(data, *loss_of("dro", {})).result()
     moved = np.flatnonzero(np.abs(session._gradient).sum(1)).tolist()

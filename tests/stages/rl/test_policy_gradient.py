@@ -16,7 +16,7 @@ from adapters.fake.training import FakeTraining
 from kitchen.backend.losses import scored
 from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.ports import Message
-from kitchen.ports.environments import Turn
+from kitchen.ports.environments import StepResult
 from kitchen.types import LossOutput, Sampled, Stepped
 from stages.evaluate.reference import SEEDS
 from stages.rl.policy_gradient import (
@@ -29,7 +29,15 @@ from stages.rl.policy_gradient import (
     advantages,
     straying,
 )
-from stages.rl.rollouts import Episode, Player, Playing, ReportRollouts, Rollout, Rollouts, extended
+from stages.rl.rollouts import (
+    Episode,
+    ReportRollouts,
+    Rollout,
+    RolloutConfig,
+    RolloutRunner,
+    Rollouts,
+    extended,
+)
 from stages.tasks.rewards import Question, exact
 from stages.tasks.tasks import TaskBatches, Tasks
 from stages.train.optim import LearningRate
@@ -43,10 +51,22 @@ def rollout(reward: float, said: int = 2, failed: str = "") -> Rollout:
     return Rollout(() if failed else (played,), reward, "t", "", failed=failed)
 
 
-@pytest.mark.parametrize(("how", "expected"), [
-    ("centred", [1.25, -0.75, 0.25, -0.75]), ("leave_one_out", [5 / 3, -1, 1 / 3, -1]),
-    ("normalised", [1.25 / math.sqrt(0.6875), -0.75 / math.sqrt(0.6875), 0.25 / math.sqrt(0.6875),
-                    -0.75 / math.sqrt(0.6875)])])
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("centred", [1.25, -0.75, 0.25, -0.75]),
+        ("leave_one_out", [5 / 3, -1, 1 / 3, -1]),
+        (
+            "normalised",
+            [
+                1.25 / math.sqrt(0.6875),
+                -0.75 / math.sqrt(0.6875),
+                0.25 / math.sqrt(0.6875),
+                -0.75 / math.sqrt(0.6875),
+            ],
+        ),
+    ],
+)
 def test_advantages_within_a_group(how: Any, expected: Sequence[float]) -> None:
     found = advantages([rollout(reward) for reward in (2.0, 0.0, 1.0, 0.0)], how)
     np.testing.assert_allclose(found, expected)
@@ -60,52 +80,79 @@ def test_rewards_that_are_all_the_same_are_an_advantage_to_nobody(how: Any) -> N
 
 
 def test_the_data_of_an_update() -> None:
-    groups = Rollouts(((rollout(1.0), rollout(0.0, said=4)), (rollout(0.5), rollout(0.5)),
-                       (rollout(9.0, failed="broken"), rollout(1.0), rollout(0.0))))
+    groups = Rollouts(
+        (
+            (rollout(1.0), rollout(0.0, said=4)),
+            (rollout(0.5), rollout(0.5)),
+            (rollout(9.0, failed="broken"), rollout(1.0), rollout(0.0)),
+        )
+    )
     data = learnt(PolicyUpdate().run(groups))
     assert len(data) == 4, "the constant group and what failed are left out"
     first = data[0]
     assert first.tokens.tolist() == [0, 1, 2, 3]
     assert first.targets.tolist() == [1, 2, 3, 4]
-    np.testing.assert_allclose(first.loss_inputs["advantages"], [0, 0, 0.05, 0.05])  # of 2 + 4 + 2 + 2 tokens
+    # of 2 + 4 + 2 + 2 tokens
+    np.testing.assert_allclose(first.loss_inputs["advantages"], [0, 0, 0.05, 0.05])
     np.testing.assert_allclose(first.loss_inputs["logprobs"], [0, 0, -0.5, -0.5])
     assert sum(float(one.loss_inputs["advantages"].sum()) for one in data[2:]) == pytest.approx(0.0)
 
 
 def test_straying_costs_and_later_tokens_count_by_the_discount() -> None:
     one, other = rollout(0.0, said=3), rollout(0.0, said=3)
-    reference = np.array([np.nan, 9, 9, -1.5, -0.5, -2.5], np.float32)  # 1, 0 and 2 nats under the policy
+    # 1, 0 and 2 nats under the policy
+    reference = np.array([np.nan, 9, 9, -1.5, -0.5, -2.5], np.float32)
     scores = ReferenceScores((reference,) * 2)
     data = learnt(PolicyUpdate(penalty=0.3, discount=0.5).run(Rollouts(((one, other),)), scores))
     costs = [1 + 0.5 * (0 + 0.5 * 2), 0 + 0.5 * 2, 2]
-    np.testing.assert_allclose(data[0].loss_inputs["advantages"][2:], [-0.3 * cost / 6 for cost in costs], rtol=1e-6)
+    np.testing.assert_allclose(
+        data[0].loss_inputs["advantages"][2:], [-0.3 * cost / 6 for cost in costs], rtol=1e-6
+    )
     with pytest.raises(ConfigError, match=r"a discount of 0\.5 is of what straying costs"):
         PolicyUpdate(discount=0.5)
-    with pytest.raises(RunFailed, match="the teacher gave no log-probability to a token that the policy chose"):
-        straying(Rollouts(((one,),)), [np.array([np.nan, 9, 9, -1.5, np.nan, -2.5], np.float32)], "teacher")
+    with pytest.raises(
+        RunFailed, match="the teacher gave no log-probability to a token that the policy chose"
+    ):
+        straying(
+            Rollouts(((one,),)),
+            [np.array([np.nan, 9, 9, -1.5, np.nan, -2.5], np.float32)],
+            "teacher",
+        )
     with pytest.raises(ConfigError, match="a penalty needs a reference"):
         PolicyUpdate(penalty=0.3).run(Rollouts(((one, other),)))
 
 
 def test_what_is_measured_counts_every_token_that_was_chosen() -> None:
-    """Whether its advantage came to 0 or to a rounding error of 0 must not matter, nor whether it was certain."""
-    certain = Rollout((Episode(np.arange(4), np.zeros(4, np.float32), np.arange(4) == 3),), 1.0, "t", "")
+    """Whether its advantage came to 0 or to a rounding error of 0 must not matter, nor whether it
+    was certain.
+    """
+    certain = Rollout(
+        (Episode(np.arange(4), np.zeros(4, np.float32), np.arange(4) == 3),), 1.0, "t", ""
+    )
     group = (rollout(2.0), rollout(1.0, said=3), rollout(0.0), certain)
     [batch] = Minibatches(1).run(PolicyUpdate().run(Rollouts((group,))))
     now = tuple(np.where(scored("ppo", one), -1.5, 0.0).astype(np.float32) for one in batch.data)
-    said = ReportPolicy().run(batch, LossOutput(now, {}), Stepped({"grad_norm": 1.0}), LearningRate(1.0))
+    said = ReportPolicy().run(
+        batch, LossOutput(now, {}), Stepped({"grad_norm": 1.0}), LearningRate(1.0)
+    )
     assert said["trained_tokens"] == 8.0
     assert said["entropy"] == pytest.approx(0.5 * 7 / 8)
     assert said["kl_sampler_v1"] == pytest.approx((7 * 1.0 + 1.5) / 8)
 
 
 def test_minibatches_share_out_the_data_and_each_is_a_mean_over_its_tokens() -> None:
-    found = PolicyUpdate(weighted=True).run(Rollouts(((rollout(1.0), rollout(0.0, said=3), rollout(0.0)),)))
+    found = PolicyUpdate(weighted=True).run(
+        Rollouts(((rollout(1.0), rollout(0.0, said=3), rollout(0.0)),))
+    )
     batches: list[Any] = list(Minibatches(2).run(found))
     assert [len(batch.data) for batch in batches] == [2, 1]
     for batch in batches:
-        assert sum(float(one.loss_inputs["weights"].sum()) for one in batch.data) == pytest.approx(1.0)
-    np.testing.assert_allclose(batches[1].data[0].loss_inputs["advantages"], [0, 0, -1 / 9, -1 / 9, -1 / 9], rtol=1e-6)
+        assert sum(float(one.loss_inputs["weights"].sum()) for one in batch.data) == pytest.approx(
+            1.0
+        )
+    np.testing.assert_allclose(
+        batches[1].data[0].loss_inputs["advantages"], [0, 0, -1 / 9, -1 / 9, -1 / 9], rtol=1e-6
+    )
     assert list(Minibatches(2).run(PolicyData(()))) == []
 
 
@@ -123,21 +170,27 @@ class Guessing:
     def env(self) -> Guessing:
         return Guessing(self.slow, self.fails, self.worth)
 
-    async def begin(self) -> Sequence[Message]:
+    async def reset(self) -> Sequence[Message]:
         return [{"role": "user", "content": self.first}]
 
-    async def act(self, answer: str) -> Turn:
+    async def step(self, answer: str) -> StepResult:
         await asyncio.sleep(self.slow)
         if self.fails:
             raise ValueError("the grader broke")
         self.heard.append(answer)
         over = len(self.heard) == 3
-        return Turn(self.worth, () if over else ({"role": "user", "content": "again"},), parsed=len(self.heard) < 3)
+        return StepResult(
+            self.worth,
+            () if over else ({"role": "user", "content": "again"},),
+            parsed=len(self.heard) < 3,
+        )
 
 
 def play(*tasks: Any, **how: Any) -> Rollouts:
     client = FakeTraining()
-    player = Player(client.sampler("fake"), client.tokenizer("fake"), Playing(**{"max_tokens": 4, **how}))
+    player = RolloutRunner(
+        client.sampler("fake"), client.tokenizer("fake"), RolloutConfig(**{"max_tokens": 4, **how})
+    )
     return asyncio.run(player.groups(tasks, 2, [0, 0]))
 
 
@@ -150,17 +203,29 @@ def test_several_turns_are_one_rollout() -> None:
     whole = [len(each.episodes) for each in (one, other)]
     assert ReportRollouts().run(Rollouts(((one, other),)))[0]["sequences"] == sum(whole) / 2
     cut = play(Guessing(), max_turns=2)
-    assert [(each.reward, each.unfinished) for each in (cut.groups[0][0], one)] == [(2.0, True), (3.0, False)]
+    assert [(each.reward, each.unfinished) for each in (cut.groups[0][0], one)] == [
+        (2.0, True),
+        (3.0, False),
+    ]
     assert ReportRollouts().run(cut)[0]["unfinished"] == 1.0
 
 
-def test_seeds_of_later_turns_are_such_as_all_servers_can_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stages.rl.rollouts.seeds_of", lambda parts, count: [SEEDS - 1 - each for each in range(count)])
+def test_seeds_of_later_turns_are_such_as_all_servers_can_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "stages.rl.rollouts.seeds_of",
+        lambda parts, count: [SEEDS - 1 - each for each in range(count)],
+    )
     client, seen = FakeTraining(), list[int]()
     sampler: Any = client.sampler("fake")
     sample = sampler.sample
     sampler.sample = lambda prompt, **how: seen.append(how["seed"]) or sample(prompt, **how)
-    asyncio.run(Player(sampler, client.tokenizer("fake"), Playing(max_tokens=4)).groups([Guessing()], 2, [0, 0]))
+    asyncio.run(
+        RolloutRunner(sampler, client.tokenizer("fake"), RolloutConfig(max_tokens=4)).groups(
+            [Guessing()], 2, [0, 0]
+        )
+    )
     assert seen == [SEEDS - 1, SEEDS - 2, 0, SEEDS - 1, 1, 0]
 
 
@@ -181,7 +246,10 @@ def test_what_fails_is_a_rollout_that_failed_until_too_many_do() -> None:
     found = play(*[Guessing()] * 4, Guessing(fails=True)).groups
     assert [bool(one.failed) for group in found for one in group] == [False] * 8 + [True] * 2
     assert found[4][0].failed == "ValueError: the grader broke"
-    with pytest.raises(RunFailed, match="2 of 4 rollouts failed, and 20% may; the first: ValueError: the grader broke"):
+    with pytest.raises(
+        RunFailed,
+        match="2 of 4 rollouts failed, and 20% may; the first: ValueError: the grader broke",
+    ):
         play(Guessing(), Guessing(fails=True))
     [[late, _]] = play(Guessing(slow=1.0), max_seconds=0.01, max_failed=1.0).groups
     assert late.failed == "it took more than 0.01 s"
@@ -204,12 +272,16 @@ class Drawing:
 
 
 def test_rollouts_of_one_problem_are_asked_the_same() -> None:
-    with pytest.raises(DataError, match=r"are not asked the same, but .*number 1.* and .*number 2.*Drawing.env\(\)"):
+    with pytest.raises(
+        DataError, match=r"are not asked the same, but .*number 1.* and .*number 2.*Drawing.env\(\)"
+    ):
         play(Drawing())
 
 
 def test_a_name_of_advantages_is_one_that_there_is() -> None:
-    with pytest.raises(ConfigError, match="advantages='normalized' is unknown; did you mean 'normalised'"):
+    with pytest.raises(
+        ConfigError, match="advantages='normalized' is unknown; did you mean 'normalised'"
+    ):
         PolicyUpdate("normalized")  # type: ignore[arg-type]
 
 
@@ -218,15 +290,15 @@ def test_what_a_template_refuses_of_later_words_fails_the_rollout() -> None:
         def env(self) -> Guessing:
             return Odd()
 
-        async def act(self, answer: str) -> Turn:
-            return Turn(0.0, ({"role": "narrator", "content": "meanwhile"},))
+        async def step(self, answer: str) -> StepResult:
+            return StepResult(0.0, ({"role": "narrator", "content": "meanwhile"},))
 
     [[odd, _], [one, _]] = play(Odd(), Guessing(), max_failed=1.0).groups
     assert "the role 'narrator' is unknown" in odd.failed
     assert (odd.episodes, one.failed) == ((), "")
 
     class Wrong(Guessing):
-        async def begin(self) -> Sequence[Message]:
+        async def reset(self) -> Sequence[Message]:
             return [{"role": "narrator", "content": "meanwhile"}]
 
         def env(self) -> Guessing:
@@ -241,8 +313,8 @@ def test_what_grows_too_long_to_be_read_fails_the_rollout() -> None:
         def env(self) -> Guessing:
             return Long()
 
-        async def act(self, answer: str) -> Turn:
-            return Turn(0.0, ({"role": "user", "content": "x" * CONTEXT},))
+        async def step(self, answer: str) -> StepResult:
+            return StepResult(0.0, ({"role": "user", "content": "x" * CONTEXT},))
 
     [[long, _], [one, _]] = play(Long(), Guessing(), max_failed=1.0).groups
     assert "more than the model's context" in long.failed
@@ -269,26 +341,30 @@ class Crowded:
     def env(self) -> Crowded:
         return self
 
-    async def begin(self) -> Sequence[Message]:
+    async def reset(self) -> Sequence[Message]:
         return [{"role": "user", "content": "?"}]
 
-    async def act(self, answer: str) -> Turn:
+    async def step(self, answer: str) -> StepResult:
         self.inside += 1
         self.most = max(self.most, self.inside)
         await asyncio.sleep(0.2)
         self.inside -= 1
-        return Turn(1.0)
+        return StepResult(1.0)
 
 
 def test_so_many_environments_act_at_one_time_and_those_that_wait_lose_no_time_of_theirs() -> None:
     crowded = Crowded()
     groups = play(*[crowded] * 5, max_acting=2, max_seconds=0.9).groups
     assert crowded.most == 2
-    assert not any(one.failed for group in groups for one in group), "ten of 0.2 s, by twos, are 1 s"
+    assert not any(one.failed for group in groups for one in group), (
+        "ten of 0.2 s, by twos, are 1 s"
+    )
 
 
 class Wanted:
-    """An answer that is made once somebody waits for it; it says how many had been asked for by then."""
+    """An answer that is made once somebody waits for it; it says how many had been asked for by
+    then.
+    """
 
     def __init__(self, sampler: Counting, drawn: Any) -> None:
         self.sampler, self.drawn = sampler, drawn
@@ -316,7 +392,9 @@ class Counting:
 def test_all_are_asked_for_their_answers_together_however_long_their_environments_take() -> None:
     client = FakeTraining()
     sampler: Any = Counting(client.sampler("fake"))
-    player = Player(sampler, client.tokenizer("fake"), Playing(max_tokens=4, max_acting=2))
+    player = RolloutRunner(
+        sampler, client.tokenizer("fake"), RolloutConfig(max_tokens=4, max_acting=2)
+    )
     asyncio.run(player.groups([Guessing(slow=0.001), Guessing(slow=0.02), Guessing()], 2, [0]))
     assert sampler.together == [6] * 6 + [12] * 6 + [18] * 6
 
@@ -324,11 +402,24 @@ def test_all_are_asked_for_their_answers_together_however_long_their_environment
 def test_a_group_of_which_some_failed_is_reported_by_what_is_left() -> None:
     failed = Rollout((), 0.0, "t", "", parsed=False, failed="broken")
     metrics, samples = ReportRollouts().run(Rollouts(((rollout(1.0), failed, rollout(0.0)),)))
-    assert (metrics["failed"], metrics["reward"], metrics["reward/t"], metrics["parsed"]) == (1 / 3, 0.5, 0.5, 1.0)
+    assert (metrics["failed"], metrics["reward"], metrics["reward/t"], metrics["parsed"]) == (
+        1 / 3,
+        0.5,
+        0.5,
+        1.0,
+    )
     assert [row["failed"] for row in samples.rows] == ["", "", "broken"]
     metrics, samples = ReportRollouts().run(Rollouts(((failed, failed),)))
-    assert metrics == {"rollouts": 2, "failed": 1, "truncated": 0, "parsed": 0, "unfinished": 0,
-                       "sequences": 0, "constant_groups": 1, "sampled_tokens": 0}
+    assert metrics == {
+        "rollouts": 2,
+        "failed": 1,
+        "truncated": 0,
+        "parsed": 0,
+        "unfinished": 0,
+        "sequences": 0,
+        "frac_constant_groups": 1,
+        "sampled_tokens": 0,
+    }
     assert [row["failed"] for row in samples.rows] == ["broken"]
 
 
@@ -341,7 +432,9 @@ def test_batches_take_every_problem_once_before_one_comes_again() -> None:
 
 
 def test_the_policy_gradient_is_that_of_the_expected_reward() -> None:
-    """Every answer of one token there can be, as often as the policy gives it, against finite differences."""
+    """Every answer of one token there can be, as often as the policy gives it, against finite
+    differences.
+    """
     policy = Bigrams()
     rewards = np.random.default_rng(0).normal(size=policy.vocabulary)
     often = policy.as_often_as_drawn(PolicyUpdate().run(policy.rollouts(rewards)))

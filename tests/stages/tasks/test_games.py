@@ -11,7 +11,7 @@ import kitchen
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError, KitchenError
-from kitchen.ports.environments import Turn
+from kitchen.ports.environments import StepResult
 from recipes.rl import Rl
 from stages.data.splits import Reading
 from stages.tasks.games import Guess, MakeGames
@@ -19,11 +19,11 @@ from stages.tasks.reasoning_gym import find_tasks
 from tests.support.seen import Seen
 
 
-async def played(game: Guess, *answers: str) -> list[Turn]:
+async def played(game: Guess, *answers: str) -> list[StepResult]:
     env = game.env()
-    [asked] = await env.begin()
+    [asked] = await env.reset()
     assert f"from {game.low} to {game.high}" in asked["content"]
-    return [await env.act(answer) for answer in answers]
+    return [await env.step(answer) for answer in answers]
 
 
 def test_a_guess_is_answered_by_higher_or_lower_until_it_is_right() -> None:
@@ -43,13 +43,14 @@ def test_the_first_guess_is_worth_most_and_the_eighth_is_the_last() -> None:
 @pytest.mark.parametrize("answer", ["", "ten", "10 or 11", "-3", "I guess 10", "1" * 10])
 def test_what_is_no_number_ends_it(answer: str) -> None:
     [turn] = asyncio.run(played(Guess(1, 20, 13), answer))
-    assert turn == Turn(0.0, parsed=False)
+    assert turn == StepResult(0.0, parsed=False)
 
 
 def test_problems_are_different_and_none_is_both_trained_on_and_held_out() -> None:
     reading = Reading(limit=300, held_out_rows=50)
     (one, facts, _), (again, _, _), (other, more, _) = (
-        MakeGames("game:guess", reading, seed).run() for seed in (0, 0, 1))
+        MakeGames("game:guess", reading, seed).run() for seed in (0, 0, 1)
+    )
     assert one.train == again.train != other.train
     assert one.held_out == other.held_out
     assert facts["data.held_out.sha256"] == more["data.held_out.sha256"]
@@ -59,18 +60,32 @@ def test_problems_are_different_and_none_is_both_trained_on_and_held_out() -> No
     assert all(1 <= game.low <= game.number <= game.high <= 100 for game in held)
 
 
-@pytest.mark.parametrize(("dataset", "reading", "words"), [
-    ("game:gess", Reading(), "did you mean 'guess'"), ("game:guess", Reading(train="train"), "no rows that are read")])
+@pytest.mark.parametrize(
+    ("dataset", "reading", "words"),
+    [
+        ("game:gess", Reading(), "did you mean 'guess'"),
+        ("game:guess", Reading(train="train"), "no rows that are read"),
+    ],
+)
 def test_what_is_no_game_is_refused(dataset: str, reading: Reading, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         MakeGames(dataset, reading).verify()
 
 
-@pytest.mark.parametrize(("reading", "mend"), [
-    (Reading(limit=200_000, held_out_rows=1), r"; take fewer \(reading\.limit\), or hold out fewer"),
-    (Reading(limit=1, held_out_rows=200_000), r"; hold out fewer \(reading\.held_out_rows\)")])
+@pytest.mark.parametrize(
+    ("reading", "mend"),
+    [
+        (
+            Reading(limit=200_000, held_out_rows=1),
+            r"; take fewer \(reading\.limit\), or hold out fewer",
+        ),
+        (Reading(limit=1, held_out_rows=200_000), r"; hold out fewer \(reading\.held_out_rows\)"),
+    ],
+)
 def test_there_are_so_many_and_no_more(reading: Reading, mend: str) -> None:
-    with pytest.raises(DataError, match=r"only \d+ of 200000 different problems could be made" + mend):
+    with pytest.raises(
+        DataError, match=r"only \d+ of 200000 different problems could be made" + mend
+    ):
         MakeGames("game:guess", reading).run()
 
 
@@ -82,11 +97,28 @@ def test_its_reward_is_its_own() -> None:
 
 def test_rl_plays_it() -> None:
     seen, blobs = Seen(), FakeBlobs()
-    kitchen.run(Rl(model="any", dataset="game:guess", steps=2, batch_size=4, group=4, playing={"max_tokens": 2},
-                   reading={"held_out_rows": 5}), training=FakeTraining(blobs), blobs=blobs, name="run",
-                observers=[seen])
+    kitchen.run(
+        Rl(
+            model="any",
+            dataset="game:guess",
+            steps=2,
+            batch_size=4,
+            group=4,
+            playing={"max_tokens": 2},
+            reading={"held_out_rows": 5},
+        ),
+        training=FakeTraining(blobs),
+        blobs=blobs,
+        name="run",
+        observers=[seen],
+    )
     assert seen.series("rollouts") == [16.0, 16.0]
     assert len(seen.series("held_out/reward_before")) == 1
     assert [0.0 <= reward < 1.0 for reward in seen.series("reward")] == [True, True]
     with pytest.raises(KitchenError, match="did you mean 'guess'"):
-        kitchen.run(Rl(model="any", dataset="game:ges"), training=FakeTraining(blobs), blobs=blobs, name="none")
+        kitchen.run(
+            Rl(model="any", dataset="game:ges"),
+            training=FakeTraining(blobs),
+            blobs=blobs,
+            name="none",
+        )

@@ -12,14 +12,18 @@ from stages.tasks.json_score import FieldScore, exact_text, json_fields, usual_m
 WANTED = '{"quantity": 1.5, "unit": "cup", "optional": false}'
 
 
-@pytest.mark.parametrize("answer, hits, fields", [
-    (' {"unit": "cup", "optional": false, "quantity": 1.50}\n', 3, 3),  # order, spelling and white space are free
-    ('{"quantity": 1.5, "unit": "cups", "optional": false}', 2, 3),
-    ('{"quantity": 1.5}', 1, 1),
-    ('{"quantity": 1.5, "unit": "cup", "optional": false, "name": "salt"}', 3, 4),
-    ('{"quantity": 1.5, "unit": "cup", "optional": 0}', 2, 3),  # 0 is not false
-    ("{}", 0, 0),
-])
+@pytest.mark.parametrize(
+    "answer, hits, fields",
+    [
+        # order, spelling and white space are free
+        (' {"unit": "cup", "optional": false, "quantity": 1.50}\n', 3, 3),
+        ('{"quantity": 1.5, "unit": "cups", "optional": false}', 2, 3),
+        ('{"quantity": 1.5}', 1, 1),
+        ('{"quantity": 1.5, "unit": "cup", "optional": false, "name": "salt"}', 3, 4),
+        ('{"quantity": 1.5, "unit": "cup", "optional": 0}', 2, 3),  # 0 is not false
+        ("{}", 0, 0),
+    ],
+)
 def test_field_f1_counts_right_fields(answer, hits, fields):
     score = json_fields(answer, WANTED)
     assert score.parsed
@@ -27,22 +31,51 @@ def test_field_f1_counts_right_fields(answer, hits, fields):
     assert score.exact == (hits == fields == 3)
 
 
-@pytest.mark.parametrize("answer", [
-    "", "sorry", "[1]", "3", "null", '{"quantity": NaN}', '{"quantity": Infinity}', "{'quantity': 1}",
-    '{"quantity": 1,}', '{"quantity": 1.5', '{"a": 1} and more', '```json\n{"a": 1}\n```',
-    '{"quantity": 1.5, "quantity": 1.5}', '{"a": {"b": 1, "b": 2}}', "[" * 100_000, '{"a":' * 100_000,
-    '{"a": ' + "9" * 10_000 + "}",
-])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "sorry",
+        "[1]",
+        "3",
+        "null",
+        '{"quantity": NaN}',
+        '{"quantity": Infinity}',
+        "{'quantity': 1}",
+        '{"quantity": 1,}',
+        '{"quantity": 1.5',
+        '{"a": 1} and more',
+        '```json\n{"a": 1}\n```',
+        '{"quantity": 1.5, "quantity": 1.5}',
+        '{"a": {"b": 1, "b": 2}}',
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        '{"a": ' + "9" * 10_000 + "}",
+    ],
+)
 def test_an_answer_that_is_no_json_object_scores_nothing(answer):
     assert json_fields(answer, WANTED) == FieldScore(exact=False, f1=0.0, parsed=False)
 
 
-@pytest.mark.parametrize("a, b, same", [
-    ("1", "1.0", True), ("1", "true", False), ("0", "false", False), ("true", "true", True), ("null", "null", True),
-    ("null", "0", False), ('"1"', "1", False), ("[1, 2]", "[1.0, 2]", True), ("[1, 2]", "[2, 1]", False),
-    ("[1, true]", "[1, 1]", False), ('{"x": [0]}', '{"x": [false]}', False),
-    ('{"x": 1, "y": 2}', '{"y": 2, "x": 1}', True), ("[]", "{}", False), ('"a "', '"a"', False),
-])
+@pytest.mark.parametrize(
+    "a, b, same",
+    [
+        ("1", "1.0", True),
+        ("1", "true", False),
+        ("0", "false", False),
+        ("true", "true", True),
+        ("null", "null", True),
+        ("null", "0", False),
+        ('"1"', "1", False),
+        ("[1, 2]", "[1.0, 2]", True),
+        ("[1, 2]", "[2, 1]", False),
+        ("[1, true]", "[1, 1]", False),
+        ('{"x": [0]}', '{"x": [false]}', False),
+        ('{"x": 1, "y": 2}', '{"y": 2, "x": 1}', True),
+        ("[]", "{}", False),
+        ('"a "', '"a"', False),
+    ],
+)
 def test_values_are_equal_as_json_is(a, b, same):
     assert json_fields(f'{{"v": {a}}}', f'{{"v": {b}}}').exact is same
     assert json_fields(f'{{"v": {b}}}', f'{{"v": {a}}}').exact is same
@@ -50,14 +83,20 @@ def test_values_are_equal_as_json_is(a, b, same):
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.floats(-5, 5) | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3), max_leaves=8,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3)
+    ),
+    max_leaves=8,
 )
 OBJECTS = st.dictionaries(st.text(max_size=2), JSON, max_size=4)
 
 
 @given(OBJECTS, OBJECTS)
 def test_f1_is_symmetric_and_1_only_where_exact(a, b):
-    one, other = json_fields(json.dumps(a), json.dumps(b)), json_fields(json.dumps(b), json.dumps(a))
+    one, other = (
+        json_fields(json.dumps(a), json.dumps(b)),
+        json_fields(json.dumps(b), json.dumps(a)),
+    )
     assert one == other
     assert 0.0 <= one.f1 <= 1.0
     assert one.exact == (one.f1 == 1.0)

@@ -1,4 +1,6 @@
-"""Problems of reasoning-gym by name: the same for the same seed, held out apart, scored by their maker."""
+"""Problems of reasoning-gym by name: the same for the same seed, held out apart, scored by their
+maker.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import sys
 import pytest
 
 from kitchen.errors import ConfigError
-from kitchen.ports.environments import Turn
+from kitchen.ports.environments import StepResult
 from kitchen.types import Facts
 from stages.data.splits import Reading
 from stages.tasks.reasoning_gym import ASKED, MakeProblems, find_tasks, problems, solved
@@ -18,7 +20,9 @@ from stages.tasks.tasks import Tasks
 FEW = Reading(limit=6, held_out_rows=4)
 
 
-def load(name: str, seed: int = 0, reading: Reading = FEW, most: int | None = None) -> tuple[Tasks, Facts]:
+def load(
+    name: str, seed: int = 0, reading: Reading = FEW, most: int | None = None
+) -> tuple[Tasks, Facts]:
     stage = MakeProblems(f"reasoning-gym:{name}", reading, seed, most)
     stage.verify()
     tasks, facts, _ = stage.run()
@@ -53,29 +57,40 @@ def test_a_problem_that_is_held_out_is_not_trained_on() -> None:
 
 
 def test_problems_made_along_a_set_are_the_same_where_they_are_scored() -> None:
-    assert call_apart(problems, "ransom_note", (0, 3)) == call_apart(problems, "ransom_note", (0, 3))
+    assert call_apart(problems, "ransom_note", (0, 3)) == call_apart(
+        problems, "ransom_note", (0, 3)
+    )
 
 
 def test_the_score_is_that_of_their_maker() -> None:
     from reasoning_gym import create_dataset
 
-    made, [task, *_] = create_dataset("chain_sum", seed=10_000_000, size=6), load("chain_sum")[0].train
+    made, [task, *_] = (
+        create_dataset("chain_sum", seed=10_000_000, size=6),
+        load("chain_sum")[0].train,
+    )
     assert isinstance(task, Question)
     right = made[0]["answer"]
-    assert solved(f"So <answer>{right}</answer>", task.right) == Turn(1.0)
-    assert solved(right, task.right) == Turn(1.0, parsed=False)
+    assert solved(f"So <answer>{right}</answer>", task.right) == StepResult(1.0)
+    assert solved(right, task.right) == StepResult(1.0, parsed=False)
     said = f"It is {right}."
-    assert solved(said, task.right) == Turn(made.score_answer(said, made[0]), parsed=False)
+    assert solved(said, task.right) == StepResult(made.score_answer(said, made[0]), parsed=False)
     assert solved("<answer>x</answer>", task.right).reward == 0.0
 
 
 def test_what_cannot_be_made_is_told_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="reasoning-gym has no 'chain_sums'; did you mean 'chain_sum'"):
+    with pytest.raises(
+        ConfigError, match="reasoning-gym has no 'chain_sums'; did you mean 'chain_sum'"
+    ):
         load("chain_sums")
     with pytest.raises(ConfigError, match="it takes limit and held_out_rows"):
         load("chain_sum", reading=Reading(train="train"))
-    with pytest.raises(ConfigError, match="reasoning-gym:chain_sum has a reward of its own; leave out reward=math"):
+    with pytest.raises(
+        ConfigError, match="reasoning-gym:chain_sum has a reward of its own; leave out reward=math"
+    ):
         find_tasks("reasoning-gym:chain_sum", FEW, 0, 4, "math")
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(ConfigError, match=r"chain_sum needs reasoning-gym.*: pip install 'crucible-kitchen\[rl\]'"):
+    with pytest.raises(
+        ConfigError, match=r"chain_sum needs reasoning-gym.*: pip install 'crucible-kitchen\[rl\]'"
+    ):
         load("chain_sum")

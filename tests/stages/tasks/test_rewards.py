@@ -10,31 +10,51 @@ import pytest
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError
-from kitchen.ports.environments import Turn
-from stages.rl.rollouts import Player, Playing
+from kitchen.ports.environments import StepResult
+from stages.rl.rollouts import RolloutConfig, RolloutRunner
 from stages.tasks.rewards import REWARDS, Question, compared, exact, field_f1, math
 from stages.tasks.subprocesses import Processes
 from stages.tasks.tasks import LoadTasks
 
-SUMS = FakeDatasets({"sums": {"train": [{"prompt": "2 + 3 =", "completion": "5"}], "held_out": [
-    {"prompt": "2 + 2 =", "completion": "Two and two.\n#### 4"}]}})
+SUMS = FakeDatasets(
+    {
+        "sums": {
+            "train": [{"prompt": "2 + 3 =", "completion": "5"}],
+            "held_out": [{"prompt": "2 + 2 =", "completion": "Two and two.\n#### 4"}],
+        }
+    }
+)
 
 
 def test_fields_and_texts() -> None:
-    assert field_f1('{"a": 1}', '{"a": 1, "b": 2}') == Turn(2 / 3)
-    assert field_f1("no", '{"a": 1}') == Turn(0.0, parsed=False)
-    assert (exact(" 5\n", "5"), exact("5.", "5")) == (Turn(1.0), Turn(0.0))
+    assert field_f1('{"a": 1}', '{"a": 1, "b": 2}') == StepResult(2 / 3)
+    assert field_f1("no", '{"a": 1}') == StepResult(0.0, parsed=False)
+    assert (exact(" 5\n", "5"), exact("5.", "5")) == (StepResult(1.0), StepResult(0.0))
 
 
-@pytest.mark.parametrize(("answer", "right", "worth", "parsed"), [
-    ("5", "5", 1.0, True), ("The answer is 5.", "5", 1.0, True), ("6", "5", 0.0, True), ("five", "5", 0.0, False),
-    ("", "5", 0.0, False), ("1,000", "1000", 1.0, True), ("0.5", "1/2", 1.0, True), ("-3", "-3", 1.0, True),
-    ("$\\frac{1}{2}$", "\\frac12", 1.0, True), ("\\boxed{1 + x^2}", "x^2 + 1", 1.0, True),
-    ("$(3, 4)$", "(3, 4)", 1.0, True), ("7 + 8", "15", 1.0, True), ("so it is $5", "It costs $5", 1.0, True),
-    ("He has 3 * 4 = <<3*4=12>>12.\n#### 12", "So 2 * 6 = 12.\n#### 12", 1.0, True),
-    ("#### 12 and then 13\n#### 13", "12", 0.0, True), ("12 ####", "12", 0.0, False)])
+@pytest.mark.parametrize(
+    ("answer", "right", "worth", "parsed"),
+    [
+        ("5", "5", 1.0, True),
+        ("The answer is 5.", "5", 1.0, True),
+        ("6", "5", 0.0, True),
+        ("five", "5", 0.0, False),
+        ("", "5", 0.0, False),
+        ("1,000", "1000", 1.0, True),
+        ("0.5", "1/2", 1.0, True),
+        ("-3", "-3", 1.0, True),
+        ("$\\frac{1}{2}$", "\\frac12", 1.0, True),
+        ("\\boxed{1 + x^2}", "x^2 + 1", 1.0, True),
+        ("$(3, 4)$", "(3, 4)", 1.0, True),
+        ("7 + 8", "15", 1.0, True),
+        ("so it is $5", "It costs $5", 1.0, True),
+        ("He has 3 * 4 = <<3*4=12>>12.\n#### 12", "So 2 * 6 = 12.\n#### 12", 1.0, True),
+        ("#### 12 and then 13\n#### 13", "12", 0.0, True),
+        ("12 ####", "12", 0.0, False),
+    ],
+)
 def test_mathematics(answer: str, right: str, worth: float, parsed: bool) -> None:
-    assert math(answer, right) == Turn(worth, parsed=parsed)
+    assert math(answer, right) == StepResult(worth, parsed=parsed)
 
 
 def test_a_right_answer_that_is_no_mathematics() -> None:
@@ -56,15 +76,22 @@ def test_rewards_are_known_by_name() -> None:
 def test_without_one_right_answers_say_how_they_are_compared() -> None:
     rows = [{"prompt": "?", "completion": '{"a": 1}'}]
     objects = FakeDatasets({"objects": {"train": rows, "held": rows}})
-    sum_, object_ = (LoadTasks(name).run(store)[0].train[0] for name, store in (("sums", SUMS), ("objects", objects)))
+    sum_, object_ = (
+        LoadTasks(name).run(store)[0].train[0]
+        for name, store in (("sums", SUMS), ("objects", objects))
+    )
     assert isinstance(sum_, Question)
     assert isinstance(object_, Question)
     assert (sum_.reward, object_.reward) == (exact, field_f1)
 
 
-@pytest.mark.parametrize(("reward", "words"), [
-    ("field_f1", "'5' is not a JSON object"), ("math", "'a pinch' has no number or formula")])
-def test_a_right_answer_that_a_reward_cannot_read_is_named_before_anything_is_played(reward: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [("field_f1", "'5' is not a JSON object"), ("math", "'a pinch' has no number or formula")],
+)
+def test_a_right_answer_that_a_reward_cannot_read_is_named_before_anything_is_played(
+    reward: str, words: str
+) -> None:
     rows = [{"prompt": "2 + 3 =", "completion": "5"}, {"prompt": "salt?", "completion": "a pinch"}]
     store = FakeDatasets({"mixed": {"train": rows, "held": rows[:1]}})
     row = {"field_f1": 0, "math": 1}[reward]
@@ -74,7 +101,9 @@ def test_a_right_answer_that_a_reward_cannot_read_is_named_before_anything_is_pl
 
 def test_what_is_not_installed_is_told_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "math_verify", None)
-    with pytest.raises(ConfigError, match=r"reward=math needs math-verify.*: pip install 'crucible-kitchen\[rl\]'"):
+    with pytest.raises(
+        ConfigError, match=r"reward=math needs math-verify.*: pip install 'crucible-kitchen\[rl\]'"
+    ):
         LoadTasks("sums", reward="math").verify(SUMS)
     LoadTasks("sums", reward="exact").verify(SUMS)
 
@@ -85,21 +114,29 @@ def test_many_answers_are_compared_at_once(reward: str) -> None:
     assert asyncio.run(compared(reward, pairs)) == [REWARDS[reward](*pair) for pair in pairs]
 
 
-def test_of_an_answer_that_takes_for_ever_to_compare_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_an_answer_that_takes_for_ever_to_compare_the_reason_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("stages.tasks.rewards.LIMIT", 2.0)
     assert asyncio.run(compared("math", [("$9^{9^9}$", "5")])) == ["it took more than 2 s"]
 
 
-def says_nine(answer: str, right: str) -> Turn:
+def says_nine(answer: str, right: str) -> StepResult:
     """Whatever was answered, see whether it is as much as a number that takes for ever to write."""
     return math("$9^{9^9}$", right)
 
 
 def test_a_grader_that_hangs_is_a_rollout_that_failed() -> None:
     processes, client = Processes(), FakeTraining()
-    good, bad = (Question(({"role": "user", "content": "?"},), "5", reward, "t", processes)
-                 for reward in (math, says_nine))
-    player = Player(client.sampler("fake"), client.tokenizer("fake"), Playing(4, max_seconds=10.0, max_failed=0.5))
+    good, bad = (
+        Question(({"role": "user", "content": "?"},), "5", reward, "t", processes)
+        for reward in (math, says_nine)
+    )
+    player = RolloutRunner(
+        client.sampler("fake"),
+        client.tokenizer("fake"),
+        RolloutConfig(4, max_seconds=10.0, max_failed=0.5),
+    )
     [[played], [hung]] = asyncio.run(player.groups([good, bad], 1, [0])).groups
     processes.close()
     assert (played.failed, hung.failed) == ("", "it took more than 10 s")

@@ -38,7 +38,9 @@ def divided() -> float:
 
 
 def endless(base: int) -> int:
-    """Works in one call that lets no other thread run, as no thread and no signal handler could end."""
+    """Works in one call that lets no other thread run, as no thread and no signal handler could
+    end.
+    """
     return base ** (base**base)
 
 

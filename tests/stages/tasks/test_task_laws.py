@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kitchen.ports import Message
-from kitchen.ports.environments import Env, Task, Turn
+from kitchen.ports.environments import Env, StepResult, Task
 from kitchen.testing.environments import STRANGE, TaskLaws
 from stages.chat.tools import ToolQuestion
 from stages.data.splits import Reading
@@ -19,7 +19,10 @@ from stages.tasks.games import Guess
 from stages.tasks.reasoning_gym import MakeProblems
 from stages.tasks.rewards import REWARDS, Prompt, Question
 
-ASKED: tuple[Message, ...] = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "?"})
+ASKED: tuple[Message, ...] = (
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "?"},
+)
 
 
 class TestExact(TaskLaws):
@@ -56,8 +59,12 @@ class TestGuess(TaskLaws):
 
 
 class TestTools(TaskLaws):
-    answers = ('<tool_call>{"name": "calculator", "arguments": {"expression": "2 + 3"}}</tool_call>',
-               '{"name": "no such tool", "arguments": {}}', "5", *STRANGE)
+    answers = (
+        '<tool_call>{"name": "calculator", "arguments": {"expression": "2 + 3"}}</tool_call>',
+        '{"name": "no such tool", "arguments": {}}',
+        "5",
+        *STRANGE,
+    )
 
     def task(self) -> Task:
         return ToolQuestion("What is 2 + 3?", "5", "t")
@@ -69,7 +76,9 @@ class TestGym(TaskLaws):
     @pytest.fixture
     def problem(self) -> Iterator[Task]:
         pytest.importorskip("reasoning_gym")
-        tasks, _, _ = MakeProblems("reasoning-gym:chain_sum", Reading(limit=1, held_out_rows=1)).run()
+        tasks, _, _ = MakeProblems(
+            "reasoning-gym:chain_sum", Reading(limit=1, held_out_rows=1)
+        ).run()
         with closing(tasks):
             yield tasks.train[0]
 
@@ -84,12 +93,12 @@ class Forgetful:
     def env(self) -> Env:
         return self
 
-    async def begin(self) -> Sequence[Message]:
+    async def reset(self) -> Sequence[Message]:
         return ASKED
 
-    async def act(self, answer: str) -> Turn:
+    async def step(self, answer: str) -> StepResult:
         self.answers.append(answer)
-        return Turn(float(len(self.answers)), ASKED[1:] if len(self.answers) < 3 else ())
+        return StepResult(float(len(self.answers)), ASKED[1:] if len(self.answers) < 3 else ())
 
 
 @dataclass
@@ -106,22 +115,27 @@ class Drawn:
 class Answered(Prompt):
     """Nothing is left to be said."""
 
-    async def begin(self) -> Sequence[Message]:
+    async def reset(self) -> Sequence[Message]:
         return [*ASKED, {"role": "assistant", "content": "!"}]
 
 
 class Picky(Prompt):
     """Reads numbers alone."""
 
-    async def act(self, answer: str) -> Turn:
-        return Turn(float(int(answer)))
+    async def step(self, answer: str) -> StepResult:
+        return StepResult(float(int(answer)))
 
 
-@pytest.mark.parametrize(("task", "law"), [
-    (Forgetful(), "test_no_rollout_knows_of_another"), (Forgetful(), "test_the_same_answers_are_worth_the_same"),
-    (Drawn(), "test_every_rollout_is_asked_the_same"),
-    (Answered(()), "test_it_begins_with_a_conversation_that_is_to_be_answered"),
-    (Prompt(()), "test_it_begins_with_a_conversation_that_is_to_be_answered")])
+@pytest.mark.parametrize(
+    ("task", "law"),
+    [
+        (Forgetful(), "test_no_rollout_knows_of_another"),
+        (Forgetful(), "test_the_same_answers_are_worth_the_same"),
+        (Drawn(), "test_every_rollout_is_asked_the_same"),
+        (Answered(()), "test_it_begins_with_a_conversation_that_is_to_be_answered"),
+        (Prompt(()), "test_it_begins_with_a_conversation_that_is_to_be_answered"),
+    ],
+)
 def test_what_breaks_a_law_is_found(task: Task, law: str) -> None:
     with pytest.raises(AssertionError):
         getattr(TaskLaws(), law)(task)

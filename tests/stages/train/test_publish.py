@@ -22,7 +22,9 @@ from kitchen.runs.store import read_run
 from recipes.sl_basic import SlBasic
 from stages.train.publish import Publish
 
-CHATS = [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "{}"}]}] * 8
+CHATS = [
+    {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "{}"}]}
+] * 8
 DATA = FakeDatasets({"chats": {"train": CHATS, "held": CHATS[:2]}})
 
 
@@ -86,18 +88,21 @@ def test_a_failure_loses_nothing_and_says_how_to_go_on() -> None:
     publish(find_weights("run:dish", training, blobs), "me/pushed", training, hub, blobs)
     served(blobs, hub)
     assert read_run(blobs, "dish")["status"] == "completed"
-    pushed, resumed = (hub.file(name, "adapter_model.safetensors").read_bytes() for name in ("me/pushed", "me/soup"))
+    pushed, resumed = (
+        hub.file(name, "adapter_model.safetensors").read_bytes()
+        for name in ("me/pushed", "me/soup")
+    )
     assert pushed == resumed
 
 
 def test_what_cannot_be_published_is_found_before_the_run() -> None:
     blobs = FakeBlobs()
-    with pytest.raises(PlanError, match=r"Publish\(repo='me/soup'\) needs 'export', which KeepsToItself lacks"):
+    with pytest.raises(
+        PlanError, match=r"Publish\(repo='me/soup'\) needs 'export', which KeepsToItself lacks"
+    ):
         served(blobs, FakeHub(), KeepsToItself(blobs))
     assert blobs.list() == []
     for repo in ("soup", "me/my soup", "me/soup@v1", "path:soup"):
         [problem] = verify(Publish(repo), {})
         assert isinstance(problem, ConfigError)
         assert "OWNER/NAME" in str(problem)
-
-

@@ -27,7 +27,8 @@ def test_never_negative_up_to_the_peak_then_down_to_the_floor(kind, run, share):
     assert all(0 < rate <= peak for rate in warm)
     assert all(floor <= rate <= peak for rate in rest)
     assert warm == sorted(warm)
-    assert all(later <= earlier * (1 + 1e-15) for earlier, later in pairwise(rest))  # but for rounding
+    # but for rounding
+    assert all(later <= earlier * (1 + 1e-15) for earlier, later in pairwise(rest))
     if rest:
         assert rest[0] == peak
         assert kind(peak, warmup, floor)(1.0, 1 / steps) == floor
@@ -39,14 +40,26 @@ def test_never_negative_up_to_the_peak_then_down_to_the_floor(kind, run, share):
 def test_constant_warms_up_in_equal_strides_and_stays(run):
     steps, warmup, peak = run
     got = rates(Constant(peak, warmup), steps)
-    assert got == pytest.approx([peak * min(1.0, (step + 1) / max(1, warmup)) for step in range(steps)], rel=1e-12)
+    assert got == pytest.approx(
+        [peak * min(1.0, (step + 1) / max(1, warmup)) for step in range(steps)], rel=1e-12
+    )
     assert all(rate == peak for rate in got[warmup:])
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine", "constant"])
-@pytest.mark.parametrize("steps, warmup", [
-    (1, 0), (2, 1), (7, 0), (10, 3), (50, 10), (113, 5), (1000, 100), (999, 998),
-])
+@pytest.mark.parametrize(
+    "steps, warmup",
+    [
+        (1, 0),
+        (2, 1),
+        (7, 0),
+        (10, 3),
+        (50, 10),
+        (113, 5),
+        (1000, 100),
+        (999, 998),
+    ],
+)
 def test_equals_transformers(name, steps, warmup):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
@@ -80,7 +93,9 @@ def test_the_step_is_found_again_whatever_the_rounding_of_the_shares():
     for epoch in range(epochs):
         for batch in range(batches):
             done = epoch / epochs + (batch / batches) / epochs
-            assert made(done, 1 / epochs / batches) == pytest.approx(1 - (epoch * batches + batch) / 21, abs=1e-15)
+            assert made(done, 1 / epochs / batches) == pytest.approx(
+                1 - (epoch * batches + batch) / 21, abs=1e-15
+            )
 
 
 def test_a_schedule_by_name_has_a_stable_repr():
@@ -88,15 +103,18 @@ def test_a_schedule_by_name_has_a_stable_repr():
     assert {type(schedule(name, 1.0)) for name in SCHEDULES} == {Constant, Linear, Cosine}
 
 
-@pytest.mark.parametrize("make, told", [
-    (lambda: schedule("cosin", 1e-3), "schedule 'cosin' is unknown; did you mean 'cosine'?"),
-    (lambda: Constant(0.0), "learning rate 0.0 must be above 0"),
-    (lambda: Linear(math.nan), "learning rate nan must be above 0"),
-    (lambda: Cosine(-1.0), "learning rate -1.0 must be above 0"),
-    (lambda: Linear(1.0, warmup_steps=-1), "warmup_steps=-1"),
-    (lambda: Cosine(1.0, floor=2.0), "floor=2.0"),
-    (lambda: Linear(1.0, floor=-0.1), "floor=-0.1"),
-])
+@pytest.mark.parametrize(
+    "make, told",
+    [
+        (lambda: schedule("cosin", 1e-3), "schedule 'cosin' is unknown; did you mean 'cosine'?"),
+        (lambda: Constant(0.0), "learning rate 0.0 must be above 0"),
+        (lambda: Linear(math.nan), "learning rate nan must be above 0"),
+        (lambda: Cosine(-1.0), "learning rate -1.0 must be above 0"),
+        (lambda: Linear(1.0, warmup_steps=-1), "warmup_steps=-1"),
+        (lambda: Cosine(1.0, floor=2.0), "floor=2.0"),
+        (lambda: Linear(1.0, floor=-0.1), "floor=-0.1"),
+    ],
+)
 def test_numbers_that_no_schedule_can_have(make, told):
     with pytest.raises(ConfigError) as caught:
         make()

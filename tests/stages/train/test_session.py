@@ -18,15 +18,28 @@ from kitchen.runs.execute import cook
 from recipes.sl_basic import SlBasic
 from stages.train.session import OpenSession
 
-CHATS = [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "{}"}]}] * 8
+CHATS = [
+    {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "{}"}]}
+] * 8
 DATA = FakeDatasets({"chats": {"train": CHATS, "held": CHATS[:2]}})
 LORA = Lora(4, alpha=8.0)
 
 
 def cooked(blobs: FakeBlobs, run: str, **settings: Any) -> FakeTraining:
     training = FakeTraining(blobs)
-    recipe = SlBasic(**{"model": "tiny", "dataset": "chats", "batch_size": 2, "lora_rank": 4, "max_steps": 4,
-                        "learning_rate": 0.5, "warmup_steps": 0, "eval_every": 0, **settings})
+    recipe = SlBasic(
+        **{
+            "model": "tiny",
+            "dataset": "chats",
+            "batch_size": 2,
+            "lora_rank": 4,
+            "max_steps": 4,
+            "learning_rate": 0.5,
+            "warmup_steps": 0,
+            "eval_every": 0,
+            **settings,
+        }
+    )
     order = Order("recipes.sl_basic:SlBasic", recipe.model_dump(mode="json"))
     cook(order, recipe, Kitchen(training, DATA, None, blobs), run)
     return training
@@ -41,8 +54,12 @@ def test_a_session_goes_on_from_the_weights_of_a_run(blobs: FakeBlobs) -> None:
     training = cooked(blobs, "first")
     session, _, facts = OpenSession("run:first", LORA).run(training, blobs)
     tokens = np.arange(30, 60)
-    saved = training.sampler(training.checkpoints("first/weights/final")[0]).logprobs(tokens).result()
-    np.testing.assert_array_equal(session.snapshot().result().logprobs(tokens).result()[1:], saved[1:])
+    saved = (
+        training.sampler(training.checkpoints("first/weights/final")[0]).logprobs(tokens).result()
+    )
+    np.testing.assert_array_equal(
+        session.snapshot().result().logprobs(tokens).result()[1:], saved[1:]
+    )
     assert facts["model"] == "tiny"
     assert facts["weights"] == "run:first@final"
     assert len(facts["weights.sha256"]) == 64
@@ -54,19 +71,26 @@ def test_other_lora_weights_are_refused_before_anything_is_loaded(blobs: FakeBlo
     for lora in (Lora(8, alpha=8.0), Lora(4), Lora(4, alpha=8.0, train_mlp=False)):
         [problem] = verify(OpenSession("run:first", lora), ports)
         assert isinstance(problem, ConfigError)
-        assert "its weights are LoRA of rank 4, alpha 8, layers attn mlp, and this session would have " in str(problem)
+        assert (
+            "its weights are LoRA of rank 4, alpha 8, layers attn mlp, and this session would have "
+            in str(problem)
+        )
     assert verify(OpenSession("run:first", LORA), ports) == []
 
 
 def test_a_run_that_is_not_there_is_found_by_check(blobs: FakeBlobs) -> None:
-    [problem] = verify(OpenSession("run:frist"), Kitchen(cooked(blobs, "first"), DATA, None, blobs).ports())
+    [problem] = verify(
+        OpenSession("run:frist"), Kitchen(cooked(blobs, "first"), DATA, None, blobs).ports()
+    )
     assert "there is no run 'frist'; did you mean 'first'?" in str(problem)
 
 
-
-
 def test_a_resumed_run_must_find_the_weights_that_it_began_from(blobs: FakeBlobs) -> None:
-    again: dict[str, Any] = {"model": "run:first", "learning_rate": 1e-6, "evaluation": {"at_least": 1.0}}
+    again: dict[str, Any] = {
+        "model": "run:first",
+        "learning_rate": 1e-6,
+        "evaluation": {"at_least": 1.0},
+    }
     cooked(blobs, "first", learning_rate=1e-6)
     for _ in range(2):
         with pytest.raises(QualityError):

@@ -1,4 +1,6 @@
-"""The suggested learning rate: numbers as published, who they are for, and what is said where they are not."""
+"""The suggested learning rate: numbers as published, who they are for, and what is said where they
+are not.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +11,78 @@ from stages.train.schedules import Constant, Cosine, Linear, Schedule
 from stages.train.suggested_lr import Learner, family, rates, suggested
 
 
-@pytest.mark.parametrize(("name", "hidden_size", "rate"), [
-    ("Llama", 2048, 4.908e-4), ("Llama", 4096, 2.856e-4), ("Llama", 8192, 1.662e-4), ("Qwen", 2560, 4.904e-4),
-    ("Qwen", 4096, 4.730e-4), ("Llama", 2000, 5e-4), ("Qwen", 2000, 5e-4)])
+@pytest.mark.parametrize(
+    ("name", "hidden_size", "rate"),
+    [
+        ("Llama", 2048, 4.908e-4),
+        ("Llama", 4096, 2.856e-4),
+        ("Llama", 8192, 1.662e-4),
+        ("Qwen", 2560, 4.904e-4),
+        ("Qwen", 4096, 4.730e-4),
+        ("Llama", 2000, 5e-4),
+        ("Qwen", 2000, 5e-4),
+    ],
+)
 def test_the_formula(name: str, hidden_size: int, rate: float) -> None:
     assert suggested(name, hidden_size) == pytest.approx(rate, rel=1e-3)
 
 
-@pytest.mark.parametrize(("model", "expected"), [
-    ("meta-llama/Llama-3.1-8B@main", "Llama"), ("Qwen/Qwen3-8B-Base", "Qwen"), ("someone/Meta-Llama-3-8B", "Llama"),
-    ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "Qwen"), ("path:/models/qwen2.5-0.5b/", "Qwen"),
-    ("packaged:smollm2-135m-instruct", None), ("HuggingFaceTB/SmolLM2-135M", None), ("tiny", None),
-    ("TinyLlama/TinyLlama-1.1B", None), ("path:/home/llama/mine", None), ("mistralai/Mistral-7B-v0.3", None)])
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("meta-llama/Llama-3.1-8B@main", "Llama"),
+        ("Qwen/Qwen3-8B-Base", "Qwen"),
+        ("someone/Meta-Llama-3-8B", "Llama"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "Qwen"),
+        ("path:/models/qwen2.5-0.5b/", "Qwen"),
+        ("packaged:smollm2-135m-instruct", None),
+        ("HuggingFaceTB/SmolLM2-135M", None),
+        ("tiny", None),
+        ("TinyLlama/TinyLlama-1.1B", None),
+        ("path:/home/llama/mine", None),
+        ("mistralai/Mistral-7B-v0.3", None),
+    ],
+)
 def test_a_family_is_known_by_the_name_of_the_model(model: str, expected: str | None) -> None:
     assert family(model) == expected
 
 
-@pytest.mark.parametrize("schedule", [Constant(0.25, 3_000), Linear(0.25, 40), Cosine(0.25, 7, 0.1)])
+@pytest.mark.parametrize(
+    "schedule", [Constant(0.25, 3_000), Linear(0.25, 40), Cosine(0.25, 7, 0.1)]
+)
 def test_what_is_set_is_the_highest_of_the_schedule(schedule: Schedule) -> None:
     assert OptimStep(schedule).preview(Learner("tiny", None, None)).rows[0][:2] == ("set", "0.25")
 
 
-@pytest.mark.parametrize(("learner", "value", "why"), [
-    (Learner("meta-llama/Llama-3.1-8B", 4096, None), "0.00029", "5e-5 · 10 · (2000 / 4096)^0.781, fitted on Llama"),
-    (Learner("meta-llama/Llama-3.1-8B", 4096, 64.0), "0.00029", "with LoRA of alpha 32; here alpha is 64"),
-    (Learner("meta-llama/Llama-3.1-8B", 4096, 32.0), "0.00029", "with LoRA of alpha 32"),
-    (Learner("meta-llama/Llama-3.1-8B", None, 32.0), "not known", "does not know how wide meta-llama/Llama-3.1-8B is"),
-    (Learner("packaged:smollm2", 576, 32.0), "not known", "packaged:smollm2 is called neither Llama nor Qwen"),
-])
-def test_it_says_what_it_is_by_or_why_it_is_not_known(learner: Learner, value: str, why: str) -> None:
+@pytest.mark.parametrize(
+    ("learner", "value", "why"),
+    [
+        (
+            Learner("meta-llama/Llama-3.1-8B", 4096, None),
+            "0.00029",
+            "5e-5 · 10 · (2000 / 4096)^0.781, fitted on Llama",
+        ),
+        (
+            Learner("meta-llama/Llama-3.1-8B", 4096, 64.0),
+            "0.00029",
+            "with LoRA of alpha 32; here alpha is 64",
+        ),
+        (Learner("meta-llama/Llama-3.1-8B", 4096, 32.0), "0.00029", "with LoRA of alpha 32"),
+        (
+            Learner("meta-llama/Llama-3.1-8B", None, 32.0),
+            "not known",
+            "does not know how wide meta-llama/Llama-3.1-8B is",
+        ),
+        (
+            Learner("packaged:smollm2", 576, 32.0),
+            "not known",
+            "packaged:smollm2 is called neither Llama nor Qwen",
+        ),
+    ],
+)
+def test_it_says_what_it_is_by_or_why_it_is_not_known(
+    learner: Learner, value: str, why: str
+) -> None:
     _, (_, shown, told) = rates(Constant(1e-3), learner).rows
     assert shown == value
     assert why in told

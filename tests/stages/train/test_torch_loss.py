@@ -14,13 +14,19 @@ torch = pytest.importorskip("torch")
 
 @dataclass(frozen=True)
 class PairLoss:
-    """-log sigmoid(beta * (chosen - rejected)) over adjacent pairs, as in Rafailov et al., 2023, less the reference."""
+    """-log sigmoid(beta * (chosen - rejected)) over adjacent pairs, as in Rafailov et al., 2023,
+    less the reference.
+    """
 
     beta: float
 
     def __call__(self, data, logprobs):
-        sums = torch.stack([(lp * torch.from_numpy(d.loss_inputs["weights"])).sum()
-                            for d, lp in zip(data, logprobs, strict=True)])
+        sums = torch.stack(
+            [
+                (lp * torch.from_numpy(d.loss_inputs["weights"])).sum()
+                for d, lp in zip(data, logprobs, strict=True)
+            ]
+        )
         margin = self.beta * (sums[0::2] - sums[1::2])
         return -torch.nn.functional.logsigmoid(margin).sum(), {"margin:sum": margin.sum()}
 
@@ -46,7 +52,9 @@ def batch(seed=0):
     data, logprobs = [], []
     for length in (3, 5, 4, 2):
         weights = (np.arange(length) > 0).astype(np.float32)
-        data.append(Datum(np.arange(length), {"target_tokens": np.arange(length), "weights": weights}))
+        data.append(
+            Datum(np.arange(length), {"target_tokens": np.arange(length), "weights": weights})
+        )
         logprobs.append(random.normal(-1, 0.5, length).astype(np.float32))
     return data, logprobs
 
@@ -54,7 +62,10 @@ def batch(seed=0):
 def test_value_gradient_and_metrics_equal_the_closed_form():
     beta, (data, logprobs) = 0.3, batch()
     value, gradients, metrics = torch_loss(PairLoss(beta), group=2)(data, logprobs)
-    sums = [float(lp.astype(float) @ d.loss_inputs["weights"]) for d, lp in zip(data, logprobs, strict=True)]
+    sums = [
+        float(lp.astype(float) @ d.loss_inputs["weights"])
+        for d, lp in zip(data, logprobs, strict=True)
+    ]
     margins = [beta * (sums[i] - sums[i + 1]) for i in (0, 2)]
     assert value == pytest.approx(sum(np.log1p(np.exp(-m)) for m in margins), rel=1e-6)
     assert metrics == {"margin:sum": pytest.approx(sum(margins), rel=1e-5)}
@@ -90,7 +101,9 @@ def test_what_is_no_loss_is_refused():
         with pytest.raises(ConfigError, match="no stable name"):
             torch_loss(function)
     for function in (three_numbers, without_torch, constant):
-        with pytest.raises(ConfigError, match=f"{function.__name__}, group=None. must give one number"):
+        with pytest.raises(
+            ConfigError, match=f"{function.__name__}, group=None. must give one number"
+        ):
             torch_loss(function)(data, logprobs)
     with pytest.raises(ConfigError, match="group=0"):
         torch_loss(first_token, group=0)

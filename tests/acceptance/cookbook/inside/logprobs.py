@@ -1,4 +1,5 @@
-"""`logprobs.py MODEL FILE`: after three updates, what training says of a text against what a sampler says of it.
+"""`logprobs.py MODEL FILE`: after three updates, what training says of a text against what a
+sampler says of it.
 
 Prints JSON: the mean of their squared difference, nats², and how many tokens were compared.
 """
@@ -28,4 +29,8 @@ for update in range(UPDATES + 1):
     losses.append(-float(trained.mean()))
 sampler = training.save_weights_and_get_sampling_client()
 sampled = torch.tensor(sampler.compute_logprobs(text).result()[1:])
-print(json.dumps({"mse": float(((sampled - trained) ** 2).mean()), "tokens": len(tokens), "losses": losses}))
+print(
+    json.dumps(
+        {"mse": float(((sampled - trained) ** 2).mean()), "tokens": len(tokens), "losses": losses}
+    )
+)

@@ -1,4 +1,6 @@
-"""`sl_basic.py MODEL FILE LOG STEPS`: the cookbook's recipe on a local file, as its own comment says to."""
+"""`sl_basic.py MODEL FILE LOG STEPS`: the cookbook's recipe on a local file, as its own comment
+says to.
+"""
 
 import sys
 
@@ -8,7 +10,20 @@ from tinker_cookbook.supervised.types import ChatDatasetBuilderCommonConfig
 
 model, file, log, steps = sys.argv[1:]
 common = ChatDatasetBuilderCommonConfig(
-    model_name_for_tokenizer=model, renderer_name="qwen3_instruct", max_length=512, batch_size=8)
-sl_basic.main(sl_basic.build_config_blueprint(model).apply({
-    "dataset_builder": FromConversationFileBuilder(common_config=common, file_path=file, test_size=16),
-    "log_path": log, "lora_rank": 16, "eval_every": 4, "max_steps": int(steps)}).make())
+    model_name_for_tokenizer=model, renderer_name="qwen3_instruct", max_length=512, batch_size=8
+)
+sl_basic.main(
+    sl_basic.build_config_blueprint(model)
+    .apply(
+        {
+            "dataset_builder": FromConversationFileBuilder(
+                common_config=common, file_path=file, test_size=16
+            ),
+            "log_path": log,
+            "lora_rank": 16,
+            "eval_every": 4,
+            "max_steps": int(steps),
+        }
+    )
+    .make()
+)

@@ -1,7 +1,9 @@
-"""`temperature.py MODEL`: how often tokens are drawn at a temperature, against how likely they are at 1.
+"""`temperature.py MODEL`: how often tokens are drawn at a temperature, against how likely they are
+at 1.
 
-At temperature T, log(n_a / n_b) must be (log p_a - log p_b) / T to the error of counting. Prints JSON: by temperature,
-the largest difference in standard errors, over how many pairs, and how many tokens were drawn.
+At temperature T, log(n_a / n_b) must be (log p_a - log p_b) / T to the error of counting. Prints
+JSON: by temperature, the largest difference in standard errors, over how many pairs, and how many
+tokens were drawn.
 """
 
 import asyncio
@@ -25,13 +27,27 @@ async def main(model: str) -> None:
     for heat in TEMPERATURES:
         draw = TinkerTokenCompleter(sampler, max_tokens=1, temperature=heat)
         drawn = await asyncio.gather(*(draw(asked, STOP) for _ in range(DRAWN)))
-        counts = [pair for pair in Counter(one.tokens[0] for one in drawn).most_common() if pair[1] >= ENOUGH]
-        likely = [(await sampler.compute_logprobs_async(tinker.ModelInput.from_ints([*prompt, token])))[-1]
-                  for token, _ in counts]
+        counts = [
+            pair
+            for pair in Counter(one.tokens[0] for one in drawn).most_common()
+            if pair[1] >= ENOUGH
+        ]
+        likely = [
+            (await sampler.compute_logprobs_async(tinker.ModelInput.from_ints([*prompt, token])))[
+                -1
+            ]
+            for token, _ in counts
+        ]
         top, first = counts[0][1], likely[0]
-        apart = [abs(math.log(count / top) - (own - first) / heat) / math.sqrt(1 / count + 1 / top)
-                 for (_, count), own in zip(counts[1:], likely[1:], strict=True)]
-        found[str(heat)] = {"errors": max(apart, default=math.inf), "pairs": len(apart), "drawn": DRAWN}
+        apart = [
+            abs(math.log(count / top) - (own - first) / heat) / math.sqrt(1 / count + 1 / top)
+            for (_, count), own in zip(counts[1:], likely[1:], strict=True)
+        ]
+        found[str(heat)] = {
+            "errors": max(apart, default=math.inf),
+            "pairs": len(apart),
+            "drawn": DRAWN,
+        }
     greedy = TinkerTokenCompleter(sampler, max_tokens=8, temperature=0.0)
     found["0"] = {"answers": len({tuple((await greedy(asked, STOP)).tokens) for _ in range(5)})}
     print(json.dumps(found))

@@ -56,7 +56,9 @@ def test_runs_stay_together_and_in_order() -> None:
     sequences = random_sequences(24)
     for batch in pack(sequences, 200, group=4):
         assert [index % 4 for index in batch] == [0, 1, 2, 3] * (len(batch) // 4)
-        assert all(batch[place] // 4 == batch[place - place % 4] // 4 for place in range(len(batch)))
+        assert all(
+            batch[place] // 4 == batch[place - place % 4] // 4 for place in range(len(batch))
+        )
 
 
 def test_nothing_is_cut_into_nothing() -> None:
@@ -66,7 +68,14 @@ def test_nothing_is_cut_into_nothing() -> None:
 def test_what_sequences_begin_with_counts_once() -> None:
     beginning = np.arange(300)
     sequences = [np.concatenate([beginning, np.full(50, token)]) for token in range(4)]
-    mixed = [sequences[0], np.arange(400, 600), sequences[1], np.arange(600, 800), sequences[2], sequences[3]]
+    mixed = [
+        sequences[0],
+        np.arange(400, 600),
+        sequences[1],
+        np.arange(600, 800),
+        sequences[2],
+        sequences[3],
+    ]
     assert sorted(pack(mixed, 500)) == [(0, 2, 4, 5), (1, 3)]
     assert len(pack(mixed, 500, least=NEVER)) > 2
 
@@ -74,32 +83,43 @@ def test_what_sequences_begin_with_counts_once() -> None:
 @pytest.mark.parametrize("lanes", [1, 2])
 @pytest.mark.parametrize("budget", [512, 640, 1024])
 def test_groups_share_their_prompts_as_far_as_the_budget_goes(budget: int, lanes: int) -> None:
-    """2 groups of 8 answers to prompts of 256 tokens: so many answers of one group fit beside their prompt."""
+    """2 groups of 8 answers to prompts of 256 tokens: so many answers of one group fit beside their
+    prompt.
+    """
     prompts = [np.arange(group * 256, group * 256 + 256) for group in range(2)]
-    sequences = [np.concatenate([prompts[index % 2], np.full(63, 1000 + index)]) for index in range(16)]
+    sequences = [
+        np.concatenate([prompts[index % 2], np.full(63, 1000 + index)]) for index in range(16)
+    ]
     packed = pack(sequences, budget, lanes=lanes)
     most = min((budget - 256) // 63, 8)
     assert len(packed) == 2 * -(-8 // most)
     assert all(len({index % 2 for index in batch}) == 1 for batch in packed)
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 60)), min_size=1, max_size=20), st.integers(40, 300),
-       st.sampled_from([1, 2]))
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 60)), min_size=1, max_size=20),
+    st.integers(40, 300),
+    st.sampled_from([1, 2]),
+)
 def test_no_more_is_read_than_where_the_budget_is_filled_in_order(
     drawn: list[tuple[int, int]], budget: int, lanes: int
 ) -> None:
     """But for a batch a lane, for shares are to be even."""
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 1000, 20 * family) for family in range(4)]
-    sequences = sorted((np.concatenate([prompts[family], rng.integers(0, 1000, more)]) for family, more in drawn),
-                       key=lambda tokens: tokens.astype(">u4").tobytes())
+    sequences = sorted(
+        (np.concatenate([prompts[family], rng.integers(0, 1000, more)]) for family, more in drawn),
+        key=lambda tokens: tokens.astype(">u4").tobytes(),
+    )
     filled: list[list[Array]] = []
     for tokens in sequences:
         if filled and read([*filled[-1], tokens]) <= budget:
             filled[-1].append(tokens)
         else:
             filled.append([tokens])
-    packed = [[sequences[index] for index in batch] for batch in pack(sequences, budget, lanes=lanes)]
+    packed = [
+        [sequences[index] for index in batch] for batch in pack(sequences, budget, lanes=lanes)
+    ]
     assert sum(map(read, packed)) <= sum(map(read, filled)) + lanes * budget
 
 
@@ -111,9 +131,13 @@ def read(sequences: list[Array]) -> int:
 def gradient(session: PeftSession, *calls: list[Datum]) -> dict[str, Array]:
     for data in calls:
         session.forward_backward(data)
-    got: dict[str, Any] = session._ask(lambda trainer: {
-        name: parameter.grad.clone() for name, parameter in trainer.adapter.named().items()
-        if parameter.grad is not None}).result()
+    got: dict[str, Any] = session._ask(
+        lambda trainer: {
+            name: parameter.grad.clone()
+            for name, parameter in trainer.adapter.named().items()
+            if parameter.grad is not None
+        }
+    ).result()
     return {name: tensor.numpy() for name, tensor in got.items()}
 
 
@@ -124,7 +148,9 @@ def test_neither_cut_nor_padding_nor_checkpointing_changes_a_gradient(
 ) -> None:
     lora = Lora(rank=4, seed=2, dropout=dropout)
     whole = gradient(opened(lora, dtype="float64"), weighted)
-    cut = gradient(opened(lora, dtype="float64", micro_batch_tokens=1, checkpointing=checkpointing), weighted)
+    cut = gradient(
+        opened(lora, dtype="float64", micro_batch_tokens=1, checkpointing=checkpointing), weighted
+    )
     assert whole.keys() == cut.keys()
     for name, expected in whole.items():
         np.testing.assert_allclose(cut[name], expected, rtol=0, atol=1e-9, err_msg=name)
@@ -141,7 +167,9 @@ def test_answers_come_in_the_order_of_the_data(opened: Opened, weighted: list[Da
     session = opened(micro_batch_tokens=40)
     together = session.forward(weighted).result().logprobs
     for datum, logprobs in zip(weighted, together, strict=True):
-        np.testing.assert_allclose(session.forward([datum]).result().logprobs[0], logprobs, atol=1e-5)
+        np.testing.assert_allclose(
+            session.forward([datum]).result().logprobs[0], logprobs, atol=1e-5
+        )
 
 
 def test_dropout_drops_and_differs_between_calls(opened: Opened, weighted: list[Datum]) -> None:
@@ -158,17 +186,26 @@ def test_dropout_drops_and_differs_between_calls(opened: Opened, weighted: list[
     assert not np.allclose(first, np.concatenate([dry[name].ravel() for name in sorted(dry)]))
 
 
-def test_idle_data_have_no_gradient_but_can_be_stepped_along(opened: Opened, weighted: list[Datum]) -> None:
-    idle = [Datum(d.tokens, {"target_tokens": d.targets, "weights": np.zeros(len(d.tokens))}) for d in weighted]
+def test_idle_data_have_no_gradient_but_can_be_stepped_along(
+    opened: Opened, weighted: list[Datum]
+) -> None:
+    idle = [
+        Datum(d.tokens, {"target_tokens": d.targets, "weights": np.zeros(len(d.tokens))})
+        for d in weighted
+    ]
     session = opened()
     output = session.forward_backward(idle).result()
-    assert all((logprobs == 0).all() and not mask.any()
-               for logprobs, mask in zip(output.logprobs, output.scored, strict=True))
+    assert all(
+        (logprobs == 0).all() and not mask.any()
+        for logprobs, mask in zip(output.logprobs, output.scored, strict=True)
+    )
     assert session.optim_step(Adam()).result().metrics["grad_norm"] == 0
 
 
 def test_no_logits_of_a_whole_batch_exist(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The head is asked for a bounded number of positions at a time, for scored ones alone, and once for each."""
+    """The head is asked for a bounded number of positions at a time, for scored ones alone, and
+    once for each.
+    """
     session, asked = opened(), list[int]()
     vocabulary = session._ask(lambda trainer: trainer.network.vocabulary).result()
 
@@ -182,7 +219,12 @@ def test_no_logits_of_a_whole_batch_exist(opened: Opened, monkeypatch: pytest.Mo
     rng, many = np.random.default_rng(1), []
     for length in rng.integers(20, 60, 30):
         ids = rng.integers(3, 300, length + 1)
-        many.append(Datum(ids[:-1], {"target_tokens": ids[1:], "weights": (rng.random(length) < 0.6).astype(float)}))
+        many.append(
+            Datum(
+                ids[:-1],
+                {"target_tokens": ids[1:], "weights": (rng.random(length) < 0.6).astype(float)},
+            )
+        )
     session.forward_backward(many).result()
     assert sum(asked) == sum(int((datum.loss_inputs["weights"] != 0).sum()) for datum in many)
     assert max(asked) == 256
@@ -194,13 +236,16 @@ def test_no_logits_of_a_whole_batch_exist(opened: Opened, monkeypatch: pytest.Mo
 def test_checkpointing_keeps_less(
     opened: Opened, weighted: list[Datum], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes.Lanes, "together", lambda _, work: work())  # for hooks are of the thread that sets them
+    # for hooks are of the thread that sets them
+    monkeypatch.setattr(lanes.Lanes, "together", lambda _, work: work())
 
     def kept(session: PeftSession) -> int:
         sizes = list[int]()
 
         def work(trainer: Any) -> None:
-            with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
+            with torch.autograd.graph.saved_tensors_hooks(
+                lambda x: sizes.append(x.numel()) or x, lambda x: x
+            ):
                 trainer.backward(weighted, "cross_entropy", None)
 
         session._ask(work).result()

@@ -1,4 +1,6 @@
-"""Batches and layouts by property: every token lies once, and attends to what comes before it in its own sequence."""
+"""Batches and layouts by property: every token lies once, and attends to what comes before it in
+its own sequence.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,16 @@ CPU = torch.device("cpu")
 
 @st.composite
 def families(draw: st.DrawFn, longest: int = 60) -> list[Array]:
-    """Sequences of three letters: some are each other's beginnings, some equal, most part ways somewhere."""
+    """Sequences of three letters: some are each other's beginnings, some equal, most part ways
+    somewhere.
+    """
     rng = np.random.default_rng(draw(st.integers(0, 2**16)))
     trunks = [rng.integers(0, 3, longest) for _ in range(draw(st.integers(1, 3)))]
     shapes = st.tuples(st.sampled_from(trunks), st.integers(0, longest), st.integers(0, longest))
-    found = [np.concatenate([trunk[:kept], rng.integers(0, 3, own)])
-             for trunk, kept, own in draw(st.lists(shapes, min_size=1, max_size=9))]
+    found = [
+        np.concatenate([trunk[:kept], rng.integers(0, 3, own)])
+        for trunk, kept, own in draw(st.lists(shapes, min_size=1, max_size=9))
+    ]
     return [tokens if len(tokens) else trunks[0][:1] for tokens in found]
 
 
@@ -44,20 +50,28 @@ def alike(before: Array, after: Array, least: int) -> int:
 def attended(tiles: Tiles) -> list[tuple[int, frozenset[int]]]:
     """Each query that is no padding, and where the keys lie that it may attend to."""
     rows, columns = np.unravel_index(tiles.real.numpy(), tuple(tiles.queries.shape))
-    return [(int(lies), frozenset(tiles.keys[row][tiles.allowed[row, column]].tolist()))
-            for lies, row, column in zip(tiles.lie.tolist(), rows, columns, strict=True)]
+    return [
+        (int(lies), frozenset(tiles.keys[row][tiles.allowed[row, column]].tolist()))
+        for lies, row, column in zip(tiles.lie.tolist(), rows, columns, strict=True)
+    ]
 
 
 def check(layout: Layout, sequences: Sequence[Array], least: int) -> None:
     before: dict[int, frozenset[int]] = {}
     end = 0
-    for index, (tokens, places, start) in enumerate(zip(sequences, layout.places, layout.starts, strict=True)):
+    for index, (tokens, places, start) in enumerate(
+        zip(sequences, layout.places, layout.starts, strict=True)
+    ):
         np.testing.assert_array_equal(layout.ids[places], tokens)
         np.testing.assert_array_equal(layout.positions[places], np.arange(len(tokens)))
         assert start == (alike(sequences[index - 1], tokens, least) if index else 0)
         np.testing.assert_array_equal(places[:start], layout.places[index - 1][:start])
-        np.testing.assert_array_equal(places[start:], np.arange(end, end := end + len(tokens) - start))
-        before |= {int(place): frozenset(places[: at + 1].tolist()) for at, place in enumerate(places)}
+        np.testing.assert_array_equal(
+            places[start:], np.arange(end, end := end + len(tokens) - start)
+        )
+        before |= {
+            int(place): frozenset(places[: at + 1].tolist()) for at, place in enumerate(places)
+        }
     assert len(layout.ids) == len(layout.positions) == end
     seen = [pair for tiles in layout.tiles for pair in attended(tiles)]
     assert len(seen) == end
@@ -88,26 +102,38 @@ def test_so_they_do_over_several_tiles(sequences: list[Array], least: int) -> No
 
 @given(families(longest=400), leasts)
 @settings(max_examples=20)
-def test_tiles_are_little_padded_and_their_runs_are_their_keys(sequences: list[Array], least: int) -> None:
+def test_tiles_are_little_padded_and_their_runs_are_their_keys(
+    sequences: list[Array], least: int
+) -> None:
     for tiles in lay_out(sequences, CPU, least).tiles:
         rows, queries, keys = tiles.allowed.shape
-        real = torch.zeros(rows * queries, dtype=torch.bool).index_fill_(0, tiles.real, True).view(rows, queries)
+        real = (
+            torch.zeros(rows * queries, dtype=torch.bool)
+            .index_fill_(0, tiles.real, True)
+            .view(rows, queries)
+        )
         assert (tiles.padded is None) if real.all() else torch.equal(real, ~tiles.padded)  # type: ignore[operator]
         reached = (tiles.allowed & real[:, :, None]).any(1)  # (B, S)
         covered = torch.zeros_like(reached)
         for row, first, lies, length in tiles.runs:
-            assert tiles.keys[row, first : first + length].tolist() == list(range(lies, lies + length))
+            assert tiles.keys[row, first : first + length].tolist() == list(
+                range(lies, lies + length)
+            )
             assert not covered[row, first : first + length].any()
             covered[row, first : first + length] = True
         assert torch.equal(covered, reached)
-        assert rows * queries * keys <= CUTS["cpu"].waste * int((real.sum(1) * reached.sum(1)).sum())
+        assert rows * queries * keys <= CUTS["cpu"].waste * int(
+            (real.sum(1) * reached.sum(1)).sum()
+        )
 
 
 def test_a_bias_says_what_is_allowed_to_every_head() -> None:
     [tiles] = lay_out([np.arange(5), np.arange(10, 16)], CPU).tiles
     bias = tiles.bias(2, 3, torch.float64)
     assert bias.dtype == torch.float64
-    for allowed, mine in zip(tiles.allowed, bias.view(2, 2, 3, *tiles.allowed.shape[1:]), strict=True):
+    for allowed, mine in zip(
+        tiles.allowed, bias.view(2, 2, 3, *tiles.allowed.shape[1:]), strict=True
+    ):
         assert (mine == torch.where(allowed, 0.0, -torch.inf)).all()
 
 
@@ -124,7 +150,9 @@ def test_of_many_keys_no_bias_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def added(sequences: Sequence[Array], batch: Sequence[int], least: int) -> int:
     """Tokens that a batch has, what its neighbours begin with alike counted once."""
     first = len(sequences[batch[0]])
-    return first + sum(len(sequences[b]) - alike(sequences[a], sequences[b], least) for a, b in pairwise(batch))
+    return first + sum(
+        len(sequences[b]) - alike(sequences[a], sequences[b], least) for a, b in pairwise(batch)
+    )
 
 
 @given(families(), leasts, st.integers(1, 4), st.integers(1, 400))
@@ -133,7 +161,10 @@ def test_batches_keep_runs_together_and_stay_within_the_budget(
     sequences: list[Array], least: int, group: int, budget: int
 ) -> None:
     packed = pack(sequences, budget, group=group, least=least)
-    runs = [tuple(range(start, min(start + group, len(sequences)))) for start in range(0, len(sequences), group)]
+    runs = [
+        tuple(range(start, min(start + group, len(sequences))))
+        for start in range(0, len(sequences), group)
+    ]
     found = list[tuple[int, ...]]()
     for batch in packed:
         mine = [run for run in runs if run[0] in batch]
@@ -150,7 +181,9 @@ def test_lanes_have_about_as_much_to_read(shared: int) -> None:
     for _ in range(20):
         beginning = rng.integers(0, 500, shared)
         lengths = np.exp(rng.uniform(np.log(64), np.log(512), 8)).astype(int)
-        sequences = [np.concatenate([beginning, rng.integers(0, 500, length)]) for length in lengths]
+        sequences = [
+            np.concatenate([beginning, rng.integers(0, 500, length)]) for length in lengths
+        ]
         packed = pack(sequences, 1024, lanes=2)
         lanes = [sum(added(sequences, batch, 16) for batch in packed[lane::2]) for lane in range(2)]
         assert max(lanes) <= 1.1 * (sum(lengths) + shared * len(packed)) / 2
@@ -168,9 +201,13 @@ def test_a_large_family_is_cut_and_small_ones_are_not() -> None:
 @given(families())
 @settings(max_examples=80)
 def test_whatever_is_alike_comes_next_to_each_other(sequences: list[Array]) -> None:
-    """Of all the beginnings there are, each is read once: as many tokens as a tree of the sequences has nodes."""
+    """Of all the beginnings there are, each is read once: as many tokens as a tree of the sequences
+    has nodes.
+    """
     [batch] = pack(sequences, 10**6, least=1)
-    nodes = {tuple(tokens[: end + 1].tolist()) for tokens in sequences for end in range(len(tokens))}
+    nodes = {
+        tuple(tokens[: end + 1].tolist()) for tokens in sequences for end in range(len(tokens))
+    }
     assert added(sequences, batch, 1) == len(nodes)
     assert len(lay_out([sequences[index] for index in batch], CPU, 1).ids) == len(nodes)
 

@@ -11,7 +11,9 @@ from kitchen.types import Array
 
 
 def groups(*sizes: tuple[int, int, int], system: int = 0) -> list[Array]:
-    """(T,) ids of so many completions of so many tokens after a prompt of so many, which all begin alike."""
+    """(T,) ids of so many completions of so many tokens after a prompt of so many, which all begin
+    alike.
+    """
     rng = np.random.default_rng(0)
     first, found = rng.integers(0, 9999, system), []
     for count, prompt, length in sizes:
@@ -35,16 +37,34 @@ def tokens(sequences: list[Array], family: Family) -> int:
     """That a family reads, what is carried once; every bit within it begins as it says."""
     total = family.begins
     for run in family.runs:
-        assert all(np.array_equal(sequences[at][: family.begins], sequences[run[0]][: family.begins]) for at in run)
-        total += len({sequences[at][:end].tobytes() for at in run for end in range(family.begins + 1,
-                                                                                   len(sequences[at]) + 1)})
+        assert all(
+            np.array_equal(sequences[at][: family.begins], sequences[run[0]][: family.begins])
+            for at in run
+        )
+        total += len(
+            {
+                sequences[at][:end].tobytes()
+                for at in run
+                for end in range(family.begins + 1, len(sequences[at]) + 1)
+            }
+        )
     return total
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 3])
-@pytest.mark.parametrize("sizes", [
-    [(8, 256, 300)], [(8, 256, 300)] * 2, [(8, 256, 300)] * 3, [(8, 256, 64)] * 2, [(3, 20, 400)] * 3,
-    [(8, 100, 200), (2, 100, 900), (1, 50, 50), (40, 70, 10)], [(1, 10, 2000)], [(2, 900, 0)]])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [(8, 256, 300)],
+        [(8, 256, 300)] * 2,
+        [(8, 256, 300)] * 3,
+        [(8, 256, 64)] * 2,
+        [(3, 20, 400)] * 3,
+        [(8, 100, 200), (2, 100, 900), (1, 50, 50), (40, 70, 10)],
+        [(1, 10, 2000)],
+        [(2, 900, 0)],
+    ],
+)
 def test_every_sequence_is_there_once_and_each_bit_within_the_budget(
     sizes: list[tuple[int, int, int]], lanes: int
 ) -> None:
@@ -90,10 +110,16 @@ def test_of_beginnings_in_beginnings_those_are_carried_that_save_most() -> None:
 
 
 def test_what_shares_little_or_fits_is_packed_as_ever() -> None:
-    for sequences in (groups((8, 256, 64)), groups((8, CARRIED - 1, 300)), groups(*[(1, 500, 100)] * 6)):
+    for sequences in (
+        groups((8, 256, 64)),
+        groups((8, CARRIED - 1, 300)),
+        groups(*[(1, 500, 100)] * 6),
+    ):
         families, alone = both(sequences, 768)
         assert not families
-        assert sorted(at for family in alone for run in family.runs for at in run) == list(range(len(sequences)))
+        assert sorted(at for family in alone for run in family.runs for at in run) == list(
+            range(len(sequences))
+        )
 
 
 def test_runs_that_must_stay_together_and_models_that_carry_nothing_are_packed_as_ever() -> None:
@@ -114,8 +140,10 @@ def test_ladders_do_not_run_deep() -> None:
 
 def test_a_group_is_cut_by_its_tokens() -> None:
     rng, prompt = np.random.default_rng(1), np.arange(256)
-    sequences = [np.concatenate([prompt, [place], rng.integers(0, 9999, length)])
-                 for place, length in enumerate([50] * 4 + [1000] * 4)]
+    sequences = [
+        np.concatenate([prompt, [place], rng.integers(0, 9999, length)])
+        for place, length in enumerate([50] * 4 + [1000] * 4)
+    ]
     found = of(sequences, 768)
     assert [sum(map(len, family.runs)) for family in found] == [6, 2]
 

@@ -1,4 +1,6 @@
-"""What sequences begin with alike is read once, and nothing else changes: losses, gradients, scores, resume."""
+"""What sequences begin with alike is read once, and nothing else changes: losses, gradients,
+scores, resume.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ Opened = Callable[..., PeftSession]
 Step = tuple[LossOutput, dict[str, Array]]
 LORA = Lora(rank=4, alpha=8.0, seed=2)
 PROMPT = 40  # tokens
-TOGETHER, APART = {"micro_batch_tokens": 10_000}, {"micro_batch_tokens": 1}  # as one batch, and one by one
+# as one batch, and one by one
+TOGETHER, APART = {"micro_batch_tokens": 10_000}, {"micro_batch_tokens": 1}
 
 
 def completions(groups: int, each: int) -> list[Array]:
@@ -25,12 +28,16 @@ def completions(groups: int, each: int) -> list[Array]:
     rng, found = np.random.default_rng(groups), []
     for _ in range(groups):
         prompt = rng.integers(3, 300, PROMPT)
-        found += [np.concatenate([prompt, rng.integers(3, 300, rng.integers(5, 25))]) for _ in range(each)]
+        found += [
+            np.concatenate([prompt, rng.integers(3, 300, rng.integers(5, 25))]) for _ in range(each)
+        ]
     return found
 
 
 def datums(tokens: Sequence[Array], *, everywhere: bool = False, width: int = 0) -> list[Datum]:
-    """With weights on what follows the prompt, or everywhere; with several targets at a position if `width`."""
+    """With weights on what follows the prompt, or everywhere; with several targets at a position if
+    `width`.
+    """
     rng, found = np.random.default_rng(3), []
     for ids in tokens:
         shape = (len(ids) - 1, width) if width else (len(ids) - 1,)
@@ -44,24 +51,39 @@ def datums(tokens: Sequence[Array], *, everywhere: bool = False, width: int = 0)
 def judged(tokens: Sequence[Array]) -> list[Datum]:
     """As after sampling: advantages on the completion."""
     rng = np.random.default_rng(8)
-    return [Datum(ids[:-1], {
-        "target_tokens": ids[1:], "logprobs": -5 + rng.normal(size=len(ids) - 1),
-        "advantages": np.where(np.arange(1, len(ids)) < PROMPT, 0.0, rng.normal())}) for ids in tokens]
+    return [
+        Datum(
+            ids[:-1],
+            {
+                "target_tokens": ids[1:],
+                "logprobs": -5 + rng.normal(size=len(ids) - 1),
+                "advantages": np.where(np.arange(1, len(ids)) < PROMPT, 0.0, rng.normal()),
+            },
+        )
+        for ids in tokens
+    ]
 
 
 class Pairs:
-    """-log sigmoid of the difference of two sequences' log-probabilities (Rafailov et al., 2023, arXiv:2305.18290)."""
+    """-log sigmoid of the difference of two sequences' log-probabilities (Rafailov et al., 2023,
+    arXiv:2305.18290).
+    """
 
     group = 2
 
     def __call__(
         self, data: Sequence[Datum], logprobs: Sequence[Floats]
     ) -> tuple[float, list[Array], dict[str, float]]:
-        scores = [float((lp * d.loss_inputs["weights"]).sum()) for d, lp in zip(data, logprobs, strict=True)]
+        scores = [
+            float((lp * d.loss_inputs["weights"]).sum())
+            for d, lp in zip(data, logprobs, strict=True)
+        ]
         margins = np.repeat(np.array(scores[::2]) - np.array(scores[1::2]), 2)
         signs = np.resize([-1.0, 1.0], len(data))
-        slopes = [sign / (1 + np.exp(margin)) * d.loss_inputs["weights"]
-                  for sign, margin, d in zip(signs, margins, data, strict=True)]
+        slopes = [
+            sign / (1 + np.exp(margin)) * d.loss_inputs["weights"]
+            for sign, margin, d in zip(signs, margins, data, strict=True)
+        ]
         return float(np.logaddexp(0, -margins[::2]).sum()), slopes, {}
 
 
@@ -73,9 +95,12 @@ class PairsInTwoPasses(Pairs):
 
 def stirred(session: PeftSession) -> PeftSession:
     """B away from zero, so that A has a gradient too."""
+
     def move(trainer: Any) -> None:
         for layer in trainer.adapter.layers.values():
-            drawn = torch.randn(layer.b.shape, generator=torch.Generator().manual_seed(layer.b.shape[0]))
+            drawn = torch.randn(
+                layer.b.shape, generator=torch.Generator().manual_seed(layer.b.shape[0])
+            )
             layer.b.data.copy_(drawn * 0.05)
 
     session._ask(move).result()
@@ -83,24 +108,35 @@ def stirred(session: PeftSession) -> PeftSession:
 
 
 def both(opened: Opened, **settings: Any) -> tuple[PeftSession, PeftSession]:
-    """Sessions in float64 that have the same weights: one shares what it can, one has nothing to share."""
-    shared, alone = (stirred(opened(LORA, dtype="float64", **cut, **settings)) for cut in (TOGETHER, APART))
+    """Sessions in float64 that have the same weights: one shares what it can, one has nothing to
+    share.
+    """
+    shared, alone = (
+        stirred(opened(LORA, dtype="float64", **cut, **settings)) for cut in (TOGETHER, APART)
+    )
     return shared, alone
 
 
 def read(session: PeftSession) -> list[int]:
     """From now on, how many tokens went into the model each time."""
     counts: list[int] = []
-    session._ask(lambda trainer: trainer.network.model.get_input_embeddings().register_forward_hook(
-        lambda module, inputs, output: counts.append(inputs[0].numel()))).result()
+    session._ask(
+        lambda trainer: trainer.network.model.get_input_embeddings().register_forward_hook(
+            lambda module, inputs, output: counts.append(inputs[0].numel())
+        )
+    ).result()
     return counts
 
 
 def step(session: PeftSession, data: Sequence[Datum], loss: Any = "cross_entropy") -> Step:
     """What comes back, and the gradient."""
     output = session.forward_backward(data, loss).result()
-    return output, session._ask(lambda trainer: {
-        name: parameter.grad.cpu().numpy().copy() for name, parameter in trainer.adapter.named().items()}).result()
+    return output, session._ask(
+        lambda trainer: {
+            name: parameter.grad.cpu().numpy().copy()
+            for name, parameter in trainer.adapter.named().items()
+        }
+    ).result()
 
 
 def flat(gradient: dict[str, Array]) -> Array:
@@ -119,18 +155,33 @@ def same(one: Step, other: Step) -> None:
     largest = np.abs(flat(other[1])).max()
     assert largest > 1e-3
     for name, gradient in other[1].items():
-        np.testing.assert_allclose(one[1][name], gradient, rtol=0, atol=1e-10 * largest, err_msg=name)
+        np.testing.assert_allclose(
+            one[1][name], gradient, rtol=0, atol=1e-10 * largest, err_msg=name
+        )
 
 
 CASES: dict[str, tuple[list[Datum], Any, Any]] = {
     "completions scored": (datums(completions(2, 4)), "cross_entropy", "cross_entropy"),
-    "prompts scored too": (datums(completions(2, 4), everywhere=True), "cross_entropy", "cross_entropy"),
-    "several targets at a position": (datums(completions(2, 3), everywhere=True, width=3),
-                                      "cross_entropy", "cross_entropy"),
-    "identical": (datums([completions(1, 1)[0]] * 4, everywhere=True), "cross_entropy", "cross_entropy"),
+    "prompts scored too": (
+        datums(completions(2, 4), everywhere=True),
+        "cross_entropy",
+        "cross_entropy",
+    ),
+    "several targets at a position": (
+        datums(completions(2, 3), everywhere=True, width=3),
+        "cross_entropy",
+        "cross_entropy",
+    ),
+    "identical": (
+        datums([completions(1, 1)[0]] * 4, everywhere=True),
+        "cross_entropy",
+        "cross_entropy",
+    ),
     "one the beginning of the other": (
         datums([completions(1, 1)[0][:length] for length in (42, 20, 45, 18, 33)], everywhere=True),
-        "cross_entropy", "cross_entropy"),
+        "cross_entropy",
+        "cross_entropy",
+    ),
     "pairs": (datums(completions(3, 2)), Pairs(), PairsInTwoPasses()),
     "policy": (judged(completions(2, 8)), "ppo", "ppo"),
 }
@@ -138,7 +189,9 @@ CASES: dict[str, tuple[list[Datum], Any, Any]] = {
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_sharing_changes_neither_loss_nor_gradient(opened: Opened, case: str, checkpointing: bool) -> None:
+def test_sharing_changes_neither_loss_nor_gradient(
+    opened: Opened, case: str, checkpointing: bool
+) -> None:
     data, loss, plain = CASES[case]
     shared, alone = both(opened, checkpointing=checkpointing)
     once, each = read(shared), read(alone)
@@ -148,7 +201,9 @@ def test_sharing_changes_neither_loss_nor_gradient(opened: Opened, case: str, ch
 
 
 @pytest.mark.parametrize("quiet", [0, 1])
-def test_it_does_not_matter_which_of_them_scores_what_they_share(opened: Opened, quiet: int) -> None:
+def test_it_does_not_matter_which_of_them_scores_what_they_share(
+    opened: Opened, quiet: int
+) -> None:
     data = datums(completions(1, 2), everywhere=True)
     data[quiet].loss_inputs["weights"][:] = 0
     shared, alone = both(opened)
@@ -169,15 +224,19 @@ def test_forward_gives_every_position_of_every_datum(opened: Opened) -> None:
 def test_a_sampler_scores_in_company_as_it_does_alone(opened: Opened) -> None:
     sampler = stirred(opened(LORA, dtype="float64", **TOGETHER)).snapshot().result()
     tokens = [*completions(2, 4), completions(1, 1)[0][:20], completions(1, 1)[0][:1]]
-    together = [(sampler.logprobs(ids), sampler.top_logprobs(ids, 3), sampler.top_logprobs(ids, 1 + place))
-                for place, ids in enumerate(tokens)]
+    together = [
+        (sampler.logprobs(ids), sampler.top_logprobs(ids, 3), sampler.top_logprobs(ids, 1 + place))
+        for place, ids in enumerate(tokens)
+    ]
     for place, (ids, (logprobs, top, more)) in enumerate(zip(tokens, together, strict=True)):
         np.testing.assert_allclose(logprobs.result(), sampler.logprobs(ids).result(), atol=1e-6)
         names, values = top.result()
         alone, expected = sampler.top_logprobs(ids, 3).result()
         np.testing.assert_array_equal(names, alone)
         np.testing.assert_allclose(values, expected, atol=1e-6)
-        for got, found in zip(more.result(), sampler.top_logprobs(ids, 1 + place).result(), strict=True):
+        for got, found in zip(
+            more.result(), sampler.top_logprobs(ids, 1 + place).result(), strict=True
+        ):
             assert got.shape == (len(ids), 1 + place)
             np.testing.assert_allclose(got, found, atol=1e-6)
         assert len(logprobs.result()) == len(names) == len(ids)
@@ -195,7 +254,9 @@ def test_training_and_sampling_see_the_same(opened: Opened) -> None:
     sampler.close()
 
 
-def test_with_dropout_nothing_is_shared_and_a_repeated_call_has_the_same_bits(opened: Opened) -> None:
+def test_with_dropout_nothing_is_shared_and_a_repeated_call_has_the_same_bits(
+    opened: Opened,
+) -> None:
     data = datums([completions(1, 1)[0]] * 3, everywhere=True)
     lora = Lora(rank=4, seed=2, dropout=0.3)
     session, again = (stirred(opened(lora, **TOGETHER)) for _ in range(2))
@@ -215,7 +276,8 @@ def test_with_dropout_nothing_is_shared_and_a_repeated_call_has_the_same_bits(op
 def test_the_same_call_has_the_same_bits(opened: Opened, threads: int) -> None:
     data = datums(completions(4, 3))
     (output, gradient), (again, same_gradient) = (
-        step(stirred(opened(LORA, threads=threads, micro_batch_tokens=120)), data) for _ in range(2))
+        step(stirred(opened(LORA, threads=threads, micro_batch_tokens=120)), data) for _ in range(2)
+    )
     for ours, theirs in zip(output.logprobs, again.logprobs, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     np.testing.assert_array_equal(flat(gradient), flat(same_gradient))
@@ -223,7 +285,10 @@ def test_the_same_call_has_the_same_bits(opened: Opened, threads: int) -> None:
 
 def test_how_many_threads_there_are_changes_no_sum(opened: Opened) -> None:
     data = judged(completions(4, 3))
-    one, two = (stirred(opened(LORA, dtype="float64", threads=threads, micro_batch_tokens=200)) for threads in (1, 2))
+    one, two = (
+        stirred(opened(LORA, dtype="float64", threads=threads, micro_batch_tokens=200))
+        for threads in (1, 2)
+    )
     same(step(two, data, "ppo"), step(one, data, "ppo"))
 
 
@@ -234,7 +299,9 @@ def test_in_bfloat16_the_gradient_points_the_same_way(
     """Whether the processor multiplies it, or products are in float32."""
     monkeypatch.setattr(processor, "multiplies_bfloat16", lambda: fast)
     data = datums(completions(2, 4))
-    exact, rounded = (stirred(opened(LORA, dtype=dtype, **TOGETHER)) for dtype in ("float32", "bfloat16"))
+    exact, rounded = (
+        stirred(opened(LORA, dtype=dtype, **TOGETHER)) for dtype in ("float32", "bfloat16")
+    )
     (expected, gradient), (got, other) = step(exact, data), step(rounded, data)
     assert got.metrics["loss:sum"] == pytest.approx(expected.metrics["loss:sum"], rel=0.02, abs=1.0)
     for name in gradient:
@@ -247,7 +314,10 @@ def test_in_bfloat16_the_gradient_points_the_same_way(
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_loaded_session_goes_on_to_the_last_bit(opened: Opened, dtype: str, threads: int) -> None:
     """Without dropout, that is, with layers computed by hand and beginnings shared."""
-    data, settings = judged(completions(3, 3)), {"dtype": dtype, "threads": threads, "micro_batch_tokens": 150}
+    data, settings = (
+        judged(completions(3, 3)),
+        {"dtype": dtype, "threads": threads, "micro_batch_tokens": 150},
+    )
     straight, resumed = opened(LORA, **settings), opened(LORA, **settings)
 
     def train(session: PeftSession, steps: int) -> None:
@@ -259,7 +329,10 @@ def test_a_loaded_session_goes_on_to_the_last_bit(opened: Opened, dtype: str, th
     resumed.load(straight.save("two").result()).result()
     train(straight, 2)
     train(resumed, 2)
-    ours, theirs = (session._ask(lambda trainer: trainer.adapter.tensors()).result() for session in (resumed, straight))
+    ours, theirs = (
+        session._ask(lambda trainer: trainer.adapter.tensors()).result()
+        for session in (resumed, straight)
+    )
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
@@ -277,26 +350,52 @@ def ladder() -> list[Array]:
     return [completions(1, 1)[0][np.arange(length) % 45] for length in (120, 80, 130, 90, 70, 90)]
 
 
-BIT_BY_BIT: dict[str, tuple[list[Datum], str, int]] = {  # data, loss, tokens that a lane takes at once
+# data, loss, tokens that a lane takes at once
+BIT_BY_BIT: dict[str, tuple[list[Datum], str, int]] = {
     "completions scored": (datums(lengthened(completions(2, 6))), "cross_entropy", 40),
-    "prompts scored too": (datums(lengthened(completions(2, 6)), everywhere=True), "cross_entropy", 40),
+    "prompts scored too": (
+        datums(lengthened(completions(2, 6)), everywhere=True),
+        "cross_entropy",
+        40,
+    ),
     "one by one": (datums(lengthened(completions(2, 4)), everywhere=True), "cross_entropy", 1),
-    "several targets at a position": (datums(lengthened(completions(2, 4)), everywhere=True, width=3),
-                                      "cross_entropy", 40),
+    "several targets at a position": (
+        datums(lengthened(completions(2, 4)), everywhere=True, width=3),
+        "cross_entropy",
+        40,
+    ),
     "policy": (judged(lengthened(completions(2, 6))), "ppo", 40),
     "one the beginning of the other": (datums(ladder(), everywhere=True), "cross_entropy", 25),
-    "identical": (datums([lengthened(completions(1, 1))[0]] * 4, everywhere=True), "cross_entropy", 40),
-    "beside short ones": (datums([*completions(3, 2), *lengthened(completions(1, 6)), *completions(4, 1)]),
-                          "cross_entropy", 100),
+    "identical": (
+        datums([lengthened(completions(1, 1))[0]] * 4, everywhere=True),
+        "cross_entropy",
+        40,
+    ),
+    "beside short ones": (
+        datums([*completions(3, 2), *lengthened(completions(1, 6)), *completions(4, 1)]),
+        "cross_entropy",
+        100,
+    ),
     "a prompt that nothing but an end follows": (
-        datums([*lengthened(completions(1, 4)), lengthened(completions(1, 1))[0][: LONG + 1]], everywhere=True),
-        "cross_entropy", 30),
+        datums(
+            [*lengthened(completions(1, 4)), lengthened(completions(1, 1))[0][: LONG + 1]],
+            everywhere=True,
+        ),
+        "cross_entropy",
+        30,
+    ),
 }
 
 
-@pytest.mark.parametrize(("case", "threads", "checkpointing"), [
-    *((case, threads, False) for case in BIT_BY_BIT for threads in (1, 2)),
-    ("prompts scored too", 2, True), ("one the beginning of the other", 1, True), ("policy", 1, True)])
+@pytest.mark.parametrize(
+    ("case", "threads", "checkpointing"),
+    [
+        *((case, threads, False) for case in BIT_BY_BIT for threads in (1, 2)),
+        ("prompts scored too", 2, True),
+        ("one the beginning of the other", 1, True),
+        ("policy", 1, True),
+    ],
+)
 def test_what_is_too_long_to_go_at_once_goes_bit_by_bit_and_its_beginning_once(
     opened: Opened, case: str, threads: int, checkpointing: bool
 ) -> None:
@@ -308,11 +407,19 @@ def test_what_is_too_long_to_go_at_once_goes_bit_by_bit_and_its_beginning_once(
     read_here = read(carried)
     single = [step(alone, [datum], loss) for datum in data]
     outputs = [output for output, _ in single]
-    summed = LossOutput(tuple(output.logprobs[0] for output in outputs),
-                        {"loss:sum": sum(output.metrics["loss:sum"] for output in outputs)}, ())
+    summed = LossOutput(
+        tuple(output.logprobs[0] for output in outputs),
+        {"loss:sum": sum(output.metrics["loss:sum"] for output in outputs)},
+        (),
+    )
     same(step(carried, data, loss), (summed, single[-1][1]))
     twice = LONG * (threads - 1)  # where there is one prompt alone, each lane reads it
-    assert nodes(data) <= sum(read_here) <= nodes(data) + twice + 3 * PROMPT < sum(len(datum.tokens) for datum in data)
+    assert (
+        nodes(data)
+        <= sum(read_here)
+        <= nodes(data) + twice + 3 * PROMPT
+        < sum(len(datum.tokens) for datum in data)
+    )
     scores = carried.forward(data, loss).result().logprobs
     for ours, theirs in zip(scores, alone.forward(data, loss).result().logprobs, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9)
@@ -321,7 +428,9 @@ def test_what_is_too_long_to_go_at_once_goes_bit_by_bit_and_its_beginning_once(
 def test_bit_by_bit_a_loss_of_ones_own_has_its_gradient(opened: Opened) -> None:
     """In two passes, for what it looks at together may go apart."""
     data = datums(lengthened(completions(2, 6)))
-    carried, together = (stirred(opened(LORA, dtype="float64", micro_batch_tokens=tokens)) for tokens in (80, 10_000))
+    carried, together = (
+        stirred(opened(LORA, dtype="float64", micro_batch_tokens=tokens)) for tokens in (80, 10_000)
+    )
     counts = read(carried)
     same(step(carried, data, PairsInTwoPasses()), step(together, data, Pairs()))
     assert counts.count(LONG) == 4
@@ -333,14 +442,18 @@ def test_groups_of_long_completions_read_each_prompt_once(opened: Opened) -> Non
     counts = read(session)
     step(session, data, "importance_sampling")
     assert len(counts) > 8
-    assert sum(counts) == nodes(data) + 3 * (LONG - PROMPT), "what all four have in common is too short to be carried"
+    assert sum(counts) == nodes(data) + 3 * (LONG - PROMPT), (
+        "what all four have in common is too short to be carried"
+    )
 
 
 def test_bit_by_bit_the_same_call_has_the_same_bits(opened: Opened) -> None:
     data = judged(lengthened(completions(3, 6)))
     sessions = [stirred(opened(LORA, threads=2, micro_batch_tokens=80)) for _ in range(2)]
     counts = read(sessions[0])
-    (output, gradient), (again, same_gradient) = (step(session, data, "importance_sampling") for session in sessions)
+    (output, gradient), (again, same_gradient) = (
+        step(session, data, "importance_sampling") for session in sessions
+    )
     assert counts.count(LONG) == 4, "a group is cut for the lanes"
     for ours, theirs in zip(output.logprobs, again.logprobs, strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -349,7 +462,10 @@ def test_bit_by_bit_the_same_call_has_the_same_bits(opened: Opened) -> None:
 
 def test_bit_by_bit_in_bfloat16_the_gradient_points_the_same_way(opened: Opened) -> None:
     data = datums(lengthened(completions(2, 8)), everywhere=True)
-    exact, rounded = (stirred(opened(LORA, dtype=dtype, micro_batch_tokens=80)) for dtype in ("float32", "bfloat16"))
+    exact, rounded = (
+        stirred(opened(LORA, dtype=dtype, micro_batch_tokens=80))
+        for dtype in ("float32", "bfloat16")
+    )
     counts = read(rounded)
     (expected, gradient), (got, other) = step(exact, data), step(rounded, data)
     assert counts.count(LONG) == 2

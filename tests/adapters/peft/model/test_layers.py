@@ -1,4 +1,6 @@
-"""Layers computed by hand, in float64, against autograd through transformers' own with W + scale · B A for W."""
+"""Layers computed by hand, in float64, against autograd through transformers' own with W + scale ·
+B A for W.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +22,39 @@ from kitchen.types import Array, Lora
 
 RNG = np.random.default_rng(2)
 START = RNG.integers(0, 90, 30)
-SEQUENCES = [np.concatenate([START, RNG.integers(0, 90, 17)]), np.concatenate([START, RNG.integers(0, 90, 6)]),
-             RNG.integers(0, 90, 9), RNG.integers(0, 90, 150), START[:1]]
+SEQUENCES = [
+    np.concatenate([START, RNG.integers(0, 90, 17)]),
+    np.concatenate([START, RNG.integers(0, 90, 6)]),
+    RNG.integers(0, 90, 9),
+    RNG.integers(0, 90, 150),
+    START[:1],
+]
 EXACT = {"rtol": 1e-9, "atol": 1e-10}
 
 
 def random(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64
+    )
 
 
 def llama(**changed: Any) -> Any:
     """Two layers in float64, every number of them random, norms and biases too."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(**{
-        "vocab_size": 90, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "max_position_embeddings": 256, "attn_implementation": "sdpa", **changed})
+    config = LlamaConfig(
+        **{
+            "vocab_size": 90,
+            "hidden_size": 24,
+            "intermediate_size": 40,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 256,
+            "attn_implementation": "sdpa",
+            **changed,
+        }
+    )
     model = LlamaForCausalLM(config).double().eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
@@ -48,15 +67,27 @@ def llama(**changed: Any) -> Any:
 
 def plain_states(model: Any, adapter: Adapter, sequences: Sequence[Array]) -> list[torch.Tensor]:
     """Of each sequence (T, H), one after the other."""
-    plain, merged = of_float64(model), {f"{path}.weight": layer.base.weight + layer.scale * layer.b @ layer.a
-                                        for path, layer in adapter.layers.items()}
-    return [torch.func.functional_call(plain, merged, kwargs={
-        "input_ids": torch.from_numpy(tokens)[None], "output_hidden_states": True}).hidden_states[-1][0]
-        for tokens in sequences]
+    plain, merged = (
+        of_float64(model),
+        {
+            f"{path}.weight": layer.base.weight + layer.scale * layer.b @ layer.a
+            for path, layer in adapter.layers.items()
+        },
+    )
+    return [
+        torch.func.functional_call(
+            plain,
+            merged,
+            kwargs={"input_ids": torch.from_numpy(tokens)[None], "output_hidden_states": True},
+        ).hidden_states[-1][0]
+        for tokens in sequences
+    ]
 
 
 def of_float64(model: Any) -> Any:
-    """The same model with torch's norms, for those of transformers are of float32 whatever is asked for."""
+    """The same model with torch's norms, for those of transformers are of float32 whatever is asked
+    for.
+    """
     plain = copy.deepcopy(model)
     for path, module in model.named_modules():
         if hasattr(module, "variance_epsilon"):
@@ -69,8 +100,11 @@ def of_float64(model: Any) -> Any:
 def adapted(model: Any, lora: Lora, leaves: Sequence[str]) -> tuple[Any, Adapter]:
     """A copy of the modules with low-rank weights, B away from zero, in the layers called so."""
     tree = copy.deepcopy(model, {id(shared): shared for shared in model.parameters()})
-    paths = [path for path, module in model.named_modules() if isinstance(module, nn.Linear) and any(
-        path.endswith(leaf) for leaf in leaves)]
+    paths = [
+        path
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Linear) and any(path.endswith(leaf) for leaf in leaves)
+    ]
     adapter = Adapter(tree, lora, torch.float64, paths)
     adapter.start()
     for layer in adapter.layers.values():
@@ -82,7 +116,9 @@ def no_stop() -> None:
     pass
 
 
-def compare(model: Any, leaves: Sequence[str], alpha: float = 8.0, *, checkpointing: bool = False) -> None:
+def compare(
+    model: Any, leaves: Sequence[str], alpha: float = 8.0, *, checkpointing: bool = False
+) -> None:
     tree, adapter = adapted(model, Lora(rank=4, alpha=alpha), leaves)
     lies: Layout = lay_out(SEQUENCES, torch.device("cpu"))
     assert lies.starts[1] == len(START)
@@ -92,11 +128,17 @@ def compare(model: Any, leaves: Sequence[str], alpha: float = 8.0, *, checkpoint
     for places, states in zip(lies.places, expected, strict=True):
         torch.testing.assert_close(got[places], states, **EXACT)
     weights = list(adapter.named().values())
-    theirs = torch.autograd.grad(sum((s * g).sum() for s, g in zip(expected, slopes, strict=True)), weights)
-    ours = torch.autograd.grad(sum((got[p] * g).sum() for p, g in zip(lies.places, slopes, strict=True)), weights)
+    theirs = torch.autograd.grad(
+        sum((s * g).sum() for s, g in zip(expected, slopes, strict=True)), weights
+    )
+    ours = torch.autograd.grad(
+        sum((got[p] * g).sum() for p, g in zip(lies.places, slopes, strict=True)), weights
+    )
     for name, mine, other in zip(adapter.named(), ours, theirs, strict=True):
         assert float(other.abs().max()) > 1e-3, name
-        torch.testing.assert_close(mine, other, rtol=1e-8, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            mine, other, rtol=1e-8, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -109,20 +151,43 @@ def test_all_matrices(biases: bool, alpha: float, checkpointing: bool) -> None:
     compare(llama(attention_bias=biases, mlp_bias=biases), ALL, alpha, checkpointing=checkpointing)
 
 
-@pytest.mark.parametrize("leaves", [
-    ("q_proj",), ("k_proj",), ("v_proj", "up_proj"), ("o_proj",), ("gate_proj", "q_proj", "v_proj"), ("down_proj",),
-    ("1.self_attn.k_proj", "1.mlp.up_proj"), ("0.mlp.down_proj",),
-])
+@pytest.mark.parametrize(
+    "leaves",
+    [
+        ("q_proj",),
+        ("k_proj",),
+        ("v_proj", "up_proj"),
+        ("o_proj",),
+        ("gate_proj", "q_proj", "v_proj"),
+        ("down_proj",),
+        ("1.self_attn.k_proj", "1.mlp.up_proj"),
+        ("0.mlp.down_proj",),
+    ],
+)
 def test_some_of_the_matrices(leaves: tuple[str, ...]) -> None:
     compare(llama(), leaves)
 
 
-@pytest.mark.parametrize("changed", [
-    {"num_key_value_heads": 4}, {"num_key_value_heads": 1}, {"head_dim": 8}, {"head_dim": 2, "num_attention_heads": 6},
-    {"rope_parameters": {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0,
-                         "original_max_position_embeddings": 32}},
-    {"rms_norm_eps": 0.5}, {"num_hidden_layers": 1},
-], ids=str)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"num_key_value_heads": 4},
+        {"num_key_value_heads": 1},
+        {"head_dim": 8},
+        {"head_dim": 2, "num_attention_heads": 6},
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 5000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 32,
+            }
+        },
+        {"rms_norm_eps": 0.5},
+        {"num_hidden_layers": 1},
+    ],
+    ids=str,
+)
 def test_other_shapes(changed: dict[str, Any]) -> None:
     compare(llama(**changed), ALL)
 
@@ -145,7 +210,10 @@ def test_a_norm_is_transformers_own(dtype: torch.dtype) -> None:
     nn.init.normal_(inner.weight)
     x, gradient = random(7, 64).to(dtype).requires_grad_(), random(7, 64).to(dtype)
     expected = inner.to(dtype)(x)
-    norm, near = Norm(inner), {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-5}
+    norm, near = (
+        Norm(inner),
+        {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-5},
+    )
     out, spread = norm.forward(x.detach())
     torch.testing.assert_close(out, expected.detach(), **near)
     [slope] = torch.autograd.grad(expected, x, gradient)
@@ -158,8 +226,12 @@ def test_turning_is_transformers_own_and_turning_back_is_its_transpose() -> None
     angles = random(9, 3)
     cos, sin = angles.cos(), angles.sin()
     whole, x, y = random(9, 5, 6), random(9, 5, 6), random(9, 4, 6)
-    expected, _ = apply_rotary_pos_emb(x.transpose(0, 1)[None], x.transpose(0, 1)[None],
-                                       torch.cat([cos, cos], -1)[None], torch.cat([sin, sin], -1)[None])
+    expected, _ = apply_rotary_pos_emb(
+        x.transpose(0, 1)[None],
+        x.transpose(0, 1)[None],
+        torch.cat([cos, cos], -1)[None],
+        torch.cat([sin, sin], -1)[None],
+    )
     part = whole[:, :4]  # as the layers do: a view of queries and keys beside values
     part.copy_(x[:, :4])
     last = whole[:, 4].clone()
@@ -173,19 +245,25 @@ def test_turning_is_transformers_own_and_turning_back_is_its_transpose() -> None
 
 def linears(biases: bool, *sizes: int) -> list[nn.Linear]:
     torch.manual_seed(len(sizes))
-    return [nn.Linear(6, size, bias=biases, dtype=torch.float64).requires_grad_(False) for size in sizes]
+    return [
+        nn.Linear(6, size, bias=biases, dtype=torch.float64).requires_grad_(False) for size in sizes
+    ]
 
 
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("biases", [False, True])
 @pytest.mark.parametrize("trained", [(), (1,), (0, 2), (0, 1, 2)])
-def test_a_product_is_its_layers_side_by_side(trained: tuple[int, ...], biases: bool, together: bool) -> None:
+def test_a_product_is_its_layers_side_by_side(
+    trained: tuple[int, ...], biases: bool, together: bool
+) -> None:
     layers: list[Any] = linears(biases, 4, 3, 5)
     if together:
         lay_together(layers)
     for place in trained:
         base = layers[place]
-        layers[place] = LoraLinear(base, base.weight, 2 + place, 0.5, torch.float64, (6, base.out_features), CPU)
+        layers[place] = LoraLinear(
+            base, base.weight, 2 + place, 0.5, torch.float64, (6, base.out_features), CPU
+        )
         nn.init.normal_(layers[place].a)
         nn.init.normal_(layers[place].b)
     product = Product(layers)
@@ -222,5 +300,7 @@ def test_laying_together_changes_no_weight_and_copies_none() -> None:
     product.weight.mul_(2)
     assert product.bias is not None
     product.bias.zero_()
-    assert all(torch.equal(layer.weight, 2 * was) for layer, was in zip(layers, before, strict=True))
+    assert all(
+        torch.equal(layer.weight, 2 * was) for layer, was in zip(layers, before, strict=True)
+    )
     assert not any(layer.bias.any() for layer in layers)

@@ -12,7 +12,8 @@ from adapters.peft.model.lora import LoraLinear
 from adapters.peft.runtime import cpu as processor
 from adapters.peft.sampling.frozen_linear import Fixed
 
-WIDTH, STREAM = 64, 100.0  # a residual stream of such numbers, which bfloat16 knows to a quarter or a half
+# a residual stream of such numbers, which bfloat16 knows to a quarter or a half
+WIDTH, STREAM = 64, 100.0
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -24,13 +25,20 @@ def test_an_update_smaller_than_the_rounding_of_the_stream_is_not_lost(
     monkeypatch.setattr(processor, "multiplies_bfloat16", lambda: quick)
     torch.manual_seed(1)
     layer = nn.Linear(WIDTH, 4096 // rows, bias=False, dtype=torch.bfloat16)
-    adapted = LoraLinear(layer, layer.weight, 4, 0.5, torch.float32, (WIDTH, len(layer.weight)), layer.weight.device)
+    adapted = LoraLinear(
+        layer, layer.weight, 4, 0.5, torch.float32, (WIDTH, len(layer.weight)), layer.weight.device
+    )
     nn.init.normal_(adapted.a, std=0.1)
     nn.init.normal_(adapted.b, std=0.1)
-    x, stream = torch.randn(rows, WIDTH).bfloat16(), STREAM * torch.randn(rows, layer.out_features).bfloat16()
+    x, stream = (
+        torch.randn(rows, WIDTH).bfloat16(),
+        STREAM * torch.randn(rows, layer.out_features).bfloat16(),
+    )
     with torch.inference_mode():
         update = (x.float() @ adapted.a.t() @ adapted.b.t()) * adapted.scale
-        products = [Fixed(Product([each])) if frozen else Product([each]) for each in (layer, adapted)]
+        products = [
+            Fixed(Product([each])) if frozen else Product([each]) for each in (layer, adapted)
+        ]
         plain, updated = (product.forward(x, stream.clone())[0].float() for product in products)
     assert 0.01 < update.abs().median() < 0.1
     kept = ((updated - plain) * update).sum() / (update * update).sum()
@@ -45,7 +53,11 @@ def test_onednn_multiplies_as_torch_does(turned: bool, biased: bool, added: bool
     x, weight = torch.randn(50, 24), torch.randn(40, 24)
     weight = weight.t().contiguous().t() if turned else weight
     bias, onto = torch.randn(40) if biased else None, torch.randn(50, 40) if added else None
-    exact = x.double() @ weight.double().t() + (0 if bias is None else bias) + (0 if onto is None else onto)
+    exact = (
+        x.double() @ weight.double().t()
+        + (0 if bias is None else bias)
+        + (0 if onto is None else onto)
+    )
     torch.testing.assert_close(by_onednn(x, weight, bias, onto).double(), exact, rtol=0, atol=1e-4)
 
 

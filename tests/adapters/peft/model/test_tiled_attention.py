@@ -22,8 +22,10 @@ START = RNG.integers(0, 90, 150)
 
 def sequences(*ends: tuple[int, int]) -> list[Array]:
     """Each as (tokens of `START`, tokens of its own)."""
-    return [np.concatenate([START[:shared], RNG.integers(100 * (i + 1), 100 * (i + 2), own)])
-            for i, (shared, own) in enumerate(ends)]
+    return [
+        np.concatenate([START[:shared], RNG.integers(100 * (i + 1), 100 * (i + 2), own)])
+        for i, (shared, own) in enumerate(ends)
+    ]
 
 
 CASES = {
@@ -37,19 +39,28 @@ CASES = {
 }
 
 
-def inputs(count: int, heads: int, groups: int, width: int = 8, values: int = 8) -> list[torch.Tensor]:
+def inputs(
+    count: int, heads: int, groups: int, width: int = 8, values: int = 8
+) -> list[torch.Tensor]:
     """Query, key, value and a gradient, all in float64."""
     generator = torch.Generator().manual_seed(count)
     shapes = (heads, width), (groups, width), (groups, values), (heads, values)
-    return [torch.randn(count, *shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
+    return [
+        torch.randn(count, *shape, generator=generator, dtype=torch.float64).requires_grad_()
+        for shape in shapes
+    ]
 
 
-def plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lies: Layout, scale: float) -> torch.Tensor:
+def plain(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lies: Layout, scale: float
+) -> torch.Tensor:
     """(N, H, D): each token's state as the sequence that it is first in gives it."""
     states = []
     for places, start in zip(lies.places, lies.starts, strict=True):
         mine = [x[places].transpose(0, 1)[None] for x in (query, key, value)]
-        found: Any = scaled_dot_product_attention(*mine, is_causal=True, scale=scale, enable_gqa=True)
+        found: Any = scaled_dot_product_attention(
+            *mine, is_causal=True, scale=scale, enable_gqa=True
+        )
         states.append(found[0].transpose(0, 1)[start:])
     return torch.cat(states)
 
@@ -74,7 +85,9 @@ def test_states_and_gradients_are_torchs(case: str, heads: int, groups: int) -> 
     torch.testing.assert_close(out, expected.detach(), rtol=1e-12, atol=1e-12)
     slopes = torch.autograd.grad(expected, (query, key, value), gradient)
     into = torch.full_like(query, torch.nan)
-    others = attention.backward(gradient.detach(), query.detach(), key.detach(), value.detach(), out, lies, 0.3, into)
+    others = attention.backward(
+        gradient.detach(), query.detach(), key.detach(), value.detach(), out, lies, 0.3, into
+    )
     for got, slope in zip((into, *others), slopes, strict=True):
         torch.testing.assert_close(got, slope, rtol=1e-11, atol=1e-12)
 
@@ -97,7 +110,9 @@ def test_added_by_index_and_run_by_run_gradients_are_the_same(
         found.append(whole)
     by_run, by_index = found
     assert torch.linalg.vector_norm(by_run) > 1
-    apart = torch.linalg.vector_norm((by_index - by_run).float()) / torch.linalg.vector_norm(by_run.float())
+    apart = torch.linalg.vector_norm((by_index - by_run).float()) / torch.linalg.vector_norm(
+        by_run.float()
+    )
     assert apart < (1e-6 if dtype == torch.float32 else 1e-2)
 
 
@@ -110,7 +125,9 @@ def cut_small(monkeypatch: pytest.MonkeyPatch, given: Sequence[Array]) -> Layout
     return lies
 
 
-def test_the_function_of_autograd_has_the_gradient_of_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_function_of_autograd_has_the_gradient_of_its_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lies = cut_small(monkeypatch, sequences((5, 4), (5, 5), (0, 10)))
     apply: Any = TiledAttention.apply
     given = inputs(len(lies.ids), 4, 2, 3, 3)[:3]
@@ -160,7 +177,9 @@ def test_gradients_of_a_key_that_many_attend_to_are_added_up_in_float32() -> Non
     """Eighty short completions of one prompt."""
     rng = np.random.default_rng(4)
     prompt = rng.integers(0, 50, 80)
-    lies = lay_out([np.concatenate([prompt, rng.integers(50, 90, 3)]) for _ in range(80)], torch.device("cpu"))
+    lies = lay_out(
+        [np.concatenate([prompt, rng.integers(50, 90, 3)]) for _ in range(80)], torch.device("cpu")
+    )
     low = [x.detach().to(torch.bfloat16) for x in inputs(len(lies.ids), 4, 2)]
     query, key, value = (x.double().requires_grad_() for x in low[:3])
     slopes = torch.autograd.grad(plain(query, key, value, lies, 0.3), (key, value), low[3].double())

@@ -51,8 +51,12 @@ def test_a_thread_uses_as_many_as_it_wants_and_others_as_many_as_before() -> Non
     assert found == [before + 2]
 
 
-@pytest.mark.parametrize(("owner", "start"), [("threading.Thread", "start"), ("adapters.peft.runtime.threads", "_use")])
-def test_a_thread_that_cannot_begin_says_so(monkeypatch: pytest.MonkeyPatch, owner: str, start: str) -> None:
+@pytest.mark.parametrize(
+    ("owner", "start"), [("threading.Thread", "start"), ("adapters.peft.runtime.threads", "_use")]
+)
+def test_a_thread_that_cannot_begin_says_so(
+    monkeypatch: pytest.MonkeyPatch, owner: str, start: str
+) -> None:
     def none(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -64,8 +68,10 @@ def test_a_thread_that_cannot_begin_says_so(monkeypatch: pytest.MonkeyPatch, own
 
 
 def test_what_takes_all_cores_is_done_by_one_thread_for_everybody() -> None:
-    found = [lanes.together(lambda: (threading.current_thread().name, torch.get_num_threads()))
-             for lanes in (Lanes(1, 3), Lanes(2, 3), Lanes(2, 3).one())]
+    found = [
+        lanes.together(lambda: (threading.current_thread().name, torch.get_num_threads()))
+        for lanes in (Lanes(1, 3), Lanes(2, 3), Lanes(2, 3).one())
+    ]
     assert found == [("all cores", 3)] * 3
     assert all_cores(3) is all_cores(3)
     assert all_cores(3) is not all_cores(2)
@@ -94,9 +100,15 @@ def test_what_all_cores_do_for_a_worker_stops_when_it_is_closed() -> None:
     assert lanes.together(lambda: 1) == 1
 
 
-def down(data: Sequence[Datum], logprobs: Sequence[Floats]) -> tuple[float, list[Floats], dict[str, float]]:
+def down(
+    data: Sequence[Datum], logprobs: Sequence[Floats]
+) -> tuple[float, list[Floats], dict[str, float]]:
     """A loss of one's own: the sum."""
-    return float(sum(each.sum() for each in logprobs)), [np.ones_like(each) for each in logprobs], {}
+    return (
+        float(sum(each.sum() for each in logprobs)),
+        [np.ones_like(each) for each in logprobs],
+        {},
+    )
 
 
 def test_the_engine_computes_there(
@@ -113,8 +125,14 @@ def test_the_engine_computes_there(
 
         monkeypatch.setattr(owner, name, watched)
 
-    for owner, name in ((machine, "load_base"), (Optimiser, "step"), (trainer, "own_slopes"), (serving, "Writing"),
-                        (Fused, "step"), (Pass, "there")):
+    for owner, name in (
+        (machine, "load_base"),
+        (Optimiser, "step"),
+        (trainer, "own_slopes"),
+        (serving, "Writing"),
+        (Fused, "step"),
+        (Pass, "there"),
+    ):
         seen(owner, name)
     session = opened(threads=2)
     session.forward_backward(weighted[:1], loss=down).result()

@@ -1,4 +1,6 @@
-"""Attention over keys that completions share, against softmax(scale · q k) v for each head by itself."""
+"""Attention over keys that completions share, against softmax(scale · q k) v for each head by
+itself.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,15 @@ import torch
 
 from adapters.peft.sampling.kv_grid import Grid, Heads
 
-HEADS = Heads(queries=6, groups=2, width=4, scale=0.9)  # not what torch's kernel takes by itself, 0.5
+# not what torch's kernel takes by itself, 0.5
+HEADS = Heads(queries=6, groups=2, width=4, scale=0.9)
 LAYERS = 2
 
 
 @pytest.mark.parametrize("kernel", [True, False])
-@pytest.mark.parametrize(("rows", "lengths"), [([[0], [1]], (5, 3)), ([[0], [1]], (4, 4)), ([[0, 2], [1, -1]], (5, 3))])
+@pytest.mark.parametrize(
+    ("rows", "lengths"), [([[0], [1]], (5, 3)), ([[0], [1]], (4, 4)), ([[0, 2], [1, -1]], (5, 3))]
+)
 def test_a_grid_attends_as_its_heads_say(
     rows: list[list[int]], lengths: tuple[int, ...], kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -21,14 +26,18 @@ def test_a_grid_attends_as_its_heads_say(
     generator = torch.Generator().manual_seed(0)
     numbers, count = np.array(rows), max(map(max, rows)) + 1
     grid = Grid(HEADS, LAYERS, numbers, lengths, torch.empty(0))
-    read = torch.randn(LAYERS, len(lengths), max(lengths), 2 * HEADS.groups, HEADS.width, generator=generator)
+    read = torch.randn(
+        LAYERS, len(lengths), max(lengths), 2 * HEADS.groups, HEADS.width, generator=generator
+    )
     for layer in range(LAYERS):
         grid.put(layer, [0, 1], read[layer])
     written = [list[torch.Tensor]() for _ in range(LAYERS)]
     for _ in range(3):
         grid.advance()
         for layer in range(LAYERS):
-            qkv = torch.randn(count, HEADS.queries + 2 * HEADS.groups, HEADS.width, generator=generator)
+            qkv = torch.randn(
+                count, HEADS.queries + 2 * HEADS.groups, HEADS.width, generator=generator
+            )
             written[layer].append(qkv[:, HEADS.queries :])
             got = grid.attend(layer, qkv)
             assert sorted(grid.back[0]) == list(range(count))
@@ -38,7 +47,12 @@ def test_a_grid_attends_as_its_heads_say(
                 assert place is not None
                 assert numbers[place] == row
                 prompt = place[0]
-                seen = torch.cat([read[layer, prompt, : lengths[prompt]], *(one[row, None] for one in written[layer])])
+                seen = torch.cat(
+                    [
+                        read[layer, prompt, : lengths[prompt]],
+                        *(one[row, None] for one in written[layer]),
+                    ]
+                )
                 torch.testing.assert_close(got[lies], plainly(qkv[row, : HEADS.queries], seen))
                 torch.testing.assert_close(grid.whole(*place)[layer], seen, atol=0, rtol=0)
 

@@ -30,7 +30,9 @@ def prompts(count: int = 9) -> list[Tokens]:
 
 
 def same(one: Sampled, other: Sampled) -> bool:
-    return one.tokens.tolist() == other.tokens.tolist() and np.allclose(one.logprobs, other.logprobs, atol=1e-4)
+    return one.tokens.tolist() == other.tokens.tolist() and np.allclose(
+        one.logprobs, other.logprobs, atol=1e-4
+    )
 
 
 def test_greedy_is_what_transformers_writes(folder: Path, client: Callable[..., Any]) -> None:
@@ -41,16 +43,28 @@ def test_greedy_is_what_transformers_writes(folder: Path, client: Callable[..., 
     futures = [sampler.sample(prompt, max_tokens=25, temperature=0.0) for prompt in prompts()]
     for prompt, future in zip(prompts(), futures, strict=True):
         ids = model.generate(torch.from_numpy(prompt)[None], max_new_tokens=25, do_sample=False)
-        assert future.result()[0].tokens.tolist() == ids[0, len(prompt):].tolist()
+        assert future.result()[0].tokens.tolist() == ids[0, len(prompt) :].tolist()
     sampler.close()
 
 
 def test_company_changes_no_text(sampler: Any) -> None:
-    """Rows of several lengths, limits and temperatures, several of one prompt: as each would be by itself."""
+    """Rows of several lengths, limits and temperatures, several of one prompt: as each would be by
+    itself.
+    """
     settings: list[dict[str, Any]] = [
-        {"max_tokens": 3 + 4 * place, "temperature": place % 3 / 2, "seed": place, "count": 1 + place % 2,
-         "top_p": 1.0 if place % 4 else 0.7, "top_k": 0 if place % 5 else 9} for place in range(9)]
-    together = [sampler.sample(prompt, **how) for prompt, how in zip(prompts(), settings, strict=True)]
+        {
+            "max_tokens": 3 + 4 * place,
+            "temperature": place % 3 / 2,
+            "seed": place,
+            "count": 1 + place % 2,
+            "top_p": 1.0 if place % 4 else 0.7,
+            "top_k": 0 if place % 5 else 9,
+        }
+        for place in range(9)
+    ]
+    together = [
+        sampler.sample(prompt, **how) for prompt, how in zip(prompts(), settings, strict=True)
+    ]
     for prompt, how, future in zip(prompts(), settings, together, strict=True):
         alone = sampler.sample(prompt, **how).result()
         assert len(alone) == how["count"]
@@ -58,11 +72,15 @@ def test_company_changes_no_text(sampler: Any) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 5])
-def test_pauses_change_no_bit(session: PeftSession, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+def test_pauses_change_no_bit(
+    session: PeftSession, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
     def run() -> list[Sampled]:
         sampler = session.snapshot().result()
-        futures = [sampler.sample(prompt, count=2, max_tokens=4 + 5 * place, seed=place)
-                   for place, prompt in enumerate(prompts())]
+        futures = [
+            sampler.sample(prompt, count=2, max_tokens=4 + 5 * place, seed=place)
+            for place, prompt in enumerate(prompts())
+        ]
         found = [one for future in futures for one in future.result()]
         sampler.close()
         return found
@@ -79,7 +97,10 @@ def test_pauses_change_no_bit(session: PeftSession, monkeypatch: pytest.MonkeyPa
 def test_a_request_that_cannot_be_read_is_refused_and_its_company_answered(sampler: Any) -> None:
     first = prompts()[0]
     alone = sampler.sample(first, max_tokens=4).result()
-    odd = [sampler.sample(first, max_tokens=4, **how) for how in ({"stop": None}, {"stop": [None]}, {"top_p": "1"})]
+    odd = [
+        sampler.sample(first, max_tokens=4, **how)
+        for how in ({"stop": None}, {"stop": [None]}, {"top_p": "1"})
+    ]
     good = sampler.sample(first, max_tokens=4, stop=[np.int64(999)])
     for each in odd:
         with pytest.raises(ConfigError, match=r"stop is|cannot be read"):
@@ -100,7 +121,9 @@ def test_a_task_that_is_cancelled_before_it_asked_is_not_written_for(sampler: An
 
 
 def test_weights_that_are_no_numbers_are_an_error(session: PeftSession) -> None:
-    session._ask(lambda trainer: [a.data.fill_(float("nan")) for a in trainer.adapter.named().values()]).result()
+    session._ask(
+        lambda trainer: [a.data.fill_(float("nan")) for a in trainer.adapter.named().values()]
+    ).result()
     broken = session.snapshot().result()
     with pytest.raises(RunFailed, match="its weights are not finite"):
         broken.sample(prompts()[0], max_tokens=4).result()
@@ -112,7 +135,10 @@ def test_what_nobody_waits_for_any_more_is_written_no_further(
 ) -> None:
     first, second = prompts()[:2]
     alone = sampler.sample(first, max_tokens=6, seed=1).result()
-    kept, dropped = sampler.sample(first, max_tokens=6, seed=1), sampler.sample(second, max_tokens=90, seed=2)
+    kept, dropped = (
+        sampler.sample(first, max_tokens=6, seed=1),
+        sampler.sample(second, max_tokens=90, seed=2),
+    )
     pauses: list[bool] = []
     monkeypatch.setattr(serving, "STEPS", 2)
     monkeypatch.setattr(serving, "pass_on", lambda: pauses.append(dropped.work.cancel()))
@@ -136,12 +162,15 @@ def test_the_same_requests_give_the_same_bits(session: PeftSession) -> None:
 
 
 def test_logprobs_are_those_of_training(session: PeftSession, sampler: Any) -> None:
-    drawn = [future.result()[0] for future in [sampler.sample(p, max_tokens=30, seed=1) for p in prompts()]]
+    drawn = [
+        future.result()[0]
+        for future in [sampler.sample(p, max_tokens=30, seed=1) for p in prompts()]
+    ]
     for prompt, one in zip(prompts(), drawn, strict=True):
         ids = np.concatenate([prompt, one.tokens])
         datum = Datum(ids[:-1], {"target_tokens": ids[1:], "weights": np.ones(len(ids) - 1)})
         trained = session.forward([datum]).result().logprobs[0]
-        np.testing.assert_allclose(one.logprobs, trained[len(prompt) - 1:], atol=1e-4)
+        np.testing.assert_allclose(one.logprobs, trained[len(prompt) - 1 :], atol=1e-4)
         np.testing.assert_allclose(sampler.logprobs(ids).result()[1:], trained, atol=1e-4)
 
 
@@ -154,7 +183,7 @@ def test_bfloat16_agrees_with_itself(opened: Opened, weighted: list[Datum]) -> N
     for prompt, future in [(p, sampler.sample(p, max_tokens=30, seed=1)) for p in prompts()]:
         ids = np.concatenate([prompt, future.result()[0].tokens])
         datum = Datum(ids[:-1], {"target_tokens": ids[1:], "weights": np.ones(len(ids) - 1)})
-        trained = session.forward([datum]).result().logprobs[0][len(prompt) - 1:]
+        trained = session.forward([datum]).result().logprobs[0][len(prompt) - 1 :]
         apart.append(np.abs(trained - future.result()[0].logprobs))
     assert np.concatenate(apart).mean() < 2e-2
     sampler.close()
@@ -191,14 +220,18 @@ def test_a_batch_is_what_was_asked_before_someone_wanted_an_answer(
     assert served == [9, 4, 1, 1]
 
 
-def test_stop_strings_end_with_the_token_that_completes_them(session: PeftSession, sampler: Any) -> None:
+def test_stop_strings_end_with_the_token_that_completes_them(
+    session: PeftSession, sampler: Any
+) -> None:
     tokenizer = session.tokenizer()
     [free] = sampler.sample(prompts()[0], max_tokens=40, seed=5).result()
     texts = [tokenizer.decode(free.tokens[: end + 1]) for end in range(len(free.tokens))]
     wanted = texts[-1][8:11]
     assert len(wanted) == 3
     first = next(end for end, text in enumerate(texts) if wanted in text)
-    [stopped] = sampler.sample(prompts()[0], max_tokens=40, seed=5, stop=["never this", wanted]).result()
+    [stopped] = sampler.sample(
+        prompts()[0], max_tokens=40, seed=5, stop=["never this", wanted]
+    ).result()
     assert stopped.stop_reason == "stop"
     assert stopped.tokens.tolist() == free.tokens[: first + 1].tolist()
 
@@ -222,7 +255,10 @@ def test_top_p_and_top_k_cut_the_tail(sampler: Any) -> None:
 
 def test_a_draw_follows_the_distribution() -> None:
     chances = np.array([0.5, 0.0, 0.3, 0.2])
-    rows = [Row(Sampling(np.array([1]), 1, 1, 1.0, 1.0, 0, seed, ()), 0, 1, frozenset()) for seed in range(4000)]
+    rows = [
+        Row(Sampling(np.array([1]), 1, 1, 1.0, 1.0, 0, seed, ()), 0, 1, frozenset())
+        for seed in range(4000)
+    ]
     with np.errstate(divide="ignore"):
         logits = torch.from_numpy(np.log(chances)).repeat(len(rows), 1)
     tokens, logprobs = draw(logits, rows, torch.float64)
@@ -251,6 +287,9 @@ def test_a_closed_sampler_says_so(sampler: Any) -> None:
 
 
 def test_base_weights_are_shared(session: PeftSession, sampler: Any) -> None:
-    trained, sampled = session._trainer.result().network.model, sampler._frozen.result().network.model
+    trained, sampled = (
+        session._trainer.result().network.model,
+        sampler._frozen.result().network.model,
+    )
     assert trained.lm_head.weight.data_ptr() == sampled.lm_head.weight.data_ptr()
     assert isinstance(session.tokenizer(), FolderTokenizer)

@@ -53,14 +53,28 @@ def frozen(opened: Callable[..., PeftSession], weighted: list[Datum]) -> Iterato
 
 
 def asked(prompt: Tokens, seed: int, **how: Any) -> Sampling:
-    return Sampling(**{"prompt": prompt, "count": 1, "max_tokens": 9, "temperature": 1.0, "top_p": 1.0, "top_k": 0,
-                       "seed": seed, "stop": (), **how})
+    return Sampling(
+        **{
+            "prompt": prompt,
+            "count": 1,
+            "max_tokens": 9,
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "top_k": 0,
+            "seed": seed,
+            "stop": (),
+            **how,
+        }
+    )
 
 
 def rows_of(prompts: Sequence[Tokens], count: int = 3) -> list[Row]:
     """Of each prompt so many, of unlike lengths."""
-    return [Row(asked(prompt, place), index, 1 + (7 * place + 5 * index) % 40, frozenset())
-            for place, prompt in enumerate(prompts) for index in range(count)]
+    return [
+        Row(asked(prompt, place), index, 1 + (7 * place + 5 * index) % 40, frozenset())
+        for place, prompt in enumerate(prompts)
+        for index in range(count)
+    ]
 
 
 def written(frozen: Frozen, body: Body, rows: Sequence[Row], most: int) -> list[Sampled]:
@@ -76,7 +90,9 @@ def bodies(frozen: Frozen) -> dict[str, Body]:
 
 @pytest.mark.parametrize("name", ["by hand", "modules"])
 @pytest.mark.parametrize("most", [1, 5, 100])
-def test_rows_that_join_and_leave_are_as_they_would_be_alone(frozen: Frozen, name: str, most: int) -> None:
+def test_rows_that_join_and_leave_are_as_they_would_be_alone(
+    frozen: Frozen, name: str, most: int
+) -> None:
     body = bodies(frozen)[name]
     together = written(frozen, body, rows_of(PROMPTS), most)
     for row, one in zip(rows_of(PROMPTS), together, strict=True):
@@ -105,10 +121,14 @@ def test_no_more_rows_than_allowed_are_alive_and_they_come_in_order(
     written(frozen, body, rows_of(PROMPTS), 5)
     assert came == [prompt.tobytes() for prompt in PROMPTS for _ in range(3)]
     assert max(alive) == 5
-    assert sum(alive) == sum(row.room - 1 for row in rows_of(PROMPTS)), "a row more is no row that has ended"
+    assert sum(alive) == sum(row.room - 1 for row in rows_of(PROMPTS)), (
+        "a row more is no row that has ended"
+    )
 
 
-def test_a_prompt_is_read_once_however_many_write_after_it(frozen: Frozen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_is_read_once_however_many_write_after_it(
+    frozen: Frozen, monkeypatch: pytest.MonkeyPatch
+) -> None:
     decoder: Any = frozen._fixed[0]  # type: ignore[index]
     seen, embed = list[int](), decoder.embed
 
@@ -137,8 +157,10 @@ def test_a_prompt_that_is_held_is_not_read_and_its_completions_are_as_if_it_were
         return plainly_read(self, places)
 
     monkeypatch.setattr(Fused, "_read", reading)
-    found = [*written(frozen, frozen.body(64, {}, held), rows[:2], 4),
-             *written(frozen, frozen.body(64, {}, held), rows[2:], 4)]
+    found = [
+        *written(frozen, frozen.body(64, {}, held), rows[:2], 4),
+        *written(frozen, frozen.body(64, {}, held), rows[2:], 4),
+    ]
     assert read == [key(PROMPTS[4])]
     for one, other in zip(found, expected, strict=True):
         assert one.tokens.tolist() == other.tokens.tolist()
@@ -149,7 +171,9 @@ def test_a_prompt_that_is_held_is_not_read_and_its_completions_are_as_if_it_were
 def test_each_prompt_is_read_once_whatever_lanes_there_are(
     client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, counts: tuple[int, ...]
 ) -> None:
-    """A row of each lane at a time, so that a prompt that is cut for them may be wanted long after it was read."""
+    """A row of each lane at a time, so that a prompt that is cut for them may be wanted long after
+    it was read.
+    """
     read, plainly_read = list[bytes](), Fused._read
 
     def reading(self: Fused, places: dict[bytes, Any]) -> dict[bytes, torch.Tensor]:
@@ -158,7 +182,9 @@ def test_each_prompt_is_read_once_whatever_lanes_there_are(
 
     monkeypatch.setattr(Fused, "_read", reading)
     sampler = client(threads=2, sample_batch=2).sampler("tiny")
-    futures = [sampler.sample(PROMPTS[at], count=count, max_tokens=3) for at, count in enumerate(counts)]
+    futures = [
+        sampler.sample(PROMPTS[at], count=count, max_tokens=3) for at, count in enumerate(counts)
+    ]
     assert [len(future.result()) for future in futures] == list(counts)
     sampler.close()
     wanted = sorted({key(PROMPTS[at]) for at in range(len(counts))})
@@ -192,7 +218,9 @@ def test_lanes_change_nothing(client: Callable[..., Any]) -> None:
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
 
 
-def test_learned_positions_do_not_run_out_beside_a_long_prompt(client: Callable[..., Any], tmp_path: Path) -> None:
+def test_learned_positions_do_not_run_out_beside_a_long_prompt(
+    client: Callable[..., Any], tmp_path: Path
+) -> None:
     """GPT-2 has no more positions than its context; a row that has ended needs none."""
     sampler = client().sampler(f"path:{gpt2(tmp_path)}")
     asked = [(np.arange(3, 3 + length), length) for length in (62, *range(5, 13))]
@@ -200,7 +228,11 @@ def test_learned_positions_do_not_run_out_beside_a_long_prompt(client: Callable[
     for (prompt, seed), future in zip(asked, together, strict=True):
         alone = sampler.sample(prompt, max_tokens=40, seed=seed).result()[0]
         assert future.result()[0].tokens.tolist() == alone.tokens.tolist()
-    assert len(together[0].result()[0].tokens) <= 2 < max(len(future.result()[0].tokens) for future in together)
+    assert (
+        len(together[0].result()[0].tokens)
+        <= 2
+        < max(len(future.result()[0].tokens) for future in together)
+    )
     sampler.close()
 
 
@@ -256,30 +288,51 @@ def test_four_hundred_threads_each_get_their_own_answer(
 @pytest.mark.parametrize("lora", [False, True])
 @pytest.mark.parametrize("intel", [False, True])
 def test_fixed_products_are_the_plain_ones(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, rows: int, bias: bool, lora: bool, intel: bool
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: torch.dtype,
+    rows: int,
+    bias: bool,
+    lora: bool,
+    intel: bool,
 ) -> None:
     monkeypatch.setattr(fixed, "is_intel", lambda: intel)
     torch.manual_seed(3)
     layers: list[Any] = [nn.Linear(48, size, bias, dtype=dtype) for size in (32, 16)]
     if lora:
         layers = [adapted(layer) for layer in layers]
-    product, x, onto = Product(layers), torch.randn(rows, 48).to(dtype), torch.randn(rows, 48).to(dtype)
+    product, x, onto = (
+        Product(layers),
+        torch.randn(rows, 48).to(dtype),
+        torch.randn(rows, 48).to(dtype),
+    )
     with torch.inference_mode():
         copy, ways = Fixed(product), [(None, None), (onto, onto.clone())]
         for mine, theirs in ways:
             expected = product.forward(x, theirs)[0]
-            found = [copy.forward(x, None if mine is None else mine.clone())[0],
-                     *Lanes(2, 2).each(lambda _, given: copy.forward(x, given)[0],
-                                       [None if mine is None else mine.clone() for _ in range(2)])]
+            found = [
+                copy.forward(x, None if mine is None else mine.clone())[0],
+                *Lanes(2, 2).each(
+                    lambda _, given: copy.forward(x, given)[0],
+                    [None if mine is None else mine.clone() for _ in range(2)],
+                ),
+            ]
             for one in found:
-                near = {"rtol": 0.02, "atol": 0.15} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 2e-5}
+                near = (
+                    {"rtol": 0.02, "atol": 0.15}
+                    if dtype == torch.bfloat16
+                    else {"rtol": 1e-5, "atol": 2e-5}
+                )
                 torch.testing.assert_close(one, expected, **near)  # type: ignore[arg-type]
                 assert one.is_contiguous()
 
 
 @pytest.mark.parametrize("rows", [1, 20])
-def test_fixed_products_in_float32_lose_no_small_update(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    """Of weights in bfloat16, on a processor that does not multiply that quickly: as in training, rounded once."""
+def test_fixed_products_in_float32_lose_no_small_update(
+    monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Of weights in bfloat16, on a processor that does not multiply that quickly: as in training,
+    rounded once.
+    """
     monkeypatch.setattr(processor, "multiplies_bfloat16", lambda: False)
     torch.manual_seed(3)
     layer: Any = nn.Linear(48, 32, False, dtype=torch.bfloat16)
@@ -288,12 +341,18 @@ def test_fixed_products_in_float32_lose_no_small_update(monkeypatch: pytest.Monk
         weights.b.mul_(1e-4)  # far below the spacing of numbers near those of the layer
     x = torch.randn(rows, 48).to(torch.bfloat16)
     with torch.inference_mode():
-        found = Fixed(Product([weights])).forward(x.float())[0] - x.float() @ layer.weight.float().t()
-        torch.testing.assert_close(found, 0.5 * x.float() @ weights.a.t() @ weights.b.t(), rtol=1e-3, atol=3e-6)
+        found = (
+            Fixed(Product([weights])).forward(x.float())[0] - x.float() @ layer.weight.float().t()
+        )
+        torch.testing.assert_close(
+            found, 0.5 * x.float() @ weights.a.t() @ weights.b.t(), rtol=1e-3, atol=3e-6
+        )
 
 
 def adapted(layer: Any) -> LoraLinear:
-    found = LoraLinear(layer, layer.weight, 4, 0.5, torch.float32, (48, len(layer.weight)), layer.weight.device)
+    found = LoraLinear(
+        layer, layer.weight, 4, 0.5, torch.float32, (48, len(layer.weight)), layer.weight.device
+    )
     nn.init.normal_(found.a)
     nn.init.normal_(found.b)
     return found
@@ -304,10 +363,16 @@ lengths = st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 40)), min_size
 
 @given(lengths)
 def test_grids_hold_every_row_once_and_little_else(sizes: list[tuple[int, int]]) -> None:
-    prompts = [np.full(length, number) for number, (length, count) in enumerate(sizes) for _ in range(count)]
+    prompts = [
+        np.full(length, number)
+        for number, (length, count) in enumerate(sizes)
+        for _ in range(count)
+    ]
     order = np.random.default_rng(0).permutation(len(prompts))
     grids = arrange([prompts[place] for place in order])
-    assert sorted(number for grid in grids for number in grid[grid >= 0]) == list(range(len(prompts)))
+    assert sorted(number for grid in grids for number in grid[grid >= 0]) == list(
+        range(len(prompts))
+    )
     for grid in grids:
         own = [len(prompts[order[first]]) for first in grid[:, 0]]
         assert len(own) * max(own) <= 1.3 * sum(own) + 1024
@@ -315,10 +380,23 @@ def test_grids_hold_every_row_once_and_little_else(sizes: list[tuple[int, int]])
             assert len({prompts[order[number]].tobytes() for number in line[line >= 0]}) == 1
 
 
-@pytest.mark.parametrize("how", [
-    {}, {"temperature": 0.6}, {"top_k": 5}, {"top_k": 500}, {"top_p": 0.5}, {"top_p": 0.98},
-    {"top_k": 40, "top_p": 0.7}, {"temperature": 0.0}, {"temperature": 1.7, "top_p": 0.2}, {"top_k": 2**63},
-    {"temperature": 1e-40}, {"temperature": 1e-3, "top_k": 50}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"temperature": 0.6},
+        {"top_k": 5},
+        {"top_k": 500},
+        {"top_p": 0.5},
+        {"top_p": 0.98},
+        {"top_k": 40, "top_p": 0.7},
+        {"temperature": 0.0},
+        {"temperature": 1.7, "top_p": 0.2},
+        {"top_k": 2**63},
+        {"temperature": 1e-40},
+        {"temperature": 1e-3, "top_k": 50},
+    ],
+)
 @pytest.mark.parametrize("spread", [0.3, 6.0])
 def test_what_is_drawn_is_the_inverse_of_the_sum(how: dict[str, Any], spread: float) -> None:
     """Over all the vocabulary, one number after the other; top-k first, then top-p of what is left."""
@@ -338,10 +416,14 @@ def plainly(logits: Any, row: Row) -> tuple[int, float]:
     logprobs = scaled - np.log(np.exp(scaled).sum())
     if how.temperature == 0:
         return int(logprobs.argmax()), float(logprobs.max())
-    order = np.argsort(-logprobs, kind="stable") if how.top_k or how.top_p < 1 else np.arange(len(logprobs))
+    order = (
+        np.argsort(-logprobs, kind="stable")
+        if how.top_k or how.top_p < 1
+        else np.arange(len(logprobs))
+    )
     chances = np.exp(logprobs[order])
     if how.top_k:
-        chances[how.top_k:] = 0
+        chances[how.top_k :] = 0
     chances /= chances.sum()
     if how.top_p < 1:
         chances[np.cumsum(chances) - chances >= how.top_p] = 0
@@ -365,7 +447,9 @@ def test_prompts_are_read_in_parts(frozen: Frozen, monkeypatch: pytest.MonkeyPat
             assert row.sampled().tokens.tolist() == one.tokens.tolist()
 
 
-def test_many_short_answers_let_others_have_their_turn(frozen: Frozen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_short_answers_let_others_have_their_turn(
+    frozen: Frozen, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each prompt is all that there is room for, so that none waits to join."""
     monkeypatch.setattr(decoding, "READ", 100)
     prompts = [RNG.integers(3, 300, 40) for _ in range(12)]
@@ -374,13 +458,24 @@ def test_many_short_answers_let_others_have_their_turn(frozen: Frozen, monkeypat
     done = []
     while writing.go_on(100):
         done.append(sum(bool(row.ids) for row in rows))
-    assert done == [2, 5, 8, 11], "three are read in a turn, and the last of them writes in the next"
+    assert done == [2, 5, 8, 11], (
+        "three are read in a turn, and the last of them writes in the next"
+    )
 
 
-@pytest.mark.parametrize(("words", "quick"), [
-    ("GenuineIntel avx512_bf16 amx_bf16", True), ("GenuineIntel avx512_bf16", False),
-    ("AuthenticAMD avx512_bf16", True), ("AuthenticAMD avx2", False), ("", False)])
-def test_who_multiplies_bfloat16_quickly(monkeypatch: pytest.MonkeyPatch, words: str, quick: bool) -> None:
+@pytest.mark.parametrize(
+    ("words", "quick"),
+    [
+        ("GenuineIntel avx512_bf16 amx_bf16", True),
+        ("GenuineIntel avx512_bf16", False),
+        ("AuthenticAMD avx512_bf16", True),
+        ("AuthenticAMD avx2", False),
+        ("", False),
+    ],
+)
+def test_who_multiplies_bfloat16_quickly(
+    monkeypatch: pytest.MonkeyPatch, words: str, quick: bool
+) -> None:
     monkeypatch.setattr(processor, "_words", lambda: frozenset(words.split()))
     assert processor.multiplies_bfloat16() is quick
 
@@ -392,8 +487,11 @@ def test_after_scores_in_two_lanes_a_sampler_still_writes(
     monkeypatch.setattr(processor, "multiplies_bfloat16", lambda: False)
     sampler = opened(dtype="bfloat16", threads=2, micro_batch_tokens=200).snapshot().result()
     for _ in range(20):
-        found = [ticket.result() for ticket in [sampler.logprobs(PROMPTS[number % 6]) for number in range(24)]]
+        found = [
+            ticket.result()
+            for ticket in [sampler.logprobs(PROMPTS[number % 6]) for number in range(24)]
+        ]
         assert all(np.isfinite(one[1:]).all() for one in found)
     [one] = sampler.sample(PROMPTS[0], max_tokens=8, temperature=1.0, seed=1).result()
-    again = sampler.logprobs(np.concatenate([PROMPTS[0], one.tokens])).result()[len(PROMPTS[0]):]
+    again = sampler.logprobs(np.concatenate([PROMPTS[0], one.tokens])).result()[len(PROMPTS[0]) :]
     np.testing.assert_allclose(one.logprobs, again, atol=0.05)

@@ -1,4 +1,6 @@
-"""Losses of one's own that fail: with a part of the gradient there already, or for asking what cannot be answered."""
+"""Losses of one's own that fail: with a part of the gradient there already, or for asking what
+cannot be answered.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +61,21 @@ def test_one_that_waits_for_another_turn_is_told_so_and_does_not_hang(
 ) -> None:
     session: Any = opened()
     sampler, ids = session.snapshot().result(), np.arange(5, 10)
-    ask = {"a sampler": lambda: sampler.logprobs(ids), "the session itself": lambda: session.snapshot()}[whom]
+    ask = {
+        "a sampler": lambda: sampler.logprobs(ids),
+        "the session itself": lambda: session.snapshot(),
+    }[whom]
     with pytest.raises(RunFailed, match="it cannot ask a local session or sampler"):
-        session.forward_backward([Datum(ids[:-1], {"target_tokens": ids[1:]})], AsksSomebody(ask)).result(timeout=60)
+        session.forward_backward(
+            [Datum(ids[:-1], {"target_tokens": ids[1:]})], AsksSomebody(ask)
+        ).result(timeout=60)
     assert len(sampler.logprobs(ids).result()) == 5
 
 
 @pytest.mark.parametrize("whom", ["a sampler", "another session"])
-def test_one_that_waits_for_what_was_asked_before_is_told_so_too(opened: Callable[..., PeftSession], whom: str) -> None:
+def test_one_that_waits_for_what_was_asked_before_is_told_so_too(
+    opened: Callable[..., PeftSession], whom: str
+) -> None:
     """Unless the answer is there."""
     session, other, ids = opened(), opened(), np.arange(5, 10)
     sampler, datum = session.snapshot().result(), Datum(ids[:-1], {"target_tokens": ids[1:]})
@@ -82,6 +91,8 @@ def test_one_that_waits_for_what_was_asked_before_is_told_so_too(opened: Callabl
 
     late = session.forward_backward([datum], AsksSomebody(asked_by_others))
     assert reached.wait(60)
-    tickets.put(sampler.logprobs(ids) if whom == "a sampler" else other.forward([datum], "cross_entropy"))
+    tickets.put(
+        sampler.logprobs(ids) if whom == "a sampler" else other.forward([datum], "cross_entropy")
+    )
     with pytest.raises(RunFailed, match="ask before the step, wait"):
         late.result(timeout=60)

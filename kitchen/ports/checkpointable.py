@@ -10,7 +10,7 @@ from kitchen.ports.future import Future
 from kitchen.types import Checkpoint
 
 
-class Live(Protocol):
+class Checkpointable(Protocol):
     """A value with a state of its own. Calls take effect in the order they are made."""
 
     def save(self, name: str) -> Future[Checkpoint]:
@@ -26,11 +26,13 @@ class Live(Protocol):
         ...
 
 
-def is_live(kind: Any) -> bool:
+def is_checkpointable(kind: Any) -> bool:
     return all(hasattr(kind, verb) for verb in ("save", "load", "delete"))
 
 
 @cache
-def hides_live(kind: Any) -> bool:
+def hides_checkpointable(kind: Any) -> bool:
     """A dataclass around a live value would be missed by the save points."""
-    return is_dataclass(kind) and any(is_live(inner) for inner in get_type_hints(kind).values())
+    return is_dataclass(kind) and any(
+        is_checkpointable(inner) for inner in get_type_hints(kind).values()
+    )
