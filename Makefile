@@ -18,6 +18,7 @@ run: setup
 	$(BIN)/kitchen run recipes.sl_basic
 
 test: setup
+	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
