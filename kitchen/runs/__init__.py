@@ -1,0 +1,1 @@
+"""Runs: their records, locks, status and execution."""
