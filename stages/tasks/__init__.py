@@ -1,1 +1,18 @@
-"""Tasks: rewards, games and environments."""
+"""Problems with a reward: questions, games and reasoning-gym tasks."""
+
+from stages.tasks.games import MakeGames
+from stages.tasks.reasoning_gym import MakeProblems
+from stages.tasks.rewards import Prompt, Question, Reward
+from stages.tasks.tasks import LoadTasks, TaskBatch, TaskBatches, Tasks
+
+__all__ = [
+    "LoadTasks",
+    "MakeGames",
+    "MakeProblems",
+    "Prompt",
+    "Question",
+    "Reward",
+    "TaskBatch",
+    "TaskBatches",
+    "Tasks",
+]

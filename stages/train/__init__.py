@@ -1,1 +1,25 @@
-"""Training: sessions, optimiser steps, schedules and saved weights."""
+"""Training sessions, optimiser steps, schedules, custom losses and saved weights."""
+
+from stages.train.optim import ForwardBackward, LearningRate, OptimStep, ReportStep
+from stages.train.publish import Publish
+from stages.train.schedules import Constant, Cosine, Linear, Schedule, ScheduleName, schedule
+from stages.train.session import FinalWeights, OpenSession, SaveFinal
+from stages.train.torch_loss import TorchLoss
+
+__all__ = [
+    "Constant",
+    "Cosine",
+    "FinalWeights",
+    "ForwardBackward",
+    "LearningRate",
+    "Linear",
+    "OpenSession",
+    "OptimStep",
+    "Publish",
+    "ReportStep",
+    "SaveFinal",
+    "Schedule",
+    "ScheduleName",
+    "TorchLoss",
+    "schedule",
+]
