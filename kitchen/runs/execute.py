@@ -7,18 +7,18 @@ from collections.abc import Sequence
 import structlog
 from pydantic import ValidationError
 
+from kitchen.config.adapters import Kitchen
+from kitchen.config.order import Order
+from kitchen.engine.observers import Observer, ObserverGroup
+from kitchen.engine.plan import Plan, PlanError
+from kitchen.engine.runner import run as walk
 from kitchen.engine.scope import Context
-from kitchen.errors import ConfigError, ResumeError
 from kitchen.engine.stop import StopSignal, refuse_loop
+from kitchen.errors import ConfigError, ResumeError
+from kitchen.recipe import Recipe
 from kitchen.runs.lock import lease
 from kitchen.runs.logs import configure, into
-from kitchen.engine.observers import ObserverGroup, Observer
-from kitchen.engine.plan import Plan, PlanError
-from kitchen.recipe import Recipe
 from kitchen.runs.record import RunRecord
-from kitchen.config.adapters import Kitchen
-from kitchen.engine.runner import run as walk
-from kitchen.config.order import Order
 
 
 def cook(

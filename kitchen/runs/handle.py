@@ -15,15 +15,15 @@ from typing import Any, ParamSpec, TypeVar
 
 import structlog
 
-from kitchen.errors import ConfigError, Interrupted, KitchenError, RunFailed
-from kitchen.engine.stop import StopSignal, at_signals
-from kitchen.runs.lock import InUse
 from kitchen.engine.observers import Observer
+from kitchen.engine.stop import StopSignal, at_signals
+from kitchen.errors import ConfigError, Interrupted, KitchenError, RunFailed
 from kitchen.ports.blobs import BlobStore
+from kitchen.runs.lock import InUse
 from kitchen.runs.record import OtherMachine
+from kitchen.runs.status import Listener, RunStatus, Status
 from kitchen.runs.store import read_journal, run_summary
 from kitchen.secrets import mask
-from kitchen.runs.status import Listener, RunStatus, Status
 from kitchen.types import Checkpoint
 
 log = structlog.get_logger("kitchen.runs.handle")
@@ -69,7 +69,10 @@ class Run:
         self.id = name
         # how to go on with it, in Python; empty where nobody can
         self._blobs, self._again = blobs, again
-        self._stop_signal, self._standing = StopSignal(), RunStatus(name, recipe, on_progress, earlier)
+        self._stop_signal, self._standing = (
+            StopSignal(),
+            RunStatus(name, recipe, on_progress, earlier),
+        )
         self._pressed = False  # Ctrl-C while it was waited for, which is not every `cancel`
         self._answer: concurrent.futures.Future[Outcome] = concurrent.futures.Future()
         # so that who gives up waiting for it does not cancel it

@@ -17,13 +17,13 @@ from typing import Any
 
 import structlog
 
-from kitchen.errors import ResumeError
-from kitchen.runs.jsonl import Journal
+from kitchen.config.order import Order, order_json
 from kitchen.engine.observers import Observer, StageDone
+from kitchen.errors import ResumeError
 from kitchen.ports.blobs import BlobStore
 from kitchen.progress import Progress
+from kitchen.runs.jsonl import Journal
 from kitchen.runs.store import read_run
-from kitchen.config.order import Order, order_json
 from kitchen.secrets import masked
 from kitchen.stage import Stage
 from kitchen.types import Checkpoint, Facts, Metrics, Samples, Table

@@ -12,8 +12,8 @@ from typing import Any
 
 from kitchen.config.order import Order
 from kitchen.errors import ConfigError, did_you_mean
-from kitchen.runs.lock import in_use
 from kitchen.ports.blobs import BlobStore
+from kitchen.runs.lock import in_use
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _KEYS = ("run", "recipe", "order", "attempts", "facts", "status")  # of run.json
