@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from kitchen.artifacts.weights import parse
+from kitchen.artifacts.weights import parse_weights_name
 from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
 
@@ -112,7 +112,7 @@ def peft_base(model: str, folder: Path) -> dict[str, Any]:
     """What PEFT opens a model by: the name and revision that a hub has it under, or else the folder
     that it is in.
     """
-    name = parse(model)
+    name = parse_weights_name(model)
     if name.kind == "hub":
         return {"base_model_name_or_path": name.name, "revision": name.at or None}
     return {"base_model_name_or_path": str(folder.absolute()), "revision": None}

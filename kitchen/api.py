@@ -11,29 +11,35 @@ from inspect import isabstract, signature
 from typing import Any
 
 from kitchen.config.adapters import PORTS, Kitchen
-from kitchen.config.discovery import find_recipe, stand_here
+from kitchen.config.discovery import add_cwd_to_path, find_recipe
 from kitchen.config.order import Order
 from kitchen.config.request import (
-    RUNS,
+    DEFAULT_RUNS_FOLDER,
     AdapterChoice,
     Problems,
     ResolvedRequest,
-    add_plan,
-    look_up,
+    add_plan_to,
+    check_adapter,
+    check_run_name,
     open_blobs,
-    run_name,
 )
-from kitchen.config.settings import leaves, settle
+from kitchen.config.settings import leaf_keys, resolve_settings
 from kitchen.config.sources import from_mapping
 from kitchen.engine.observers import Observer
 from kitchen.engine.stop import StopSignal
 from kitchen.errors import ConfigError, ResumeError, did_you_mean
 from kitchen.ports import BlobStore, DatasetStore, HubClient, TrainingClient
 from kitchen.recipe import Recipe
-from kitchen.runs.execute import cook, recipe_of
-from kitchen.runs.handle import Outcome, Run, without_secrets
+from kitchen.runs.execute import execute, recipe_from_order
+from kitchen.runs.handle import Outcome, Run, masks_secrets
 from kitchen.runs.status import Listener
-from kitchen.runs.store import check_free, clear, new_run_id, read_order, run_summary
+from kitchen.runs.store import (
+    check_new_run_name,
+    discard_failed_run,
+    new_run_id,
+    read_order,
+    run_summary,
+)
 from kitchen.workflow import sequence
 
 SupportsWorkflow = Recipe | type[Recipe] | str
@@ -42,7 +48,7 @@ Folder = str | os.PathLike[str]
 _TYPED_IN = "__main__"
 
 
-@without_secrets
+@masks_secrets
 def submit(
     recipe: SupportsWorkflow,
     *,
@@ -68,10 +74,10 @@ def submit(
     made.adapter_settings = {port: dict(each) for port, each in (adapter_settings or {}).items()}
     _open(made, {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}, runs)
     if made.recipe is not None:
-        add_plan(made, made.recipe, False)
+        add_plan_to(made, made.recipe, False)
     if name is not None and made.kitchen is not None and made.kitchen.blobs is not None:
         with made.collecting():
-            check_free(made.kitchen.blobs, name)
+            check_new_run_name(made.kitchen.blobs, name)
     order, dish, kitchen = made.require()
     short = made.cls.__name__.lower() if made.cls.__module__ == _TYPED_IN else order.recipe
     name, store, root = (
@@ -80,12 +86,12 @@ def submit(
         order.adapter_settings.get("blobs", {}).get("root"),
     )
     assert store is not None
-    clear(store, name)
+    discard_failed_run(store, name)
     return Run(
         name,
         order.recipe,
         store,
-        lambda stop_signal, standing: cook(
+        lambda stop_signal, standing: execute(
             order,
             dish,
             kitchen,
@@ -132,7 +138,7 @@ def run(
     ).finish()
 
 
-@without_secrets
+@masks_secrets
 def resume(
     run: str,
     *,
@@ -157,7 +163,7 @@ def resume(
         if blobs is None or isinstance(blobs, str)
         else blobs
     )
-    order, so_far = read_order(store, run_name(run)), run_summary(store, run)
+    order, so_far = read_order(store, check_run_name(run)), run_summary(store, run)
     start = partial(
         Run,
         run,
@@ -185,13 +191,13 @@ def resume(
         if port != "blobs" and port not in chosen
     }
     _open(made, {**order.adapters, "blobs": None, **chosen}, runs)
-    dish = recipe_of(made.cls, run, order)
-    add_plan(made, dish, False)
+    dish = recipe_from_order(made.cls, run, order)
+    add_plan_to(made, dish, False)
     if made.problems or made.kitchen is None:
         raise Problems(made.problems)
     kitchen = made.kitchen
     return start(
-        lambda stop_signal, standing: cook(
+        lambda stop_signal, standing: execute(
             order,
             dish,
             kitchen,
@@ -215,7 +221,7 @@ def _prepared(recipe: SupportsWorkflow, settings: Mapping[str, Any]) -> Resolved
     if isinstance(recipe, Recipe):
         sources = {
             ".".join(leaf): "recipe" if leaf[0] in recipe.model_fields_set else "default"
-            for leaf in leaves(type(recipe))
+            for leaf in leaf_keys(type(recipe))
         }
         made = ResolvedRequest(type(recipe), recipe, sources)
         if settings:
@@ -231,14 +237,14 @@ def _prepared(recipe: SupportsWorkflow, settings: Mapping[str, Any]) -> Resolved
         raise ConfigError(
             f"{made.cls.__name__} is no recipe: write a subclass of kitchen.Recipe with a workflow"
         )
-    settled = settle(made.cls, list(from_mapping(settings, "settings")))
+    settled = resolve_settings(made.cls, list(from_mapping(settings, "settings")))
     made.recipe, made.sources, made.problems = settled.recipe, settled.sources, [*settled.problems]
     return made
 
 
 def _open(made: ResolvedRequest, adapters: Mapping[str, Any], runs: Folder | None) -> None:
     """The adapters, those with a name built around those that are there; what is wrong is noted."""
-    stand_here()  # an adapter may be a class in this folder
+    add_cwd_to_path()  # an adapter may be a class in this folder
     before, adapter_choice = len(made.problems), _adapter_choice(adapters, runs)
     objects = {
         port: each
@@ -261,7 +267,7 @@ def _open(made: ResolvedRequest, adapters: Mapping[str, Any], runs: Folder | Non
                     f"adapter_settings: there is no port {port!r}; {did_you_mean(port, PORTS)}"
                 )
             if port not in objects:
-                look_up(made, port, made.names[port], adapter_choice.runs)
+                check_adapter(made, port, made.names[port], adapter_choice.runs)
             elif port in made.adapter_settings or (port == "blobs" and runs is not None):
                 raise ConfigError(
                     f"the {port} adapter is an object that is set up already: give it no settings"
@@ -303,7 +309,9 @@ def _again(
     if (blobs is None or isinstance(blobs, str)) and store.locate(name).startswith("memory://"):
         return ""
     given = {
-        "runs": None if root is None or os.fspath(root) == RUNS else repr(os.fspath(root)),
+        "runs": None
+        if root is None or os.fspath(root) == DEFAULT_RUNS_FOLDER
+        else repr(os.fspath(root)),
         "blobs": repr(blobs) if isinstance(blobs, str) else "..." if blobs is not None else None,
         **dict.fromkeys(order.objects, "..."),
     }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from kitchen.artifacts.weights import Weights, parse
+from kitchen.artifacts.weights import Weights, parse_weights_name
 from kitchen.config.yaml import yaml_value
 from kitchen.secrets import mask
 from kitchen.types import Checkpoint
@@ -70,7 +70,7 @@ def model_card(repo: str, base: Base, weights: Weights, tables: Sequence[Mapping
 
 def public_name(model: str) -> str:
     """A model by a name that says nothing of this machine: a folder by its own name alone."""
-    return f"path:{_public(model)}" if parse(model).kind == "path" else model
+    return f"path:{_public(model)}" if parse_weights_name(model).kind == "path" else model
 
 
 def _front(base: Base, record: Mapping[str, Any]) -> str:
@@ -78,7 +78,7 @@ def _front(base: Base, record: Mapping[str, Any]) -> str:
     lines = ["library_name: peft", "pipeline_tag: text-generation"]
     if _is_of_hub(base.name):
         lines += [
-            f"base_model: {yaml_value(parse(base.name).name)}",
+            f"base_model: {yaml_value(parse_weights_name(base.name).name)}",
             "base_model_relation: adapter",
         ]
     if base.license:
@@ -187,4 +187,4 @@ def _public(text: str) -> str:
 
 
 def _is_of_hub(name: str) -> bool:
-    return bool(name) and parse(name).kind == "hub"
+    return bool(name) and parse_weights_name(name).kind == "hub"

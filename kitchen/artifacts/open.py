@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kitchen.artifacts.weights import Weights, WeightsName, find_weights, parse_typed
+from kitchen.artifacts.weights import Weights, WeightsName, find_weights, parse_typed_name
 from kitchen.config.adapters import adapter_class
 from kitchen.config.request import (
-    RUNS,
+    DEFAULT_RUNS_FOLDER,
     AdapterChoice,
     Problems,
     ResolvedRequest,
-    choose_adapters,
     open_blobs,
+    resolve_adapters,
 )
 from kitchen.config.yaml import yaml_value
 from kitchen.errors import BackendError, ConfigError, did_you_mean
@@ -24,11 +24,11 @@ from kitchen.recipe import Recipe
 from kitchen.runs.store import read_order, run_names
 from kitchen.types import Tokens
 
-PAST_TEMPLATE = "the run was trained without it (rendering.chat=false)"
+NO_TEMPLATE_REASON = "the run was trained without it (rendering.chat=false)"
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenWeights:
     """Weights that are there, and the adapters that reach them."""
 
     weights: Weights
@@ -39,11 +39,11 @@ class Opened:
     def tokenizer(self) -> Tokenizer:
         return self.training.tokenizer(self.weights.model)
 
-    def joined(self, tokenizer: Tokenizer) -> str | None:
+    def separator(self, tokenizer: Tokenizer) -> str | None:
         """What stands between prompt and answer; None where a chat template does, as it did when a
         run was trained.
         """
-        rendering = trained_as(self.weights.record)
+        rendering = rendering_settings(self.weights.record)
         chat = tokenizer.chat if rendering.get("chat") is None else rendering["chat"]
         return None if chat else str(rendering.get("separator", ""))
 
@@ -57,7 +57,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Drawing:
+class SamplingParams:
     """How texts are drawn."""
 
     max_tokens: int
@@ -67,31 +67,31 @@ class Drawing:
 
 
 @contextmanager
-def open_weights(typed: str, adapter_choice: AdapterChoice) -> Iterator[Opened]:
+def open_weights(typed: str, adapter_choice: AdapterChoice) -> Iterator[OpenWeights]:
     """Loads nothing; raises the error of what is unknown, missing or not installed."""
-    name, adapter_choice = made_with(typed, adapter_choice, ("training", "hub"))
+    name, adapter_choice = resolve_weights(typed, adapter_choice, ("training", "hub"))
     made = ResolvedRequest(Recipe)  # type: ignore[type-abstract] # there is none
-    choose_adapters(adapter_choice, made)
+    resolve_adapters(adapter_choice, made)
     kitchen = made.kitchen
     if kitchen is None or kitchen.training is None or kitchen.hub is None or kitchen.blobs is None:
         raise Problems(made.problems)
     try:
         weights = find_weights(str(name), kitchen.training, kitchen.blobs)
-        yield Opened(weights, kitchen.training, kitchen.hub, kitchen.blobs)
+        yield OpenWeights(weights, kitchen.training, kitchen.hub, kitchen.blobs)
     except BackendError as error:
-        if not (no_run := no_such_run(name, adapter_choice, kitchen.blobs)):
+        if not (no_run := missing_run_hint(name, adapter_choice, kitchen.blobs)):
             raise
         raise BackendError(f"{no_run}; and as a model: {error}") from error
 
 
-def made_with(
+def resolve_weights(
     typed: str, adapter_choice: AdapterChoice, ports: Sequence[str]
 ) -> tuple[WeightsName, AdapterChoice]:
     """The name, and the adapters to use: of a run its own at these ports, but for those that were
     asked for.
     """
     blobs = open_blobs(adapter_choice)
-    name = parse_typed(typed, blobs)
+    name = parse_typed_name(typed, blobs)
     if name.kind != "run":
         return name, adapter_choice
     order = read_order(blobs, name.name)
@@ -126,14 +126,14 @@ def made_with(
     )
 
 
-def no_such_run(name: WeightsName, adapter_choice: AdapterChoice, blobs: BlobStore) -> str:
+def missing_run_hint(name: WeightsName, adapter_choice: AdapterChoice, blobs: BlobStore) -> str:
     """Where a name of a model can have been meant as that of a run; else empty."""
     if name.kind != "hub" or "/" in name.name:
         return ""
-    return f"there is no run {name.name!r} in {adapter_choice.runs or RUNS}; {did_you_mean(name.name, run_names(blobs))}"
+    return f"there is no run {name.name!r} in {adapter_choice.runs or DEFAULT_RUNS_FOLDER}; {did_you_mean(name.name, run_names(blobs))}"
 
 
-def trained_as(record: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def rendering_settings(record: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """The settings with which the run of a record rendered its data; empty where its recipe has no
     such setting.
     """

@@ -35,7 +35,7 @@ def publish(
     hub: HubClient,
     blobs: BlobStore,
     *,
-    again: str = "",
+    retry_hint: str = "",
     message: str = "",
 ) -> str:
     """An adapter's folder with its model card; returns where a person finds it. Done twice, it is
@@ -44,8 +44,8 @@ def publish(
     Raises NotPublished where the hub fails, with how to do it `again`, which whoever set the run
     going may know alone.
     """
-    check_exports(training)
-    check_place(repo)
+    check_can_export(training)
+    check_repository_name(repo)
     with TemporaryDirectory(prefix="kitchen-") as place:
         folder = Path(place, "adapter")
         training.export(weights.source, folder)
@@ -57,10 +57,10 @@ def publish(
                 repo, folder, message=message or f"Weights of {public_name(weights.name)}"
             )
         except KitchenError as error:
-            raise NotPublished(error, repo, again) from error
+            raise NotPublished(error, repo, retry_hint) from error
 
 
-def check_exports(training: TrainingClient) -> None:
+def check_can_export(training: TrainingClient) -> None:
     """Raise BackendError for an adapter that keeps its weights to itself."""
     if "export" not in training.capabilities:
         raise BackendError(
@@ -69,7 +69,7 @@ def check_exports(training: TrainingClient) -> None:
         )
 
 
-def check_place(repo: str) -> None:
+def check_repository_name(repo: str) -> None:
     """Raise ConfigError for what cannot be a repository."""
     if not _REPOSITORY.fullmatch(repo):
         raise ConfigError(f"{repo!r} is no place to publish at; give OWNER/NAME")

@@ -56,7 +56,7 @@ class Weights:
         return Facts({what: self.name} | ({f"{what}.sha256": known} if known else {}))
 
 
-def parse(text: str) -> WeightsName:
+def parse_weights_name(text: str) -> WeightsName:
     """Raises ConfigError for what is no name of weights."""
     kind, colon, rest = text.strip().partition(":")
     if not colon:
@@ -82,11 +82,11 @@ def parse(text: str) -> WeightsName:
     )
 
 
-def parse_typed(text: str, blobs: BlobStore) -> WeightsName:
+def parse_typed_name(text: str, blobs: BlobStore) -> WeightsName:
     """As people type it: RUN and RUN@STEP are weights of that run, where there is such a run."""
-    found = parse(text)
+    found = parse_weights_name(text)
     if found.kind == "hub" and (_RUN.fullmatch(found.name) or found.name in run_names(blobs)):
-        return parse(f"run:{text.strip()}")
+        return parse_weights_name(f"run:{text.strip()}")
     return found
 
 
@@ -97,7 +97,7 @@ def find_weights(text: str, client: TrainingClient, blobs: BlobStore | None) -> 
     Raises ConfigError for a name, run or step that is unknown, CorruptCheckpoint where it is
     damaged, BackendError for an unknown model. Loads nothing.
     """
-    name = parse(text)
+    name = parse_weights_name(text)
     if name.kind != "run":
         client.find(str(name))
         return Weights(str(name), str(name), str(name))

@@ -10,17 +10,17 @@ import typer
 
 def recipes(incomplete: str) -> list[str]:
     """Without what each is about: zsh would take it over several lines."""
-    from kitchen.config.discovery import modules, stand_here
+    from kitchen.config.discovery import add_cwd_to_path, recipe_modules
 
-    stand_here()
-    return [one.name for one in modules() if one.name.startswith(incomplete)]
+    add_cwd_to_path()
+    return [one.name for one in recipe_modules() if one.name.startswith(incomplete)]
 
 
 def runs(context: typer.Context, incomplete: str) -> list[str]:
     """Those in the folder of runs; a shell does not wait for a URL."""
-    from kitchen.config.request import RUNS
+    from kitchen.config.request import DEFAULT_RUNS_FOLDER
 
-    folder = Path(context.params.get("runs") or RUNS)
+    folder = Path(context.params.get("runs") or DEFAULT_RUNS_FOLDER)
     return sorted(
         path.parent.name
         for path in folder.glob("*/run.json")

@@ -23,7 +23,7 @@ from kitchen.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from kitchen.artifacts.open import Drawing
+    from kitchen.artifacts.open import SamplingParams
 
 app = typer.Typer()
 
@@ -105,10 +105,10 @@ def chat(
     carry_out(lambda: talk(weights, chosen, how, system), debug)
 
 
-def drawing(max_tokens: int, temperature: float, top_p: float, seed: int) -> Drawing:
-    from kitchen.artifacts.open import Drawing
+def drawing(max_tokens: int, temperature: float, top_p: float, seed: int) -> SamplingParams:
+    from kitchen.artifacts.open import SamplingParams
 
-    return Drawing(max_tokens, temperature, top_p, seed)
+    return SamplingParams(max_tokens, temperature, top_p, seed)
 
 
 @app.command("eval")

@@ -86,7 +86,7 @@ def adapter_settings(cls: Any) -> Mapping[str, Any]:
     return {name: hints.get(name, Any) for name in parameters if _port_of(hints.get(name)) is None}
 
 
-def asked_for(cls: Any) -> Mapping[str, str]:
+def required_ports(cls: Any) -> Mapping[str, str]:
     """The ports that an adapter is given by its constructor: parameter to port."""
     return {
         name: port
@@ -179,7 +179,7 @@ class _Builder:
             cls = adapter_class(port, self.names[port])
             given = {
                 name: self._beside(port, cls) if other == port else self.build(other)
-                for name, other in asked_for(cls).items()
+                for name, other in required_ports(cls).items()
             }
             self.built[port] = self._made(
                 port, cls, {**given, **self._settings(port, adapter_settings(cls))}

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from kitchen.config.settings import inner
+from kitchen.config.settings import nested_settings
 from kitchen.config.sources import Keys
 from kitchen.config.yaml import yaml_value
 
@@ -32,16 +32,16 @@ _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 
 @dataclass(frozen=True)
-class Described:
+class SettingDescription:
     """One setting."""
 
     name: str  # "rendering.max_tokens"
     type: str
     default: str  # as it would be typed; empty where it must be given
-    about: str  # unit and meaning
+    description: str  # unit and meaning
 
 
-def described(cls: Any) -> Iterator[Described]:
+def describe_settings(cls: Any) -> Iterator[SettingDescription]:
     """The settings of a recipe in order; those inside of a setting follow it."""
     yield from _inside(cls, (), None)
 
@@ -68,20 +68,22 @@ def type_text(kind: Any) -> str:
     )
 
 
-def _inside(cls: Any, above: Keys, given: Any) -> Iterator[Described]:
+def _inside(cls: Any, above: Keys, given: Any) -> Iterator[SettingDescription]:
     """`given` is the value that the defaults come from; None: those of the class."""
     notes = _notes(cls)
-    for name, kind in inner(cls).items():
+    for name, kind in nested_settings(cls).items():
         default = _default(cls, name) if given is None else getattr(given, name)
         if (
-            inner(kind)
+            nested_settings(kind)
             and default is not MISSING
             and (is_dataclass(default) or isinstance(default, BaseModel))
         ):
             yield from _inside(type(default), (*above, name), default)
         else:
             shown = "" if default is MISSING else yaml_value(default)
-            yield Described(".".join((*above, name)), type_text(kind), shown, notes.get(name, ""))
+            yield SettingDescription(
+                ".".join((*above, name)), type_text(kind), shown, notes.get(name, "")
+            )
 
 
 def _default(cls: Any, name: str) -> Any:

@@ -18,32 +18,32 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
-from kitchen.config.extras import mend_missing
+from kitchen.config.extras import install_command_for
 from kitchen.errors import BackendError, ConfigError, KitchenError, did_you_mean
 from kitchen.recipe import Recipe
 from kitchen.stage import Stage, signature
 from kitchen.workflow import ForEach, Parallel, Series, Step, When, walk
 
-CORE = str(Path(__file__).parent)
+CORE = str(Path(__file__).parents[1])  # the folder of the `kitchen` package
 OPEN = ("recipes", "stages", "adapters")  # folders that people add to from where they stand
 
 
 @dataclass(frozen=True)
-class Found:
+class RecipeModule:
     """A module of recipes, read without importing it."""
 
     name: str  # "recipes.sl_basic"
-    about: str  # the first sentence of its docstring, or why it cannot be read
+    summary: str  # the first sentence of its docstring, or why it cannot be read
 
 
-def stand_here() -> None:
+def add_cwd_to_path() -> None:
     """Put the current folder first on the path, so that `recipes/mine.py` in it is found."""
     here = os.getcwd()
     if sys.path[0] != here:
         sys.path.insert(0, here)
 
 
-def check_open() -> None:
+def check_not_shadowed() -> None:
     """Raise ConfigError if a regular package hides ours: one `__init__.py` in a folder of that name
     is enough.
     """
@@ -57,11 +57,11 @@ def check_open() -> None:
             )
 
 
-def modules() -> Sequence[Found]:
+def recipe_modules() -> Sequence[RecipeModule]:
     """All modules of recipes on the path, in order of their names."""
     spec = find_spec("recipes")
     places = list(spec.submodule_search_locations or ()) if spec else []
-    found: dict[str, Found] = {}
+    found: dict[str, RecipeModule] = {}
     for info in pkgutil.iter_modules(places):
         name = f"recipes.{info.name}"
         if (
@@ -78,8 +78,8 @@ def find_recipe(name: str) -> type[Recipe]:
 
     Raises ConfigError for what is not there, BackendError where a package is missing.
     """
-    stand_here()
-    check_open()
+    add_cwd_to_path()
+    check_not_shadowed()
     path, _, wanted = name.partition(":")
     if path == "__main__" and wanted not in vars(sys.modules[path]):
         raise ConfigError(
@@ -110,12 +110,12 @@ def find_recipe(name: str) -> type[Recipe]:
     return next(iter(own.values()))
 
 
-def full_name(recipe: type[Recipe]) -> str:
+def import_path(recipe: type[Recipe]) -> str:
     """`recipes.sl_basic:SlBasic`, which finds it again."""
     return f"{recipe.__module__}:{recipe.__name__}"
 
 
-def laid_out(recipe: Recipe) -> Step:
+def build_workflow(recipe: Recipe) -> Step:
     """The workflow of a recipe; raises ConfigError that names file and line of what is wrong with
     its code.
     """
@@ -125,11 +125,11 @@ def laid_out(recipe: Recipe) -> Step:
     except KitchenError:
         raise
     except (Exception, SystemExit) as error:
-        raise broken(lead, error) from error
+        raise recipe_code_error(lead, error) from error
     if not isinstance(step, (Stage, Series, ForEach, When, Parallel)):
         shown = "None" if step is None else f"a {type(step).__name__}"
         raise ConfigError(
-            f"{full_name(type(recipe))}.workflow returned {shown}, not a step: "
+            f"{import_path(type(recipe))}.workflow returned {shown}, not a step: "
             f"{_place(type(recipe).workflow)}: end it with `return sequence(...)`"
         )
     for stage in walk(step):
@@ -171,16 +171,16 @@ def _import(path: str) -> ModuleType:
         missing = error.name or ""
         if path == missing or path.startswith(f"{missing}."):
             raise ConfigError(f"there is no recipe {path!r}; {_near(path)}") from error
-        if mend := mend_missing(missing):
+        if mend := install_command_for(missing):
             raise BackendError(f"{path} needs {missing}, which is not installed: {mend}") from error
-        raise broken(f"{path} cannot be imported", error) from error
+        raise recipe_code_error(f"{path} cannot be imported", error) from error
     except (Exception, SystemExit) as error:
-        raise broken(f"{path} cannot be imported", error) from error
+        raise recipe_code_error(f"{path} cannot be imported", error) from error
 
 
 def _near(path: str) -> str:
     """`recipes.` is in every name, so that it says nothing of how near they are."""
-    tails = {one.name.removeprefix("recipes."): one.name for one in modules()}
+    tails = {one.name.removeprefix("recipes."): one.name for one in recipe_modules()}
     typed = path.removesuffix(".py").replace("/", ".").removeprefix("recipes.")
     near = [tails[tail] for tail in difflib.get_close_matches(typed, tails, n=2)]
     return (
@@ -190,7 +190,7 @@ def _near(path: str) -> str:
     )
 
 
-def broken(what: str, error: BaseException) -> ConfigError:
+def recipe_code_error(what: str, error: BaseException) -> ConfigError:
     """The last line of the file that the error came from, as far as it is one of the user's."""
     frames = [
         frame
@@ -205,7 +205,7 @@ def broken(what: str, error: BaseException) -> ConfigError:
     return ConfigError(f"{what}: {place}: {type(error).__name__}: {why}")
 
 
-def _read(name: str, spec: ModuleSpec | None) -> Found | None:
+def _read(name: str, spec: ModuleSpec | None) -> RecipeModule | None:
     """None for a module that defines no class."""
     if spec is None or spec.origin is None:
         return None
@@ -213,8 +213,8 @@ def _read(name: str, spec: ModuleSpec | None) -> Found | None:
         with open(spec.origin, "rb") as file:
             tree = ast.parse(file.read())
     except (OSError, SyntaxError, ValueError) as error:
-        return Found(name, f"cannot be read: {error}")
+        return RecipeModule(name, f"cannot be read: {error}")
     if not any(isinstance(node, ast.ClassDef) for node in tree.body):
         return None
     lines = (ast.get_docstring(tree) or "").strip().splitlines()
-    return Found(name, lines[0] if lines else "")
+    return RecipeModule(name, lines[0] if lines else "")

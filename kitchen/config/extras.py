@@ -22,19 +22,19 @@ class Extra:
     name: str  # "crucible-kitchen[local]"
     packages: tuple[str, ...]
     missing: tuple[str, ...]  # those of them that are not installed here
-    mend: str  # the pip command
+    install_command: str  # the pip command
 
 
-def packages(adapter: Any) -> Sequence[str]:
+def required_packages(adapter: Any) -> Sequence[str]:
     """What an adapter class says, in its attribute `packages`, that it imports beyond the core."""
     return tuple(getattr(adapter, "packages", ()))
 
 
 def check_installed(port: str, name: str, adapter: Any) -> None:
     """Raise BackendError, with the command that mends it, if a package of the adapter is missing."""
-    missing = [package for package in packages(adapter) if find_spec(package) is None]
+    missing = [package for package in required_packages(adapter) if find_spec(package) is None]
     if missing:
-        mend = extra_for(packages(adapter)) or " ".join(missing)
+        mend = extra_for(required_packages(adapter)) or " ".join(missing)
         raise BackendError(
             f"the {port} adapter {name!r} needs {', '.join(missing)}, not installed here: "
             f"pip install {_quoted(mend)}"
@@ -59,7 +59,7 @@ def extra_for(wanted: Sequence[str]) -> str:
     return ""
 
 
-def mend_missing(package: str) -> str:
+def install_command_for(package: str) -> str:
     """The pip command that brings a package, if one of our extras does."""
     top = package.split(".")[0]
     return f"pip install {_quoted(found)}" if (found := extra_for([top])) else ""

@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from kitchen.config.adapters import DEFAULTS, PORTS, Kitchen, adapter_class, adapter_settings, build
-from kitchen.config.discovery import broken, find_recipe, full_name, laid_out, stand_here
+from kitchen.config.discovery import (
+    add_cwd_to_path,
+    build_workflow,
+    find_recipe,
+    import_path,
+    recipe_code_error,
+)
 from kitchen.config.extras import check_installed
 from kitchen.config.order import Order
-from kitchen.config.settings import settle
+from kitchen.config.settings import resolve_settings
 from kitchen.config.sources import Setting, from_arguments, from_file
 from kitchen.engine.plan import Plan, check
 from kitchen.engine.preview import verify
@@ -23,7 +29,7 @@ from kitchen.recipe import Recipe
 from kitchen.types import RunId
 from kitchen.workflow import Step
 
-RUNS = "runs"  # the folder that runs are kept in unless told otherwise
+DEFAULT_RUNS_FOLDER = "runs"  # the folder that runs are kept in unless told otherwise
 
 
 class Problems(KitchenError):
@@ -49,7 +55,7 @@ class AdapterChoice:
         url = {"blobs": "fsspec"} if self.runs and "://" in self.runs else {}
         return {**DEFAULTS, **url, **given}
 
-    def hint(self) -> str:
+    def store_options(self) -> str:
         """The options that find the runs again: `--set blobs.root=DIR` comes before `--runs`, as
         for the run itself.
         """
@@ -79,7 +85,7 @@ class RunRequest:
     config: Path | None
     adapter_choice: AdapterChoice
     strict: bool = False
-    before: Sequence[Setting] = ()  # what is known without being typed
+    implied: Sequence[Setting] = ()  # what is known without being typed
 
 
 @dataclass
@@ -111,7 +117,7 @@ class ResolvedRequest:
             raise Problems(self.problems)
         settings = self.recipe.model_dump(mode="json")
         order = Order(
-            full_name(self.cls),
+            import_path(self.cls),
             settings,
             self.sources,
             self.names,
@@ -121,28 +127,28 @@ class ResolvedRequest:
         return order, self.recipe, self.kitchen
 
 
-def prepare(request: RunRequest) -> ResolvedRequest:
+def resolve_request(request: RunRequest) -> ResolvedRequest:
     """Raises ConfigError or BackendError if there is no such recipe; every other problem is listed."""
     made = ResolvedRequest(find_recipe(request.recipe))
-    given = [*request.before]
+    given = [*request.implied]
     with made.collecting():
         given += from_file(request.config) if request.config else ()
     for text in request.settings:
         with made.collecting():
             given += from_arguments([text])
-    settled = settle(made.cls, given)
+    settled = resolve_settings(made.cls, given)
     made.problems += settled.problems
     if not made.problems:
         made.recipe, made.sources = settled.recipe, settled.sources
-    choose_adapters(request.adapter_choice, made)
+    resolve_adapters(request.adapter_choice, made)
     if made.recipe is not None:
-        add_plan(made, made.recipe, request.strict)
+        add_plan_to(made, made.recipe, request.strict)
     return made
 
 
-def choose_adapters(adapter_choice: AdapterChoice, made: ResolvedRequest) -> None:
+def resolve_adapters(adapter_choice: AdapterChoice, made: ResolvedRequest) -> None:
     """The adapters with their settings, and with what is missing noted."""
-    stand_here()  # an adapter may be a class in this folder
+    add_cwd_to_path()  # an adapter may be a class in this folder
     before = len(made.problems)
     made.names = adapter_choice.chosen()
     for text in adapter_choice.settings:
@@ -150,13 +156,13 @@ def choose_adapters(adapter_choice: AdapterChoice, made: ResolvedRequest) -> Non
             _set(made.adapter_settings, *from_arguments([text]))
     for port, name in made.names.items():
         with made.collecting():
-            look_up(made, port, name, adapter_choice.runs)
+            check_adapter(made, port, name, adapter_choice.runs)
     if len(made.problems) == before:
         with made.collecting():
             made.kitchen = Kitchen.named(made.names, made.adapter_settings)
 
 
-def look_up(made: ResolvedRequest, port: str, name: str, runs: str | None) -> None:
+def check_adapter(made: ResolvedRequest, port: str, name: str, runs: str | None) -> None:
     """See that an adapter is there with all that it needs; that of blobs is told where runs are
     kept.
     """
@@ -166,7 +172,7 @@ def look_up(made: ResolvedRequest, port: str, name: str, runs: str | None) -> No
         made.adapter_settings[port] = {**place, **made.adapter_settings.get(port, {})}
 
 
-def run_name(typed: str) -> str:
+def check_run_name(typed: str) -> str:
     """The name, if a run can have it: one part of a path; raises ConfigError."""
     try:
         name = blob_name(typed)
@@ -182,7 +188,7 @@ def run_name(typed: str) -> str:
 
 def open_blobs(adapter_choice: AdapterChoice) -> BlobStore:
     """Where the runs are kept, and no other adapter; raises ConfigError or BackendError."""
-    stand_here()
+    add_cwd_to_path()
     name, cls = (
         adapter_choice.chosen()["blobs"],
         adapter_class("blobs", adapter_choice.chosen()["blobs"]),
@@ -196,7 +202,11 @@ def open_blobs(adapter_choice: AdapterChoice) -> BlobStore:
 
 def _kept_at(cls: Any, runs: str | None) -> dict[str, Any]:
     """Where runs are kept, for an adapter that has a setting for it or that was told."""
-    return {"root": runs or RUNS} if runs is not None or "root" in adapter_settings(cls) else {}
+    return (
+        {"root": runs or DEFAULT_RUNS_FOLDER}
+        if runs is not None or "root" in adapter_settings(cls)
+        else {}
+    )
 
 
 def _set(settings: dict[str, dict[str, Any]], one: Setting, *more: Setting) -> None:
@@ -207,10 +217,10 @@ def _set(settings: dict[str, dict[str, Any]], one: Setting, *more: Setting) -> N
     settings.setdefault(port, {})[rest[0]] = one.value
 
 
-def add_plan(made: ResolvedRequest, recipe: Recipe, strict: bool) -> None:
+def add_plan_to(made: ResolvedRequest, recipe: Recipe, strict: bool) -> None:
     """The steps of the recipe and their plan, with what is wrong noted."""
     try:
-        made.step = laid_out(recipe)
+        made.step = build_workflow(recipe)
         ports = made.kitchen.ports() if made.kitchen else dict.fromkeys(PORTS.values())
         given: Any = {**ports, RunId: RunId("check")} if made.kitchen else {*ports, RunId}
         made.plan = check(made.step, given, recipe.outputs)
@@ -218,7 +228,9 @@ def add_plan(made: ResolvedRequest, recipe: Recipe, strict: bool) -> None:
         made.problems.append(error)
         return
     except Exception as error:  # noqa: BLE001 whatever the code of a recipe does
-        made.problems.append(broken(f"the workflow of {recipe.title()} cannot be laid out", error))
+        made.problems.append(
+            recipe_code_error(f"the workflow of {recipe.title()} cannot be laid out", error)
+        )
         return
     made.problems += map(ConfigError, made.plan.problems)
     if strict:

@@ -25,7 +25,7 @@ _hints = cache(partial(get_type_hints, include_extras=True))
 
 
 @dataclass(frozen=True)
-class Settled:
+class ResolvedSettings:
     """A recipe with its settings, or every problem with them."""
 
     recipe: Recipe | None
@@ -34,7 +34,7 @@ class Settled:
     problems: Sequence[ConfigError] = ()
 
 
-def settle(cls: type[Recipe], given: Sequence[Setting]) -> Settled:
+def resolve_settings(cls: type[Recipe], given: Sequence[Setting]) -> ResolvedSettings:
     """The recipe with these settings over its defaults, later ones over earlier ones."""
     given = [replace(setting, keys=_keys(cls, setting.keys)) for setting in given]
     problems = [
@@ -46,18 +46,20 @@ def settle(cls: type[Recipe], given: Sequence[Setting]) -> Settled:
     recipe, wrong = _validated(cls, known)
     wrong = [*wrong, *_flags(cls, known, recipe)]
     if problems or wrong:
-        return Settled(None, {}, [*problems, *wrong])
-    sources = {".".join(leaf): _source(leaf, known) for leaf in leaves(cls)}
-    return Settled(recipe, sources)
+        return ResolvedSettings(None, {}, [*problems, *wrong])
+    sources = {".".join(leaf): _source(leaf, known) for leaf in leaf_keys(cls)}
+    return ResolvedSettings(recipe, sources)
 
 
-def inner(annotation: Any) -> Mapping[str, Any]:
+def nested_settings(annotation: Any) -> Mapping[str, Any]:
     """Settings inside of a setting of this type, name to type; empty where it has none."""
     if get_origin(annotation) is Annotated:
-        return inner(get_args(annotation)[0])
+        return nested_settings(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
         return {
-            name: kind for choice in get_args(annotation) for name, kind in inner(choice).items()
+            name: kind
+            for choice in get_args(annotation)
+            for name, kind in nested_settings(choice).items()
         }
     if not isinstance(annotation, type):
         return {}
@@ -72,11 +74,11 @@ def inner(annotation: Any) -> Mapping[str, Any]:
     return {}
 
 
-def leaves(annotation: Any, above: Keys = ()) -> Iterator[Keys]:
+def leaf_keys(annotation: Any, above: Keys = ()) -> Iterator[Keys]:
     """Every setting that has none inside, in order."""
-    for name, kind in inner(annotation).items():
-        if inner(kind):
-            yield from leaves(kind, (*above, name))
+    for name, kind in nested_settings(annotation).items():
+        if nested_settings(kind):
+            yield from leaf_keys(kind, (*above, name))
         else:
             yield (*above, name)
 
@@ -85,7 +87,7 @@ def _keys(kind: Any, written: Keys) -> Keys:
     """Dots set settings apart that are inside of each other; those in the keys of a mapping are
     part of a key.
     """
-    known = inner(kind)
+    known = nested_settings(kind)
     if not written or not known:
         return written
     key, dot, rest = written[0].partition(".")
@@ -95,12 +97,12 @@ def _keys(kind: Any, written: Keys) -> Keys:
 def _unknown(cls: type[Recipe], setting: Setting) -> ConfigError | None:
     kind: Any = cls
     for at, key in enumerate(setting.keys):
-        known = inner(kind)
+        known = nested_settings(kind)
         # a mapping may have any keys; what cannot have any is refused when it is validated
         if not known:
             return None
         if key not in known:
-            every = [".".join(leaf) for leaf in leaves(cls)]
+            every = [".".join(leaf) for leaf in leaf_keys(cls)]
             same = [each for each in every if each.endswith(f".{key}")]
             nearest = (
                 f"did you mean {same[0]!r}?"

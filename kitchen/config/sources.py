@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kitchen.config.yaml import Keyed, read_yaml, yaml_value
+from kitchen.config.yaml import YamlValue, read_yaml, yaml_value
 from kitchen.errors import ConfigError
 
 COMMAND_LINE = "command line"
@@ -42,7 +42,7 @@ def from_arguments(texts: Sequence[str]) -> Sequence[Setting]:
     return settings
 
 
-def _typed(key: str, value: str, text: str) -> Sequence[Keyed]:
+def _typed(key: str, value: str, text: str) -> Sequence[YamlValue]:
     """What begins with a quote or a bracket is YAML, and so is a number, a truth value and null;
     others are texts.
 
@@ -54,10 +54,10 @@ def _typed(key: str, value: str, text: str) -> Sequence[Keyed]:
     try:
         [found] = read_yaml(value, place, (key,))
     except (ConfigError, ValueError):
-        return (Keyed((key,), value, 1),)
+        return (YamlValue((key,), value, 1),)
     plain = isinstance(found.value, bool | int | float | None) and found.keys == (key,)
     # YAML's own signs
-    return (found if plain and not set(value) & set("#&\n") else Keyed((key,), value, 1),)
+    return (found if plain and not set(value) & set("#&\n") else YamlValue((key,), value, 1),)
 
 
 def from_file(path: Path) -> Sequence[Setting]:

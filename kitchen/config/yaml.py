@@ -16,7 +16,7 @@ from kitchen.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Keyed:
+class YamlValue:
     """A value that is no mapping, under the keys that lead to it."""
 
     keys: tuple[str, ...]
@@ -31,7 +31,7 @@ class _Constructor(SafeConstructor):
 _Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
 
 
-def read_yaml(text: str, place: str, keys: tuple[str, ...] = ()) -> Sequence[Keyed]:
+def read_yaml(text: str, place: str, keys: tuple[str, ...] = ()) -> Sequence[YamlValue]:
     """The values of a document, mappings taken apart; raises ConfigError that names the place and
     line.
     """
@@ -77,9 +77,9 @@ def _yaml() -> YAML:
     return yaml
 
 
-def _apart(value: Any, node: Any, keys: tuple[str, ...], line: int) -> Iterator[Keyed]:
+def _apart(value: Any, node: Any, keys: tuple[str, ...], line: int) -> Iterator[YamlValue]:
     if not isinstance(value, dict) or not value:
-        yield Keyed(keys, value, line)
+        yield YamlValue(keys, value, line)
         return
     inside = {str(key.value): (key, child) for key, child in node.value} if node is not None else {}
     for key, each in value.items():

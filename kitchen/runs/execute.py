@@ -21,7 +21,7 @@ from kitchen.runs.logs import configure, into
 from kitchen.runs.record import RunRecord
 
 
-def cook(
+def execute(
     order: Order,
     recipe: Recipe,
     kitchen: Kitchen,
@@ -70,7 +70,7 @@ def cook(
             return context
 
 
-def recipe_of(cls: type[Recipe], run: str, order: Order) -> Recipe:
+def recipe_from_order(cls: type[Recipe], run: str, order: Order) -> Recipe:
     """The recipe as a run was ordered; raises ResumeError where its class no longer takes those
     settings.
     """

@@ -177,7 +177,7 @@ class Run:
         )
         if explained is not error:
             explained.__cause__, explained.__notes__ = (
-                veiled(error),
+                with_secrets_masked(error),
                 list(getattr(error, "__notes__", ())),
             )
         if self._again and isinstance(error, InUse | OtherMachine):
@@ -186,7 +186,7 @@ class Run:
             )
         elif self._again and self._standing.started and not isinstance(error, ConfigError):
             explained.add_note(f"to go on: {self._again}")
-        return veiled(explained)
+        return with_secrets_masked(explained)
 
     def _see_out(self) -> None:
         """Save if the process ends before the run. This thread is no daemon, so the end waits for
@@ -202,7 +202,7 @@ class Run:
             self._thread.join(_LEAVING if self._stop_signal.at_once else _SAVING)
 
 
-def without_secrets(call: Callable[P, R]) -> Callable[P, R]:
+def masks_secrets(call: Callable[P, R]) -> Callable[P, R]:
     """The same function, whose errors are masked."""
 
     @wraps(call)
@@ -211,13 +211,13 @@ def without_secrets(call: Callable[P, R]) -> Callable[P, R]:
             return call(*arguments, **named)
         except KitchenError as error:
             for each in (error, *getattr(error, "found", ())):
-                veiled(each)
+                with_secrets_masked(each)
             raise
 
     return masking
 
 
-def veiled(error: E) -> E:
+def with_secrets_masked(error: E) -> E:
     """The same error with its texts masked: a traceback that a notebook keeps must show no secret."""
     error.args = tuple(mask(each) if isinstance(each, str) else each for each in error.args)
     if hasattr(error, "__notes__"):

@@ -38,7 +38,7 @@ def new_run_id(recipe: str) -> str:
     return f"{stem}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
 
 
-def check_free(blobs: BlobStore, run: str) -> None:
+def check_new_run_name(blobs: BlobStore, run: str) -> None:
     """Raise ConfigError for what cannot be the name of a new run: weights are named by it, as
     run:NAME@STEP.
     """
@@ -54,7 +54,7 @@ def check_free(blobs: BlobStore, run: str) -> None:
         )
 
 
-def clear(blobs: BlobStore, run: str) -> None:
+def discard_failed_run(blobs: BlobStore, run: str) -> None:
     """Make room for a run under the name of one that came to nothing, which `check_free` lets
     through.
     """

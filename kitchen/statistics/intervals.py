@@ -24,7 +24,7 @@ class Interval:
     high: float
     confidence: float  # 0..1
 
-    def told(self, digits: int = 3, *, sign: bool = False) -> str:
+    def format(self, digits: int = 3, *, sign: bool = False) -> str:
         """For a table; with a sign for a difference."""
         estimate, low, high = (
             f"{each:{'+' * sign}.{digits}f}" for each in (self.estimate, self.low, self.high)

@@ -68,7 +68,12 @@ def _compared(
             f"{key}_gain": gain.estimate,
         }
         lines.append(
-            (what, interval(was, seed).told(), interval(now, seed).told(), gain.told(sign=True))
+            (
+                what,
+                interval(was, seed).format(),
+                interval(now, seed).format(),
+                gain.format(sign=True),
+            )
         )
     were, are = lost(old), lost(new)
     for what, key in {**were, **are}:
@@ -87,7 +92,7 @@ def _likelier(old: Likelihood, new: Likelihood, seed: int) -> tuple[Metrics, lis
             ratio_bootstrap(each, sizes, seed) for each in (was, now, now - was)
         )
         metrics |= {f"{key}_before": first.estimate, f"{key}_after": second.estimate}
-        lines.append((what, first.told(4), second.told(4), change.told(4, sign=True)))
+        lines.append((what, first.format(4), second.format(4), change.format(4, sign=True)))
     return metrics, lines
 
 

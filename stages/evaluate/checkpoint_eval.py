@@ -165,7 +165,7 @@ def reported(
         for (what, key), values in scores(answers, pass_at).items():
             mean, key = interval(values, seed), f"{name}/{key}{of}"
             metrics |= {key: mean.estimate, f"{key}_low": mean.low, f"{key}_high": mean.high}
-            rows.append((name, count, what, mean.told()))
+            rows.append((name, count, what, mean.format()))
         for (what, key), number in lost(answers).items():
             metrics[f"{name}/{key}{of}"] = float(number)
             rows.append((name, count, what, f"{number} of {len(answers)} answers"))
@@ -173,7 +173,7 @@ def reported(
         for measure, (what, parts, sizes) in loss.measures().items():
             mean, key = ratio_bootstrap(parts, sizes, seed), f"{name}/{measure}{of}"
             metrics |= {key: mean.estimate, f"{key}_low": mean.low, f"{key}_high": mean.high}
-            rows.append((name, str(len(parts)), what, mean.told(4)))
+            rows.append((name, str(len(parts)), what, mean.format(4)))
     return metrics, Table(
         f"{title}, 95 % intervals", ("set", "problems", "measure", "value"), tuple(rows)
     )

@@ -92,7 +92,7 @@ async def measured(
     return Metrics({f"kl{when}": found.estimate, f"kl_per_token{when}": per_token}), Table(
         f"KL to {how.reference}{when.partition('/')[0].replace('_', ' ')}{of}, 95 % interval",
         ("answers", "nats per answer", "nats per token"),
-        ((str(len(each)), found.told(), f"{per_token:.4f}"),),
+        ((str(len(each)), found.format(), f"{per_token:.4f}"),),
     )
 
 

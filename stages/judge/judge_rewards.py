@@ -63,7 +63,7 @@ class MeasureJudge(Stage):
                     f"{name}/judge_accuracy": found.estimate,
                     f"{name}/judge_preference": float(np.mean(read)),
                 }
-                rows.append((name, str(len(read)), "judge", found.told()))
+                rows.append((name, str(len(read)), "judge", found.format()))
             for rule, worth in RULES.items():
                 share = float(
                     np.mean(
@@ -217,7 +217,7 @@ class JudgePlayed(Stage):
                 f"{name}/preferred_low": found.low,
                 f"{name}/preferred_p": paired_permutation([EVEN] * len(said), said, self.seed),
             }
-            rows.append((name, str(len(said)), found.told()))
+            rows.append((name, str(len(said)), found.format()))
         return metrics, Table(
             "How far the judge prefers new answers to old ones, 95 % intervals",
             ("held-out set", "n", "0.5 is no difference"),

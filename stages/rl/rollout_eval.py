@@ -135,7 +135,7 @@ class ComparePlayed(Stage):
                     str(len(now)),
                     f"{np.mean(was):.3f}",
                     f"{np.mean(now):.3f}",
-                    gain.told(sign=True),
+                    gain.format(sign=True),
                 )
             )
         columns = ("held-out set", "n", "before", "after", "difference")

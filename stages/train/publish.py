@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kitchen.artifacts.publish import check_place, publish
+from kitchen.artifacts.publish import check_repository_name, publish
 from kitchen.artifacts.weights import weights_of
 from kitchen.ports import BlobStore, HubClient, TrainingClient
 from kitchen.stage import Need, Stage
@@ -31,7 +31,7 @@ class Publish(Stage):
         return Table("Published", ("as", "where"), ((self.repo, url),))
 
     def verify(self) -> None:
-        check_place(self.repo)
+        check_repository_name(self.repo)
 
     def needs(self) -> Iterable[Need]:
         return [Need(TrainingClient, "export")]

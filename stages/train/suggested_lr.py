@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from kitchen.artifacts.weights import parse
+from kitchen.artifacts.weights import parse_weights_name
 from kitchen.types import Table
 from stages.train.schedules import Schedule
 
@@ -40,7 +40,7 @@ def family(model: str) -> str | None:
 
     Its layers do not tell: SmolLM2 has those of a Llama, and the formula was not fitted on it.
     """
-    called = parse(model).name.rstrip("/").rpartition("/")[2]
+    called = parse_weights_name(model).name.rstrip("/").rpartition("/")[2]
     return next(
         (each for each in EXPONENTS if re.search(rf"\b{each}", called, re.IGNORECASE)), None
     )

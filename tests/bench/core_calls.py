@@ -17,7 +17,7 @@ from adapters.local.blobs import LocalBlobs
 from kitchen import Kitchen, Metrics, Observer, Recipe, Stage, StageDone, Step, for_each, sequence
 from kitchen.cli.console import ConsoleObserver
 from kitchen.config.order import Order as Cooked
-from kitchen.runs.execute import cook
+from kitchen.runs.execute import execute
 from kitchen.runs.logs import configure
 from tests.bench.figures import Figure
 from tests.bench.outcome import Goal, Told, to_reach
@@ -188,7 +188,7 @@ class Calls:
     def cooked(self, name: str, console: Console, metrics: bool) -> float:
         ends, recipe = Ends(), Ticking(count=self.count, metrics=metrics)
         order = Cooked("tests.bench.core_calls:Ticking", recipe.model_dump(mode="json"))
-        cook(
+        execute(
             order,
             recipe,
             Kitchen(blobs=LocalBlobs(str(self.folder / "calls"))),

@@ -22,7 +22,7 @@ from adapters.peft.client import PeftTraining
 from kitchen import Adam, Kitchen, Lora, Metrics, Observer, StageDone, Step
 from kitchen.cli.console import ConsoleObserver
 from kitchen.config.order import Order as Cooked
-from kitchen.runs.execute import cook
+from kitchen.runs.execute import execute
 from kitchen.runs.logs import configure
 from recipes.sl_basic import SlBasic
 from stages.data.dataset import Epochs, LoadDataset, Reading, ShuffledBatches
@@ -159,7 +159,7 @@ class Loops:
         with Path(os.devnull).open("w") as nowhere, ThreadPoolExecutor(1) as pool:
             observers = (ConsoleObserver(Console(file=nowhere, width=100)), gate)
             order = Cooked("recipes.sl_basic:SlBasic", self.recipe().model_dump(mode="json"))
-            run = pool.submit(cook, order, self.recipe(), self.kitchen(), "run", observers)
+            run = pool.submit(execute, order, self.recipe(), self.kitchen(), "run", observers)
             run.add_done_callback(gate.over)
             try:
                 # the first has the loading in it, and is dropped

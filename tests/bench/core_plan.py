@@ -12,7 +12,7 @@ from time import perf_counter
 
 from kitchen.cli.commands.check import check
 from kitchen.config.adapters import PORTS
-from kitchen.config.request import AdapterChoice, RunRequest, prepare
+from kitchen.config.request import AdapterChoice, RunRequest, resolve_request
 from tests.bench.figures import Figure
 from tests.bench.outcome import Goal, Told, to_reach
 from tests.bench.results import DROPPED, Order, Result
@@ -77,12 +77,16 @@ class Checks:
             None,
             AdapterChoice({**dict.fromkeys(PORTS), **dict(self.names)}),
         )
-        made = prepare(request)
+        made = resolve_request(request)
         problems = [str(problem) for problem in made.problems]
         if made.kitchen is None or made.recipe is None:
             raise RuntimeError("\n".join(problems))
         kitchen, recipe = made.kitchen, made.recipe
-        works = (lambda: kitchen.check(recipe), lambda: prepare(request), lambda: _printed(request))
+        works = (
+            lambda: kitchen.check(recipe),
+            lambda: resolve_request(request),
+            lambda: _printed(request),
+        )
         return dict(zip(ABOUT, map(_seconds, works), strict=True)), problems
 
 

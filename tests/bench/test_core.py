@@ -14,7 +14,7 @@ from adapters.local.blobs import LocalBlobs
 from kitchen import Step
 from kitchen.config.order import Order as Cooked
 from kitchen.errors import RunFailed
-from kitchen.runs.execute import cook
+from kitchen.runs.execute import execute
 from kitchen.runs.store import read_journal
 from recipes.sl_basic import SlBasic
 from tests.bench.core_calls import CALLS, KINDS, Calls, Ends
@@ -85,7 +85,9 @@ def test_a_plan_that_was_made_is_not_made_again(tmp_path: Path) -> None:
         loops.kitchen(),
         LocalBlobs(str(tmp_path / "runs-fake")),
     )
-    cook(Cooked("recipes.sl_basic:SlBasic", {}), recipe, kitchen, "run", plan=kitchen.check(recipe))
+    execute(
+        Cooked("recipes.sl_basic:SlBasic", {}), recipe, kitchen, "run", plan=kitchen.check(recipe)
+    )
     assert len(recipe.laid) == 1
     assert [
         row["step"] for row in read_journal(blobs, "run", "metrics") if row["stage"] == "ReportStep"

@@ -11,7 +11,7 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen import Kitchen
 from kitchen.config.order import Order
-from kitchen.runs.execute import cook
+from kitchen.runs.execute import execute
 from kitchen.runs.store import read_run
 from kitchen.secrets import mask, masked
 from recipes.sl_basic import SlBasic
@@ -56,7 +56,7 @@ def test_a_secret_reaches_no_file_of_a_run(monkeypatch: pytest.MonkeyPatch) -> N
         adapter_settings={"blobs": {"root": HUSH}},
     )
     data = FakeDatasets({"rows": {"train": rows, "held": rows}})
-    cook(order, recipe, Kitchen(FakeTraining(blobs), data, None, blobs), "r")
+    execute(order, recipe, Kitchen(FakeTraining(blobs), data, None, blobs), "r")
     texts = [(blobs.read(name) or b"").decode(errors="ignore") for name in blobs.list()]
     assert not any("hunter2" in text for text in texts)
     assert read_run(blobs, "r")["order"]["settings"] == {"model": "path:***"}

@@ -15,7 +15,7 @@ from kitchen import Kitchen
 from kitchen.config.order import Order
 from kitchen.engine.preview import preview
 from kitchen.errors import ConfigError, DataError, QualityError
-from kitchen.runs.execute import cook
+from kitchen.runs.execute import execute
 from kitchen.runs.store import read_journal, read_run
 from recipes.evaluate import Evaluate
 from recipes.sl_basic import SlBasic
@@ -61,7 +61,7 @@ def blobs() -> FakeBlobs:
     recipe = SlBasic(
         model="tiny", dataset="chats", batch_size=2, epochs=5, learning_rate=0.5, warmup_steps=0
     )
-    cook(
+    execute(
         Order("recipes.sl_basic:SlBasic", recipe.model_dump(mode="json")),
         recipe,
         Kitchen(FakeTraining(blobs), DATA, None, blobs),
@@ -75,7 +75,7 @@ def evaluated(
 ) -> dict[str, float]:
     recipe = Evaluate(**{"weights": "run:dish", "dataset": "chats", **settings})
     order = Order("recipes.evaluate:Evaluate", recipe.model_dump(mode="json"))
-    cook(order, recipe, Kitchen(training or FakeTraining(blobs), DATA, None, blobs), name)
+    execute(order, recipe, Kitchen(training or FakeTraining(blobs), DATA, None, blobs), name)
     found: dict[str, float] = {}
     for row in read_journal(blobs, name, "metrics"):
         found |= {key: value for key, value in row.items() if "/" in key}
@@ -162,7 +162,7 @@ def test_answers_may_be_compared_as_mathematics(blobs: FakeBlobs) -> None:
     recipe = SlBasic(
         model="tiny", dataset="sums", batch_size=2, epochs=40, learning_rate=0.5, warmup_steps=0
     )
-    cook(
+    execute(
         Order("recipes.sl_basic:SlBasic", recipe.model_dump(mode="json")),
         recipe,
         Kitchen(FakeTraining(blobs), DATA, None, blobs),

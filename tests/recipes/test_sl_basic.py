@@ -29,7 +29,7 @@ CHATS = [
 DATA = FakeDatasets({"chats": {"train": CHATS, "held": CHATS[:2]}, "alone": {"train": CHATS * 5}})
 
 
-def cook(**settings: Any) -> tuple[Seen, FakeBlobs]:
+def execute(**settings: Any) -> tuple[Seen, FakeBlobs]:
     seen, blobs = Seen(), FakeBlobs()
     defaults = {
         "dataset": "chats",
@@ -44,7 +44,7 @@ def cook(**settings: Any) -> tuple[Seen, FakeBlobs]:
 
 
 def test_it_learns_its_data_and_shows_it_on_held_out_answers() -> None:
-    seen, _ = cook(warmup_steps=0)
+    seen, _ = execute(warmup_steps=0)
     losses = seen.series("loss")
     assert len(losses) == 20
     assert losses[-1] < 0.1 * losses[0]
@@ -58,14 +58,14 @@ def test_it_learns_its_data_and_shows_it_on_held_out_answers() -> None:
 
 
 def test_the_learning_rate_warms_up_and_falls_to_its_end() -> None:
-    rates = cook(warmup_steps=4, epochs=3)[0].series("learning_rate")
+    rates = execute(warmup_steps=4, epochs=3)[0].series("learning_rate")
     assert rates[:4] == [0.125, 0.25, 0.375, 0.5]
     assert rates[4:] == pytest.approx([0.5 * (12 - step) / 8 for step in range(4, 12)])
 
 
 def test_weights_decay_and_gradients_are_clipped_if_told() -> None:
     usual, decayed, clipped = (
-        cook(learning_rate=0.05, **more)[0].series("loss")
+        execute(learning_rate=0.05, **more)[0].series("loss")
         for more in ({}, {"weight_decay": 5.0}, {"grad_clip_norm": 1e-12})
     )
     assert decayed[-1] > 1.1 * usual[-1]
@@ -84,12 +84,12 @@ def test_weights_decay_and_gradients_are_clipped_if_told() -> None:
     ],
 )
 def test_steps_are_what_the_settings_say(settings: dict[str, Any], steps: int) -> None:
-    seen, _ = cook(**settings)
+    seen, _ = execute(**settings)
     assert len(seen.series("loss")) == steps
 
 
 def test_the_last_exports_and_the_best_are_kept() -> None:
-    seen, blobs = cook(keep=2, warmup_steps=0)
+    seen, blobs = execute(keep=2, warmup_steps=0)
     losses = seen.series("held_out_loss")
     best = 5 * (losses.index(min(losses)) + 1)
     there = {name.split("/")[2] for name in blobs.list("run/weights/")}
@@ -99,7 +99,7 @@ def test_the_last_exports_and_the_best_are_kept() -> None:
 
 
 def test_without_a_held_out_split_rows_are_kept_back() -> None:
-    seen, _ = cook(dataset="alone", epochs=1)
+    seen, _ = execute(dataset="alone", epochs=1)
     assert seen.series("data/rows") == [36.0]
     assert len(seen.series("held_out/exact_match_after")) == 1
 
@@ -108,7 +108,7 @@ def test_the_quality_gate() -> None:
     with pytest.raises(
         QualityError, match=r"exact match on held is 0.000, below the target of 0.5"
     ):
-        cook(learning_rate=1e-6, epochs=1, evaluation={"at_least": 0.5})
+        execute(learning_rate=1e-6, epochs=1, evaluation={"at_least": 0.5})
 
 
 def test_the_quality_gate_does_not_pass_without_answers() -> None:
@@ -117,7 +117,7 @@ def test_the_quality_gate_does_not_pass_without_answers() -> None:
 
 
 def test_the_loss_is_the_mean_over_trained_tokens_of_the_batch() -> None:
-    seen, _ = cook(epochs=1, learning_rate=1e-6, evaluation={"metric": "loss"})
+    seen, _ = execute(epochs=1, learning_rate=1e-6, evaluation={"metric": "loss"})
     after, before = seen.series("held/loss_after")[0], seen.series("held/loss_before")[0]
     assert seen.series("loss")[0] == pytest.approx(before, rel=1e-3)
     assert after == pytest.approx(before, rel=1e-3)
@@ -282,7 +282,7 @@ def test_what_matters_most_is_refused_with_stage_and_type(case: str, stage: str,
 
 def test_the_record_of_answers_is_json_lines() -> None:
     from kitchen.config.order import Order
-    from kitchen.runs.execute import cook as cook_order
+    from kitchen.runs.execute import execute as cook_order
 
     blobs = FakeBlobs()
     recipe = SlBasic(dataset="chats", batch_size=2, warmup_steps=0, learning_rate=0.5)

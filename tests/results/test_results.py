@@ -10,7 +10,7 @@ import pytest
 
 from adapters.local.blobs import LocalBlobs
 from kitchen.config.discovery import find_recipe
-from kitchen.config.settings import settle
+from kitchen.config.settings import resolve_settings
 from kitchen.config.sources import from_mapping
 from kitchen.runs.store import RunSummary, read_run
 from tests.bench.machine import commit
@@ -112,7 +112,7 @@ class Planned(Cooking):
     def cook(
         self, recipe: str, name: str, settings: Mapping[str, Any], seed: int | None = None
     ) -> RunSummary:
-        made = settle(
+        made = resolve_settings(
             find_recipe(recipe), list(from_mapping({**settings, "seed": self.seed}, "works"))
         ).recipe
         assert made is not None

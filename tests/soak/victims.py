@@ -26,7 +26,7 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.local.blobs import LocalBlobs
 from kitchen import Kitchen, Observer, Recipe, StageDone
 from kitchen.config.order import Order
-from kitchen.runs.execute import cook
+from kitchen.runs.execute import execute
 from recipes.chat_sl import ChatSl
 from recipes.distillation import Distillation
 from recipes.distillation_off_policy import DistillationOffPolicy
@@ -321,7 +321,7 @@ class Dish:
     backend: str
     ahead: int
 
-    def cook(self, killer: KilledCalling, blobs: KilledWriting) -> None:
+    def execute(self, killer: KilledCalling, blobs: KilledWriting) -> None:
         model, teacher = (
             f"path:{self.folder / name}" if self.backend == "peft" else name for name in MODELS
         )
@@ -329,7 +329,7 @@ class Dish:
         kitchen = Kitchen(
             training(self.backend, blobs, self.folder), FakeDatasets(DATA), None, blobs
         )
-        cook(order_of(recipe), recipe, kitchen, "run", [killer])
+        execute(order_of(recipe), recipe, kitchen, "run", [killer])
 
 
 def in_child(work: Any) -> int:

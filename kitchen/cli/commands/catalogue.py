@@ -12,16 +12,16 @@ from kitchen.cli.commands.check import tree
 from kitchen.cli.commands.failure import as_json, reasons
 from kitchen.cli.console import console, table
 from kitchen.config.adapters import DEFAULTS, PORTS, adapter_class, adapter_settings, available
-from kitchen.config.describe import Described, described
+from kitchen.config.describe import SettingDescription, describe_settings
 from kitchen.config.discovery import (
-    check_open,
+    add_cwd_to_path,
+    build_workflow,
+    check_not_shadowed,
     find_recipe,
-    full_name,
-    laid_out,
-    modules,
-    stand_here,
+    import_path,
+    recipe_modules,
 )
-from kitchen.config.extras import extra_for, packages
+from kitchen.config.extras import extra_for, required_packages
 from kitchen.errors import KitchenError
 from kitchen.recipe import Recipe
 from kitchen.stage import Stage
@@ -31,9 +31,9 @@ from kitchen.workflow import Step, walk
 
 def catalogue(*, json: bool) -> int:
     """What there is to cook, and to cook with."""
-    stand_here()
-    check_open()
-    recipes = [(one.name, one.about) for one in modules()]
+    add_cwd_to_path()
+    check_not_shadowed()
+    recipes = [(one.name, one.summary) for one in recipe_modules()]
     adapters = [_adapter(port, name) for port in PORTS for name in sorted(available(port))]
     if json:
         print(
@@ -66,7 +66,7 @@ def _adapter(port: str, name: str) -> dict[str, Any]:
         return {**found, "about": reasons(error)[0], "needs": "?", "settings": []}
     about = (cls.__doc__ or "").strip().split("\n")[0]
     # these once it is asked for what it alone has
-    wanted = packages(cls) or tuple(getattr(cls, "lazily", ()))
+    wanted = required_packages(cls) or tuple(getattr(cls, "lazily", ()))
     needs = extra_for(wanted) or ", ".join(wanted) or "the core"
     return {**found, "about": about, "needs": needs, "settings": list(adapter_settings(cls))}
 
@@ -74,7 +74,11 @@ def _adapter(port: str, name: str) -> dict[str, Any]:
 def describe(name: str, *, json: bool) -> int:
     """What a recipe does, and what can be set on it."""
     cls = find_recipe(name)
-    about, settings, step = (cls.__doc__ or "").strip(), list(described(cls)), _workflow(cls)
+    about, settings, step = (
+        (cls.__doc__ or "").strip(),
+        list(describe_settings(cls)),
+        _workflow(cls),
+    )
     if json:
         stages = (
             list(dict.fromkeys(each.title() for each in walk(step) if isinstance(each, Stage)))
@@ -84,7 +88,7 @@ def describe(name: str, *, json: bool) -> int:
         print(
             as_json(
                 {
-                    "recipe": full_name(cls),
+                    "recipe": import_path(cls),
                     "about": about,
                     "settings": [vars(each) for each in settings],
                     "stages": stages,
@@ -94,7 +98,7 @@ def describe(name: str, *, json: bool) -> int:
         )
         return 0
     out = console()
-    out.print(Text.assemble((full_name(cls), "bold"), f"\n{about}" if about else ""), end="\n\n")
+    out.print(Text.assemble((import_path(cls), "bold"), f"\n{about}" if about else ""), end="\n\n")
     out.print(
         table(
             Table("Settings", ("name", "default", "type and meaning"), tuple(map(_row, settings)))
@@ -105,11 +109,11 @@ def describe(name: str, *, json: bool) -> int:
     return 0
 
 
-def _row(one: Described) -> tuple[str, str, str]:
+def _row(one: SettingDescription) -> tuple[str, str, str]:
     return (
         one.name,
         one.default or "(must be given)",
-        "; ".join(filter(None, (one.type, one.about))),
+        "; ".join(filter(None, (one.type, one.description))),
     )
 
 
@@ -117,7 +121,7 @@ def _workflow(cls: type[Recipe]) -> Step | None:
     """None for a recipe that has settings without a default."""
     if any(info.is_required() for info in cls.model_fields.values()):
         return None
-    return laid_out(cls())
+    return build_workflow(cls())
 
 
 def _say_workflow(out: Console, cls: type[Recipe], step: Step | None) -> None:

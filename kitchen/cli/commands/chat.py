@@ -11,7 +11,13 @@ from typing import Literal
 
 import numpy as np
 
-from kitchen.artifacts.open import PAST_TEMPLATE, Drawing, answer_text, conversation, open_weights
+from kitchen.artifacts.open import (
+    NO_TEMPLATE_REASON,
+    SamplingParams,
+    answer_text,
+    conversation,
+    open_weights,
+)
 from kitchen.cli.commands.failure import tell
 from kitchen.cli.console import console, printable
 from kitchen.config.request import AdapterChoice
@@ -31,13 +37,13 @@ COMMANDS = {
 NEW = "/reset begins a new conversation"
 
 
-def chat(typed: str, adapter_choice: AdapterChoice, how: Drawing, system: str) -> int:
+def chat(typed: str, adapter_choice: AdapterChoice, how: SamplingParams, system: str) -> int:
     """A conversation, until the end of the input."""
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     with open_weights(typed, adapter_choice) as opened:
         tokenizer = opened.tokenizer()
-        if opened.joined(tokenizer) is not None:
-            why = PAST_TEMPLATE if tokenizer.chat else "its tokenizer has none"
+        if opened.separator(tokenizer) is not None:
+            why = NO_TEMPLATE_REASON if tokenizer.chat else "its tokenizer has none"
             raise ConfigError(
                 f"{opened.weights.name}: to chat needs a chat template, and {why}; `kitchen "
                 "sample` "
@@ -69,7 +75,7 @@ class Chat:
 
     sampler: Sampler
     tokenizer: Tokenizer
-    how: Drawing
+    how: SamplingParams
     system: str
     turns: list[Message] = field(default_factory=list)
     asked: int = 0  # requests, each with a seed of its own

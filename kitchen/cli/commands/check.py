@@ -11,9 +11,9 @@ from rich.tree import Tree
 
 from kitchen.cli.commands.failure import as_json, reasons, tell
 from kitchen.cli.console import console, table
-from kitchen.config.adapters import PORTS, adapter_class, asked_for
-from kitchen.config.discovery import full_name
-from kitchen.config.request import Problems, ResolvedRequest, RunRequest, prepare
+from kitchen.config.adapters import PORTS, adapter_class, required_ports
+from kitchen.config.discovery import import_path
+from kitchen.config.request import Problems, ResolvedRequest, RunRequest, resolve_request
 from kitchen.config.yaml import yaml_value
 from kitchen.engine.preview import preview
 from kitchen.engine.type_names import name
@@ -38,12 +38,12 @@ def check(
     """
     out = console(to_stderr=json)
     try:
-        made = prepare(request)
+        made = resolve_request(request)
     except KitchenError as error:
         tell(error, debug=debug)
         return _said(json, {"recipe": request.recipe, "problems": reasons(error)}, error.exit_code)
     if made.step is not None:
-        out.print(tree(full_name(made.cls), made.step))
+        out.print(tree(import_path(made.cls), made.step))
     _say_settings(out, made)
     used = _used(made)
     _say_adapters(out, made, used)
@@ -159,7 +159,7 @@ def _used(made: ResolvedRequest) -> Mapping[str, str]:
 
 def _asked(made: ResolvedRequest, port: str) -> Iterator[str]:
     if made.kitchen is not None:
-        yield from asked_for(adapter_class(port, made.names[port])).values()
+        yield from required_ports(adapter_class(port, made.names[port])).values()
 
 
 def _say_adapters(out: Console, made: ResolvedRequest, used: Mapping[str, str]) -> None:
@@ -205,7 +205,7 @@ def _preview(out: Console, made: ResolvedRequest, given: Mapping[Any, Any]) -> N
 
 def _summary(made: ResolvedRequest, used: Mapping[str, str]) -> dict[str, Any]:
     return {
-        "recipe": full_name(made.cls),
+        "recipe": import_path(made.cls),
         "settings": made.recipe.model_dump(mode="json") if made.recipe else None,
         "sources": made.sources,
         "adapters": {port: made.names.get(port) for port in used},

@@ -12,7 +12,7 @@ from typing import Any
 from kitchen.cli.commands.failure import as_json
 from kitchen.cli.console import console, table
 from kitchen.config.adapters import adapter_class, build
-from kitchen.config.discovery import stand_here
+from kitchen.config.discovery import add_cwd_to_path
 from kitchen.config.extras import check_installed
 from kitchen.config.request import AdapterChoice
 from kitchen.ports import DatasetInfo, DatasetStore, StreamedRow
@@ -75,7 +75,7 @@ def data(look: Look, adapter_choice: AdapterChoice, *, json: bool) -> int:
 
 
 def _store(adapter_choice: AdapterChoice) -> DatasetStore:
-    stand_here()  # an adapter may be a class in this folder
+    add_cwd_to_path()  # an adapter may be a class in this folder
     names = adapter_choice.chosen()
     check_installed("datasets", names["datasets"], adapter_class("datasets", names["datasets"]))
     store: DatasetStore = build("datasets", names, {})

@@ -16,9 +16,9 @@ from kitchen.cli.commands.failure import as_json, reasons
 from kitchen.cli.commands.surroundings import HubAsked, devices, disk, machine
 from kitchen.cli.console import console, table
 from kitchen.config.adapters import DEFAULTS, PORTS, adapter_class, available, build
-from kitchen.config.discovery import find_recipe, stand_here
-from kitchen.config.extras import DISTRIBUTION, Extra, extra_for, extras, packages
-from kitchen.config.request import RUNS, AdapterChoice, RunRequest, prepare
+from kitchen.config.discovery import add_cwd_to_path, find_recipe
+from kitchen.config.extras import DISTRIBUTION, Extra, extra_for, extras, required_packages
+from kitchen.config.request import DEFAULT_RUNS_FOLDER, AdapterChoice, RunRequest, resolve_request
 from kitchen.errors import BackendError, KitchenError
 from kitchen.types import Table
 
@@ -43,7 +43,7 @@ _KEYS: Mapping[str, str] = {
 
 def doctor(adapter_choice: AdapterChoice, *, json: bool) -> int:
     """Returns 4 if something is missing that the default recipe needs."""
-    stand_here()
+    add_cwd_to_path()
     hub = HubAsked()
     seen, broken = _devices()
     model = _model()
@@ -91,7 +91,7 @@ def _devices() -> tuple[Mapping[str, Any], Sequence[str]]:
 
 def _folders(adapter_choice: AdapterChoice) -> Mapping[str, str]:
     found = {
-        "runs": adapter_choice.runs or RUNS,
+        "runs": adapter_choice.runs or DEFAULT_RUNS_FOLDER,
         "converted models": os.environ.get("KITCHEN_CACHE") or "~/.cache/crucible-kitchen",
         "Hugging Face": os.environ.get("HF_HUB_CACHE") or f"{_hf_home()}/hub",
     }
@@ -138,7 +138,7 @@ def _wanted(port: str) -> Iterator[tuple[str, Sequence[str]]]:
             cls = adapter_class(port, name)
         except KitchenError:  # `kitchen list` tells of it
             continue
-        yield name, (*packages(cls), *getattr(cls, "lazily", ()))
+        yield name, (*required_packages(cls), *getattr(cls, "lazily", ()))
 
 
 def _missing(adapter_choice: AdapterChoice) -> Sequence[str]:
@@ -146,16 +146,18 @@ def _missing(adapter_choice: AdapterChoice) -> Sequence[str]:
     try:
         problems = [
             text
-            for problem in prepare(RunRequest(RECIPE, (), None, adapter_choice)).problems
+            for problem in resolve_request(RunRequest(RECIPE, (), None, adapter_choice)).problems
             for text in reasons(problem)
         ]
     except KitchenError as error:
         problems = list(reasons(error))
-    local = extra_for(packages(adapter_class("training", DEFAULTS["training"])))
+    local = extra_for(required_packages(adapter_class("training", DEFAULTS["training"])))
     return problems + [
-        f"{each.name} is not whole, {', '.join(each.missing)} is missing: {each.mend}"
+        f"{each.name} is not whole, {', '.join(each.missing)} is missing: {each.install_command}"
         for each in extras()
-        if each.name == local and each.missing and not any(each.mend in text for text in problems)
+        if each.name == local
+        and each.missing
+        and not any(each.install_command in text for text in problems)
     ]
 
 

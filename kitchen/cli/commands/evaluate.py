@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kitchen.artifacts.open import made_with, no_such_run, trained_as
+from kitchen.artifacts.open import missing_run_hint, rendering_settings, resolve_weights
 from kitchen.artifacts.weights import WeightsName
 from kitchen.cli.commands.run import OutputOptions, run
 from kitchen.cli.console import console
 from kitchen.config.discovery import find_recipe
 from kitchen.config.request import AdapterChoice, RunRequest, open_blobs
-from kitchen.config.settings import inner
+from kitchen.config.settings import nested_settings
 from kitchen.config.sources import Setting, from_mapping
 from kitchen.config.yaml import yaml_value
 from kitchen.errors import BackendError
@@ -29,14 +29,14 @@ def evaluate(
     """Cook it as a run of its own; `settings` are the other ones of that recipe, over how the run
     was rendered.
     """
-    name, adapter_choice = made_with(typed, adapter_choice, ("training", "hub", "datasets"))
+    name, adapter_choice = resolve_weights(typed, adapter_choice, ("training", "hub", "datasets"))
     given = (*settings, f"weights={yaml_value(str(name))}", f"dataset={yaml_value(dataset)}")
     code = run(
-        RunRequest(RECIPE, given, None, adapter_choice, before=_rendering(name, adapter_choice)),
+        RunRequest(RECIPE, given, None, adapter_choice, implied=_rendering(name, adapter_choice)),
         output,
     )
     if code == BackendError.exit_code and (
-        no_run := no_such_run(name, adapter_choice, open_blobs(adapter_choice))
+        no_run := missing_run_hint(name, adapter_choice, open_blobs(adapter_choice))
     ):
         console(to_stderr=True).print(f"  {no_run}", soft_wrap=True)
     return code
@@ -49,8 +49,10 @@ def _rendering(name: WeightsName, adapter_choice: AdapterChoice) -> Sequence[Set
     default = find_recipe(RECIPE).model_fields["rendering"].default
     rendering = {
         key: value
-        for key, value in trained_as(read_run(open_blobs(adapter_choice), name.name)).items()
-        if key in inner(type(default))
+        for key, value in rendering_settings(
+            read_run(open_blobs(adapter_choice), name.name)
+        ).items()
+        if key in nested_settings(type(default))
     }
     if changed := {
         key: value for key, value in rendering.items() if value != getattr(default, key)

@@ -14,7 +14,7 @@ from string import Template
 
 from kitchen.cli.console import console
 from kitchen.config.adapters import PORTS
-from kitchen.config.discovery import check_open
+from kitchen.config.discovery import check_not_shadowed
 from kitchen.errors import ConfigError, did_you_mean
 
 _CONFTEST = "conftest.py"
@@ -26,7 +26,7 @@ def new(kind: str, name: str, folder: Path, port: str = "") -> int:
     """
     if port and port not in PORTS:
         raise ConfigError(f"--port {port}: there is no such port; {did_you_mean(port, PORTS)}")
-    check_open()
+    check_not_shadowed()
     package, stem = f"{kind}s", port or kind
     cls = "".join(part[:1].upper() + part[1:] for part in name.split("_")) + port.capitalize()
     if why := _unfit(package, name, cls):

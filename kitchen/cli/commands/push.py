@@ -28,7 +28,7 @@ def push(
             opened.hub,
             opened.blobs,
             message=message,
-            again=f": to try again: {_command(typed, repo, adapter_choice, message, private)}",
+            retry_hint=f": to try again: {_command(typed, repo, adapter_choice, message, private)}",
         )
     console().print(url, soft_wrap=True)
     return 0

@@ -12,26 +12,32 @@ from kitchen.artifacts.publish import NotPublished
 from kitchen.cli.commands.failure import as_json, exit_code, place, reasons, tell
 from kitchen.cli.console import ConsoleObserver, clock, console
 from kitchen.config.adapters import Kitchen
-from kitchen.config.discovery import find_recipe, laid_out
+from kitchen.config.discovery import build_workflow, find_recipe
 from kitchen.config.order import Order
 from kitchen.config.request import (
     AdapterChoice,
     Problems,
     ResolvedRequest,
     RunRequest,
-    choose_adapters,
+    check_run_name,
     open_blobs,
-    prepare,
-    run_name,
+    resolve_adapters,
+    resolve_request,
 )
 from kitchen.engine.plan import Plan
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.recipe import Recipe
-from kitchen.runs.execute import cook, recipe_of
+from kitchen.runs.execute import execute, recipe_from_order
 from kitchen.runs.lock import InUse
 from kitchen.runs.logs import configure
 from kitchen.runs.record import OtherMachine
-from kitchen.runs.store import check_free, clear, new_run_id, read_order, run_summary
+from kitchen.runs.store import (
+    check_new_run_name,
+    discard_failed_run,
+    new_run_id,
+    read_order,
+    run_summary,
+)
 
 
 @dataclass(frozen=True)
@@ -48,11 +54,11 @@ def run(request: RunRequest, output: OutputOptions, name: str | None = None) -> 
     """Cook it as a new run, of this name if there is one; returns the exit code."""
     with redirect_stdout(sys.stderr) if output.json else nullcontext():
         try:
-            made = prepare(request)
+            made = resolve_request(request)
             order, recipe, kitchen = made.require()
             if name is not None and kitchen.blobs is not None:
-                check_free(kitchen.blobs, name)
-                clear(kitchen.blobs, name)
+                check_new_run_name(kitchen.blobs, name)
+                discard_failed_run(kitchen.blobs, name)
         except KitchenError as error:
             tell(error, debug=output.debug)
             outcome = _refused(error, request.recipe)
@@ -67,7 +73,7 @@ def resume(name: str, adapter_choice: AdapterChoice, output: OutputOptions) -> i
     with redirect_stdout(sys.stderr) if output.json else nullcontext():
         try:
             store = open_blobs(adapter_choice)
-            order = read_order(store, run_name(name))
+            order = read_order(store, check_run_name(name))
             if run_summary(store, name).status == "completed":
                 console().print(
                     f"run {name} is completed: there is nothing left to do", soft_wrap=True
@@ -93,16 +99,16 @@ def _made_again(name: str, order: Order, adapter_choice: AdapterChoice) -> tuple
     made.adapter_settings = {
         port: dict(each) for port, each in order.adapter_settings.items() if port != "blobs"
     }
-    choose_adapters(
+    resolve_adapters(
         replace(
             adapter_choice, names={**order.adapters, "blobs": adapter_choice.chosen()["blobs"]}
         ),
         made,
     )
-    recipe = recipe_of(made.cls, name, order)
+    recipe = recipe_from_order(made.cls, name, order)
     if made.problems or made.kitchen is None:
         raise Problems(made.problems)
-    laid_out(recipe)
+    build_workflow(recipe)
     return recipe, made.kitchen
 
 
@@ -120,7 +126,7 @@ def _cook(
     observer = ConsoleObserver(out)
     failed: BaseException | None = None
     try:
-        cook(
+        execute(
             order,
             recipe,
             kitchen,
@@ -143,7 +149,9 @@ def _cook(
             out.print(f"weights  {_where(kitchen, observer.exported.path)}", soft_wrap=True)
         out.print(f"record   {outcome['where']}", soft_wrap=True)
         if observer.exported is not None and not outcome["where"].startswith("memory://"):
-            out.print(f"talk     kitchen chat {name}{adapter_choice.hint()}", soft_wrap=True)
+            out.print(
+                f"talk     kitchen chat {name}{adapter_choice.store_options()}", soft_wrap=True
+            )
     return outcome
 
 
@@ -155,7 +163,7 @@ def _hints(
     if isinstance(failed, InUse | OtherMachine):
         return [
             f"to go on all the same: kitchen resume {name} "
-            f"--{failed.option.replace('_', '-')}{adapter_choice.hint()}"
+            f"--{failed.option.replace('_', '-')}{adapter_choice.store_options()}"
         ]
     if blobs is None or isinstance(failed, ConfigError) or blobs.read(f"{name}/run.json") is None:
         return []
@@ -168,11 +176,13 @@ def _hints(
         else "it had not come to a save point, and begins again"
     )
     push = (
-        [f"to publish its weights alone: kitchen push {name} {failed.repo}{adapter_choice.hint()}"]
+        [
+            f"to publish its weights alone: kitchen push {name} {failed.repo}{adapter_choice.store_options()}"
+        ]
         if isinstance(failed, NotPublished)
         else []
     )
-    return [*push, f"to go on ({kept}): kitchen resume {name}{adapter_choice.hint()}"]
+    return [*push, f"to go on ({kept}): kitchen resume {name}{adapter_choice.store_options()}"]
 
 
 def _outcome(

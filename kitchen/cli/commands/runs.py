@@ -8,7 +8,7 @@ from typing import Any
 
 from kitchen.cli.commands.failure import as_json
 from kitchen.cli.console import clock, console, table
-from kitchen.config.request import AdapterChoice, open_blobs, run_name
+from kitchen.config.request import AdapterChoice, check_run_name, open_blobs
 from kitchen.config.yaml import yaml_value
 from kitchen.ports import BlobStore
 from kitchen.runs.store import RunSummary, list_runs, read_run, run_summary
@@ -41,7 +41,7 @@ def show_all(adapter_choice: AdapterChoice, *, json: bool) -> int:
 
 def show_one(run: str, adapter_choice: AdapterChoice, *, json: bool) -> int:
     """How a run went, and what it was made of."""
-    blobs, run = open_blobs(adapter_choice), run_name(run)
+    blobs, run = open_blobs(adapter_choice), check_run_name(run)
     summary, record = run_summary(blobs, run), read_run(blobs, run)
     where = blobs.locate(f"{run}/run.json").removesuffix("/run.json")
     checkpoints = _checkpoints(blobs, run)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from kitchen.artifacts.open import PAST_TEMPLATE, Drawing, answer_text, open_weights, prompt_tokens
+from kitchen.artifacts.open import (
+    NO_TEMPLATE_REASON,
+    SamplingParams,
+    answer_text,
+    open_weights,
+    prompt_tokens,
+)
 from kitchen.cli.commands.failure import as_json
 from kitchen.cli.console import console, printable
 from kitchen.config.request import AdapterChoice
@@ -15,7 +21,7 @@ def sample(
     typed: str,
     prompt: str,
     adapter_choice: AdapterChoice,
-    how: Drawing,
+    how: SamplingParams,
     *,
     count: int,
     system: str,
@@ -26,11 +32,11 @@ def sample(
     text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
     with open_weights(typed, adapter_choice) as opened:
         tokenizer = opened.tokenizer()
-        joined = opened.joined(tokenizer)
+        joined = opened.separator(tokenizer)
         past = (
             "--raw passes it by"
             if raw
-            else PAST_TEMPLATE
+            else NO_TEMPLATE_REASON
             if tokenizer.chat and joined is not None
             else ""
         )
@@ -44,7 +50,7 @@ def sample(
                 top_p=how.top_p,
                 seed=how.seed,
             ).result()
-    if past == PAST_TEMPLATE:
+    if past == NO_TEMPLATE_REASON:
         console(to_stderr=True).print(
             f"(without the chat template: {past})", style="dim", soft_wrap=True
         )
@@ -76,7 +82,7 @@ def sample(
     return 0
 
 
-def _say_cut(one: Sampled, how: Drawing) -> None:
+def _say_cut(one: Sampled, how: SamplingParams) -> None:
     if one.stop_reason == "length":
         why = f"cut at {len(one.tokens)} tokens"
         mend = (

@@ -10,9 +10,9 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
 
 from kitchen.cli.commands.failure import as_json
-from kitchen.config.describe import described
-from kitchen.config.discovery import find_recipe, full_name
-from kitchen.config.settings import inner
+from kitchen.config.describe import describe_settings
+from kitchen.config.discovery import find_recipe, import_path
+from kitchen.config.settings import nested_settings
 from kitchen.errors import ConfigError
 from kitchen.recipe import Recipe
 
@@ -28,12 +28,12 @@ def settings_schema(cls: type[Recipe]) -> dict[str, Any]:
     try:
         made = cls.model_json_schema(schema_generator=_Generator)
     except PydanticInvalidForJsonSchema as error:
-        why = f"{full_name(cls)} has a setting that JSON schema cannot describe: {error.message}"
+        why = f"{import_path(cls)} has a setting that JSON schema cannot describe: {error.message}"
         raise ConfigError(f"{why}; give it a type of Python's own") from error
     dotted = [
         key
-        for key, kind in inner(cls).items()
-        if inner(kind) or made["properties"][key].get("type") == "object"
+        for key, kind in nested_settings(cls).items()
+        if nested_settings(kind) or made["properties"][key].get("type") == "object"
     ]
     if dotted:
         made["patternProperties"] = {rf"^({'|'.join(dotted)})\.": {}}
@@ -66,7 +66,7 @@ class _Generator(GenerateJsonSchema):
 
 
 def _told(cls: Any, made: dict[str, Any]) -> dict[str, Any]:
-    for one in described(cls):
-        if one.about and one.name in made["properties"]:
-            made["properties"][one.name]["description"] = one.about
+    for one in describe_settings(cls):
+        if one.description and one.name in made["properties"]:
+            made["properties"][one.name]["description"] = one.description
     return {**made, "additionalProperties": False}

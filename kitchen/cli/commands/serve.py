@@ -8,7 +8,7 @@ from typing import Any
 
 from kitchen.cli.console import console
 from kitchen.config.extras import check_installed
-from kitchen.config.request import AdapterChoice, Problems, ResolvedRequest, choose_adapters
+from kitchen.config.request import AdapterChoice, Problems, ResolvedRequest, resolve_adapters
 from kitchen.errors import BackendError, ConfigError
 from kitchen.recipe import Recipe
 from kitchen.runs.logs import configure
@@ -29,7 +29,7 @@ def serve(
     """Until it is told to stop, by Ctrl-C or SIGTERM."""
     configure(debug)
     made = ResolvedRequest(Recipe)  # type: ignore[type-abstract] # there is none
-    choose_adapters(adapter_choice, made)
+    resolve_adapters(adapter_choice, made)
     if made.kitchen is None:
         raise Problems(made.problems)
     kitchen, out = made.kitchen, console()

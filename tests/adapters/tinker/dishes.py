@@ -8,7 +8,7 @@ from typing import Any
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from kitchen import Kitchen, Observer
-from kitchen.runs.execute import cook
+from kitchen.runs.execute import execute
 from kitchen.runs.store import read_journal
 from tests.soak.victims import DATA, made, order_of
 
@@ -29,7 +29,7 @@ def cooked(
     """All its metrics, without what clocks say."""
     recipe = made(name, model, "other", ahead, **{"save_every": 2, **settings})
     kitchen = Kitchen(training, FakeDatasets(data), None, blobs)
-    cook(order_of(recipe), recipe, kitchen, "run", observers)
+    execute(order_of(recipe), recipe, kitchen, "run", observers)
     return [
         {key: value for key, value in row.items() if key not in CLOCKS}
         for row in read_journal(blobs, "run", "metrics")

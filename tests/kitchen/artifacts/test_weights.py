@@ -11,10 +11,10 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen import Kitchen
-from kitchen.artifacts.weights import find_weights, parse, parse_typed
+from kitchen.artifacts.weights import find_weights, parse_typed_name, parse_weights_name
 from kitchen.config.order import Order
 from kitchen.errors import BackendError, ConfigError, CorruptCheckpoint, QualityError
-from kitchen.runs.execute import cook
+from kitchen.runs.execute import execute
 from kitchen.runs.store import read_journal
 from kitchen.types import Checkpoint
 from recipes.sl_basic import SlBasic
@@ -35,7 +35,7 @@ def cooked(blobs: FakeBlobs, run: str = "dish", **settings: Any) -> FakeTraining
         **{"model": "tiny", "dataset": "chats", "warmup_steps": 0, **defaults, **settings}
     )
     order = Order("recipes.sl_basic:SlBasic", recipe.model_dump(mode="json"))
-    cook(order, recipe, Kitchen(training, DATA, None, blobs), run)
+    execute(order, recipe, Kitchen(training, DATA, None, blobs), run)
     return training
 
 
@@ -61,9 +61,9 @@ def blobs() -> FakeBlobs:
     ],
 )
 def test_a_name_means_one_thing(text: str, kind: str, name: str, at: str) -> None:
-    found = parse(text)
+    found = parse_weights_name(text)
     assert (found.kind, found.name, found.at) == (kind, name, at)
-    assert parse(str(found)) == found
+    assert parse_weights_name(str(found)) == found
 
 
 @pytest.mark.parametrize(
@@ -82,17 +82,17 @@ def test_a_name_means_one_thing(text: str, kind: str, name: str, at: str) -> Non
 )
 def test_what_is_no_name_is_told_why(text: str, why: str) -> None:
     with pytest.raises(ConfigError) as error:
-        parse(text)
+        parse_weights_name(text)
     assert why in str(error.value)
 
 
 def test_a_run_may_be_typed_alone(blobs: FakeBlobs) -> None:
     blobs.write("dish/run.json", b"{}")
-    assert str(parse_typed("dish", blobs)) == "run:dish@final"
-    assert str(parse_typed("dish@12", blobs)) == "run:dish@12"
-    assert str(parse_typed("gpt2", blobs)) == "gpt2"
+    assert str(parse_typed_name("dish", blobs)) == "run:dish@final"
+    assert str(parse_typed_name("dish@12", blobs)) == "run:dish@12"
+    assert str(parse_typed_name("gpt2", blobs)) == "gpt2"
     assert (
-        str(parse_typed("sl_basic-20261121-055301-3f2a", blobs))
+        str(parse_typed_name("sl_basic-20261121-055301-3f2a", blobs))
         == "run:sl_basic-20261121-055301-3f2a@final"
     )
 

@@ -19,7 +19,7 @@ from adapters.fake.training import FakeTraining
 from adapters.local.blobs import LocalBlobs
 from kitchen import Kitchen
 from kitchen.config.order import Order
-from kitchen.runs.execute import cook
+from kitchen.runs.execute import execute
 from recipes.sl_basic import SlBasic
 
 pexpect = pytest.importorskip("pexpect")
@@ -78,7 +78,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "hub": "fake",
         }
         order = Order("recipes.sl_basic:SlBasic", recipe.model_dump(mode="json"), {}, adapters)
-        cook(order, recipe, Kitchen(FakeTraining(blobs), data, None, blobs), name)
+        execute(order, recipe, Kitchen(FakeTraining(blobs), data, None, blobs), name)
     return folder
 
 

@@ -217,4 +217,4 @@ def test_an_extra_is_known_with_its_command() -> None:
     [local] = [each for each in extras() if each.name == "crucible-kitchen[local]"]
     assert {"torch", "peft"} <= set(local.packages)
     assert set(local.missing) <= set(local.packages)
-    assert local.mend == "pip install 'crucible-kitchen[local]'"
+    assert local.install_command == "pip install 'crucible-kitchen[local]'"

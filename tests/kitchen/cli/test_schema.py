@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from kitchen.cli import app
 from kitchen.cli.commands.schema import settings_schema
-from kitchen.config.discovery import find_recipe, modules
+from kitchen.config.discovery import find_recipe, recipe_modules
 from kitchen.errors import ConfigError
 from kitchen.recipe import Recipe
 from kitchen.stage import Stage
@@ -58,7 +58,7 @@ def fits(value: Any, schema: Any) -> bool:
     return bool(jsonschema.Draft202012Validator(schema).is_valid(value))
 
 
-@pytest.mark.parametrize("name", [one.name for one in modules()])
+@pytest.mark.parametrize("name", [one.name for one in recipe_modules()])
 def test_a_recipe_fits_its_own_schema(name: str) -> None:
     cls = find_recipe(name)
     needed = {name: "any" for name, field in cls.model_fields.items() if field.is_required()}

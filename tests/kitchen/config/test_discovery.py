@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kitchen.config.discovery import find_recipe, full_name, modules
-from kitchen.config.extras import check_installed, extra_for, mend_missing
-from kitchen.config.settings import settle
+from kitchen.config.discovery import find_recipe, import_path, recipe_modules
+from kitchen.config.extras import check_installed, extra_for, install_command_for
+from kitchen.config.settings import resolve_settings
 from kitchen.errors import BackendError, ConfigError
 
 RECIPE = '''"""A dish of mine."""
@@ -50,8 +50,8 @@ def refusal(folder: Path, name: str, command: str = "check") -> str:
 def test_ours_are_found_by_module_and_by_class() -> None:
     found = find_recipe("recipes.sl_basic")
     assert find_recipe("recipes.sl_basic:SlBasic") is found
-    assert find_recipe(full_name(found)) is found
-    assert ("recipes.sl_basic", True) in [(one.name, bool(one.about)) for one in modules()]
+    assert find_recipe(import_path(found)) is found
+    assert ("recipes.sl_basic", True) in [(one.name, bool(one.summary)) for one in recipe_modules()]
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,11 @@ def test_recipes_of_one_s_own_stand_beside_ours(tmp_path: Path) -> None:
     write(tmp_path, "recipes/mine_found.py", RECIPE.format(name="Mine"))
     with contextlib.chdir(tmp_path):
         found = find_recipe("recipes.mine_found")
-        assert settle(found, ()).recipe == found()
-        assert {"recipes.mine_found", "recipes.sl_basic"} <= {one.name for one in modules()}
-        assert {one.name: one.about for one in modules()}["recipes.mine_found"] == "A dish of mine."
+        assert resolve_settings(found, ()).recipe == found()
+        assert {"recipes.mine_found", "recipes.sl_basic"} <= {one.name for one in recipe_modules()}
+        assert {one.name: one.summary for one in recipe_modules()}[
+            "recipes.mine_found"
+        ] == "A dish of mine."
 
 
 def test_a_module_of_several_recipes_asks_which(tmp_path: Path) -> None:
@@ -156,8 +158,8 @@ def test_a_package_that_an_extra_brings_is_named_with_its_command() -> None:
     class Needy:
         packages = ("torch", "no_such_package")
 
-    assert mend_missing("torch.nn") == "pip install 'crucible-kitchen[local]'"
-    assert mend_missing("sault") == ""
+    assert install_command_for("torch.nn") == "pip install 'crucible-kitchen[local]'"
+    assert install_command_for("sault") == ""
     assert extra_for(["fsspec", "torch"]) == "crucible-kitchen[local]"
     with pytest.raises(
         BackendError, match=r"'needy' needs no_such_package, .*: pip install no_such_package"

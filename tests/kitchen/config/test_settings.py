@@ -11,8 +11,8 @@ import pytest
 from pydantic import Field, PositiveInt
 from ruamel.yaml import YAML
 
-from kitchen.config.describe import described
-from kitchen.config.settings import Settled, settle
+from kitchen.config.describe import describe_settings
+from kitchen.config.settings import ResolvedSettings, resolve_settings
 from kitchen.config.sources import from_arguments, from_file, from_mapping
 from kitchen.config.yaml import read_yaml, yaml_value
 from kitchen.errors import ConfigError
@@ -55,8 +55,8 @@ class Cake(Recipe):
         return sequence(Bake(self.minutes))
 
 
-def settled(*arguments: str) -> Settled:
-    return settle(Cake, from_arguments(arguments))
+def settled(*arguments: str) -> ResolvedSettings:
+    return resolve_settings(Cake, from_arguments(arguments))
 
 
 def cake(*arguments: str) -> Cake:
@@ -133,7 +133,9 @@ def test_nested_settings_keep_the_recipe_s_own_defaults_beside_them() -> None:
 def test_the_command_line_wins_over_the_file_and_the_file_over_the_default(tmp_path: Path) -> None:
     file = tmp_path / "cake.yaml"
     file.write_text("minutes: 10\noven:\n  heat: 90\n  fan: true\nsize: large\n")
-    found = settle(Cake, [*from_file(file), *from_arguments(["oven.heat=100", "minutes=11"])])
+    found = resolve_settings(
+        Cake, [*from_file(file), *from_arguments(["oven.heat=100", "minutes=11"])]
+    )
     assert found.recipe == Cake(minutes=11, oven=Oven(100.0, True), size="large")
     assert found.sources == {
         "minutes": "command line",
@@ -150,9 +152,9 @@ def test_a_file_may_have_dotted_keys_merges_and_nothing_at_all(tmp_path: Path) -
     file.write_text("# nothing\n")
     assert from_file(file) == []
     file.write_text("oven.heat: 120\n")
-    assert settle(Cake, from_file(file)).recipe == Cake(oven=Oven(120.0))
+    assert resolve_settings(Cake, from_file(file)).recipe == Cake(oven=Oven(120.0))
     file.write_text("oven: &warm\n  <<: {fan: true}\n  heat: 60\n")
-    assert settle(Cake, from_file(file)).recipe == Cake(oven=Oven(60.0, True))
+    assert resolve_settings(Cake, from_file(file)).recipe == Cake(oven=Oven(60.0, True))
 
 
 class Soup(Recipe):
@@ -172,7 +174,9 @@ def test_keys_of_a_mapping_may_have_dots_wherever_they_are_given(tmp_path: Path)
         given: Mapping[str, Any] = YAML(typ="safe").load(text)
         typed = ["names={a.b: c}" if "names.a.b" not in text else "names.a.b=c", "oven.heat=9"]
         for settings in (from_file(file), from_mapping(given, "here"), from_arguments(typed)):
-            assert settle(Soup, list(settings)).recipe == Soup(names={"a.b": "c"}, oven=Oven(9.0))
+            assert resolve_settings(Soup, list(settings)).recipe == Soup(
+                names={"a.b": "c"}, oven=Oven(9.0)
+            )
 
 
 def test_every_mistake_is_told_at_once() -> None:
@@ -201,7 +205,8 @@ def test_errors_of_a_file_name_file_and_line(tmp_path: Path) -> None:
     file = tmp_path / "cake.yaml"
     file.write_text("minutes: 5\noven:\n  heat: hot\n  haet: 3\nnaem: x\n")
     assert [
-        str(each).removeprefix(str(file)) for each in settle(Cake, from_file(file)).problems
+        str(each).removeprefix(str(file))
+        for each in resolve_settings(Cake, from_file(file)).problems
     ] == [
         f":4: {Cake.title()} has no setting 'oven.haet'; did you mean 'heat'?",
         f":5: {Cake.title()} has no setting 'naem'; did you mean 'name'?",
@@ -329,24 +334,27 @@ class Tart(Recipe):
 )
 def test_a_number_is_not_true_or_false(text: str) -> None:
     assert [
-        str(each).split(": ")[-1] for each in settle(Tart, from_arguments([text])).problems
+        str(each).split(": ")[-1]
+        for each in resolve_settings(Tart, from_arguments([text])).problems
     ] == ["input should be a number, not true or false"]
 
 
 def test_truth_values_are_told_beside_other_mistakes_and_where_they_are_overridden_not_at_all() -> (
     None
 ):
-    found = settle(Tart, from_arguments(["layers=true", "sugar=much"]))
+    found = resolve_settings(Tart, from_arguments(["layers=true", "sugar=much"]))
     assert [str(each).split(":")[1] for each in found.problems] == [" sugar=much", " layers=true"]
-    assert settle(Tart, from_arguments(["layers=true", "layers=3"])).recipe == Tart(layers=3)
+    assert resolve_settings(Tart, from_arguments(["layers=true", "layers=3"])).recipe == Tart(
+        layers=3
+    )
 
 
 def test_whole_numbers_do_for_fractions_and_the_other_way_round() -> None:
-    made = settle(
+    made = resolve_settings(
         Tart, from_arguments(["sugar=1", "layers=16.0", "either=true", "oven.fan=true"])
     ).recipe
     assert made == Tart(sugar=1.0, layers=16, either=True, oven=Oven(fan=True))
-    assert settle(Tart, from_arguments(["layers=16.5"])).problems
+    assert resolve_settings(Tart, from_arguments(["layers=16.5"])).problems
 
 
 @pytest.mark.parametrize(
@@ -363,35 +371,39 @@ def test_whole_numbers_do_for_fractions_and_the_other_way_round() -> None:
     ],
 )
 def test_a_number_is_finite(text: str) -> None:
-    assert [str(each) for each in settle(Tart, from_arguments([text])).problems] == [
+    assert [str(each) for each in resolve_settings(Tart, from_arguments([text])).problems] == [
         f"command line: {text}: input should be a finite number"
     ]
 
 
 @pytest.mark.parametrize("text", ["each=3", "each=a", "each=[1]", "oven=hot"])
 def test_what_has_settings_inside_is_no_value(text: str) -> None:
-    assert [str(each) for each in settle(Tart, from_arguments([text])).problems] == [
+    assert [str(each) for each in resolve_settings(Tart, from_arguments([text])).problems] == [
         f"command line: {text}: what it has are settings inside of it: "
         f"{text.partition('=')[0]}.NAME=VALUE"
     ]
 
 
 def test_limits_of_a_field_are_described() -> None:
-    assert {each.name: each.type for each in described(Tart)}["share"] == "float > 0 and < 1"
+    assert {each.name: each.type for each in describe_settings(Tart)}[
+        "share"
+    ] == "float > 0 and < 1"
 
 
 def test_a_setting_without_a_default_must_be_given() -> None:
     class Pie(Cake):
         fruit: str
 
-    assert [str(each) for each in settle(Pie, ()).problems] == [
+    assert [str(each) for each in resolve_settings(Pie, ()).problems] == [
         "fruit has no default: give it as fruit=VALUE"
     ]
-    assert settle(Pie, from_arguments(["fruit=plum"])).problems == ()
+    assert resolve_settings(Pie, from_arguments(["fruit=plum"])).problems == ()
 
 
 def test_settings_are_described_with_the_comments_beside_them() -> None:
-    assert [(each.name, each.type, each.default, each.about) for each in described(Cake)] == [
+    assert [
+        (each.name, each.type, each.default, each.description) for each in describe_settings(Cake)
+    ] == [
         ("minutes", "int > 0", "40", "minutes in the oven"),
         ("oven.heat", "float", "200.0", "degrees Celsius"),
         ("oven.fan", "true or false", "false", ""),

@@ -37,7 +37,7 @@ from kitchen.config.order import Order
 from kitchen.engine.runner import run
 from kitchen.errors import ConfigError, CorruptCheckpoint, Interrupted, RunFailed
 from kitchen.ports import BlobStore, Done, Future
-from kitchen.runs.execute import cook
+from kitchen.runs.execute import execute
 from kitchen.runs.lock import lease
 from kitchen.runs.logs import configure
 from kitchen.runs.store import list_runs, read_run
@@ -79,7 +79,9 @@ class Fuse(Observer):
 def cooked(recipe: Recipe, blobs: BlobStore, fuse: Observer, training: Any = None) -> None:
     """A new FakeTraining stands for a new process."""
     data = FakeDatasets({"chats": {"train": CHATS, "held": HELD}})
-    cook(ORDER, recipe, Kitchen(training or FakeTraining(blobs), data, None, blobs), "run", [fuse])
+    execute(
+        ORDER, recipe, Kitchen(training or FakeTraining(blobs), data, None, blobs), "run", [fuse]
+    )
 
 
 def outcome(blobs: BlobStore) -> dict[str, Any]:
@@ -322,7 +324,7 @@ def test_other_data_is_not_resumed() -> None:
         cooked(recipe, blobs, Fuse(60))
     other = FakeDatasets({"chats": {"train": CHATS[::-1], "held": HELD}})
     with pytest.raises(ResumeError, match=r"data.train.sha256"):
-        cook(ORDER, recipe, Kitchen(FakeTraining(blobs), other, None, blobs), "run")
+        execute(ORDER, recipe, Kitchen(FakeTraining(blobs), other, None, blobs), "run")
 
 
 def test_another_machine_is_refused_unless_told() -> None:
@@ -337,7 +339,7 @@ def test_another_machine_is_refused_unless_told() -> None:
     kitchen = Kitchen(
         FakeTraining(blobs), FakeDatasets({"chats": {"train": CHATS, "held": HELD}}), None, blobs
     )
-    cook(ORDER, recipe, kitchen, "run", other_machine=True)
+    execute(ORDER, recipe, kitchen, "run", other_machine=True)
     assert read_run(blobs, "run")["status"] == "completed"
 
 
@@ -350,11 +352,11 @@ def test_a_run_in_use_is_refused() -> None:
     class Again(Observer):
         def done(self, event: StageDone) -> None:
             with pytest.raises(ConfigError, match=r"run 'run' is in use by process \d+"):
-                cook(ORDER, BASIC, kitchen, "run")
+                execute(ORDER, BASIC, kitchen, "run")
             raise Killed
 
     with pytest.raises(Killed):
-        cook(ORDER, BASIC, kitchen, "run", [Again()])
+        execute(ORDER, BASIC, kitchen, "run", [Again()])
 
 
 def test_a_stop_that_is_asked_for_saves_first_and_goes_on_to_the_same_end() -> None:
@@ -455,7 +457,7 @@ def test_claims_of_other_hosts_hold_until_taken_over() -> None:
     with pytest.raises(ConfigError, match=r"in use by process 1 on elsewhere.*take it over"):
         cooked(BASIC, blobs, Fuse())
     data = FakeDatasets({"chats": {"train": CHATS, "held": HELD}})
-    cook(ORDER, BASIC, Kitchen(FakeTraining(blobs), data, None, blobs), "run", take_over=True)
+    execute(ORDER, BASIC, Kitchen(FakeTraining(blobs), data, None, blobs), "run", take_over=True)
     assert not blobs.list("run/lease/")
 
 

@@ -152,17 +152,17 @@ def test_before_and_after_have_intervals_and_their_difference_too() -> None:
         "held",
         "4",
         "exact match",
-        interval([0, 0, 0, 1], 3).told(),
-        interval([1, 0, 1, 1], 3).told(),
-        paired_bootstrap([0, 0, 0, 1], [1, 0, 1, 1], 3).told(sign=True),
+        interval([0, 0, 0, 1], 3).format(),
+        interval([1, 0, 1, 1], 3).format(),
+        paired_bootstrap([0, 0, 0, 1], [1, 0, 1, 1], 3).format(sign=True),
     )
     assert f1 == (
         "held",
         "4",
         "field F1",
-        interval(was, 3).told(),
-        interval(now, 3).told(),
-        paired_bootstrap(was, now, 3).told(sign=True),
+        interval(was, 3).format(),
+        interval(now, 3).format(),
+        paired_bootstrap(was, now, 3).format(sign=True),
     )
     assert cut == ("held", "4", "cut short", "1", "0", "")
     assert (metrics["held/field_f1_gain"], metrics["held/truncated_before"]) == (0.375, 1.0)
@@ -188,7 +188,7 @@ def test_the_difference_of_losses_is_of_the_same_rows() -> None:
 
 def test_intervals_in_words() -> None:
     found = Interval(0.12345, -0.5, 0.75, 0.95)
-    assert (found.told(), found.told(4), found.told(1, sign=True)) == (
+    assert (found.format(), found.format(4), found.format(1, sign=True)) == (
         "0.123 [-0.500, 0.750]",
         "0.1235 [-0.5000, 0.7500]",
         "+0.1 [-0.5, +0.8]",

@@ -17,7 +17,7 @@ from kitchen.engine.plan import PlanError
 from kitchen.engine.preview import verify
 from kitchen.errors import ConfigError
 from kitchen.ports import HubClient
-from kitchen.runs.execute import cook
+from kitchen.runs.execute import execute
 from kitchen.runs.store import read_run
 from recipes.sl_basic import SlBasic
 from stages.train.publish import Publish
@@ -52,7 +52,9 @@ class Told(Observer):
 def served(blobs: FakeBlobs, hub: HubClient, training: FakeTraining | None = None) -> Told:
     recipe = Soup(model="tiny", dataset="chats", batch_size=2, max_steps=4, eval_every=0)
     order, told = Order("tests:Soup", recipe.model_dump(mode="json")), Told()
-    cook(order, recipe, Kitchen(training or FakeTraining(blobs), DATA, hub, blobs), "dish", (told,))
+    execute(
+        order, recipe, Kitchen(training or FakeTraining(blobs), DATA, hub, blobs), "dish", (told,)
+    )
     return told
 
 

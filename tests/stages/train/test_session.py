@@ -14,7 +14,7 @@ from kitchen import Kitchen, Lora
 from kitchen.config.order import Order
 from kitchen.engine.preview import verify
 from kitchen.errors import ConfigError, QualityError, ResumeError
-from kitchen.runs.execute import cook
+from kitchen.runs.execute import execute
 from recipes.sl_basic import SlBasic
 from stages.train.session import OpenSession
 
@@ -41,7 +41,7 @@ def cooked(blobs: FakeBlobs, run: str, **settings: Any) -> FakeTraining:
         }
     )
     order = Order("recipes.sl_basic:SlBasic", recipe.model_dump(mode="json"))
-    cook(order, recipe, Kitchen(training, DATA, None, blobs), run)
+    execute(order, recipe, Kitchen(training, DATA, None, blobs), run)
     return training
 
 
