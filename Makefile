@@ -48,6 +48,7 @@ proof: setup
 
 docs: setup
 	$(BIN)/python tests/docs/command_reference.py
+	$(BIN)/python tests/docs/shown_files.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:

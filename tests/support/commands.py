@@ -1,0 +1,69 @@
+"""Commands as a user types them: in this process, and in a shell."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from typer.testing import CliRunner, Result
+
+from kitchen.cli import app
+
+
+def invoke(*arguments: str, **environment: str) -> Result:
+    """Run a `kitchen` command in this process, from the current folder; no traceback is shown."""
+    result = CliRunner(env=environment).invoke(app, arguments)
+    assert "Traceback" not in result.output, result.output
+    return result
+
+
+def output(code: int, *arguments: str, **environment: str) -> str:
+    """Return both streams of a `kitchen` command, which must end with this exit code."""
+    result = invoke(*arguments, **environment)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def kitchen(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a `kitchen` command as a process in a folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "kitchen.cli", *arguments],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def shell(
+    folder: Path, line: str, *, timeout: float = 120.0, without: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run a line of bash in a folder, with the programs of this environment on the path.
+
+    `without` lists the prefixes of environment variables that the command must not see.
+    """
+    outside = {
+        name: value for name, value in os.environ.items() if not name.startswith(without or ("\0",))
+    }
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        ["bash", "-c", line],
+        cwd=folder,
+        env={**outside, "PATH": path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+    )
+
+
+def shell_output(folder: Path, line: str) -> str:
+    """Return the standard output of a line of bash, which must succeed."""
+    done = shell(folder, line)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
