@@ -14,9 +14,15 @@ from adapters.peft.device import Machine
 from adapters.peft.model.base_model import Base
 from adapters.peft.model.lora import Tensors
 from adapters.peft.runtime.worker import Worker, no_turn_in_a_turn
-from adapters.peft.sampling.batch import serve
-from adapters.peft.sampling.frozen_model import Frozen, freeze, of_checkpoint, of_name
-from adapters.peft.sampling.requests import Asked, Request, Sampling, Scoring, fail
+from adapters.peft.sampling.batch import serve_batch
+from adapters.peft.sampling.frozen_model import FrozenModel, freeze, load_checkpoint, load_named
+from adapters.peft.sampling.requests import (
+    LazyFuture,
+    Request,
+    SamplingRequest,
+    ScoringRequest,
+    reject,
+)
 from adapters.tokenizer import FolderTokenizer
 from kitchen.errors import RunFailed
 from kitchen.ports.blobs import BlobStore
@@ -31,7 +37,7 @@ class PeftSampler:
         self,
         machine: Machine,
         name: str,
-        load: Callable[[], Frozen],
+        load: Callable[[], FrozenModel],
         fetch: Callable[[], object] | None = None,
     ) -> None:
         """`fetch` brings here what `load` opens, which then raises what is wrong with it; others go
@@ -41,7 +47,7 @@ class PeftSampler:
         self._worker = Worker(f"sampling {name}")
         if fetch is not None:
             self._worker.submit(fetch, alone=False)
-        self._frozen: concurrent.futures.Future[Frozen] | Failed = self._worker.submit(load)
+        self._frozen: concurrent.futures.Future[FrozenModel] | Failed = self._worker.submit(load)
         self._waiting: list[Request] = []
         # what threads that block wait for, and has not begun
         self._next: list[Request] | None = None
@@ -58,19 +64,19 @@ class PeftSampler:
     @classmethod
     def named(cls, machine: Machine, blobs: BlobStore, weights: str | Checkpoint) -> PeftSampler:
         if isinstance(weights, Checkpoint):
-            return cls(machine, weights.path, lambda: of_checkpoint(machine, blobs, weights))
+            return cls(machine, weights.path, lambda: load_checkpoint(machine, blobs, weights))
         return cls(
             machine,
             weights,
-            lambda: of_name(machine, weights),
+            lambda: load_named(machine, weights),
             lambda: whole_model(machine.hub, weights),
         )
 
     def logprobs(self, tokens: Tokens) -> Future[Floats]:
-        return self._ask(Scoring(np.array(tokens)))
+        return self._ask(ScoringRequest(np.array(tokens)))
 
     def top_logprobs(self, tokens: Tokens, k: int) -> Future[tuple[Tokens, Floats]]:
-        return self._ask(Scoring(np.array(tokens), k))
+        return self._ask(ScoringRequest(np.array(tokens), k))
 
     def sample(
         self,
@@ -85,7 +91,9 @@ class PeftSampler:
         stop: Sequence[str] | Sequence[int] = (),
     ) -> Future[Sequence[Sampled]]:
         return self._ask(
-            Sampling(np.array(prompt), count, max_tokens, temperature, top_p, top_k, seed, stop)
+            SamplingRequest(
+                np.array(prompt), count, max_tokens, temperature, top_p, top_k, seed, stop
+            )
         )
 
     def close(self) -> None:
@@ -103,7 +111,7 @@ class PeftSampler:
             if self._closed:
                 return Failed(RunFailed("the sampler is closed"))
             self._waiting.append(request)
-        return Asked(request.work, lambda blocks: self._demand(request, blocks))
+        return LazyFuture(request.work, lambda blocks: self._demand(request, blocks))
 
     def _demand(self, request: Request, blocks: bool) -> None:
         """What waits is a batch; threads that block come at no order, and theirs is whole when it
@@ -123,11 +131,11 @@ class PeftSampler:
     def _serve(self, served: list[Request]) -> None:
         with self._lock:
             self._next = None if self._next is served else self._next
-        serve(self._frozen.result(), served, self._machine)
+        serve_batch(self._frozen.result(), served, self._machine)
 
 
 def _fail(requests: Sequence[Request], error: BaseException | None) -> None:
     """What went wrong surfaces on every future that has no answer yet."""
     for request in requests:
         if error is not None:
-            fail(request, error)
+            reject(request, error)

@@ -23,7 +23,7 @@ from adapters.peft.device import Machine
 from adapters.peft.model.lora import scale
 from adapters.peft.runtime.worker import Worker, no_turn_in_a_turn
 from adapters.peft.sampler import PeftSampler
-from adapters.peft.sampling.requests import Submitted
+from adapters.peft.sampling.requests import SubmittedFuture
 from adapters.peft.training.trainer import Trainer
 from adapters.tokenizer import FolderTokenizer, load_tokenizer
 from kitchen.backend.losses import Options
@@ -163,7 +163,7 @@ class PeftSession:
         with self._lock:
             if self._closed:
                 return Failed(RunFailed("the session is closed"))
-            return Submitted(self._worker.submit(job))
+            return SubmittedFuture(self._worker.submit(job))
 
     def _meta(self, trainer: Trainer, kind: Kind) -> dict[str, Any]:
         return meta(

@@ -1,4 +1,4 @@
-"""Requests answered in batches."""
+"""Batches: the requests that wait together are scored and sampled together."""
 
 from __future__ import annotations
 
@@ -15,170 +15,188 @@ from adapters.peft.model.logprob_head import likeliest, score
 from adapters.peft.model.network import Network, Way
 from adapters.peft.runtime.lanes import Lanes
 from adapters.peft.runtime.worker import pass_on
-from adapters.peft.sampling.conversation_cache import Keys
+from adapters.peft.sampling.conversation_cache import KV
 from adapters.peft.sampling.draw import Row
-from adapters.peft.sampling.frozen_model import Frozen
-from adapters.peft.sampling.kv_grid import key
-from adapters.peft.sampling.requests import Request, Sampling, Scoring, answer, fail
-from adapters.peft.sampling.scheduler import Writing
+from adapters.peft.sampling.frozen_model import FrozenModel
+from adapters.peft.sampling.kv_grid import prompt_key
+from adapters.peft.sampling.requests import (
+    Request,
+    SamplingRequest,
+    ScoringRequest,
+    reject,
+    resolve,
+)
+from adapters.peft.sampling.scheduler import Scheduler
 from kitchen.errors import ConfigError
 from kitchen.types import Array, Datum, Sampled, Tokens
 
-STEPS = 64  # tokens that completions grow by, before others may have their turn
+STEPS_PER_TURN = 64  # tokens that completions grow by before another worker may have its turn
 
 
-def serve(model: Frozen, requests: Sequence[Request], machine: Machine) -> None:
-    """Every request gets its answer, or the error that names what is wrong with it."""
-    wanted = [request for request in requests if not request.work.cancelled()]
-    fit = [request for request in wanted if not _refused(request, model.network)]
-    scorings, samplings = (
-        [r for r in fit if isinstance(r, Scoring)],
-        [r for r in fit if isinstance(r, Sampling)],
-    )
+def serve_batch(model: FrozenModel, requests: Sequence[Request], machine: Machine) -> None:
+    """Give every request its result, or the error that says what is wrong with it."""
+    active = [request for request in requests if not request.work.cancelled()]
+    valid = [request for request in active if not _rejected(request, model.network)]
+    scoring = [request for request in valid if isinstance(request, ScoringRequest)]
+    sampling = [request for request in valid if isinstance(request, SamplingRequest)]
     lanes = machine.lanes if model.network.way == Way.FUSED else machine.lanes.one()
-    _score(model.network, scorings, machine, lanes)
-    if samplings:
-        _sample(model, samplings, machine, lanes)
+    _score(model.network, scoring, machine, lanes)
+    if sampling:
+        _sample(model, sampling, machine, lanes)
 
 
-def _refused(request: Request, network: Network) -> bool:
-    room = 1 if isinstance(request, Sampling) else 0
+def _rejected(request: Request, network: Network) -> bool:
+    """Reject an invalid request, and return whether it was invalid."""
+    room = 1 if isinstance(request, SamplingRequest) else 0
     try:
         problem = request.problem(network.vocabulary, network.context - room)
-    except (TypeError, ValueError) as error:  # or those who ask with it would have the error too
+    except (TypeError, ValueError) as error:  # otherwise the whole batch would fail with it
         problem = ConfigError(f"the request cannot be read: {error}")
     if problem is not None:
-        fail(request, problem)
+        reject(request, problem)
     return problem is not None
 
 
-def _score(network: Network, requests: Sequence[Scoring], machine: Machine, lanes: Lanes) -> None:
+def _score(
+    network: Network, requests: Sequence[ScoringRequest], machine: Machine, lanes: Lanes
+) -> None:
     data = [
         Datum(request.tokens[:-1], {"target_tokens": request.tokens[1:]}) for request in requests
     ]
-    long = [place for place, datum in enumerate(data) if len(datum.tokens)]
+    scorable = [place for place, datum in enumerate(data) if len(datum.tokens)]
     for request in requests:
         if len(request.tokens) == 1:
-            none = np.empty((0, request.k) if request.k else 0, np.float32)
-            _tell(request, none, none.astype(np.int64) if request.k else None)
+            empty = np.empty((0, request.k) if request.k else 0, np.float32)
+            _resolve_scoring(request, empty, empty.astype(np.int64) if request.k else None)
     budget = max(machine.budget // lanes.count, 1)
     packed = pack(
-        [data[place].tokens for place in long], budget, least=network.least, lanes=lanes.count
+        [data[place].tokens for place in scorable], budget, least=network.least, lanes=lanes.count
     )
     lanes.in_parts(
-        lambda _, some: _score_some(
+        lambda _, members: _score_packed(
             network,
-            [requests[long[place]] for place in some],
-            [data[long[place]] for place in some],
+            [requests[scorable[place]] for place in members],
+            [data[scorable[place]] for place in members],
             machine.high,
         ),
         packed,
     )
 
 
-def _score_some(
-    network: Network, requests: Sequence[Scoring], data: Sequence[Datum], high: torch.dtype
+def _score_packed(
+    network: Network, requests: Sequence[ScoringRequest], data: Sequence[Datum], high: torch.dtype
 ) -> None:
     masks = [np.ones(len(datum.tokens), bool) for datum in data]
     batch = micro_batch(data, masks, tuple(range(len(data))), network.device, network.least)
     with torch.inference_mode():
         states = network.hidden(batch.layout)
         if not all(request.k for request in requests):
-            logprobs = score(
-                network.head, states.index_select(0, batch.where), batch, high
-            ).logprobs
-        likely = {}
+            scored_states = states.index_select(0, batch.where)
+            logprobs = score(network.head, scored_states, batch, high).logprobs
+        top_logprobs = {}
         for count in sorted({request.k for request in requests if request.k}):
             rows = [row for row, index in enumerate(batch.indices) if requests[index].k == count]
-            # of what they share, once
+            # a shared prefix is scored once
             places = np.unique(np.concatenate([batch.layout.places[row] for row in rows]))
             on_device = torch.from_numpy(places).to(states.device)
-            likely[count] = (
-                places,
-                *likeliest(network.head, states.index_select(0, on_device), count, high),
-            )
+            ids, values = likeliest(network.head, states.index_select(0, on_device), count, high)
+            top_logprobs[count] = (places, ids, values)
     for row, index in enumerate(batch.indices):
         if k := requests[index].k:
-            places, ids, values = likely[k]
+            places, ids, values = top_logprobs[k]
             at = np.searchsorted(places, batch.layout.places[row])
-            _tell(requests[index], values[at], ids[at])
+            _resolve_scoring(requests[index], values[at], ids[at])
         else:
-            _tell(requests[index], batch.spread(row, logprobs, data[index]).astype(np.float32))
+            spread = batch.spread(row, logprobs, data[index]).astype(np.float32)
+            _resolve_scoring(requests[index], spread)
 
 
-def _tell(request: Scoring, logprobs: Array, ids: Array | None = None) -> None:
-    """Of all tokens but the first, before which there is nothing: it has no number there, and no
-    token (-1).
-    """
-    told = _led(logprobs, np.nan)
-    answer(request, told if ids is None else (_led(ids, -1), told))
+def _resolve_scoring(request: ScoringRequest, logprobs: Array, ids: Array | None = None) -> None:
+    """Resolve a request; the first token, with nothing before it, gets NaN and the id -1."""
+    values = _prepend(logprobs, np.nan)
+    resolve(request, values if ids is None else (_prepend(ids, -1), values))
 
 
-def _led(found: Array, by: float) -> Array:
-    return np.concatenate([np.full_like(found, by, shape=(1, *found.shape[1:])), found])
+def _prepend(values: Array, first: float) -> Array:
+    return np.concatenate([np.full_like(values, first, shape=(1, *values.shape[1:])), values])
 
 
-def _sample(model: Frozen, requests: Sequence[Sampling], machine: Machine, lanes: Lanes) -> None:
-    begun = model.said.take(request.prompt for request in requests)
-    rows = [
-        Row(
-            request,
-            index,
-            min(request.max_tokens, model.network.context - len(request.prompt)),
-            frozenset(model.tokenizer.stop_ids)
-            | {int(one) for one in request.stop if not isinstance(one, str)},
-            key(request.prompt) in begun,
-        )
-        for request in requests
-        for index in range(request.count)
-    ]
-    most = machine.settings.sample_batch
-    count = min(lanes.count, most, len(rows))
-    budget, share = -(-machine.budget // count), -(-len(rows) // count)
+def _sample(
+    model: FrozenModel, requests: Sequence[SamplingRequest], machine: Machine, lanes: Lanes
+) -> None:
+    cached = model.conversations.take(request.prompt for request in requests)
+    rows = [row for request in requests for row in _rows(model, request, cached)]
+    max_rows = machine.settings.sample_batch
+    count = min(lanes.count, max_rows, len(rows))
+    budget = -(-machine.budget // count)
+    share = -(-len(rows) // count)
     shares = [rows[start : start + share] for start in range(0, len(rows), share)]
-    spell = model.tokenizer.spell
+    decode_text = model.tokenizer.spell
 
-    def opened() -> list[Writing]:
-        held = model.held(_cut_between(shares), machine.budget, begun)
+    def schedulers() -> list[Scheduler]:
+        prefilled = model.prefill_only(prompts_split_between(shares), machine.budget, cached)
         return [
-            Writing(
-                model.body(budget, _of(mine, begun), held), mine, spell, machine.high, most // count
+            Scheduler(
+                model.decoder_body(budget, _cached_of(rows, cached), prefilled),
+                rows,
+                decode_text,
+                machine.high,
+                max_rows // count,
             )
-            for mine in shares
+            for rows in shares
         ]
 
-    parts = lanes.together(opened)
-    begun.clear()  # each lane lets go of what it has read
-    while any(lanes.each(lambda _, part: part.go_on(STEPS), parts)):
+    parts = lanes.together(schedulers)
+    cached.clear()  # each lane releases what it has read
+    while any(lanes.each(lambda _, part: part.advance(STEPS_PER_TURN), parts)):
         pass_on()
-    model.said.put(part.ended for part in parts)
-    written: dict[Sampling, list[Sampled]] = {request: [] for request in requests}
+    model.conversations.put(part.finished for part in parts)
+    completions: dict[SamplingRequest, list[Sampled]] = {request: [] for request in requests}
     for row in rows:
-        written[row.request].append(row.sampled())
-    for request, sampled in written.items():
-        answer(request, sampled)
+        completions[row.request].append(row.sampled())
+    for request, sampled in completions.items():
+        resolve(request, sampled)
 
 
-def _cut_between(shares: Sequence[Sequence[Row]]) -> list[Tokens]:
-    """The prompts whose completions several lanes write, but those that are read faster with others
-    like them.
+def _rows(
+    model: FrozenModel, request: SamplingRequest, cached: Mapping[bytes, KV | None]
+) -> list[Row]:
+    """Create one row for each completion of a request."""
+    max_new_tokens = min(request.max_tokens, model.network.context - len(request.prompt))
+    extra_stops = {int(stop) for stop in request.stop if not isinstance(stop, str)}
+    stop_ids = frozenset(model.tokenizer.stop_ids) | extra_stops
+    continued = prompt_key(request.prompt) in cached
+    return [
+        Row(request, index, max_new_tokens, stop_ids, continued) for index in range(request.count)
+    ]
+
+
+def prompts_split_between(shares: Sequence[Sequence[Row]]) -> list[Tokens]:
+    """Return the prompts whose completions are split between lanes.
+
+    A prompt that shares more than half of its tokens with another is left out: it is read faster
+    together with that one.
     """
-    prompts = {key(row.request.prompt): row.request.prompt for mine in shares for row in mine}
-    ends = [
-        (key(before[-1].request.prompt), key(after[0].request.prompt))
+    prompts = {
+        prompt_key(row.request.prompt): row.request.prompt for rows in shares for row in rows
+    }
+    boundaries = [
+        (prompt_key(before[-1].request.prompt), prompt_key(after[0].request.prompt))
         for before, after in pairwise(shares)
     ]
-    cut = dict.fromkeys(one for one, other in ends if one == other)
-    return [
-        prompts[which]
-        for which in cut
-        if not any(
-            2 * shared(prompts[which], other) > len(prompts[which])
-            for name, other in prompts.items()
-            if name != which
-        )
-    ]
+    split = dict.fromkeys(before for before, after in boundaries if before == after)
+    return [prompts[key] for key in split if not _mostly_shared(key, prompts)]
 
 
-def _of(rows: Sequence[Row], begun: Mapping[bytes, Keys | None]) -> dict[bytes, Keys | None]:
-    return {which: begun[which] for row in rows if (which := key(row.request.prompt)) in begun}
+def _mostly_shared(key: bytes, prompts: Mapping[bytes, Tokens]) -> bool:
+    """Whether another prompt begins with more than half of this one's tokens."""
+    prompt = prompts[key]
+    return any(
+        2 * shared(prompt, other) > len(prompt)
+        for other_key, other in prompts.items()
+        if other_key != key
+    )
+
+
+def _cached_of(rows: Sequence[Row], cached: Mapping[bytes, KV | None]) -> dict[bytes, KV | None]:
+    return {key: cached[key] for row in rows if (key := prompt_key(row.request.prompt)) in cached}

@@ -1,6 +1,4 @@
-"""What a sampler has read and written last: conversations go on from there, and are not read anew
-at each turn.
-"""
+"""Conversation cache: the next turn of a conversation reads only its new tokens."""
 
 from __future__ import annotations
 
@@ -11,51 +9,54 @@ import numpy as np
 import torch
 
 from adapters.peft.batching.packing import LEAST, shared
-from adapters.peft.sampling.kv_grid import key
+from adapters.peft.sampling.kv_grid import prompt_key
 from kitchen.types import Tokens
 
-MOST = 8  # times what is read at once: tokens of a batch whose keys and values are kept
+# The cache holds at most this many times the tokens that are prefilled together.
+CAPACITY_FACTOR = 8
 
-Keys = torch.Tensor  # (layers, T, 2 · groups, D) keys and values of T tokens
-ITEM = np.dtype(np.int64).itemsize  # of a token, in `key`
+KV = torch.Tensor  # (layers, T, 2 · groups, D) keys and values of T tokens
+TOKEN_BYTES = np.dtype(np.int64).itemsize  # of one token in `prompt_key`
 
 
-class Said:
-    """The sequences of a sampler's last batch, with the keys of those that went on from the one
-    before it.
+class ConversationCache:
+    """The sequences of a sampler's last batch, with KV for those that continued the batch before.
 
-    So what is asked once takes no memory: the second turn of a conversation is read as a whole, of
-    the third what is new. Which are kept follows from the requests and their order alone.
+    A prompt that is never continued takes no memory: the second turn of a conversation is read
+    whole, from the third on only what is new. What is cached depends on the requests and their
+    order alone.
     """
 
     def __init__(self) -> None:
-        self._last: dict[bytes, Keys | None] = {}
+        self._last: dict[bytes, KV | None] = {}
 
-    def take(self, prompts: Iterable[Tokens]) -> dict[bytes, Keys | None]:
-        """By the keys of prompts that go on, what they begin with; what is not taken is forgotten."""
+    def take(self, prompts: Iterable[Tokens]) -> dict[bytes, KV | None]:
+        """Return the cached KV of each prompt that continues a sequence, and clear the cache."""
         last, self._last = self._last, {}
         ordered = sorted(last)
-        begins = {key(prompt): _longest(ordered, key(prompt[:-1])) for prompt in prompts}
-        return {whole: last[begun] for whole, begun in begins.items() if begun is not None}
+        prefixes = {
+            prompt_key(prompt): _longest_prefix(ordered, prompt_key(prompt[:-1]))
+            for prompt in prompts
+        }
+        return {key: last[prefix] for key, prefix in prefixes.items() if prefix is not None}
 
-    def put(self, ended: Iterable[Mapping[bytes, Keys | None]]) -> None:
-        """Sequences that have ended, lane by lane."""
+    def put(self, finished: Iterable[Mapping[bytes, KV | None]]) -> None:
+        """Store the finished sequences of each lane."""
         self._last = {}
-        for some in ended:
-            self._last |= {
-                whole: keys for whole, keys in some.items() if self._last.get(whole) is None
-            }
+        for sequences in finished:
+            self._last |= {key: kv for key, kv in sequences.items() if self._last.get(key) is None}
 
 
-def _longest(ordered: Sequence[bytes], whole: bytes) -> bytes | None:
-    """Of some sequences in their order, by `key`, the longest that another begins with, of `LEAST`
-    tokens or more.
+def _longest_prefix(ordered: Sequence[bytes], sequence: bytes) -> bytes | None:
+    """Return the longest of some sorted sequences that is a prefix of another one.
+
+    Sequences are `prompt_key`s; a prefix has at least `LEAST` tokens.
     """
-    while at := bisect_right(ordered, whole):
+    while at := bisect_right(ordered, sequence):
         before = ordered[at - 1]
-        if whole.startswith(before):
-            return before if len(before) >= LEAST * ITEM else None
-        alike = shared(np.frombuffer(before, np.int64), np.frombuffer(whole, np.int64))
-        # what it begins with comes before it, and begins with no more than this
-        whole = whole[: alike * ITEM]
+        if sequence.startswith(before):
+            return before if len(before) >= LEAST * TOKEN_BYTES else None
+        common = shared(np.frombuffer(before, np.int64), np.frombuffer(sequence, np.int64))
+        # any prefix sorts before it, and is no longer than this
+        sequence = sequence[: common * TOKEN_BYTES]
     return None

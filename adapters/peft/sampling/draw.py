@@ -1,4 +1,4 @@
-"""The next token of each of some rows, and where a completion ends."""
+"""Sampling: the next token of each row, and the end of a completion."""
 
 from __future__ import annotations
 
@@ -9,51 +9,53 @@ from typing import Literal
 import numpy as np
 import torch
 
-from adapters.peft.sampling.requests import Sampling
+from adapters.peft.sampling.requests import SamplingRequest
 from kitchen.errors import RunFailed
 from kitchen.types import Sampled, Tokens
 
-Spell = Callable[[Sequence[int]], str]
-# tokens whose chances are added up first, so that a sum from token to token is needed in one block
-# alone
+DecodeText = Callable[[Sequence[int]], str]
+# Tokens per block: probabilities are summed by block first, so that a cumulative sum over tokens
+# is needed in one block only.
 BLOCK = 256
-# tokens among which top-k and top-p are tried first, for sorting the whole vocabulary takes long
-LIKELIEST = 256
+# Top-k and top-p look at this many likeliest tokens first: sorting a whole vocabulary is slow.
+CANDIDATES = 256
 
 
 @dataclass(eq=False)
 class Row:
-    """One completion as it is written."""
+    """One completion while it is decoded."""
 
-    request: Sampling
+    request: SamplingRequest
     index: int  # among the completions of its request
-    room: int  # tokens that it may have at most
+    max_new_tokens: int
     stop_ids: frozenset[int]
-    goes_on: bool = False  # from what the sampler has written before
+    continued: bool = False  # the prompt continues a sequence in the conversation cache
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    reason: Literal["stop", "length", ""] = ""
+    stop_reason: Literal["stop", "length", ""] = ""
 
     def __post_init__(self) -> None:
-        # its own: company does not matter
+        # A generator per row: its numbers do not depend on the other rows of the batch.
         self._rng = np.random.default_rng([self.request.seed, self.index])
-        self._texts = [one for one in self.request.stop if isinstance(one, str)]
-        # tokens; each has a byte or more
-        self._tail = max((len(text.encode()) for text in self._texts), default=0) + 4
+        self._stop_texts = [stop for stop in self.request.stop if isinstance(stop, str)]
+        # Tokens to decode in search of a stop string; each token has at least one byte.
+        longest = max((len(text.encode()) for text in self._stop_texts), default=0)
+        self._tail = longest + 4
 
     def uniform(self) -> float:
         return float(self._rng.random())
 
-    def add(self, token: int, logprob: float, spell: Spell) -> None:
+    def add(self, token: int, logprob: float, decode_text: DecodeText) -> None:
+        """Append a token and set `stop_reason` if the completion ends with it."""
         self.ids.append(token)
         self.logprobs.append(logprob)
-        if token in self.stop_ids or (self._texts and self._spelt(spell)):
-            self.reason = "stop"
-        elif len(self.ids) >= self.room:
-            self.reason = "length"
+        if token in self.stop_ids or (self._stop_texts and self._has_stop_text(decode_text)):
+            self.stop_reason = "stop"
+        elif len(self.ids) >= self.max_new_tokens:
+            self.stop_reason = "length"
 
-    def said(self) -> Tokens:
-        """What has been read of it and its prompt: the last token has not."""
+    def cached_tokens(self) -> Tokens:
+        """Return the tokens with keys and values: prompt and completion without the last token."""
         return np.concatenate(
             [np.asarray(self.request.prompt, np.int64), np.array(self.ids[:-1], np.int64)]
         )
@@ -62,147 +64,150 @@ class Row:
         return Sampled(
             np.array(self.ids, np.int64),
             np.array(self.logprobs, np.float32),
-            self.reason or "length",
+            self.stop_reason or "length",
         )
 
-    def _spelt(self, spell: Spell) -> bool:
-        text = spell(self.ids[-self._tail :])
-        return any(stop in text for stop in self._texts)
+    def _has_stop_text(self, decode_text: DecodeText) -> bool:
+        text = decode_text(self.ids[-self._tail :])
+        return any(stop in text for stop in self._stop_texts)
 
 
 def draw(
     logits: torch.Tensor, rows: Sequence[Row], high: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(R, V) logits to (R,) tokens and their log-probabilities, nats, before top-k and top-p cut
-    anything off.
+    """Sample one token per row from (R, V) logits.
+
+    Returns (R,) tokens and their (R,) log-probabilities in nats, under the temperature-scaled
+    distribution before top-k and top-p truncate it. Raises RunFailed if logits are not finite.
     """
-    heats = [row.request.temperature or 1.0 for row in rows]
+    temperatures = [row.request.temperature or 1.0 for row in rows]
     logits = logits.to(high)
-    below = logits - logits.amax(-1, keepdim=True)  # so that no temperature makes them overflow
-    if set(heats) != {1.0}:
-        below /= torch.tensor(heats, dtype=high, device=logits.device).clamp_(
+    shifted = logits - logits.amax(-1, keepdim=True)  # so that no temperature makes them overflow
+    if set(temperatures) != {1.0}:
+        shifted /= torch.tensor(temperatures, dtype=high, device=logits.device).clamp_(
             min=torch.finfo(high).tiny
         )[:, None]
-    chances = _chances(below)
-    sums = chances.sum(-1, dtype=torch.float64)  # (R, blocks)
+    probs = _block_probs(shifted)
+    sums = probs.sum(-1, dtype=torch.float64)  # (R, blocks)
     if not bool(sums.isfinite().all()):
         raise RunFailed(
-            "the model gives logits that are no numbers: its weights are not finite; sample from "
-            "others"
+            "the logits of the model are not finite numbers, because its weights are not; sample "
+            "from an earlier checkpoint"
         )
-    tokens = _tokens(below, chances, sums, rows)
-    return tokens, (below.gather(1, tokens[:, None]) - sums.sum(-1, keepdim=True).log())[:, 0]
+    tokens = _sample_tokens(shifted, probs, sums, rows)
+    logprobs = (shifted.gather(1, tokens[:, None]) - sums.sum(-1, keepdim=True).log())[:, 0]
+    return tokens, logprobs
 
 
-def _chances(below: torch.Tensor) -> torch.Tensor:
-    """(R, V) to (R, blocks, BLOCK), the likeliest 1; what pads the last block has chance 0."""
-    rows, vocabulary = below.shape
-    found = below.new_zeros(rows, -(-vocabulary // BLOCK) * BLOCK)
-    torch.exp(below, out=found[:, :vocabulary])
-    return found.view(rows, -1, BLOCK)
+def _block_probs(shifted: torch.Tensor) -> torch.Tensor:
+    """Return (R, blocks, BLOCK) unnormalised probabilities; the largest is 1, padding is 0."""
+    rows, vocabulary = shifted.shape
+    padded = shifted.new_zeros(rows, -(-vocabulary // BLOCK) * BLOCK)
+    torch.exp(shifted, out=padded[:, :vocabulary])
+    return padded.view(rows, -1, BLOCK)
 
 
-def _tokens(
-    logits: torch.Tensor, chances: torch.Tensor, sums: torch.Tensor, rows: Sequence[Row]
+def _sample_tokens(
+    logits: torch.Tensor, probs: torch.Tensor, sums: torch.Tensor, rows: Sequence[Row]
 ) -> torch.Tensor:
-    """(R,) of each row as its request says."""
-    kinds: dict[str, list[int]] = {}
+    """Return (R,) tokens, each by the method that its request asks for."""
+    places_by_method: dict[str, list[int]] = {}
     for place, row in enumerate(rows):
-        kinds.setdefault(_kind(row.request), []).append(place)
+        places_by_method.setdefault(_method(row.request), []).append(place)
     tokens = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
-    for kind, places in kinds.items():
-        where = (
-            torch.tensor(places, device=logits.device) if len(places) < len(rows) else slice(None)
-        )
-        if kind == "likeliest":
+    for method, places in places_by_method.items():
+        where: torch.Tensor | slice = slice(None)
+        if len(places) < len(rows):
+            where = torch.tensor(places, device=logits.device)
+        if method == "greedy":
             tokens[where] = logits[where].argmax(-1)
             continue
-        numbers = torch.tensor(
-            [[rows[place].uniform()] for place in places], dtype=torch.float64
-        ).to(logits.device)
-        if kind == "all":
-            tokens[where] = _pick(chances[where], sums[where], numbers)
+        uniforms = torch.tensor([[rows[place].uniform()] for place in places], dtype=torch.float64)
+        uniforms = uniforms.to(logits.device)
+        if method == "full":
+            tokens[where] = _inverse_cdf(probs[where], sums[where], uniforms)
         else:
-            mine = chances[where].flatten(1)[:, : logits.shape[1]]
-            tokens[where] = _pick_cut(
-                mine, sums[where].sum(-1), [rows[place].request for place in places], numbers
-            )
+            flat = probs[where].flatten(1)[:, : logits.shape[1]]
+            requests = [rows[place].request for place in places]
+            tokens[where] = _sample_truncated(flat, sums[where].sum(-1), requests, uniforms)
     return tokens
 
 
-def _kind(request: Sampling) -> Literal["likeliest", "cut", "all"]:
+def _method(request: SamplingRequest) -> Literal["greedy", "truncated", "full"]:
     if request.temperature == 0 or request.top_k == 1:
-        return "likeliest"
-    return "cut" if request.top_p < 1 or request.top_k > 0 else "all"
+        return "greedy"
+    return "truncated" if request.top_p < 1 or request.top_k > 0 else "full"
 
 
-def _pick(chances: torch.Tensor, sums: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """(R, blocks, n) chances, their (R, blocks) sums and (R, 1) uniform numbers to (R,) places: the
-    sum's inverse.
+def _inverse_cdf(probs: torch.Tensor, sums: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """Invert the cumulative distribution at uniform numbers.
+
+    Takes (R, blocks, n) unnormalised probabilities, their (R, blocks) sums and (R, 1) uniform
+    numbers; returns (R,) token ids.
     """
     ends = sums.cumsum(-1)
-    wanted = numbers * ends[:, -1:]
-    block = torch.searchsorted(ends, wanted, right=True).clamp_(max=sums.shape[1] - 1)  # (R, 1)
-    within = torch.take_along_dim(chances, block[..., None], 1)[:, 0].cumsum(
-        -1, dtype=torch.float64
-    )
-    wanted -= (ends - sums).gather(1, block)
-    last = (within < within[:, -1:]).sum(-1)  # of a chance above 0: rounding may lead past it
-    return block[:, 0] * chances.shape[2] + torch.minimum(
-        torch.searchsorted(within, wanted, right=True)[:, 0], last
-    )
+    target = uniforms * ends[:, -1:]
+    block = torch.searchsorted(ends, target, right=True).clamp_(max=sums.shape[1] - 1)  # (R, 1)
+    within = torch.take_along_dim(probs, block[..., None], 1)[:, 0].cumsum(-1, dtype=torch.float64)
+    target -= (ends - sums).gather(1, block)
+    # the last token with a probability above 0: rounding may lead past it
+    last = (within < within[:, -1:]).sum(-1)
+    offset = torch.searchsorted(within, target, right=True)[:, 0]
+    return block[:, 0] * probs.shape[2] + torch.minimum(offset, last)
 
 
-def _pick_cut(
-    chances: torch.Tensor, totals: torch.Tensor, requests: Sequence[Sampling], numbers: torch.Tensor
+def _sample_truncated(
+    probs: torch.Tensor,
+    totals: torch.Tensor,
+    requests: Sequence[SamplingRequest],
+    uniforms: torch.Tensor,
 ) -> torch.Tensor:
-    """(R, V) chances with their (R,) totals; all are ranked only where the likeliest do not settle
-    the cut.
+    """Sample after top-k and top-p, from (R, V) unnormalised probabilities with (R,) totals.
+
+    The whole vocabulary is sorted only for rows whose cut lies beyond the likeliest candidates.
     """
-    some = min(chances.shape[1], max(LIKELIEST, 1 + max(request.top_k for request in requests)))
-    tokens, sure = _ranked(chances, totals, requests, numbers, some)
-    open_ = [
-        place
-        for place, settled in enumerate(sure.tolist())
-        if not settled and some < chances.shape[1]
-    ]
-    if open_:
-        where = torch.tensor(open_, device=chances.device)
-        rest = [requests[place] for place in open_]
-        tokens[where] = _ranked(
-            chances[where], totals[where], rest, numbers[where], chances.shape[1]
+    vocabulary = probs.shape[1]
+    candidates = min(vocabulary, max(CANDIDATES, 1 + max(request.top_k for request in requests)))
+    tokens, exact = _top_k_top_p(probs, totals, requests, uniforms, candidates)
+    if candidates == vocabulary:
+        return tokens
+    unsettled = [place for place, settled in enumerate(exact.tolist()) if not settled]
+    if unsettled:
+        where = torch.tensor(unsettled, device=probs.device)
+        remaining = [requests[place] for place in unsettled]
+        tokens[where] = _top_k_top_p(
+            probs[where], totals[where], remaining, uniforms[where], vocabulary
         )[0]
     return tokens
 
 
-def _ranked(
-    chances: torch.Tensor,
+def _top_k_top_p(
+    probs: torch.Tensor,
     totals: torch.Tensor,
-    requests: Sequence[Sampling],
-    numbers: torch.Tensor,
-    some: int,
+    requests: Sequence[SamplingRequest],
+    uniforms: torch.Tensor,
+    candidates: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Top-k, then top-p of what is left (Holtzman et al., 2020, arXiv:1904.09751); ties go to the
-    lower id.
+    """Apply top-k, then top-p to what it leaves (Holtzman et al., 2020, arXiv:1904.09751).
 
-    Returns (R,) tokens, and whether the `some` likeliest, which are all that is looked at, held all
-    that is left.
+    Ties go to the lower id. Returns (R,) tokens, and per row whether the `candidates` likeliest
+    tokens, the only ones looked at, include every token that is left.
     """
-    ids = chances.topk(some, sorted=False).indices.sort(-1).values
-    ranked, order = chances.gather(1, ids).double().sort(dim=-1, descending=True, stable=True)
-    limits = torch.tensor(
-        [[request.top_p] for request in requests], dtype=torch.float64, device=chances.device
+    ids = probs.topk(candidates, sorted=False).indices.sort(-1).values
+    ranked, order = probs.gather(1, ids).double().sort(dim=-1, descending=True, stable=True)
+    top_p = torch.tensor(
+        [[request.top_p] for request in requests], dtype=torch.float64, device=probs.device
     )
-    size = chances.shape[1]
-    ranks = torch.tensor(
-        [[min(request.top_k or size, size)] for request in requests], device=chances.device
+    size = probs.shape[1]
+    top_k = torch.tensor(
+        [[min(request.top_k or size, size)] for request in requests], device=probs.device
     )
-    left = torch.arange(some, device=chances.device) < ranks
+    left = torch.arange(candidates, device=probs.device) < top_k
     shares = ranked * left
-    shares /= torch.where(ranks < size, shares.sum(-1, keepdim=True), totals[:, None])
+    shares /= torch.where(top_k < size, shares.sum(-1, keepdim=True), totals[:, None])
     # the token that reaches top_p stays
-    left &= (shares.cumsum(-1) - shares < limits) | (limits == 1)
-    sure = ~(left & (ranked == ranked[:, -1:]) & (ranked > 0)).any(-1)
+    left &= (shares.cumsum(-1) - shares < top_p) | (top_p == 1)
+    exact = ~(left & (ranked == ranked[:, -1:]) & (ranked > 0)).any(-1)
     shares *= left
-    found = _pick(shares[:, None], shares.sum(-1, keepdim=True), numbers)
-    return ids.gather(1, order.gather(1, found[:, None]))[:, 0], sure
+    sampled = _inverse_cdf(shares[:, None], shares.sum(-1, keepdim=True), uniforms)
+    return ids.gather(1, order.gather(1, sampled[:, None]))[:, 0], exact

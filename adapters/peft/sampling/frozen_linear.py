@@ -1,4 +1,4 @@
-"""Products with weights that no longer change, for as few rows as decoding has."""
+"""Linear layers whose weights no longer change, tuned for the few rows of decoding."""
 
 from __future__ import annotations
 
@@ -10,101 +10,101 @@ from adapters.peft.model.decoder import Decoder
 from adapters.peft.model.linear import Product, by_onednn, rounds, to
 from adapters.peft.runtime.cpu import has_onednn, is_intel, multiplied_in
 
-FEW = 2  # rows, up to which reading the weights as they lie is all the time there is
-SOME = 8  # rows, up to which low-rank products are in float32
-# rows, up to which several cores have parts of the weights; of more, the answers would take long to
-# turn
-PARTED = 128
-USUAL = 32  # rows that weights are laid out for
+# Up to this many rows, reading the weights as they lie takes all the time (a GEMV).
+MAX_GEMV_ROWS = 2
+MAX_FP32_LORA_ROWS = 8  # up to this many rows, LoRA products are computed in float32
+# Up to this many rows, several cores take parts of the weights; with more, transposing the output
+# would take too long.
+MAX_SPLIT_ROWS = 128
+PACKED_FOR_ROWS = 32  # the batch size that oneDNN packs the weights for
 
 
-class Fixed(Product):
-    """y = W x + b + B A x with A and B that are not trained; on a CPU, W is a copy laid out for
-    some tens of rows.
+class FrozenLinear(Product):
+    """y = W x + b + B A x with frozen A and B; on a CPU, W is a copy packed for some tens of rows.
 
-    Where products are in float32, so is the copy, and B A is added to it. In bfloat16 that would be
-    lost in rounding, and B A stays beside it.
+    Where products are computed in float32, so is the copy, with B A merged into it. In bfloat16
+    the merge would be lost in rounding, so B A stays separate.
     """
 
     def __init__(self, product: Product) -> None:
-        self.weight, self.low, self._wide = product.weight, [], multiplied_in(product.weight)
-        self.bias = to(product.bias, self._wide)
-        self._sides = _sides(product, self._wide)  # (in, ranks), (ranks, out)
-        self._whole = (
-            self._copy()
+        self.weight, self.low, self._compute_dtype = (
+            product.weight,
+            [],
+            multiplied_in(product.weight),
+        )
+        self.bias = to(product.bias, self._compute_dtype)
+        self._lora = _lora_matrices(product, self._compute_dtype)  # (in, ranks), (ranks, out)
+        self._packed = (
+            self._pack()
             if self.weight.device.type == "cpu"
             and has_onednn()
-            and (self._wide in (torch.float32, torch.bfloat16))
+            and (self._compute_dtype in (torch.float32, torch.bfloat16))
             else None
         )
-        laid_out = self._whole is not None and self._wide == torch.bfloat16
-        self._high = _sides(product, torch.float32) if laid_out else None
-        self._few = FEW if self.weight.dtype == torch.float32 else 0
-        self._parted = self.weight.device.type == "cpu" and not is_intel()
-        self._none = self.weight.new_empty(0)
+        packed = self._packed is not None and self._compute_dtype == torch.bfloat16
+        self._lora_fp32 = _lora_matrices(product, torch.float32) if packed else None
+        self._max_gemv_rows = MAX_GEMV_ROWS if self.weight.dtype == torch.float32 else 0
+        self._splits = self.weight.device.type == "cpu" and not is_intel()
+        self._empty = self.weight.new_empty(0)
 
-    def _copy(self) -> torch.Tensor:
-        whole = self.weight.to(self._wide)
-        if self._wide == torch.float32 and self._sides is not None:
-            whole = torch.addmm(whole, self._sides[1].t(), self._sides[0].t())
-        laid_out: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(whole, USUAL)
-        return laid_out
+    def _pack(self) -> torch.Tensor:
+        whole = self.weight.to(self._compute_dtype)
+        if self._compute_dtype == torch.float32 and self._lora is not None:
+            whole = torch.addmm(whole, self._lora[1].t(), self._lora[0].t())
+        packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(whole, PACKED_FOR_ROWS)
+        return packed
 
     def forward(
         self, x: torch.Tensor, onto: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(N, in) to (N, out), added to `onto` if that is given; nothing is kept for a way back."""
-        narrow, x, onto = x.dtype, x.to(self._wide), to(onto, self._wide)
-        late = onto if self._sides is not None and rounds(self._wide) else None
+        """Map (N, in) to (N, out), added to `onto` if given; nothing is saved for backward."""
+        narrow, x, onto = x.dtype, x.to(self._compute_dtype), to(onto, self._compute_dtype)
+        late = onto if self._lora is not None and rounds(self._compute_dtype) else None
         first = onto if late is None else None
-        if self._whole is None or len(x) <= self._few:
+        if self._packed is None or len(x) <= self._max_gemv_rows:
             out = self._plain(x, first)
         else:
-            out = by_onednn(x, self._whole, self.bias, first)
-            if self._sides is not None and self._wide != torch.float32:
-                self._add_low(out, x, *self._sides)
-        return (out if late is None else out + late).to(narrow), self._none
+            out = by_onednn(x, self._packed, self.bias, first)
+            if self._lora is not None and self._compute_dtype != torch.float32:
+                self._add_lora(out, x, *self._lora)
+        return (out if late is None else out + late).to(narrow), self._empty
 
-    def _add_low(
+    def _add_lora(
         self, out: torch.Tensor, x: torch.Tensor, down: torch.Tensor, up: torch.Tensor
     ) -> None:
-        """In bfloat16 so small a product takes several times as long as in float32."""
-        if len(x) > SOME or self._high is None:
+        """Add B A x; with few rows in float32, which is several times as fast there."""
+        if len(x) > MAX_FP32_LORA_ROWS or self._lora_fp32 is None:
             out.addmm_(x @ down, up)
         else:
-            out.add_((x.float() @ self._high[0]) @ self._high[1])
+            out.add_((x.float() @ self._lora_fp32[0]) @ self._lora_fp32[1])
 
     def _plain(self, x: torch.Tensor, onto: torch.Tensor | None) -> torch.Tensor:
-        """What is added to W x is what that product begins with: with few rows each operation more
-        is felt.
-        """
-        weight = self.weight.to(self._wide)
-        added = (
-            onto
-            if self.bias is None
-            else self.bias.expand(len(x), -1)
-            if onto is None
-            else onto + self.bias
-        )
-        if self._sides is not None:
-            low = x @ self._sides[0]
-            added = (
-                low @ self._sides[1] if added is None else torch.addmm(added, low, self._sides[1])
-            )
-        if self._parted and len(x) <= (PARTED if torch.get_num_threads() > 1 else FEW):
-            return _in_parts(x, weight, added)
+        """Compute W x on top of its addends: with few rows every operation counts."""
+        weight = self.weight.to(self._compute_dtype)
+        added = onto
+        if self.bias is not None:
+            added = self.bias.expand(len(x), -1) if onto is None else onto + self.bias
+        if self._lora is not None:
+            low = x @ self._lora[0]
+            added = low @ self._lora[1] if added is None else torch.addmm(added, low, self._lora[1])
+        if self._splits and len(x) <= (
+            MAX_SPLIT_ROWS if torch.get_num_threads() > 1 else MAX_GEMV_ROWS
+        ):
+            return _split_gemv(x, weight, added)
         return x @ weight.t() if added is None else torch.addmm(added, x, weight.t())
 
 
-def fix(decoder: Decoder) -> None:
-    """Let all its layers compute so."""
+def freeze_layers(decoder: Decoder) -> None:
+    """Replace the linear layers of a decoder by FrozenLinear."""
     for layer in decoder.layers:
-        layer.into, layer.out = Fixed(layer.into), Fixed(layer.out)
-        layer.up, layer.down = Fixed(layer.up), Fixed(layer.down)
+        layer.into, layer.out = FrozenLinear(layer.into), FrozenLinear(layer.out)
+        layer.up, layer.down = FrozenLinear(layer.up), FrozenLinear(layer.down)
 
 
-def _sides(product: Product, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """A and B of all its layers, as one matrix each."""
+def _lora_matrices(
+    product: Product, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return A and B of all LoRA layers as one matrix each: (in, ranks), (ranks, out)."""
     if not product.low:
         return None
     down = torch.cat([layer.a.detach() for *_, layer in product.low]).to(dtype).t()
@@ -114,11 +114,11 @@ def _sides(product: Product, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Te
     return down, up
 
 
-def _in_parts(x: torch.Tensor, weight: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
-    """(N, in) to (N, out), each core with its part of the weights: MKL's plain product keeps one
-    busy alone where the processor is not Intel's.
+def _split_gemv(x: torch.Tensor, weight: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
+    """Map (N, in) to (N, out) with part of the weights on each core.
 
-    A core by itself reads the weights for two rows in less time than for one.
+    On processors other than Intel's, MKL's plain product uses one core only. One core reads the
+    weights for two rows in less time than for one.
     """
     parts = gcd(len(weight), torch.get_num_threads())
     rows = x if parts > 1 or len(x) > 1 else torch.cat([x, x])

@@ -1,4 +1,4 @@
-"""A model ready to answer: base weights, and beside them LoRA weights that no longer change."""
+"""FrozenModel models: base weights with LoRA weights that no longer change, ready for decoding."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from adapters.peft.model.decoder import Decoder
 from adapters.peft.model.linear import Product
 from adapters.peft.model.lora import Adapter, LoraLinear, Tensors, adapted_paths
 from adapters.peft.model.network import Network, stands_alone
-from adapters.peft.sampling.conversation_cache import Keys, Said
-from adapters.peft.sampling.frozen_linear import Fixed, fix
-from adapters.peft.sampling.fused_body import Fused, Held
-from adapters.peft.sampling.hf_body import Modules
-from adapters.peft.sampling.one_row_body import Solitary
-from adapters.peft.sampling.scheduler import Body
+from adapters.peft.sampling.conversation_cache import KV, ConversationCache
+from adapters.peft.sampling.frozen_linear import FrozenLinear, freeze_layers
+from adapters.peft.sampling.fused_body import FusedBody, PrefilledPrompts
+from adapters.peft.sampling.hf_body import HfBody
+from adapters.peft.sampling.one_row_body import OneRowBody
+from adapters.peft.sampling.scheduler import DecoderBody
 from adapters.tokenizer import FolderTokenizer, load_tokenizer
 from kitchen.errors import BackendError
 from kitchen.ports.blobs import BlobStore
@@ -30,42 +30,49 @@ from kitchen.types import Checkpoint, Lora, Tokens
 
 
 @dataclass(frozen=True)
-class Frozen:
-    """Modules and tokenizer; the base is held, so that others share it."""
+class FrozenModel:
+    """A network with its tokenizer; it holds the base model, so that others can share it."""
 
     network: Network
     tokenizer: FolderTokenizer
     base: Base
-    said: Said = field(default_factory=Said)
+    conversations: ConversationCache = field(default_factory=ConversationCache)
 
-    def body(self, budget: int, begun: dict[bytes, Keys | None], held: Held | None = None) -> Body:
-        """With no rows yet; it reads prompts so many tokens at a time, of those that have `begun`
-        the rest, and none that is `held`.
+    def decoder_body(
+        self,
+        budget: int,
+        cached: dict[bytes, KV | None],
+        prefilled: PrefilledPrompts | None = None,
+    ) -> DecoderBody:
+        """Create a body without rows, which prefills `budget` prompt tokens at a time.
 
-        Only to be called by a worker.
+        Of prompts in `cached` it reads only the rest, and of `prefilled` ones nothing. Only a
+        worker may call this.
         """
-        if (found := self._fixed) is not None:
-            return Fused(*found, budget, begun, held)
+        if (frozen := self._frozen_layers) is not None:
+            return FusedBody(*frozen, budget, cached, prefilled)
         alone = stands_alone(self.network.model.config.get_text_config())
-        return Solitary(self.network) if alone else Modules(self.network, budget)
+        return OneRowBody(self.network) if alone else HfBody(self.network, budget)
 
-    def held(self, prompts: Sequence[Tokens], budget: int, begun: dict[bytes, Keys | None]) -> Held:
-        """Prompts that are read once for several bodies."""
-        found = self._fixed
-        return {} if found is None or not prompts else Fused(*found, budget, begun).hold(prompts)
+    def prefill_only(
+        self, prompts: Sequence[Tokens], budget: int, cached: dict[bytes, KV | None]
+    ) -> PrefilledPrompts:
+        """Read prompts once for several bodies; returns nothing where bodies cannot share them."""
+        frozen = self._frozen_layers
+        if frozen is None or not prompts:
+            return {}
+        return FusedBody(*frozen, budget, cached).prefill_only(prompts)
 
     @cached_property
-    def _fixed(self) -> tuple[Decoder, Fixed] | None:
-        """Layers and head for decoding, made when the first completion is asked for: on a CPU they
-        are a copy.
-        """
+    def _frozen_layers(self) -> tuple[Decoder, FrozenLinear] | None:
+        """Layers and head for decoding, built on first use; on a CPU they are a copy."""
         if self.network.decoder is None or not isinstance(
             self.network.head, nn.Linear | LoraLinear
         ):
             return None
         decoder = Decoder(self.network.model)
-        fix(decoder)
-        return decoder, Fixed(Product([self.network.head]))
+        freeze_layers(decoder)
+        return decoder, FrozenLinear(Product([self.network.head]))
 
 
 def freeze(
@@ -75,17 +82,17 @@ def freeze(
     lora: Lora,
     tensors: Tensors,
     source: str,
-) -> Frozen:
+) -> FrozenModel:
     model = base.tree()
-    # else they change nothing
+    # with B = 0 the LoRA weights change nothing
     if any(bool(tensor.any()) for name, tensor in tensors.items() if ".lora_B." in name):
         Adapter(model, lora, machine.high, adapted_paths(tensors)).freeze(
             tensors, machine.dtype, source
         )
-    return Frozen(Network(model, base.way), tokenizer, base)
+    return FrozenModel(Network(model, base.way), tokenizer, base)
 
 
-def of_checkpoint(machine: Machine, blobs: BlobStore, checkpoint: Checkpoint) -> Frozen:
+def load_checkpoint(machine: Machine, blobs: BlobStore, checkpoint: Checkpoint) -> FrozenModel:
     saved = read(blobs, checkpoint)
     base = machine.base(saved.model)
     check_base(saved, base.sha256)
@@ -94,7 +101,7 @@ def of_checkpoint(machine: Machine, blobs: BlobStore, checkpoint: Checkpoint) ->
 
 
 def check_base(saved: Saved, sha256: str) -> None:
-    """Raise BackendError if the base model is not the one that a checkpoint was trained on."""
+    """Raise BackendError unless the base model is the one that the checkpoint was trained on."""
     if sha256 != saved.model_sha256:
         raise BackendError(
             f"checkpoint {saved.checkpoint.path!r} was trained on {saved.model!r} with SHA-256 "
@@ -102,8 +109,8 @@ def check_base(saved: Saved, sha256: str) -> None:
         )
 
 
-def of_name(machine: Machine, name: str) -> Frozen:
-    """A model, or an adapter of PEFT's in a folder; raises BackendError for an unknown name."""
+def load_named(machine: Machine, name: str) -> FrozenModel:
+    """Load a model, or a PEFT adapter from a folder; raises BackendError for an unknown name."""
     from safetensors.torch import load_file
 
     folder = machine.hub.fetch(name)

@@ -1,4 +1,4 @@
-"""Decoding with the layers of a decoder computed by hand."""
+"""Decoding with the layers that the engine computes itself."""
 
 from __future__ import annotations
 
@@ -11,176 +11,177 @@ from adapters.peft.model import tiled_attention as attention
 from adapters.peft.model.decoder import Decoder
 from adapters.peft.runtime.cpu import multiplied_in
 from adapters.peft.runtime.worker import stop_if_closed
-from adapters.peft.sampling.conversation_cache import MOST, Keys
-from adapters.peft.sampling.frozen_linear import Fixed
-from adapters.peft.sampling.kv_grid import Grid, Heads, arrange, key, pick, picked
-from adapters.peft.sampling.prefill import Place, Reading, batches
+from adapters.peft.sampling.conversation_cache import CAPACITY_FACTOR, KV
+from adapters.peft.sampling.frozen_linear import FrozenLinear
+from adapters.peft.sampling.kv_grid import (
+    HeadLayout,
+    KVGrid,
+    gather_rows,
+    group_prompts,
+    prompt_key,
+    row_index,
+)
+from adapters.peft.sampling.prefill import Prefill, PromptSlot, prefill_batches
 from kitchen.types import Tokens
 
-# of prompts by `key`: states (H,), and keys and values
-Held = dict[bytes, tuple[torch.Tensor, torch.Tensor]]
+# final state (H,) and keys and values of prompts, by `prompt_key`
+PrefilledPrompts = dict[bytes, tuple[torch.Tensor, torch.Tensor]]
 
 
-class Fused:
-    """The rows of a batch, each of which has read a prompt and writes after it, all of them a token
-    at a time.
-    """
+class FusedBody:
+    """A DecoderBody over KV grids: rows with the same prompt share its keys and values."""
 
-    joined = 0.75  # not at once when one has ended: prompts are read faster several together
+    join_below = 0.75  # not as soon as one has finished: several prompts are read faster together
 
     def __init__(
         self,
         decoder: Decoder,
-        head: Fixed,
+        head: FrozenLinear,
         budget: int,
-        begun: dict[bytes, Keys | None],
-        held: Held | None = None,
+        cached: dict[bytes, KV | None],
+        prefilled: PrefilledPrompts | None = None,
     ) -> None:
-        """`budget`: tokens of prompts that are read together; `begun`: by prompts, what is known,
-        until it is read; `held`: prompts that need not be read.
+        """Take the prompt tokens that are prefilled together, and what need not be read.
+
+        `cached` holds the KV of prefixes, by prompt, and is emptied as prompts are read;
+        `prefilled` holds whole prompts.
         """
         layer = decoder.layers[0]
-        self._decoder, self._head, self._budget, self._device = (
-            decoder,
-            head,
-            budget,
-            head.weight.device,
-        )
-        self._heads = Heads(layer.heads, layer.groups, layer.width, layer.scale)
-        self._begun, self._room = begun, MOST * budget  # tokens whose keys may be given back
-        self._grids: list[Grid] = []
-        self._given = dict(held or {})  # until they are asked for
-        self._held = Held()
-        # (R,) of the next token of each row
+        self._decoder = decoder
+        self._head = head
+        self._budget = budget
+        self._device = head.weight.device
+        self._heads = HeadLayout(layer.heads, layer.groups, layer.width, layer.scale)
+        self._cached = cached
+        self._cache_room = CAPACITY_FACTOR * budget  # tokens whose KV may still be handed out
+        self._grids: list[KVGrid] = []
+        self._given = dict(prefilled or {})  # until they are needed
+        self._retained = PrefilledPrompts()
+        # (R,) position of the next token of each row
         self._positions = torch.empty(0, dtype=torch.int64, device=self._device)
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
-        # not rounded, as where they are scored
+        # not rounded, as in scoring
         return self._head.forward(states.to(multiplied_in(states)))[0]
 
-    def read(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
-        """A row more for each of the prompts; returns their (r, H) states. What is wanted `later`
-        again is kept.
+    def prefill(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
+        """Add one row for each prompt and return their (r, H) states.
+
+        Prompts whose key is in `later` are retained, so that they need not be read again.
         """
-        places = self._open(prompts)
-        self._held |= {which: self._given.pop(which) for which in places if which in self._given}
-        states = {which: state for which, (state, _) in self._held.items() if which in places}
-        for which in states:
-            place, found = places[which], self._held[which][1]
-            for layer, read in enumerate(found):
-                place.grid.put(layer, [place.number], read[None])
-        unread = {which: place for which, place in places.items() if which not in states}
+        slots = self._open_grids(prompts)
+        self._retained |= {key: self._given.pop(key) for key in slots if key in self._given}
+        states = {key: state for key, (state, _) in self._retained.items() if key in slots}
+        for key in states:
+            slot, kv = slots[key], self._retained[key][1]
+            for layer, layer_kv in enumerate(kv):
+                slot.grid.write_prompts(layer, [slot.number], layer_kv[None])
+        unread = {key: slot for key, slot in slots.items() if key not in states}
         states |= self._read(unread)
         new = {
-            which: (states[which], place.grid.take(place.number))
-            for which, place in places.items()
-            if which in later
+            key: (states[key], slot.grid.prompt_kv(slot.number))
+            for key, slot in slots.items()
+            if key in later
         }
-        self._held = {which: held for which, held in (self._held | new).items() if which in later}
-        self._look()
-        return torch.stack([states[key(prompt)] for prompt in prompts])
+        self._retained = {
+            key: prefilled for key, prefilled in (self._retained | new).items() if key in later
+        }
+        self._rebuild_index()
+        return torch.stack([states[prompt_key(prompt)] for prompt in prompts])
 
-    def hold(self, prompts: Sequence[Tokens]) -> Held:
-        """What other bodies need of them to write after them without reading them."""
+    def prefill_only(self, prompts: Sequence[Tokens]) -> PrefilledPrompts:
+        """Read prompts for other bodies, which can then complete them without reading them."""
         with torch.inference_mode():
-            self.read(prompts, {key(prompt) for prompt in prompts})
-        return self._held
+            self.prefill(prompts, {prompt_key(prompt) for prompt in prompts})
+        return self._retained
 
     def step(self, ids: torch.Tensor) -> torch.Tensor:
-        """(R,) newest tokens of the rows to their (R, H) states."""
+        """Feed the (R,) newest token of each row and return their (R, H) states."""
         stop_if_closed()
         x = self._decoder.embed(ids)
         rope = self._decoder.rope(x, self._positions)
         self._positions = self._positions + 1
         for grid in self._grids:
-            grid.advance()
+            grid.reserve_token()
         for number, layer in enumerate(self._decoder.layers):
             qkv = layer.attend_to(x, rope)
-            found = [grid.attend(number, qkv) for grid in self._grids]
-            attended = pick(found[0] if len(found) == 1 else torch.cat(found), self._back)
+            parts = [grid.attend(number, qkv) for grid in self._grids]
+            joined = parts[0] if len(parts) == 1 else torch.cat(parts)
+            attended = gather_rows(joined, self._output_index)
             x = layer.finish(x, attended.view(len(x), -1))
         return self._decoder.norm.alone(x)
 
-    def keep(self, staying: Sequence[int]) -> None:
-        """These rows alone go on, in this order."""
-        number = np.full(len(self._positions), -1)
-        number[list(staying)] = np.arange(len(staying))
-        self._positions = self._positions[
-            torch.tensor(staying, dtype=torch.int64, device=self._device)
-        ]
-        self._grids = [grid for grid in self._grids if grid.keep(number)]
-        self._look()
+    def retain(self, rows: Sequence[int]) -> None:
+        """Drop all rows but these, which keep this order."""
+        new_number = np.full(len(self._positions), -1)
+        new_number[list(rows)] = np.arange(len(rows))
+        index = torch.tensor(rows, dtype=torch.int64, device=self._device)
+        self._positions = self._positions[index]
+        self._grids = [grid for grid in self._grids if grid.retain(new_number)]
+        self._rebuild_index()
 
-    def keys(self, row: int) -> Keys | None:
-        """Of what a row has read and written; None where there is no more room for it, so that it
-        is read again.
-        """
-        grid, (prompt, lane) = next(
-            (grid, place) for grid in self._grids if (place := grid.place(row)) is not None
+    def cached(self, row: int) -> KV | None:
+        """Return keys and values of all that a row has read; None once the cache is full."""
+        grid, (prompt, completion) = next(
+            (grid, place) for grid in self._grids if (place := grid.find_row(row)) is not None
         )
-        if (size := grid.length(prompt)) > self._room:
+        if (size := grid.length(prompt)) > self._cache_room:
             return None
-        self._room -= size
-        return grid.whole(prompt, lane)
+        self._cache_room -= size
+        return grid.sequence_kv(prompt, completion)
 
-    def _open(self, prompts: Sequence[Tokens]) -> dict[bytes, Place]:
-        """Grids for these prompts, whose rows are numbered on; returns where the keys of each will
-        lie.
-        """
-        count, places = len(self._positions), dict[bytes, Place]()
-        for numbers in arrange(prompts):
-            own = [prompts[first] for first in numbers[:, 0]]
+    def _open_grids(self, prompts: Sequence[Tokens]) -> dict[bytes, PromptSlot]:
+        """Create grids for new rows, numbered after the present ones; return a slot per prompt."""
+        count = len(self._positions)
+        slots = dict[bytes, PromptSlot]()
+        for numbers in group_prompts(prompts):
+            distinct = [prompts[first] for first in numbers[:, 0]]
             rows = np.where(numbers >= 0, numbers + count, -1)
-            grid = Grid(
-                self._heads,
-                len(self._decoder.layers),
-                rows,
-                [len(each) for each in own],
-                self._head.weight,
-            )
+            lengths = [len(prompt) for prompt in distinct]
+            layers, like = len(self._decoder.layers), self._head.weight
+            grid = KVGrid(self._heads, layers, rows, lengths, like)
             self._grids.append(grid)
-            places |= {
-                key(prompt): Place(prompt, grid, number, self._begun.pop(key(prompt), None))
-                for number, prompt in enumerate(own)
-            }
-        lengths = torch.tensor([len(prompt) for prompt in prompts], device=self._device)
-        self._positions = torch.cat([self._positions, lengths])
-        return places
+            for number, prompt in enumerate(distinct):
+                key = prompt_key(prompt)
+                slots[key] = PromptSlot(prompt, grid, number, self._cached.pop(key, None))
+        new_positions = torch.tensor([len(prompt) for prompt in prompts], device=self._device)
+        self._positions = torch.cat([self._positions, new_positions])
+        return slots
 
-    def _look(self) -> None:
-        """Where in what the grids give the answer to each head of each row lies."""
-        back = np.empty((len(self._positions), self._heads.queries), np.int64)
+    def _rebuild_index(self) -> None:
+        """Compute where the heads of each row lie in the joined output of the grids."""
+        places = np.empty((len(self._positions), self._heads.queries), np.int64)
         start = 0
         for grid in self._grids:
-            rows, lies = grid.back
-            back[rows] = lies + start
+            rows, lies = grid.output_index
+            places[rows] = lies + start
             start += grid.rows.size * self._heads.queries
-        self._back = picked(back, self._device)
+        self._output_index = row_index(places, self._device)
 
-    def _read(self, places: dict[bytes, Place]) -> dict[bytes, torch.Tensor]:
-        """The (H,) states after some prompts, whose keys and values go into their places."""
+    def _read(self, slots: dict[bytes, PromptSlot]) -> dict[bytes, torch.Tensor]:
+        """Read prompts into their grids; return the (H,) state after each."""
         states = dict[bytes, torch.Tensor]()
-        for some in batches(list(places.values()), self._budget):
-            states |= zip([key(place.prompt) for place in some], self._read_some(some), strict=True)
+        for batch in prefill_batches(list(slots.values()), self._budget):
+            keys = [prompt_key(slot.prompt) for slot in batch]
+            states |= zip(keys, self._read_batch(batch), strict=True)
         return states
 
-    def _read_some(self, places: Sequence[Place]) -> torch.Tensor:
-        """(P, H); of the last layer no more is computed than that."""
-        reading = Reading(places, self._device)
-        x = self._decoder.embed(reading.layout.ids[reading.fresh])
-        rope = self._decoder.rope(x, reading.layout.positions[reading.fresh])
+    def _read_batch(self, slots: Sequence[PromptSlot]) -> torch.Tensor:
+        """Read one batch; return (P, H), which is all that the last layer computes."""
+        batch = Prefill(slots, self._device)
+        x = self._decoder.embed(batch.layout.ids[batch.new])
+        rope = self._decoder.rope(x, batch.layout.positions[batch.new])
         for number, layer in enumerate(self._decoder.layers):
             stop_if_closed()
-            qkv = reading.whole(number, layer.attend_to(x, rope))
-            for grid, prompts, lies in reading.spots:
-                read = qkv[:, layer.heads :].index_select(0, lies.flatten())
-                grid.put(number, prompts, read.view(*lies.shape, *read.shape[1:]))
-            attended = attention.forward(*layer.split(qkv), reading.layout, layer.scale).view(
-                len(qkv), -1
-            )
+            qkv = batch.with_cached(number, layer.attend_to(x, rope))
+            for grid, prompts, positions in batch.targets:
+                kv = qkv[:, layer.heads :].index_select(0, positions.flatten())
+                grid.write_prompts(number, prompts, kv.view(*positions.shape, *kv.shape[1:]))
+            attended = attention.forward(*layer.split(qkv), batch.layout, layer.scale)
+            attended = attended.view(len(qkv), -1)
             if number == len(self._decoder.layers) - 1:
-                x, attended = x[reading.last], attended[reading.ends]
+                x, attended = x[batch.last], attended[batch.ends]
             else:
-                attended = attended[reading.fresh]
+                attended = attended[batch.new]
             x = layer.finish(x, attended)
         return self._decoder.norm.alone(x)

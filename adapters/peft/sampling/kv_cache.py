@@ -1,4 +1,4 @@
-"""Keys and values of what has been read and written so far."""
+"""A padded KV cache for the modules of transformers."""
 
 from __future__ import annotations
 
@@ -8,52 +8,48 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-# columns that a buffer grows by: at each token it would be copied, and a slice of it is copied by
-# products
+# Columns that a buffer grows by: growing at each token would copy it, and the products would copy
+# a slice of it.
 BLOCK = 32
 
 
-class Slots(Cache):
-    """Keys and values of all layers, in buffers with a few columns to spare, which the mask leaves
-    out.
-    """
+class PaddedCache(Cache):
+    """Keys and values of all layers, in buffers with a few spare columns that are masked out."""
 
     def __init__(self, layers: int, rows: int, width: int) -> None:
-        self._slots = [_Slot(rows, width) for _ in range(layers)]
-        super().__init__(layers=list(self._slots))
+        self._layers = [_LayerCache(rows, width) for _ in range(layers)]
+        super().__init__(layers=list(self._layers))
 
     @property
     def length(self) -> int:
         """Columns filled."""
-        return self._slots[0].get_seq_length()
+        return self._layers[0].get_seq_length()
 
     @property
     def capacity(self) -> int:
-        """Columns there will be when the next token has come."""
-        return self._slots[0].get_mask_sizes(1)[0]
+        """Columns of the buffer after the next token."""
+        return self._layers[0].get_mask_sizes(1)[0]
 
-    def put(self, read: Any, indices: Sequence[int], lengths: Sequence[int]) -> None:
-        """What was read of some prompts, padded on the right, into their rows, flush right."""
-        for slot, layer in zip(self._slots, read.layers, strict=True):
-            slot.put(layer.keys, layer.values, indices, lengths)
+    def put(self, prefilled: Any, indices: Sequence[int], lengths: Sequence[int]) -> None:
+        """Copy a right-padded cache of some prompts into their rows, flush right."""
+        for cache, layer in zip(self._layers, prefilled.layers, strict=True):
+            cache.put(layer.keys, layer.values, indices, lengths)
 
     def take(self, rows: torch.Tensor) -> None:
-        """Keep these rows, in this order; one may come several times."""
-        for slot in self._slots:
-            slot.keys, slot.values = (
-                slot.keys.index_select(0, rows),
-                slot.values.index_select(0, rows),
-            )
+        """Keep these rows in this order; a row may occur several times."""
+        for cache in self._layers:
+            cache.keys = cache.keys.index_select(0, rows)
+            cache.values = cache.values.index_select(0, rows)
 
 
-class _Slot(CacheLayerMixin):  # type: ignore[no-untyped-call]
+class _LayerCache(CacheLayerMixin):  # type: ignore[no-untyped-call]
     is_sliding = False
     keys: torch.Tensor  # (R, heads, columns, D)
     values: torch.Tensor
 
     def __init__(self, rows: int, width: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._rows, self._length, self._columns = rows, width, _blocks(width + 1)
+        self._rows, self._length, self._columns = rows, width, _whole_blocks(width + 1)
 
     def put(
         self,
@@ -71,7 +67,7 @@ class _Slot(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.keys, self.values = (
-            # what is masked must be finite
+            # zeros, because what is masked must be finite
             like.new_zeros(self._rows, like.shape[1], self._columns, like.shape[3])
             for like in (key_states, value_states)
         )
@@ -81,7 +77,7 @@ class _Slot(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         start, self._length = self._length, self._length + key_states.shape[2]
-        missing = _blocks(self._length) - self._columns
+        missing = _whole_blocks(self._length) - self._columns
         if missing > 0:
             self._columns += missing
             self.keys, self.values = (
@@ -93,7 +89,7 @@ class _Slot(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return self.keys, self.values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return max(self._columns, _blocks(self._length + query_length)), 0
+        return max(self._columns, _whole_blocks(self._length + query_length)), 0
 
     def get_seq_length(self) -> int:
         return self._length
@@ -102,5 +98,6 @@ class _Slot(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return -1
 
 
-def _blocks(columns: int) -> int:
+def _whole_blocks(columns: int) -> int:
+    """Round up to a multiple of BLOCK."""
     return -(-columns // BLOCK) * BLOCK

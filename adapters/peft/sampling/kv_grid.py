@@ -1,6 +1,4 @@
-"""Keys and values of prompts, each there once, and of the completions that are written after each
-of them.
-"""
+"""The KV grid: keys and values of prompts, each stored once, and of the completions of each."""
 
 from __future__ import annotations
 
@@ -13,19 +11,19 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from kitchen.types import Array, Tokens
 
-BLOCK = 32  # tokens of a completion that there is room for at first; then twice as many, and so on
-# how many times the prompts' tokens, and how many more, padding may make of them
-WASTE, SPARE = 1.3, 1024
-# devices where one completion attends by torch's kernel; on CUDA that is chosen anew
-BY_KERNEL = frozenset({"cpu"})
-# for each length, which takes 60 ms (docs/benchmarks.md)
-HOLES = 2  # times the completions there may be places for them
-SPARSE = 0.75  # of a grid's places in use, below which it is made smaller
+BLOCK = 32  # tokens of a completion that fit at first; the room doubles whenever it is full
+# Padding may multiply the tokens of a grid's prompts by this ratio, and add this many more.
+MAX_PADDING_RATIO, MAX_PADDING = 1.3, 1024
+# Devices on which a lone completion attends by torch's fused kernel. CUDA chooses the kernel anew
+# for each length, which takes 60 ms (docs/benchmarks.md).
+SDPA_DEVICES = frozenset({"cpu"})
+MAX_CELL_RATIO = 2  # cells of a grid per completion in it
+SHRINK_BELOW = 0.75  # share of a grid's cells in use at or below which it is made smaller
 
 
 @dataclass(frozen=True)
-class Heads:
-    """How a layer attends: so many query heads, in groups that share a head of keys and values."""
+class HeadLayout:
+    """The attention heads of a layer: query heads in groups that share one key and value head."""
 
     queries: int
     groups: int
@@ -34,132 +32,135 @@ class Heads:
 
     @property
     def shared(self) -> int:
-        """Query heads of a group."""
+        """Query heads per group."""
         return self.queries // self.groups
 
 
-def arrange(prompts: Sequence[Tokens]) -> list[Array]:
-    """Numbers of equal prompts in a row, (P, L) padded with -1, for grids of prompts of nearly one
-    length.
+def group_prompts(prompts: Sequence[Tokens]) -> list[Array]:
+    """Group prompts of similar length into grids.
+
+    Each grid is an (P, L) array of prompt numbers: equal prompts in one row, padded with -1.
     """
-    alike: dict[bytes, list[int]] = {}
+    equal: dict[bytes, list[int]] = {}
     for number, prompt in enumerate(prompts):
-        alike.setdefault(key(prompt), []).append(number)
+        equal.setdefault(prompt_key(prompt), []).append(number)
     grids: list[list[list[int]]] = []
-    for group in sorted(alike.values(), key=lambda group: (-len(prompts[group[0]]), -len(group))):
+    for group in sorted(equal.values(), key=lambda group: (-len(prompts[group[0]]), -len(group))):
         wider = [*grids[-1], group] if grids else [group]
-        lengths, counts = [len(prompts[each[0]]) for each in wider], [len(each) for each in wider]
-        if len(wider) * max(lengths) <= WASTE * sum(lengths) + SPARE and len(wider) * max(
-            counts
-        ) <= HOLES * (sum(counts) + SPARE // BLOCK):
+        lengths = [len(prompts[numbers[0]]) for numbers in wider]
+        counts = [len(numbers) for numbers in wider]
+        tokens_fit = len(wider) * max(lengths) <= MAX_PADDING_RATIO * sum(lengths) + MAX_PADDING
+        spare_cells = MAX_PADDING // BLOCK
+        cells_fit = len(wider) * max(counts) <= MAX_CELL_RATIO * (sum(counts) + spare_cells)
+        if tokens_fit and cells_fit:
             grids[-1:] = [wider]
         else:
             grids.append([group])
     return [
-        np.array([each + [-1] * (max(map(len, grid)) - len(each)) for each in grid])
+        np.array([numbers + [-1] * (max(map(len, grid)) - len(numbers)) for numbers in grid])
         for grid in grids
     ]
 
 
-def key(prompt: Tokens) -> bytes:
-    """What equal prompts have in common."""
+def prompt_key(prompt: Tokens) -> bytes:
+    """Return the dictionary key of a prompt; equal prompts have equal keys."""
     return np.asarray(prompt, np.int64).tobytes()
 
 
-class Grid:
-    """P prompts, and beside each the L completions of it, which all have begun at the same time.
+class KVGrid:
+    """P prompts, and beside each of them L completions that started at the same time.
 
-    What is asked of a prompt by all the heads and completions that share its keys is one product.
-    The keys of one completion alone lie behind its prompt's, so that there is no second product.
+    The heads and completions that share a prompt's keys attend to them in one matrix product. With
+    one completion per prompt its keys follow those of the prompt, so that one product does it all.
     """
 
     def __init__(
-        self, heads: Heads, layers: int, rows: Array, lengths: Sequence[int], like: torch.Tensor
+        self,
+        heads: HeadLayout,
+        layers: int,
+        rows: Array,
+        lengths: Sequence[int],
+        like: torch.Tensor,
     ) -> None:
-        """`rows` (P, L) says which row of the batch writes where, -1 where none does; `lengths`
-        (P,) in tokens.
-        """
-        # tokens of each completion
-        self.rows, self.lengths, self.written = rows, np.array(lengths), 0
-        # tokens that there is room for in front of completions
-        self._heads, self._front = heads, max(lengths)
+        """Take the (P, L) batch row of each cell, -1 for an empty one, and (P,) prompt lengths."""
+        self.rows = rows
+        self.lengths = np.array(lengths)
+        self.written = 0  # tokens of each completion
+        self._heads = heads
+        self._prompt_room = max(lengths)  # columns for the prompt in `_prompt_kv`
         prompts, cells, width = len(rows) * heads.groups, rows.size * heads.groups, heads.width
-        # what is masked must be finite
-        self._read = like.new_zeros(layers, 2, prompts, self._front, width)
-        self._own: torch.Tensor | None = like.new_empty(layers, 2, cells, BLOCK, width)
-        self._settle()
+        # (layers, 2, P · groups, S, D); zeros, because what is masked must be finite
+        self._prompt_kv = like.new_zeros(layers, 2, prompts, self._prompt_room, width)
+        # (layers, 2, P · groups · L, room, D), or None where completions follow their prompts
+        self._completion_kv: torch.Tensor | None = like.new_empty(layers, 2, cells, BLOCK, width)
+        self._rebuild_index()
 
-    def put(self, layer: int, prompts: Sequence[int], read: torch.Tensor) -> None:
-        """(p, S, 2 · groups, D) keys and values of a layer, of some prompts; padded on the right."""
-        count, source, _, width = read.shape
-        found = read.view(count, source, 2, self._heads.groups, width).permute(2, 0, 3, 1, 4)
-        self._read[layer].view(2, len(self.rows), -1, *self._read.shape[3:])[
-            :, list(prompts), :, :source
-        ] = found
+    def write_prompts(self, layer: int, prompts: Sequence[int], kv: torch.Tensor) -> None:
+        """Store the (p, S, 2 · groups, D) keys and values of a layer, padded on the right."""
+        count, source, _, width = kv.shape
+        arranged = kv.view(count, source, 2, self._heads.groups, width).permute(2, 0, 3, 1, 4)
+        store = self._prompt_kv[layer].view(2, len(self.rows), -1, *self._prompt_kv.shape[3:])
+        store[:, list(prompts), :, :source] = arranged
 
-    def take(self, prompt: int) -> torch.Tensor:
-        """(layers, S, 2 · groups, D) of one prompt, as `put` takes it layer by layer."""
+    def prompt_kv(self, prompt: int) -> torch.Tensor:
+        """Return (layers, S, 2 · groups, D) of one prompt, the form that `write_prompts` takes."""
         groups, length = self._heads.groups, int(self.lengths[prompt])
-        found = self._read[:, :, prompt * groups : (prompt + 1) * groups, :length]
-        return found.permute(0, 3, 1, 2, 4).flatten(2, 3)
+        kv = self._prompt_kv[:, :, prompt * groups : (prompt + 1) * groups, :length]
+        return kv.permute(0, 3, 1, 2, 4).flatten(2, 3)
 
-    def place(self, row: int) -> tuple[int, int] | None:
-        """Which prompt a row of the batch writes after, and as which completion; None if it writes
-        elsewhere.
-        """
+    def find_row(self, row: int) -> tuple[int, int] | None:
+        """Return the prompt and the completion number of a batch row; None if it is not here."""
         found = np.argwhere(self.rows == row)
         return (int(found[0, 0]), int(found[0, 1])) if len(found) else None
 
     def length(self, prompt: int) -> int:
-        """Tokens of a prompt and of what is written after it."""
+        """Return the tokens of a prompt and one of its completions."""
         return int(self.lengths[prompt]) + self.written
 
-    def whole(self, prompt: int, lane: int) -> torch.Tensor:
-        """(layers, S + written, 2 · groups, D) of a prompt and one of its completions."""
+    def sequence_kv(self, prompt: int, completion: int) -> torch.Tensor:
+        """Return (layers, S + written, 2 · groups, D) of a prompt and one of its completions."""
         groups, count = self._heads.groups, self.rows.shape[1]
-        if self._own is None:
-            own = self._read[
-                :,
-                :,
-                prompt * groups : (prompt + 1) * groups,
-                self._front : self._front + self.written,
-            ]
+        if self._completion_kv is None:
+            end = self._prompt_room + self.written
+            rows = slice(prompt * groups, (prompt + 1) * groups)
+            kv = self._prompt_kv[:, :, rows, self._prompt_room : end]
         else:
-            cells = slice(prompt * groups * count + lane, (prompt + 1) * groups * count, count)
-            own = self._own[:, :, cells, : self.written]
-        return torch.cat([self.take(prompt), own.permute(0, 3, 1, 2, 4).flatten(2, 3)], 1)
+            cells = slice(
+                prompt * groups * count + completion, (prompt + 1) * groups * count, count
+            )
+            kv = self._completion_kv[:, :, cells, : self.written]
+        completion_kv = kv.permute(0, 3, 1, 2, 4).flatten(2, 3)
+        return torch.cat([self.prompt_kv(prompt), completion_kv], 1)
 
-    def advance(self) -> None:
-        """Make room for a token more of each completion."""
-        if self._own is None:
-            if self._front + self.written == self._read.shape[3]:
-                self._read = _longer(self._read, self.written)
-                self._settle()
-        elif self.written == self._own.shape[3]:
-            self._own = _longer(self._own, self.written)
+    def reserve_token(self) -> None:
+        """Make room for one more token of each completion."""
+        if self._completion_kv is None:
+            if self._prompt_room + self.written == self._prompt_kv.shape[3]:
+                self._prompt_kv = _grown(self._prompt_kv, self.written)
+                self._rebuild_index()
+        elif self.written == self._completion_kv.shape[3]:
+            self._completion_kv = _grown(self._completion_kv, self.written)
         self.written += 1
 
     def attend(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
-        """(R, queries + 2 · groups, D) of the newest tokens to (P · groups · L · shared, D)."""
+        """Map (R, queries + 2 · groups, D) of the newest tokens to (P · groups · L · shared, D)."""
         heads, cells = self._heads, self.rows.size * self._heads.groups
-        found = pick(qkv.view(-1, heads.width), self._into)
-        query, new = (
-            found[: cells * heads.shared],
-            found[cells * heads.shared :].view(2, cells, heads.width),
-        )
-        out = (
-            self._alone(layer, query, new)
-            if self._own is None
-            else self._beside(layer, self._own, query, new)
-        )
+        gathered = gather_rows(qkv.view(-1, heads.width), self._input_index)
+        query = gathered[: cells * heads.shared]
+        new_kv = gathered[cells * heads.shared :].view(2, cells, heads.width)
+        if self._completion_kv is None:
+            out = self._attend_joined(layer, query, new_kv)
+        else:
+            out = self._attend_split(layer, self._completion_kv, query, new_kv)
         return out.view(-1, heads.width)
 
-    def _alone(self, layer: int, query: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        end = self._front + self.written
-        self._read[layer, :, :, end - 1] = new
-        keys, values = self._read[layer, :, :, :end]
+    def _attend_joined(self, layer: int, query: torch.Tensor, new_kv: torch.Tensor) -> torch.Tensor:
+        """Attend where each completion's keys follow those of its prompt."""
+        end = self._prompt_room + self.written
+        self._prompt_kv[layer, :, :, end - 1] = new_kv
+        keys, values = self._prompt_kv[layer, :, :, :end]
         bias = None if self._bias is None else self._bias[..., :end]
-        if keys.device.type not in BY_KERNEL:
+        if keys.device.type not in SDPA_DEVICES:
             return torch.bmm(torch.softmax(self._scores(query, keys, bias), -1), values)
         stacked = query.view(1, len(keys), -1, self._heads.width)
         return scaled_dot_product_attention(
@@ -170,115 +171,113 @@ class Grid:
             scale=self._heads.scale,
         )
 
-    def _beside(
-        self, layer: int, own: torch.Tensor, query: torch.Tensor, new: torch.Tensor
+    def _attend_split(
+        self, layer: int, completion_kv: torch.Tensor, query: torch.Tensor, new_kv: torch.Tensor
     ) -> torch.Tensor:
-        own[layer, :, :, self.written - 1] = new
-        (keys, values), (own_keys, own_values) = self._read[layer], own[layer, :, :, : self.written]
-        of_prompt = self._scores(query, keys, self._bias)
-        of_own = self._scores(query, own_keys, None).view(*of_prompt.shape[:2], -1)
-        weights = torch.softmax(torch.cat([of_prompt, of_own], -1), -1)
-        read = torch.bmm(weights[..., : keys.shape[1]], values).view(
-            len(own_keys), -1, self._heads.width
-        )
-        written = weights.view(len(own_keys), self._heads.shared, -1)[..., keys.shape[1] :]
-        return torch.baddbmm(read, written, own_values)
+        """Attend to the prompt, shared by its completions, and to each completion's own keys."""
+        completion_kv[layer, :, :, self.written - 1] = new_kv
+        keys, values = self._prompt_kv[layer]
+        own_keys, own_values = completion_kv[layer, :, :, : self.written]
+        prompt_scores = self._scores(query, keys, self._bias)
+        own_scores = self._scores(query, own_keys, None).view(*prompt_scores.shape[:2], -1)
+        weights = torch.softmax(torch.cat([prompt_scores, own_scores], -1), -1)
+        from_prompt = torch.bmm(weights[..., : keys.shape[1]], values)
+        from_prompt = from_prompt.view(len(own_keys), -1, self._heads.width)
+        own_weights = weights.view(len(own_keys), self._heads.shared, -1)[..., keys.shape[1] :]
+        return torch.baddbmm(from_prompt, own_weights, own_values)
 
     def _scores(
         self, query: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        """(·, D) and (K, S, D) to (K, ·, S)."""
-        stacked, beta = query.view(len(keys), -1, self._heads.width), 0 if bias is None else 1
+        """Scale and bias the products of (·, D) queries and (K, S, D) keys: (K, ·, S)."""
+        stacked = query.view(len(keys), -1, self._heads.width)
         return torch.baddbmm(
             query[:1, :1] if bias is None else bias,
             stacked,
             keys.transpose(1, 2),
-            beta=beta,
+            beta=0 if bias is None else 1,
             alpha=self._heads.scale,
         )
 
-    def keep(self, number: Array) -> bool:
-        """`number` (R,) gives every row of the batch its new one, -1 if it has ended; returns
-        whether any is here.
+    def retain(self, new_number: Array) -> bool:
+        """Renumber the rows of the batch; return whether any row is left in this grid.
+
+        `new_number` (R,) gives each batch row its new number, -1 if it has finished.
         """
-        self.rows = np.where(self.rows >= 0, number[self.rows], -1)
-        alive = self.rows >= 0
-        prompts, lanes = np.flatnonzero(alive.any(1)), int(alive.sum(1).max())
-        if lanes and len(prompts) * lanes <= SPARSE * alive.size:
-            self._shrink(prompts, np.argsort(~alive[prompts], axis=1, kind="stable")[:, :lanes])
-        if lanes:
-            self._settle()
-        return bool(lanes)
+        self.rows = np.where(self.rows >= 0, new_number[self.rows], -1)
+        active = self.rows >= 0
+        prompts, completions = np.flatnonzero(active.any(1)), int(active.sum(1).max())
+        if completions and len(prompts) * completions <= SHRINK_BELOW * active.size:
+            order = np.argsort(~active[prompts], axis=1, kind="stable")
+            self._shrink(prompts, order[:, :completions])
+        if completions:
+            self._rebuild_index()
+        return bool(completions)
 
     @property
-    def back(self) -> tuple[Array, Array]:
-        """(r,) rows of the batch that write here, and (r, queries) where in what `attend` gives
-        their answers lie.
-        """
-        prompts, lanes = np.nonzero(self.rows >= 0)
+    def output_index(self) -> tuple[Array, Array]:
+        """The (r,) batch rows here, and the (r, queries) places of their heads in `attend`'s output."""
+        prompts, completions = np.nonzero(self.rows >= 0)
         groups, shared = self._heads.groups, self._heads.shared
-        cells = (prompts[:, None] * groups + np.arange(groups)) * self.rows.shape[1] + lanes[
-            :, None
-        ]
-        return self.rows[prompts, lanes], (cells[..., None] * shared + np.arange(shared)).reshape(
-            len(prompts), -1
-        )
+        group_rows = prompts[:, None] * groups + np.arange(groups)
+        cells = group_rows * self.rows.shape[1] + completions[:, None]
+        places = (cells[..., None] * shared + np.arange(shared)).reshape(len(prompts), -1)
+        return self.rows[prompts, completions], places
 
-    def _shrink(self, prompts: Array, lanes: Array) -> None:
-        """Keep these prompts, and of each these lanes, (P, L)."""
+    def _shrink(self, prompts: Array, completions: Array) -> None:
+        """Keep these prompts, and (P, L) completions of each."""
         groups, count = np.arange(self._heads.groups), self.rows.shape[1]
-        of_groups = prompts[:, None] * len(groups) + groups
-        cells = of_groups[:, :, None] * count + lanes[:, None]
-        self.rows, self.lengths = self.rows[prompts[:, None], lanes], self.lengths[prompts]
-        self._read = self._read.index_select(
-            2, torch.from_numpy(of_groups.ravel()).to(self._read.device)
+        group_rows = prompts[:, None] * len(groups) + groups
+        cells = group_rows[:, :, None] * count + completions[:, None]
+        self.rows = self.rows[prompts[:, None], completions]
+        self.lengths = self.lengths[prompts]
+        device = self._prompt_kv.device
+        self._prompt_kv = self._prompt_kv.index_select(
+            2, torch.from_numpy(group_rows.ravel()).to(device)
         )
-        if self._own is not None:
-            self._front = max(self.lengths)
-            self._read = self._read[:, :, :, : self._front].contiguous()
-            self._own = self._own.index_select(
-                2, torch.from_numpy(cells.ravel()).to(self._read.device)
+        if self._completion_kv is not None:
+            self._prompt_room = max(self.lengths)
+            self._prompt_kv = self._prompt_kv[:, :, :, : self._prompt_room].contiguous()
+            self._completion_kv = self._completion_kv.index_select(
+                2, torch.from_numpy(cells.ravel()).to(device)
             )
 
-    def _settle(self) -> None:
-        """Where in (R · (queries + 2 · groups), D) its queries, keys and values lie; what of its
-        prompts is padding.
+    def _rebuild_index(self) -> None:
+        """Compute where the queries, keys and values of this grid lie in a batch, and the mask.
+
+        The places count rows of (R · (queries + 2 · groups), D). The bias masks prompt padding.
         """
-        if self._own is not None and self.rows.shape[1] == 1:
-            self._read, self._own = torch.cat([self._read, self._own], 3), None
-        heads, first = (
-            self._heads,
-            np.maximum(self.rows, 0)[:, None] * (self._heads.queries + 2 * self._heads.groups),
-        )
+        if self._completion_kv is not None and self.rows.shape[1] == 1:
+            self._prompt_kv = torch.cat([self._prompt_kv, self._completion_kv], 3)
+            self._completion_kv = None
+        heads = self._heads
+        first = np.maximum(self.rows, 0)[:, None] * (heads.queries + 2 * heads.groups)
         group = np.arange(heads.groups)[:, None]
         queries = (first + group * heads.shared)[..., None] + np.arange(heads.shared)
         keys = first + heads.queries + group
-        into = np.concatenate([queries.ravel(), keys.ravel(), (keys + heads.groups).ravel()])
-        self._into = picked(into, self._read.device)
-        spots = np.arange(self._read.shape[3])
-        padded = (spots >= self.lengths[:, None]) & (spots < self._front)
+        places = np.concatenate([queries.ravel(), keys.ravel(), (keys + heads.groups).ravel()])
+        self._input_index = row_index(places, self._prompt_kv.device)
+        columns = np.arange(self._prompt_kv.shape[3])
+        padding = (columns >= self.lengths[:, None]) & (columns < self._prompt_room)
         self._bias: torch.Tensor | None = None
-        if padded.any():
-            bias = np.repeat(np.where(padded, -np.inf, 0.0), heads.groups, 0)[:, None]
-            self._bias = torch.from_numpy(bias).to(self._read)
+        if padding.any():
+            bias = np.repeat(np.where(padding, -np.inf, 0.0), heads.groups, 0)[:, None]
+            self._bias = torch.from_numpy(bias).to(self._prompt_kv)
 
 
-def pick(found: torch.Tensor, rows: torch.Tensor | slice) -> torch.Tensor:
-    """(N, D) to (r, D)."""
-    return found[rows] if isinstance(rows, slice) else found.index_select(0, rows)
+def gather_rows(source: torch.Tensor, rows: torch.Tensor | slice) -> torch.Tensor:
+    """Select rows: (N, D) to (r, D)."""
+    return source[rows] if isinstance(rows, slice) else source.index_select(0, rows)
 
 
-def picked(rows: Array, device: torch.device) -> torch.Tensor | slice:
-    """What `pick` takes: a slice, which copies nothing, where they are the first ones in their
-    order.
-    """
+def row_index(rows: Array, device: torch.device) -> torch.Tensor | slice:
+    """Return an index for `gather_rows`; for the first rows in order a slice, which copies nothing."""
     flat = rows.ravel()
-    return (
-        slice(len(flat))
-        if np.array_equal(flat, np.arange(len(flat)))
-        else torch.from_numpy(flat).to(device)
-    )
+    if np.array_equal(flat, np.arange(len(flat))):
+        return slice(len(flat))
+    return torch.from_numpy(flat).to(device)
 
 
-def _longer(kept: torch.Tensor, more: int) -> torch.Tensor:
-    return torch.cat([kept, kept.new_empty(*kept.shape[:3], more, kept.shape[4])], 3)
+def _grown(kv: torch.Tensor, more: int) -> torch.Tensor:
+    """Append `more` uninitialised columns."""
+    return torch.cat([kv, kv.new_empty(*kv.shape[:3], more, kv.shape[4])], 3)

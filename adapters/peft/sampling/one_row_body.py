@@ -10,52 +10,54 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from adapters.peft.model.network import Network
-from adapters.peft.sampling.kv_grid import key
+from adapters.peft.sampling.kv_grid import prompt_key
 from kitchen.types import Tokens
 
 
-class Solitary:
-    """Each row with a cache such as its model makes for itself."""
+class OneRowBody:
+    """A DecoderBody whose rows each have a cache of the kind that their model creates."""
 
-    joined = 0.75  # others may join whenever there is room
+    join_below = 0.75  # others may join whenever there is room
 
     def __init__(self, network: Network) -> None:
-        self._network, self._caches = network, list[Any]()
+        self._network = network
+        self._caches = list[Any]()
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self._network.head(states)
-        return found
+        logits: torch.Tensor = self._network.head(states)
+        return logits
 
-    def read(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
-        """A row more for each of the prompts; returns their (r, H) states. What comes `later` is
-        read again then.
-        """
-        read: dict[bytes, tuple[Any, torch.Tensor]] = {}
+    def prefill(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
+        """Add one row for each prompt and return their (r, H) states; `later` is not used."""
+        prefilled: dict[bytes, tuple[Any, torch.Tensor]] = {}
         states = []
         for prompt in prompts:
-            if (which := key(prompt)) not in read:
+            if (key := prompt_key(prompt)) not in prefilled:
                 cache = DynamicCache(config=self._network.model.config.get_text_config())
-                read[which] = cache, self._on(torch.as_tensor(prompt, dtype=torch.int64), cache)
-            cache, state = read[which]
+                ids = torch.as_tensor(prompt, dtype=torch.int64)
+                prefilled[key] = cache, self._forward(ids, cache)
+            cache, state = prefilled[key]
             self._caches.append(copy.deepcopy(cache))
             states.append(state)
         return torch.stack(states)
 
     def step(self, ids: torch.Tensor) -> torch.Tensor:
-        """(R,) newest tokens of the rows to their (R, H) states."""
+        """Feed the (R,) newest token of each row and return their (R, H) states."""
         return torch.stack(
-            [self._on(token[None], cache) for token, cache in zip(ids, self._caches, strict=True)]
+            [
+                self._forward(token[None], cache)
+                for token, cache in zip(ids, self._caches, strict=True)
+            ]
         )
 
-    def keep(self, staying: Sequence[int]) -> None:
-        """These rows alone go on, in this order."""
-        self._caches = [self._caches[place] for place in staying]
+    def retain(self, rows: Sequence[int]) -> None:
+        """Drop all rows but these, which keep this order."""
+        self._caches = [self._caches[place] for place in rows]
 
-    def keys(self, _: int) -> None:
-        """Every turn of a conversation is read as a whole."""
+    def cached(self, _: int) -> None:
+        """Return None: every turn of a conversation is read whole."""
 
-    def _on(self, ids: torch.Tensor, cache: Any) -> torch.Tensor:
-        """(T,) tokens after what the cache has, to the (H,) state after the last of them."""
-        return self._network.padded(ids[None].to(self._network.device), past_key_values=cache)[
-            0, -1
-        ]
+    def _forward(self, ids: torch.Tensor, cache: Any) -> torch.Tensor:
+        """Read (T,) tokens after those in the cache; return the (H,) state of the last one."""
+        ids = ids[None].to(self._network.device)
+        return self._network.padded(ids, past_key_values=cache)[0, -1]

@@ -1,4 +1,4 @@
-"""Prompts that are read together, each from where what is known of it ends."""
+"""Prefill: prompts are read together, each from where its cached prefix ends."""
 
 from __future__ import annotations
 
@@ -11,95 +11,95 @@ import torch
 
 from adapters.peft.batching.packed_layout import lay_out
 from adapters.peft.batching.packing import pack, padded, shared
-from adapters.peft.sampling.conversation_cache import Keys
-from adapters.peft.sampling.kv_grid import Grid, key, picked
+from adapters.peft.sampling.conversation_cache import KV
+from adapters.peft.sampling.kv_grid import KVGrid, prompt_key, row_index
 from kitchen.types import Array, Tokens
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
-    """A prompt and its place in a grid."""
+class PromptSlot:
+    """A prompt and its place in a KV grid."""
 
     prompt: Tokens
-    grid: Grid
+    grid: KVGrid
     number: int
-    known: Keys | None  # of what it begins with
+    cached: KV | None  # keys and values of its first tokens
 
 
-def batches(places: Sequence[Place], budget: int) -> Iterator[list[Place]]:
-    """Those that are read together, of what is known of them none counted.
+def prefill_batches(slots: Sequence[PromptSlot], budget: int) -> Iterator[list[PromptSlot]]:
+    """Split prompts into batches of at most `budget` tokens to read.
 
-    If they have more in common than is known of them, they are read as if it were not.
+    If the prompts share more with each other than is cached of them, the cache is not used.
     """
-    new = [place for place in places if place.known is None]
-    known = sum(place.known.shape[1] for place in places if place.known is not None)
-    if known and _common(places) > known + _common(new):
-        places = [replace(place, known=None) for place in places]
-    new = [place for place in places if place.known is None]
-    for run in pack([place.prompt for place in new], budget):
-        yield [new[at] for at in run]
-    begun = [
-        (place, len(place.prompt) - place.known.shape[1])
-        for place in places
-        if place.known is not None
+    uncached = [slot for slot in slots if slot.cached is None]
+    cached_tokens = sum(slot.cached.shape[1] for slot in slots if slot.cached is not None)
+    if cached_tokens and _shared_tokens(slots) > cached_tokens + _shared_tokens(uncached):
+        slots = [replace(slot, cached=None) for slot in slots]
+    uncached = [slot for slot in slots if slot.cached is None]
+    for batch in pack([slot.prompt for slot in uncached], budget):
+        yield [uncached[at] for at in batch]
+    continued = [
+        (slot, len(slot.prompt) - slot.cached.shape[1]) for slot in slots if slot.cached is not None
     ]
-    for run in padded([left for _, left in begun], budget):
-        yield [begun[at][0] for at in run]
+    for batch in padded([left for _, left in continued], budget):
+        yield [continued[at][0] for at in batch]
 
 
-def _common(places: Sequence[Place]) -> int:
-    """How many tokens need not be read because others begin with them too."""
-    ordered = sorted((place.prompt for place in places), key=key)
-    return sum(shared(one, other) for one, other in pairwise(ordered))
+def _shared_tokens(slots: Sequence[PromptSlot]) -> int:
+    """Count the tokens that need not be read because another prompt begins with them too."""
+    ordered = sorted((slot.prompt for slot in slots), key=prompt_key)
+    return sum(shared(before, after) for before, after in pairwise(ordered))
 
 
-class Reading:
-    """How the tokens of some prompts lie, those that are known and `fresh` ones, N in all."""
+class Prefill:
+    """The packed layout of a prefill batch: N tokens, of which n are new and the rest cached."""
 
-    def __init__(self, places: Sequence[Place], device: torch.device) -> None:
-        sequences, known, whole = list[Tokens](), dict[int, Keys](), list[int]()
-        for place in places:
-            if place.known is not None:
-                known[len(sequences)] = place.known
-                sequences.append(place.prompt[: place.known.shape[1]])
+    def __init__(self, slots: Sequence[PromptSlot], device: torch.device) -> None:
+        sequences = list[Tokens]()
+        cached = dict[int, KV]()
+        whole = list[int]()
+        for slot in slots:
+            if slot.cached is not None:
+                cached[len(sequences)] = slot.cached
+                sequences.append(slot.prompt[: slot.cached.shape[1]])
             whole.append(len(sequences))
-            sequences.append(place.prompt)
-        self.layout = lay_out(sequences, device, known=known)
-        lies, starts = self.layout.places, self.layout.starts
-        fresh, ends = (
-            np.concatenate([lies[at][starts[at] :] for at in whole]),
-            np.array([lies[at][-1] for at in whole]),
-        )
-        self.fresh = picked(fresh, device)  # (n,) where they lie
-        # (P,) where the last token of each prompt lies
+            sequences.append(slot.prompt)
+        self.layout = lay_out(sequences, device, known=cached)
+        places, starts = self.layout.places, self.layout.starts
+        new = np.concatenate([places[at][starts[at] :] for at in whole])
+        ends = np.array([places[at][-1] for at in whole])
+        self.new = row_index(new, device)  # (n,) positions of the new tokens in the layout
+        # (P,) positions of the last token of each prompt, in the layout and among the new tokens
         self.ends = torch.from_numpy(ends).to(device)
-        # (P,) the same among the fresh ones
-        self.last = torch.from_numpy(np.searchsorted(fresh, ends)).to(device)
-        self.spots = list(_spots(places, [lies[at] for at in whole], device))
-        self._known = (
-            torch.cat([keys[:, starts[at] :] for at, keys in known.items()], 1) if known else None
-        )
-        self._lie = torch.from_numpy(
-            np.concatenate([lies[at][starts[at] :] for at in known] or [fresh])
-        ).to(device)
+        self.last = torch.from_numpy(np.searchsorted(new, ends)).to(device)
+        self.targets = list(_grid_targets(slots, [places[at] for at in whole], device))
+        self._cached: torch.Tensor | None = None
+        if cached:
+            self._cached = torch.cat([kv[:, starts[at] :] for at, kv in cached.items()], 1)
+        cached_places = [places[at][starts[at] :] for at in cached]
+        self._cached_at = torch.from_numpy(np.concatenate(cached_places or [new])).to(device)
 
-    def whole(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
-        """(n, heads + 2 · groups, D) of the fresh ones to (N, heads + 2 · groups, D)."""
-        if self._known is None:
+    def with_cached(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
+        """Add the cached keys and values of a layer to those of the new tokens.
+
+        (n, heads + 2 · groups, D) to (N, heads + 2 · groups, D).
+        """
+        if self._cached is None:
             return qkv
-        found = qkv.new_zeros(len(self.layout.ids), *qkv.shape[1:])
-        found[self.fresh] = qkv
-        found[self._lie, -self._known.shape[2] :] = self._known[layer]
-        return found
+        merged = qkv.new_zeros(len(self.layout.ids), *qkv.shape[1:])
+        merged[self.new] = qkv
+        merged[self._cached_at, -self._cached.shape[2] :] = self._cached[layer]
+        return merged
 
 
-def _spots(
-    places: Sequence[Place], lies: Sequence[Array], device: torch.device
-) -> Iterator[tuple[Grid, list[int], torch.Tensor]]:
-    """Of each grid its prompts, and where their tokens lie, (p, S), padded with 0."""
-    for grid in dict.fromkeys(place.grid for place in places):
-        mine = [index for index, place in enumerate(places) if place.grid is grid]
-        spots = np.zeros((len(mine), max(len(lies[index]) for index in mine)), np.int64)
-        for row, index in enumerate(mine):
-            spots[row, : len(lies[index])] = lies[index]
-        yield grid, [places[index].number for index in mine], torch.from_numpy(spots).to(device)
+def _grid_targets(
+    slots: Sequence[PromptSlot], places: Sequence[Array], device: torch.device
+) -> Iterator[tuple[KVGrid, list[int], torch.Tensor]]:
+    """Yield each grid with its prompts and the (p, S) positions of their tokens, padded with 0."""
+    for grid in dict.fromkeys(slot.grid for slot in slots):
+        members = [index for index, slot in enumerate(slots) if slot.grid is grid]
+        positions = np.zeros((len(members), max(len(places[index]) for index in members)), np.int64)
+        for row, index in enumerate(members):
+            positions[row, : len(places[index])] = places[index]
+        numbers = [slots[index].number for index in members]
+        yield grid, numbers, torch.from_numpy(positions).to(device)

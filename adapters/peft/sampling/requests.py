@@ -1,4 +1,4 @@
-"""What samplers are asked for, and the tickets for it."""
+"""Requests to a sampler, and the futures that callers wait on."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class Sampling:
-    """Completions of one prompt."""
+class SamplingRequest:
+    """A request for completions of one prompt."""
 
     prompt: Tokens
     count: int
@@ -35,6 +35,7 @@ class Sampling:
     )
 
     def problem(self, vocabulary: int, context: int) -> KitchenError | None:
+        """Return the error for a request that cannot be served, or None."""
         wrong = unfit(
             count=self.count,
             max_tokens=self.max_tokens,
@@ -48,14 +49,15 @@ class Sampling:
 
 
 @dataclass(frozen=True, eq=False)
-class Scoring:
-    """Log-probabilities of a sequence; with k, those of the k likeliest tokens at each position."""
+class ScoringRequest:
+    """A request for log-probabilities of a sequence; with k, of the k likeliest tokens instead."""
 
     tokens: Tokens
     k: int | None = None
     work: concurrent.futures.Future[Any] = field(default_factory=concurrent.futures.Future)
 
     def problem(self, vocabulary: int, context: int) -> KitchenError | None:
+        """Return the error for a request that cannot be served, or None."""
         if self.k is not None and not (isinstance(self.k, Integral) and 1 <= self.k <= vocabulary):
             return ConfigError(
                 f"k is {self.k!r}, and must be a whole number from 1 to the vocabulary of "
@@ -64,48 +66,49 @@ class Scoring:
         return unreadable(self.tokens, vocabulary=vocabulary, context=context)
 
 
-Request = Sampling | Scoring
+Request = SamplingRequest | ScoringRequest
 
 
-def answer(request: Request, value: Any) -> None:
-    """Unless nobody waits for it any more: until it has its answer, a request can be cancelled."""
+def resolve(request: Request, value: Any) -> None:
+    """Set the result, unless the request was cancelled: it can be until it has a result."""
     if request.work.set_running_or_notify_cancel():
         request.work.set_result(value)
 
 
-def fail(request: Request, error: BaseException) -> None:
-    """One that has no answer yet."""
+def reject(request: Request, error: BaseException) -> None:
+    """Set the error of a request that has no result yet."""
     if not request.work.done() and request.work.set_running_or_notify_cancel():
         request.work.set_exception(error)
 
 
-def _not_in_a_turn(work: concurrent.futures.Future[Any]) -> None:
-    """Raises RunFailed where a loss waits for what was asked before and has not had its turn."""
+def _refuse_deadlock(work: concurrent.futures.Future[Any]) -> None:
+    """Raise RunFailed where a custom loss waits for work that is queued behind that loss."""
     if not work.done() and (why := no_turn_in_a_turn()):
         raise why
 
 
 @dataclass(frozen=True)
-class Submitted(Pending[T]):
-    """A ticket for the work of a worker."""
+class SubmittedFuture(Pending[T]):
+    """The future of work that a worker already has in its queue."""
 
     def result(self, timeout: float | None = None) -> T:
-        _not_in_a_turn(self.work)
+        _refuse_deadlock(self.work)
         return super().result(timeout)
 
 
 @dataclass(frozen=True)
-class Asked(Generic[T]):
-    """A ticket whose work begins once someone wants it, so that batches form by request order and
-    not by timing.
+class LazyFuture(Generic[T]):
+    """A future whose work starts when it is first awaited.
+
+    Batches are therefore formed by the order of requests and not by timing.
     """
 
     work: concurrent.futures.Future[T]
-    demand: Callable[[bool], None]  # told whether a thread blocks until the answer is there
+    start: Callable[[bool], None]  # its argument: whether a thread blocks until the result
 
     def result(self, timeout: float | None = None) -> T:
-        _not_in_a_turn(self.work)
-        self.demand(True)
+        _refuse_deadlock(self.work)
+        self.start(True)
         return self.work.result(timeout)
 
     def __await__(self) -> Generator[Any, Any, T]:
@@ -117,5 +120,5 @@ class Asked(Generic[T]):
         except asyncio.CancelledError:
             self.work.cancel()
             raise
-        self.demand(False)
+        self.start(False)
         return await asyncio.wrap_future(self.work)

@@ -1,4 +1,4 @@
-"""Many completions at once, token by token; when some have ended, those that wait take their place."""
+"""The scheduler: completions are decoded together, and waiting rows replace finished ones."""
 
 from __future__ import annotations
 
@@ -10,130 +10,152 @@ from typing import Protocol
 
 import torch
 
-from adapters.peft.sampling.conversation_cache import Keys
-from adapters.peft.sampling.draw import Row, Spell, draw
-from adapters.peft.sampling.kv_grid import key
+from adapters.peft.sampling.conversation_cache import KV
+from adapters.peft.sampling.draw import DecodeText, Row, draw
+from adapters.peft.sampling.kv_grid import prompt_key
 from kitchen.types import Tokens
 
-READ = 8192  # tokens of prompts that are read before others may have their turn
+PREFILL_TOKENS = 8192  # prompt tokens that are prefilled before another worker may have its turn
 
 
-class Body(Protocol):
-    """The rows of a batch, each of which has read a prompt and writes after it, all of them a token
-    at a time.
-    """
+class DecoderBody(Protocol):
+    """The rows of a batch, each with its KV cache; every step adds one token to each of them."""
 
     @property
-    def joined(self) -> float:
-        """The share of the rows that there may be, from which on downwards others join."""
+    def join_below(self) -> float:
+        """The share of the largest batch at or below which waiting rows join."""
         ...
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
-        """(r, H) to (r, V)."""
+        """Map (r, H) final states to (r, V) logits."""
         ...
 
-    def read(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
-        """A row more for each of the prompts; returns their (r, H) states. `later`: keys of prompts
-        that come next.
+    def prefill(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
+        """Add one row for each prompt and return their (r, H) states.
+
+        `later` holds the keys of prompts that are needed again soon.
         """
         ...
 
     def step(self, ids: torch.Tensor) -> torch.Tensor:
-        """(R,) newest tokens of the rows to their (R, H) states."""
+        """Feed the (R,) newest token of each row and return their (R, H) states."""
         ...
 
-    def keep(self, staying: Sequence[int]) -> None:
-        """These rows alone go on, in this order."""
+    def retain(self, rows: Sequence[int]) -> None:
+        """Drop all rows but these, which keep this order."""
         ...
 
-    def keys(self, row: int) -> Keys | None:
-        """Of what a row has read and written; None where it will be read again."""
+    def cached(self, row: int) -> KV | None:
+        """Return keys and values of all that a row has read; None if they are not available."""
         ...
 
 
-class Writing:
-    """Rows on their way to their ends, at most so many at once; who joins when follows from what
-    was written alone.
+class Scheduler:
+    """Rows from prompt to stop, at most `max_rows` at a time.
+
+    Which row joins when depends on the requests and on what was decoded, never on timing.
     """
 
     def __init__(
-        self, body: Body, rows: Sequence[Row], spell: Spell, high: torch.dtype, most: int
+        self,
+        body: DecoderBody,
+        rows: Sequence[Row],
+        decode_text: DecodeText,
+        high: torch.dtype,
+        max_rows: int,
     ) -> None:
-        self._body, self._spell, self._high, self._most = body, spell, high, most
-        self._waiting, self._live = deque(rows), list[Row]()
-        self._states, self._joining = torch.empty(0), False
-        # what has been read of rows that have ended, by `key`
-        self.ended: dict[bytes, Keys | None] = {}
+        self._body = body
+        self._decode_text = decode_text
+        self._high = high
+        self._max_rows = max_rows
+        self._waiting = deque(rows)
+        self._running = list[Row]()
+        self._states = torch.empty(0)
+        self._joining = False
+        # KV of finished rows that later prompts may continue, by `prompt_key`
+        self.finished: dict[bytes, KV | None] = {}
 
-    def go_on(self, steps: int) -> bool:
-        """So many tokens more for each; whether there is more to write. What nobody waits for any
-        more is dropped.
+    def advance(self, steps: int) -> bool:
+        """Decode up to `steps` more tokens of each row; return whether any work is left.
+
+        Cancelled requests are dropped.
         """
         with torch.inference_mode():
-            self._waiting = deque(row for row in self._waiting if not row.request.work.cancelled())
-            staying = [
-                place for place, row in enumerate(self._live) if not row.request.work.cancelled()
-            ]
-            self._states = self._keep(staying, self._states)
-            read = 0
+            self._drop_cancelled()
+            prefilled = 0
             for _ in range(steps):
-                if not (self._waiting or self._live):
+                if not (self._waiting or self._running):
                     return False
-                if self._waiting and (
-                    self._joining or len(self._live) <= self._body.joined * self._most
-                ):
-                    read += self._join()
-                    if self._joining or read >= READ:
-                        return True  # to read many prompts takes as long as to write
+                if self._admits():
+                    prefilled += self._join()
+                    if self._joining or prefilled >= PREFILL_TOKENS:
+                        return True  # reading many prompts takes as long as writing
                 else:
                     self._step()
-        return bool(self._waiting or self._live)
+        return bool(self._waiting or self._running)
+
+    def _drop_cancelled(self) -> None:
+        self._waiting = deque(row for row in self._waiting if not row.request.work.cancelled())
+        active = [
+            place for place, row in enumerate(self._running) if not row.request.work.cancelled()
+        ]
+        self._states = self._retain(active, self._states)
+
+    def _admits(self) -> bool:
+        """Whether waiting rows join before the next token is decoded."""
+        if not self._waiting:
+            return False
+        return self._joining or len(self._running) <= self._body.join_below * self._max_rows
 
     def _step(self) -> None:
-        tokens, logprobs = draw(self._body.logits(self._states), self._live, self._high)
-        tokens = self._keep(_write(self._live, tokens, logprobs, self._spell), tokens)
-        if self._live:
+        tokens, logprobs = draw(self._body.logits(self._states), self._running, self._high)
+        unfinished = _append_tokens(self._running, tokens, logprobs, self._decode_text)
+        tokens = self._retain(unfinished, tokens)
+        if self._running:
             self._states = self._body.step(tokens)
 
     def _join(self) -> int:
-        """As many as there is room for, or as have enough to read; then the next ones join before
-        any writes.
+        """Prefill waiting rows while there is room, up to PREFILL_TOKENS of prompts.
 
-        Returns how many tokens they have to read.
+        If more rows wait and fit, they join before any row decodes. Returns the number of prompt
+        tokens to read.
         """
-        fresh, room, tokens = list[Row](), self._most - len(self._live), 0
-        enough = READ if self._body.joined else math.inf  # none joins later where none can
-        while self._waiting and len(fresh) < room and tokens < enough:
-            fresh.append(self._waiting.popleft())
-            alike = len(fresh) > 1 and fresh[-2].request.prompt is fresh[-1].request.prompt
-            tokens += 0 if alike else len(fresh[-1].request.prompt)
-        self._joining = len(fresh) < room and bool(self._waiting)
-        later = {key(row.request.prompt) for row in islice(self._waiting, self._most)}
-        read = self._body.read([row.request.prompt for row in fresh], later)
-        self._states, self._live = (
-            torch.cat([self._states, read]) if self._live else read,
-            self._live + fresh,
-        )
+        joined = list[Row]()
+        room, tokens = self._max_rows - len(self._running), 0
+        limit = PREFILL_TOKENS if self._body.join_below else math.inf  # none can join later there
+        while self._waiting and len(joined) < room and tokens < limit:
+            joined.append(self._waiting.popleft())
+            repeated = len(joined) > 1 and joined[-2].request.prompt is joined[-1].request.prompt
+            tokens += 0 if repeated else len(joined[-1].request.prompt)
+        self._joining = len(joined) < room and bool(self._waiting)
+        later = {prompt_key(row.request.prompt) for row in islice(self._waiting, self._max_rows)}
+        states = self._body.prefill([row.request.prompt for row in joined], later)
+        self._states = torch.cat([self._states, states]) if self._running else states
+        self._running = self._running + joined
         return tokens
 
-    def _keep(self, staying: Sequence[int], beside: torch.Tensor) -> torch.Tensor:
-        """Of the rows these alone, and of what lies beside them too."""
-        if len(staying) == len(self._live):
+    def _retain(self, rows: Sequence[int], beside: torch.Tensor) -> torch.Tensor:
+        """Drop all rows but these; return what remains of a tensor with one entry per row."""
+        if len(rows) == len(self._running):
             return beside
-        for place, row in enumerate(self._live):
-            if row.reason and self.ended.get(said := key(row.said())) is None:
-                self.ended[said] = self._body.keys(place) if row.goes_on else None
-        kept = torch.tensor(staying, dtype=torch.int64, device=beside.device)
-        self._live = [self._live[place] for place in staying]
-        self._body.keep(staying)
-        return beside[kept]
+        for place, row in enumerate(self._running):
+            if (
+                row.stop_reason
+                and self.finished.get(key := prompt_key(row.cached_tokens())) is None
+            ):
+                self.finished[key] = self._body.cached(place) if row.continued else None
+        index = torch.tensor(rows, dtype=torch.int64, device=beside.device)
+        self._running = [self._running[place] for place in rows]
+        self._body.retain(rows)
+        return beside[index]
 
 
-def _write(
-    live: Sequence[Row], tokens: torch.Tensor, logprobs: torch.Tensor, spell: Spell
+def _append_tokens(
+    rows: Sequence[Row], tokens: torch.Tensor, logprobs: torch.Tensor, decode_text: DecodeText
 ) -> list[int]:
-    """A token more for each row; returns the places of those that go on."""
-    found = torch.stack([tokens.double(), logprobs.double()]).tolist()  # from the device in one go
-    for row, token, logprob in zip(live, *found, strict=True):
-        row.add(int(token), logprob, spell)
-    return [place for place, row in enumerate(live) if not row.reason]
+    """Append one token to each row; return the places of the rows that are not finished."""
+    # one transfer from the device
+    values = torch.stack([tokens.double(), logprobs.double()]).tolist()
+    for row, token, logprob in zip(rows, *values, strict=True):
+        row.add(int(token), logprob, decode_text)
+    return [place for place, row in enumerate(rows) if not row.stop_reason]

@@ -25,7 +25,7 @@ Answers = Sequence[Sequence[Sampled]]
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tokens of prompts were read, batch by batch."""
-    counts, reading = list[int](), fused.Fused._read_some
+    counts, reading = list[int](), fused.FusedBody._read_batch
 
     def counted(self: Any, places: Sequence[Any]) -> torch.Tensor:
         embed = Decoder.embed
@@ -38,7 +38,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             patch.setattr(Decoder, "embed", embedded)
             return reading(self, places)
 
-    monkeypatch.setattr(fused.Fused, "_read_some", counted)
+    monkeypatch.setattr(fused.FusedBody, "_read_batch", counted)
     return counts
 
 
@@ -97,11 +97,11 @@ def check(found: Sequence[tuple[Answers, Answers]]) -> None:
 @pytest.mark.parametrize(
     ("most", "settings"),
     [
-        (said.MOST, {}),
+        (said.CAPACITY_FACTOR, {}),
         (0.05, {}),
-        (said.MOST, {"threads": 2}),
-        (said.MOST, {"sample_batch": 3}),
-        (said.MOST, {"micro_batch_tokens": 40}),
+        (said.CAPACITY_FACTOR, {"threads": 2}),
+        (said.CAPACITY_FACTOR, {"sample_batch": 3}),
+        (said.CAPACITY_FACTOR, {"micro_batch_tokens": 40}),
     ],
     ids=str,
 )
@@ -115,7 +115,7 @@ def test_a_conversation_is_gone_on_with_as_if_it_were_read_anew(
     """With room for all of its keys, and for some; and to the bit as it is for another that is
     asked the same.
     """
-    monkeypatch.setattr(fused, "MOST", most)
+    monkeypatch.setattr(fused, "CAPACITY_FACTOR", most)
     session = trained(opened(**settings), weighted)
     samplers: list[Any] = [session.snapshot().result() for _ in range(2)]
     one, other = (played(sampler, lambda: session.snapshot().result()) for sampler in samplers)
@@ -179,7 +179,7 @@ def test_from_the_third_turn_on_what_is_new_alone_is_read(sampler: Any, read: li
 def test_what_is_asked_once_is_not_kept(sampler: Any) -> None:
     asked(sampler, begin(), 0)
     asked(sampler, begin(), 1)
-    kept = sampler._frozen.result().said._last
+    kept = sampler._frozen.result().conversations._last
     assert len(kept) >= GAMES
     assert all(keys is None for keys in kept.values())
 
@@ -227,7 +227,7 @@ def test_what_several_go_on_with_alike_is_read_once(sampler: Any, read: list[int
 def test_equal_rows_are_kept_once_and_of_some_none_can_be_found(sampler: Any) -> None:
     whole = talked(sampler)
     [first, *_] = sampler.sample(whole, count=4, max_tokens=5, temperature=0.0).result()
-    kept = sampler._frozen.result().said
+    kept = sampler._frozen.result().conversations
     assert [None if keys is None else keys.shape[1] for keys in kept._last.values()] == [
         len(whole) + 4
     ]
@@ -238,7 +238,7 @@ def test_equal_rows_are_kept_once_and_of_some_none_can_be_found(sampler: Any) ->
 
 def test_the_longest_beginning_is_found() -> None:
     rng = np.random.default_rng(0)
-    known, whole = said.Said(), rng.integers(0, 9, 60)
+    known, whole = said.ConversationCache(), rng.integers(0, 9, 60)
     others = [
         np.concatenate([whole[:size], [9], rng.integers(0, 9, 20)]) for size in (18, 25, 40, 50)
     ]

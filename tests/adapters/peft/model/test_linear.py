@@ -10,7 +10,7 @@ from adapters.peft.model import linear as products
 from adapters.peft.model.linear import Product, by_onednn
 from adapters.peft.model.lora import LoraLinear
 from adapters.peft.runtime import cpu as processor
-from adapters.peft.sampling.frozen_linear import Fixed
+from adapters.peft.sampling.frozen_linear import FrozenLinear
 
 # a residual stream of such numbers, which bfloat16 knows to a quarter or a half
 WIDTH, STREAM = 64, 100.0
@@ -37,7 +37,8 @@ def test_an_update_smaller_than_the_rounding_of_the_stream_is_not_lost(
     with torch.inference_mode():
         update = (x.float() @ adapted.a.t() @ adapted.b.t()) * adapted.scale
         products = [
-            Fixed(Product([each])) if frozen else Product([each]) for each in (layer, adapted)
+            FrozenLinear(Product([each])) if frozen else Product([each])
+            for each in (layer, adapted)
         ]
         plain, updated = (product.forward(x, stream.clone())[0].float() for product in products)
     assert 0.01 < update.abs().median() < 0.1

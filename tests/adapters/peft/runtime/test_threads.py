@@ -17,7 +17,7 @@ from adapters.peft.runtime.lanes import Lanes
 from adapters.peft.runtime.threads import CoreThread, all_cores, usual
 from adapters.peft.runtime.worker import Worker, stop_if_closed
 from adapters.peft.sampling import batch as serving
-from adapters.peft.sampling.fused_body import Fused
+from adapters.peft.sampling.fused_body import FusedBody
 from adapters.peft.training import trainer
 from adapters.peft.training.adamw import Optimiser
 from adapters.peft.training.forward_backward import Pass
@@ -129,8 +129,8 @@ def test_the_engine_computes_there(
         (machine, "load_base"),
         (Optimiser, "step"),
         (trainer, "own_slopes"),
-        (serving, "Writing"),
-        (Fused, "step"),
+        (serving, "Scheduler"),
+        (FusedBody, "step"),
         (Pass, "there"),
     ):
         seen(owner, name)

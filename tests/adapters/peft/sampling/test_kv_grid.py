@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from adapters.peft.sampling.kv_grid import Grid, Heads
+from adapters.peft.sampling.kv_grid import HeadLayout, KVGrid
 
 # not what torch's kernel takes by itself, 0.5
-HEADS = Heads(queries=6, groups=2, width=4, scale=0.9)
+HEADS = HeadLayout(queries=6, groups=2, width=4, scale=0.9)
 LAYERS = 2
 
 
@@ -22,28 +22,30 @@ LAYERS = 2
 def test_a_grid_attends_as_its_heads_say(
     rows: list[list[int]], lengths: tuple[int, ...], kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adapters.peft.sampling.kv_grid.BY_KERNEL", {"cpu"} if kernel else {"cuda"})
+    monkeypatch.setattr(
+        "adapters.peft.sampling.kv_grid.SDPA_DEVICES", {"cpu"} if kernel else {"cuda"}
+    )
     generator = torch.Generator().manual_seed(0)
     numbers, count = np.array(rows), max(map(max, rows)) + 1
-    grid = Grid(HEADS, LAYERS, numbers, lengths, torch.empty(0))
+    grid = KVGrid(HEADS, LAYERS, numbers, lengths, torch.empty(0))
     read = torch.randn(
         LAYERS, len(lengths), max(lengths), 2 * HEADS.groups, HEADS.width, generator=generator
     )
     for layer in range(LAYERS):
-        grid.put(layer, [0, 1], read[layer])
+        grid.write_prompts(layer, [0, 1], read[layer])
     written = [list[torch.Tensor]() for _ in range(LAYERS)]
     for _ in range(3):
-        grid.advance()
+        grid.reserve_token()
         for layer in range(LAYERS):
             qkv = torch.randn(
                 count, HEADS.queries + 2 * HEADS.groups, HEADS.width, generator=generator
             )
             written[layer].append(qkv[:, HEADS.queries :])
             got = grid.attend(layer, qkv)
-            assert sorted(grid.back[0]) == list(range(count))
-            assert grid.place(count) is None
-            for row, lies in zip(*grid.back, strict=True):
-                place = grid.place(row)
+            assert sorted(grid.output_index[0]) == list(range(count))
+            assert grid.find_row(count) is None
+            for row, lies in zip(*grid.output_index, strict=True):
+                place = grid.find_row(row)
                 assert place is not None
                 assert numbers[place] == row
                 prompt = place[0]
@@ -54,7 +56,7 @@ def test_a_grid_attends_as_its_heads_say(
                     ]
                 )
                 torch.testing.assert_close(got[lies], plainly(qkv[row, : HEADS.queries], seen))
-                torch.testing.assert_close(grid.whole(*place)[layer], seen, atol=0, rtol=0)
+                torch.testing.assert_close(grid.sequence_kv(*place)[layer], seen, atol=0, rtol=0)
 
 
 def plainly(queries: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:

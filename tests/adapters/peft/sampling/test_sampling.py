@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from adapters.peft.sampling import batch as serving
-from adapters.peft.sampling.batch import serve
+from adapters.peft.sampling.batch import serve_batch
 from adapters.peft.sampling.draw import Row, draw
-from adapters.peft.sampling.requests import Sampling
+from adapters.peft.sampling.requests import SamplingRequest
 from adapters.peft.session import PeftSession
 from adapters.tokenizer import FolderTokenizer
 from kitchen.errors import ConfigError, RunFailed
@@ -86,7 +86,7 @@ def test_pauses_change_no_bit(
         return found
 
     before, pauses = run(), list[int]()
-    monkeypatch.setattr(serving, "STEPS", steps)
+    monkeypatch.setattr(serving, "STEPS_PER_TURN", steps)
     monkeypatch.setattr(serving, "pass_on", lambda: pauses.append(1))
     for one, other in zip(before, run(), strict=True):
         np.testing.assert_array_equal(one.tokens, other.tokens)
@@ -125,7 +125,7 @@ def test_weights_that_are_no_numbers_are_an_error(session: PeftSession) -> None:
         lambda trainer: [a.data.fill_(float("nan")) for a in trainer.adapter.named().values()]
     ).result()
     broken = session.snapshot().result()
-    with pytest.raises(RunFailed, match="its weights are not finite"):
+    with pytest.raises(RunFailed, match="logits of the model are not finite"):
         broken.sample(prompts()[0], max_tokens=4).result()
     broken.close()
 
@@ -140,7 +140,7 @@ def test_what_nobody_waits_for_any_more_is_written_no_further(
         sampler.sample(second, max_tokens=90, seed=2),
     )
     pauses: list[bool] = []
-    monkeypatch.setattr(serving, "STEPS", 2)
+    monkeypatch.setattr(serving, "STEPS_PER_TURN", 2)
     monkeypatch.setattr(serving, "pass_on", lambda: pauses.append(dropped.work.cancel()))
     assert same(kept.result()[0], alone[0])
     assert 1 <= len(pauses) <= 3
@@ -197,9 +197,9 @@ def test_a_batch_is_what_was_asked_before_someone_wanted_an_answer(
 
     def counted(model: Any, requests: Sequence[Any], machine: Any) -> None:
         served.append(len(requests))
-        serve(model, requests, machine)
+        serve_batch(model, requests, machine)
 
-    monkeypatch.setattr("adapters.peft.sampler.serve", counted)
+    monkeypatch.setattr("adapters.peft.sampler.serve_batch", counted)
 
     async def one(prompt: Tokens) -> Sequence[Sampled]:
         found: Sequence[Sampled] = await sampler.sample(prompt, max_tokens=1)
@@ -256,7 +256,7 @@ def test_top_p_and_top_k_cut_the_tail(sampler: Any) -> None:
 def test_a_draw_follows_the_distribution() -> None:
     chances = np.array([0.5, 0.0, 0.3, 0.2])
     rows = [
-        Row(Sampling(np.array([1]), 1, 1, 1.0, 1.0, 0, seed, ()), 0, 1, frozenset())
+        Row(SamplingRequest(np.array([1]), 1, 1, 1.0, 1.0, 0, seed, ()), 0, 1, frozenset())
         for seed in range(4000)
     ]
     with np.errstate(divide="ignore"):

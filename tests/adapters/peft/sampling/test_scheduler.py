@@ -24,15 +24,15 @@ from adapters.peft.runtime.threads import usual
 from adapters.peft.runtime.worker import ALONE
 from adapters.peft.sampling import frozen_linear as fixed
 from adapters.peft.sampling import scheduler as decoding
-from adapters.peft.sampling.batch import _cut_between, serve
+from adapters.peft.sampling.batch import prompts_split_between, serve_batch
 from adapters.peft.sampling.draw import Row, draw
-from adapters.peft.sampling.frozen_linear import Fixed
-from adapters.peft.sampling.frozen_model import Frozen
-from adapters.peft.sampling.fused_body import Fused
-from adapters.peft.sampling.hf_body import Modules
-from adapters.peft.sampling.kv_grid import arrange, key
-from adapters.peft.sampling.requests import Sampling
-from adapters.peft.sampling.scheduler import Body, Writing
+from adapters.peft.sampling.frozen_linear import FrozenLinear
+from adapters.peft.sampling.frozen_model import FrozenModel
+from adapters.peft.sampling.fused_body import FusedBody
+from adapters.peft.sampling.hf_body import HfBody
+from adapters.peft.sampling.kv_grid import group_prompts, prompt_key
+from adapters.peft.sampling.requests import SamplingRequest
+from adapters.peft.sampling.scheduler import DecoderBody, Scheduler
 from adapters.peft.session import PeftSession
 from kitchen.types import Adam, Datum, Sampled, Tokens
 from tests.adapters.peft.test_export import gpt2
@@ -42,7 +42,7 @@ PROMPTS = [RNG.integers(3, 300, length) for length in (40, 7, 40, 1, 22, 70)]
 
 
 @pytest.fixture
-def frozen(opened: Callable[..., PeftSession], weighted: list[Datum]) -> Iterator[Frozen]:
+def frozen(opened: Callable[..., PeftSession], weighted: list[Datum]) -> Iterator[FrozenModel]:
     session = opened()
     for _ in range(3):
         session.forward_backward(weighted)
@@ -52,8 +52,8 @@ def frozen(opened: Callable[..., PeftSession], weighted: list[Datum]) -> Iterato
     sampler.close()
 
 
-def asked(prompt: Tokens, seed: int, **how: Any) -> Sampling:
-    return Sampling(
+def asked(prompt: Tokens, seed: int, **how: Any) -> SamplingRequest:
+    return SamplingRequest(
         **{
             "prompt": prompt,
             "count": 1,
@@ -77,36 +77,38 @@ def rows_of(prompts: Sequence[Tokens], count: int = 3) -> list[Row]:
     ]
 
 
-def written(frozen: Frozen, body: Body, rows: Sequence[Row], most: int) -> list[Sampled]:
-    writing = Writing(body, rows, frozen.tokenizer.spell, torch.float32, most)
-    while writing.go_on(7):
+def written(
+    frozen: FrozenModel, body: DecoderBody, rows: Sequence[Row], most: int
+) -> list[Sampled]:
+    writing = Scheduler(body, rows, frozen.tokenizer.spell, torch.float32, most)
+    while writing.advance(7):
         pass
     return [row.sampled() for row in rows]
 
 
-def bodies(frozen: Frozen) -> dict[str, Body]:
-    return {"by hand": frozen.body(64, {}), "modules": Modules(frozen.network, 64)}
+def bodies(frozen: FrozenModel) -> dict[str, DecoderBody]:
+    return {"by hand": frozen.decoder_body(64, {}), "modules": HfBody(frozen.network, 64)}
 
 
 @pytest.mark.parametrize("name", ["by hand", "modules"])
 @pytest.mark.parametrize("most", [1, 5, 100])
 def test_rows_that_join_and_leave_are_as_they_would_be_alone(
-    frozen: Frozen, name: str, most: int
+    frozen: FrozenModel, name: str, most: int
 ) -> None:
     body = bodies(frozen)[name]
     together = written(frozen, body, rows_of(PROMPTS), most)
     for row, one in zip(rows_of(PROMPTS), together, strict=True):
         alone = written(frozen, bodies(frozen)["modules"], [row], 1)[0]
         assert one.tokens.tolist() == alone.tokens.tolist()
-        assert len(one.tokens) == row.room
+        assert len(one.tokens) == row.max_new_tokens
         np.testing.assert_allclose(one.logprobs, alone.logprobs, atol=1e-4)
 
 
 def test_no_more_rows_than_allowed_are_alive_and_they_come_in_order(
-    frozen: Frozen, monkeypatch: pytest.MonkeyPatch
+    frozen: FrozenModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body, came, alive = frozen.body(64, {}), list[bytes](), list[int]()
-    read, step = body.read, body.step
+    body, came, alive = frozen.decoder_body(64, {}), list[bytes](), list[int]()
+    read, step = body.prefill, body.step
 
     def reading(prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
         came.extend(prompt.tobytes() for prompt in prompts)
@@ -116,20 +118,20 @@ def test_no_more_rows_than_allowed_are_alive_and_they_come_in_order(
         alive.append(len(ids))
         return step(ids)
 
-    monkeypatch.setattr(body, "read", reading)
+    monkeypatch.setattr(body, "prefill", reading)
     monkeypatch.setattr(body, "step", stepping)
     written(frozen, body, rows_of(PROMPTS), 5)
     assert came == [prompt.tobytes() for prompt in PROMPTS for _ in range(3)]
     assert max(alive) == 5
-    assert sum(alive) == sum(row.room - 1 for row in rows_of(PROMPTS)), (
+    assert sum(alive) == sum(row.max_new_tokens - 1 for row in rows_of(PROMPTS)), (
         "a row more is no row that has ended"
     )
 
 
 def test_a_prompt_is_read_once_however_many_write_after_it(
-    frozen: Frozen, monkeypatch: pytest.MonkeyPatch
+    frozen: FrozenModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoder: Any = frozen._fixed[0]  # type: ignore[index]
+    decoder: Any = frozen._frozen_layers[0]  # type: ignore[index]
     seen, embed = list[int](), decoder.embed
 
     def embedding(ids: torch.Tensor) -> torch.Tensor:
@@ -139,29 +141,29 @@ def test_a_prompt_is_read_once_however_many_write_after_it(
 
     monkeypatch.setattr(decoder, "embed", embedding)
     rows = rows_of([PROMPTS[0], PROMPTS[4]], 6)
-    written(frozen, frozen.body(1024, {}), rows, 4)
-    steps = sum(row.room - 1 for row in rows)
+    written(frozen, frozen.decoder_body(1024, {}), rows, 4)
+    steps = sum(row.max_new_tokens - 1 for row in rows)
     assert sum(seen) - steps == len(PROMPTS[0]) + len(PROMPTS[4])
 
 
 def test_a_prompt_that_is_held_is_not_read_and_its_completions_are_as_if_it_were(
-    frozen: Frozen, monkeypatch: pytest.MonkeyPatch
+    frozen: FrozenModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, alone = (rows_of([PROMPTS[0], PROMPTS[4]], 3) for _ in range(2))
-    expected = written(frozen, frozen.body(64, {}), alone, 8)
-    held = frozen.held([PROMPTS[0]], 64, {})
-    read, plainly_read = list[bytes](), Fused._read
+    expected = written(frozen, frozen.decoder_body(64, {}), alone, 8)
+    held = frozen.prefill_only([PROMPTS[0]], 64, {})
+    read, plainly_read = list[bytes](), FusedBody._read
 
-    def reading(self: Fused, places: dict[bytes, Any]) -> dict[bytes, torch.Tensor]:
+    def reading(self: FusedBody, places: dict[bytes, Any]) -> dict[bytes, torch.Tensor]:
         read.extend(places)
         return plainly_read(self, places)
 
-    monkeypatch.setattr(Fused, "_read", reading)
+    monkeypatch.setattr(FusedBody, "_read", reading)
     found = [
-        *written(frozen, frozen.body(64, {}, held), rows[:2], 4),
-        *written(frozen, frozen.body(64, {}, held), rows[2:], 4),
+        *written(frozen, frozen.decoder_body(64, {}, held), rows[:2], 4),
+        *written(frozen, frozen.decoder_body(64, {}, held), rows[2:], 4),
     ]
-    assert read == [key(PROMPTS[4])]
+    assert read == [prompt_key(PROMPTS[4])]
     for one, other in zip(found, expected, strict=True):
         assert one.tokens.tolist() == other.tokens.tolist()
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
@@ -174,29 +176,29 @@ def test_each_prompt_is_read_once_whatever_lanes_there_are(
     """A row of each lane at a time, so that a prompt that is cut for them may be wanted long after
     it was read.
     """
-    read, plainly_read = list[bytes](), Fused._read
+    read, plainly_read = list[bytes](), FusedBody._read
 
-    def reading(self: Fused, places: dict[bytes, Any]) -> dict[bytes, torch.Tensor]:
+    def reading(self: FusedBody, places: dict[bytes, Any]) -> dict[bytes, torch.Tensor]:
         read.extend(places)
         return plainly_read(self, places)
 
-    monkeypatch.setattr(Fused, "_read", reading)
+    monkeypatch.setattr(FusedBody, "_read", reading)
     sampler = client(threads=2, sample_batch=2).sampler("tiny")
     futures = [
         sampler.sample(PROMPTS[at], count=count, max_tokens=3) for at, count in enumerate(counts)
     ]
     assert [len(future.result()) for future in futures] == list(counts)
     sampler.close()
-    wanted = sorted({key(PROMPTS[at]) for at in range(len(counts))})
+    wanted = sorted({prompt_key(PROMPTS[at]) for at in range(len(counts))})
     assert sorted(read) == wanted
 
 
-def test_a_prompt_that_others_begin_like_is_read_with_them(frozen: Frozen) -> None:
+def test_a_prompt_that_others_begin_like_is_read_with_them(frozen: FrozenModel) -> None:
     begun = np.arange(3, 33)
     prompts = [np.concatenate([begun, PROMPTS[at][:5]]) for at in (0, 2, 5)]
     rows = rows_of(prompts, 3)
-    assert _cut_between([rows[:5], rows[5:]]) == []
-    [cut] = _cut_between([rows[:1], rows[1:3], rows_of(PROMPTS[3:5])])
+    assert prompts_split_between([rows[:5], rows[5:]]) == []
+    [cut] = prompts_split_between([rows[:1], rows[1:3], rows_of(PROMPTS[3:5])])
     assert np.array_equal(cut, prompts[0])
 
 
@@ -240,9 +242,9 @@ def test_scores_alone_make_no_copy_of_the_weights(client: Callable[..., Any]) ->
     sampler = client().sampler("tiny")
     sampler.logprobs(PROMPTS[0]).result()
     frozen = sampler._frozen.result()
-    assert "_fixed" not in vars(frozen)
+    assert "_frozen_layers" not in vars(frozen)
     sampler.sample(PROMPTS[0], max_tokens=1).result()
-    assert "_fixed" in vars(frozen)
+    assert "_frozen_layers" in vars(frozen)
     sampler.close()
 
 
@@ -255,9 +257,9 @@ def test_four_hundred_threads_each_get_their_own_answer(
 
     def counted(model: Any, requests: Sequence[Any], machine: Any) -> None:
         batches.append(len(requests))
-        serve(model, requests, machine)
+        serve_batch(model, requests, machine)
 
-    monkeypatch.setattr("adapters.peft.sampler.serve", counted)
+    monkeypatch.setattr("adapters.peft.sampler.serve_batch", counted)
     found: dict[int, list[int]] = {}
 
     def ask(number: int) -> None:
@@ -306,7 +308,7 @@ def test_fixed_products_are_the_plain_ones(
         torch.randn(rows, 48).to(dtype),
     )
     with torch.inference_mode():
-        copy, ways = Fixed(product), [(None, None), (onto, onto.clone())]
+        copy, ways = FrozenLinear(product), [(None, None), (onto, onto.clone())]
         for mine, theirs in ways:
             expected = product.forward(x, theirs)[0]
             found = [
@@ -342,7 +344,8 @@ def test_fixed_products_in_float32_lose_no_small_update(
     x = torch.randn(rows, 48).to(torch.bfloat16)
     with torch.inference_mode():
         found = (
-            Fixed(Product([weights])).forward(x.float())[0] - x.float() @ layer.weight.float().t()
+            FrozenLinear(Product([weights])).forward(x.float())[0]
+            - x.float() @ layer.weight.float().t()
         )
         torch.testing.assert_close(
             found, 0.5 * x.float() @ weights.a.t() @ weights.b.t(), rtol=1e-3, atol=3e-6
@@ -369,7 +372,7 @@ def test_grids_hold_every_row_once_and_little_else(sizes: list[tuple[int, int]])
         for _ in range(count)
     ]
     order = np.random.default_rng(0).permutation(len(prompts))
-    grids = arrange([prompts[place] for place in order])
+    grids = group_prompts([prompts[place] for place in order])
     assert sorted(number for grid in grids for number in grid[grid >= 0]) == list(
         range(len(prompts))
     )
@@ -432,15 +435,15 @@ def plainly(logits: Any, row: Row) -> tuple[int, float]:
     return token, float(logprobs[token])
 
 
-def test_prompts_are_read_in_parts(frozen: Frozen, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_are_read_in_parts(frozen: FrozenModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if they had been read together, and none writes before all that fit have joined."""
-    alone = written(frozen, frozen.body(64, {}), rows_of(PROMPTS), 100)
+    alone = written(frozen, frozen.decoder_body(64, {}), rows_of(PROMPTS), 100)
     for name, body in bodies(frozen).items():
-        monkeypatch.setattr(decoding, "READ", 20)
+        monkeypatch.setattr(decoding, "PREFILL_TOKENS", 20)
         rows = rows_of(PROMPTS)
-        writing = Writing(body, rows, frozen.tokenizer.spell, torch.float32, 100)
+        writing = Scheduler(body, rows, frozen.tokenizer.spell, torch.float32, 100)
         joins = 0
-        while writing.go_on(1):
+        while writing.advance(1):
             joins += not any(row.ids for row in rows)
         assert (joins > 2) == (name == "by hand")
         for one, row in zip(alone, rows, strict=True):
@@ -448,15 +451,15 @@ def test_prompts_are_read_in_parts(frozen: Frozen, monkeypatch: pytest.MonkeyPat
 
 
 def test_many_short_answers_let_others_have_their_turn(
-    frozen: Frozen, monkeypatch: pytest.MonkeyPatch
+    frozen: FrozenModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each prompt is all that there is room for, so that none waits to join."""
-    monkeypatch.setattr(decoding, "READ", 100)
+    monkeypatch.setattr(decoding, "PREFILL_TOKENS", 100)
     prompts = [RNG.integers(3, 300, 40) for _ in range(12)]
     rows = [Row(asked(prompt, place), 0, 1, frozenset()) for place, prompt in enumerate(prompts)]
-    writing = Writing(frozen.body(64, {}), rows, frozen.tokenizer.spell, torch.float32, 1)
+    writing = Scheduler(frozen.decoder_body(64, {}), rows, frozen.tokenizer.spell, torch.float32, 1)
     done = []
-    while writing.go_on(100):
+    while writing.advance(100):
         done.append(sum(bool(row.ids) for row in rows))
     assert done == [2, 5, 8, 11], (
         "three are read in a turn, and the last of them writes in the next"
