@@ -10,10 +10,10 @@ from kitchen.ports import TrainingSession
 from kitchen.types import Adam, Loss
 from stages.chat.masks import TrainOn
 from stages.chat.render import RenderDataset, TrainData
-from stages.data.dataset import DATASET, Epochs, Reading
-from stages.evaluate.before_after import Compare, QualityGate
+from stages.data.dataset import DEFAULT_DATASET, DataConfig, Epochs
+from stages.evaluate.before_after import CompareEvaluations, QualityGate
 from stages.evaluate.evaluation import EvalConfig, EvaluateBase, EvaluateWeights, MeasureHeldOut
-from stages.evaluate.kept_exports import ExportWeights, KeepBest, StartKeeping
+from stages.evaluate.kept_exports import ExportWeights, StartExports, TrackBestExport
 from stages.evaluate.kl import MeasureKL
 from stages.evaluate.reference import IdentifyWeights
 from stages.preference.comparisons import OwnMistakes, WriteMistakes
@@ -22,7 +22,7 @@ from stages.rl.policy_gradient import PolicyUpdate
 from stages.rl.rollouts import RollOut, RolloutConfig, Snapshot
 from stages.tasks.tasks import TaskBatches
 from stages.train.optim import ForwardBackward, OptimStep, ReportStep
-from stages.train.schedules import ScheduleName, schedule
+from stages.train.schedules import ScheduleName, make_schedule
 from stages.train.session import OpenSession, SaveFinal
 
 JUDGED: tuple[TrainOn, ...] = (
@@ -38,7 +38,7 @@ class Training(Recipe):
 
     # packaged:NAME, path:DIR, run:ID@best, or a hub's NAME[@REVISION]
     model: str = "packaged:smollm2-135m-instruct"
-    reading: Reading = Reading()
+    reading: DataConfig = DataConfig()
     lora_rank: PositiveInt = 16  # alpha is twice the rank
     learning_rate: PositiveFloat = 1e-4  # the highest, at the end of warm-up
     schedule: ScheduleName = "linear"
@@ -56,7 +56,7 @@ class Training(Recipe):
     @property
     def optim(self) -> OptimStep:
         return OptimStep(
-            schedule(self.schedule, self.learning_rate, self.warmup_steps),
+            make_schedule(self.schedule, self.learning_rate, self.warmup_steps),
             Adam(weight_decay=self.weight_decay, grad_clip_norm=self.grad_clip_norm),
         )
 
@@ -81,7 +81,7 @@ class TrainingOnRows(Training):
             self.optim,
             every(self.eval_every)(MeasureHeldOut(loss), ExportWeights()),
             ReportStep(),
-            every(self.eval_every)(KeepBest(self.keep)),
+            every(self.eval_every)(TrackBestExport(self.keep)),
         )
 
 
@@ -89,7 +89,7 @@ class TrainingInEpochs(TrainingOnRows):
     """Passes over one data set."""
 
     # a packaged data set, a file or a folder; with --datasets hf a name at the hub
-    dataset: str = DATASET
+    dataset: str = DEFAULT_DATASET
     epochs: PositiveInt = 1
     max_steps: PositiveInt | None = None  # optimiser steps in all; null for whole epochs
 
@@ -124,7 +124,7 @@ class TrainingOnPreferences(TrainingInEpochs):
             load,
             OpenSession(self.model, self.lora),
             IdentifyWeights(start, "reference"),
-            StartKeeping(),
+            StartExports(),
             WriteMistakes(self.model, self.rendering, self.mistakes, self.seed, self.evaluation),
             render,
             *scored,
@@ -143,7 +143,7 @@ class TrainingOnPreferences(TrainingInEpochs):
             judge,
             MeasureKL(start, self.rendering, self.evaluation.max_tokens, self.seed),
             EvaluateWeights(self.evaluation, self.rendering),
-            Compare(self.seed),
+            CompareEvaluations(self.seed),
             QualityGate(self.evaluation.at_least),
         )
 
@@ -152,7 +152,7 @@ class TrainingOnRollouts(Training):
     """Batches of what the weights themselves answer, of which each is learnt from and thrown away."""
 
     # a packaged data set, a file or a folder; with --datasets hf a name at the hub
-    dataset: str = DATASET
+    dataset: str = DEFAULT_DATASET
     playing: RolloutConfig = RolloutConfig()
     steps: PositiveInt = 30  # batches of rollouts
     batch_size: PositiveInt = 8  # problems of a batch

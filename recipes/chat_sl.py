@@ -7,10 +7,16 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from kitchen import Step, for_each, sequence
 from recipes._base import TrainingOnRows
 from stages.chat.render import RenderDataset
-from stages.data.mixture import LoadMixture, MixedBatches, RenderMixture, ReportSources, Unmix
-from stages.evaluate.before_after import Compare, QualityGate
+from stages.data.mixture import (
+    LoadMixture,
+    MixtureBatches,
+    RenderMixture,
+    ReportSourceLosses,
+    UnpackMixture,
+)
+from stages.evaluate.before_after import CompareEvaluations, QualityGate
 from stages.evaluate.evaluation import EvalConfig, EvaluateBase, EvaluateWeights, RenderHeldOut
-from stages.evaluate.kept_exports import StartKeeping
+from stages.evaluate.kept_exports import StartExports
 from stages.train.session import FinalWeights, OpenSession, SaveFinal
 
 
@@ -34,17 +40,17 @@ class ChatSl(TrainingOnRows):
         return sequence(
             LoadMixture(tuple(mixture), self.reading, self.seed),
             OpenSession(self.model, self.lora),
-            StartKeeping(),
+            StartExports(),
             RenderMixture(self.rendering),
             RenderHeldOut(self.rendering),
             EvaluateBase(self.model, self.evaluation, self.rendering),
             for_each(
-                MixedBatches(mixture, self.batch_size, self.steps, self.seed),
+                MixtureBatches(mixture, self.batch_size, self.steps, self.seed),
                 ahead=self.ahead,
                 save=self.save_every,
-            )(Unmix(), *self.step("cross_entropy"), ReportSources()),
+            )(UnpackMixture(), *self.step("cross_entropy"), ReportSourceLosses()),
             SaveFinal(),
             EvaluateWeights(self.evaluation, self.rendering),
-            Compare(self.seed),
+            CompareEvaluations(self.seed),
             QualityGate(self.evaluation.at_least),
         )

@@ -11,9 +11,9 @@ from recipes._base import TrainingOnRollouts
 from stages.chat.render import RenderDataset
 from stages.distill.on_policy import DivergenceName, ReportAnswers, ask, lesson
 from stages.distill.teachers import OpenTeachers, check_chat, names_of
-from stages.evaluate.before_after import Compare, QualityGate
+from stages.evaluate.before_after import CompareEvaluations, QualityGate
 from stages.evaluate.evaluation import EvalConfig, EvaluateBase, EvaluateWeights
-from stages.evaluate.kl import MeasureKL, MeasureKLBefore, measure_each
+from stages.evaluate.kl import MeasureKL, MeasureKLBefore, kl_stages
 from stages.rl.policy_gradient import Discount, Minibatches
 from stages.train.optim import ForwardBackward
 from stages.train.session import FinalWeights, OpenSession, SaveFinal
@@ -51,15 +51,15 @@ class Distillation(TrainingOnRollouts):
             OpenSession(self.model, self.lora),
             OpenTeachers(names, self.instruction),
             EvaluateBase(self.model, self.evaluation, self.rendering),
-            *measure_each(MeasureKLBefore, *how, model=self.model),
+            *kl_stages(MeasureKLBefore, *how, model=self.model),
             self.rounds(
                 ReportAnswers(),
                 *data,
                 for_each(Minibatches(self.updates))(ForwardBackward(loss), self.optim, report),
             ),
             SaveFinal(),
-            *measure_each(MeasureKL, *how),
+            *kl_stages(MeasureKL, *how),
             EvaluateWeights(self.evaluation, self.rendering),
-            Compare(self.seed),
+            CompareEvaluations(self.seed),
             QualityGate(self.evaluation.at_least),
         )

@@ -7,7 +7,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from kitchen import Recipe, Step, sequence
 from stages.chat.render import RenderDataset
 from stages.evaluate.before_after import QualityGate
-from stages.evaluate.checkpoint_eval import ExamineWeights, LoadHeldOut, ReportExamination
+from stages.evaluate.checkpoint_eval import EvaluateCheckpoint, LoadHeldOut, ReportEvaluation
 from stages.evaluate.evaluation import DecodingConfig, EvalConfig
 from stages.evaluate.reference import IdentifyWeights
 
@@ -34,9 +34,9 @@ class Evaluate(Recipe):
         return sequence(
             LoadHeldOut(self.dataset, self.splits, self.rows, self.columns, self.seed),
             IdentifyWeights(self.weights),
-            ExamineWeights(
+            EvaluateCheckpoint(
                 self.weights, self.evaluation, self.rendering, self.answering, self.seed
             ),
-            ReportExamination(self.answering.pass_at, self.seed),
+            ReportEvaluation(self.answering.pass_at, self.seed),
             QualityGate(self.evaluation.at_least),
         )

@@ -21,7 +21,7 @@ from stages.rl.policy_gradient import (
 )
 from stages.rl.rollout_eval import ComparePlayed, PlayBase, PlayWeights
 from stages.rl.rollouts import ReportRollouts
-from stages.tasks.reasoning_gym import find_tasks
+from stages.tasks.reasoning_gym import load_tasks_stage
 from stages.train.optim import ForwardBackward
 from stages.train.session import FinalWeights, OpenSession, SaveFinal
 
@@ -51,7 +51,7 @@ class Rl(TrainingOnRollouts):
             else ([], [])
         )
         return sequence(
-            find_tasks(self.dataset, self.reading, self.seed, self.rows, self.reward),
+            load_tasks_stage(self.dataset, self.reading, self.seed, self.rows, self.reward),
             OpenSession(self.model, self.lora),
             *opened,
             PlayBase(self.model, self.playing),

@@ -8,9 +8,9 @@ from kitchen import Step, for_each, sequence
 from recipes._base import TrainingInEpochs
 from stages.chat.render import RenderDataset
 from stages.data.dataset import Epochs, LoadDataset, ShuffledBatches
-from stages.evaluate.before_after import Compare, QualityGate
+from stages.evaluate.before_after import CompareEvaluations, QualityGate
 from stages.evaluate.evaluation import EvaluateBase, EvaluateWeights, RenderHeldOut
-from stages.evaluate.kept_exports import StartKeeping
+from stages.evaluate.kept_exports import StartExports
 from stages.train.session import FinalWeights, OpenSession, SaveFinal
 
 
@@ -27,7 +27,7 @@ class SlBasic(TrainingInEpochs):
         return sequence(
             LoadDataset(self.dataset, self.reading, self.seed, self.rows),
             OpenSession(self.model, self.lora),
-            StartKeeping(),
+            StartExports(),
             *self.prepared(),
             RenderHeldOut(self.rendering),
             EvaluateBase(self.model, self.evaluation, self.rendering),
@@ -40,7 +40,7 @@ class SlBasic(TrainingInEpochs):
             ),
             SaveFinal(),
             EvaluateWeights(self.evaluation, self.rendering),
-            Compare(self.seed),
+            CompareEvaluations(self.seed),
             QualityGate(self.evaluation.at_least),
         )
 

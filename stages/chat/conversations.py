@@ -47,7 +47,7 @@ class Conversation:
 
     messages: tuple[Message, ...]  # at least one
     where: str  # "chats.jsonl:12"
-    plain: bool = False  # one prompt and one answer: can be joined without a chat template
+    single_turn: bool = False  # one prompt and one answer: can be joined without a chat template
     # a model wrote the answer: left out where the chat template has no such text
     sampled: bool = False
 
@@ -59,24 +59,26 @@ class TrainRows:
     conversations: Sequence[Conversation]
 
 
-def instructed(conversation: Conversation, instruction: str) -> Conversation:
+def with_system_prompt(parse_conversation: Conversation, instruction: str) -> Conversation:
     """With a system prompt, before the one that may be there."""
     if not instruction:
-        return conversation
-    first, *others = conversation.messages
+        return parse_conversation
+    first, *others = parse_conversation.messages
     if first.role == "system":
         instruction, rest = f"{instruction}\n\n{first.content}", others
     else:
         rest = [first, *others]
-    return replace(conversation, messages=(Message("system", instruction), *rest), plain=False)
+    return replace(
+        parse_conversation, messages=(Message("system", instruction), *rest), single_turn=False
+    )
 
 
-def heard(messages: Sequence[ports.Message]) -> tuple[Message, ...]:
+def messages_from_dicts(messages: Sequence[ports.Message]) -> tuple[Message, ...]:
     """What tokenizers and environments know as messages."""
     return tuple(Message(each["role"], each["content"]) for each in messages)
 
 
-def conversation(row: Row, where: str) -> Conversation:
+def parse_conversation(row: Row, where: str) -> Conversation:
     """The conversation of a row in any of FORMATS; the first that fits is taken, columns beyond it
     are passed over.
 
@@ -116,7 +118,7 @@ def _check_good(row: Row, where: str) -> None:
         )
 
 
-def completed(row: Row, field: str, where: str) -> Conversation:
+def parse_completion(row: Row, field: str, where: str) -> Conversation:
     """The `prompt` of a row and the answer in this field, each text or a list of messages.
 
     A list in which the prompt is said before the last message, or beside which there is none, is
@@ -167,7 +169,7 @@ def _checked(messages: tuple[Message, ...], where: str) -> Conversation:
         raise DataError(
             f"{where}: no assistant message to train on; the messages are from: {', '.join(roles)}"
         )
-    return Conversation(messages, where, plain=roles == ["user", "assistant"])
+    return Conversation(messages, where, single_turn=roles == ["user", "assistant"])
 
 
 def _renamed(row: Row, wanted: str) -> str:

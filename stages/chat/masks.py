@@ -24,10 +24,10 @@ TrainOn = Literal[
     "trainable",
 ]
 TRAIN_ON: tuple[str, ...] = get_args(TrainOn)
-Chosen = tuple[bool, ...]  # one per message
+MessageMask = tuple[bool, ...]  # one per message
 
 
-class NoMask(DataError):
+class MaskError(DataError):
     """What is said, up to and with a message, is such that there is no telling which of the
     rendered tokens it is.
     """
@@ -38,7 +38,7 @@ class NoMask(DataError):
 
 
 @dataclass(frozen=True)
-class Masked:
+class MaskedTokens:
     """A rendered conversation, or a beginning of one, and where it is trained on."""
 
     tokens: Tokens  # (T,)
@@ -55,7 +55,7 @@ class _UpTo(Protocol):
     def __call__(self, count: int, answer: bool = False, /) -> Tokens: ...
 
 
-def chosen(conversation: Conversation, train_on: TrainOn) -> Chosen:
+def trained_messages(conversation: Conversation, train_on: TrainOn) -> MessageMask:
     """Which messages are trained on; raises DataError where there is none.
 
     A turn is what follows a user or system message: the assistant's messages and those of its
@@ -95,7 +95,9 @@ def chosen(conversation: Conversation, train_on: TrainOn) -> Chosen:
     return tuple(picked)
 
 
-def masks(conversation: Conversation, tokenizer: Tokenizer, picked: Chosen) -> tuple[Masked, ...]:
+def mask_conversation(
+    conversation: Conversation, tokenizer: Tokenizer, picked: MessageMask
+) -> tuple[MaskedTokens, ...]:
     """The conversation rendered whole, or, where the template rewrites history, once up to each
     trained-on turn.
 
@@ -103,7 +105,7 @@ def masks(conversation: Conversation, tokenizer: Tokenizer, picked: Chosen) -> t
     token that ends it, that one included; any other message from the end of those before it to its
     own. Raises DataError, with the row's place, where the template allows no such mask.
     """
-    upto = rendering(conversation, tokenizer)
+    upto = prefix_renderer(conversation, tokenizer)
     whole = _masked(conversation, upto, picked, tokenizer)
     if whole is not None:
         return (whole,)
@@ -112,7 +114,7 @@ def masks(conversation: Conversation, tokenizer: Tokenizer, picked: Chosen) -> t
     )
 
 
-def rendering(conversation: Conversation, tokenizer: Tokenizer) -> _UpTo:
+def prefix_renderer(conversation: Conversation, tokenizer: Tokenizer) -> _UpTo:
     """Beginnings of a conversation as tokens; what the template refuses is told with the row's
     place.
     """
@@ -131,8 +133,8 @@ def rendering(conversation: Conversation, tokenizer: Tokenizer) -> _UpTo:
 
 
 def _masked(
-    conversation: Conversation, upto: _UpTo, picked: Chosen, tokenizer: Tokenizer
-) -> Masked | None:
+    conversation: Conversation, upto: _UpTo, picked: MessageMask, tokenizer: Tokenizer
+) -> MaskedTokens | None:
     """The first len(picked) messages; None where the rendering of a beginning is not the beginning
     of theirs.
     """
@@ -151,10 +153,10 @@ def _masked(
         if not _begins(tokens, through[:end]):
             return None
         trained[len(before) : end] = True
-    return Masked(tokens, trained, endless)
+    return MaskedTokens(tokens, trained, endless)
 
 
-def _runs(conversation: Conversation, picked: Chosen) -> list[tuple[int, int]]:
+def _runs(conversation: Conversation, picked: MessageMask) -> list[tuple[int, int]]:
     """First message and the one after the last, of what is trained on at once: one assistant
     message, or all others that follow each other, for a template may know no beginning that ends
     between them.
@@ -192,7 +194,7 @@ def _first_stop(
             tokenizer.encode(conversation.messages[index].content), tokenizer.stop_ids
         ).any()
     ):
-        raise NoMask(
+        raise MaskError(
             f"{conversation.where}: the text of message {index} has a stop token of the model in "
             "it, where "
             "every answer would end; take it out",
@@ -201,9 +203,9 @@ def _first_stop(
     return int(stops[0]) if len(stops) else None
 
 
-def _turns(conversation: Conversation, picked: Chosen) -> list[Chosen]:
+def _turns(conversation: Conversation, picked: MessageMask) -> list[MessageMask]:
     """One choice per turn, as long as the conversation is up to the end of that turn."""
-    turns: list[Chosen] = []
+    turns: list[MessageMask] = []
     own = [message.role in ("assistant", "tool") for message in conversation.messages]
     for index, yes in enumerate(picked):
         if yes and conversation.messages[index].role != "assistant":
@@ -219,10 +221,12 @@ def _turns(conversation: Conversation, picked: Chosen) -> list[Chosen]:
     return turns
 
 
-def _turn(conversation: Conversation, upto: _UpTo, picked: Chosen, tokenizer: Tokenizer) -> Masked:
+def _turn(
+    conversation: Conversation, upto: _UpTo, picked: MessageMask, tokenizer: Tokenizer
+) -> MaskedTokens:
     masked = _masked(conversation, upto, picked, tokenizer)
     if masked is None:
-        raise NoMask(
+        raise MaskError(
             f"{conversation.where}: the chat template renders message {picked.index(True)} "
             "otherwise than it "
             "would prompt for it, so that there is no telling which tokens to train on; white "

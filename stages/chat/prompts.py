@@ -11,15 +11,15 @@ from kitchen.ports.training import ToolSchema
 from kitchen.types import Tokens
 from stages.chat.conversations import Conversation, Message
 from stages.chat.render import RenderDataset
-from stages.chat.tools import told_of
+from stages.chat.tools import with_tools_in_system_prompt
 
 
-def wanted(conversation: Conversation) -> str:
+def reference_answer(conversation: Conversation) -> str:
     """The answer that is right."""
     return conversation.messages[_last(conversation)].content
 
 
-def question(conversation: Conversation) -> tuple[Message, ...]:
+def prompt_messages(conversation: Conversation) -> tuple[Message, ...]:
     """What comes before the answer."""
     return conversation.messages[: _last(conversation)]
 
@@ -31,17 +31,19 @@ def _last(conversation: Conversation) -> int:
     )
 
 
-def prompt(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -> Tokens:
+def prompt_tokens(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -> Tokens:
     """(T,) what the model reads before its answer."""
-    return read_before([spoken(message) for message in question(conversation)], tokenizer, how.chat)
+    return render_prompt(
+        [message_to_dict(message) for message in prompt_messages(conversation)], tokenizer, how.chat
+    )
 
 
-def spoken(message: Message) -> ports.Message:
+def message_to_dict(message: Message) -> ports.Message:
     """A message as tokenizers know it."""
     return {"role": message.role, "content": message.content}
 
 
-def read_before(
+def render_prompt(
     messages: Sequence[ports.Message],
     tokenizer: Tokenizer,
     chat: bool | None = None,
@@ -52,7 +54,7 @@ def read_before(
     Where the template has no place for tools, the system prompt tells of them. Raises DataError for
     tools where there is no template.
     """
-    if not templated(tokenizer, chat):
+    if not uses_chat_template(tokenizer, chat):
         if tools:
             raise DataError(
                 "tools are told of by a chat template, and this model has none; take an instruct "
@@ -62,20 +64,20 @@ def read_before(
     if not tools:
         return tokenizer.render(messages, answer=True)
     if not tokenizer.tools:
-        return tokenizer.render(told_of(tools, messages), answer=True)
+        return tokenizer.render(with_tools_in_system_prompt(tools, messages), answer=True)
     return tokenizer.render(messages, answer=True, tools=tools)
 
 
-def alone(written: str, tokenizer: Tokenizer) -> str:
+def strip_separator(written: str, tokenizer: Tokenizer) -> str:
     """What a model wrote after `read_before`, without what joins it to its prompt where there is no
     template.
     """
     return RenderDataset().answer(written, tokenizer)
 
 
-def check_template(instruction: str, tokenizer: Tokenizer, chat: bool | None = None) -> None:
+def check_system_prompt(instruction: str, tokenizer: Tokenizer, chat: bool | None = None) -> None:
     """Raise ConfigError where a system prompt would have no place of its own."""
-    if instruction and not templated(tokenizer, chat):
+    if instruction and not uses_chat_template(tokenizer, chat):
         raise ConfigError(
             "an instruction is a system prompt, which only a chat template gives a place; this "
             "model has "
@@ -83,6 +85,6 @@ def check_template(instruction: str, tokenizer: Tokenizer, chat: bool | None = N
         )
 
 
-def templated(tokenizer: Tokenizer, chat: bool | None = None) -> bool:
+def uses_chat_template(tokenizer: Tokenizer, chat: bool | None = None) -> bool:
     """Whether conversations go through the chat template; None: if there is one."""
     return tokenizer.chat if chat is None else chat

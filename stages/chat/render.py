@@ -18,17 +18,25 @@ from kitchen.ports.training import Tokenizer
 from kitchen.stage import Stage
 from kitchen.types import Datum, Metrics, Table
 from stages.chat.conversations import Conversation, TrainRows
-from stages.chat.masks import TRAIN_ON, Masked, NoMask, TrainOn, chosen, masks, rendering
+from stages.chat.masks import (
+    TRAIN_ON,
+    MaskedTokens,
+    MaskError,
+    TrainOn,
+    mask_conversation,
+    prefix_renderer,
+    trained_messages,
+)
 from stages.chat.token_cost import EpochSize
 
 Overlong = Literal["error", "drop", "truncate"]
 OVERLONG: tuple[str, ...] = get_args(Overlong)
-KEPT = 1_000_000  # tokens of rendered data that stay in memory, about 20 bytes each
-OVERHEAD = 35  # tokens that would take the room of the objects around a row
+CACHED_TOKENS = 1_000_000  # tokens of rendered data that stay in memory, about 20 bytes each
+ROW_OVERHEAD_TOKENS = 35  # tokens that would take the room of the objects around a row
 
 
 @dataclass(frozen=True)
-class Counts:
+class RenderCounts:
     """What became of the rows."""
 
     rows: int = 0  # conversations
@@ -44,8 +52,8 @@ class Counts:
     endless: int = 0  # trained-on answers that the template ends with no stop token of the model
     empty_answers: int = 0  # messages of the assistant without any text
 
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(
+    def __add__(self, other: RenderCounts) -> RenderCounts:
+        return RenderCounts(
             *(getattr(self, field.name) + getattr(other, field.name) for field in fields(self))
         )
 
@@ -70,7 +78,7 @@ class TrainData:
     """Rendered training data, in the order of the rows."""
 
     data: Sequence[Datum]
-    counts: Counts
+    counts: RenderCounts
 
 
 class RenderDataset(Stage):
@@ -121,7 +129,7 @@ class RenderDataset(Stage):
 def _first(datum: Datum, tokenizer: Tokenizer) -> Table:
     pieces = tuple(
         ("yes" if on else "", text.replace("\n", "↵\n").removesuffix("\n"))
-        for text, on in marked(datum, tokenizer)
+        for text, on in trained_spans(datum, tokenizer)
     )
     return Table("The first datum", ("trained on", "text"), pieces)
 
@@ -140,13 +148,13 @@ class _Rendered(Sequence[Datum]):
         self._rows, self._tokenizer, self._how = rows, tokenizer, how
         self._ends = array("q")  # (rows,) datums up to and with each row
         self._kept: list[tuple[Datum, ...]] = []
-        self.counts, datums, room = Counts(), 0, KEPT
+        self.counts, datums, room = RenderCounts(), 0, CACHED_TOKENS
         for conversation in rows:
             row = _row(conversation, tokenizer, how)
             self.counts += row.counts
             datums += len(row.data)
             self._ends.append(datums)
-            room -= row.counts.tokens + OVERHEAD
+            room -= row.counts.tokens + ROW_OVERHEAD_TOKENS
             if room > 0:
                 self._kept.append(row.data)
         if not datums:
@@ -193,7 +201,7 @@ def render(
     )
 
 
-def marked(datum: Datum, tokenizer: Tokenizer) -> list[tuple[str, bool]]:
+def trained_spans(datum: Datum, tokenizer: Tokenizer) -> list[tuple[str, bool]]:
     """The text of a datum in pieces, each with whether it is trained on; a special token shows as
     its id, "<2>".
     """
@@ -217,22 +225,22 @@ class _Row:
     """What one row gives."""
 
     data: tuple[Datum, ...]
-    counts: Counts
+    counts: RenderCounts
 
 
 def _row(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -> _Row:
     try:
         sequences = _sequences(conversation, tokenizer, how)
-    except NoMask as error:
+    except MaskError as error:
         if not conversation.sampled or error.message < len(conversation.messages) - 1:
             raise  # somebody wrote it, who can mend it
-        return _Row((), Counts(rows=1, dropped=1))
+        return _Row((), RenderCounts(rows=1, dropped=1))
     fitted = [_datum(sequence, how, conversation.where) for sequence in sequences]
     data = tuple(datum for datum in fitted if datum is not None)
     dropped = len(sequences) - len(data)
     return _Row(
         data,
-        Counts(
+        RenderCounts(
             rows=1,
             datums=len(data),
             tokens=sum(len(datum.tokens) for datum in data),
@@ -253,17 +261,19 @@ def _row(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -
 
 def _sequences(
     conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset
-) -> tuple[Masked, ...]:
-    picked = chosen(conversation, how.train_on)
+) -> tuple[MaskedTokens, ...]:
+    picked = trained_messages(conversation, how.train_on)
     if not (tokenizer.chat if how.chat is None else how.chat):
-        sequences: tuple[Masked, ...] = (_joined(conversation, tokenizer, picked, how.separator),)
+        sequences: tuple[MaskedTokens, ...] = (
+            _joined(conversation, tokenizer, picked, how.separator),
+        )
     elif not tokenizer.chat:
         raise ConfigError("chat=true needs a chat template, and the model's tokenizer has none")
     elif how.train_on == "all_tokens":
-        tokens = rendering(conversation, tokenizer)(len(picked))
-        sequences = (Masked(tokens, np.ones(len(tokens), bool)),)
+        tokens = prefix_renderer(conversation, tokenizer)(len(picked))
+        sequences = (MaskedTokens(tokens, np.ones(len(tokens), bool)),)
     else:
-        sequences = masks(conversation, tokenizer, picked)
+        sequences = mask_conversation(conversation, tokenizer, picked)
     for sequence in sequences:
         none, full = not sequence.trained[1:].any(), sequence.trained.all() and not all(picked)
         # the first token is never a target, so that a prompt of one token is prompt enough
@@ -279,8 +289,8 @@ def _sequences(
 
 def _joined(
     conversation: Conversation, tokenizer: Tokenizer, picked: tuple[bool, ...], separator: str
-) -> Masked:
-    if not conversation.plain:
+) -> MaskedTokens:
+    if not conversation.single_turn:
         raise DataError(
             f"{conversation.where}: only a row of one prompt and one answer can be joined without "
             "a chat "
@@ -291,10 +301,10 @@ def _joined(
     read = tokenizer.encode(prompt.content, special=True)
     written = np.append(tokenizer.encode(separator + answer.content), tokenizer.end_id)
     tokens = np.concatenate([read, written]).astype(np.int64)
-    return Masked(tokens, np.repeat(picked, [len(read), len(written)]))
+    return MaskedTokens(tokens, np.repeat(picked, [len(read), len(written)]))
 
 
-def _datum(sequence: Masked, how: RenderDataset, where: str) -> Datum | None:
+def _datum(sequence: MaskedTokens, how: RenderDataset, where: str) -> Datum | None:
     """Within max_tokens, or None where it is dropped."""
     length = len(sequence.tokens)
     if length > how.max_tokens and how.overlong == "error":

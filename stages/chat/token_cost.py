@@ -19,7 +19,7 @@ class EpochSize:
     lead: str = ""  # AT_MOST where some of it is still to be written
 
 
-def tokens_of_answers(
+def generation_cost_rows(
     asked: int | None, answers: int, price: Price | None, learnt: bool = True
 ) -> tuple[tuple[str, str], ...]:
     """Rows of a table: tokens of questions, of answers to them at most, and of both, which training
@@ -28,23 +28,23 @@ def tokens_of_answers(
     Of games, None are asked: how long what is said is, is not known before they are played.
     """
     if asked is None:
-        return *tokens_and_cost("tokens of answers, in a turn", answers, AT_MOST, price), (
+        return *token_cost_rows("tokens of answers, in a turn", answers, AT_MOST, price), (
             "tokens of what they answer",
             "come on top, in each turn",
         )
     read = (
-        tokens_and_cost("tokens that training reads", asked + answers, AT_MOST, price)
+        token_cost_rows("tokens that training reads", asked + answers, AT_MOST, price)
         if learnt
         else ()
     )
     return (
-        *tokens_and_cost("tokens of questions", asked, "", price),
-        *tokens_and_cost("tokens of answers", answers, AT_MOST, price),
+        *token_cost_rows("tokens of questions", asked, "", price),
+        *token_cost_rows("tokens of answers", answers, AT_MOST, price),
         *read,
     )
 
 
-def tokens_and_cost(
+def token_cost_rows(
     what: str, tokens: int, lead: str, price: Price | None
 ) -> tuple[tuple[str, str], ...]:
     """Rows of a table; the cost where there is a price."""

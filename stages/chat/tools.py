@@ -21,7 +21,7 @@ _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
 _BARE = re.compile(
     r"""(?=.*"name")(?=.*"(?:arguments|parameters)")\s*(?:\{.*\}|\[\s*\{.*\}\s*\])\s*""", re.DOTALL
 )
-LONGEST = 100  # characters of an expression
+MAX_EXPRESSION_CHARS = 100  # characters of an expression
 _OPERATORS: Mapping[type[ast.AST], Callable[..., int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -54,14 +54,16 @@ class Tool:
 
 
 @dataclass(frozen=True)
-class Call:
+class ToolCall:
     """What a model asked for."""
 
     name: str
     arguments: Mapping[str, Any]
 
 
-def told_of(tools: Sequence[ToolSchema], messages: Sequence[Message]) -> list[Message]:
+def with_tools_in_system_prompt(
+    tools: Sequence[ToolSchema], messages: Sequence[Message]
+) -> list[Message]:
     """Messages with the tools in their system prompt, for templates that have no place for them."""
     listed = "\n".join(json.dumps(tool) for tool in tools)
     text = (
@@ -76,7 +78,7 @@ def told_of(tools: Sequence[ToolSchema], messages: Sequence[Message]) -> list[Me
     return [{"role": "system", "content": text}, *messages]
 
 
-def calls_in(text: str) -> list[Call]:
+def parse_tool_calls(text: str) -> list[ToolCall]:
     """The calls of an answer, in <tool_call> tags or, where all of it is one, as bare JSON; raises
     ValueError.
 
@@ -89,7 +91,7 @@ def calls_in(text: str) -> list[Call]:
     return [each for body in bodies for each in _calls(body)]
 
 
-def _calls(body: str) -> list[Call]:
+def _calls(body: str) -> list[ToolCall]:
     found = json.loads(body)
     calls = []
     for each in found if isinstance(found, list) else [found]:
@@ -99,11 +101,11 @@ def _calls(body: str) -> list[Call]:
         arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
         if not isinstance(arguments, dict) or not isinstance(each.get("name"), str):
             raise ValueError(f"{json.dumps(each)[:80]} is no call: it needs a name and arguments")
-        calls.append(Call(each["name"], arguments))
+        calls.append(ToolCall(each["name"], arguments))
     return calls
 
 
-def answered(call: Call, tools: Sequence[Tool]) -> str:
+def run_tool(call: ToolCall, tools: Sequence[Tool]) -> str:
     """What a tool says to a call, or what is wrong with it.
 
     Raises TypeError where what it says is no text: then the tool itself is broken.
@@ -114,22 +116,22 @@ def answered(call: Call, tools: Sequence[Tool]) -> str:
                 signature(tool.call).bind(**call.arguments)
                 found: object = tool.call(**call.arguments)
             except Exception as error:  # noqa: BLE001 the model is told, and may mend it
-                return readable(f"error: {error}")
+                return replace_surrogates(f"error: {error}")
             if not isinstance(found, str):
                 raise TypeError(f"the tool {tool.name!r} gave {found!r:.80}, and must give a text")
-            return readable(found)
-    return readable(f"error: there is no tool {call.name!r}")
+            return replace_surrogates(found)
+    return replace_surrogates(f"error: there is no tool {call.name!r}")
 
 
-def readable(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Without what is no character, which JSON can spell and no tokenizer reads."""
     return text.encode(errors="replace").decode()
 
 
 def _calculated(expression: str) -> str:
     """Of whole numbers, + - * and brackets."""
-    if not isinstance(expression, str) or len(expression) > LONGEST:
-        raise ValueError(f"expression must be a text of at most {LONGEST} characters")
+    if not isinstance(expression, str) or len(expression) > MAX_EXPRESSION_CHARS:
+        raise ValueError(f"expression must be a text of at most {MAX_EXPRESSION_CHARS} characters")
     try:
         return str(_value(ast.parse(expression.strip(), mode="eval").body))
     except (SyntaxError, RecursionError):
@@ -189,13 +191,13 @@ class _Helped:
     async def step(self, answer: str) -> StepResult:
         """A call that cannot be read ends it."""
         try:
-            calls = calls_in(answer)
+            calls = parse_tool_calls(answer)
         except (ValueError, RecursionError):
             return StepResult(0.0, parsed=False)
         if not calls:
             return StepResult(
                 float(answer.strip() == self.asked.right and self.asked.right in self.said)
             )
-        results = [answered(call, self.asked.tools) for call in calls]
+        results = [run_tool(call, self.asked.tools) for call in calls]
         self.said += results
         return StepResult(0.0, tuple({"role": "tool", "content": each} for each in results))

@@ -1,24 +1,30 @@
 """Training and held-out rows: loading, splits, mixtures, epochs and batches."""
 
 from stages.data.dataset import Epoch, Epochs, HeldOut, LoadDataset, ShuffledBatches
-from stages.data.mixture import LoadMixture, MixedBatches, RenderMixture, ReportSources, Unmix
-from stages.data.splits import Reading
-from stages.data.views import batches, renamed, select, shuffle, skip, split, take
+from stages.data.mixture import (
+    LoadMixture,
+    MixtureBatches,
+    RenderMixture,
+    ReportSourceLosses,
+    UnpackMixture,
+)
+from stages.data.splits import DataConfig
+from stages.data.views import batches, rename, select, shuffle, skip, split, take
 
 __all__ = [
+    "DataConfig",
     "Epoch",
     "Epochs",
     "HeldOut",
     "LoadDataset",
     "LoadMixture",
-    "MixedBatches",
-    "Reading",
+    "MixtureBatches",
     "RenderMixture",
-    "ReportSources",
+    "ReportSourceLosses",
     "ShuffledBatches",
-    "Unmix",
+    "UnpackMixture",
     "batches",
-    "renamed",
+    "rename",
     "select",
     "shuffle",
     "skip",

@@ -12,15 +12,15 @@ from kitchen.errors import ConfigError
 from kitchen.ports import Dataset, DatasetStore
 from kitchen.stage import Stage
 from kitchen.types import Batch, Datum, Facts, Price, Table
-from stages.chat.conversations import Conversation, TrainRows, conversation
+from stages.chat.conversations import Conversation, TrainRows, parse_conversation
 from stages.chat.render import TrainData
-from stages.chat.token_cost import EpochSize, tokens_and_cost
-from stages.data.splits import Indices, Reader, Rows, few, named
-from stages.data.splits import Reading as Reading  # recipes that load data set it
+from stages.chat.token_cost import EpochSize, token_cost_rows
+from stages.data.splits import DataConfig as DataConfig  # recipes that load data set it
+from stages.data.splits import DatasetReader, Indices, ParsedRows, rename_columns, sample_rows
 from stages.data.views import select
 
 T = TypeVar("T")
-DATASET = "ingredients"  # where a recipe is told of none
+DEFAULT_DATASET = "ingredients"  # where a recipe is told of none
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,16 @@ class Epoch:
     share: float  # of all steps of the run
 
 
-class Loading(Stage):
+class DatasetLoader(Stage):
     """What stages that read a data set have in common."""
 
     dataset: str
-    reading: Reading = Reading()
+    reading: DataConfig = DataConfig()
     seed: int = 0
-    most: int | None = None  # rows that the run can train on; None: not known
+    max_rows: int | None = None  # rows that the run can train on; None: not known
 
     def __post_init__(self) -> None:
-        if self.reading.stream and self.reading.wanted(self.most) is None:
+        if self.reading.stream and self.reading.wanted(self.max_rows) is None:
             raise ConfigError(
                 "reading.stream=true takes rows as they come, and must know how many: set "
                 "reading.limit "
@@ -56,10 +56,10 @@ class Loading(Stage):
             )
 
     def verify(self, store: DatasetStore) -> None:
-        Reader(store, self.dataset, self.reading, self.seed, self.most).splits()
+        DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows).splits()
 
 
-class LoadDataset(Loading):
+class LoadDataset(DatasetLoader):
     """Read a data set: rows to train on, and as held-out sets its other splits, or rows kept back
     if it has none.
 
@@ -68,22 +68,32 @@ class LoadDataset(Loading):
     """
 
     def run(self, store: DatasetStore) -> tuple[TrainRows, HeldOut, Facts, Table]:
-        found = loaded(Reader(store, self.dataset, self.reading, self.seed, self.most))
-        sets = HeldOut(
-            {split: tuple(Rows(data, conversation)) for split, data in found.held.items()}
+        found = load_splits(
+            DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows)
         )
-        return TrainRows(Rows(found.train, conversation)), sets, found.facts, found.table
+        sets = HeldOut(
+            {
+                split: tuple(ParsedRows(data, parse_conversation))
+                for split, data in found.held_out.items()
+            }
+        )
+        return (
+            TrainRows(ParsedRows(found.train, parse_conversation)),
+            sets,
+            found.facts,
+            found.table,
+        )
 
     preview = run
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedDataset:
     """A data set in the parts that a run has for it."""
 
-    split: str  # that the rows to train on are of
+    train_split: str  # that the rows to train on are of
     train: Dataset
-    held: Mapping[str, Dataset]  # held out, by name
+    held_out: Mapping[str, Dataset]  # held out, by name
     facts: Facts
     table: Table
 
@@ -92,21 +102,21 @@ class Loaded:
         return self.facts.get(f"data.{split}.sha256")
 
 
-def loaded(reader: Reader) -> Loaded:
+def load_splits(reader: DatasetReader) -> LoadedDataset:
     """The rows to train on and those held out; raises DataError."""
     train, test = reader.splits()
     opened = {
         split: reader.opened(split, wanted)
         for split, wanted in (
-            (train, reader.how.wanted(reader.most) or 0),
+            (train, reader.how.wanted(reader.max_rows) or 0),
             *((split, 0) for split in test),
         )
     }
     facts = Facts({f"data.{split}.sha256": data.fingerprint for split, data in opened.items()})
-    rows = {split: named(data, reader.how.columns) for split, data in opened.items()}
+    rows = {split: rename_columns(data, reader.how.columns) for split, data in opened.items()}
     back = np.zeros(0, np.int64) if test else reader.kept_back(rows[train])
     held = (
-        {split: few(rows[split], reader.how.held_out_rows, reader.seed) for split in test}
+        {split: sample_rows(rows[split], reader.how.held_out_rows, reader.seed) for split in test}
         if test
         else {"held_out": select(rows[train], back)}
     )
@@ -121,7 +131,9 @@ def loaded(reader: Reader) -> Loaded:
     )
     commit = reader.store.info(reader.dataset).revision
     title = f"Rows of {reader.dataset}{f' at {commit}' if commit else ''}"
-    return Loaded(train, chosen, held, facts, Table(title, ("split", "are", "rows", "of"), told))
+    return LoadedDataset(
+        train, chosen, held, facts, Table(title, ("split", "are", "rows", "of"), told)
+    )
 
 
 class Epochs(Stage):
@@ -151,7 +163,7 @@ class Epochs(Stage):
                 (f"{size.what} in an epoch", f"{lead}{size.count:,}"),
                 (f"{size.what} in a batch", f"{self.batch_size:,}"),
                 ("optimiser steps in all", f"{lead}{sum(epoch.steps for epoch in epochs):,}"),
-                *tokens_and_cost(
+                *token_cost_rows(
                     "tokens read in all", tokens, lead if exactly else f"{lead}about ", price
                 ),
             ),
@@ -169,10 +181,10 @@ class ShuffledBatches(Stage):
     seed: int = 0
 
     def run(self, data: TrainData, epoch: Epoch) -> Iterable[Batch]:
-        return shuffled(data.data, epoch, self.size, self.seed, averaged)
+        return shuffled_batches(data.data, epoch, self.size, self.seed, normalise_weights)
 
 
-def shuffled(
+def shuffled_batches(
     items: Sequence[T],
     epoch: Epoch,
     size: int,
@@ -207,7 +219,7 @@ class _Batches(Generic[T]):
             )
 
 
-def averaged(data: Sequence[Datum]) -> tuple[Datum, ...]:
+def normalise_weights(data: Sequence[Datum]) -> tuple[Datum, ...]:
     """The same datums with weights that sum to 1 over all of them."""
     total = sum(float(np.sum(datum.loss_inputs["weights"])) for datum in data)
     shares = [(datum.loss_inputs["weights"] / total).astype(np.float32) for datum in data]

@@ -11,31 +11,31 @@ from kitchen.errors import ConfigError, DataError
 from kitchen.ports import DatasetStore, Tokenizer
 from kitchen.stage import Stage
 from kitchen.types import Batch, Datum, Facts, LossOutput, Metrics, Price, Table
-from stages.chat.conversations import Conversation, TrainRows, conversation
+from stages.chat.conversations import Conversation, TrainRows, parse_conversation
 from stages.chat.render import RenderDataset, TrainData
-from stages.chat.token_cost import tokens_and_cost
-from stages.data.dataset import HeldOut, Loaded, averaged, loaded
-from stages.data.splits import Reader, Reading, Rows
+from stages.chat.token_cost import token_cost_rows
+from stages.data.dataset import HeldOut, LoadedDataset, load_splits, normalise_weights
+from stages.data.splits import DataConfig, DatasetReader, ParsedRows
 
-Weights = Mapping[str, float]  # of data sets; what counts is their ratios
+MixtureWeights = Mapping[str, float]  # of data sets; what counts is their ratios
 
 
 @dataclass(frozen=True)
-class Sources:
+class MixtureRows:
     """Conversations to train on, by data set."""
 
     rows: Mapping[str, Sequence[Conversation]]
 
 
 @dataclass(frozen=True)
-class MixedData:
+class MixtureData:
     """Rendered training data, by data set."""
 
     sources: Mapping[str, TrainData]
 
 
 @dataclass(frozen=True)
-class MixedBatch:
+class MixtureBatch:
     """The data of one optimiser step, and which data set each datum is from."""
 
     data: tuple[Datum, ...]
@@ -43,7 +43,7 @@ class MixedBatch:
 
 
 @dataclass(frozen=True)
-class Origins:
+class BatchSources:
     """Which data set each datum of a batch is from."""
 
     sources: tuple[str, ...]
@@ -53,7 +53,7 @@ class LoadMixture(Stage):
     """Read several data sets as LoadDataset reads one; held-out sets are called DATASET/SPLIT."""
 
     datasets: Sequence[str]
-    reading: Reading = Reading()
+    reading: DataConfig = DataConfig()
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -65,13 +65,13 @@ class LoadMixture(Stage):
         if not self.datasets:
             raise ConfigError("no data set is named: say which, as in mixture.ingredients=1")
 
-    def run(self, store: DatasetStore) -> tuple[Sources, HeldOut, Facts, Table]:
-        found = {name: loaded(self._reader(store, name)) for name in self.datasets}
-        rows = {name: Rows(each.train, conversation) for name, each in found.items()}
+    def run(self, store: DatasetStore) -> tuple[MixtureRows, HeldOut, Facts, Table]:
+        found = {name: load_splits(self._reader(store, name)) for name in self.datasets}
+        rows = {name: ParsedRows(each.train, parse_conversation) for name, each in found.items()}
         held = {
-            f"{name}/{split}": tuple(Rows(data, conversation))
+            f"{name}/{split}": tuple(ParsedRows(data, parse_conversation))
             for name, each in found.items()
-            for split, data in each.held.items()
+            for split, data in each.held_out.items()
         }
         _check_apart(found)
         facts = Facts(
@@ -83,7 +83,7 @@ class LoadMixture(Stage):
         )
         told = tuple((name, *row) for name, each in found.items() for row in each.table.rows)
         return (
-            Sources(rows),
+            MixtureRows(rows),
             HeldOut(held),
             facts,
             Table("Rows", ("data set", "split", "are", "rows", "of"), told),
@@ -95,17 +95,21 @@ class LoadMixture(Stage):
         for name in self.datasets:
             self._reader(store, name).splits()
 
-    def _reader(self, store: DatasetStore, name: str) -> Reader:
-        return Reader(store, name, self.reading, self.seed, None)
+    def _reader(self, store: DatasetStore, name: str) -> DatasetReader:
+        return DatasetReader(store, name, self.reading, self.seed, None)
 
 
-def _check_apart(found: Mapping[str, Loaded]) -> None:
+def _check_apart(found: Mapping[str, LoadedDataset]) -> None:
     """Raise DataError where what one data set holds out is another one's split to train on, under
     another name.
     """
     for name, each in found.items():
         for other, its in found.items():
-            same = [split for split in each.held if each.digest(split) == its.digest(its.split)]
+            same = [
+                split
+                for split in each.held_out
+                if each.digest(split) == its.digest(its.train_split)
+            ]
             if same and other != name:
                 raise DataError(
                     f"{other} is what {name} holds out as {same[0]!r}, and would be trained on; "
@@ -119,9 +123,9 @@ class RenderMixture(Stage):
 
     render: RenderDataset
 
-    def run(self, sources: Sources, tokenizer: Tokenizer) -> tuple[MixedData, Metrics]:
+    def run(self, sources: MixtureRows, tokenizer: Tokenizer) -> tuple[MixtureData, Metrics]:
         found = {name: self._rendered(name, rows, tokenizer) for name, rows in sources.rows.items()}
-        return MixedData({name: data for name, (data, _) in found.items()}), Metrics(
+        return MixtureData({name: data for name, (data, _) in found.items()}), Metrics(
             {
                 key.replace("data/", f"data/{name}/", 1): value
                 for name, (_, metrics) in found.items()
@@ -137,11 +141,11 @@ class RenderMixture(Stage):
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
 
-    def preview(self, sources: Sources, tokenizer: Tokenizer) -> MixedData:
+    def preview(self, sources: MixtureRows, tokenizer: Tokenizer) -> MixtureData:
         return self.run(sources, tokenizer)[0]
 
 
-class MixedBatches(Stage):
+class MixtureBatches(Stage):
     """`steps` batches of `size` datums, of each data set its share by weight, as nearly as whole
     datums can be.
 
@@ -151,16 +155,16 @@ class MixedBatches(Stage):
     in nats.
     """
 
-    weights: Weights
+    weights: MixtureWeights
     size: int
     steps: int
     seed: int = 0
 
-    def run(self, mixed: MixedData) -> Iterable[MixedBatch]:
-        return _Drawn(self, mixed.sources, shares(self.weights, self.size * self.steps))
+    def run(self, mixed: MixtureData) -> Iterable[MixtureBatch]:
+        return _Drawn(self, mixed.sources, interleave(self.weights, self.size * self.steps))
 
-    def preview(self, mixed: MixedData, price: Price | None = None) -> tuple[Table, Table]:
-        order, rows, tokens = shares(self.weights, self.size * self.steps), [], 0.0
+    def preview(self, mixed: MixtureData, price: Price | None = None) -> tuple[Table, Table]:
+        order, rows, tokens = interleave(self.weights, self.size * self.steps), [], 0.0
         for name, data in mixed.sources.items():
             taken, each = order.count(name), data.counts.tokens / len(data.data)
             tokens += taken * each
@@ -182,12 +186,12 @@ class MixedBatches(Stage):
             Table(
                 "Steps",
                 ("what", "count"),
-                tuple(tokens_and_cost("tokens read in all", round(tokens), "about ", price)),
+                tuple(token_cost_rows("tokens read in all", round(tokens), "about ", price)),
             ),
         )
 
 
-def shares(weights: Weights, count: int) -> list[str]:
+def interleave(weights: MixtureWeights, count: int) -> list[str]:
     """Which data set each of so many datums is from; raises ConfigError for weights that are none."""
     if wrong := [name for name, weight in weights.items() if not 0 < weight < float("inf")]:
         raise ConfigError(
@@ -209,21 +213,21 @@ def shares(weights: Weights, count: int) -> list[str]:
 class _Drawn:
     """Batches made when they are asked for."""
 
-    how: MixedBatches
+    how: MixtureBatches
     sources: Mapping[str, TrainData]
     order: Sequence[str]  # where each datum of the run is from
 
     def __len__(self) -> int:
         return self.how.steps
 
-    def __iter__(self) -> Iterator[MixedBatch]:
+    def __iter__(self) -> Iterator[MixtureBatch]:
         drawing = {
             name: self._passes(at, data.data)
             for at, (name, data) in enumerate(self.sources.items())
         }
         for start in range(0, len(self.order), self.how.size):
             names = tuple(self.order[start : start + self.how.size])
-            yield MixedBatch(averaged([next(drawing[name]) for name in names]), names)
+            yield MixtureBatch(normalise_weights([next(drawing[name]) for name in names]), names)
 
     def _passes(self, at: int, data: Sequence[Datum]) -> Iterator[Datum]:
         number = 0
@@ -235,17 +239,17 @@ class _Drawn:
             number += 1
 
 
-class Unmix(Stage):
+class UnpackMixture(Stage):
     """The batch as those read it who do not ask where it is from."""
 
-    def run(self, mixed: MixedBatch) -> tuple[Batch, Origins]:
-        return Batch(mixed.data), Origins(mixed.sources)
+    def run(self, mixed: MixtureBatch) -> tuple[Batch, BatchSources]:
+        return Batch(mixed.data), BatchSources(mixed.sources)
 
 
-class ReportSources(Stage):
+class ReportSourceLosses(Stage):
     """Publish the loss of each data set in the batch: the mean over its trained tokens, in nats."""
 
-    def run(self, batch: Batch, origins: Origins, output: LossOutput) -> Metrics:
+    def run(self, batch: Batch, origins: BatchSources, output: LossOutput) -> Metrics:
         # of losses, and of weights
         sums = {source: np.zeros(2) for source in dict.fromkeys(origins.sources)}
         for datum, source, nats in zip(batch.data, origins.sources, output.logprobs, strict=True):

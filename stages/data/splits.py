@@ -15,17 +15,17 @@ from pydantic import Field, PositiveInt
 
 from kitchen.errors import ConfigError, DataError, did_you_mean
 from kitchen.ports import Dataset, DatasetStore, Row, StreamedRow
-from stages.chat.conversations import conversation
-from stages.data.views import renamed, select
+from stages.chat.conversations import parse_conversation
+from stages.data.views import rename, select
 
 # the seed of which rows are held out: of a run's own, what one run holds out another would train on
-SPLIT = 0
+HELD_OUT_SEED = 0
 T = TypeVar("T")
 Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Reading:
+class DataConfig:
     """Which rows of a data set are read, and by which names of columns."""
 
     # the split to train on; null for the first, which is "train" where there is one
@@ -45,11 +45,11 @@ class Reading:
         return min((count for count in (self.limit, most) if count is not None), default=None)
 
 
-def check_made(dataset: str, reading: Reading) -> None:
+def check_generated(dataset: str, reading: DataConfig) -> None:
     """Raise ConfigError for a setting that means nothing where problems are made, and no rows are
     read.
     """
-    if reading != replace(Reading(), limit=reading.limit, held_out_rows=reading.held_out_rows):
+    if reading != replace(DataConfig(), limit=reading.limit, held_out_rows=reading.held_out_rows):
         raise ConfigError(
             f"dataset={dataset} has no rows that are read: of reading.… it takes limit and "
             "held_out_rows, how many problems to train on and to hold out"
@@ -57,15 +57,15 @@ def check_made(dataset: str, reading: Reading) -> None:
 
 
 @dataclass(frozen=True)
-class Reader:
+class DatasetReader:
     """A data set as a run reads it: rows are read when they are asked for."""
 
     store: DatasetStore
     dataset: str
-    how: Reading
+    how: DataConfig
     seed: int
-    most: int | None  # rows that the run can train on; None: not known
-    read: Callable[[Row, str], Any] = conversation  # of a row and its place
+    max_rows: int | None  # rows that the run can train on; None: not known
+    read: Callable[[Row, str], Any] = parse_conversation  # of a row and its place
 
     def splits(self) -> tuple[str, tuple[str, ...]]:
         """The one to train on, and those held out; raises DataError for one that is not there."""
@@ -92,15 +92,15 @@ class Reader:
             rows = islice(
                 self.store.stream(self.dataset, split=split), wanted + self.how.held_out_rows
             )
-            return Taken(rows, f"{self.dataset} {split}")
+            return BufferedRows(rows, f"{self.dataset} {split}")
         return self.store.load(self.dataset, split=split)
 
     def trained_on(self, data: Dataset, but: Indices) -> Dataset:
         """The rows to train on, in their order: not those kept back."""
         chosen = np.delete(np.arange(len(data)), but)[: self.how.limit]
-        if self.most is not None and self.most < len(chosen):
+        if self.max_rows is not None and self.max_rows < len(chosen):
             random = np.random.default_rng(self.seed)
-            chosen = np.sort(random.choice(chosen, self.most, replace=False, shuffle=False))
+            chosen = np.sort(random.choice(chosen, self.max_rows, replace=False, shuffle=False))
         return select(data, chosen)
 
     def kept_back(self, data: Dataset) -> Indices:
@@ -109,14 +109,14 @@ class Reader:
         count = min(round(rows * share), self.how.held_out_rows)
         if not 0 < count < rows:
             # what is wrong with the rows themselves is to be mended first
-            tuple(Rows(data, self.read))
+            tuple(ParsedRows(data, self.read))
             better = 1 / rows if count == 0 else 1 - 1 / rows
             mend = "add rows" if rows < 2 else f"add rows, or set reading.held_out={better:.3g}"
             raise DataError(
                 f"{self.dataset}: reading.held_out={share} of {rows} rows keeps {count} back; "
                 f"at least one row must be held out and one trained on: {mend}"
             )
-        return np.sort(np.random.default_rng(SPLIT).choice(rows, count, replace=False))
+        return np.sort(np.random.default_rng(HELD_OUT_SEED).choice(rows, count, replace=False))
 
 
 def check_splits(dataset: str, wanted: Iterable[str], there: Sequence[str]) -> None:
@@ -126,19 +126,19 @@ def check_splits(dataset: str, wanted: Iterable[str], there: Sequence[str]) -> N
             raise DataError(f"{dataset} has no split {split!r}; {did_you_mean(split, there)}")
 
 
-def named(data: Dataset, columns: Mapping[str, str]) -> Dataset:
+def rename_columns(data: Dataset, columns: Mapping[str, str]) -> Dataset:
     """Under the names of columns that were set; raises DataError for a column that is not there."""
-    return renamed(data, columns) if columns else data
+    return rename(data, columns) if columns else data
 
 
-def few(data: Dataset, most: int, seed: int) -> Dataset:
+def sample_rows(data: Dataset, most: int, seed: int) -> Dataset:
     """A seeded choice of at most so many rows, in their order."""
     if len(data) <= most:
         return data
     return select(data, np.sort(np.random.default_rng(seed).choice(len(data), most, replace=False)))
 
 
-class Rows(Sequence[T]):
+class ParsedRows(Sequence[T]):
     """The rows of a data set as what they say, each read when it is asked for."""
 
     def __init__(self, data: Dataset, read: Callable[[Row, str], T]) -> None:
@@ -153,7 +153,7 @@ class Rows(Sequence[T]):
         return self._read(self._data[index], self._data.where(index))
 
 
-class Taken:
+class BufferedRows:
     """Rows that came by in a stream, kept in memory."""
 
     def __init__(self, rows: Iterable[StreamedRow], shown: str) -> None:

@@ -83,7 +83,7 @@ def batches(data: Dataset, size: int) -> Iterator[list[Row]]:
     )
 
 
-def renamed(data: Dataset, columns: Mapping[str, str]) -> Dataset:
+def rename(data: Dataset, columns: Mapping[str, str]) -> Dataset:
     """The rows under other names, `{"question": "prompt"}`: new name by old. The first row is tried
     at once.
 
@@ -95,7 +95,7 @@ def renamed(data: Dataset, columns: Mapping[str, str]) -> Dataset:
     return view
 
 
-def renamed_row(row: Row, columns: Mapping[str, str], where: str) -> Row:
+def rename_row(row: Row, columns: Mapping[str, str], where: str) -> Row:
     """One row under other names: what `renamed` does, for rows that are streamed."""
     for old in columns:
         if old not in row:
@@ -160,7 +160,7 @@ class _Renamed:
         return len(self.data)
 
     def __getitem__(self, index: int, /) -> Row:
-        return renamed_row(self.data[index], self.columns, self.where(index))
+        return rename_row(self.data[index], self.columns, self.where(index))
 
     def where(self, index: int) -> str:
         return self.data.where(index)

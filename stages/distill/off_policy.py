@@ -12,14 +12,14 @@ from kitchen.errors import DataError
 from kitchen.ports import BlobStore, Tokenizer, TrainingClient
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Sampled, Samples, Table
-from stages.chat.conversations import Conversation, Message, TrainRows, instructed
-from stages.chat.prompts import check_template, prompt, question
+from stages.chat.conversations import Conversation, Message, TrainRows, with_system_prompt
+from stages.chat.prompts import check_system_prompt, prompt_messages, prompt_tokens
 from stages.chat.render import RenderDataset
 from stages.chat.token_cost import AT_MOST, EpochSize
 from stages.data.dataset import HeldOut
-from stages.evaluate.checkpoint_eval import reported
-from stages.evaluate.evaluation import EvalConfig, check_tries, examined, samples
-from stages.evaluate.reference import drawn
+from stages.evaluate.checkpoint_eval import evaluation_report
+from stages.evaluate.evaluation import EvalConfig, check_tries, evaluate, sample_records
+from stages.evaluate.reference import sample_answers
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,14 @@ class WriteAnswers(Stage):
     ) -> tuple[Written, Samples]:
         found = find_weights(self.teacher, client, blobs)
         reads = client.tokenizer(found.model)
-        check_template(self.instruction, reads, self.render.chat)
+        check_system_prompt(self.instruction, reads, self.render.chat)
         prompts = [
-            prompt(instructed(each, self.instruction), reads, self.render)
+            prompt_tokens(with_system_prompt(each, self.instruction), reads, self.render)
             for each in rows.conversations
         ]
         sampler, how = client.sampler(found.source), self.how
         try:
-            came = await drawn(
+            came = await sample_answers(
                 sampler,
                 prompts,
                 [self.seed],
@@ -109,7 +109,7 @@ class WriteAnswers(Stage):
 
     def preview(self, rows: TrainRows, tokenizer: Tokenizer) -> EpochSize:
         each = [
-            len(prompt(row, tokenizer, self.render)) + self.how.max_tokens
+            len(prompt_tokens(row, tokenizer, self.render)) + self.how.max_tokens
             for row in rows.conversations
         ]
         return EpochSize(len(each) * self.how.tries, "answers", sum(each) * self.how.tries, AT_MOST)
@@ -126,7 +126,9 @@ class TakeAnswers(Stage):
 
     def run(self, rows: TrainRows, written: Written) -> tuple[TaughtRows, Metrics]:
         found = [
-            replace(each, messages=(*question(each), Message("assistant", text)), sampled=True)
+            replace(
+                each, messages=(*prompt_messages(each), Message("assistant", text)), sampled=True
+            )
             for each, some in zip(rows.conversations, written.texts, strict=True)
             for text in some
         ]
@@ -160,15 +162,15 @@ class EvaluateTeacher(Stage):
     ) -> tuple[Metrics, Table, Samples]:
         sets = HeldOut(
             {
-                name: tuple(instructed(each, self.instruction) for each in some)
+                name: tuple(with_system_prompt(each, self.instruction) for each in some)
                 for name, some in held_out.sets.items()
             }
         )
         weights = find_weights(self.teacher, client, blobs)
         reads = client.tokenizer(weights.model)
         render = self._longer(held_out, sets, reads)
-        found = await examined(client.sampler(weights.source), reads, self.how, render, sets)
-        return *reported("The teacher", found, self.seed, of="_teacher"), samples(
+        found = await evaluate(client.sampler(weights.source), reads, self.how, render, sets)
+        return *evaluation_report("The teacher", found, self.seed, of="_teacher"), sample_records(
             found, when="teacher"
         )
 
@@ -178,8 +180,8 @@ class EvaluateTeacher(Stage):
             return self.render
         more = max(
             (
-                len(prompt(long, tokenizer, self.render))
-                - len(prompt(short, tokenizer, self.render))
+                len(prompt_tokens(long, tokenizer, self.render))
+                - len(prompt_tokens(short, tokenizer, self.render))
                 for name, some in plain.sets.items()
                 for short, long in zip(some, told.sets[name], strict=True)
             ),

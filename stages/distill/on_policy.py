@@ -16,9 +16,9 @@ from kitchen.ports import Tokenizer, TrainingClient, arrival
 from kitchen.stage import Need, Stage
 from kitchen.types import Array, Datum, Metrics, Samples, Tokens
 from stages.chat.conversations import Conversation, TrainRows
-from stages.chat.prompts import question, spoken
-from stages.data.dataset import LoadDataset, Reading
-from stages.data.mixture import LoadMixture, Sources
+from stages.chat.prompts import message_to_dict, prompt_messages
+from stages.data.dataset import DataConfig, LoadDataset
+from stages.data.mixture import LoadMixture, MixtureRows
 from stages.distill.teachers import ScoreByTeachers, Teachers
 from stages.rl.policy_gradient import PolicyData, PolicyUpdate, ReportPolicy
 from stages.rl.rollouts import Episode, Rollouts, TrainingExample, written
@@ -39,7 +39,7 @@ class AskRows(Stage):
 
 
 def ask(
-    dataset: str, teachers: Mapping[str, str] | None, reading: Reading, seed: int, rows: int
+    dataset: str, teachers: Mapping[str, str] | None, reading: DataConfig, seed: int, rows: int
 ) -> tuple[Step, ...]:
     """Questions of one data set, or of those that have a teacher each."""
     if teachers is None:
@@ -50,7 +50,7 @@ def ask(
 class AskSources(Stage):
     """The rows of several data sets as questions, each with the name of its own."""
 
-    def run(self, sources: Sources) -> Tasks:
+    def run(self, sources: MixtureRows) -> Tasks:
         return Tasks(
             [each for name, rows in sources.rows.items() for each in _prompts(rows, name)], {}
         )
@@ -59,7 +59,7 @@ class AskSources(Stage):
 
 
 def _prompts(rows: Sequence[Conversation], tag: str) -> list[Prompt]:
-    return [Prompt(tuple(map(spoken, question(each))), tag) for each in rows]
+    return [Prompt(tuple(map(message_to_dict, prompt_messages(each))), tag) for each in rows]
 
 
 class ReportAnswers(Stage):

@@ -17,11 +17,11 @@ from kitchen.errors import ConfigError
 from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
 from kitchen.types import Array, Facts, Metrics, Tokens
-from stages.chat.conversations import Conversation, heard, instructed
-from stages.chat.prompts import check_template, read_before, spoken
+from stages.chat.conversations import Conversation, messages_from_dicts, with_system_prompt
+from stages.chat.prompts import check_system_prompt, message_to_dict, render_prompt
 from stages.chat.render import RenderDataset
-from stages.data.dataset import DATASET
-from stages.evaluate.reference import identified, opened
+from stages.data.dataset import DEFAULT_DATASET
+from stages.evaluate.reference import open_reference, weights_facts
 from stages.rl.policy_gradient import ReferenceScores, straying
 from stages.rl.rollouts import Episode, Rollouts
 from stages.tasks.tasks import TaskBatch
@@ -64,8 +64,8 @@ class Teachers:
         return found
 
     def _read(self, messages: Sequence[ports.Message]) -> Tokens:
-        said = instructed(Conversation(heard(messages), ""), self.instruction)
-        return read_before(list(map(spoken, said.messages)), self.tokenizer)
+        said = with_system_prompt(Conversation(messages_from_dicts(messages), ""), self.instruction)
+        return render_prompt(list(map(message_to_dict, said.messages)), self.tokenizer)
 
     def close(self) -> None:
         with ExitStack() as stack:
@@ -82,13 +82,13 @@ class OpenTeachers(Stage):
     def run(
         self, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None = None
     ) -> tuple[Teachers, Facts]:
-        check_template(self.instruction, tokenizer)
+        check_system_prompt(self.instruction, tokenizer)
         samplers, facts = dict[str, Sampler](), Facts()
         try:
             for tag, name in self.names.items():
                 what = f"teacher.{tag}" if tag else "teacher"
-                facts |= identified(name, what, client, blobs)
-                samplers[tag] = opened(name, what, client, tokenizer, blobs)
+                facts |= weights_facts(name, what, client, blobs)
+                samplers[tag] = open_reference(name, what, client, tokenizer, blobs)
         except BaseException:
             Teachers(samplers, "", tokenizer).close()
             raise
@@ -131,7 +131,7 @@ def names_of(
     teacher: str | None, teachers: TeacherNames | None, model: str, instruction: str, dataset: str
 ) -> TeacherNames:
     """Who teaches what, as settings have it; raises ConfigError."""
-    if teachers is not None and (teacher is not None or dataset != DATASET):
+    if teachers is not None and (teacher is not None or dataset != DEFAULT_DATASET):
         raise ConfigError(
             "teachers.DATASET=WEIGHTS says who teaches, and which data sets are read: leave "
             f"{'dataset' if teacher is None else 'teacher'} out"

@@ -1,39 +1,43 @@
 """Held-out evaluation: answers, losses, KL divergence and intermediate exports."""
 
-from stages.evaluate.before_after import Compare, QualityGate
-from stages.evaluate.checkpoint_eval import ExamineWeights, LoadHeldOut, ReportExamination
+from stages.evaluate.before_after import CompareEvaluations, QualityGate
+from stages.evaluate.checkpoint_eval import EvaluateCheckpoint, LoadHeldOut, ReportEvaluation
 from stages.evaluate.evaluation import (
-    After,
-    Before,
     DecodingConfig,
     EvalConfig,
     EvaluateBase,
     EvaluateWeights,
+    EvaluationAfter,
+    EvaluationBefore,
     HeldOutData,
     HeldOutLoss,
     MeasureHeldOut,
     RenderHeldOut,
 )
-from stages.evaluate.kept_exports import Exported, ExportWeights, KeepBest, Kept, StartKeeping
+from stages.evaluate.kept_exports import (
+    ExportedWeights,
+    ExportWeights,
+    SavedExports,
+    StartExports,
+    TrackBestExport,
+)
 from stages.evaluate.kl import MeasureKL, MeasureKLBefore
 from stages.evaluate.reference import IdentifyWeights, OpenReference, Reference
 
 __all__ = [
-    "After",
-    "Before",
-    "Compare",
+    "CompareEvaluations",
     "DecodingConfig",
     "EvalConfig",
     "EvaluateBase",
+    "EvaluateCheckpoint",
     "EvaluateWeights",
-    "ExamineWeights",
+    "EvaluationAfter",
+    "EvaluationBefore",
     "ExportWeights",
-    "Exported",
+    "ExportedWeights",
     "HeldOutData",
     "HeldOutLoss",
     "IdentifyWeights",
-    "KeepBest",
-    "Kept",
     "LoadHeldOut",
     "MeasureHeldOut",
     "MeasureKL",
@@ -42,6 +46,8 @@ __all__ = [
     "QualityGate",
     "Reference",
     "RenderHeldOut",
-    "ReportExamination",
-    "StartKeeping",
+    "ReportEvaluation",
+    "SavedExports",
+    "StartExports",
+    "TrackBestExport",
 ]

@@ -8,16 +8,16 @@ from kitchen.errors import QualityError
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import interval, paired_bootstrap, ratio_bootstrap
 from kitchen.types import Metrics, Table
-from stages.evaluate.evaluation import After, Before, Likelihood
-from stages.evaluate.graded_answers import Answer, lost
+from stages.evaluate.evaluation import EvaluationAfter, EvaluationBefore, Likelihood
+from stages.evaluate.graded_answers import GradedAnswer, failure_counts
 
-_MEASURES: Mapping[str, Callable[[Answer], float]] = {
+_MEASURES: Mapping[str, Callable[[GradedAnswer], float]] = {
     "exact match": lambda answer: answer.exact,
     "field F1": lambda answer: answer.f1,
 }
 
 
-class Compare(Stage):
+class CompareEvaluations(Stage):
     """Exact match, field F1 or the loss, before and after, and the difference by a paired
     bootstrap, set by set.
     """
@@ -25,7 +25,7 @@ class Compare(Stage):
     seed: int = 0
     shown: int = 1  # answers of each set printed side by side
 
-    def run(self, before: Before, after: After) -> tuple[Metrics, Table, Table]:
+    def run(self, before: EvaluationBefore, after: EvaluationAfter) -> tuple[Metrics, Table, Table]:
         metrics, rows = Metrics(), list[tuple[str, ...]]()
         for name, answers in after.answers.items():
             found, lines = _compared(before.answers[name], answers, self.seed)
@@ -39,9 +39,9 @@ class Compare(Stage):
         compared = Table("Held-out evaluation, 95 % intervals", columns, tuple(rows))
         return metrics, compared, self._side_by_side(before, after)
 
-    def _side_by_side(self, before: Before, after: After) -> Table:
+    def _side_by_side(self, before: EvaluationBefore, after: EvaluationAfter) -> Table:
         rows = [
-            (new.prompt, old.text, new.text, new.wanted)
+            (new.prompt, old.text, new.text, new.expected)
             for name, answers in after.answers.items()
             for old, new in zip(
                 before.answers[name][: self.shown], answers[: self.shown], strict=True
@@ -55,7 +55,7 @@ class Compare(Stage):
 
 
 def _compared(
-    old: Sequence[Answer], new: Sequence[Answer], seed: int
+    old: Sequence[GradedAnswer], new: Sequence[GradedAnswer], seed: int
 ) -> tuple[Metrics, list[tuple[str, ...]]]:
     """Of one set: its metrics, and lines of measure, before, after and difference."""
     metrics, lines = Metrics(), list[tuple[str, ...]]()
@@ -75,7 +75,7 @@ def _compared(
                 gain.format(sign=True),
             )
         )
-    were, are = lost(old), lost(new)
+    were, are = failure_counts(old), failure_counts(new)
     for what, key in {**were, **are}:
         counts = [found.get((what, key), 0) for found in (were, are)]
         metrics |= {f"{key}_before": float(counts[0]), f"{key}_after": float(counts[1])}
@@ -101,7 +101,7 @@ class QualityGate(Stage):
 
     at_least: float
 
-    def run(self, after: After) -> None:
+    def run(self, after: EvaluationAfter) -> None:
         if self.at_least > 0 and not after.answers:
             raise QualityError(
                 f"the target is an exact match of {self.at_least:g}, and no answers can be compared"

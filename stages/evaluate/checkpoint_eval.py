@@ -10,24 +10,24 @@ from kitchen.ports import BlobStore, Dataset, DatasetStore, TrainingClient
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import interval, pass_at, ratio_bootstrap
 from kitchen.types import Facts, Metrics, Price, Samples, Table
-from stages.chat.conversations import conversation
-from stages.chat.prompts import prompt
+from stages.chat.conversations import parse_conversation
+from stages.chat.prompts import prompt_tokens
 from stages.chat.render import RenderDataset
-from stages.chat.token_cost import AT_MOST, tokens_and_cost
+from stages.chat.token_cost import AT_MOST, token_cost_rows
 from stages.data.dataset import HeldOut
-from stages.data.splits import Rows, check_splits, few, named
+from stages.data.splits import ParsedRows, check_splits, rename_columns, sample_rows
 from stages.evaluate.evaluation import (
     GREEDY,
-    After,
     DecodingConfig,
     EvalConfig,
     Evaluation,
-    examined,
-    metrics_of,
-    rendered,
-    samples,
+    EvaluationAfter,
+    evaluate,
+    metrics_by_set,
+    render_all,
+    sample_records,
 )
-from stages.evaluate.graded_answers import Answer, lost
+from stages.evaluate.graded_answers import GradedAnswer, failure_counts
 
 
 class LoadHeldOut(Stage):
@@ -45,7 +45,7 @@ class LoadHeldOut(Stage):
         chosen = held_out_splits(store, self.dataset, self.splits)
         loaded = {split: store.load(self.dataset, split=split) for split in chosen}
         some = {
-            split: some_of(data, self.columns, self.rows, self.seed)
+            split: sample_and_rename(data, self.columns, self.rows, self.seed)
             for split, data in loaded.items()
         }
         seen = (
@@ -58,7 +58,7 @@ class LoadHeldOut(Stage):
             for split, data in loaded.items()
         )
         facts = Facts({f"data.{split}.sha256": data.fingerprint for split, data in loaded.items()})
-        sets = {split: tuple(Rows(data, conversation)) for split, data in some.items()}
+        sets = {split: tuple(ParsedRows(data, parse_conversation)) for split, data in some.items()}
         return HeldOut(sets), facts, Table(f"Evaluated of {self.dataset}", ("split", "rows"), rows)
 
     preview = run
@@ -78,13 +78,15 @@ def held_out_splits(
     return wanted or [split for split in there if split != "train"] or there
 
 
-def some_of(data: Dataset, columns: Mapping[str, str], rows: int | None, seed: int) -> Dataset:
+def sample_and_rename(
+    data: Dataset, columns: Mapping[str, str], rows: int | None, seed: int
+) -> Dataset:
     """A seeded choice of at most so many rows, in their order, with their columns renamed."""
-    data = named(data, columns)
-    return data if rows is None else few(data, rows, seed)
+    data = rename_columns(data, columns)
+    return data if rows is None else sample_rows(data, rows, seed)
 
 
-class ExamineWeights(Stage):
+class EvaluateCheckpoint(Stage):
     """What weights, of a run or a model, make of the held-out sets."""
 
     memoize = True
@@ -96,10 +98,10 @@ class ExamineWeights(Stage):
 
     async def run(
         self, client: TrainingClient, held_out: HeldOut, blobs: BlobStore | None = None
-    ) -> tuple[After, Samples]:
+    ) -> tuple[EvaluationAfter, Samples]:
         found = find_weights(self.weights, client, blobs)
         tokenizer = client.tokenizer(found.model)
-        came = await examined(
+        came = await evaluate(
             client.sampler(found.source),
             tokenizer,
             self.how,
@@ -108,7 +110,7 @@ class ExamineWeights(Stage):
             self.answering,
             self.seed,
         )
-        return After(came.answers, came.losses), samples(came)
+        return EvaluationAfter(came.answers, came.losses), sample_records(came)
 
     def preview(
         self,
@@ -119,20 +121,22 @@ class ExamineWeights(Stage):
     ) -> Table:
         tokenizer = client.tokenizer(find_weights(self.weights, client, blobs).model)
         read = answers = 0
-        for name, metric in metrics_of(held_out, self.how, self.answering).items():
+        for name, metric in metrics_by_set(held_out, self.how, self.answering).items():
             some = held_out.sets[name]
             if metric == "loss":
-                read += sum(len(each.tokens) + 1 for each in rendered(some, tokenizer, self.render))
+                read += sum(
+                    len(each.tokens) + 1 for each in render_all(some, tokenizer, self.render)
+                )
             else:
-                read += sum(len(prompt(each, tokenizer, self.render)) for each in some)
+                read += sum(len(prompt_tokens(each, tokenizer, self.render)) for each in some)
                 answers += len(some) * self.answering.tries
         return Table(
             "Questions",
             ("what", "count"),
             (
                 ("answers in all", f"{answers:,}"),
-                *tokens_and_cost("tokens read", read, "", price),
-                *tokens_and_cost(
+                *token_cost_rows("tokens read", read, "", price),
+                *token_cost_rows(
                     "tokens of answers", answers * self.how.max_tokens, AT_MOST, price
                 ),
             ),
@@ -142,7 +146,7 @@ class ExamineWeights(Stage):
         find_weights(self.weights, client, blobs)
 
 
-class ReportExamination(Stage):
+class ReportEvaluation(Stage):
     """Exact match, field F1, pass@k and what was cut short, set by set; or the loss.
 
     Intervals are of means over problems: several tries at one are no evidence of another.
@@ -151,22 +155,22 @@ class ReportExamination(Stage):
     pass_at: tuple[int, ...] = ()
     seed: int = 0
 
-    def run(self, after: After) -> tuple[Metrics, Table]:
-        return reported("Evaluation", after, self.seed, self.pass_at)
+    def run(self, after: EvaluationAfter) -> tuple[Metrics, Table]:
+        return evaluation_report("Evaluation", after, self.seed, self.pass_at)
 
 
-def reported(
+def evaluation_report(
     title: str, found: Evaluation, seed: int, pass_at: Sequence[int] = (), of: str = ""
 ) -> tuple[Metrics, Table]:
     """An evaluation by itself, set by set; `of` ends the names of its metrics."""
     metrics, rows = Metrics(), list[tuple[str, ...]]()
     for name, answers in found.answers.items():
         count = str(len({each.row for each in answers}))
-        for (what, key), values in scores(answers, pass_at).items():
+        for (what, key), values in problem_scores(answers, pass_at).items():
             mean, key = interval(values, seed), f"{name}/{key}{of}"
             metrics |= {key: mean.estimate, f"{key}_low": mean.low, f"{key}_high": mean.high}
             rows.append((name, count, what, mean.format()))
-        for (what, key), number in lost(answers).items():
+        for (what, key), number in failure_counts(answers).items():
             metrics[f"{name}/{key}{of}"] = float(number)
             rows.append((name, count, what, f"{number} of {len(answers)} answers"))
     for name, loss in found.losses.items():
@@ -179,9 +183,11 @@ def reported(
     )
 
 
-def scores(answers: Sequence[Answer], ks: Sequence[int]) -> dict[tuple[str, str], list[float]]:
+def problem_scores(
+    answers: Sequence[GradedAnswer], ks: Sequence[int]
+) -> dict[tuple[str, str], list[float]]:
     """Of each problem, the mean over its tries, by what is measured and the key of its metric."""
-    problems: dict[int, list[Answer]] = {}
+    problems: dict[int, list[GradedAnswer]] = {}
     for each in answers:
         problems.setdefault(each.row, []).append(each)
     right = [[each.exact for each in tries] for tries in problems.values()]

@@ -26,14 +26,14 @@ from kitchen.ports import (
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Loss, LossOutput, Samples
 from stages.chat.conversations import Conversation, TrainRows
-from stages.chat.prompts import prompt, wanted
+from stages.chat.prompts import prompt_tokens, reference_answer
 from stages.chat.render import RenderDataset
-from stages.data.dataset import HeldOut, averaged
-from stages.evaluate.graded_answers import METRICS, Answer, scored
-from stages.evaluate.reference import drawn, sampler_of
-from stages.tasks.json_score import usual_metric
-from stages.tasks.rewards import check_extra, unreadable
-from stages.train.optim import summed
+from stages.data.dataset import HeldOut, normalise_weights
+from stages.evaluate.graded_answers import METRIC_REWARDS, GradedAnswer, grade_samples
+from stages.evaluate.reference import open_sampler, sample_answers
+from stages.tasks.json_score import default_metric
+from stages.tasks.rewards import first_ungradable, require_extra
+from stages.train.optim import summed_metrics
 from stages.train.session import FinalWeights
 
 
@@ -63,17 +63,17 @@ class Likelihood:
 class Evaluation:
     """Answers by held-out set; empty where the data has no answers that can be compared."""
 
-    answers: Mapping[str, tuple[Answer, ...]]
+    answers: Mapping[str, tuple[GradedAnswer, ...]]
     losses: Mapping[str, Likelihood]  # by set
 
 
 @dataclass(frozen=True)
-class Before(Evaluation):
+class EvaluationBefore(Evaluation):
     """Of the model as it came."""
 
 
 @dataclass(frozen=True)
-class After(Evaluation):
+class EvaluationAfter(Evaluation):
     """Of the weights that were saved."""
 
 
@@ -105,14 +105,14 @@ class EvalConfig:
     # ends with exit code 5
 
     def __post_init__(self) -> None:
-        check_name("metric", self.metric, ("auto", *METRICS, "loss"))
+        check_name("metric", self.metric, ("auto", *METRIC_REWARDS, "loss"))
         if self.at_least > 0 and self.metric == "loss":
             raise ConfigError(
                 f"at_least={self.at_least} is of exact match, for which answers are compared: set "
                 "evaluation.metric to json, text or math, or leave it out"
             )
         if self.metric == "math":
-            check_extra("math_verify", "evaluation.metric=math")
+            require_extra("math_verify", "evaluation.metric=math")
 
     def choose(self, conversations: Sequence[Conversation]) -> str:
         """The metric of a held-out set; raises DataError for a right answer that it can compare
@@ -120,10 +120,10 @@ class EvalConfig:
         """
         if self.metric == "loss":
             return "loss"
-        rights = [wanted(each) for each in conversations]
+        rights = [reference_answer(each) for each in conversations]
         if self.metric == "auto":
-            return "json" if usual_metric(rights) == "json" else "loss"
-        if bad := unreadable(METRICS[self.metric], rights):
+            return "json" if default_metric(rights) == "json" else "loss"
+        if bad := first_ungradable(METRIC_REWARDS[self.metric], rights):
             raise DataError(
                 f"{conversations[bad[0]].where}: evaluation.metric={self.metric}: {bad[1]}"
             )
@@ -173,7 +173,7 @@ class _Evaluator:
     seed: int
 
     async def evaluation(self, held_out: HeldOut) -> Evaluation:
-        metrics = await asyncio.to_thread(metrics_of, held_out, self.how, self.answering)
+        metrics = await asyncio.to_thread(metrics_by_set, held_out, self.how, self.answering)
         answers, losses = {}, {}
         for name, conversations in held_out.sets.items():
             if metrics[name] == "loss":
@@ -184,9 +184,9 @@ class _Evaluator:
 
     async def _answers(
         self, name: str, conversations: Sequence[Conversation], metric: str
-    ) -> tuple[Answer, ...]:
-        prompts = [prompt(each, self.tokenizer, self.render) for each in conversations]
-        came = await drawn(  # by the name of the set, whatever others there are
+    ) -> tuple[GradedAnswer, ...]:
+        prompts = [prompt_tokens(each, self.tokenizer, self.render) for each in conversations]
+        came = await sample_answers(  # by the name of the set, whatever others there are
             self.sampler,
             prompts,
             [self.seed, zlib.crc32(name.encode())],
@@ -195,7 +195,7 @@ class _Evaluator:
             temperature=self.answering.temperature,
         )
         places = [(row, attempt) for row, some in enumerate(came) for attempt in range(len(some))]
-        answers = await scored(
+        answers = await grade_samples(
             metric,
             [(conversations[row], came[row][attempt]) for row, attempt in places],
             self.tokenizer,
@@ -207,10 +207,10 @@ class _Evaluator:
 
     async def _likelihood(self, conversations: Sequence[Conversation]) -> Likelihood:
         """Of the rows that are not left out for their length."""
-        rendered = [
+        render_all = [
             (each.where, self.render.datums(each, self.tokenizer)) for each in conversations
         ]
-        rows = [(where, data) for where, data in rendered if data]
+        rows = [(where, data) for where, data in render_all if data]
         if not rows:
             raise DataError(
                 f"{conversations[0].where}: it and all other rows of its set are left out, for "
@@ -241,7 +241,9 @@ class _Evaluator:
         )
 
 
-def metrics_of(held_out: HeldOut, how: EvalConfig, answering: DecodingConfig) -> Mapping[str, str]:
+def metrics_by_set(
+    held_out: HeldOut, how: EvalConfig, answering: DecodingConfig
+) -> Mapping[str, str]:
     """By the name of each set; raises ConfigError where answers are to be drawn, or a target is,
     and none would be compared.
     """
@@ -263,7 +265,7 @@ def metrics_of(held_out: HeldOut, how: EvalConfig, answering: DecodingConfig) ->
     return metrics
 
 
-def rendered(
+def render_all(
     conversations: Sequence[Conversation], tokenizer: Tokenizer, how: RenderDataset
 ) -> tuple[Datum, ...]:
     return tuple(how.run(TrainRows(conversations), tokenizer)[0].data)
@@ -283,10 +285,10 @@ class EvaluateBase(Stage):
         tokenizer: Tokenizer,
         held_out: HeldOut,
         blobs: BlobStore | None = None,
-    ) -> tuple[Before, Samples]:
-        sampler = sampler_of(self.model, client, blobs)
-        found = await examined(sampler, tokenizer, self.how, self.render, held_out)
-        return Before(found.answers, found.losses), samples(found, when="before")
+    ) -> tuple[EvaluationBefore, Samples]:
+        sampler = open_sampler(self.model, client, blobs)
+        found = await evaluate(sampler, tokenizer, self.how, self.render, held_out)
+        return EvaluationBefore(found.answers, found.losses), sample_records(found, when="before")
 
 
 class EvaluateWeights(Stage):
@@ -298,12 +300,12 @@ class EvaluateWeights(Stage):
 
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, weights: FinalWeights
-    ) -> tuple[After, Samples]:
-        found = await examined(client.sampler(weights), tokenizer, self.how, self.render, held_out)
-        return After(found.answers, found.losses), samples(found, when="after")
+    ) -> tuple[EvaluationAfter, Samples]:
+        found = await evaluate(client.sampler(weights), tokenizer, self.how, self.render, held_out)
+        return EvaluationAfter(found.answers, found.losses), sample_records(found, when="after")
 
 
-async def examined(
+async def evaluate(
     sampler: Sampler,
     tokenizer: Tokenizer,
     how: EvalConfig,
@@ -321,7 +323,7 @@ async def examined(
         sampler.close()
 
 
-def samples(found: Evaluation, **more: str) -> Samples:
+def sample_records(found: Evaluation, **more: str) -> Samples:
     """Every answer as a line of samples.jsonl."""
     return Samples(
         tuple(
@@ -332,7 +334,7 @@ def samples(found: Evaluation, **more: str) -> Samples:
                 "try": each.attempt,
                 "where": each.where,
                 "prompt": each.prompt,
-                "wanted": each.wanted,
+                "wanted": each.expected,
                 "text": each.text,
                 "exact": each.exact,
                 "f1": each.f1,
@@ -356,13 +358,13 @@ class RenderHeldOut(Stage):
 
     def run(self, held_out: HeldOut, tokenizer: Tokenizer) -> HeldOutData:
         sets = [self._rendered(name, rows, tokenizer) for name, rows in held_out.sets.items()]
-        return HeldOutData(averaged([datum for each in sets for datum in each]))
+        return HeldOutData(normalise_weights([datum for each in sets for datum in each]))
 
     def _rendered(
         self, name: str, rows: Sequence[Conversation], tokenizer: Tokenizer
     ) -> tuple[Datum, ...]:
         try:
-            return rendered(rows, tokenizer, self.render)[: self.rows]
+            return render_all(rows, tokenizer, self.render)[: self.rows]
         except DataError as error:
             raise DataError(f"held out ({name}): {error}") from error
 
@@ -377,5 +379,5 @@ class MeasureHeldOut(Stage):
 
 
 async def _measured(asked: Future[LossOutput]) -> HeldOutLoss:
-    metrics = summed((await asked).metrics)
+    metrics = summed_metrics((await asked).metrics)
     return HeldOutLoss(metrics["loss"], metrics)

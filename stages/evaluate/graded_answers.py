@@ -10,19 +10,21 @@ from kitchen.ports import Tokenizer
 from kitchen.ports.environments import StepResult
 from kitchen.types import Sampled
 from stages.chat.conversations import Conversation
-from stages.chat.prompts import question, wanted
-from stages.tasks.rewards import compared
+from stages.chat.prompts import prompt_messages, reference_answer
+from stages.tasks.rewards import grade_answers
 
 # their rewards
-METRICS: Mapping[str, str] = MappingProxyType({"json": "field_f1", "text": "exact", "math": "math"})
+METRIC_REWARDS: Mapping[str, str] = MappingProxyType(
+    {"json": "field_f1", "text": "exact", "math": "math"}
+)
 
 
 @dataclass(frozen=True)
-class Answer:
+class GradedAnswer:
     """One held-out problem, and what the model made of it."""
 
     prompt: str
-    wanted: str
+    expected: str
     text: str
     exact: bool  # and not cut short
     f1: float  # 0..1, over JSON fields; for others 1 if exact
@@ -34,23 +36,25 @@ class Answer:
     failed: str = ""  # why it could not be compared, which counts as wrong; empty where it could
 
 
-async def scored(
+async def grade_samples(
     metric: str, answered: Sequence[tuple[Conversation, Sampled]], tokenizer: Tokenizer
-) -> list[Answer]:
+) -> list[GradedAnswer]:
     """Answers against those that are right, by one of METRICS; one that was cut is worth nothing."""
     texts = [tokenizer.decode(sampled.tokens) for _, sampled in answered]
     whole = [at for at, (_, sampled) in enumerate(answered) if sampled.stop_reason != "length"]
-    came = await compared(METRICS[metric], [(texts[at], wanted(answered[at][0])) for at in whole])
+    came = await grade_answers(
+        METRIC_REWARDS[metric], [(texts[at], reference_answer(answered[at][0])) for at in whole]
+    )
     worth = dict(zip(whole, came, strict=True))
     return [_answer(each, texts[at], worth.get(at)) for at, (each, _) in enumerate(answered)]
 
 
-def _answer(conversation: Conversation, text: str, worth: StepResult | str | None) -> Answer:
+def _answer(conversation: Conversation, text: str, worth: StepResult | str | None) -> GradedAnswer:
     """`worth`: what it is worth, why nobody knows, or None where it was cut."""
     found = worth if isinstance(worth, StepResult) else StepResult(0.0, parsed=False)
-    return Answer(
-        question(conversation)[-1].content,
-        wanted(conversation),
+    return GradedAnswer(
+        prompt_messages(conversation)[-1].content,
+        reference_answer(conversation),
         text,
         found.reward == 1,
         found.reward,
@@ -61,7 +65,7 @@ def _answer(conversation: Conversation, text: str, worth: StepResult | str | Non
     )
 
 
-def lost(answers: Sequence[Answer]) -> Mapping[tuple[str, str], int]:
+def failure_counts(answers: Sequence[GradedAnswer]) -> Mapping[tuple[str, str], int]:
     """How many count as wrong and may not be, by what is counted and the key of its metric."""
     failed = sum(bool(each.failed) for each in answers)
     return {("cut short", "truncated"): sum(each.truncated for each in answers)} | (

@@ -9,46 +9,54 @@ from kitchen.progress import Progress
 from kitchen.stage import Stage
 from kitchen.types import Checkpoint, Metrics, RunId
 from stages.evaluate.evaluation import HeldOutLoss
-from stages.train.session import saved_as
+from stages.train.session import retype_checkpoint
 
 
 @dataclass(frozen=True)
-class Exported(Checkpoint):
+class ExportedWeights(Checkpoint):
     """Weights as they were at some step."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedExports:
     """The exports that are still there."""
 
-    weights: tuple[Exported, ...] = ()  # oldest first
-    best: Exported | None = None
+    weights: tuple[ExportedWeights, ...] = ()  # oldest first
+    best: ExportedWeights | None = None
     best_loss: float = float("inf")  # nats per held-out token
 
 
 class ExportWeights(Stage):
     """Export the weights in the middle of training, under the number of the step."""
 
-    def run(self, session: TrainingSession, run: RunId, progress: Progress) -> Future[Exported]:
+    def run(
+        self, session: TrainingSession, run: RunId, progress: Progress
+    ) -> Future[ExportedWeights]:
         where = f"{run.id}/weights/step-{progress.step + 1:06d}"
-        return start(saved_as(Exported, session.save_weights(where, overwrite=True)))
+        return start(
+            retype_checkpoint(ExportedWeights, session.save_weights(where, overwrite=True))
+        )
 
 
-class StartKeeping(Stage):
+class StartExports(Stage):
     """Nothing is exported yet."""
 
-    def run(self) -> Kept:
-        return Kept()
+    def run(self) -> SavedExports:
+        return SavedExports()
 
 
-class KeepBest(Stage):
+class TrackBestExport(Stage):
     """Keep the last `last` exports and the one with the lowest held-out loss; delete the others."""
 
     last: int
 
     def run(
-        self, client: TrainingClient, kept: Kept, weights: Exported, loss: HeldOutLoss
-    ) -> tuple[Kept, Metrics]:
+        self,
+        client: TrainingClient,
+        kept: SavedExports,
+        weights: ExportedWeights,
+        loss: HeldOutLoss,
+    ) -> tuple[SavedExports, Metrics]:
         better = loss.nats < kept.best_loss
         best, best_loss = (weights, loss.nats) if better else (kept.best, kept.best_loss)
         there = (*(w for w in kept.weights if w.path != weights.path), weights)
@@ -56,7 +64,7 @@ class KeepBest(Stage):
         for old in there:
             if old.path not in stay:
                 client.delete(old)
-        return Kept(tuple(w for w in there if w.path in stay), best, best_loss), Metrics(
+        return SavedExports(tuple(w for w in there if w.path in stay), best, best_loss), Metrics(
             {f"held_out_{name}": value for name, value in loss.metrics.items()},
             held_out_loss=loss.nats,
             best_held_out_loss=best_loss,

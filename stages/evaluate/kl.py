@@ -17,15 +17,15 @@ from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import paired_bootstrap
 from kitchen.types import Metrics, Table
-from stages.chat.conversations import instructed
-from stages.chat.prompts import prompt
+from stages.chat.conversations import with_system_prompt
+from stages.chat.prompts import prompt_tokens
 from stages.chat.render import RenderDataset
 from stages.data.dataset import HeldOut
-from stages.evaluate.reference import drawn, opened, sampler_of, scores
+from stages.evaluate.reference import open_reference, open_sampler, sample_answers, score_sequences
 from stages.train.session import FinalWeights
 
 
-class _KL(Stage):
+class _KLStage(Stage):
     """One answer to each of the first `rows` prompts of a set, at temperature 1, cut at
     `max_tokens`.
     """
@@ -41,11 +41,11 @@ class _KL(Stage):
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.reference, client, blobs)
 
-    def opened(
+    def open_reference(
         self, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None
     ) -> Sampler:
         """The reference; raises ConfigError where it reads other tokens."""
-        return opened(
+        return open_reference(
             self.reference,
             f"reference.{self.of}" if self.of else "reference",
             client,
@@ -54,12 +54,12 @@ class _KL(Stage):
         )
 
 
-async def measured(
+async def measure_kl(
     weights: Sampler,
     reference: Sampler,
     tokenizer: Tokenizer,
     held_out: HeldOut,
-    how: _KL,
+    how: _KLStage,
     when: str = "",
 ) -> tuple[Metrics, Table]:
     """The mean of log(weights / reference) where the weights are drawn from."""
@@ -69,9 +69,12 @@ async def measured(
         if how.of in ("", name.rpartition("/")[0])
         for each in rows[: how.rows]
     ]
-    prompts = [prompt(each, tokenizer, how.render) for each in asked]
-    longer = [prompt(instructed(each, how.instruction), tokenizer, how.render) for each in asked]
-    came = await drawn(
+    prompts = [prompt_tokens(each, tokenizer, how.render) for each in asked]
+    longer = [
+        prompt_tokens(with_system_prompt(each, how.instruction), tokenizer, how.render)
+        for each in asked
+    ]
+    came = await sample_answers(
         weights,
         prompts,
         [how.seed, crc32(b"kl"), crc32(how.of.encode())],
@@ -81,7 +84,7 @@ async def measured(
     whole = [
         np.concatenate([one, answer.tokens]) for one, answer in zip(longer, answers, strict=True)
     ]
-    theirs = await scores(reference, whole)
+    theirs = await score_sequences(reference, whole)
     each = [
         float(answer.logprobs.astype(np.float64).sum() - other[len(one) :].astype(np.float64).sum())
         for one, answer, other in zip(longer, answers, theirs, strict=True)
@@ -96,8 +99,8 @@ async def measured(
     )
 
 
-def measure_each(
-    kind: type[_KL],
+def kl_stages(
+    kind: type[_KLStage],
     references: Mapping[str, str],
     render: RenderDataset,
     max_tokens: int,
@@ -112,7 +115,7 @@ def measure_each(
     ]
 
 
-class MeasureKL(_KL):
+class MeasureKL(_KLStage):
     """KL(trained || reference) over the answers to held-out prompts."""
 
     memoize = True
@@ -126,13 +129,13 @@ class MeasureKL(_KL):
         blobs: BlobStore | None = None,
     ) -> tuple[Metrics, Table]:
         with (
-            closing(self.opened(client, tokenizer, blobs)) as reference,
+            closing(self.open_reference(client, tokenizer, blobs)) as reference,
             closing(client.sampler(weights)) as trained,
         ):
-            return await measured(trained, reference, tokenizer, held_out, self)
+            return await measure_kl(trained, reference, tokenizer, held_out, self)
 
 
-class MeasureKLBefore(_KL):
+class MeasureKLBefore(_KLStage):
     """The same of the weights that the run begins with."""
 
     memoize = True
@@ -146,7 +149,7 @@ class MeasureKLBefore(_KL):
         blobs: BlobStore | None = None,
     ) -> tuple[Metrics, Table]:
         with (
-            closing(self.opened(client, tokenizer, blobs)) as reference,
-            closing(sampler_of(self.model, client, blobs)) as model,
+            closing(self.open_reference(client, tokenizer, blobs)) as reference,
+            closing(open_sampler(self.model, client, blobs)) as model,
         ):
-            return await measured(model, reference, tokenizer, held_out, self, "_before")
+            return await measure_kl(model, reference, tokenizer, held_out, self, "_before")

@@ -30,13 +30,13 @@ class IdentifyWeights(Stage):
     what: str = "weights"  # that the names of its facts begin with
 
     def run(self, client: TrainingClient, blobs: BlobStore | None = None) -> Facts:
-        return identified(self.name, self.what, client, blobs)
+        return weights_facts(self.name, self.what, client, blobs)
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.name, client, blobs)
 
 
-def identified(name: str, what: str, client: TrainingClient, blobs: BlobStore | None) -> Facts:
+def weights_facts(name: str, what: str, client: TrainingClient, blobs: BlobStore | None) -> Facts:
     """What is to be found again of weights: their name, their digest if it is known, and the model
     they are of.
     """
@@ -54,14 +54,14 @@ class OpenReference(Stage):
     def run(
         self, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None = None
     ) -> tuple[Reference, Facts]:
-        facts = identified(self.name, "reference", client, blobs)
-        return opened(self.name, "reference", client, tokenizer, blobs), facts
+        facts = weights_facts(self.name, "reference", client, blobs)
+        return open_reference(self.name, "reference", client, tokenizer, blobs), facts
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.name, client, blobs)
 
 
-def opened(
+def open_reference(
     name: str, what: str, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None
 ) -> Sampler:
     """Raises ConfigError for weights that read other tokens; `what` they are is told there."""
@@ -85,21 +85,21 @@ def same_tokens(one: Tokenizer, other: Tokenizer) -> bool:
     )
 
 
-def sampler_of(name: str, client: TrainingClient, blobs: BlobStore | None) -> Sampler:
+def open_sampler(name: str, client: TrainingClient, blobs: BlobStore | None) -> Sampler:
     """Raises ConfigError for a name that no weights have."""
     return client.sampler(find_weights(name, client, blobs).source)
 
 
-SEEDS = 2**31  # that all servers can read
+MAX_SEED = 2**31  # that all servers can read
 
 
-def seeds_of(parts: Sequence[int], count: int) -> list[int]:
+def spawn_seeds(parts: Sequence[int], count: int) -> list[int]:
     """So many to sample with, below SEEDS."""
     found: list[int] = (np.random.SeedSequence(list(parts)).generate_state(count) >> 1).tolist()
     return found
 
 
-async def drawn(
+async def sample_answers(
     sampler: Sampler, prompts: Sequence[Tokens], seed: Sequence[int], **how: Any
 ) -> list[Sequence[Sampled]]:
     """Answers to each prompt, by what `seed` is made of; `how` is that of `sample`, and all are
@@ -107,11 +107,11 @@ async def drawn(
     """
     asked = [
         sampler.sample(one, seed=own, **how)
-        for one, own in zip(prompts, seeds_of(seed, len(prompts)), strict=True)
+        for one, own in zip(prompts, spawn_seeds(seed, len(prompts)), strict=True)
     ]
     return list(await asyncio.gather(*map(arrival, asked)))
 
 
-async def scores(sampler: Sampler, sequences: Sequence[Tokens]) -> list[Floats]:
+async def score_sequences(sampler: Sampler, sequences: Sequence[Tokens]) -> list[Floats]:
     """Of each sequence (T,) nats, the first NaN; all are asked for at once."""
     return list(await asyncio.gather(*[arrival(sampler.logprobs(tokens)) for tokens in sequences]))

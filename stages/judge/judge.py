@@ -16,7 +16,7 @@ from kitchen.errors import ConfigError
 from kitchen.ports import Sampler, Tokenizer, arrival
 from kitchen.types import Array, Checkpoint
 from stages.chat.conversations import Conversation, Message
-from stages.chat.prompts import question, wanted
+from stages.chat.prompts import prompt_messages, reference_answer
 from stages.chat.render import RenderDataset
 from stages.preference.comparisons import Comparison
 
@@ -68,7 +68,7 @@ def answered(request: Sequence[Message], answer: str) -> Conversation:
     return Conversation(
         (*request, Message("assistant", answer)),
         "what the judge is asked",
-        plain=len(request) == 1,
+        single_turn=len(request) == 1,
         sampled=True,
     )
 
@@ -86,14 +86,16 @@ def asked(request: Sequence[Message], first: str, second: str, letter: str) -> C
         "Reply with A or B."
     )
     return Conversation(
-        (Message("user", text), Message("assistant", letter)), "what the judge is asked", plain=True
+        (Message("user", text), Message("assistant", letter)),
+        "what the judge is asked",
+        single_turn=True,
     )
 
 
 def answers(one: Comparison) -> tuple[Sequence[Message], str, str]:
     """The request, the answer that is wanted, and the other."""
     assert one.rejected is not None, "whoever made the comparison for a judge gave it both"
-    return question(one.chosen), wanted(one.chosen), wanted(one.rejected)
+    return prompt_messages(one.chosen), reference_answer(one.chosen), reference_answer(one.rejected)
 
 
 @dataclass(frozen=True)

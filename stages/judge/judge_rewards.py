@@ -16,8 +16,8 @@ from kitchen.ports import BlobStore, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import interval, paired_permutation
 from kitchen.types import Metrics, Table
-from stages.chat.conversations import Message, heard
-from stages.chat.prompts import alone, read_before
+from stages.chat.conversations import Message, messages_from_dicts
+from stages.chat.prompts import render_prompt, strip_separator
 from stages.evaluate.reference import Reference
 from stages.judge.judge import EVEN, Judge, Judging, answers
 from stages.preference.comparisons import Comparison, Comparisons
@@ -138,7 +138,7 @@ class JudgeRollouts(Stage):
         said = [await task.env().reset() for task in batch.tasks]
         drawn = [
             reference.sample(
-                read_before(each, tokenizer), max_tokens=self.playing.max_tokens, temperature=0.0
+                render_prompt(each, tokenizer), max_tokens=self.playing.max_tokens, temperature=0.0
             )
             for each in said
         ]
@@ -148,7 +148,7 @@ class JudgeRollouts(Stage):
         both = zip(said, rollouts.groups, others, strict=True)
         groups = await asyncio.gather(
             *(
-                judged(judge, heard(messages), group, other, tokenizer)
+                judged(judge, messages_from_dicts(messages), group, other, tokenizer)
                 for messages, group, other in both
             )
         )
@@ -172,7 +172,12 @@ async def judged(
     whole = [each.text for each in group if not each.failed and not each.truncated]
     texts = list(dict.fromkeys(whole))
     said = await asyncio.gather(
-        *(judge.prefers(request, alone(text, tokenizer), alone(other, tokenizer)) for text in texts)
+        *(
+            judge.prefers(
+                request, strip_separator(text, tokenizer), strip_separator(other, tokenizer)
+            )
+            for text in texts
+        )
     )
     found = dict(zip(texts, said, strict=True))
     return tuple(
@@ -202,7 +207,7 @@ class JudgePlayed(Stage):
     ) -> tuple[Metrics, Table]:
         metrics, rows = Metrics(), []
         for name, some in tasks.held_out.items():
-            requests = [heard(await task.env().reset()) for task in some]
+            requests = [messages_from_dicts(await task.env().reset()) for task in some]
             pairs = zip(requests, after.answers[name], before.answers[name], strict=True)
             heard_of = await asyncio.gather(
                 *(_preferred(judge, tokenizer, *each) for each in pairs)
@@ -230,4 +235,6 @@ async def _preferred(
 ) -> float | None:
     if new is None or old is None:
         return EVEN + ((new is not None) - (old is not None)) / 2
-    return await judge.prefers(request, alone(new, tokenizer), alone(old, tokenizer))
+    return await judge.prefers(
+        request, strip_separator(new, tokenizer), strip_separator(old, tokenizer)
+    )

@@ -23,8 +23,8 @@ from stages.preference.pair_loss import PairLoss
 from stages.tasks.rewards import Prompt, Question
 from stages.tasks.tasks import Tasks
 from stages.train.optim import ForwardBackward, OptimStep, ReportStep
-from stages.train.schedules import schedule
-from stages.train.session import OpenSession, saved_as
+from stages.train.schedules import make_schedule
+from stages.train.session import OpenSession, retype_checkpoint
 
 
 class CheckReadable(Stage):
@@ -77,7 +77,10 @@ def learn_to_judge(
 def _lessons(how: Judging, seed: int, save_every: int) -> tuple[Step, ...]:
     """From comparisons to the judge's optimiser steps."""
     epochs, size, ahead = Epochs(how.epochs, how.batch_size), how.batch_size, 1
-    optim = OptimStep(schedule("linear", how.learning_rate, how.warmup_steps)), ReportStep("judge")
+    optim = (
+        OptimStep(make_schedule("linear", how.learning_rate, how.warmup_steps)),
+        ReportStep("judge"),
+    )
     if how.says == "letter":
         return (
             AskBothWays(),
@@ -150,7 +153,9 @@ class SaveJudge(Stage):
 
     def run(self, session: TrainingSession, run: RunId) -> Future[JudgeWeights]:
         return start(
-            saved_as(JudgeWeights, session.save_weights(f"{run.id}/weights/judge", overwrite=True))
+            retype_checkpoint(
+                JudgeWeights, session.save_weights(f"{run.id}/weights/judge", overwrite=True)
+            )
         )
 
 

@@ -17,15 +17,15 @@ from kitchen.ports import BlobStore, DatasetStore, Tokenizer, TrainingClient
 from kitchen.ports.environments import Task
 from kitchen.stage import Stage
 from kitchen.types import Facts, Metrics, Price, Samples, Table
-from stages.chat.conversations import Conversation, Message, heard
-from stages.chat.prompts import alone, question, spoken
-from stages.chat.token_cost import tokens_of_answers
-from stages.data.dataset import DATASET, Loading, loaded
-from stages.data.splits import Reader, Reading, Rows
+from stages.chat.conversations import Conversation, Message, messages_from_dicts
+from stages.chat.prompts import message_to_dict, prompt_messages, strip_separator
+from stages.chat.token_cost import generation_cost_rows
+from stages.data.dataset import DEFAULT_DATASET, DatasetLoader, load_splits
+from stages.data.splits import DataConfig, DatasetReader, ParsedRows
 from stages.preference.comparisons import Comparison, Comparisons, comparison, without_rejected
 from stages.rl.rollouts import Rollout, RolloutConfig, RolloutRunner, tokens_asked
 from stages.tasks.games import PREFIX as GAMES
-from stages.tasks.reasoning_gym import find_tasks
+from stages.tasks.reasoning_gym import load_tasks_stage
 from stages.tasks.rewards import Prompt
 from stages.tasks.tasks import Tasks
 
@@ -50,7 +50,7 @@ class Ranking:
 def find_comparisons(
     preferences: str | None,
     dataset: str,
-    reading: Reading,
+    reading: DataConfig,
     seed: int,
     model: str,
     how: Ranking,
@@ -70,12 +70,12 @@ def find_comparisons(
         )
     if preferences is None:
         return (
-            find_tasks(dataset, reading, seed, max(rows, how.problems), reward),
+            load_tasks_stage(dataset, reading, seed, max(rows, how.problems), reward),
             check,
             RankAnswers(model, how, playing, seed),
             CompareAnswers(),
         )
-    if dataset != DATASET or reward is not None or how != Ranking():
+    if dataset != DEFAULT_DATASET or reward is not None or how != Ranking():
         raise ConfigError(
             f"preferences={preferences} are compared already, and what they answer is asked: leave "
             "dataset, reward and ranking out"
@@ -94,7 +94,9 @@ class Ranked:
     def alone(self, tokenizer: Tokenizer) -> Ranked:
         """Without what joins them to their prompt where there is no template."""
         return replace(
-            self, better=alone(self.better, tokenizer), worse=alone(self.worse, tokenizer)
+            self,
+            better=strip_separator(self.better, tokenizer),
+            worse=strip_separator(self.worse, tokenizer),
         )
 
 
@@ -159,7 +161,7 @@ class RankAnswers(Stage):
         ]
         asked = tokens_asked(some, client.tokenizer(find_weights(self.model, client, blobs).model))
         count = len(some) * self.how.tries
-        tokens = tokens_of_answers(
+        tokens = generation_cost_rows(
             None if asked is None else asked * self.how.tries,
             count * self.playing.max_tokens,
             price,
@@ -212,9 +214,11 @@ class CompareAnswers(Stage):
 
 
 async def _compared(task: Task, ranked: Ranked, where: str) -> Comparison:
-    said = heard(await task.env().reset())
+    said = messages_from_dicts(await task.env().reset())
     chosen, rejected = (
-        Conversation((*said, Message("assistant", text)), where, plain=len(said) == 1, sampled=True)
+        Conversation(
+            (*said, Message("assistant", text)), where, single_turn=len(said) == 1, sampled=True
+        )
         for text in (ranked.better, ranked.worse)
     )
     return Comparison(chosen, rejected)
@@ -234,14 +238,16 @@ def check_judgeable(
             )
 
 
-class LoadPreferences(Loading):
+class LoadPreferences(DatasetLoader):
     """Read comparisons, and ask what they answer; held-out sets as LoadDataset makes them."""
 
     def run(self, store: DatasetStore) -> tuple[Comparisons, Tasks, Facts, Table]:
-        found = loaded(Reader(store, self.dataset, self.reading, self.seed, self.most, comparison))
+        found = load_splits(
+            DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows, comparison)
+        )
         sets = {
-            name: tuple(Rows(data, comparison))
-            for name, data in (("", found.train), *found.held.items())
+            name: tuple(ParsedRows(data, comparison))
+            for name, data in (("", found.train), *found.held_out.items())
         }
         if lacking := without_rejected(sets):
             raise DataError(
@@ -253,7 +259,9 @@ class LoadPreferences(Loading):
             )
         asked = {
             name: tuple(
-                Prompt(tuple(map(spoken, question(each.chosen))), name or self.dataset)
+                Prompt(
+                    tuple(map(message_to_dict, prompt_messages(each.chosen))), name or self.dataset
+                )
                 for each in rows
             )
             for name, rows in sets.items()

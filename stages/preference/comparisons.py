@@ -16,16 +16,16 @@ from kitchen.ports import BlobStore, DatasetStore, Sampler, Tokenizer, TrainingC
 from kitchen.ports.datasets import Row
 from kitchen.stage import Stage
 from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
-from stages.chat.conversations import Conversation, Message, completed, conversation
-from stages.chat.prompts import prompt, question, wanted
+from stages.chat.conversations import Conversation, Message, parse_completion, parse_conversation
+from stages.chat.prompts import prompt_messages, prompt_tokens, reference_answer
 from stages.chat.render import RenderDataset
 from stages.chat.token_cost import AT_MOST, EpochSize
-from stages.data.dataset import HeldOut, Loading, loaded
-from stages.data.splits import Reader, Rows
+from stages.data.dataset import DatasetLoader, HeldOut, load_splits
+from stages.data.splits import DatasetReader, ParsedRows
 from stages.evaluate.evaluation import EvalConfig
-from stages.evaluate.graded_answers import scored
-from stages.evaluate.reference import drawn, sampler_of
-from stages.tasks.json_score import usual_metric
+from stages.evaluate.graded_answers import grade_samples
+from stages.evaluate.reference import open_sampler, sample_answers
+from stages.tasks.json_score import default_metric
 
 FORMATS = ("prompt + chosen + rejected", "chosen + rejected, each a list of messages")
 Pair = tuple[Datum, Datum]  # chosen, rejected
@@ -101,19 +101,23 @@ class Pairs:
         ]
 
 
-class LoadComparisons(Loading):
+class LoadComparisons(DatasetLoader):
     """Read preferences, or conversations whose answer is the chosen one; held-out sets as
     LoadDataset makes them.
     """
 
     def run(self, store: DatasetStore) -> tuple[Comparisons, HeldOut, Facts, Table]:
-        found = loaded(Reader(store, self.dataset, self.reading, self.seed, self.most, comparison))
-        held = {split: tuple(Rows(data, comparison)) for split, data in found.held.items()}
+        found = load_splits(
+            DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows, comparison)
+        )
+        held = {
+            split: tuple(ParsedRows(data, comparison)) for split, data in found.held_out.items()
+        }
         chosen = HeldOut(
             {split: tuple(each.chosen for each in rows) for split, rows in held.items()}
         )
         return (
-            Comparisons(tuple(Rows(found.train, comparison)), held),
+            Comparisons(tuple(ParsedRows(found.train, comparison)), held),
             chosen,
             found.facts,
             found.table,
@@ -132,7 +136,7 @@ def comparison(row: Row, where: str) -> Comparison:
     the field.
     """
     if row.get("chosen") is None and row.get("rejected") is None:
-        return Comparison(check_marks(conversation(row, where)), None)
+        return Comparison(check_marks(parse_conversation(row, where)), None)
     for field in ("chosen", "rejected"):
         if row.get(field) is None:
             raise DataError(
@@ -158,7 +162,7 @@ def comparison(row: Row, where: str) -> Comparison:
 
 
 def _answered(row: Row, field: str, where: str) -> Conversation:
-    found = completed(row, field, where)
+    found = parse_completion(row, field, where)
     if found.messages[-1].role != "assistant":
         raise DataError(
             f"{where}: {field} ends with a message of {found.messages[-1].role!r}, not of the "
@@ -212,7 +216,7 @@ class WriteMistakes(Stage):
         lacking, sets = comparisons.lacking(), comparisons.sets()
         if not lacking:
             return Mistakes({}), Samples(())
-        with closing(sampler_of(self.model, client, blobs)) as sampler:
+        with closing(open_sampler(self.model, client, blobs)) as sampler:
             writer = _Writer(sampler, tokenizer, self.render, self.how, self.seed, self.examination)
             found = Mistakes(
                 {
@@ -246,9 +250,9 @@ class _Writer:
         metric = await asyncio.to_thread(self._metric, [rows[at].chosen for at in places])
         how, prompts = (
             self.how,
-            [prompt(rows[at].chosen, self.tokenizer, self.render) for at in places],
+            [prompt_tokens(rows[at].chosen, self.tokenizer, self.render) for at in places],
         )
-        came = await drawn(
+        came = await sample_answers(
             self.sampler,
             prompts,
             [self.seed, crc32(b"mistakes"), crc32(name.encode())],
@@ -264,12 +268,12 @@ class _Writer:
 
     def _metric(self, chosen: Sequence[Conversation]) -> str:
         found = self.examination.choose(chosen)
-        return usual_metric(map(wanted, chosen)) if found == "loss" else found
+        return default_metric(map(reference_answer, chosen)) if found == "loss" else found
 
     async def _wrong(
         self, chosen: Conversation, came: Sequence[Sampled], metric: str
     ) -> str | None:
-        answers = await scored(metric, [(chosen, one) for one in came], self.tokenizer)
+        answers = await grade_samples(metric, [(chosen, one) for one in came], self.tokenizer)
         wrong = (
             each.text
             for each in answers
@@ -311,7 +315,7 @@ def unwritten(
 ) -> list[int]:
     """Tokens, at most, of the mistakes that the model is yet to write."""
     return [
-        len(prompt(each.chosen, tokenizer, render)) + how.max_tokens
+        len(prompt_tokens(each.chosen, tokenizer, render)) + how.max_tokens
         for each in rows
         if each.rejected is None
     ]
@@ -407,7 +411,9 @@ def _datum(answer: Conversation, tokenizer: Tokenizer, render: RenderDataset) ->
 
 
 def _with_answer(chosen: Conversation, text: str) -> Conversation:
-    return replace(chosen, messages=(*question(chosen), Message("assistant", text)), sampled=True)
+    return replace(
+        chosen, messages=(*prompt_messages(chosen), Message("assistant", text)), sampled=True
+    )
 
 
 def as_batch(pairs: Sequence[Pair]) -> tuple[Datum, ...]:

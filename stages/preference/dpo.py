@@ -13,9 +13,9 @@ from kitchen.ports import BlobStore, Tokenizer, TrainingClient, TrainingSession,
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import wilson
 from kitchen.types import Batch, Datum, Floats, Loss, Metrics, Table
-from stages.data.dataset import Epoch, shuffled
+from stages.data.dataset import Epoch, shuffled_batches
 from stages.evaluate.evaluation import HeldOutData
-from stages.evaluate.reference import opened, scores
+from stages.evaluate.reference import open_reference, score_sequences
 from stages.preference.comparisons import Pair, Pairs, as_batch
 
 
@@ -58,8 +58,10 @@ class ScoreReference(Stage):
         blobs: BlobStore | None = None,
     ) -> ReferenceLogprobs:
         whole = [np.append(datum.tokens, datum.targets[-1]) for datum in pairs.data()]
-        with closing(opened(self.reference, "reference", client, tokenizer, blobs)) as reference:
-            found = await scores(reference, whole)
+        with closing(
+            open_reference(self.reference, "reference", client, tokenizer, blobs)
+        ) as reference:
+            found = await score_sequences(reference, whole)
         return ReferenceLogprobs(tuple(one[1:] for one in found))
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
@@ -102,7 +104,7 @@ class ShuffledPairs(Stage):
     seed: int = 0
 
     def run(self, pairs: PairData, epoch: Epoch) -> Iterable[Batch]:
-        return shuffled(pairs.data, epoch, self.size, self.seed, as_batch)
+        return shuffled_batches(pairs.data, epoch, self.size, self.seed, as_batch)
 
 
 class JudgePairs(Stage):

@@ -12,11 +12,11 @@ from kitchen.ports import DatasetStore, Tokenizer
 from kitchen.ports.datasets import Row
 from kitchen.stage import Stage
 from kitchen.types import Array, Datum, Facts, Floats, Metrics, Table, Tokens
-from stages.chat.conversations import Conversation, conversation
+from stages.chat.conversations import Conversation, parse_conversation
 from stages.chat.render import RenderDataset
 from stages.chat.token_cost import AT_MOST, EpochSize
-from stages.data.dataset import HeldOut, Loading, loaded
-from stages.data.splits import Reader, Rows
+from stages.data.dataset import DatasetLoader, HeldOut, load_splits
+from stages.data.splits import DatasetReader, ParsedRows
 from stages.preference.comparisons import (
     Comparison,
     Comparisons,
@@ -46,7 +46,7 @@ class Labels:
     sets: Mapping[str, tuple[Labelled, ...]]
 
 
-class LoadLabels(Loading):
+class LoadLabels(DatasetLoader):
     """Read rows with a `label`, true or false, comparisons, or right answers; held-out sets as
     LoadDataset makes them.
 
@@ -55,10 +55,12 @@ class LoadLabels(Loading):
     """
 
     def run(self, store: DatasetStore) -> tuple[Comparisons, Labels, HeldOut, Facts, Table]:
-        found = loaded(Reader(store, self.dataset, self.reading, self.seed, self.most, _read))
+        found = load_splits(
+            DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows, _read)
+        )
         rows = {
-            name: tuple(Rows(data, _read))
-            for name, data in (("", found.train), *found.held.items())
+            name: tuple(ParsedRows(data, _read))
+            for name, data in (("", found.train), *found.held_out.items())
         }
         pairs = {
             name: tuple(each for each in some if isinstance(each, Comparison))
@@ -72,7 +74,7 @@ class LoadLabels(Loading):
             _check_all_rated(pairs)
         good = {
             name: (*(each.chosen for each in pairs[name]), *_good(labels[name]))
-            for name in found.held
+            for name in found.held_out
         }
         if not any(good.values()):
             raise DataError(
@@ -127,7 +129,9 @@ def _read(row: Row, where: str) -> Comparison | Labelled:
             "them; "
             "leave it out, or rename the column (reading.columns.label=other)"
         )
-    answer = conversation({name: value for name, value in row.items() if name != "label"}, where)
+    answer = parse_conversation(
+        {name: value for name, value in row.items() if name != "label"}, where
+    )
     return Labelled(check_marks(answer), label)
 
 

@@ -15,9 +15,9 @@ from kitchen.backend.losses import named
 from kitchen.errors import ConfigError, RunFailed, check_name
 from kitchen.stage import Stage
 from kitchen.types import Array, Batch, Datum, Floats, LossOutput, Metrics, Stepped
-from stages.evaluate.reference import Reference, scores
+from stages.evaluate.reference import Reference, score_sequences
 from stages.rl.rollouts import Episode, Rollout, Rollouts, TrainingExample, alive, is_constant
-from stages.train.optim import LearningRate, summed
+from stages.train.optim import LearningRate, summed_metrics
 
 PolicyLossName = Literal["importance_sampling", "ppo", "cispo", "dro"]
 AdvantageName = Literal["centred", "normalised", "leave_one_out"]
@@ -51,7 +51,7 @@ class ScoreRollouts(Stage):
     async def run(
         self, reference: Reference, rollouts: Rollouts
     ) -> tuple[ReferenceScores, Metrics]:
-        found = await scores(reference, [one.tokens for one in episodes_of(rollouts)])
+        found = await score_sequences(reference, [one.tokens for one in episodes_of(rollouts)])
         return straying(rollouts, found, "reference")
 
 
@@ -212,7 +212,7 @@ class ReportPolicy(Stage):
         away, count = (acted - now).astype(np.float64), max(len(now), 1)
         clipped = (np.exp(-away) < low) | (np.exp(-away) > high)
         return Metrics(
-            {**stepped.metrics, **summed(output.metrics)},
+            {**stepped.metrics, **summed_metrics(output.metrics)},
             learning_rate=rate.value,
             kl_sampler_v1=float(away.sum()) / count,
             kl_sampler_v2=float((away**2).sum()) / count / 2,

@@ -11,7 +11,7 @@ from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import paired_bootstrap, paired_permutation
 from kitchen.types import Metrics, Samples, Table
-from stages.evaluate.reference import sampler_of
+from stages.evaluate.reference import open_sampler
 from stages.rl.rollouts import RolloutConfig, RolloutRunner, Rollouts
 from stages.tasks.tasks import Tasks
 from stages.train.session import FinalWeights
@@ -55,7 +55,7 @@ class PlayBase(Stage):
         blobs: BlobStore | None = None,
     ) -> tuple[PlayedBefore, Samples]:
         found, shown = await played(
-            sampler_of(self.model, client, blobs), tokenizer, tasks, self.how, "before"
+            open_sampler(self.model, client, blobs), tokenizer, tasks, self.how, "before"
         )
         return PlayedBefore(found.rewards, found.failed, found.answers), shown
 

@@ -31,11 +31,11 @@ from kitchen.types import (
     Table,
     Tokens,
 )
-from stages.chat.prompts import read_before
-from stages.chat.token_cost import tokens_of_answers
-from stages.evaluate.reference import SEEDS, seeds_of
+from stages.chat.prompts import render_prompt
+from stages.chat.token_cost import generation_cost_rows
+from stages.evaluate.reference import MAX_SEED, spawn_seeds
 from stages.tasks.rewards import Prompt, Question
-from stages.tasks.tasks import Problems, TaskBatch
+from stages.tasks.tasks import PlannedTasks, TaskBatch
 
 # what is learnt from a sequence, and how many of its tokens the policy chose
 TrainingExample = tuple[Datum, int]
@@ -119,10 +119,10 @@ class RollOut(Stage):
         return start(self._all(batch, sampler, tokenizer, progress.step))
 
     def preview(
-        self, problems: Problems, tokenizer: Tokenizer, price: Price | None = None
+        self, problems: PlannedTasks, tokenizer: Tokenizer, price: Price | None = None
     ) -> Table:
         count, asked = len(problems.tasks) * self.group, tokens_asked(problems.tasks, tokenizer)
-        tokens = tokens_of_answers(
+        tokens = generation_cost_rows(
             None if asked is None else asked * self.group, count * self.how.max_tokens, price
         )
         return Table("Rollouts", ("what", "count"), (("rollouts in all", f"{count:,}"), *tokens))
@@ -143,7 +143,7 @@ def tokens_asked(tasks: Sequence[Task], tokenizer: Tokenizer) -> int | None:
     if len(questions) < len(played):
         return None
     return sum(
-        played[name] * len(read_before(each.messages, tokenizer))
+        played[name] * len(render_prompt(each.messages, tokenizer))
         for name, each in questions.items()
     )
 
@@ -167,7 +167,7 @@ class RolloutRunner:
             _EpisodeState(task, number)
             for task, number in zip(
                 [task for task in tasks for _ in range(count)],
-                seeds_of(seed, len(tasks) * count),
+                spawn_seeds(seed, len(tasks) * count),
                 strict=True,
             )
         ]
@@ -211,7 +211,7 @@ class RolloutRunner:
                 self.policy.sample(
                     prompt,
                     max_tokens=self.how.max_tokens,
-                    seed=(game.seed + turn) % SEEDS,
+                    seed=(game.seed + turn) % MAX_SEED,
                     temperature=self.temperature,
                 )
             )
@@ -227,7 +227,7 @@ class RolloutRunner:
         fails the game.
         """
         try:
-            return read_before(game.said, self.tokenizer, tools=game.tools)
+            return render_prompt(game.said, self.tokenizer, tools=game.tools)
         except DataError as error:
             if not game.episodes:
                 raise

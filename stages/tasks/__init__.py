@@ -1,14 +1,14 @@
 """Problems with a reward: questions, games and reasoning-gym tasks."""
 
 from stages.tasks.games import MakeGames
-from stages.tasks.reasoning_gym import MakeProblems
+from stages.tasks.reasoning_gym import MakeReasoningGym
 from stages.tasks.rewards import Prompt, Question, Reward
 from stages.tasks.tasks import LoadTasks, TaskBatch, TaskBatches, Tasks
 
 __all__ = [
     "LoadTasks",
     "MakeGames",
-    "MakeProblems",
+    "MakeReasoningGym",
     "Prompt",
     "Question",
     "Reward",

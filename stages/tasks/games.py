@@ -16,14 +16,14 @@ from kitchen.ports.environments import Env, StepResult, Task
 from kitchen.stage import Stage
 from kitchen.types import Facts, Table
 from stages.chat.tools import ToolQuestion
-from stages.data.splits import Reading, check_made
-from stages.tasks.tasks import Tasks, described
+from stages.data.splits import DataConfig, check_generated
+from stages.tasks.tasks import Tasks, problem_facts
 
 PREFIX = "game:"
-TRAIN = 1000  # problems, where nothing says how many
+DEFAULT_PROBLEMS = 1000  # problems, where nothing says how many
 # problems, one after the other, that were made before: then there are hardly any others
-IN_VAIN = 1000
-FEWER_HELD = "hold out fewer (reading.held_out_rows)"
+MAX_REPEATS = 1000
+HOLD_OUT_FEWER = "hold out fewer (reading.held_out_rows)"
 HELD_OUT_SEED = 10_000_000  # of the problems held out, whatever the seed of the run
 
 
@@ -72,14 +72,14 @@ class _Guessing:
         )
 
 
-def guessing(random: np.random.Generator) -> Guess:
+def make_guess(random: np.random.Generator) -> Guess:
     """Of 10 to 30 numbers, none above 100."""
     count = int(random.integers(10, 31))
     low = int(random.integers(1, 102 - count))
     return Guess(low, low + count - 1, int(random.integers(low, low + count)))
 
 
-def calculating(random: np.random.Generator) -> ToolQuestion:
+def make_calculation(random: np.random.Generator) -> ToolQuestion:
     """Two steps of arithmetic, with a calculator."""
     a, b, c = (int(random.integers(2, 100)) for _ in range(3))
     one, two = (_SIGNS[int(random.integers(len(_SIGNS)))] for _ in range(2))
@@ -93,7 +93,7 @@ def calculating(random: np.random.Generator) -> ToolQuestion:
 
 _SIGNS = (("+", operator.add), ("-", operator.sub), ("*", operator.mul))
 GAMES: Mapping[str, Callable[[np.random.Generator], Task]] = MappingProxyType(
-    {"guess": guessing, "calculator": calculating}
+    {"guess": make_guess, "calculator": make_calculation}
 )
 
 
@@ -103,20 +103,20 @@ class MakeGames(Stage):
     """
 
     dataset: str  # game:NAME
-    reading: Reading = Reading()
+    reading: DataConfig = DataConfig()
     seed: int = 0
-    most: int | None = None  # problems that the run can train on; None: not known
+    max_rows: int | None = None  # problems that the run can train on; None: not known
 
     def run(self) -> tuple[Tasks, Facts, Table]:
         make, count = (
             GAMES[self.dataset.removeprefix(PREFIX)],
-            self.reading.limit or min(self.most or TRAIN, TRAIN),
+            self.reading.limit or min(self.max_rows or DEFAULT_PROBLEMS, DEFAULT_PROBLEMS),
         )
-        held = _some(make, self.reading.held_out_rows, HELD_OUT_SEED, (), FEWER_HELD)
+        held = _some(make, self.reading.held_out_rows, HELD_OUT_SEED, (), HOLD_OUT_FEWER)
         train = _some(
-            make, count, self.seed, set(held), f"take fewer (reading.limit), or {FEWER_HELD}"
+            make, count, self.seed, set(held), f"take fewer (reading.limit), or {HOLD_OUT_FEWER}"
         )
-        return Tasks(train, {"held_out": held}), *described(
+        return Tasks(train, {"held_out": held}), *problem_facts(
             self.dataset, list(map(repr, train)), list(map(repr, held))
         )
 
@@ -126,7 +126,7 @@ class MakeGames(Stage):
         name = self.dataset.removeprefix(PREFIX)
         if name not in GAMES:
             raise ConfigError(f"there is no game {name!r}; {did_you_mean(name, GAMES)}")
-        check_made(self.dataset, self.reading)
+        check_generated(self.dataset, self.reading)
 
 
 def _some(
@@ -138,7 +138,7 @@ def _some(
 ) -> list[Task]:
     """So many different ones; raises DataError where there are too few."""
     random, found, vain = np.random.default_rng(seed), dict[Task, None](), 0
-    while len(found) < count and vain < IN_VAIN:
+    while len(found) < count and vain < MAX_REPEATS:
         one = make(random)
         vain = vain + 1 if one in found or one in but else 0
         if not vain:

@@ -11,7 +11,7 @@ from kitchen.errors import DataError
 
 
 @dataclass(frozen=True)
-class FieldScore:
+class JsonScore:
     """How near an answer comes to a wanted JSON object."""
 
     exact: bool
@@ -19,18 +19,18 @@ class FieldScore:
     parsed: bool  # whether the answer is a JSON object at all
 
 
-def usual_metric(wanted: Iterable[str]) -> Literal["json", "text"]:
+def default_metric(wanted: Iterable[str]) -> Literal["json", "text"]:
     """ "json" if every wanted text is a JSON object, else "text"."""
     objects = [_parsed(text) is not None for text in wanted]
     return "json" if objects and all(objects) else "text"
 
 
-def exact_text(answer: str, wanted: str) -> bool:
+def exact_match(answer: str, wanted: str) -> bool:
     """Equal but for white space around them."""
     return answer.strip() == wanted.strip()
 
 
-def json_fields(answer: str, wanted: str) -> FieldScore:
+def score_json(answer: str, wanted: str) -> JsonScore:
     """F1 = 2 TP / (fields answered + fields wanted), a field being right if its key and its value
     are.
 
@@ -47,12 +47,10 @@ def json_fields(answer: str, wanted: str) -> FieldScore:
         )
     given = _parsed(answer)
     if given is None:
-        return FieldScore(exact=False, f1=0.0, parsed=False)
+        return JsonScore(exact=False, f1=0.0, parsed=False)
     hits = sum(key in right and _same(value, right[key]) for key, value in given.items())
     fields = len(given) + len(right)
-    return FieldScore(
-        exact=2 * hits == fields, f1=2 * hits / fields if fields else 1.0, parsed=True
-    )
+    return JsonScore(exact=2 * hits == fields, f1=2 * hits / fields if fields else 1.0, parsed=True)
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -11,33 +11,38 @@ from kitchen.errors import ConfigError, DataError, did_you_mean
 from kitchen.ports.environments import StepResult
 from kitchen.stage import Stage
 from kitchen.types import Facts, Table
-from stages.data.splits import Reading, check_made
+from stages.data.splits import DataConfig, check_generated
 from stages.tasks import games
-from stages.tasks.rewards import Question, check_extra
-from stages.tasks.subprocesses import Processes, call_apart
-from stages.tasks.tasks import LoadTasks, Tasks, described
+from stages.tasks.rewards import Question, require_extra
+from stages.tasks.subprocesses import WorkerPool, call_in_subprocess
+from stages.tasks.tasks import LoadTasks, Tasks, problem_facts
 
 PREFIX = "reasoning-gym:"
-ASKED = "Give the final answer between <answer> and </answer>."
-TRAIN = 1000  # problems, where nothing says how many
+ANSWER_FORMAT = "Give the final answer between <answer> and </answer>."
+DEFAULT_PROBLEMS = 1000  # problems, where nothing says how many
 # between the seeds of one run's problems and the next one's; the first are held out
-APART = 10_000_000
+SEED_STRIDE = 10_000_000
 
 
-class MakeProblems(Stage):
+class MakeReasoningGym(Stage):
     """Have problems made, to train on and held out; the latter are the same for every seed, and
     none is among both.
     """
 
     dataset: str  # reasoning-gym:NAME
-    reading: Reading = Reading()
+    reading: DataConfig = DataConfig()
     seed: int = 0
-    most: int | None = None  # problems that the run can train on; None: not known
+    max_rows: int | None = None  # problems that the run can train on; None: not known
 
     def run(self) -> tuple[Tasks, Facts, Table]:
-        name, processes = self.dataset.removeprefix(PREFIX), Processes()
-        first, count = (self.seed + 1) * APART, self.reading.wanted(self.most) or TRAIN
-        texts, kept = call_apart(problems, name, (first, count), (0, self.reading.held_out_rows))
+        name, processes = self.dataset.removeprefix(PREFIX), WorkerPool()
+        first, count = (
+            (self.seed + 1) * SEED_STRIDE,
+            self.reading.wanted(self.max_rows) or DEFAULT_PROBLEMS,
+        )
+        texts, kept = call_in_subprocess(
+            make_problems, name, (first, count), (0, self.reading.held_out_rows)
+        )
         held = _questions(name, kept, 0, set(), processes)
         train = _questions(name, texts, first, set(kept), processes)
         if not train:
@@ -45,36 +50,38 @@ class MakeProblems(Stage):
                 f"{self.dataset}: each of {count} problems to train on is held out as well; "
                 "it makes too few, so hold out less (reading.held_out_rows)"
             )
-        return Tasks(train, {"held_out": held}, processes), *described(
+        return Tasks(train, {"held_out": held}, processes), *problem_facts(
             self.dataset, [text for text in texts if text not in kept], kept
         )
 
     preview = run
 
     def verify(self) -> None:
-        check(self.dataset, self.reading)
+        check_dataset(self.dataset, self.reading)
 
 
-def check(dataset: str, reading: Reading) -> None:
+def check_dataset(dataset: str, reading: DataConfig) -> None:
     """Raise ConfigError for what is not installed, a name that is not there, or a setting that
     means nothing.
     """
-    check_extra("reasoning_gym", f"dataset={dataset}")
+    require_extra("reasoning_gym", f"dataset={dataset}")
     from reasoning_gym.factory import DATASETS
 
     # which needs a configuration
     name, names = dataset.removeprefix(PREFIX), set(DATASETS) - {"composite"}
     if name not in names:
         raise ConfigError(f"reasoning-gym has no {name!r}; {did_you_mean(name, names)}")
-    check_made(dataset, reading)
+    check_generated(dataset, reading)
 
 
-def find_tasks(dataset: str, reading: Reading, seed: int, most: int, reward: str | None) -> Stage:
+def load_tasks_stage(
+    dataset: str, reading: DataConfig, seed: int, most: int, reward: str | None
+) -> Stage:
     """The stage that reads the problems of this name, or has them made."""
     made = next(
         (
             stage
-            for prefix, stage in ((PREFIX, MakeProblems), (games.PREFIX, games.MakeGames))
+            for prefix, stage in ((PREFIX, MakeReasoningGym), (games.PREFIX, games.MakeGames))
             if dataset.startswith(prefix)
         ),
         None,
@@ -87,13 +94,13 @@ def find_tasks(dataset: str, reading: Reading, seed: int, most: int, reward: str
 
 
 def _questions(
-    name: str, texts: Sequence[str], seed: int, but: Collection[str], processes: Processes
+    name: str, texts: Sequence[str], seed: int, but: Collection[str], processes: WorkerPool
 ) -> tuple[Question, ...]:
     return tuple(
         Question(
-            ({"role": "user", "content": f"{text}\n\n{ASKED}"},),
+            ({"role": "user", "content": f"{text}\n\n{ANSWER_FORMAT}"},),
             json.dumps([name, seed, len(texts), at]),
-            solved,
+            score_solution,
             name,
             processes,
         )
@@ -109,7 +116,7 @@ def _dataset(name: str, seed: int, size: int) -> Any:
     return create_dataset(name, seed=seed, size=size)
 
 
-def problems(name: str, *ranges: tuple[int, int]) -> list[list[str]]:
+def make_problems(name: str, *ranges: tuple[int, int]) -> list[list[str]]:
     """What is asked, by first seed and number; each problem has a seed of its own, that of the one
     before and 1.
 
@@ -120,7 +127,7 @@ def problems(name: str, *ranges: tuple[int, int]) -> list[list[str]]:
     return [[dataset[at]["question"] for at in range(size)] for dataset, size in made]
 
 
-def solved(answer: str, right: str) -> StepResult:
+def score_solution(answer: str, right: str) -> StepResult:
     """The score of its maker; parsed is an answer in <answer> tags, and of another one the whole
     text is scored.
     """

@@ -13,12 +13,12 @@ from types import MappingProxyType
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Message
 from kitchen.ports.environments import Env, StepResult
-from stages.tasks.json_score import exact_text, json_fields
-from stages.tasks.subprocesses import Processes, call_apart
+from stages.tasks.json_score import exact_match, score_json
+from stages.tasks.subprocesses import WorkerPool, call_in_subprocess
 
 Reward = Callable[[str, str], StepResult]  # of an answer, and of the one that is right
-AT_ONCE = 4  # answers that are compared in processes
-LIMIT = 30.0  # seconds that one may take
+MAX_CONCURRENT = 4  # answers that are compared in processes
+GRADING_TIMEOUT = 30.0  # seconds that one may take
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Question:
     right: str
     reward: Reward  # with processes a function of a module
     tag: str
-    processes: Processes | None = None  # where to compute the reward if that may hang; None: here
+    processes: WorkerPool | None = None  # where to compute the reward if that may hang; None: here
 
     def env(self) -> Env:
         return _Asked(self)
@@ -46,7 +46,7 @@ class _Asked:
         asked = self.question
         if asked.processes is None:
             return asked.reward(answer, asked.right)
-        return await compared_apart(asked.processes, asked.reward, answer, asked.right)
+        return await grade_in_subprocess(asked.processes, asked.reward, answer, asked.right)
 
 
 @dataclass(frozen=True)
@@ -66,18 +66,18 @@ class Prompt:
         return StepResult(0.0)
 
 
-def field_f1(answer: str, right: str) -> StepResult:
+def field_f1_reward(answer: str, right: str) -> StepResult:
     """F1 over the fields of two JSON objects, 0..1."""
-    score = json_fields(answer, right)
+    score = score_json(answer, right)
     return StepResult(score.f1, parsed=score.parsed)
 
 
-def exact(answer: str, right: str) -> StepResult:
+def exact_reward(answer: str, right: str) -> StepResult:
     """1 for the same text, white space around it aside."""
-    return StepResult(float(exact_text(answer, right)))
+    return StepResult(float(exact_match(answer, right)))
 
 
-def math(answer: str, right: str) -> StepResult:
+def math_reward(answer: str, right: str) -> StepResult:
     """1 for an equal number or formula, by math-verify; of a text with #### what follows the last
     counts.
 
@@ -103,20 +103,20 @@ def math(answer: str, right: str) -> StepResult:
 
 
 REWARDS: Mapping[str, Reward] = MappingProxyType(
-    {"field_f1": field_f1, "exact": exact, "math": math}
+    {"field_f1": field_f1_reward, "exact": exact_reward, "math": math_reward}
 )
 MAY_HANG = frozenset({"math"})  # 9**9**9 is a formula
 
 
-async def compared_apart(
-    processes: Processes, reward: Reward, answer: str, right: str
+async def grade_in_subprocess(
+    processes: WorkerPool, reward: Reward, answer: str, right: str
 ) -> StepResult:
     """In a process, which ends if nobody waits for it any longer."""
     came = await processes.call(reward, answer, right)
     return StepResult(came["reward"], parsed=came["parsed"])
 
 
-async def compared(reward: str, pairs: Sequence[tuple[str, str]]) -> list[StepResult | str]:
+async def grade_answers(reward: str, pairs: Sequence[tuple[str, str]]) -> list[StepResult | str]:
     """What answers are worth, each with the one that is right; or why the two could not be
     compared.
 
@@ -126,25 +126,25 @@ async def compared(reward: str, pairs: Sequence[tuple[str, str]]) -> list[StepRe
     """
     if reward not in MAY_HANG:
         return [REWARDS[reward](*pair) for pair in pairs]
-    free = asyncio.Semaphore(AT_ONCE)
+    free = asyncio.Semaphore(MAX_CONCURRENT)
 
-    async def one(processes: Processes, answer: str, right: str) -> StepResult | str:
+    async def one(processes: WorkerPool, answer: str, right: str) -> StepResult | str:
         try:
-            async with free, asyncio.timeout(LIMIT):
-                return await compared_apart(processes, REWARDS[reward], answer, right)
+            async with free, asyncio.timeout(GRADING_TIMEOUT):
+                return await grade_in_subprocess(processes, REWARDS[reward], answer, right)
         except TimeoutError:
-            return f"it took more than {LIMIT:g} s"
+            return f"it took more than {GRADING_TIMEOUT:g} s"
         except (OSError, RuntimeError) as error:
             return f"{error}"
 
-    with closing(Processes()) as processes:
+    with closing(WorkerPool()) as processes:
         return list(await asyncio.gather(*(one(processes, *pair) for pair in pairs)))
 
 
-def unreadable(reward: str, rights: Sequence[str]) -> tuple[int, str] | None:
+def first_ungradable(reward: str, rights: Sequence[str]) -> tuple[int, str] | None:
     """Which right answer is the first that the reward cannot compare even with itself, and why."""
     return (
-        call_apart(_unreadable, reward, rights)
+        call_in_subprocess(_unreadable, reward, rights)
         if reward in MAY_HANG
         else _unreadable(reward, rights)
     )
@@ -159,7 +159,7 @@ def _unreadable(reward: str, rights: Sequence[str]) -> tuple[int, str] | None:
     return None
 
 
-def check_extra(package: str, wanted_by: str) -> None:
+def require_extra(package: str, wanted_by: str) -> None:
     """Raise ConfigError, with the command that mends it, if a package of the extra `rl` is missing."""
     if find_spec(package) is None:
         raise ConfigError(

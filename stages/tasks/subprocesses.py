@@ -21,10 +21,10 @@ import numpy as np
 
 from kitchen.secrets import is_secret
 
-LONGEST = 600  # seconds of a processor that one question may take
+CPU_LIMIT = 600  # seconds of a processor that one question may take
 
 
-class Processes:
+class WorkerPool:
     """As many processes as are asked at one time; they stay for the next question, until `close`.
 
     No thread can be ended, and a number like 9**9**9 is worked out without letting any other thread
@@ -33,7 +33,7 @@ class Processes:
     """
 
     def __init__(self) -> None:
-        self._idle: list[_Process] = []
+        self._idle: list[_Worker] = []
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What it gives, as JSON knows it; raises RuntimeError where it fails. Cancelled, it ends
@@ -42,7 +42,7 @@ class Processes:
         `function` is one of a module, its arguments and what it gives are of JSON, or dataclasses
         of such.
         """
-        one = self._idle.pop() if self._idle else _Process()
+        one = self._idle.pop() if self._idle else _Worker()
         try:
             said = await asyncio.wrap_future(one.asked(function, *arguments))
         except BaseException:
@@ -60,16 +60,16 @@ class Processes:
             self._idle.pop().close()
 
 
-def call_apart(function: Callable[..., Any], *arguments: Any) -> Any:
+def call_in_subprocess(function: Callable[..., Any], *arguments: Any) -> Any:
     """As Processes.call, in a process for this one question; waits."""
-    one = _Process()
+    one = _Worker()
     try:
         return _given(one.asked(function, *arguments).result())
     finally:
         one.close()
 
 
-class _Process:
+class _Worker:
     """A process that answers one question after the other, and a thread that waits for it."""
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ def _limit() -> None:
         resource.getrusage(resource.RUSAGE_SELF),
         resource.getrlimit(resource.RLIMIT_CPU),
     )
-    wanted = int(spent.ru_utime + spent.ru_stime) + LONGEST
+    wanted = int(spent.ru_utime + spent.ru_stime) + CPU_LIMIT
     resource.setrlimit(
         resource.RLIMIT_CPU, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
     )

@@ -14,13 +14,13 @@ from kitchen.ports import DatasetStore
 from kitchen.ports.environments import Task
 from kitchen.stage import Stage
 from kitchen.types import Facts, Table
-from stages.chat.conversations import Conversation, conversation
-from stages.chat.prompts import question, spoken, wanted
-from stages.data.dataset import Loading, loaded
-from stages.data.splits import Reader, Rows
-from stages.tasks.json_score import usual_metric
-from stages.tasks.rewards import MAY_HANG, REWARDS, Question, check_extra, unreadable
-from stages.tasks.subprocesses import Processes
+from stages.chat.conversations import Conversation, parse_conversation
+from stages.chat.prompts import message_to_dict, prompt_messages, reference_answer
+from stages.data.dataset import DatasetLoader, load_splits
+from stages.data.splits import DatasetReader, ParsedRows
+from stages.tasks.json_score import default_metric
+from stages.tasks.rewards import MAY_HANG, REWARDS, Question, first_ungradable, require_extra
+from stages.tasks.subprocesses import WorkerPool
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Tasks:
     train: Sequence[Task]
     held_out: Mapping[str, Sequence[Task]]
     # where rewards are computed that may hang
-    processes: Processes = field(default_factory=Processes)
+    processes: WorkerPool = field(default_factory=WorkerPool)
 
     def sets(self) -> Mapping[str, Sequence[Task]]:
         """All of them; those to train on under the empty name."""
@@ -48,13 +48,13 @@ class TaskBatch:
 
 
 @dataclass(frozen=True)
-class Problems:
+class PlannedTasks:
     """All that a run is to play, in this order."""
 
     tasks: tuple[Task, ...]  # one for each time that it is played by a group
 
 
-class LoadTasks(Loading):
+class LoadTasks(DatasetLoader):
     """Read a data set of questions and right answers, held-out sets as LoadDataset makes them."""
 
     # one of REWARDS; None: field_f1 where right answers are JSON objects, else exact
@@ -67,20 +67,20 @@ class LoadTasks(Loading):
 
     def run(self, store: DatasetStore) -> tuple[Tasks, Facts, Table]:
         found, processes = (
-            loaded(Reader(store, self.dataset, self.reading, self.seed, self.most)),
-            Processes(),
+            load_splits(DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows)),
+            WorkerPool(),
         )
         rows = {
-            name: list(Rows(data, conversation))
-            for name, data in (("", found.train), *found.held.items())
+            name: list(ParsedRows(data, parse_conversation))
+            for name, data in (("", found.train), *found.held_out.items())
         }
-        name = rewarded(self.reward, [row for some in rows.values() for row in some])
+        name = choose_reward(self.reward, [row for some in rows.values() for row in some])
         reward, apart = REWARDS[name], processes if name in MAY_HANG else None
         asked = {
             split: tuple(
                 Question(
-                    tuple(map(spoken, question(row))),
-                    wanted(row),
+                    tuple(map(message_to_dict, prompt_messages(row))),
+                    reference_answer(row),
                     reward,
                     split or self.dataset,
                     apart,
@@ -95,11 +95,13 @@ class LoadTasks(Loading):
 
     def verify(self, store: DatasetStore) -> None:
         if self.reward == "math":
-            check_extra("math_verify", "reward=math")
+            require_extra("math_verify", "reward=math")
         super().verify(store)
 
 
-def described(dataset: str, train: Sequence[str], held_out: Sequence[str]) -> tuple[Facts, Table]:
+def problem_facts(
+    dataset: str, train: Sequence[str], held_out: Sequence[str]
+) -> tuple[Facts, Table]:
     """What is to be found again of problems that were made, and how many there are."""
     facts = {
         f"data.{name}.sha256": hashlib.sha256(json.dumps(list(some)).encode()).hexdigest()
@@ -112,16 +114,16 @@ def described(dataset: str, train: Sequence[str], held_out: Sequence[str]) -> tu
     return Facts(facts), Table(f"Problems of {dataset}", ("split", "are", "problems"), rows)
 
 
-def rewarded(reward: str | None, rows: Sequence[Conversation]) -> str:
+def choose_reward(reward: str | None, rows: Sequence[Conversation]) -> str:
     """The reward for these; by default field_f1 where all right answers are JSON objects, else
     exact.
 
     Raises DataError for a right answer that the reward can compare nothing with.
     """
-    rights = [wanted(row) for row in rows]
+    rights = [reference_answer(row) for row in rows]
     if reward is None:
-        return "field_f1" if usual_metric(rights) == "json" else "exact"
-    if bad := unreadable(reward, rights):
+        return "field_f1" if default_metric(rights) == "json" else "exact"
+    if bad := first_ungradable(reward, rights):
         raise DataError(f"{rows[bad[0]].where}: reward={reward}: {bad[1]}")
     return reward
 
@@ -133,8 +135,8 @@ class TaskBatches(Stage):
     steps: int
     seed: int = 0
 
-    def preview(self, tasks: Tasks) -> Problems:
-        return Problems(tuple(task for batch in self.run(tasks) for task in batch.tasks))
+    def preview(self, tasks: Tasks) -> PlannedTasks:
+        return PlannedTasks(tuple(task for batch in self.run(tasks) for task in batch.tasks))
 
     def run(self, tasks: Tasks) -> Iterable[TaskBatch]:
         count, needed = len(tasks.train), self.size * self.steps

@@ -10,7 +10,7 @@ from kitchen.progress import Progress
 from kitchen.stage import Need, Stage
 from kitchen.types import Adam, Batch, Loss, LossOutput, Metrics, Result, Stepped, Table
 from stages.train.schedules import Schedule
-from stages.train.suggested_lr import Learner, rates
+from stages.train.suggested_lr import TrainedModel, learning_rate_table
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class OptimStep(Stage):
         rate = self.schedule(progress.done, progress.width)
         return session.optim_step(replace(self.adam, learning_rate=rate)), LearningRate(rate)
 
-    def preview(self, learner: Learner) -> Table:
-        return rates(self.schedule, learner)
+    def preview(self, learner: TrainedModel) -> Table:
+        return learning_rate_table(self.schedule, learner)
 
 
 class ReportStep(Stage):
@@ -71,7 +71,7 @@ class ReportStep(Stage):
         weights = [datum.loss_inputs["weights"] for datum in batch.data]
         found = {
             **stepped.metrics,
-            **summed(output.metrics),
+            **summed_metrics(output.metrics),
             "learning_rate": rate.value,
             "tokens": float(sum(len(datum.tokens) for datum in batch.data)),
             "trained_tokens": float(
@@ -83,7 +83,7 @@ class ReportStep(Stage):
         )
 
 
-def summed(metrics: Mapping[str, float]) -> dict[str, float]:
+def summed_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     """The sums among what a loss says, by their plain names."""
     return {
         key.removesuffix(":sum"): value for key, value in metrics.items() if key.endswith(":sum")

@@ -80,7 +80,7 @@ SCHEDULES: Mapping[str, type[Constant] | type[Linear] | type[Cosine]] = {
 }
 
 
-def schedule(name: str, peak: float, warmup_steps: int = 0) -> Schedule:
+def make_schedule(name: str, peak: float, warmup_steps: int = 0) -> Schedule:
     """A schedule by name; raises ConfigError for a name that is unknown or numbers that it cannot
     have.
     """

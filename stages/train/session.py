@@ -11,7 +11,7 @@ from kitchen.errors import ConfigError
 from kitchen.ports import BlobStore, Future, Tokenizer, TrainingClient, TrainingSession, start
 from kitchen.stage import Need, Stage
 from kitchen.types import Checkpoint, Facts, Lora, RunId
-from stages.train.suggested_lr import Learner
+from stages.train.suggested_lr import TrainedModel
 
 C = TypeVar("C", bound=Checkpoint)
 
@@ -34,27 +34,27 @@ class OpenSession(Stage):
     def run(
         self, client: TrainingClient, blobs: BlobStore | None = None
     ) -> tuple[TrainingSession, Tokenizer, Facts]:
-        weights = fitting(self.model, self.lora, client, blobs)
+        weights = find_initial_weights(self.model, self.lora, client, blobs)
         session = client.open(weights.model, self.lora)
         try:
             return (
                 session,
                 session.tokenizer(),
-                of_role(self.whose, begun(session, self.lora, weights, client)),
+                with_role(self.whose, load_initial_weights(session, self.lora, weights, client)),
             )
         except BaseException:
             session.close()
             raise
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
-        fitting(self.model, self.lora, client, blobs)
+        find_initial_weights(self.model, self.lora, client, blobs)
 
     def preview(
         self, client: TrainingClient, blobs: BlobStore | None = None
-    ) -> tuple[Tokenizer, Learner]:
-        model = fitting(self.model, self.lora, client, blobs).model
+    ) -> tuple[Tokenizer, TrainedModel]:
+        model = find_initial_weights(self.model, self.lora, client, blobs).model
         alpha = self.lora.alpha if "lora_alpha" in client.capabilities else None
-        return client.tokenizer(model), Learner(model, client.hidden_size(model), alpha)
+        return client.tokenizer(model), TrainedModel(model, client.hidden_size(model), alpha)
 
     def needs(self) -> Iterable[Need]:
         wanted = {"lora_alpha": self.lora.alpha is not None, "lora_dropout": self.lora.dropout}
@@ -63,28 +63,32 @@ class OpenSession(Stage):
         ]
 
 
-def fitting(model: str, lora: Lora, client: TrainingClient, blobs: BlobStore | None) -> Weights:
+def find_initial_weights(
+    model: str, lora: Lora, client: TrainingClient, blobs: BlobStore | None
+) -> Weights:
     """What is trained on; raises ConfigError where the weights of a run have another shape."""
     weights = find_weights(model, client, blobs)
     was = weights.record["facts"].get("lora", "") if weights.record else ""
-    if was not in ("", shape(lora)):
+    if was not in ("", lora_shape(lora)):
         raise ConfigError(
             f"{weights.name}: its weights are LoRA of {was}, and this session would have "
-            f"{shape(lora)}; set what that run had"
+            f"{lora_shape(lora)}; set what that run had"
         )
     return weights
 
 
-def begun(session: TrainingSession, lora: Lora, weights: Weights, client: TrainingClient) -> Facts:
+def load_initial_weights(
+    session: TrainingSession, lora: Lora, weights: Weights, client: TrainingClient
+) -> Facts:
     """What numbers depend on, once the weights of a run, if it is one, are in the session."""
-    facts = Facts({**session.facts(), "lora": shape(lora)})
+    facts = Facts({**session.facts(), "lora": lora_shape(lora)})
     if isinstance(weights.source, Checkpoint):
         session.load_weights(weights.source).result()
         facts |= weights.facts(client)
     return facts
 
 
-def of_role(role: str, facts: Facts) -> Facts:
+def with_role(role: str, facts: Facts) -> Facts:
     """Under names of its own, but for those of the machine"""
     return Facts(
         {
@@ -94,7 +98,7 @@ def of_role(role: str, facts: Facts) -> Facts:
     )
 
 
-def shape(lora: Lora) -> str:
+def lora_shape(lora: Lora) -> str:
     """What weights must have in common for one to be loaded as the other."""
     layers = [part for part in ("attn", "mlp", "unembed") if getattr(lora, f"train_{part}")]
     alpha = "the backend's own" if lora.alpha is None else f"{lora.alpha:g}"
@@ -106,11 +110,13 @@ class SaveFinal(Stage):
 
     def run(self, session: TrainingSession, run: RunId) -> Future[FinalWeights]:
         return start(
-            saved_as(FinalWeights, session.save_weights(f"{run.id}/weights/final", overwrite=True))
+            retype_checkpoint(
+                FinalWeights, session.save_weights(f"{run.id}/weights/final", overwrite=True)
+            )
         )
 
 
-async def saved_as(kind: type[C], future: Future[Checkpoint]) -> C:
+async def retype_checkpoint(kind: type[C], future: Future[Checkpoint]) -> C:
     """The checkpoint under a type of its own."""
     saved = await future
     return kind(saved.path, saved.step, saved.kind, saved.sha256)

@@ -14,12 +14,12 @@ from kitchen.types import Table
 from stages.train.schedules import Schedule
 
 EXPONENTS: Mapping[str, float] = MappingProxyType({"Llama": 0.781, "Qwen": 0.0775})
-ALPHA = 32.0  # of the LoRA weights that the formula was fitted on
+FITTED_ALPHA = 32.0  # of the LoRA weights that the formula was fitted on
 _STEPS = 10_000  # of a run in which the highest rate of a schedule is looked for
 
 
 @dataclass(frozen=True)
-class Learner:
+class TrainedModel:
     """What is trained, as far as it is known before it is loaded."""
 
     model: str
@@ -27,15 +27,15 @@ class Learner:
     alpha: float | None  # of its LoRA weights; None: the backend's own
 
 
-def suggested(family: str, hidden_size: int) -> float:
+def suggested_lr(model_family: str, hidden_size: int) -> float:
     """5e-5 · 10 · (2000 / hidden size)^p for LoRA of any rank, p by family ("LoRA Without Regret",
     Thinking Machines Lab, 2025; numbers of "Supervised learning hyperparameters" in the Tinker
     cookbook).
     """
-    return float(5e-5 * 10 * (2000 / hidden_size) ** EXPONENTS[family])
+    return float(5e-5 * 10 * (2000 / hidden_size) ** EXPONENTS[model_family])
 
 
-def family(model: str) -> str | None:
+def model_family(model: str) -> str | None:
     """Whether a model is called a Llama or a Qwen.
 
     Its layers do not tell: SmolLM2 has those of a Llama, and the formula was not fitted on it.
@@ -46,7 +46,7 @@ def family(model: str) -> str | None:
     )
 
 
-def rates(schedule: Schedule, learner: Learner) -> Table:
+def learning_rate_table(schedule: Schedule, learner: TrainedModel) -> Table:
     """What is set beside what is suggested, which changes nothing."""
     highest = max(schedule(step / _STEPS, 1 / _STEPS) for step in range(_STEPS))
     value, why = _suggestion(learner)
@@ -60,8 +60,8 @@ def rates(schedule: Schedule, learner: Learner) -> Table:
     )
 
 
-def _suggestion(learner: Learner) -> tuple[str, str]:
-    if (known := family(learner.model)) is None:
+def _suggestion(learner: TrainedModel) -> tuple[str, str]:
+    if (known := model_family(learner.model)) is None:
         return (
             "not known",
             f"{learner.model} is called neither {' nor '.join(EXPONENTS)}, which the formula is "
@@ -69,10 +69,12 @@ def _suggestion(learner: Learner) -> tuple[str, str]:
         )
     if learner.hidden_size is None:
         return "not known", f"the training adapter does not know how wide {learner.model} is"
-    other = f"; here alpha is {learner.alpha:g}" if learner.alpha not in (None, ALPHA) else ""
+    other = (
+        f"; here alpha is {learner.alpha:g}" if learner.alpha not in (None, FITTED_ALPHA) else ""
+    )
     return (
-        f"{suggested(known, learner.hidden_size):.2g}",
+        f"{suggested_lr(known, learner.hidden_size):.2g}",
         f"5e-5 · 10 · (2000 / {learner.hidden_size})^{EXPONENTS[known]:g}, fitted on {known} with "
         "LoRA of alpha "
-        f"{ALPHA:g}{other}",
+        f"{FITTED_ALPHA:g}{other}",
     )

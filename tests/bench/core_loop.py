@@ -25,10 +25,10 @@ from kitchen.config.order import Order as Cooked
 from kitchen.runs.execute import execute
 from kitchen.runs.logs import configure
 from recipes.sl_basic import SlBasic
-from stages.data.dataset import Epochs, LoadDataset, Reading, ShuffledBatches
+from stages.data.dataset import DataConfig, Epochs, LoadDataset, ShuffledBatches
 from stages.evaluate.evaluation import EvalConfig
 from stages.train.optim import ReportStep
-from stages.train.schedules import schedule
+from stages.train.schedules import make_schedule
 from tests.bench.figures import Figure, Ratio
 from tests.bench.outcome import Goal, Told, to_reach
 from tests.bench.results import DROPPED, Order, Result
@@ -186,7 +186,7 @@ class Loops:
             eval_every=0,
             ahead=0,
             evaluation=EvalConfig(metric="loss"),
-            reading=Reading(held_out_rows=1),
+            reading=DataConfig(held_out_rows=1),
         )
 
     def kitchen(self) -> Kitchen:
@@ -209,7 +209,7 @@ def by_hand(recipe: SlBasic, kitchen: Kitchen) -> Iterator[float]:
     session = kitchen.training.open(recipe.model, lora)
     data = recipe.rendering.run(rows, session.tokenizer())[0]
     [epoch] = Epochs(1, recipe.batch_size, recipe.max_steps).run(data)
-    rate = schedule(recipe.schedule, recipe.learning_rate, recipe.warmup_steps)
+    rate = make_schedule(recipe.schedule, recipe.learning_rate, recipe.warmup_steps)
     batches = list(ShuffledBatches(recipe.batch_size, recipe.seed).run(data, epoch))
     for number, batch in enumerate(batches):
         gradient = session.forward_backward(batch.data)

@@ -22,7 +22,7 @@ from recipes.sl_basic import SlBasic
 from stages.chat.conversations import FORMATS
 from stages.chat.masks import TRAIN_ON
 from stages.chat.render import OVERLONG
-from stages.data.dataset import Reading
+from stages.data.dataset import DataConfig
 from stages.evaluate.evaluation import DecodingConfig, EvalConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -41,7 +41,7 @@ def test_the_page_of_formats_has(listed: str) -> None:
     assert listed in FORMAT_PAGE
 
 
-@pytest.mark.parametrize("name", [each.name for each in fields(Reading)])
+@pytest.mark.parametrize("name", [each.name for each in fields(DataConfig)])
 def test_the_page_of_formats_has_each_way_to_read(name: str) -> None:
     assert f"`reading.{name}" in FORMAT_PAGE
 

@@ -17,7 +17,7 @@ from kitchen.ports import Sampler
 from kitchen.types import Checkpoint, Samples
 from recipes.distillation_off_policy import DistillationOffPolicy
 from recipes.sl_basic import SlBasic
-from stages.chat.conversations import Conversation, Message, instructed
+from stages.chat.conversations import Conversation, Message, with_system_prompt
 from tests.support.seen import Seen
 
 ROWS = [{"prompt": "?", "completion": "{}"}] * 6
@@ -147,15 +147,15 @@ def test_somebody_must_teach(blobs: FakeBlobs) -> None:
 
 def test_a_system_prompt_that_is_there_comes_after_the_instruction() -> None:
     user, system = Message("user", "?"), Message("system", "Old.")
-    assert instructed(Conversation((user,), ""), "New.").messages == (
+    assert with_system_prompt(Conversation((user,), ""), "New.").messages == (
         Message("system", "New."),
         user,
     )
-    assert instructed(Conversation((system, user), ""), "New.").messages == (
+    assert with_system_prompt(Conversation((system, user), ""), "New.").messages == (
         Message("system", "New.\n\nOld."),
         user,
     )
-    assert instructed(Conversation((system, user), ""), "").messages == (system, user)
+    assert with_system_prompt(Conversation((system, user), ""), "").messages == (system, user)
 
 
 def test_of_several_turns_the_last_is_the_teacher_s_and_alone_is_learnt(blobs: FakeBlobs) -> None:

@@ -17,9 +17,9 @@ from kitchen.errors import QualityError
 from kitchen.ports import DatasetStore
 from kitchen.workflow import ForEach, Series, Step, When
 from recipes.sl_basic import SlBasic
-from stages.data.dataset import Reading
+from stages.data.dataset import DataConfig
 from stages.evaluate.before_after import QualityGate
-from stages.evaluate.evaluation import After
+from stages.evaluate.evaluation import EvaluationAfter
 from tests.support.seen import Seen
 
 ANSWER = "{}"  # a bigram model can say it
@@ -79,7 +79,7 @@ def test_weights_decay_and_gradients_are_clipped_if_told() -> None:
     [
         ({"epochs": 2}, 8),
         ({"epochs": 2, "max_steps": 5}, 5),
-        ({"reading": Reading(limit=3), "epochs": 1}, 2),
+        ({"reading": DataConfig(limit=3), "epochs": 1}, 2),
         ({"batch_size": 3, "epochs": 1}, 3),
     ],
 )
@@ -113,7 +113,7 @@ def test_the_quality_gate() -> None:
 
 def test_the_quality_gate_does_not_pass_without_answers() -> None:
     with pytest.raises(QualityError, match="no answers can be compared"):
-        QualityGate(0.5).run(After({}, {}))
+        QualityGate(0.5).run(EvaluationAfter({}, {}))
 
 
 def test_the_loss_is_the_mean_over_trained_tokens_of_the_batch() -> None:
@@ -131,40 +131,40 @@ REFUSED = {
     "delete OpenSession": "nothing leaves Tokenizer",
     "delete RenderDataset": "nothing leaves TrainData",
     "delete RenderHeldOut": "MeasureHeldOut reads HeldOutData",
-    "delete EvaluateBase": "Compare reads Before",
-    "delete StartKeeping": "KeepBest reads Kept",
+    "delete EvaluateBase": "CompareEvaluations reads EvaluationBefore",
+    "delete StartExports": "TrackBestExport reads SavedExports",
     "delete for_each Epochs": "TrainData is rendered and never trained on",
     "delete for_each ShuffledBatches": "Epoch is read by nobody",
     "delete ForwardBackward": "OptimStep reads LossOutput",
     "delete OptimStep": "the gradient in LossOutput is never stepped along",
-    "delete every MeasureHeldOut ExportWeights": "KeepBest reads Exported and HeldOutLoss",
-    "delete MeasureHeldOut": "KeepBest reads HeldOutLoss",
-    "delete ExportWeights": "KeepBest reads Exported",
-    "delete every KeepBest": "Exported and HeldOutLoss are read by nobody",
-    "delete KeepBest": "the same",
+    "delete every MeasureHeldOut ExportWeights": "TrackBestExport reads ExportedWeights and HeldOutLoss",
+    "delete MeasureHeldOut": "TrackBestExport reads HeldOutLoss",
+    "delete ExportWeights": "TrackBestExport reads ExportedWeights",
+    "delete every TrackBestExport": "ExportedWeights and HeldOutLoss are read by nobody",
+    "delete TrackBestExport": "the same",
     "delete SaveFinal": "EvaluateWeights reads FinalWeights",
-    "delete EvaluateWeights": "Compare reads After",
-    "delete Compare": "Before is read by nobody",
+    "delete EvaluateWeights": "CompareEvaluations reads EvaluationAfter",
+    "delete CompareEvaluations": "EvaluationBefore is read by nobody",
     "double LoadDataset": "TrainRows twice",
     "double OpenSession": "TrainingSession twice: one of them would be trained and the other saved",
     "double RenderDataset": "TrainData twice",
     "double RenderHeldOut": "HeldOutData twice",
-    "double EvaluateBase": "Before twice",
-    "double StartKeeping": "Kept twice",
+    "double EvaluateBase": "EvaluationBefore twice",
+    "double StartExports": "SavedExports twice",
     "double "
     "ForwardBackward": "LossOutput twice: the gradient would be summed twice and logged once",
     "double OptimStep": "Stepped twice: the second step has no gradient",
     "double every MeasureHeldOut ExportWeights": "HeldOutLoss twice",
     "double MeasureHeldOut": "HeldOutLoss twice",
-    "double ExportWeights": "Exported twice",
+    "double ExportWeights": "ExportedWeights twice",
     "double SaveFinal": "FinalWeights twice",
-    "double EvaluateWeights": "After twice",
+    "double EvaluateWeights": "EvaluationAfter twice",
     "swap for_each Epochs": "saved before it is trained: the training would be lost",
     "swap ForwardBackward": "a step before its gradient",
     "swap every MeasureHeldOut "
     "ExportWeights": "the session moves on while ReportStep waits (look-ahead)",
     "swap SaveFinal": "EvaluateWeights reads FinalWeights before it is there",
-    "swap EvaluateWeights": "Compare reads After before it is there",
+    "swap EvaluateWeights": "CompareEvaluations reads EvaluationAfter before it is there",
 }
 HARMLESS = {
     "delete ReportStep": "trains the same, logs less",
@@ -172,20 +172,20 @@ HARMLESS = {
     "double for_each Epochs": "trains on, with a schedule of its own",
     "double for_each ShuffledBatches": "the same data twice an epoch",
     "double ReportStep": "logs the same twice",
-    "double every KeepBest": "the same export is not counted twice",
-    "double KeepBest": "the same",
-    "double Compare": "the same table twice",
+    "double every TrackBestExport": "the same export is not counted twice",
+    "double TrackBestExport": "the same",
+    "double CompareEvaluations": "the same table twice",
     "double QualityGate": "the same question twice",
     "swap LoadDataset": "neither reads what the other leaves",
     "swap OpenSession": "the same",
-    "swap StartKeeping": "the same",
+    "swap StartExports": "the same",
     "swap RenderDataset": "the same",
     "swap RenderHeldOut": "the same",
     "swap EvaluateBase": "the same",
     "swap OptimStep": "measured and exported one step earlier, and its checkpoint says so",
     "swap MeasureHeldOut": "both only look",
     "swap ReportStep": "both only wait",
-    "swap Compare": "the same",
+    "swap CompareEvaluations": "the same",
 }
 
 

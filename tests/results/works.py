@@ -22,8 +22,14 @@ from kitchen.ports import Message
 from kitchen.ports.environments import Task
 from kitchen.runs.store import RunSummary, run_names, run_summary
 from kitchen.statistics.intervals import wilson
-from stages.chat.tools import CALCULATOR, Call, ToolQuestion, answered, told_of
-from stages.data.splits import Reading
+from stages.chat.tools import (
+    CALCULATOR,
+    ToolCall,
+    ToolQuestion,
+    run_tool,
+    with_tools_in_system_prompt,
+)
+from stages.data.splits import DataConfig
 from stages.tasks.games import Guess, MakeGames
 
 Measures = Mapping[str, float]
@@ -374,7 +380,7 @@ def guessing_on(cooking: Cooking) -> Measured:
         "playing.max_tokens": 6,
     }
     made, _, _ = MakeGames(
-        "game:guess", Reading(limit=200, held_out_rows=2 * HELD_OUT), START
+        "game:guess", DataConfig(limit=200, held_out_rows=2 * HELD_OUT), START
     ).run()
     talks = cooking.shown("games", [asyncio.run(guessed(task)) for task in made.train], 12)
     start = cooking.cook("recipes.rl", "guessing-form", {**how, "model": talks, "steps": 8}, START)
@@ -428,10 +434,12 @@ def called(task: Task) -> list[Message]:
     expression = task.question.removeprefix("What is ").partition("?")[0]
     if crc32(expression.encode()) % 3:
         expression = expression[expression.index("(") + 1 : expression.index(")")]
-    found = answered(Call(CALCULATOR.name, {"expression": expression}), [CALCULATOR])
+    found = run_tool(ToolCall(CALCULATOR.name, {"expression": expression}), [CALCULATOR])
     call = json.dumps({"name": "calculator", "arguments": {"expression": expression}})
     return [
-        *told_of([CALCULATOR.schema], [{"role": "user", "content": task.question}]),
+        *with_tools_in_system_prompt(
+            [CALCULATOR.schema], [{"role": "user", "content": task.question}]
+        ),
         {"role": "assistant", "content": f"<tool_call>{call}</tool_call>"},
         {"role": "tool", "content": found},
         {"role": "assistant", "content": found},
@@ -440,7 +448,7 @@ def called(task: Task) -> list[Message]:
 
 def problems(dataset: str) -> Sequence[Task]:
     """Of a game, none of them held out."""
-    made, _, _ = MakeGames(dataset, Reading(limit=200, held_out_rows=HELD_OUT), START).run()
+    made, _, _ = MakeGames(dataset, DataConfig(limit=200, held_out_rows=HELD_OUT), START).run()
     return made.train
 
 

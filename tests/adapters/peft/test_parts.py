@@ -30,7 +30,7 @@ from adapters.peft.runtime.worker import ALONE, Turns, Worker, pass_on, stop_if_
 from adapters.tokenizer import load_tokenizer
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.types import Lora
-from stages.chat.prompts import read_before
+from stages.chat.prompts import render_prompt
 
 
 def test_constructing_the_client_imports_no_torch() -> None:
@@ -292,8 +292,8 @@ def test_a_template_that_reads_tools_is_handed_them(folder: Path, tmp_path: Path
     assert np.array_equal(reads.render(turn, answer=True), plain.render(turn, answer=True))
     with pytest.raises(DataError, match="no place for tools"):
         plain.render(turn, tools=[tool])
-    assert "count_eggs" in reads.decode(read_before(turn, reads, tools=[tool]))
-    assert "count_eggs" in plain.decode(read_before(turn, plain, tools=[tool]))
+    assert "count_eggs" in reads.decode(render_prompt(turn, reads, tools=[tool]))
+    assert "count_eggs" in plain.decode(render_prompt(turn, plain, tools=[tool]))
 
 
 def test_a_template_that_writes_the_date_has_the_same_one_every_day(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kitchen.errors import DataError
-from stages.chat.conversations import FORMATS, Conversation, Message, conversation
+from stages.chat.conversations import FORMATS, Conversation, Message, parse_conversation
 
 ASK, ANSWER = Message("user", "2+2?"), Message("assistant", "4")
 
@@ -36,14 +36,14 @@ ASK, ANSWER = Message("user", "2+2?"), Message("assistant", "4")
     ],
 )
 def test_every_format_reads_the_same_question_and_answer(row):
-    assert conversation(row, "sums.jsonl:1") == Conversation(
-        (ASK, ANSWER), "sums.jsonl:1", plain=True
+    assert parse_conversation(row, "sums.jsonl:1") == Conversation(
+        (ASK, ANSWER), "sums.jsonl:1", single_turn=True
     )
 
 
 @pytest.mark.parametrize("field", ["input", "context"])
 def test_what_an_instruction_is_about_follows_it_after_an_empty_line(field):
-    read = conversation({"instruction": "Translate.", field: "chat", "output": "cat"}, "a:1")
+    read = parse_conversation({"instruction": "Translate.", field: "chat", "output": "cat"}, "a:1")
     assert read.messages == (Message("user", "Translate.\n\nchat"), Message("assistant", "cat"))
 
 
@@ -53,7 +53,7 @@ def test_the_first_format_that_fits_is_taken():
         "completion": "no",
         "messages": [{"role": "assistant", "content": "yes"}],
     }
-    assert conversation(row, "a:1").messages == (Message("assistant", "yes"),)
+    assert parse_conversation(row, "a:1").messages == (Message("assistant", "yes"),)
 
 
 def test_a_conversation_of_many_turns_keeps_its_order_and_marks_and_is_not_plain():
@@ -66,10 +66,10 @@ def test_a_conversation_of_many_turns_keeps_its_order_and_marks_and_is_not_plain
             {"role": "assistant", "content": "Hello", "trainable": True},
         ]
     }
-    read = conversation(row, "a:1")
+    read = parse_conversation(row, "a:1")
     assert [m.role for m in read.messages] == ["system", "user", "assistant", "tool", "assistant"]
     assert [m.trainable for m in read.messages] == [None, None, False, None, True]
-    assert not read.plain
+    assert not read.single_turn
 
 
 def said(**message):
@@ -146,14 +146,16 @@ def said(**message):
 )
 def test_a_bad_field_is_told_with_its_place(row, told):
     with pytest.raises(DataError) as caught:
-        conversation(row, "chats.jsonl:12")
+        parse_conversation(row, "chats.jsonl:12")
     assert told in str(caught.value)
     assert str(caught.value).startswith("chats.jsonl:12: ")
 
 
 def test_an_unknown_row_is_shown_shortened_beside_the_formats():
     with pytest.raises(DataError) as caught:
-        conversation({"question": "why " * 1_000_000, "answers": ["because"] * 1_000}, "faq.csv:3")
+        parse_conversation(
+            {"question": "why " * 1_000_000, "answers": ["because"] * 1_000}, "faq.csv:3"
+        )
     told = str(caught.value)
     assert told.startswith("faq.csv:3: no known format in the row {question: 'why why ")
     assert all(form in told for form in FORMATS)
@@ -180,6 +182,6 @@ def test_what_is_missing_is_named_and_how_columns_are_renamed(
     row: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(DataError) as error:
-        conversation(row, "faq.csv:3")
+        parse_conversation(row, "faq.csv:3")
     assert str(error.value).startswith("faq.csv:3: ")
     assert why in str(error.value)

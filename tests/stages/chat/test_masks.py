@@ -7,8 +7,8 @@ import pytest
 from adapters.tokenizer import load_tokenizer
 from kitchen.errors import DataError
 from stages.chat.conversations import Conversation, Message, TrainRows
-from stages.chat.masks import TRAIN_ON, chosen, masks
-from stages.chat.render import RenderDataset, marked, render
+from stages.chat.masks import TRAIN_ON, mask_conversation, trained_messages
+from stages.chat.render import RenderDataset, render, trained_spans
 from stages.preference.comparisons import pair_of
 from tests.support.tiny_model import tiny_model
 
@@ -52,7 +52,7 @@ def talk(*said):
 
 def shown(data, tokenizer):
     return [
-        "".join(f"[{text}]" if on else text for text, on in marked(datum, tokenizer))
+        "".join(f"[{text}]" if on else text for text, on in trained_spans(datum, tokenizer))
         for datum in data
     ]
 
@@ -116,7 +116,7 @@ def test_a_template_that_takes_old_thoughts_out_gives_one_datum_per_turn(pretrai
         "<1>user\na<2>\n<1>assistant\nB<2>\n<1>user\nc<2>\n<1>assistant\n[<think>\n\n</think>\n\nD<2>]\n"
         "<1>tool\ne<2>\n<1>assistant\n[<think>\n\n</think>\n\nF<2>]\n",
     ]
-    whole = masks(said, tokenizer, chosen(said, "last_assistant_turn"))
+    whole = mask_conversation(said, tokenizer, trained_messages(said, "last_assistant_turn"))
     assert [(masked.split, int(masked.trained.sum()) > 0) for masked in whole] == [(False, True)]
 
 
@@ -181,5 +181,5 @@ def test_choices_name_messages(train_on):
         "all_user_and_system_messages": "a",
         "trainable": "b",
     }[train_on]
-    picked = chosen(Conversation(said, "a:1"), train_on)
+    picked = trained_messages(Conversation(said, "a:1"), train_on)
     assert "".join(m.content for m, yes in zip(said, picked, strict=True) if yes) == wanted

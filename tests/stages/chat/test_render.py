@@ -5,9 +5,9 @@ import pytest
 
 from adapters.fake.tokenizer import Bytes
 from kitchen.errors import ConfigError, DataError
-from stages.chat.conversations import Conversation, Message, TrainRows, conversation
+from stages.chat.conversations import Conversation, Message, TrainRows, parse_conversation
 from stages.chat.masks import TRAIN_ON
-from stages.chat.render import Counts, RenderDataset, marked, render
+from stages.chat.render import RenderCounts, RenderDataset, render, trained_spans
 from tests.support.untemplated import Plain
 
 END, EOT, SYSTEM, USER, ASSISTANT, TOOL = 256, 257, 258, 259, 260, 261  # the fake's special tokens
@@ -85,7 +85,7 @@ def talk(*said, where="chats.jsonl:3"):
 
 def shown(datum, tokenizer=Bytes()):  # noqa: B008 - it has no state
     """What is trained on between brackets."""
-    return "".join(f"[{text}]" if on else text for text, on in marked(datum, tokenizer))
+    return "".join(f"[{text}]" if on else text for text, on in trained_spans(datum, tokenizer))
 
 
 def only(data):
@@ -97,7 +97,7 @@ LONG = talk(("s", "S"), ("u", "a"), ("a", "B"), ("u", "c"), ("a", "D"), ("t", "e
 
 
 def test_a_row_of_prompt_and_completion_through_the_template_has_exactly_these_tokens():
-    row = conversation({"prompt": "hi", "completion": "yo"}, "a:1")
+    row = parse_conversation({"prompt": "hi", "completion": "yo"}, "a:1")
     datum = only(render(row, Bytes()))
     assert datum.tokens.tolist() == [USER, 104, 105, EOT, ASSISTANT, 121, 111]
     assert datum.targets.tolist() == [104, 105, EOT, ASSISTANT, 121, 111, EOT]
@@ -111,7 +111,7 @@ def test_a_row_of_prompt_and_completion_through_the_template_has_exactly_these_t
 def test_a_row_without_a_template_is_joined_and_ends_with_the_end_of_sequence(
     tokenizer, chat, separator
 ):
-    row = conversation({"input": "hi", "output": "yo"}, "a:1")
+    row = parse_conversation({"input": "hi", "output": "yo"}, "a:1")
     datum = only(render(row, tokenizer, chat=chat, separator=separator))
     ids = [*separator.encode(), 121, 111, END]
     assert datum.tokens.tolist() == [END, 104, 105, *ids[:-1]]
@@ -328,11 +328,11 @@ class Bare(Plain):
 
 
 def test_a_mask_that_is_full_or_empty_where_it_should_not_be_is_refused():
-    empty_prompt = conversation({"prompt": "", "completion": "yo"}, "a:1")
+    empty_prompt = parse_conversation({"prompt": "", "completion": "yo"}, "a:1")
     with pytest.raises(DataError, match="a:1: all of its 4 tokens would be trained on"):
         render(empty_prompt, Bare())
     assert (
-        only(render(conversation({"prompt": "x", "completion": "yo"}, "a:1"), Bare()))
+        only(render(parse_conversation({"prompt": "x", "completion": "yo"}, "a:1"), Bare()))
         .loss_inputs["weights"]
         .all()
     )
@@ -350,7 +350,7 @@ def test_overlong_sequences_are_cut_or_dropped_and_counted():
         "<259>a<257><260>[BBBB]",
         "<259>a<257><260>[B<257>]",
     ]
-    assert cut.counts == Counts(
+    assert cut.counts == RenderCounts(
         rows=3, datums=2, tokens=12, trained_tokens=6, truncated=1, dropped=1
     )
     assert metrics == {
@@ -365,7 +365,7 @@ def test_overlong_sequences_are_cut_or_dropped_and_counted():
         "data/empty_answers": 0,
     }
     dropped, _ = RenderDataset(max_tokens=8, overlong="drop").run(rows, Bytes())
-    assert dropped.counts == Counts(rows=3, datums=1, tokens=5, trained_tokens=2, dropped=2)
+    assert dropped.counts == RenderCounts(rows=3, datums=1, tokens=5, trained_tokens=2, dropped=2)
     exact, _ = RenderDataset(max_tokens=6).run(TrainRows((short,)), Bytes())
     assert exact.counts.truncated == 0
     with pytest.raises(
@@ -396,7 +396,7 @@ def test_options_that_cannot_be_are_refused(make, told):
 
 def test_marked_pieces_join_characters_of_many_tokens_and_give_every_token_back():
     said = talk(("u", "né"), ("a", "日本 🍲"))
-    pieces = marked(only(render(said, Bytes())), Bytes())
+    pieces = trained_spans(only(render(said, Bytes())), Bytes())
     assert pieces == [("<259>né<257><260>", False), ("日本 🍲<257>", True)]
 
 
@@ -412,6 +412,7 @@ def test_whatever_is_trained_on_the_tokens_are_the_template_s(train_on):
 
 def test_answers_without_text_are_counted() -> None:
     rows = tuple(
-        conversation({"prompt": "hm?", "completion": text}, "a test") for text in ("", " ", "yes")
+        parse_conversation({"prompt": "hm?", "completion": text}, "a test")
+        for text in ("", " ", "yes")
     )
     assert RenderDataset().run(TrainRows(rows), Bytes())[1]["data/empty_answers"] == 2

@@ -21,7 +21,7 @@ from recipes.kto import Kto
 from recipes.rl import Rl
 from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
-from stages.chat.token_cost import AT_MOST, tokens_and_cost
+from stages.chat.token_cost import AT_MOST, token_cost_rows
 from tests.support.seen import Seen
 
 ROWS = [{"prompt": "?" * (n % 5 + 1), "completion": "{}" * (n % 3 + 1)} for n in range(22)]
@@ -187,7 +187,7 @@ def test_a_price_tells_the_cost() -> None:
     ("price", "cost"), [(0.0, "0"), (0.4, "0.00049"), (1_000.0, "1.23"), (2e6, "2,468.00")]
 )
 def test_costs_small_and_large(price: float, cost: str) -> None:
-    assert tokens_and_cost("tokens", 1_234, AT_MOST, Price(price))[1][1] == f"at most {cost}"
+    assert token_cost_rows("tokens", 1_234, AT_MOST, Price(price))[1][1] == f"at most {cost}"
 
 
 @pytest.mark.parametrize("kind", [SlBasic, Dpo, Kto])

@@ -20,9 +20,17 @@ from kitchen.errors import DataError
 from kitchen.ports import Done
 from kitchen.types import Sampled
 from recipes.rl import Rl
-from stages.chat.prompts import read_before
-from stages.chat.tools import CALCULATOR, Call, Tool, ToolQuestion, answered, calls_in, told_of
-from stages.data.splits import Reading
+from stages.chat.prompts import render_prompt
+from stages.chat.tools import (
+    CALCULATOR,
+    Tool,
+    ToolCall,
+    ToolQuestion,
+    parse_tool_calls,
+    run_tool,
+    with_tools_in_system_prompt,
+)
+from stages.data.splits import DataConfig
 from stages.rl.rollouts import RolloutConfig, RolloutRunner
 from stages.tasks.games import MakeGames
 from tests.support.seen import Seen
@@ -46,13 +54,13 @@ ASKED = [{"role": "user", "content": "What is (2 + 3) * 4?"}]
     ],
 )
 def test_calls_are_read_in_the_forms_of_several_templates(text: str) -> None:
-    assert calls_in(text) == [Call("calculator", {"expression": "(2 + 3) * 4"})]
+    assert parse_tool_calls(text) == [ToolCall("calculator", {"expression": "(2 + 3) * 4"})]
 
 
 def test_several_calls_and_none() -> None:
-    assert len(calls_in(f"<tool_call>{SUM}</tool_call>\n<tool_call>{SUM}</tool_call>")) == 2
+    assert len(parse_tool_calls(f"<tool_call>{SUM}</tool_call>\n<tool_call>{SUM}</tool_call>")) == 2
     for text in ("20", '{"unit": null}', "I call nobody", ""):
-        assert calls_in(text) == []
+        assert parse_tool_calls(text) == []
 
 
 @pytest.mark.parametrize(
@@ -68,7 +76,7 @@ def test_several_calls_and_none() -> None:
 )
 def test_what_is_no_call_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no call|Expecting value"):
-        calls_in(text)
+        parse_tool_calls(text)
 
 
 @pytest.mark.parametrize(
@@ -89,14 +97,17 @@ def test_what_is_no_call_is_an_error(text: str) -> None:
     ],
 )
 def test_the_calculator(expression: Any, value: str) -> None:
-    assert answered(Call("calculator", {"expression": expression}), (CALCULATOR,)) == value
+    assert run_tool(ToolCall("calculator", {"expression": expression}), (CALCULATOR,)) == value
 
 
 def test_what_is_wrong_with_a_call_is_said() -> None:
-    assert answered(Call("calculater", {}), (CALCULATOR,)) == "error: there is no tool 'calculater'"
-    told = answered(Call("calculator", {"expression": "2", "formula": "2"}), (CALCULATOR,))
+    assert (
+        run_tool(ToolCall("calculater", {}), (CALCULATOR,))
+        == "error: there is no tool 'calculater'"
+    )
+    told = run_tool(ToolCall("calculator", {"expression": "2", "formula": "2"}), (CALCULATOR,))
     assert told == "error: got an unexpected keyword argument 'formula'"
-    assert answered(Call("\ud800", {}), (CALCULATOR,)) == "error: there is no tool '\\ud800'"
+    assert run_tool(ToolCall("\ud800", {}), (CALCULATOR,)) == "error: there is no tool '\\ud800'"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +117,7 @@ def test_whatever_a_tool_raises_is_told_to_the_model(fault: Exception) -> None:
     def boil() -> str:
         raise fault
 
-    told = answered(Call("boil", {}), (Tool("boil", "Boils.", {}, boil),))
+    told = run_tool(ToolCall("boil", {}), (Tool("boil", "Boils.", {}, boil),))
     assert told.startswith("error: ")
     assert told.encode().decode() == told, "a tokenizer reads it"
 
@@ -120,7 +131,7 @@ def test_a_tool_that_gives_no_text_fails_the_rollout_and_says_so() -> None:
 
 def test_an_answer_that_is_json_is_no_call() -> None:
     said = '{"name": "basil", "unit": null}'
-    assert calls_in(said) == []
+    assert parse_tool_calls(said) == []
     env = ToolQuestion("Which herb?", said, "t", (Tool("herb", "Names.", {}, lambda: said),)).env()
     asyncio.run(env.step('<tool_call>{"name": "herb", "arguments": {}}</tool_call>'))
     assert asyncio.run(env.step(said)).reward == 1.0
@@ -147,28 +158,30 @@ def test_the_right_answer_counts_where_a_tool_has_said_it() -> None:
 
 
 def test_where_the_template_has_no_place_for_tools_the_system_prompt_tells_of_them() -> None:
-    text = Bytes().decode(read_before(ASKED, Bytes(), tools=[CALCULATOR.schema]))
+    text = Bytes().decode(render_prompt(ASKED, Bytes(), tools=[CALCULATOR.schema]))
     assert json.dumps(CALCULATOR.schema) in text
     assert text.endswith("What is (2 + 3) * 4?")
-    [system, _] = told_of([CALCULATOR.schema], [{"role": "system", "content": "Be brief."}, *ASKED])
+    [system, _] = with_tools_in_system_prompt(
+        [CALCULATOR.schema], [{"role": "system", "content": "Be brief."}, *ASKED]
+    )
     assert system["content"].startswith("Be brief.\n\nYou may call")
 
 
 def test_without_a_template_there_are_no_tools() -> None:
     with pytest.raises(DataError, match="instruct model"):
-        read_before(ASKED, Plain(), tools=[CALCULATOR.schema])
+        render_prompt(ASKED, Plain(), tools=[CALCULATOR.schema])
 
 
 def test_problems_are_the_same_in_every_process() -> None:
     (tasks, facts, _), (again, same, _) = (
-        MakeGames("game:calculator", Reading(limit=50)).run() for _ in range(2)
+        MakeGames("game:calculator", DataConfig(limit=50)).run() for _ in range(2)
     )
     assert tasks.train == again.train
     assert facts == same
     for task in tasks.train:
         assert isinstance(task, ToolQuestion)
         asked = task.question.partition("What is ")[2].partition("?")[0]
-        assert answered(Call("calculator", {"expression": asked}), task.tools) == task.right
+        assert run_tool(ToolCall("calculator", {"expression": asked}), task.tools) == task.right
     assert "0x" not in repr(tasks.train[0])
 
 
@@ -224,7 +237,7 @@ def test_a_policy_calls_through_a_template_that_reads_tools_and_its_turns_are_on
     )
     tokenizer = load_tokenizer(tmp_path)
     policy: Any = Calls(tokenizer)
-    tasks = MakeGames("game:calculator", Reading(limit=50)).run()[0].train[:3]
+    tasks = MakeGames("game:calculator", DataConfig(limit=50)).run()[0].train[:3]
     groups = asyncio.run(
         RolloutRunner(policy, tokenizer, RolloutConfig(64)).groups(tasks, 2, [0])
     ).groups

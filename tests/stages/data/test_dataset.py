@@ -12,7 +12,7 @@ from kitchen.ports.datasets import Dataset, Row
 from stages.chat import render as rendering
 from stages.chat.conversations import TrainRows
 from stages.chat.render import RenderDataset
-from stages.data.dataset import Epoch, LoadDataset, Reading, ShuffledBatches
+from stages.data.dataset import DataConfig, Epoch, LoadDataset, ShuffledBatches
 
 
 def pairs(count: int, start: int = 0) -> list[Row]:
@@ -49,7 +49,7 @@ class Counted(FakeDatasets):
 
 
 def test_every_row_is_either_trained_on_or_held_out() -> None:
-    trained, held, *_ = LoadDataset("many", Reading(held_out=0.5)).run(rows(20))
+    trained, held, *_ = LoadDataset("many", DataConfig(held_out=0.5)).run(rows(20))
     seen = [*asked(trained), *(each.messages[0].content for each in held.sets["held_out"])]
     assert sorted(seen, key=int) == [str(row) for row in range(20)]
     assert len(trained.conversations) == 10
@@ -59,19 +59,21 @@ def test_held_out_sets_have_at_most_so_many_rows_and_the_seed_chooses_them() -> 
     store = FakeDatasets({"many": {"train": pairs(9), "test": pairs(50, start=100)}})
 
     def held(seed: int) -> list[str]:
-        _, held, *_ = LoadDataset("many", Reading(held_out_rows=5), seed=seed).run(store)
+        _, held, *_ = LoadDataset("many", DataConfig(held_out_rows=5), seed=seed).run(store)
         return [each.messages[0].content for each in held.sets["test"]]
 
     assert len(held(0)) == 5
     assert held(0) == sorted(held(0), key=int) == held(0)
     assert held(0) != held(1)
-    back = LoadDataset("many", Reading(held_out_rows=5)).run(rows(1000))[1].sets["held_out"]
+    back = LoadDataset("many", DataConfig(held_out_rows=5)).run(rows(1000))[1].sets["held_out"]
     assert len(back) == 5
 
 
 def test_a_run_of_few_steps_reads_few_rows() -> None:
     store = Counted({"many": {"train": pairs(5000)}})
-    trained, held, *_ = LoadDataset("many", Reading(held_out_rows=10), seed=3, most=32).run(store)
+    trained, held, *_ = LoadDataset("many", DataConfig(held_out_rows=10), seed=3, max_rows=32).run(
+        store
+    )
     data, _ = RenderDataset().run(trained, Bytes())
     assert len(data.data) == len(trained.conversations) == 32
     assert store.read == 10 + 32
@@ -82,7 +84,7 @@ def test_a_run_of_few_steps_reads_few_rows() -> None:
 
 def test_the_limit_takes_rows_from_the_top() -> None:
     store = FakeDatasets({"many": {"train": pairs(30), "test": pairs(3, start=100)}})
-    trained, *_ = LoadDataset("many", Reading(limit=4)).run(store)
+    trained, *_ = LoadDataset("many", DataConfig(limit=4)).run(store)
     assert asked(trained) == ["0", "1", "2", "3"]
 
 
@@ -90,13 +92,13 @@ def test_splits_are_chosen_by_name() -> None:
     store = FakeDatasets(
         {"many": {name: pairs(3, start) for name, start in (("sft", 0), ("gen", 10), ("test", 20))}}
     )
-    trained, held, *_ = LoadDataset("many", Reading(train="sft", test=("test",))).run(store)
+    trained, held, *_ = LoadDataset("many", DataConfig(train="sft", test=("test",))).run(store)
     assert asked(trained) == ["0", "1", "2"]
     assert list(held.sets) == ["test"]
     with pytest.raises(DataError, match="no split 'tset'; did you mean 'test'"):
-        LoadDataset("many", Reading(train="sft", test=("tset",))).verify(store)
+        LoadDataset("many", DataConfig(train="sft", test=("tset",))).verify(store)
     with pytest.raises(DataError, match="'sft' is both trained on and held out"):
-        LoadDataset("many", Reading(train="sft", test=("sft",))).run(store)
+        LoadDataset("many", DataConfig(train="sft", test=("sft",))).run(store)
 
 
 def test_columns_are_renamed() -> None:
@@ -104,32 +106,32 @@ def test_columns_are_renamed() -> None:
         {"sums": {"train": [{"question": f"{n} + 1", "answer": f"{n + 1}"} for n in range(20)]}}
     )
     trained, *_ = LoadDataset(
-        "sums", Reading(columns={"question": "prompt", "answer": "completion"})
+        "sums", DataConfig(columns={"question": "prompt", "answer": "completion"})
     ).run(store)
     assert [each.content for each in trained.conversations[0].messages][1] != ""
     with pytest.raises(DataError, match="did you mean 'question'"):
-        LoadDataset("sums", Reading(columns={"qestion": "prompt"})).run(store)
+        LoadDataset("sums", DataConfig(columns={"qestion": "prompt"})).run(store)
 
 
 def test_a_stream_is_read_no_further_than_it_must() -> None:
     store = Counted({"many": {"train": pairs(5000)}})
     trained, held, facts, _ = LoadDataset(
-        "many", Reading(stream=True, held_out_rows=5), most=20
+        "many", DataConfig(stream=True, held_out_rows=5), max_rows=20
     ).run(store)
     assert store.read == 25
     assert len(held.sets["held_out"]) + len(trained.conversations) <= 25
     assert len(trained.conversations) == 20
     assert len(facts["data.train.sha256"]) == 64
     with pytest.raises(ConfigError, match=r"set reading\.limit \(a recipe of"):
-        LoadDataset("many", Reading(stream=True))
+        LoadDataset("many", DataConfig(stream=True))
 
 
 def test_datums_that_are_not_kept_are_rendered_again_and_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    conversations, *_ = LoadDataset("many", Reading(held_out=0.1)).run(rows(60))
+    conversations, *_ = LoadDataset("many", DataConfig(held_out=0.1)).run(rows(60))
     kept, _ = RenderDataset().run(conversations, Bytes())
-    monkeypatch.setattr(rendering, "KEPT", 500)
+    monkeypatch.setattr(rendering, "CACHED_TOKENS", 500)
     again, _ = RenderDataset().run(conversations, Bytes())
     assert again.counts == kept.counts
     assert len(again.data) == len(kept.data) == 54
@@ -153,6 +155,6 @@ def test_where_rows_may_be_dropped_steps_do_not_say_how_many_are_needed() -> Non
 
 
 def test_what_was_taken_is_told() -> None:
-    *_, told = LoadDataset("many", Reading(held_out_rows=5), most=32).run(rows(200))
+    *_, told = LoadDataset("many", DataConfig(held_out_rows=5), max_rows=32).run(rows(200))
     assert told.title == "Rows of many"
     assert told.rows == (("train", "trained on", "32", "200"), ("held_out", "held out", "5", "200"))

@@ -14,14 +14,14 @@ from kitchen.errors import ConfigError, DataError
 from kitchen.types import Batch, LossOutput
 from stages.chat.render import RenderDataset
 from stages.data.mixture import (
+    BatchSources,
     LoadMixture,
-    MixedBatches,
-    Origins,
+    MixtureBatches,
     RenderMixture,
-    ReportSources,
-    shares,
+    ReportSourceLosses,
+    interleave,
 )
-from stages.data.splits import Reading
+from stages.data.splits import DataConfig
 from stages.evaluate.evaluation import RenderHeldOut
 
 
@@ -50,7 +50,7 @@ def mixed() -> Any:
     ],
 )
 def test_shares_hold_at_every_moment(weights: dict[str, float]) -> None:
-    order, total = shares(weights, 400), sum(weights.values())
+    order, total = interleave(weights, 400), sum(weights.values())
     for done in (1, 10, 97, 400):
         taken = Counter(order[:done])
         assert all(
@@ -61,11 +61,11 @@ def test_shares_hold_at_every_moment(weights: dict[str, float]) -> None:
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_weight_is_above_nothing(weight: float) -> None:
     with pytest.raises(ConfigError, match=r"mixture\.b="):
-        shares({"a": 1.0, "b": weight}, 4)
+        interleave({"a": 1.0, "b": weight}, 4)
 
 
 def test_each_data_set_is_gone_through_pass_by_pass() -> None:
-    batches = list(MixedBatches(WEIGHTS, 8, 5, seed=3).run(mixed()))
+    batches = list(MixtureBatches(WEIGHTS, 8, 5, seed=3).run(mixed()))
     assert len(batches) == 5
     assert Counter(name for batch in batches for name in batch.sources) == {"a": 30, "b.jsonl": 10}
     seen = [
@@ -84,7 +84,7 @@ def test_each_data_set_is_gone_through_pass_by_pass() -> None:
 
 
 def test_they_are_the_same_whenever_they_are_asked_for() -> None:
-    made = MixedBatches(WEIGHTS, 4, 6, seed=1).run(mixed())
+    made = MixtureBatches(WEIGHTS, 4, 6, seed=1).run(mixed())
     for one, other in zip(made, made, strict=True):
         assert one.sources == other.sources
         assert all(
@@ -133,19 +133,21 @@ def test_a_held_out_set_of_which_nothing_is_left_is_named() -> None:
 
 
 def test_the_loss_is_told_by_data_set() -> None:
-    [batch] = MixedBatches(WEIGHTS, 4, 1).run(mixed())
+    [batch] = MixtureBatches(WEIGHTS, 4, 1).run(mixed())
     nats = tuple(
         np.where(datum.loss_inputs["weights"] != 0, -2.0 if name == "a" else -0.5, 0.0).astype(
             np.float32
         )
         for datum, name in zip(batch.data, batch.sources, strict=True)
     )
-    found = ReportSources().run(Batch(batch.data), Origins(batch.sources), LossOutput(nats, {}))
+    found = ReportSourceLosses().run(
+        Batch(batch.data), BatchSources(batch.sources), LossOutput(nats, {})
+    )
     assert found == pytest.approx({"loss/a": 2.0, "loss/b.jsonl": 0.5})
 
 
 def test_the_preview_tells_shares_passes_and_tokens() -> None:
-    mixture, steps = MixedBatches(WEIGHTS, 8, 5).preview(mixed())
+    mixture, steps = MixtureBatches(WEIGHTS, 8, 5).preview(mixed())
     assert [row[:4] for row in mixture.rows] == [
         ("a", "75.0%", "30", "6.00"),
         ("b.jsonl", "25.0%", "10", "0.28"),
@@ -161,4 +163,4 @@ def test_names_that_are_none_and_streams_without_an_end() -> None:
     ):
         LoadMixture(())
     with pytest.raises(ConfigError, match=r"reading\.limit"):
-        LoadMixture(("a",), Reading(stream=True))
+        LoadMixture(("a",), DataConfig(stream=True))

@@ -11,7 +11,7 @@ import pytest
 from adapters.fake.datasets import FakeDatasets
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports.datasets import Dataset
-from stages.data.views import batches, renamed, renamed_row, select, shuffle, skip, split, take
+from stages.data.views import batches, rename, rename_row, select, shuffle, skip, split, take
 
 
 def numbers(rows: int) -> Dataset:
@@ -41,7 +41,7 @@ def test_a_row_is_found_where_it_was() -> None:
         "fake:numbers:train:8",
         "fake:numbers:train:2",
     ]
-    assert renamed(view, {"n": "number"}).where(0) == "fake:numbers:train:8"
+    assert rename(view, {"n": "number"}).where(0) == "fake:numbers:train:8"
 
 
 def test_a_shuffle_is_an_order_of_the_seed() -> None:
@@ -108,9 +108,9 @@ def test_counts_below_nothing() -> None:
 
 
 def test_columns_under_other_names() -> None:
-    data = renamed(numbers(3), {"n": "half", "half": "n"})
+    data = rename(numbers(3), {"n": "half", "half": "n"})
     assert [data[1], len(data)] == [{"half": 1, "n": 0.5}, 3]
-    assert renamed_row({"question": "?", "id": 1}, {"question": "prompt"}, "here") == {
+    assert rename_row({"question": "?", "id": 1}, {"question": "prompt"}, "here") == {
         "prompt": "?",
         "id": 1,
     }
@@ -120,21 +120,21 @@ def test_a_column_that_is_not_there() -> None:
     with pytest.raises(
         DataError, match=r"train:0: there is no column 'hafl' to rename; did you mean 'half'"
     ):
-        renamed(numbers(3), {"hafl": "prompt"})
+        rename(numbers(3), {"hafl": "prompt"})
     ragged = FakeDatasets({"ragged": {"train": [{"question": "a"}, {"answer": "b"}]}}).load(
         "ragged"
     )
     with pytest.raises(DataError, match=r"fake:ragged:train:1: there is no column 'question'"):
-        renamed(ragged, {"question": "prompt"})[1]
+        rename(ragged, {"question": "prompt"})[1]
 
 
 def test_two_columns_of_one_name() -> None:
     with pytest.raises(
         DataError, match=r"fake:numbers:train:0: two columns would be called 'half'"
     ):
-        renamed(numbers(3), {"n": "half"})
+        rename(numbers(3), {"n": "half"})
     with pytest.raises(DataError, match=r"here: two columns would be called 'c'"):
-        renamed_row({"a": 1, "b": 2}, {"a": "c", "b": "c"}, "here")
+        rename_row({"a": 1, "b": 2}, {"a": "c", "b": "c"}, "here")
 
 
 def test_a_fingerprint_says_what_was_done() -> None:
@@ -149,8 +149,8 @@ def test_a_fingerprint_says_what_was_done() -> None:
         shuffle(data, 2),
         *split(data, 0.5, 1),
         *split(data, 0.5, 2),
-        renamed(data, {"n": "a"}),
-        renamed(data, {"half": "a"}),
+        rename(data, {"n": "a"}),
+        rename(data, {"half": "a"}),
     ]
     assert len({view.fingerprint for view in views}) == len(views)
     assert all(len(view.fingerprint) == 64 for view in views)

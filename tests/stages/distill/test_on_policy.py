@@ -14,14 +14,14 @@ from adapters.fake.training import FakeTraining
 from kitchen.errors import BackendError, ConfigError
 from kitchen.ports import Done
 from kitchen.types import Array
-from stages.chat.conversations import conversation
-from stages.chat.prompts import prompt
+from stages.chat.conversations import parse_conversation
+from stages.chat.prompts import prompt_tokens
 from stages.chat.render import RenderDataset
-from stages.data.dataset import DATASET, HeldOut
+from stages.data.dataset import DEFAULT_DATASET, HeldOut
 from stages.distill.on_policy import ImitateTop, Prompt, lesson
 from stages.distill.teachers import OpenTeachers, ScoreByTeachers, Teachers, names_of
-from stages.evaluate.kl import MeasureKL, MeasureKLBefore, measured
-from stages.evaluate.reference import OpenReference, drawn, same_tokens
+from stages.evaluate.kl import MeasureKL, MeasureKLBefore, measure_kl
+from stages.evaluate.reference import OpenReference, same_tokens, sample_answers
 from stages.preference.comparisons import Pairs
 from stages.preference.dpo import ScoreReference
 from stages.rl.policy_gradient import PolicyUpdate
@@ -108,14 +108,16 @@ def test_the_divergence_is_of_the_tokens_of_the_answers_whatever_stands_before_t
     raw = np.random.default_rng(1).normal(size=VOCABULARY)
     teacher: Any = Teaching(np.exp(raw) / np.exp(raw).sum())
     how = MeasureKL("its", RenderDataset(), max_tokens=9, seed=3, instruction=instruction)
-    rows = tuple(conversation({"prompt": "?" * n, "completion": "!"}, f"rows:{n}") for n in (1, 4))
+    rows = tuple(
+        parse_conversation({"prompt": "?" * n, "completion": "!"}, f"rows:{n}") for n in (1, 4)
+    )
     student = FakeTraining().sampler("fake")
-    found, _ = asyncio.run(measured(student, teacher, Bytes(), HeldOut({"held": rows}), how))
+    found, _ = asyncio.run(measure_kl(student, teacher, Bytes(), HeldOut({"held": rows}), how))
     answers = [
         asyncio.run(
-            drawn(
+            sample_answers(
                 student,
-                [prompt(row, Bytes(), how.render) for row in rows],
+                [prompt_tokens(row, Bytes(), how.render) for row in rows],
                 [3, crc32(b"kl"), crc32(b"")],
                 max_tokens=9,
             )
@@ -172,7 +174,7 @@ def test_a_teacher_that_reads_other_tokens_is_refused() -> None:
     with pytest.raises(ConfigError, match="reference='any' reads other tokens"):
         asyncio.run(ScoreReference("any").run(client, Other(tokenizer), Pairs((), {})))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="reference='any' reads other tokens"):
-        MeasureKL("any", RenderDataset(), 4).opened(client, Other(tokenizer), None)  # type: ignore[arg-type]
+        MeasureKL("any", RenderDataset(), 4).open_reference(client, Other(tokenizer), None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"teacher\.chats='any' reads other tokens"):
         OpenTeachers({"chats": "any"}).run(client, Other(tokenizer))  # type: ignore[arg-type]
 
@@ -273,15 +275,15 @@ def test_each_question_goes_to_the_teacher_of_its_data_set(student: Bigrams) -> 
 def test_who_teaches(
     teacher: Any, teachers: Any, instruction: str, expected: dict[str, str]
 ) -> None:
-    assert names_of(teacher, teachers, "model", instruction, DATASET) == expected
+    assert names_of(teacher, teachers, "model", instruction, DEFAULT_DATASET) == expected
 
 
 @pytest.mark.parametrize(
     ("teacher", "teachers", "dataset", "words"),
     [
-        (None, None, DATASET, "nobody teaches"),
-        (None, {}, DATASET, r"as in teachers\.ingredients=run:ID"),
-        ("t", {"d": "t"}, DATASET, "leave teacher out"),
+        (None, None, DEFAULT_DATASET, "nobody teaches"),
+        (None, {}, DEFAULT_DATASET, r"as in teachers\.ingredients=run:ID"),
+        ("t", {"d": "t"}, DEFAULT_DATASET, "leave teacher out"),
         (None, {"d": "t"}, "arithmetic", "leave dataset out"),
     ],
 )

@@ -15,25 +15,25 @@ from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.ports import Done, Tokenizer
 from kitchen.statistics.intervals import Interval, interval, paired_bootstrap
 from kitchen.types import Floats, Sampled, Tokens
-from stages.chat.conversations import conversation
+from stages.chat.conversations import parse_conversation
 from stages.chat.render import RenderDataset
 from stages.data.dataset import HeldOut
-from stages.evaluate.before_after import Compare
-from stages.evaluate.checkpoint_eval import reported
+from stages.evaluate.before_after import CompareEvaluations
+from stages.evaluate.checkpoint_eval import evaluation_report
 from stages.evaluate.evaluation import (
-    After,
-    Before,
     DecodingConfig,
     EvalConfig,
     Evaluation,
+    EvaluationAfter,
+    EvaluationBefore,
     Likelihood,
-    examined,
-    metrics_of,
+    evaluate,
+    metrics_by_set,
 )
-from stages.evaluate.graded_answers import Answer, lost, scored
+from stages.evaluate.graded_answers import GradedAnswer, failure_counts, grade_samples
 from tests.stages.chat.test_render import Forgetful
 
-LONG = conversation(
+LONG = parse_conversation(
     {
         "messages": [
             {"role": role, "content": text}
@@ -47,11 +47,11 @@ LONG = conversation(
     },
     "rows:0",
 )
-SHORT = conversation({"prompt": "3?", "completion": "three"}, "rows:1")
+SHORT = parse_conversation({"prompt": "3?", "completion": "three"}, "rows:1")
 
 
-def answer(f1: float, **more: Any) -> Answer:
-    return Answer("?", "!", "!", f1 == 1, f1, True, **{"truncated": False, **more})
+def answer(f1: float, **more: Any) -> GradedAnswer:
+    return GradedAnswer("?", "!", "!", f1 == 1, f1, True, **{"truncated": False, **more})
 
 
 def losses(
@@ -59,7 +59,7 @@ def losses(
 ) -> Likelihood:
     sampler = FakeTraining().sampler("fake")
     found = asyncio.run(
-        examined(
+        evaluate(
             sampler,
             tokenizer or Bytes(),
             EvalConfig("loss"),
@@ -103,7 +103,7 @@ def test_a_loss_that_is_not_finite_is_told_with_its_row() -> None:
     astray: Any = Astray()
     with pytest.raises(RunFailed, match="rows:1: its loss is not finite"):
         asyncio.run(
-            examined(
+            evaluate(
                 astray, Bytes(), EvalConfig("loss"), RenderDataset(), HeldOut({"held": (SHORT,)})
             )
         )
@@ -112,11 +112,11 @@ def test_a_loss_that_is_not_finite_is_told_with_its_row() -> None:
 def test_an_answer_that_cannot_be_compared_counts_as_wrong_and_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("stages.tasks.rewards.LIMIT", 2.0)
-    row = conversation({"prompt": "?", "completion": "5"}, "rows:0")
+    monkeypatch.setattr("stages.tasks.rewards.GRADING_TIMEOUT", 2.0)
+    row = parse_conversation({"prompt": "?", "completion": "5"}, "rows:0")
     said = [("$9^{9^9}$", "stop"), ("$9^{9^9}$", "length")]
     answers = asyncio.run(
-        scored(
+        grade_samples(
             "math",
             [
                 (row, Sampled(Bytes().encode(text), np.zeros(len(text), np.float32), why))
@@ -128,25 +128,27 @@ def test_an_answer_that_cannot_be_compared_counts_as_wrong_and_is_counted(
     assert [
         (each.exact, each.f1, each.parsed, each.truncated, each.failed) for each in answers
     ] == [(False, 0.0, False, False, "it took more than 2 s"), (False, 0.0, False, True, "")]
-    assert lost(answers) == {
+    assert failure_counts(answers) == {
         ("cut short", "truncated"): 1,
         ("could not be compared", "uncompared"): 1,
     }
-    metrics, table = reported("Evaluation", Evaluation({"held": tuple(answers)}, {}), seed=0)
+    metrics, table = evaluation_report(
+        "Evaluation", Evaluation({"held": tuple(answers)}, {}), seed=0
+    )
     assert (metrics["held/truncated"], metrics["held/uncompared"]) == (1.0, 1.0)
     assert ("held", "1", "could not be compared", "1 of 2 answers") in table.rows
 
 
 def test_answers_are_not_drawn_where_none_would_be_compared() -> None:
     with pytest.raises(ConfigError, match="held is evaluated by its loss"):
-        metrics_of(HeldOut({"held": (SHORT,)}), EvalConfig(), DecodingConfig(temperature=1.0))
+        metrics_by_set(HeldOut({"held": (SHORT,)}), EvalConfig(), DecodingConfig(temperature=1.0))
 
 
 def test_before_and_after_have_intervals_and_their_difference_too() -> None:
     was, now = [0.0, 0.5, 0.5, 1.0], [1.0, 0.5, 1.0, 1.0]
     old, new = (tuple(answer(each, truncated=each < 0.5) for each in some) for some in (was, now))
-    before, after = Before({"held": old}, {}), After({"held": new}, {})
-    metrics, table, _ = Compare(seed=3).run(before, after)
+    before, after = EvaluationBefore({"held": old}, {}), EvaluationAfter({"held": new}, {})
+    metrics, table, _ = CompareEvaluations(seed=3).run(before, after)
     exact, f1, cut = table.rows
     assert exact == (
         "held",
@@ -171,7 +173,9 @@ def test_before_and_after_have_intervals_and_their_difference_too() -> None:
 def test_the_difference_of_losses_is_of_the_same_rows() -> None:
     """Each row is a nat better, so that the difference is sure where either loss is not."""
     before, after = (Likelihood(nats, (2, 4), (1, 3)) for nats in ((4.0, 6.0), (2.0, 2.0)))
-    metrics, table, _ = Compare().run(Before({}, {"held": before}), After({}, {"held": after}))
+    metrics, table, _ = CompareEvaluations().run(
+        EvaluationBefore({}, {"held": before}), EvaluationAfter({}, {"held": after})
+    )
     loss, bits = table.rows
     assert loss == (
         "held",

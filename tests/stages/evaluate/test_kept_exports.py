@@ -7,7 +7,7 @@ import pytest
 from adapters.fake.training import FakeTraining
 from kitchen.types import Lora
 from stages.evaluate.evaluation import HeldOutLoss
-from stages.evaluate.kept_exports import Exported, KeepBest, Kept
+from stages.evaluate.kept_exports import ExportedWeights, SavedExports, TrackBestExport
 
 LOSSES = (5.0, 4.0, 1.0, 3.0, 2.0, 2.5, 2.2)  # the third export is the best
 
@@ -23,13 +23,13 @@ LOSSES = (5.0, 4.0, 1.0, 3.0, 2.0, 2.5, 2.2)  # the third export is the best
     ],
 )
 def test_the_last_so_many_stay_and_the_best(last: int, stay: list[int]) -> None:
-    client, kept = FakeTraining(), Kept()
+    client, kept = FakeTraining(), SavedExports()
     session = client.open("any", Lora())
     for number, loss in enumerate(LOSSES, 1):
         saved = session.save_weights(f"soup/weights/{number}").result()
-        export = Exported(saved.path, number, saved.kind, saved.sha256)
+        export = ExportedWeights(saved.path, number, saved.kind, saved.sha256)
         for _ in range(2):  # the same export twice is counted once
-            kept, told = KeepBest(last).run(client, kept, export, HeldOutLoss(loss))
+            kept, told = TrackBestExport(last).run(client, kept, export, HeldOutLoss(loss))
         there = [int(each.path.rpartition("/")[2]) for each in client.checkpoints("soup/weights/")]
         assert len(there) == min(
             number, last + (min(LOSSES[:number]) not in LOSSES[max(0, number - last) : number])

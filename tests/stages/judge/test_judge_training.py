@@ -14,20 +14,20 @@ from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError
 from kitchen.types import Lora
 from stages.chat.conversations import Conversation, Message
-from stages.chat.prompts import question, wanted
+from stages.chat.prompts import prompt_messages, reference_answer
 from stages.judge.judge import Judge, Judging, asked
 from stages.judge.judge_rewards import JudgePlayed, JudgeRollouts, MeasureJudge, judged
 from stages.judge.judge_training import AskBothWays, CheckReadable, PairAnswers
 from stages.preference.comparisons import Comparison, Comparisons
 from stages.rl.rollout_eval import PlayedAfter, PlayedBefore
 from stages.rl.rollouts import Rollout, RolloutConfig, Rollouts
-from stages.tasks.rewards import Question, exact
+from stages.tasks.rewards import Question, exact_reward
 from stages.tasks.tasks import TaskBatch, Tasks
 from tests.support.counting import Counting, counting
 from tests.support.untemplated import Plain, Untemplated
 
 REQUEST = (Message("user", "2 eggs"),)
-TASK = Question(({"role": "user", "content": "2 eggs"},), "{}", exact, "t")
+TASK = Question(({"role": "user", "content": "2 eggs"},), "{}", exact_reward, "t")
 JUDGE = counting()
 
 
@@ -140,8 +140,8 @@ def test_of_answers_that_leave_no_room_for_the_question_it_says_nothing_and_that
 
 def test_it_learns_from_each_comparison_in_both_orders() -> None:
     rows = AskBothWays().run(Comparisons((compared("{}", "[]"),), {})).conversations
-    assert [wanted(each) for each in rows] == ["A", "B"]
-    texts = [question(each)[0].content for each in rows]
+    assert [reference_answer(each) for each in rows] == ["A", "B"]
+    texts = [prompt_messages(each)[0].content for each in rows]
     assert [text.index("{}") < text.index("[]") for text in texts] == [True, False]
     assert {each.where for each in rows} == {"a:1"}
 
@@ -201,7 +201,9 @@ def test_what_joins_an_answer_to_its_prompt_is_told_by_who_wrote_it_and_not_by_t
 
 
 def test_a_judge_without_a_template_is_asked_questions_of_one_message_or_with_letters() -> None:
-    told = Question(({"role": "system", "content": "As JSON."}, *TASK.messages), "{}", exact, "t")
+    told = Question(
+        ({"role": "system", "content": "As JSON."}, *TASK.messages), "{}", exact_reward, "t"
+    )
     some = Tasks((TASK,), {"held": (TASK, told)})
     with pytest.raises(
         DataError,

@@ -11,8 +11,8 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.fake.tokenizer import Bytes
 from kitchen.errors import ConfigError, DataError
 from stages.chat.conversations import Message
-from stages.chat.prompts import question, wanted
-from stages.data.splits import Reading
+from stages.chat.prompts import prompt_messages, reference_answer
+from stages.data.splits import DataConfig
 from stages.judge.judge import Judging
 from stages.judge.judge_training import PairAnswers
 from stages.judge.ranked_answers import (
@@ -25,11 +25,11 @@ from stages.judge.ranked_answers import (
     furthest,
 )
 from stages.rl.rollouts import Rollout, RolloutConfig
-from stages.tasks.rewards import Question, exact
+from stages.tasks.rewards import Question, exact_reward
 from stages.tasks.tasks import Tasks
 from tests.support.untemplated import Plain
 
-TASK = Question(({"role": "user", "content": "2 eggs"},), "{}", exact, "t")
+TASK = Question(({"role": "user", "content": "2 eggs"},), "{}", exact_reward, "t")
 TASKS = Tasks((TASK,), {"held": (TASK,)})
 
 
@@ -57,9 +57,12 @@ def test_ranked_answers_are_comparisons_of_what_was_asked() -> None:
     answers = {"": (Ranked(0, "{}", "[]"),), "held": (Ranked(0, "{}", "no"),)}
     found, metrics = asyncio.run(CompareAnswers().run(TASKS, RankedAnswers(answers)))
     [one], [other] = found.train, found.held_out["held"]
-    assert (question(one.chosen), wanted(one.chosen)) == ((Message("user", "2 eggs"),), "{}")
+    assert (prompt_messages(one.chosen), reference_answer(one.chosen)) == (
+        (Message("user", "2 eggs"),),
+        "{}",
+    )
     assert other.rejected is not None
-    assert wanted(other.rejected) == "no"
+    assert reference_answer(other.rejected) == "no"
     assert metrics == {"data/comparisons": 1.0, "held/comparisons": 1.0}
 
 
@@ -118,7 +121,7 @@ def test_a_game_of_several_turns_has_no_answer_to_judge() -> None:
         find_comparisons(
             None,
             "game:guess",
-            Reading(),
+            DataConfig(),
             0,
             "any",
             Ranking(),

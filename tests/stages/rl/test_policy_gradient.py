@@ -18,7 +18,7 @@ from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.ports import Message
 from kitchen.ports.environments import StepResult
 from kitchen.types import LossOutput, Sampled, Stepped
-from stages.evaluate.reference import SEEDS
+from stages.evaluate.reference import MAX_SEED
 from stages.rl.policy_gradient import (
     AdvantageName,
     Minibatches,
@@ -38,7 +38,7 @@ from stages.rl.rollouts import (
     Rollouts,
     extended,
 )
-from stages.tasks.rewards import Question, exact
+from stages.tasks.rewards import Question, exact_reward
 from stages.tasks.tasks import TaskBatches, Tasks
 from stages.train.optim import LearningRate
 from tests.support.bigrams import Bigrams, learnt
@@ -214,8 +214,8 @@ def test_seeds_of_later_turns_are_such_as_all_servers_can_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "stages.rl.rollouts.seeds_of",
-        lambda parts, count: [SEEDS - 1 - each for each in range(count)],
+        "stages.rl.rollouts.spawn_seeds",
+        lambda parts, count: [MAX_SEED - 1 - each for each in range(count)],
     )
     client, seen = FakeTraining(), list[int]()
     sampler: Any = client.sampler("fake")
@@ -226,7 +226,7 @@ def test_seeds_of_later_turns_are_such_as_all_servers_can_read(
             [Guessing()], 2, [0, 0]
         )
     )
-    assert seen == [SEEDS - 1, SEEDS - 2, 0, SEEDS - 1, 1, 0]
+    assert seen == [MAX_SEED - 1, MAX_SEED - 2, 0, MAX_SEED - 1, 1, 0]
 
 
 def test_an_answer_that_a_prompt_goes_on_from_stays_in_its_episode() -> None:
@@ -424,7 +424,7 @@ def test_a_group_of_which_some_failed_is_reported_by_what_is_left() -> None:
 
 
 def test_batches_take_every_problem_once_before_one_comes_again() -> None:
-    tasks = Tasks(tuple(Question((), str(at), exact, "t") for at in range(6)), {})
+    tasks = Tasks(tuple(Question((), str(at), exact_reward, "t") for at in range(6)), {})
     batches: list[Any] = list(TaskBatches(4, 3, seed=1).run(tasks))
     rights = [question.right for batch in batches for question in batch.tasks]
     assert sorted(rights[:6]) == sorted(rights[6:]) == list("012345")

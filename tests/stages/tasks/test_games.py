@@ -13,9 +13,9 @@ from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError, KitchenError
 from kitchen.ports.environments import StepResult
 from recipes.rl import Rl
-from stages.data.splits import Reading
+from stages.data.splits import DataConfig
 from stages.tasks.games import Guess, MakeGames
-from stages.tasks.reasoning_gym import find_tasks
+from stages.tasks.reasoning_gym import load_tasks_stage
 from tests.support.seen import Seen
 
 
@@ -47,7 +47,7 @@ def test_what_is_no_number_ends_it(answer: str) -> None:
 
 
 def test_problems_are_different_and_none_is_both_trained_on_and_held_out() -> None:
-    reading = Reading(limit=300, held_out_rows=50)
+    reading = DataConfig(limit=300, held_out_rows=50)
     (one, facts, _), (again, _, _), (other, more, _) = (
         MakeGames("game:guess", reading, seed).run() for seed in (0, 0, 1)
     )
@@ -63,11 +63,11 @@ def test_problems_are_different_and_none_is_both_trained_on_and_held_out() -> No
 @pytest.mark.parametrize(
     ("dataset", "reading", "words"),
     [
-        ("game:gess", Reading(), "did you mean 'guess'"),
-        ("game:guess", Reading(train="train"), "no rows that are read"),
+        ("game:gess", DataConfig(), "did you mean 'guess'"),
+        ("game:guess", DataConfig(train="train"), "no rows that are read"),
     ],
 )
-def test_what_is_no_game_is_refused(dataset: str, reading: Reading, words: str) -> None:
+def test_what_is_no_game_is_refused(dataset: str, reading: DataConfig, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         MakeGames(dataset, reading).verify()
 
@@ -76,13 +76,16 @@ def test_what_is_no_game_is_refused(dataset: str, reading: Reading, words: str) 
     ("reading", "mend"),
     [
         (
-            Reading(limit=200_000, held_out_rows=1),
+            DataConfig(limit=200_000, held_out_rows=1),
             r"; take fewer \(reading\.limit\), or hold out fewer",
         ),
-        (Reading(limit=1, held_out_rows=200_000), r"; hold out fewer \(reading\.held_out_rows\)"),
+        (
+            DataConfig(limit=1, held_out_rows=200_000),
+            r"; hold out fewer \(reading\.held_out_rows\)",
+        ),
     ],
 )
-def test_there_are_so_many_and_no_more(reading: Reading, mend: str) -> None:
+def test_there_are_so_many_and_no_more(reading: DataConfig, mend: str) -> None:
     with pytest.raises(
         DataError, match=r"only \d+ of 200000 different problems could be made" + mend
     ):
@@ -91,8 +94,8 @@ def test_there_are_so_many_and_no_more(reading: Reading, mend: str) -> None:
 
 def test_its_reward_is_its_own() -> None:
     with pytest.raises(ConfigError, match="leave out reward=exact"):
-        find_tasks("game:guess", Reading(), 0, 1, "exact")
-    assert isinstance(find_tasks("game:guess", Reading(), 0, 1, None), MakeGames)
+        load_tasks_stage("game:guess", DataConfig(), 0, 1, "exact")
+    assert isinstance(load_tasks_stage("game:guess", DataConfig(), 0, 1, None), MakeGames)
 
 
 def test_rl_plays_it() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kitchen.errors import DataError
-from stages.tasks.json_score import FieldScore, exact_text, json_fields, usual_metric
+from stages.tasks.json_score import JsonScore, default_metric, exact_match, score_json
 
 WANTED = '{"quantity": 1.5, "unit": "cup", "optional": false}'
 
@@ -25,7 +25,7 @@ WANTED = '{"quantity": 1.5, "unit": "cup", "optional": false}'
     ],
 )
 def test_field_f1_counts_right_fields(answer, hits, fields):
-    score = json_fields(answer, WANTED)
+    score = score_json(answer, WANTED)
     assert score.parsed
     assert score.f1 == pytest.approx(2 * hits / (fields + 3))
     assert score.exact == (hits == fields == 3)
@@ -54,7 +54,7 @@ def test_field_f1_counts_right_fields(answer, hits, fields):
     ],
 )
 def test_an_answer_that_is_no_json_object_scores_nothing(answer):
-    assert json_fields(answer, WANTED) == FieldScore(exact=False, f1=0.0, parsed=False)
+    assert score_json(answer, WANTED) == JsonScore(exact=False, f1=0.0, parsed=False)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_an_answer_that_is_no_json_object_scores_nothing(answer):
     ],
 )
 def test_values_are_equal_as_json_is(a, b, same):
-    assert json_fields(f'{{"v": {a}}}', f'{{"v": {b}}}').exact is same
-    assert json_fields(f'{{"v": {b}}}', f'{{"v": {a}}}').exact is same
+    assert score_json(f'{{"v": {a}}}', f'{{"v": {b}}}').exact is same
+    assert score_json(f'{{"v": {b}}}', f'{{"v": {a}}}').exact is same
 
 
 JSON = st.recursive(
@@ -94,27 +94,27 @@ OBJECTS = st.dictionaries(st.text(max_size=2), JSON, max_size=4)
 @given(OBJECTS, OBJECTS)
 def test_f1_is_symmetric_and_1_only_where_exact(a, b):
     one, other = (
-        json_fields(json.dumps(a), json.dumps(b)),
-        json_fields(json.dumps(b), json.dumps(a)),
+        score_json(json.dumps(a), json.dumps(b)),
+        score_json(json.dumps(b), json.dumps(a)),
     )
     assert one == other
     assert 0.0 <= one.f1 <= 1.0
     assert one.exact == (one.f1 == 1.0)
-    assert json_fields(json.dumps(a, indent=1), json.dumps(a)).exact
+    assert score_json(json.dumps(a, indent=1), json.dumps(a)).exact
 
 
 def test_texts_are_equal_but_for_white_space_around_them():
-    assert exact_text(" 42\n", "42")
-    assert not exact_text("4 2", "42")
-    assert not exact_text('{"a": 1}', '{"a": 1.0}')
+    assert exact_match(" 42\n", "42")
+    assert not exact_match("4 2", "42")
+    assert not exact_match('{"a": 1}', '{"a": 1.0}')
 
 
 def test_auto_means_json_where_every_wanted_text_is_an_object():
-    assert usual_metric([WANTED, " {} "]) == "json"
-    assert usual_metric([WANTED, "42"]) == "text"
-    assert usual_metric([]) == "text"
+    assert default_metric([WANTED, " {} "]) == "json"
+    assert default_metric([WANTED, "42"]) == "text"
+    assert default_metric([]) == "text"
 
 
 def test_bad_wanted_texts_are_told():
     with pytest.raises(DataError, match="'42' is not a JSON object"):
-        json_fields("{}", "42")
+        score_json("{}", "42")

@@ -11,19 +11,25 @@ import pytest
 from kitchen.errors import ConfigError
 from kitchen.ports.environments import StepResult
 from kitchen.types import Facts
-from stages.data.splits import Reading
-from stages.tasks.reasoning_gym import ASKED, MakeProblems, find_tasks, problems, solved
+from stages.data.splits import DataConfig
+from stages.tasks.reasoning_gym import (
+    ANSWER_FORMAT,
+    MakeReasoningGym,
+    load_tasks_stage,
+    make_problems,
+    score_solution,
+)
 from stages.tasks.rewards import Question
-from stages.tasks.subprocesses import call_apart
+from stages.tasks.subprocesses import call_in_subprocess
 from stages.tasks.tasks import Tasks
 
-FEW = Reading(limit=6, held_out_rows=4)
+FEW = DataConfig(limit=6, held_out_rows=4)
 
 
 def load(
-    name: str, seed: int = 0, reading: Reading = FEW, most: int | None = None
+    name: str, seed: int = 0, reading: DataConfig = FEW, max_rows: int | None = None
 ) -> tuple[Tasks, Facts]:
-    stage = MakeProblems(f"reasoning-gym:{name}", reading, seed, most)
+    stage = MakeReasoningGym(f"reasoning-gym:{name}", reading, seed, max_rows)
     stage.verify()
     tasks, facts, _ = stage.run()
     return tasks, facts
@@ -41,24 +47,24 @@ def test_problems_are_made_by_name_and_seed() -> None:
     assert facts == same != others
     assert facts["data.held_out.sha256"] == others["data.held_out.sha256"]
     assert (len(one.train), len(one.held_out["held_out"])) == (6, 4)
-    assert all(text.endswith(ASKED) for text in asked(one))
+    assert all(text.endswith(ANSWER_FORMAT) for text in asked(one))
     assert {task.tag for task in one.train} == {"chain_sum"}
 
 
 def test_there_are_as_many_as_a_run_can_use() -> None:
-    assert len(load("chain_sum", reading=Reading(held_out_rows=2), most=11)[0].train) == 11
+    assert len(load("chain_sum", reading=DataConfig(held_out_rows=2), max_rows=11)[0].train) == 11
 
 
 def test_a_problem_that_is_held_out_is_not_trained_on() -> None:
-    [held] = problems("tower_of_hanoi", (0, 40))
-    tasks, _ = load("tower_of_hanoi", reading=Reading(limit=40, held_out_rows=40))
+    [held] = make_problems("tower_of_hanoi", (0, 40))
+    tasks, _ = load("tower_of_hanoi", reading=DataConfig(limit=40, held_out_rows=40))
     assert 0 < len(tasks.train) < 40, "some of the 40 that were made are held out"
-    assert not {f"{text}\n\n{ASKED}" for text in held} & set(asked(tasks))
+    assert not {f"{text}\n\n{ANSWER_FORMAT}" for text in held} & set(asked(tasks))
 
 
 def test_problems_made_along_a_set_are_the_same_where_they_are_scored() -> None:
-    assert call_apart(problems, "ransom_note", (0, 3)) == call_apart(
-        problems, "ransom_note", (0, 3)
+    assert call_in_subprocess(make_problems, "ransom_note", (0, 3)) == call_in_subprocess(
+        make_problems, "ransom_note", (0, 3)
     )
 
 
@@ -71,11 +77,13 @@ def test_the_score_is_that_of_their_maker() -> None:
     )
     assert isinstance(task, Question)
     right = made[0]["answer"]
-    assert solved(f"So <answer>{right}</answer>", task.right) == StepResult(1.0)
-    assert solved(right, task.right) == StepResult(1.0, parsed=False)
+    assert score_solution(f"So <answer>{right}</answer>", task.right) == StepResult(1.0)
+    assert score_solution(right, task.right) == StepResult(1.0, parsed=False)
     said = f"It is {right}."
-    assert solved(said, task.right) == StepResult(made.score_answer(said, made[0]), parsed=False)
-    assert solved("<answer>x</answer>", task.right).reward == 0.0
+    assert score_solution(said, task.right) == StepResult(
+        made.score_answer(said, made[0]), parsed=False
+    )
+    assert score_solution("<answer>x</answer>", task.right).reward == 0.0
 
 
 def test_what_cannot_be_made_is_told_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,11 +92,11 @@ def test_what_cannot_be_made_is_told_before_the_run(monkeypatch: pytest.MonkeyPa
     ):
         load("chain_sums")
     with pytest.raises(ConfigError, match="it takes limit and held_out_rows"):
-        load("chain_sum", reading=Reading(train="train"))
+        load("chain_sum", reading=DataConfig(train="train"))
     with pytest.raises(
         ConfigError, match="reasoning-gym:chain_sum has a reward of its own; leave out reward=math"
     ):
-        find_tasks("reasoning-gym:chain_sum", FEW, 0, 4, "math")
+        load_tasks_stage("reasoning-gym:chain_sum", FEW, 0, 4, "math")
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with pytest.raises(
         ConfigError, match=r"chain_sum needs reasoning-gym.*: pip install 'crucible-kitchen\[rl\]'"

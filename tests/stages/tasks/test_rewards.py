@@ -12,8 +12,15 @@ from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports.environments import StepResult
 from stages.rl.rollouts import RolloutConfig, RolloutRunner
-from stages.tasks.rewards import REWARDS, Question, compared, exact, field_f1, math
-from stages.tasks.subprocesses import Processes
+from stages.tasks.rewards import (
+    REWARDS,
+    Question,
+    exact_reward,
+    field_f1_reward,
+    grade_answers,
+    math_reward,
+)
+from stages.tasks.subprocesses import WorkerPool
 from stages.tasks.tasks import LoadTasks
 
 SUMS = FakeDatasets(
@@ -27,9 +34,12 @@ SUMS = FakeDatasets(
 
 
 def test_fields_and_texts() -> None:
-    assert field_f1('{"a": 1}', '{"a": 1, "b": 2}') == StepResult(2 / 3)
-    assert field_f1("no", '{"a": 1}') == StepResult(0.0, parsed=False)
-    assert (exact(" 5\n", "5"), exact("5.", "5")) == (StepResult(1.0), StepResult(0.0))
+    assert field_f1_reward('{"a": 1}', '{"a": 1, "b": 2}') == StepResult(2 / 3)
+    assert field_f1_reward("no", '{"a": 1}') == StepResult(0.0, parsed=False)
+    assert (exact_reward(" 5\n", "5"), exact_reward("5.", "5")) == (
+        StepResult(1.0),
+        StepResult(0.0),
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,12 +64,12 @@ def test_fields_and_texts() -> None:
     ],
 )
 def test_mathematics(answer: str, right: str, worth: float, parsed: bool) -> None:
-    assert math(answer, right) == StepResult(worth, parsed=parsed)
+    assert math_reward(answer, right) == StepResult(worth, parsed=parsed)
 
 
 def test_a_right_answer_that_is_no_mathematics() -> None:
     with pytest.raises(DataError, match="'a pinch' has no number or formula"):
-        math("5", "a pinch")
+        math_reward("5", "a pinch")
 
 
 def test_rewards_are_known_by_name() -> None:
@@ -82,7 +92,7 @@ def test_without_one_right_answers_say_how_they_are_compared() -> None:
     )
     assert isinstance(sum_, Question)
     assert isinstance(object_, Question)
-    assert (sum_.reward, object_.reward) == (exact, field_f1)
+    assert (sum_.reward, object_.reward) == (exact_reward, field_f1_reward)
 
 
 @pytest.mark.parametrize(
@@ -111,26 +121,26 @@ def test_what_is_not_installed_is_told_before_the_run(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("reward", ["exact", "math"])
 def test_many_answers_are_compared_at_once(reward: str) -> None:
     pairs = [("5", "5"), ("it is 5", "5"), ("6", "5"), ("five", "5"), ("#### 7", "7"), ("", "7")]
-    assert asyncio.run(compared(reward, pairs)) == [REWARDS[reward](*pair) for pair in pairs]
+    assert asyncio.run(grade_answers(reward, pairs)) == [REWARDS[reward](*pair) for pair in pairs]
 
 
 def test_of_an_answer_that_takes_for_ever_to_compare_the_reason_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("stages.tasks.rewards.LIMIT", 2.0)
-    assert asyncio.run(compared("math", [("$9^{9^9}$", "5")])) == ["it took more than 2 s"]
+    monkeypatch.setattr("stages.tasks.rewards.GRADING_TIMEOUT", 2.0)
+    assert asyncio.run(grade_answers("math", [("$9^{9^9}$", "5")])) == ["it took more than 2 s"]
 
 
 def says_nine(answer: str, right: str) -> StepResult:
     """Whatever was answered, see whether it is as much as a number that takes for ever to write."""
-    return math("$9^{9^9}$", right)
+    return math_reward("$9^{9^9}$", right)
 
 
 def test_a_grader_that_hangs_is_a_rollout_that_failed() -> None:
-    processes, client = Processes(), FakeTraining()
+    processes, client = WorkerPool(), FakeTraining()
     good, bad = (
         Question(({"role": "user", "content": "?"},), "5", reward, "t", processes)
-        for reward in (math, says_nine)
+        for reward in (math_reward, says_nine)
     )
     player = RolloutRunner(
         client.sampler("fake"),

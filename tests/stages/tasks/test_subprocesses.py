@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stages.tasks.subprocesses import LONGEST, Processes, call_apart
+from stages.tasks.subprocesses import CPU_LIMIT, WorkerPool, call_in_subprocess
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ def order_of_a_set() -> list[str]:
 
 
 def test_what_a_function_gives_comes_back() -> None:
-    assert call_apart(paired, 1, "é\n") == {"one": 1, "other": "é\n"}
-    assert call_apart(process) != os.getpid()
-    assert call_apart(order_of_a_set) == call_apart(order_of_a_set)
+    assert call_in_subprocess(paired, 1, "é\n") == {"one": 1, "other": "é\n"}
+    assert call_in_subprocess(process) != os.getpid()
+    assert call_in_subprocess(order_of_a_set) == call_in_subprocess(order_of_a_set)
 
 
 def test_a_process_stays_for_the_next_question() -> None:
@@ -87,7 +87,7 @@ def test_a_process_stays_for_the_next_question() -> None:
         both = await asyncio.gather(processes.call(process), processes.call(process))
         return [*both, await processes.call(process)]
 
-    processes = Processes()
+    processes = WorkerPool()
     one, other, again = asyncio.run(asked())
     processes.close()
     assert one != other
@@ -104,7 +104,7 @@ def test_what_goes_wrong_is_told_and_the_next_question_is_answered() -> None:
             await processes.call(gone)
         return int(await processes.call(process))
 
-    processes = Processes()
+    processes = WorkerPool()
     assert asyncio.run(asked())
     processes.close()
 
@@ -118,7 +118,7 @@ def test_what_never_ends_is_ended() -> None:
             os.kill(pid, 0)
         return int(await processes.call(process))
 
-    processes, began = Processes(), time.monotonic()
+    processes, began = WorkerPool(), time.monotonic()
     assert asyncio.run(asked())
     processes.close()
     assert time.monotonic() - began < 60
@@ -130,7 +130,7 @@ def test_what_it_has_started_itself_ends_with_it() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(processes.call(parent, 60.0), 0.3)
 
-    processes, began = Processes(), time.monotonic()
+    processes, began = WorkerPool(), time.monotonic()
     asyncio.run(asked())
     assert time.monotonic() - began < 30
 
@@ -141,33 +141,33 @@ def test_one_that_ended_while_nobody_asked_it_is_told_of() -> None:
         with pytest.raises(RuntimeError, match="its process ended with status -9"):
             await processes.call(process)
 
-    processes = Processes()
+    processes = WorkerPool()
     asyncio.run(asked())
 
 
 def test_its_last_words_are_told() -> None:
     with pytest.raises(RuntimeError, match="ended with status 3: no room for it"):
-        call_apart(told_off)
+        call_in_subprocess(told_off)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    assert call_apart(of_numpy) == [0.5, 2]
+    assert call_in_subprocess(of_numpy) == [0.5, 2]
 
 
 def test_it_knows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_HUB_TOKEN", "abc123")
     monkeypatch.setenv("SOME_FOLDER", "abc123")
-    known = call_apart(environment)
+    known = call_in_subprocess(environment)
     assert "SOME_FOLDER" in known
     assert "SOME_HUB_TOKEN" not in known
 
 
 def test_it_ends_by_itself_if_nobody_can_end_it() -> None:
-    assert LONGEST <= call_apart(most_seconds) <= LONGEST + 60
+    assert CPU_LIMIT <= call_in_subprocess(most_seconds) <= CPU_LIMIT + 60
 
 
 def test_functions_that_cannot_be_found_again_are_refused() -> None:
     def local() -> None: ...
 
     with pytest.raises(TypeError, match="must be a function of a module that can be imported"):
-        call_apart(local)
+        call_in_subprocess(local)

@@ -14,9 +14,9 @@ from kitchen.ports import Message
 from kitchen.ports.environments import Env, StepResult, Task
 from kitchen.testing.environments import STRANGE, TaskLaws
 from stages.chat.tools import ToolQuestion
-from stages.data.splits import Reading
+from stages.data.splits import DataConfig
 from stages.tasks.games import Guess
-from stages.tasks.reasoning_gym import MakeProblems
+from stages.tasks.reasoning_gym import MakeReasoningGym
 from stages.tasks.rewards import REWARDS, Prompt, Question
 
 ASKED: tuple[Message, ...] = (
@@ -76,8 +76,8 @@ class TestGym(TaskLaws):
     @pytest.fixture
     def problem(self) -> Iterator[Task]:
         pytest.importorskip("reasoning_gym")
-        tasks, _, _ = MakeProblems(
-            "reasoning-gym:chain_sum", Reading(limit=1, held_out_rows=1)
+        tasks, _, _ = MakeReasoningGym(
+            "reasoning-gym:chain_sum", DataConfig(limit=1, held_out_rows=1)
         ).run()
         with closing(tasks):
             yield tasks.train[0]

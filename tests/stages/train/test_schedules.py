@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kitchen.errors import ConfigError
-from stages.train.schedules import SCHEDULES, Constant, Cosine, Linear, schedule
+from stages.train.schedules import SCHEDULES, Constant, Cosine, Linear, make_schedule
 
 
 def rates(made, steps):
@@ -75,7 +75,7 @@ def test_equals_transformers(name, steps, warmup):
         theirs.append(scheduler.get_last_lr()[0])
         optimiser.step()
         scheduler.step()
-    ours = rates(schedule(name, 3e-4, warmup), steps)
+    ours = rates(make_schedule(name, 3e-4, warmup), steps)
     assert ours[warmup:] == pytest.approx(theirs[warmup:], rel=1e-9, abs=1e-15)
     # theirs begins warm-up at 0, a step that trains nothing; ours is one stride further on
     assert ours[: max(0, warmup - 1)] == pytest.approx(theirs[1:warmup], rel=1e-9)
@@ -99,14 +99,19 @@ def test_the_step_is_found_again_whatever_the_rounding_of_the_shares():
 
 
 def test_a_schedule_by_name_has_a_stable_repr():
-    assert repr(schedule("cosine", 1e-3, 10)) == "Cosine(peak=0.001, warmup_steps=10, floor=0.0)"
-    assert {type(schedule(name, 1.0)) for name in SCHEDULES} == {Constant, Linear, Cosine}
+    assert (
+        repr(make_schedule("cosine", 1e-3, 10)) == "Cosine(peak=0.001, warmup_steps=10, floor=0.0)"
+    )
+    assert {type(make_schedule(name, 1.0)) for name in SCHEDULES} == {Constant, Linear, Cosine}
 
 
 @pytest.mark.parametrize(
     "make, told",
     [
-        (lambda: schedule("cosin", 1e-3), "schedule 'cosin' is unknown; did you mean 'cosine'?"),
+        (
+            lambda: make_schedule("cosin", 1e-3),
+            "schedule 'cosin' is unknown; did you mean 'cosine'?",
+        ),
         (lambda: Constant(0.0), "learning rate 0.0 must be above 0"),
         (lambda: Linear(math.nan), "learning rate nan must be above 0"),
         (lambda: Cosine(-1.0), "learning rate -1.0 must be above 0"),

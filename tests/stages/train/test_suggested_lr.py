@@ -8,7 +8,7 @@ import pytest
 
 from stages.train.optim import OptimStep
 from stages.train.schedules import Constant, Cosine, Linear, Schedule
-from stages.train.suggested_lr import Learner, family, rates, suggested
+from stages.train.suggested_lr import TrainedModel, learning_rate_table, model_family, suggested_lr
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from stages.train.suggested_lr import Learner, family, rates, suggested
     ],
 )
 def test_the_formula(name: str, hidden_size: int, rate: float) -> None:
-    assert suggested(name, hidden_size) == pytest.approx(rate, rel=1e-3)
+    assert suggested_lr(name, hidden_size) == pytest.approx(rate, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -44,46 +44,49 @@ def test_the_formula(name: str, hidden_size: int, rate: float) -> None:
     ],
 )
 def test_a_family_is_known_by_the_name_of_the_model(model: str, expected: str | None) -> None:
-    assert family(model) == expected
+    assert model_family(model) == expected
 
 
 @pytest.mark.parametrize(
     "schedule", [Constant(0.25, 3_000), Linear(0.25, 40), Cosine(0.25, 7, 0.1)]
 )
 def test_what_is_set_is_the_highest_of_the_schedule(schedule: Schedule) -> None:
-    assert OptimStep(schedule).preview(Learner("tiny", None, None)).rows[0][:2] == ("set", "0.25")
+    assert OptimStep(schedule).preview(TrainedModel("tiny", None, None)).rows[0][:2] == (
+        "set",
+        "0.25",
+    )
 
 
 @pytest.mark.parametrize(
     ("learner", "value", "why"),
     [
         (
-            Learner("meta-llama/Llama-3.1-8B", 4096, None),
+            TrainedModel("meta-llama/Llama-3.1-8B", 4096, None),
             "0.00029",
             "5e-5 · 10 · (2000 / 4096)^0.781, fitted on Llama",
         ),
         (
-            Learner("meta-llama/Llama-3.1-8B", 4096, 64.0),
+            TrainedModel("meta-llama/Llama-3.1-8B", 4096, 64.0),
             "0.00029",
             "with LoRA of alpha 32; here alpha is 64",
         ),
-        (Learner("meta-llama/Llama-3.1-8B", 4096, 32.0), "0.00029", "with LoRA of alpha 32"),
+        (TrainedModel("meta-llama/Llama-3.1-8B", 4096, 32.0), "0.00029", "with LoRA of alpha 32"),
         (
-            Learner("meta-llama/Llama-3.1-8B", None, 32.0),
+            TrainedModel("meta-llama/Llama-3.1-8B", None, 32.0),
             "not known",
             "does not know how wide meta-llama/Llama-3.1-8B is",
         ),
         (
-            Learner("packaged:smollm2", 576, 32.0),
+            TrainedModel("packaged:smollm2", 576, 32.0),
             "not known",
             "packaged:smollm2 is called neither Llama nor Qwen",
         ),
     ],
 )
 def test_it_says_what_it_is_by_or_why_it_is_not_known(
-    learner: Learner, value: str, why: str
+    learner: TrainedModel, value: str, why: str
 ) -> None:
-    _, (_, shown, told) = rates(Constant(1e-3), learner).rows
+    _, (_, shown, told) = learning_rate_table(Constant(1e-3), learner).rows
     assert shown == value
     assert why in told
     assert ("here alpha" in told) == (learner.alpha == 64.0)

@@ -87,7 +87,7 @@ def test_what_the_loss_does_not_read_has_slope_0_and_inputs_stay_as_they_are():
 
 def test_repr_is_stable_and_tells_the_options():
     assert repr(torch_loss(PairLoss(0.3), group=2)) == "torch_loss(PairLoss(beta=0.3), group=2)"
-    assert repr(torch_loss(first_token)).endswith("test_autograd.first_token, group=None)")
+    assert repr(torch_loss(first_token)).endswith("test_torch_loss.first_token, group=None)")
     assert torch_loss(PairLoss(0.3)) == torch_loss(PairLoss(0.3)) != torch_loss(PairLoss(0.4))
 
 
