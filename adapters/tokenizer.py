@@ -14,7 +14,7 @@ import numpy as np
 from adapters.folders import demand_base, is_adapter, read_config, tokenizer_files
 from kitchen.errors import BackendError, DataError
 from kitchen.ports.hub import HubClient
-from kitchen.ports.training import Message, ToolSchema
+from kitchen.ports.sampling import Message, ToolSchema
 from kitchen.types import Tokens
 
 TURN_ENDS = (

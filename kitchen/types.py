@@ -142,7 +142,7 @@ class Sampled:
 
 
 class Loss(Protocol):
-    """A loss of one's own: from each datum's log-probabilities to its value and their gradients.
+    """A custom loss: from each datum's log-probabilities to its value and their gradients.
 
     It is scored where `weights` is not 0, or everywhere if there are none. An attribute `group:
     int` says that it sums over runs of that many adjacent datums, so that a backend may cut the

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kitchen.errors import DataError, did_you_mean
-from kitchen.ports.training import Message, ToolSchema
+from kitchen.ports.sampling import Message, ToolSchema
 from kitchen.types import Tokens
 
 END, END_OF_TURN = 256, 257

@@ -24,7 +24,8 @@ from kitchen.backend.losses import LOSSES, Options, value_and_grad
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Done, Failed, Future
-from kitchen.ports.training import Sampler, Tokenizer, TrainingSession
+from kitchen.ports.sampling import Sampler, Tokenizer
+from kitchen.ports.training import TrainingSession
 from kitchen.types import Adam, Array, Checkpoint, Datum, Facts, Lora, Loss, LossOutput, Stepped
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ class FakeTraining:
     capabilities = frozenset(
         {
             *(f"loss {name}" for name in LOSSES),
-            "loss of one's own",
+            "custom loss",
             "top_logprobs",
             "export",
             "export merged",

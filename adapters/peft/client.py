@@ -14,7 +14,8 @@ from kitchen.backend.losses import LOSSES
 from kitchen.errors import BackendError, ConfigError
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
-from kitchen.ports.training import Sampler, Tokenizer, TrainingSession
+from kitchen.ports.sampling import Sampler, Tokenizer
+from kitchen.ports.training import TrainingSession
 from kitchen.types import Checkpoint, Lora
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class PeftTraining:
     capabilities = frozenset(
         {
             *(f"loss {name}" for name in LOSSES),
-            "loss of one's own",
+            "custom loss",
             "lora_alpha",
             "lora_dropout",
             "lora_targets",

@@ -30,7 +30,7 @@ from kitchen.backend.losses import Options
 from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Failed, Future
-from kitchen.ports.training import Sampler, Tokenizer
+from kitchen.ports.sampling import Sampler, Tokenizer
 from kitchen.types import Adam, Checkpoint, Datum, Facts, Lora, Loss, LossOutput, Stepped
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports.future import Failed
-from kitchen.ports.training import Sampler
+from kitchen.ports.sampling import Sampler
 from kitchen.types import Checkpoint
 
 # samplers that are in memory at once; the others are opened again when they have their turn

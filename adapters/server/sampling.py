@@ -17,7 +17,7 @@ from adapters.server.sessions import Sessions, own
 from adapters.server.wire import MOST_NUMBERS, samples
 from kitchen.errors import BackendError, ConfigError, DataError
 from kitchen.ports.future import Done, Future, arrival
-from kitchen.ports.training import Sampler
+from kitchen.ports.sampling import Sampler
 from kitchen.types import Array, Sampled, Tokens
 
 # tokens that a completion without a limit may have, where a model has no context to be full

@@ -13,7 +13,7 @@ from adapters.server.loopback import is_loopback
 from kitchen.errors import BackendError, ConfigError
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
-from kitchen.ports.training import TrainingClient
+from kitchen.ports.training import TrainingBackend, require_catalog, require_checkpoints
 from kitchen.runs.lock import lease
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ class TinkerServer:
 
     packages = ("tinker", "starlette", "uvicorn", "prometheus_client")
 
-    def __init__(self, training: TrainingClient, hub: HubClient, blobs: BlobStore) -> None:
+    def __init__(self, training: TrainingBackend, hub: HubClient, blobs: BlobStore) -> None:
+        require_catalog(training)
+        require_checkpoints(training)
         self._training, self._hub, self._blobs = training, hub, blobs
 
     def app(self, models: Sequence[str], aliases: Mapping[str, str], key: str | None = None) -> Any:

@@ -25,7 +25,7 @@ from adapters.server.records import (
 )
 from kitchen.errors import BackendError, DataError, did_you_mean
 from kitchen.ports.hub import HubClient
-from kitchen.ports.training import TrainingClient, TrainingSession
+from kitchen.ports.training import TrainingBackend, TrainingSession
 from kitchen.types import Checkpoint
 
 log = structlog.get_logger("kitchen.serve")
@@ -101,7 +101,7 @@ class Menu:
 class Sessions:
     """All that there is at the moment; only to be touched in the event loop of the server."""
 
-    def __init__(self, training: TrainingClient, records: Records, menu: Menu) -> None:
+    def __init__(self, training: TrainingBackend, records: Records, menu: Menu) -> None:
         self.training, self.records, self.menu, self.promises = training, records, menu, Promises()
         self.ended: list[Callable[[str], None]] = []  # called with the id of each session that ends
         self._clients = {record.id: Client(record) for record in records.all(SessionRecord)}

@@ -18,16 +18,17 @@ from kitchen.backend.losses import LOSSES
 from kitchen.errors import BackendError, ConfigError, check_name, did_you_mean
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
-from kitchen.ports.training import Sampler, Tokenizer, TrainingSession
+from kitchen.ports.sampling import Sampler, Tokenizer
+from kitchen.ports.training import TrainingSession
 from kitchen.types import Checkpoint, Lora
 
 OURS = frozenset(f"loss {name}" for name in LOSSES)
-WHOLE = OURS | {"loss of one's own", "top_logprobs", "export"}
+WHOLE = OURS | {"custom loss", "top_logprobs", "export"}
 # kind of server to what it has; "loss ?": it may have more than is listed
 SERVERS: Mapping[str, frozenset[str]] = {
     "tinker": WHOLE | {"loss gspo", "loss stable_reinforce", "loss ?"},
     "kitchen": WHOLE,
-    # its cross-entropy cannot carry the slopes of a loss of one's own
+    # its cross-entropy cannot carry the slopes of a custom loss
     "skyrl": OURS - {"loss dro"} | {"loss dppo"},
 }
 HOUR = 3600  # seconds, the shortest that servers keep a checkpoint that expires
@@ -78,7 +79,7 @@ class TinkerTraining:
     @property
     def capabilities(self) -> frozenset[str]:
         # the SDK differentiates it with torch
-        without_torch = set() if find_spec("torch") else {"loss of one's own"}
+        without_torch = set() if find_spec("torch") else {"custom loss"}
         return SERVERS[self._kind] - without_torch
 
     def find(self, model: str) -> None:

@@ -26,7 +26,7 @@ def theirs(datum: Datum) -> Any:
 
 
 def without_extras(datum: Datum) -> Datum:
-    """What a server reads of data for a loss of one's own, which may have more."""
+    """What a server reads of data for a custom loss, which may have more."""
     weights = datum.loss_inputs.get("weights", np.zeros(np.shape(datum.targets), np.float32))
     return Datum(datum.tokens, {"target_tokens": datum.targets, "weights": weights})
 

@@ -1,4 +1,4 @@
-"""A loss of one's own, computed here between a forward and a backward pass of the server."""
+"""A custom loss, computed here between a forward and a backward pass of the server."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from kitchen.errors import (
     SessionLost,
 )
 from kitchen.ports.future import Failed, Future, Pending
-from kitchen.ports.training import Sampler, Tokenizer
+from kitchen.ports.sampling import Sampler, Tokenizer
 from kitchen.secrets import mask
 from kitchen.types import Adam, Checkpoint, Datum, Facts, Lora, Loss, LossOutput, Stepped
 

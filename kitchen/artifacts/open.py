@@ -20,6 +20,7 @@ from kitchen.config.request import (
 from kitchen.config.yaml import yaml_value
 from kitchen.errors import BackendError, ConfigError, did_you_mean
 from kitchen.ports import BlobStore, HubClient, Message, Sampler, Tokenizer, TrainingClient
+from kitchen.ports.training import require_catalog
 from kitchen.recipe import Recipe
 from kitchen.runs.store import read_order, run_names
 from kitchen.types import Tokens
@@ -37,7 +38,7 @@ class OpenWeights:
     blobs: BlobStore
 
     def tokenizer(self) -> Tokenizer:
-        return self.training.tokenizer(self.weights.model)
+        return require_catalog(self.training).tokenizer(self.weights.model)
 
     def separator(self, tokenizer: Tokenizer) -> str | None:
         """What stands between prompt and answer; None where a chat template does, as it did when a

@@ -12,7 +12,8 @@ import structlog
 from kitchen.artifacts.model_card import Base, model_card, public_name
 from kitchen.artifacts.weights import Weights
 from kitchen.errors import BackendError, ConfigError, KitchenError
-from kitchen.ports import BlobStore, HubClient, TrainingClient
+from kitchen.ports import BlobStore, CheckpointStore, HubClient, TrainingClient
+from kitchen.ports.training import require_checkpoints
 from kitchen.runs.store import read_journal
 
 _REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
@@ -31,7 +32,7 @@ class NotPublished(KitchenError):
 def publish(
     weights: Weights,
     repo: str,
-    training: TrainingClient,
+    store: CheckpointStore,
     hub: HubClient,
     blobs: BlobStore,
     *,
@@ -44,11 +45,10 @@ def publish(
     Raises NotPublished where the hub fails, with how to do it `again`, which whoever set the run
     going may know alone.
     """
-    check_can_export(training)
     check_repository_name(repo)
     with TemporaryDirectory(prefix="kitchen-") as place:
         folder = Path(place, "adapter")
-        training.export(weights.source, folder)
+        store.export(weights.source, folder)
         base = _base(weights, folder, hub)
         tables = read_journal(blobs, weights.run, "tables") if weights.run else ()
         (folder / "README.md").write_text(model_card(repo, base, weights, tables))
@@ -60,13 +60,14 @@ def publish(
             raise NotPublished(error, repo, retry_hint) from error
 
 
-def check_can_export(training: TrainingClient) -> None:
-    """Raise BackendError for an adapter that keeps its weights to itself."""
+def require_export(training: TrainingClient) -> CheckpointStore:
+    """Return the store that exports weights; raises BackendError for an adapter that exports none."""
     if "export" not in training.capabilities:
         raise BackendError(
             f"the training adapter {type(training).__name__} cannot export weights; "
             "`kitchen list` shows the others"
         )
+    return require_checkpoints(training)
 
 
 def check_repository_name(repo: str) -> None:

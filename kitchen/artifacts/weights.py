@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kitchen.errors import ConfigError, CorruptCheckpoint, did_you_mean
-from kitchen.ports import BlobStore, TrainingClient
+from kitchen.ports import BlobStore, CheckpointStore, TrainingClient
+from kitchen.ports.training import find_catalog, require_checkpoints
 from kitchen.runs.store import read_journal, read_run, run_names
 from kitchen.types import Checkpoint, Facts
 
@@ -48,11 +49,11 @@ class Weights:
 
     def facts(self, client: TrainingClient, what: str = "weights") -> Facts:
         """What numbers that come of them depend on, under `what` and names that begin with it."""
-        known = (
-            self.source.sha256
-            if isinstance(self.source, Checkpoint)
-            else client.sha256(self.source)
-        )
+        if isinstance(self.source, Checkpoint):
+            known: str | None = self.source.sha256
+        else:
+            catalog = find_catalog(client)
+            known = None if catalog is None else catalog.sha256(self.source)
         return Facts({what: self.name} | ({f"{what}.sha256": known} if known else {}))
 
 
@@ -99,13 +100,15 @@ def find_weights(text: str, client: TrainingClient, blobs: BlobStore | None) -> 
     """
     name = parse_weights_name(text)
     if name.kind != "run":
-        client.find(str(name))
+        catalog = find_catalog(client)
+        if catalog is not None:
+            catalog.find(str(name))
         return Weights(str(name), str(name), str(name))
     if blobs is None:
         raise ConfigError(f"{name}: without a blob store there are no runs to take weights from")
     return weights_of(
         name.name,
-        _chosen(name, client, blobs, read_run(blobs, name.name)["status"]),
+        _chosen(name, require_checkpoints(client), blobs, read_run(blobs, name.name)["status"]),
         blobs,
         name.at,
     )
@@ -123,7 +126,7 @@ def weights_of(run: str, checkpoint: Checkpoint, blobs: BlobStore, at: str = "fi
     return Weights(str(name), checkpoint, model, run, record)
 
 
-def _chosen(name: WeightsName, client: TrainingClient, blobs: BlobStore, status: str) -> Checkpoint:
+def _chosen(name: WeightsName, store: CheckpointStore, blobs: BlobStore, status: str) -> Checkpoint:
     """Of checkpoints.jsonl, or as it would stand there had the run not failed before it was
     written.
     """
@@ -133,12 +136,12 @@ def _chosen(name: WeightsName, client: TrainingClient, blobs: BlobStore, status:
         if name.at == "best"
         else [each for each in rows if _is(name.at, each)]
     ):
-        if _found(row["path"], client):
+        if _found(row["path"], store):
             return Checkpoint(row["path"], row["step"], row["kind"], row["sha256"])
     path = "final" if name.at == "final" else f"step-{name.at:>06}"
-    if name.at != "best" and (unwritten := _found(f"{name.name}/weights/{path}", client)):
+    if name.at != "best" and (unwritten := _found(f"{name.name}/weights/{path}", store)):
         return unwritten
-    there = list(_there(rows, client))
+    there = list(_there(rows, store))
     begun = "" if status == "completed" else "; go on with the run first"
     what = f"weights of step {name.at}" if name.at.isdigit() else f"{name.at} weights"
     have = f"it has: {', '.join(there)}" if there else f"it has none{begun}"
@@ -149,16 +152,16 @@ def _is(at: str, row: Row) -> bool:
     return bool(row["role"] == _FINAL) if at == "final" else str(row["step"]) == at
 
 
-def _found(path: str, client: TrainingClient) -> Checkpoint | None:
+def _found(path: str, store: CheckpointStore) -> Checkpoint | None:
     """Raises CorruptCheckpoint where that very one is damaged."""
-    return next((each for each in client.checkpoints(path) if each.path == path), None)
+    return next((each for each in store.checkpoints(path) if each.path == path), None)
 
 
-def _there(rows: Sequence[Row], client: TrainingClient) -> Iterator[str]:
+def _there(rows: Sequence[Row], store: CheckpointStore) -> Iterator[str]:
     for row in rows:
         at = f"final (step {row['step']})" if _is("final", row) else str(row["step"])
         try:
-            if _found(row["path"], client):
+            if _found(row["path"], store):
                 yield at
         except CorruptCheckpoint:
             yield f"{at}, damaged"

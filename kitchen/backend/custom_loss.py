@@ -1,4 +1,4 @@
-"""A loss of one's own, and what no loss may give."""
+"""A custom loss, and what no loss may give."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def own_slopes(
     indices: Sequence[int] = (),
     count: int = 0,
 ) -> tuple[Mapping[str, float], Sequence[Array]]:
-    """Metrics and slopes of a loss of one's own, which sees 0 where it does not score; slopes there
+    """Metrics and slopes of a custom loss, which sees 0 where it does not score; slopes there
     count for nothing.
 
     `indices` are the datums' places in a batch of `count`, for errors, if they are not the whole
@@ -35,13 +35,13 @@ def own_slopes(
     value, slopes, metrics = loss(data, seen)
     if len(slopes) != len(data):
         raise ConfigError(
-            f"the loss of one's own gave {len(slopes)} arrays of slopes for {len(data)} datums"
+            f"the custom loss gave {len(slopes)} arrays of slopes for {len(data)} datums"
         )
     masked = []
     for index, slope, lp, mask in zip(indices, slopes, logprobs, live, strict=True):
         if np.shape(slope) != lp.shape:
             raise ConfigError(
-                f"the loss of one's own gave datum {index} slopes of shape {np.shape(slope)}, and "
+                f"the custom loss gave datum {index} slopes of shape {np.shape(slope)}, and "
                 "its "
                 f"log-probabilities have {lp.shape}"
             )
@@ -49,7 +49,7 @@ def own_slopes(
         check_finite(index, count, masked[-1])
     if not np.isfinite(value):
         raise RunFailed(
-            f"the loss of one's own is {value} over datums {indices[0]} to {indices[-1]} of {count}"
+            f"the custom loss is {value} over datums {indices[0]} to {indices[-1]} of {count}"
         )
     return {"loss:sum": float(value), **metrics}, masked
 

@@ -18,7 +18,15 @@ from kitchen.engine.plan import Plan, check
 from kitchen.engine.runner import run
 from kitchen.engine.scope import Context
 from kitchen.errors import BackendError, ConfigError, did_you_mean
-from kitchen.ports import BlobStore, DatasetStore, HubClient, TrainingClient
+from kitchen.ports import (
+    BlobStore,
+    CheckpointStore,
+    DatasetStore,
+    HubClient,
+    ModelCatalog,
+    TrainingClient,
+)
+from kitchen.ports.training import training_ports
 from kitchen.recipe import Recipe
 
 PORTS: Mapping[str, Any] = {
@@ -26,6 +34,11 @@ PORTS: Mapping[str, Any] = {
     "datasets": DatasetStore,
     "hub": HubClient,
     "blobs": BlobStore,
+}
+# every type under which the adapter of a port is offered to stages
+PORT_TYPES: Mapping[str, tuple[Any, ...]] = {
+    **{port: (kind,) for port, kind in PORTS.items()},
+    "training": (TrainingClient, ModelCatalog, CheckpointStore),
 }
 DEFAULTS: Mapping[str, str] = {
     "training": "peft",
@@ -109,7 +122,7 @@ def build(port: str, names: Mapping[str, str], settings: Mapping[str, Mapping[st
 def _port_of(hint: Any) -> str | None:
     """The port that a parameter asks for: `BlobStore` or `BlobStore | None`."""
     wanted = {hint, *getattr(hint, "__args__", ())}
-    return next((port for port, kind in PORTS.items() if kind in wanted), None)
+    return next((port for port, kinds in PORT_TYPES.items() if wanted & set(kinds)), None)
 
 
 @dataclass(frozen=True)
@@ -139,11 +152,11 @@ class Kitchen:
         ).kitchen()
 
     def ports(self) -> Mapping[Any, Any]:
-        return {
-            kind: value
-            for port, kind in PORTS.items()
-            if (value := getattr(self, port)) is not None
-        }
+        """Return the adapters by port type; training adapters under each type they implement."""
+        adapters = {kind: getattr(self, port) for port, kind in PORTS.items()}
+        if self.training is not None:
+            adapters |= training_ports(self.training)
+        return {kind: adapter for kind, adapter in adapters.items() if adapter is not None}
 
     def check(self, recipe: Recipe) -> Plan:
         """What the recipe will do with these adapters, and what is wrong with it; nothing runs."""

@@ -6,10 +6,19 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from kitchen.config.adapters import DEFAULTS, PORTS, Kitchen, adapter_class, adapter_settings, build
+from kitchen.config.adapters import (
+    DEFAULTS,
+    PORT_TYPES,
+    PORTS,
+    Kitchen,
+    adapter_class,
+    adapter_settings,
+    build,
+)
 from kitchen.config.discovery import (
     add_cwd_to_path,
     build_workflow,
@@ -221,7 +230,8 @@ def add_plan_to(made: ResolvedRequest, recipe: Recipe, strict: bool) -> None:
     """The steps of the recipe and their plan, with what is wrong noted."""
     try:
         made.step = build_workflow(recipe)
-        ports = made.kitchen.ports() if made.kitchen else dict.fromkeys(PORTS.values())
+        port_types = dict.fromkeys(chain.from_iterable(PORT_TYPES.values()))
+        ports = made.kitchen.ports() if made.kitchen else port_types
         given: Any = {**ports, RunId: RunId("check")} if made.kitchen else {*ports, RunId}
         made.plan = check(made.step, given, recipe.outputs)
     except KitchenError as error:

@@ -14,6 +14,7 @@ from kitchen.engine.type_names import name, who_leaves
 from kitchen.errors import ConfigError
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.checkpointable import hides_checkpointable
+from kitchen.ports.training import TrainingClient, why_missing
 from kitchen.progress import Progress
 from kitchen.stage import Stage
 from kitchen.workflow import Every, ForEach, Parallel, Series, Step, When, keeps, saves
@@ -209,14 +210,18 @@ class _Checker:
                 self.plan.ports.add(kind)
             if kind not in scope and not optional:
                 self.plan.missing.add(kind)
-                self.problem(
-                    f"{stage} reads {name(kind)}, which nothing before it leaves{who_leaves(kind)}"
-                )
+                self.problem(f"{stage} reads {name(kind)}, {self.why_absent(kind)}")
             elif scope.get(kind, True) is not True and not optional:
                 self.problem(
                     f"{stage} reads {name(kind)}, which only a `when` leaves: let it default to "
                     "None"
                 )
+
+    def why_absent(self, kind: Any) -> str:
+        training = self.adapters.get(TrainingClient)
+        if training is not None and (problem := why_missing(kind, training)):
+            return f"but {problem}"
+        return f"which nothing before it leaves{who_leaves(kind)}"
 
     def loop(self, loop: ForEach, scope: Scope, depth: int) -> Scope:
         words = [f"for each of {loop.source}"]

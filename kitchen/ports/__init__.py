@@ -1,21 +1,22 @@
-"""The ports: everything a recipe needs from the world, as Protocols."""
+"""The ports: everything that a recipe needs from the world, as Protocols."""
 
 from kitchen.ports.blobs import BlobStore, blob_name
 from kitchen.ports.checkpointable import Checkpointable, hides_checkpointable, is_checkpointable
 from kitchen.ports.datasets import Dataset, DatasetInfo, DatasetStore, Row, StreamedRow
 from kitchen.ports.future import Done, Failed, Future, Pending, arrival, start
 from kitchen.ports.hub import HubClient, ModelInfo
+from kitchen.ports.sampling import Message, Sampler, Tokenizer, ToolSchema
 from kitchen.ports.training import (
-    Message,
-    Sampler,
-    Tokenizer,
-    ToolSchema,
+    CheckpointStore,
+    ModelCatalog,
+    TrainingBackend,
     TrainingClient,
     TrainingSession,
 )
 
 __all__ = [
     "BlobStore",
+    "CheckpointStore",
     "Checkpointable",
     "Dataset",
     "DatasetInfo",
@@ -25,6 +26,7 @@ __all__ = [
     "Future",
     "HubClient",
     "Message",
+    "ModelCatalog",
     "ModelInfo",
     "Pending",
     "Row",
@@ -32,6 +34,7 @@ __all__ = [
     "StreamedRow",
     "Tokenizer",
     "ToolSchema",
+    "TrainingBackend",
     "TrainingClient",
     "TrainingSession",
     "arrival",

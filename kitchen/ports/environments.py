@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kitchen.ports.training import Message
+from kitchen.ports.sampling import Message
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from kitchen.errors import BackendError, ConfigError, KitchenError
-from kitchen.ports.training import Sampler, TrainingClient, TrainingSession
+from kitchen.ports.sampling import Sampler
+from kitchen.ports.training import CheckpointStore, ModelCatalog, TrainingClient, TrainingSession
 from kitchen.testing.subject import TrainingSubject
 from kitchen.types import Adam, Checkpoint
 
@@ -21,7 +22,9 @@ class ExportLaws(TrainingSubject):
     """
 
     @pytest.fixture
-    def weights(self, training: TrainingClient, session: TrainingSession) -> Checkpoint:
+    def weights(
+        self, training: TrainingClient, store: CheckpointStore, session: TrainingSession
+    ) -> Checkpoint:
         if "export" not in training.capabilities:
             pytest.skip(f"{type(training).__name__} exports nothing")
         for _ in range(2):
@@ -37,6 +40,7 @@ class ExportLaws(TrainingSubject):
     def test_what_is_exported_says_the_same(
         self,
         training: TrainingClient,
+        store: CheckpointStore,
         session: TrainingSession,
         weights: Checkpoint,
         tmp_path: Path,
@@ -45,9 +49,9 @@ class ExportLaws(TrainingSubject):
         tokens = self.data(session)[0].tokens
         if merged and "export merged" not in training.capabilities:
             with pytest.raises(BackendError, match="merge"):
-                training.export(weights, tmp_path / "out", merged=True)
+                store.export(weights, tmp_path / "out", merged=True)
             return
-        training.export(weights, tmp_path / "out", merged=merged)
+        store.export(weights, tmp_path / "out", merged=merged)
         expected = training.sampler(weights).logprobs(tokens).result()[1:]
         got = self.opened_again(training, tmp_path / "out").logprobs(tokens).result()[1:]
         assert np.abs(got - expected).mean() < self.agreement
@@ -57,12 +61,13 @@ class ExportLaws(TrainingSubject):
     def test_a_checkpoint_with_its_optimiser_is_exported_too(
         self,
         training: TrainingClient,
+        store: CheckpointStore,
         session: TrainingSession,
         weights: Checkpoint,
         tmp_path: Path,
     ) -> None:
-        training.export(weights, tmp_path / "alone")
-        training.export(session.save("run/full").result(), tmp_path / "full")
+        store.export(weights, tmp_path / "alone")
+        store.export(session.save("run/full").result(), tmp_path / "full")
         alone, full = (
             {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
             for name in ("alone", "full")
@@ -71,33 +76,35 @@ class ExportLaws(TrainingSubject):
 
     def test_a_folder_is_known_by_the_weights_in_it(
         self,
+        catalog: ModelCatalog,
         training: TrainingClient,
+        store: CheckpointStore,
         session: TrainingSession,
         weights: Checkpoint,
         tmp_path: Path,
     ) -> None:
-        if training.sha256(self.model) is None:
+        if catalog.sha256(self.model) is None:
             pytest.skip(f"{type(training).__name__} does not say which weights it has")
         session.forward_backward(self.data(session))
         session.optim_step(Adam(0.01))
         later = session.save_weights("run/later").result()
         for name, one in (("one", weights), ("again", weights), ("later", later)):
-            training.export(one, tmp_path / name)
+            store.export(one, tmp_path / name)
         first, again, other = (
-            training.sha256(f"path:{tmp_path / name}") for name in ("one", "again", "later")
+            catalog.sha256(f"path:{tmp_path / name}") for name in ("one", "again", "later")
         )
         assert first == again
-        assert len({first, other, training.sha256(self.model)}) == 3
+        assert len({first, other, catalog.sha256(self.model)}) == 3
 
     def test_a_folder_in_use_is_left_as_it_was(
-        self, training: TrainingClient, weights: Checkpoint, tmp_path: Path
+        self, training: TrainingClient, store: CheckpointStore, weights: Checkpoint, tmp_path: Path
     ) -> None:
         for path in (tmp_path / "file", tmp_path / "full" / "mine.txt"):
             path.parent.mkdir(exist_ok=True)
             path.write_text("mine")
         for name in ("file", "full"):
             with pytest.raises(ConfigError, match=name):
-                training.export(weights, tmp_path / name)
+                store.export(weights, tmp_path / name)
         assert (
             (tmp_path / "file").read_text()
             == (tmp_path / "full" / "mine.txt").read_text()
@@ -106,19 +113,19 @@ class ExportLaws(TrainingSubject):
         assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
 
     def test_an_empty_folder_is_filled_and_missing_ones_are_made(
-        self, training: TrainingClient, weights: Checkpoint, tmp_path: Path
+        self, training: TrainingClient, store: CheckpointStore, weights: Checkpoint, tmp_path: Path
     ) -> None:
         (tmp_path / "empty").mkdir()
         for folder in (tmp_path / "empty", tmp_path / "not" / "there"):
-            training.export(weights, folder)
+            store.export(weights, folder)
             assert any(folder.iterdir())
 
     def test_what_cannot_be_exported_leaves_nothing_behind(
-        self, training: TrainingClient, weights: Checkpoint, tmp_path: Path
+        self, training: TrainingClient, store: CheckpointStore, weights: Checkpoint, tmp_path: Path
     ) -> None:
-        training.delete(weights)
+        store.delete(weights)
         with pytest.raises(KitchenError, match="run/weights"):
-            training.export(weights, tmp_path / "place" / "out")
+            store.export(weights, tmp_path / "place" / "out")
         with pytest.raises(BackendError):
-            training.export(self.model, tmp_path / "place" / "out")
+            store.export(self.model, tmp_path / "place" / "out")
         assert not (tmp_path / "place").exists() or not any((tmp_path / "place").iterdir())

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kitchen.ports.training import Sampler, TrainingClient, TrainingSession
+from kitchen.ports.sampling import Sampler
+from kitchen.ports.training import TrainingClient, TrainingSession
 from kitchen.testing.subject import TrainingSubject
 from kitchen.types import Adam, Array, Sampled, Tokens
 

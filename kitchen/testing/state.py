@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kitchen.errors import CorruptCheckpoint, KitchenError
-from kitchen.ports.training import TrainingClient, TrainingSession
+from kitchen.ports.training import CheckpointStore, TrainingClient, TrainingSession
 from kitchen.testing.subject import Open, TrainingSubject
 from kitchen.types import Adam, Array
 
@@ -126,34 +126,32 @@ class StateLaws(TrainingSubject):
         moved = session.snapshot().result().logprobs(tokens).result()
         assert not np.array_equal(moved[1:], before[1:])
 
-    def test_checkpoints_are_listed_and_deleted(
-        self, training: TrainingClient, opened: Open
-    ) -> None:
+    def test_checkpoints_are_listed_and_deleted(self, store: CheckpointStore, opened: Open) -> None:
         session = self.train(opened())
         first, second = (
             session.save("run/first").result(),
             session.save_weights("run/second").result(),
         )
-        assert {(c.path, c.kind, c.step) for c in training.checkpoints()} == {
+        assert {(c.path, c.kind, c.step) for c in store.checkpoints()} == {
             (first.path, "training", 1),
             (second.path, "weights", 1),
         }
         session.delete(first).result()
         session.delete(first).result()
-        assert [c.path for c in training.checkpoints()] == [second.path]
-        training.delete(second)
-        training.delete(second)
-        assert list(training.checkpoints()) == []
+        assert [c.path for c in store.checkpoints()] == [second.path]
+        store.delete(second)
+        store.delete(second)
+        assert list(store.checkpoints()) == []
         for checkpoint in (first, second):
             with pytest.raises(KitchenError):
                 opened().load_weights(checkpoint).result()
         session.save("run/first").result()
 
     def test_checkpoints_are_listed_by_the_beginning_of_their_path(
-        self, training: TrainingClient, session: TrainingSession
+        self, store: CheckpointStore, session: TrainingSession
     ) -> None:
         kept = session.save_weights("one/a").result(), session.save_weights("two/a").result()
-        assert [c.path for c in training.checkpoints(kept[0].path)] == [kept[0].path]
+        assert [c.path for c in store.checkpoints(kept[0].path)] == [kept[0].path]
 
     def test_a_corrupt_checkpoint_is_found_out_and_named(
         self, training: TrainingClient, opened: Open

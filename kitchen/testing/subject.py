@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
-from kitchen.ports.training import TrainingClient, TrainingSession
+from kitchen.ports.training import (
+    CheckpointStore,
+    ModelCatalog,
+    TrainingClient,
+    TrainingSession,
+    why_missing,
+)
 from kitchen.types import Adam, Array, Checkpoint, Datum, Lora, Loss
 
 Open = Callable[[], TrainingSession]
@@ -54,6 +61,20 @@ class TrainingSubject:
     @pytest.fixture
     def training(self, tmp_path: Path) -> TrainingClient:
         return self.client(tmp_path)
+
+    @pytest.fixture
+    def catalog(self, training: TrainingClient) -> ModelCatalog:
+        """The client as a ModelCatalog; the laws that ask for it are skipped where it is none."""
+        if problem := why_missing(ModelCatalog, training):
+            pytest.skip(problem)
+        return cast(ModelCatalog, training)
+
+    @pytest.fixture
+    def store(self, training: TrainingClient) -> CheckpointStore:
+        """The client as a CheckpointStore; the laws that ask for it are skipped where it is none."""
+        if problem := why_missing(CheckpointStore, training):
+            pytest.skip(problem)
+        return cast(CheckpointStore, training)
 
     @pytest.fixture
     def opened(self, training: TrainingClient) -> Iterator[Open]:

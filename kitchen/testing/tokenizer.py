@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kitchen.errors import DataError
-from kitchen.ports.training import TrainingClient, TrainingSession
+from kitchen.errors import BackendError, DataError
+from kitchen.ports.training import ModelCatalog, TrainingSession
 from kitchen.testing.subject import TrainingSubject
 
 CHAT = (
@@ -52,10 +52,10 @@ class TokenizerLaws(TrainingSubject):
         assert "count_eggs" not in tokenizer.decode(tokenizer.render(CHAT[:1], answer=True))
 
     def test_it_can_be_had_without_the_weights(
-        self, training: TrainingClient, session: TrainingSession
+        self, catalog: ModelCatalog, session: TrainingSession
     ) -> None:
-        training.find(self.model)
-        alone, whole = training.tokenizer(self.model), session.tokenizer()
+        catalog.find(self.model)
+        alone, whole = catalog.tokenizer(self.model), session.tokenizer()
         assert alone.encode("two eggs").tolist() == whole.encode("two eggs").tolist()
         assert (alone.stop_ids, alone.chat, alone.vocabulary) == (
             whole.stop_ids,
@@ -64,15 +64,20 @@ class TokenizerLaws(TrainingSubject):
         )
 
     def test_how_wide_a_model_is_can_be_known_without_the_weights(
-        self, training: TrainingClient
+        self, catalog: ModelCatalog
     ) -> None:
-        size = training.hidden_size(self.model)
+        size = catalog.hidden_size(self.model)
         assert size is None or size > 0
 
     def test_which_weights_a_model_has_can_be_known_without_loading_them(
-        self, training: TrainingClient
+        self, catalog: ModelCatalog
     ) -> None:
-        assert training.sha256(self.model) == training.sha256(self.model) != ""
+        assert catalog.sha256(self.model) == catalog.sha256(self.model) != ""
+
+    def test_an_unknown_model_is_refused_without_loading(self, catalog: ModelCatalog) -> None:
+        for lookup in (catalog.find, catalog.tokenizer, catalog.hidden_size, catalog.sha256):
+            with pytest.raises(BackendError, match=self.unknown_model):
+                lookup(self.unknown_model)
 
     def test_stop_ids_are_tokens_without_text(self, session: TrainingSession) -> None:
         tokenizer = session.tokenizer()

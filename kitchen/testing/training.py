@@ -4,11 +4,11 @@ and run pytest.
 
 from __future__ import annotations
 
+from kitchen.testing.custom_loss import CustomLossLaws
 from kitchen.testing.exporting import ExportLaws
 from kitchen.testing.losses import LossLaws
 from kitchen.testing.optimiser import OptimiserLaws
 from kitchen.testing.order import OrderLaws
-from kitchen.testing.own_loss import OwnLossLaws
 from kitchen.testing.refusals import RefusalLaws
 from kitchen.testing.sampling import SamplingLaws
 from kitchen.testing.state import StateLaws
@@ -20,7 +20,7 @@ class TrainingLaws(
     ExportLaws,
     OrderLaws,
     LossLaws,
-    OwnLossLaws,
+    CustomLossLaws,
     OptimiserLaws,
     StateLaws,
     SamplingLaws,

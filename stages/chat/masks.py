@@ -10,7 +10,7 @@ from typing import Literal, Protocol, get_args
 import numpy as np
 
 from kitchen.errors import DataError
-from kitchen.ports.training import Tokenizer
+from kitchen.ports.sampling import Tokenizer
 from kitchen.types import Mask, Tokens
 from stages.chat.conversations import Conversation
 

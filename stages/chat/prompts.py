@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kitchen import ports
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Tokenizer
-from kitchen.ports.training import ToolSchema
+from kitchen.ports.sampling import ToolSchema
 from kitchen.types import Tokens
 from stages.chat.conversations import Conversation, Message
 from stages.chat.render import RenderDataset

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from kitchen.errors import ConfigError, DataError, check_name
-from kitchen.ports.training import Tokenizer
+from kitchen.ports.sampling import Tokenizer
 from kitchen.stage import Stage
 from kitchen.types import Datum, Metrics, Table
 from stages.chat.conversations import Conversation, TrainRows

@@ -15,7 +15,7 @@ from typing import Any
 
 from kitchen.ports import Message
 from kitchen.ports.environments import Env, StepResult
-from kitchen.ports.training import ToolSchema
+from kitchen.ports.sampling import ToolSchema
 
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
 _BARE = re.compile(

@@ -9,7 +9,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 
 from kitchen.artifacts.weights import find_weights
 from kitchen.errors import DataError
-from kitchen.ports import BlobStore, Tokenizer, TrainingClient
+from kitchen.ports import BlobStore, ModelCatalog, Tokenizer, TrainingClient
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Sampled, Samples, Table
 from stages.chat.conversations import Conversation, Message, TrainRows, with_system_prompt
@@ -64,12 +64,13 @@ class WriteAnswers(Stage):
     async def run(
         self,
         client: TrainingClient,
+        models: ModelCatalog,
         tokenizer: Tokenizer,
         rows: TrainRows,
         blobs: BlobStore | None = None,
     ) -> tuple[Written, Samples]:
         found = find_weights(self.teacher, client, blobs)
-        reads = client.tokenizer(found.model)
+        reads = models.tokenizer(found.model)
         check_system_prompt(self.instruction, reads, self.render.chat)
         prompts = [
             prompt_tokens(with_system_prompt(each, self.instruction), reads, self.render)
@@ -156,6 +157,7 @@ class EvaluateTeacher(Stage):
     async def run(
         self,
         client: TrainingClient,
+        models: ModelCatalog,
         tokenizer: Tokenizer,
         held_out: HeldOut,
         blobs: BlobStore | None = None,
@@ -167,7 +169,7 @@ class EvaluateTeacher(Stage):
             }
         )
         weights = find_weights(self.teacher, client, blobs)
-        reads = client.tokenizer(weights.model)
+        reads = models.tokenizer(weights.model)
         render = self._longer(held_out, sets, reads)
         found = await evaluate(client.sampler(weights.source), reads, self.how, render, sets)
         return *evaluation_report("The teacher", found, self.seed, of="_teacher"), sample_records(

@@ -14,7 +14,7 @@ import numpy as np
 from kitchen import ports
 from kitchen.artifacts.weights import find_weights
 from kitchen.errors import ConfigError
-from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient, arrival
+from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
 from kitchen.types import Array, Facts, Metrics, Tokens
 from stages.chat.conversations import Conversation, messages_from_dicts, with_system_prompt
@@ -80,7 +80,11 @@ class OpenTeachers(Stage):
     instruction: str = ""  # a system prompt that teachers alone read
 
     def run(
-        self, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None = None
+        self,
+        client: TrainingClient,
+        models: ModelCatalog,
+        tokenizer: Tokenizer,
+        blobs: BlobStore | None = None,
     ) -> tuple[Teachers, Facts]:
         check_system_prompt(self.instruction, tokenizer)
         samplers, facts = dict[str, Sampler](), Facts()
@@ -88,7 +92,7 @@ class OpenTeachers(Stage):
             for tag, name in self.names.items():
                 what = f"teacher.{tag}" if tag else "teacher"
                 facts |= weights_facts(name, what, client, blobs)
-                samplers[tag] = open_reference(name, what, client, tokenizer, blobs)
+                samplers[tag] = open_reference(name, what, client, models, tokenizer, blobs)
         except BaseException:
             Teachers(samplers, "", tokenizer).close()
             raise

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from kitchen.artifacts.weights import find_weights
-from kitchen.ports import BlobStore, Dataset, DatasetStore, TrainingClient
+from kitchen.ports import BlobStore, Dataset, DatasetStore, ModelCatalog, TrainingClient
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import interval, pass_at, ratio_bootstrap
 from kitchen.types import Facts, Metrics, Price, Samples, Table
@@ -97,10 +97,14 @@ class EvaluateCheckpoint(Stage):
     seed: int = 0  # of answers that are drawn
 
     async def run(
-        self, client: TrainingClient, held_out: HeldOut, blobs: BlobStore | None = None
+        self,
+        client: TrainingClient,
+        models: ModelCatalog,
+        held_out: HeldOut,
+        blobs: BlobStore | None = None,
     ) -> tuple[EvaluationAfter, Samples]:
         found = find_weights(self.weights, client, blobs)
-        tokenizer = client.tokenizer(found.model)
+        tokenizer = models.tokenizer(found.model)
         came = await evaluate(
             client.sampler(found.source),
             tokenizer,
@@ -115,11 +119,12 @@ class EvaluateCheckpoint(Stage):
     def preview(
         self,
         client: TrainingClient,
+        models: ModelCatalog,
         held_out: HeldOut,
         blobs: BlobStore | None = None,
         price: Price | None = None,
     ) -> Table:
-        tokenizer = client.tokenizer(find_weights(self.weights, client, blobs).model)
+        tokenizer = models.tokenizer(find_weights(self.weights, client, blobs).model)
         read = answers = 0
         for name, metric in metrics_by_set(held_out, self.how, self.answering).items():
             some = held_out.sets[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kitchen.ports import Future, TrainingClient, TrainingSession, start
+from kitchen.ports import CheckpointStore, Future, TrainingSession, start
 from kitchen.progress import Progress
 from kitchen.stage import Stage
 from kitchen.types import Checkpoint, Metrics, RunId
@@ -46,24 +46,27 @@ class StartExports(Stage):
 
 
 class TrackBestExport(Stage):
-    """Keep the last `last` exports and the one with the lowest held-out loss; delete the others."""
+    """Keep the last `last` exports and the one with the lowest held-out loss; delete the others.
+
+    Without a CheckpointStore, nothing is deleted.
+    """
 
     last: int
 
     def run(
         self,
-        client: TrainingClient,
         kept: SavedExports,
         weights: ExportedWeights,
         loss: HeldOutLoss,
+        checkpoints: CheckpointStore | None = None,
     ) -> tuple[SavedExports, Metrics]:
         better = loss.nats < kept.best_loss
         best, best_loss = (weights, loss.nats) if better else (kept.best, kept.best_loss)
         there = (*(w for w in kept.weights if w.path != weights.path), weights)
         stay = {w.path for w in there[-self.last :]} | ({best.path} if best else set())
         for old in there:
-            if old.path not in stay:
-                client.delete(old)
+            if checkpoints is not None and old.path not in stay:
+                checkpoints.delete(old)
         return SavedExports(tuple(w for w in there if w.path in stay), best, best_loss), Metrics(
             {f"held_out_{name}": value for name, value in loss.metrics.items()},
             held_out_loss=loss.nats,

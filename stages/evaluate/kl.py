@@ -13,7 +13,7 @@ import numpy as np
 
 from kitchen import Step
 from kitchen.artifacts.weights import find_weights
-from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient
+from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import paired_bootstrap
 from kitchen.types import Metrics, Table
@@ -42,13 +42,18 @@ class _KLStage(Stage):
         find_weights(self.reference, client, blobs)
 
     def open_reference(
-        self, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None
+        self,
+        client: TrainingClient,
+        models: ModelCatalog,
+        tokenizer: Tokenizer,
+        blobs: BlobStore | None,
     ) -> Sampler:
         """The reference; raises ConfigError where it reads other tokens."""
         return open_reference(
             self.reference,
             f"reference.{self.of}" if self.of else "reference",
             client,
+            models,
             tokenizer,
             blobs,
         )
@@ -123,13 +128,14 @@ class MeasureKL(_KLStage):
     async def run(
         self,
         client: TrainingClient,
+        models: ModelCatalog,
         tokenizer: Tokenizer,
         held_out: HeldOut,
         weights: FinalWeights,
         blobs: BlobStore | None = None,
     ) -> tuple[Metrics, Table]:
         with (
-            closing(self.open_reference(client, tokenizer, blobs)) as reference,
+            closing(self.open_reference(client, models, tokenizer, blobs)) as reference,
             closing(client.sampler(weights)) as trained,
         ):
             return await measure_kl(trained, reference, tokenizer, held_out, self)
@@ -144,12 +150,13 @@ class MeasureKLBefore(_KLStage):
     async def run(
         self,
         client: TrainingClient,
+        models: ModelCatalog,
         tokenizer: Tokenizer,
         held_out: HeldOut,
         blobs: BlobStore | None = None,
     ) -> tuple[Metrics, Table]:
         with (
-            closing(self.open_reference(client, tokenizer, blobs)) as reference,
+            closing(self.open_reference(client, models, tokenizer, blobs)) as reference,
             closing(open_sampler(self.model, client, blobs)) as model,
         ):
             return await measure_kl(model, reference, tokenizer, held_out, self, "_before")

@@ -10,7 +10,7 @@ import numpy as np
 
 from kitchen.artifacts.weights import find_weights
 from kitchen.errors import ConfigError
-from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient, arrival
+from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
 from kitchen.types import Facts, Floats, Sampled, Tokens
 
@@ -52,21 +52,30 @@ class OpenReference(Stage):
     name: str  # of weights
 
     def run(
-        self, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None = None
+        self,
+        client: TrainingClient,
+        models: ModelCatalog,
+        tokenizer: Tokenizer,
+        blobs: BlobStore | None = None,
     ) -> tuple[Reference, Facts]:
         facts = weights_facts(self.name, "reference", client, blobs)
-        return open_reference(self.name, "reference", client, tokenizer, blobs), facts
+        return open_reference(self.name, "reference", client, models, tokenizer, blobs), facts
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.name, client, blobs)
 
 
 def open_reference(
-    name: str, what: str, client: TrainingClient, tokenizer: Tokenizer, blobs: BlobStore | None
+    name: str,
+    what: str,
+    client: TrainingClient,
+    models: ModelCatalog,
+    tokenizer: Tokenizer,
+    blobs: BlobStore | None,
 ) -> Sampler:
     """Raises ConfigError for weights that read other tokens; `what` they are is told there."""
     found = find_weights(name, client, blobs)
-    if not same_tokens(client.tokenizer(found.model), tokenizer):
+    if not same_tokens(models.tokenizer(found.model), tokenizer):
         raise ConfigError(
             f"{what}={name!r} reads other tokens than the model that is trained, so that its "
             "chances of "

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 
 from kitchen.artifacts.weights import find_weights
-from kitchen.ports import BlobStore, Tokenizer, TrainingClient, arrival
+from kitchen.ports import BlobStore, ModelCatalog, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import interval, paired_permutation
 from kitchen.types import Metrics, Table
@@ -86,11 +86,15 @@ class MeasureJudgeBefore(Stage):
     how: Judging
 
     async def run(
-        self, client: TrainingClient, comparisons: Comparisons, blobs: BlobStore | None = None
+        self,
+        client: TrainingClient,
+        models: ModelCatalog,
+        comparisons: Comparisons,
+        blobs: BlobStore | None = None,
     ) -> Metrics:
         found = find_weights(self.model, client, blobs)
         with closing(
-            Judge(client.sampler(found.source), client.tokenizer(found.model), self.how)
+            Judge(client.sampler(found.source), models.tokenizer(found.model), self.how)
         ) as judge:
             read = {name: await _said(judge, some) for name, some in comparisons.held_out.items()}
         return Metrics(

@@ -8,7 +8,15 @@ from dataclasses import replace
 from kitchen import Lora, Step, for_each, sequence
 from kitchen.artifacts.weights import find_weights
 from kitchen.errors import DataError
-from kitchen.ports import BlobStore, Future, Tokenizer, TrainingClient, TrainingSession, start
+from kitchen.ports import (
+    BlobStore,
+    Future,
+    ModelCatalog,
+    Tokenizer,
+    TrainingClient,
+    TrainingSession,
+    start,
+)
 from kitchen.stage import Stage
 from kitchen.types import Metrics, RunId
 from stages.chat.conversations import Conversation, Message, TrainRows
@@ -36,9 +44,15 @@ class CheckReadable(Stage):
     model: str  # a name of weights
     how: Judging
 
-    def run(self, client: TrainingClient, tasks: Tasks, blobs: BlobStore | None = None) -> None:
+    def run(
+        self,
+        client: TrainingClient,
+        models: ModelCatalog,
+        tasks: Tasks,
+        blobs: BlobStore | None = None,
+    ) -> None:
         model = find_weights(self.model, client, blobs).model
-        if self.how.says == "letter" or client.tokenizer(model).chat:
+        if self.how.says == "letter" or models.tokenizer(model).chat:
             return
         for name, some in tasks.sets().items():
             asked = (task.messages for task in some if isinstance(task, Question | Prompt))
@@ -166,7 +180,11 @@ class OpenJudge(Stage):
     how: Judging
 
     def run(
-        self, client: TrainingClient, weights: JudgeWeights, blobs: BlobStore | None = None
+        self,
+        client: TrainingClient,
+        models: ModelCatalog,
+        weights: JudgeWeights,
+        blobs: BlobStore | None = None,
     ) -> Judge:
-        tokenizer = client.tokenizer(find_weights(self.model, client, blobs).model)
+        tokenizer = models.tokenizer(find_weights(self.model, client, blobs).model)
         return Judge(client.sampler(weights), tokenizer, self.how)

@@ -13,7 +13,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 from kitchen import Step
 from kitchen.artifacts.weights import find_weights
 from kitchen.errors import ConfigError, DataError
-from kitchen.ports import BlobStore, DatasetStore, Tokenizer, TrainingClient
+from kitchen.ports import BlobStore, DatasetStore, ModelCatalog, Tokenizer, TrainingClient
 from kitchen.ports.environments import Task
 from kitchen.stage import Stage
 from kitchen.types import Facts, Metrics, Price, Samples, Table
@@ -117,10 +117,14 @@ class RankAnswers(Stage):
     seed: int = 0
 
     async def run(
-        self, client: TrainingClient, tasks: Tasks, blobs: BlobStore | None = None
+        self,
+        client: TrainingClient,
+        models: ModelCatalog,
+        tasks: Tasks,
+        blobs: BlobStore | None = None,
     ) -> tuple[RankedAnswers, Samples]:
         found = find_weights(self.model, client, blobs)
-        sampler, tokenizer = client.sampler(found.source), client.tokenizer(found.model)
+        sampler, tokenizer = client.sampler(found.source), models.tokenizer(found.model)
         sets: dict[str, tuple[Ranked, ...]] = {}
         try:
             player = RolloutRunner(sampler, tokenizer, self.playing)
@@ -152,6 +156,7 @@ class RankAnswers(Stage):
     def preview(
         self,
         client: TrainingClient,
+        models: ModelCatalog,
         tasks: Tasks,
         blobs: BlobStore | None = None,
         price: Price | None = None,
@@ -159,7 +164,7 @@ class RankAnswers(Stage):
         some = [
             tasks.sets()[name][at] for name, places in self._chosen(tasks).items() for at in places
         ]
-        asked = tokens_asked(some, client.tokenizer(find_weights(self.model, client, blobs).model))
+        asked = tokens_asked(some, models.tokenizer(find_weights(self.model, client, blobs).model))
         count = len(some) * self.how.tries
         tokens = generation_cost_rows(
             None if asked is None else asked * self.how.tries,

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from kitchen.artifacts.weights import find_weights
-from kitchen.ports import BlobStore, Tokenizer, TrainingClient, TrainingSession, arrival
+from kitchen.ports import (
+    BlobStore,
+    ModelCatalog,
+    Tokenizer,
+    TrainingClient,
+    TrainingSession,
+    arrival,
+)
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import wilson
 from kitchen.types import Batch, Datum, Floats, Loss, Metrics, Table
@@ -53,13 +60,14 @@ class ScoreReference(Stage):
     async def run(
         self,
         client: TrainingClient,
+        models: ModelCatalog,
         tokenizer: Tokenizer,
         pairs: Pairs,
         blobs: BlobStore | None = None,
     ) -> ReferenceLogprobs:
         whole = [np.append(datum.tokens, datum.targets[-1]) for datum in pairs.data()]
         with closing(
-            open_reference(self.reference, "reference", client, tokenizer, blobs)
+            open_reference(self.reference, "reference", client, models, tokenizer, blobs)
         ) as reference:
             found = await score_sequences(reference, whole)
         return ReferenceLogprobs(tuple(one[1:] for one in found))

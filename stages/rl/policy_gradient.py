@@ -91,7 +91,7 @@ class PolicyUpdate(Stage):
     advantages: AdvantageName = "centred"
     penalty: float = 0.0  # c, per nat
     discount: float = 0.0  # of the penalties of later tokens; 0: a token pays for itself alone
-    # say in "weights" too, for a loss of one's own, which tokens were chosen
+    # say in "weights" too, for a custom loss, which tokens were chosen
     weighted: bool = False
 
     def __post_init__(self) -> None:

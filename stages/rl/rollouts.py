@@ -16,7 +16,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from kitchen.errors import DataError, RunFailed
 from kitchen.ports import Future, Message, Sampler, Tokenizer, TrainingSession, arrival, start
 from kitchen.ports.environments import Env, Task
-from kitchen.ports.training import ToolSchema
+from kitchen.ports.sampling import ToolSchema
 from kitchen.progress import Progress
 from kitchen.stage import Stage
 from kitchen.types import (

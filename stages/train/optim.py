@@ -33,7 +33,7 @@ class ForwardBackward(Stage):
         return [
             Need(
                 TrainingClient,
-                f"loss {self.loss}" if isinstance(self.loss, str) else "loss of one's own",
+                f"loss {self.loss}" if isinstance(self.loss, str) else "custom loss",
             )
         ]
 

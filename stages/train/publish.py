@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from kitchen.artifacts.publish import check_repository_name, publish
 from kitchen.artifacts.weights import weights_of
-from kitchen.ports import BlobStore, HubClient, TrainingClient
+from kitchen.ports import BlobStore, CheckpointStore, HubClient, TrainingClient
 from kitchen.stage import Need, Stage
 from kitchen.types import RunId, Table
 from stages.train.session import FinalWeights
@@ -21,13 +21,13 @@ class Publish(Stage):
 
     def run(
         self,
-        client: TrainingClient,
+        store: CheckpointStore,
         hub: HubClient,
         blobs: BlobStore,
         run: RunId,
         weights: FinalWeights,
     ) -> Table:
-        url = publish(weights_of(run.id, weights, blobs), self.repo, client, hub, blobs)
+        url = publish(weights_of(run.id, weights, blobs), self.repo, store, hub, blobs)
         return Table("Published", ("as", "where"), ((self.repo, url),))
 
     def verify(self) -> None:

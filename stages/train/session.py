@@ -8,7 +8,15 @@ from typing import TypeVar
 
 from kitchen.artifacts.weights import Weights, find_weights
 from kitchen.errors import ConfigError
-from kitchen.ports import BlobStore, Future, Tokenizer, TrainingClient, TrainingSession, start
+from kitchen.ports import (
+    BlobStore,
+    Future,
+    ModelCatalog,
+    Tokenizer,
+    TrainingClient,
+    TrainingSession,
+    start,
+)
 from kitchen.stage import Need, Stage
 from kitchen.types import Checkpoint, Facts, Lora, RunId
 from stages.train.suggested_lr import TrainedModel
@@ -50,11 +58,11 @@ class OpenSession(Stage):
         find_initial_weights(self.model, self.lora, client, blobs)
 
     def preview(
-        self, client: TrainingClient, blobs: BlobStore | None = None
+        self, client: TrainingClient, models: ModelCatalog, blobs: BlobStore | None = None
     ) -> tuple[Tokenizer, TrainedModel]:
         model = find_initial_weights(self.model, self.lora, client, blobs).model
         alpha = self.lora.alpha if "lora_alpha" in client.capabilities else None
-        return client.tokenizer(model), TrainedModel(model, client.hidden_size(model), alpha)
+        return models.tokenizer(model), TrainedModel(model, models.hidden_size(model), alpha)
 
     def needs(self) -> Iterable[Need]:
         wanted = {"lora_alpha": self.lora.alpha is not None, "lora_dropout": self.lora.dropout}

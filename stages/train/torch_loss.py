@@ -1,4 +1,4 @@
-"""A loss of one's own written in torch, as the core knows losses: values and gradients in numpy."""
+"""A custom loss written in torch, as the core knows losses: values and gradients in numpy."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from adapters.local.hub import LocalHub
-from kitchen.ports.training import Sampler
+from kitchen.ports.sampling import Sampler
 from kitchen.types import Datum
 from stages.preference.comparisons import as_batch
 from stages.preference.pair_loss import PairLoss

@@ -12,7 +12,7 @@ from adapters.local.blobs import LocalBlobs
 from adapters.local.datasets import LocalDatasets
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
-from kitchen.ports.training import Message, Tokenizer
+from kitchen.ports.sampling import Message, Tokenizer
 from kitchen.types import Array, Datum, Tokens
 from stages.chat.render import RenderDataset
 from stages.data.dataset import LoadDataset

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kitchen.ports.training import Sampler
+from kitchen.ports.sampling import Sampler
 from kitchen.types import Sampled, Tokens
 from tests.bench import kitchen_side, rows, trl_side
 from tests.bench.contest import Contest, Goal, Same, hold

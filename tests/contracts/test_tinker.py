@@ -15,7 +15,8 @@ pytest.importorskip("starlette")
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.training import FakeTraining
 from adapters.local.hub import LocalHub
-from kitchen.ports.training import Sampler, TrainingClient
+from kitchen.ports.sampling import Sampler
+from kitchen.ports.training import TrainingClient
 from kitchen.testing.training import TrainingLaws
 from kitchen.types import Checkpoint
 from tests.adapters.tinker.serving import KEY, ByteTinker, Served, serving

@@ -24,7 +24,7 @@ from kitchen.backend.losses import Options, scored, value_and_grad
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.types import Adam, Array, Datum, Lora, Loss, LossOutput, Stepped
 
-_Owned = tuple[Mapping[str, float], Sequence[Array]]  # metrics and slopes of a loss of one's own
+_Owned = tuple[Mapping[str, float], Sequence[Array]]  # metrics and slopes of a custom loss
 _Answer = tuple[tuple[Array, ...], Mapping[str, float]]  # log-probabilities and metrics
 
 
@@ -61,7 +61,7 @@ class Trainer:
             high=high,
         )
         self._together = lanes.together
-        self._turn = threading.Lock()  # a loss of one's own is asked by one lane at a time
+        self._turn = threading.Lock()  # a custom loss is asked by one lane at a time
 
     def check(self, data: Sequence[Datum], loss: str | Loss, options: Options | None) -> None:
         """Raises DataError or ConfigError before anything is computed."""

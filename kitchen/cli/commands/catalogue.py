@@ -11,7 +11,14 @@ from rich.text import Text
 from kitchen.cli.commands.check import tree
 from kitchen.cli.commands.failure import as_json, reasons
 from kitchen.cli.console import console, table
-from kitchen.config.adapters import DEFAULTS, PORTS, adapter_class, adapter_settings, available
+from kitchen.config.adapters import (
+    DEFAULTS,
+    PORT_TYPES,
+    PORTS,
+    adapter_class,
+    adapter_settings,
+    available,
+)
 from kitchen.config.describe import SettingDescription, describe_settings
 from kitchen.config.discovery import (
     add_cwd_to_path,
@@ -135,4 +142,8 @@ def _say_workflow(out: Console, cls: type[Recipe], step: Step | None) -> None:
 def _ports(step: Step | None) -> Mapping[str, None]:
     stages = [each for each in walk(step) if isinstance(each, Stage)] if step else []
     kinds = {read.kind for each in stages for read in each.contract().reads}
-    return {port: None for port, kind in PORTS.items() if kind in kinds or port == "blobs"}
+    return {
+        port: None
+        for port, types in PORT_TYPES.items()
+        if port == "blobs" or not kinds.isdisjoint(types)
+    }

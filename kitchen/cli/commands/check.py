@@ -11,7 +11,7 @@ from rich.tree import Tree
 
 from kitchen.cli.commands.failure import as_json, reasons, tell
 from kitchen.cli.console import console, table
-from kitchen.config.adapters import PORTS, adapter_class, required_ports
+from kitchen.config.adapters import PORT_TYPES, PORTS, adapter_class, required_ports
 from kitchen.config.discovery import import_path
 from kitchen.config.request import Problems, ResolvedRequest, RunRequest, resolve_request
 from kitchen.config.yaml import yaml_value
@@ -148,7 +148,9 @@ def _used(made: ResolvedRequest) -> Mapping[str, str]:
     every run.
     """
     wanted = {
-        port: "the recipe" for port, kind in PORTS.items() if made.plan and kind in made.plan.ports
+        port: "the recipe"
+        for port, kinds in PORT_TYPES.items()
+        if made.plan and not made.plan.ports.isdisjoint(kinds)
     }
     for port in list(wanted):
         for other in _asked(made, port):

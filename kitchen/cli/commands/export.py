@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kitchen.artifacts.open import open_weights
-from kitchen.artifacts.publish import check_can_export
+from kitchen.artifacts.publish import require_export
 from kitchen.cli.console import console
 from kitchen.config.request import AdapterChoice
 
@@ -13,8 +13,7 @@ from kitchen.config.request import AdapterChoice
 def export(typed: str, folder: Path, adapter_choice: AdapterChoice, *, merged: bool) -> int:
     """Write weights into a folder for other programs."""
     with open_weights(typed, adapter_choice) as opened:
-        check_can_export(opened.training)
-        opened.training.export(opened.weights.source, folder, merged=merged)
+        require_export(opened.training).export(opened.weights.source, folder, merged=merged)
     what = (
         "a model in float32: transformers opens it"
         if merged

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import replace
 
 from kitchen.artifacts.open import open_weights
-from kitchen.artifacts.publish import publish
+from kitchen.artifacts.publish import publish, require_export
 from kitchen.cli.console import console
 from kitchen.config.request import AdapterChoice
 
@@ -24,7 +24,7 @@ def push(
         url = publish(
             opened.weights,
             repo,
-            opened.training,
+            require_export(opened.training),
             opened.hub,
             opened.blobs,
             message=message,

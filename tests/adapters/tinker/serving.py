@@ -15,7 +15,7 @@ from adapters.fake.hub import FakeHub
 from adapters.fake.tokenizer import Bytes
 from adapters.server.serve import TinkerServer
 from adapters.tinker.client import TinkerTraining
-from kitchen.ports import BlobStore, HubClient, Tokenizer, TrainingClient
+from kitchen.ports import BlobStore, HubClient, Tokenizer, TrainingBackend
 
 KEY = "tml-of-these-tests"
 MODELS: dict[str, dict[str, bytes]] = {
@@ -47,7 +47,7 @@ class Served:
 
 
 def application(
-    training: TrainingClient,
+    training: TrainingBackend,
     blobs: BlobStore,
     hub: HubClient | None = None,
     models: Sequence[str] = ("tiny", "other"),
@@ -58,7 +58,7 @@ def application(
 
 @contextmanager
 def serving(
-    training: TrainingClient,
+    training: TrainingBackend,
     blobs: BlobStore,
     hub: HubClient | None = None,
     models: Sequence[str] = ("tiny", "other"),

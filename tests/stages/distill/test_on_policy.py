@@ -168,15 +168,15 @@ def test_a_teacher_that_reads_other_tokens_is_refused() -> None:
     tokenizer = client.tokenizer("any")
     assert same_tokens(tokenizer, client.tokenizer("other"))
     with pytest.raises(ConfigError, match="teacher='any' reads other tokens"):
-        OpenTeachers({"": "any"}).run(client, Other(tokenizer))  # type: ignore[arg-type]
+        OpenTeachers({"": "any"}).run(client, client, Other(tokenizer))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="reference='any' reads other tokens"):
-        OpenReference("any").run(client, Other(tokenizer))  # type: ignore[arg-type]
+        OpenReference("any").run(client, client, Other(tokenizer))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="reference='any' reads other tokens"):
-        asyncio.run(ScoreReference("any").run(client, Other(tokenizer), Pairs((), {})))  # type: ignore[arg-type]
+        asyncio.run(ScoreReference("any").run(client, client, Other(tokenizer), Pairs((), {})))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="reference='any' reads other tokens"):
-        MeasureKL("any", RenderDataset(), 4).open_reference(client, Other(tokenizer), None)  # type: ignore[arg-type]
+        MeasureKL("any", RenderDataset(), 4).open_reference(client, client, Other(tokenizer), None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"teacher\.chats='any' reads other tokens"):
-        OpenTeachers({"chats": "any"}).run(client, Other(tokenizer))  # type: ignore[arg-type]
+        OpenTeachers({"chats": "any"}).run(client, client, Other(tokenizer))  # type: ignore[arg-type]
 
 
 class Closing:
@@ -212,7 +212,7 @@ def test_a_reference_is_closed_where_the_other_weights_cannot_be_opened(stage: A
         else []
     )
     with pytest.raises(BackendError, match="these cannot be opened"):
-        asyncio.run(stage.run(client, client.tokenizer("any"), HeldOut({}), *more))
+        asyncio.run(stage.run(client, client, client.tokenizer("any"), HeldOut({}), *more))
     assert len(asked) == 2
     assert reference.closed
 
@@ -297,4 +297,4 @@ def test_settings_that_contradict_each_other(
 def test_an_instruction_needs_a_chat_template() -> None:
     client: Any = FakeTraining()
     with pytest.raises(ConfigError, match="a chat template gives a place"):
-        OpenTeachers({"": "any"}, "Be brief.").run(client, Plain())
+        OpenTeachers({"": "any"}, "Be brief.").run(client, client, Plain())

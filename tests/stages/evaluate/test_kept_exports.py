@@ -29,7 +29,7 @@ def test_the_last_so_many_stay_and_the_best(last: int, stay: list[int]) -> None:
         saved = session.save_weights(f"soup/weights/{number}").result()
         export = ExportedWeights(saved.path, number, saved.kind, saved.sha256)
         for _ in range(2):  # the same export twice is counted once
-            kept, told = TrackBestExport(last).run(client, kept, export, HeldOutLoss(loss))
+            kept, told = TrackBestExport(last).run(kept, export, HeldOutLoss(loss), client)
         there = [int(each.path.rpartition("/")[2]) for each in client.checkpoints("soup/weights/")]
         assert len(there) == min(
             number, last + (min(LOSSES[:number]) not in LOSSES[max(0, number - last) : number])

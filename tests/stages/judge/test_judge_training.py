@@ -205,14 +205,15 @@ def test_a_judge_without_a_template_is_asked_questions_of_one_message_or_with_le
         ({"role": "system", "content": "As JSON."}, *TASK.messages), "{}", exact_reward, "t"
     )
     some = Tasks((TASK,), {"held": (TASK, told)})
+    templated, untemplated = FakeTraining(), Untemplated()
     with pytest.raises(
         DataError,
         match=r"held: a question has messages from system, user, and any, which is to judge",
     ):
-        CheckReadable("any", Judging()).run(Untemplated(), some)
-    CheckReadable("any", Judging("letter")).run(Untemplated(), some)
-    CheckReadable("any", Judging()).run(Untemplated(), Tasks((TASK,), {}))
-    CheckReadable("any", Judging()).run(FakeTraining(), some)
+        CheckReadable("any", Judging()).run(untemplated, untemplated, some)
+    CheckReadable("any", Judging("letter")).run(untemplated, untemplated, some)
+    CheckReadable("any", Judging()).run(untemplated, untemplated, Tasks((TASK,), {}))
+    CheckReadable("any", Judging()).run(templated, templated, some)
 
 
 def test_what_a_reference_answers_is_what_answers_are_compared_with() -> None:

@@ -103,7 +103,7 @@ def test_what_all_cores_do_for_a_worker_stops_when_it_is_closed() -> None:
 def down(
     data: Sequence[Datum], logprobs: Sequence[Floats]
 ) -> tuple[float, list[Floats], dict[str, float]]:
-    """A loss of one's own: the sum."""
+    """A custom loss: the sum."""
     return (
         float(sum(each.sum() for each in logprobs)),
         [np.ones_like(each) for each in logprobs],

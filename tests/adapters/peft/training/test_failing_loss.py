@@ -1,4 +1,4 @@
-"""Losses of one's own that fail: with a part of the gradient there already, or for asking what
+"""Custom losses that fail: with a part of the gradient there already, or for asking what
 cannot be answered.
 """
 

@@ -1,4 +1,4 @@
-"""Laws of a loss of one's own."""
+"""Laws of a custom loss."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from kitchen.testing.subject import Open, TrainingSubject
 from kitchen.types import Datum, Floats
 
 
-class OwnLossLaws(TrainingSubject):
-    """A loss of one's own says its value and its slopes, and is trained like any other."""
+class CustomLossLaws(TrainingSubject):
+    """A custom loss says its value and its slopes, and is trained like any other."""
 
     @pytest.fixture(autouse=True)
     def _offered(self, training: TrainingClient, request: pytest.FixtureRequest) -> None:
-        offered = "loss of one's own" in training.capabilities
+        offered = "custom loss" in training.capabilities
         # a subclass has other laws beside these
-        if not offered and request.function.__name__ in vars(OwnLossLaws):
-            pytest.skip(f"{type(training).__name__} takes no loss of one's own")
+        if not offered and request.function.__name__ in vars(CustomLossLaws):
+            pytest.skip(f"{type(training).__name__} takes no custom loss")
 
     def test_it_steps_like_the_named_one(self, opened: Open) -> None:
         mine, named, adam = opened(), opened(), self.small_step(opened)
@@ -67,10 +67,10 @@ class OwnLossLaws(TrainingSubject):
         def broken(
             data: Sequence[Datum], logprobs: Sequence[Floats]
         ) -> tuple[float, list[Floats], dict[str, float]]:
-            raise ZeroDivisionError("in a loss of one's own")
+            raise ZeroDivisionError("in a custom loss")
 
         future = session.forward_backward(self.data(session), broken)
-        with pytest.raises((ZeroDivisionError, KitchenError), match="in a loss of one's own"):
+        with pytest.raises((ZeroDivisionError, KitchenError), match="in a custom loss"):
             future.result()
 
 

@@ -1,0 +1,104 @@
+"""Ports for reading and sampling text: Tokenizer and Sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from kitchen.ports.future import Future
+from kitchen.types import Floats, Sampled, Tokens
+
+Message = Mapping[str, str]  # "role" and "content"
+# a function's name, description and parameters, as chat templates read it
+ToolSchema = Mapping[str, Any]
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back.
+
+    A port of its own, apart from the session, so that a stage that only reads text does not look
+    as if it trained.
+    """
+
+    @property
+    def chat(self) -> bool:
+        """True if there is a chat template."""
+        ...
+
+    @property
+    def tools(self) -> bool:
+        """True if the chat template has a place for tools."""
+        ...
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Tokens that end an answer: end of turn, end of sequence."""
+        ...
+
+    @property
+    def end_id(self) -> int:
+        """The end-of-sequence token."""
+        ...
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of token ids."""
+        ...
+
+    def encode(self, text: str, *, special: bool = False) -> Tokens:
+        """Return the (T,) ids of a text.
+
+        `special` adds what the model expects around a text that stands alone, such as a
+        beginning-of-sequence token.
+        """
+        ...
+
+    def decode(self, tokens: Tokens) -> str:
+        """Return the text, without special tokens."""
+        ...
+
+    def render(
+        self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
+    ) -> Tokens:
+        """Apply the chat template; `answer` adds the prompt for the assistant's next turn.
+
+        Raises DataError, with the template's own words, for a conversation that the template
+        refuses, and for tools where the template has no place for them.
+        """
+        ...
+
+
+class Sampler(Protocol):
+    """A frozen copy of some weights, to sample from and to score with."""
+
+    def logprobs(self, tokens: Tokens) -> Future[Floats]:
+        """Score a sequence: (T,) ids to (T,) nats; the first entry is NaN, as nothing precedes it."""
+        ...
+
+    def top_logprobs(self, tokens: Tokens, k: int) -> Future[tuple[Tokens, Floats]]:
+        """Return the k likeliest tokens at each position: (T, k) ids and (T, k) nats.
+
+        The first row is -1 and NaN. Needs the capability "top_logprobs".
+        """
+        ...
+
+    def sample(
+        self,
+        prompt: Tokens,
+        *,
+        count: int = 1,
+        max_tokens: int,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 0,
+        stop: Sequence[str] | Sequence[int] = (),
+    ) -> Future[Sequence[Sampled]]:
+        """Sample `count` completions. Temperature 0 is greedy; top_k 0 is off.
+
+        The model's own stop ids always stop. A stop token is among the tokens returned. A stop
+        string ends the completion with the token that completes it.
+        """
+        ...
+
+    def close(self) -> None: ...
