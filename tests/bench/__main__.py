@@ -1,8 +1,7 @@
-"""`python -m tests.bench [WORK...] [--pairs N] [--json PATH]`: prints a table per work, writes JSON
-lines.
+"""Benchmarks: `python -m tests.bench [WORK...] [--pairs N] [--json PATH]`.
 
-Works that lie finished in that file, of the same commit, versions, machine and options, are not
-measured again.
+Prints one table per benchmark and writes JSON lines. Benchmarks that the file already holds for the
+same commit, versions, machine and options are not measured again.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ QUIET = {
 
 
 def main() -> int:
-    """0, or 1 where two sides did not compute the same, or one of them failed."""
+    """Return 0, or 1 where two sides computed different results or one of them failed."""
     options = _options()
     os.environ.update(QUIET)
     console, found, failed = Console(width=150), list[Result](), list[str]()
@@ -100,14 +99,15 @@ def main() -> int:
 
 
 def make(side: Side, folder: Path) -> None:
-    """What a process of its own is to leave there."""
+    """Write a file that a benchmark in its own process leaves behind."""
     with Worker(side, folder) as worker:
         worker.ready()
 
 
 def worth_it(order: Order, console: Console) -> list[str]:
-    """The usual works but those in bfloat16 on a machine that does not multiply it: a step would
-    take half an hour.
+    """Return the default benchmarks, without bfloat16 on machines that have no fast bfloat16.
+
+    A step would take half an hour there.
     """
     gauge = Gauge("bfloat16", order.device)
     rate = interleave([gauge], order.folder, 1).taken[gauge.name][0].values["gemm_gflops"]
@@ -122,13 +122,13 @@ def worth_it(order: Order, console: Console) -> list[str]:
 
 
 def to_be_reached(found: Sequence[Result]) -> Result:
-    """What all works were to reach, and did or did not, as one table."""
+    """Summarise all targets, and whether they were reached, in one table."""
     rows = tuple((result.title, *figure) for result in found for figure in result.figures)
     return Result("figures", "Figures to reach", ("work", "what", "found", "verdict"), rows)
 
 
 def kept(result: Result) -> dict[str, Any]:
-    """What is to be printed of it again."""
+    """Return the recorded result, to print it again."""
     return {
         field.name: getattr(result, field.name)
         for field in fields(result)
@@ -137,8 +137,9 @@ def kept(result: Result) -> dict[str, Any]:
 
 
 def finished(path: Path, facts: Mapping[str, str]) -> dict[str, Result]:
-    """By name what a file holds of runs with these facts, but for their date: nothing of code that
-    no commit has.
+    """Read the finished benchmarks with the same facts, dates aside, by name.
+
+    Results of uncommitted code are left out.
     """
     found: dict[str, Result] = {}
     same = False
@@ -158,7 +159,7 @@ def finished(path: Path, facts: Mapping[str, str]) -> dict[str, Result]:
 
 
 def drop_unfinished(path: Path) -> None:
-    """The last line of a file, if whoever wrote it was killed in the middle of it."""
+    """Drop the last line of a file if its writer was killed in the middle of it."""
     text = path.read_text()
     if not text.endswith("\n"):
         path.write_text(text[: text.rfind("\n") + 1])
@@ -169,7 +170,7 @@ def _options() -> argparse.Namespace:
         prog="python -m tests.bench", description="The local engine against TRL."
     )
     parser.add_argument(
-        "works", nargs="*", metavar="WORK", help=f"all unless told: {', '.join(WORKS)}"
+        "works", nargs="*", metavar="WORK", help=f"all by default: {', '.join(WORKS)}"
     )
     parser.add_argument("--pairs", type=int, help="measured steps of each side, at least 1")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""All works by name."""
+"""The catalogue of all benchmarks, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine can do at most: matrix products a second, and bytes from memory a second."""
+"""Machine ceilings: the peak rate of matrix products and the memory bandwidth."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ DTYPES = ("float32", "bfloat16")
 
 @dataclass(frozen=True)
 class Gauge:
-    """Measures the rate of matrix products between the steps of a work, for what a machine has to
-    give changes.
-    """
+    """A gauge of the matrix-product rate between the steps of a benchmark, since it varies."""
 
     dtype: str
     device: str = "cpu"
@@ -44,7 +42,7 @@ class Gauge:
 
 @dataclass(frozen=True)
 class _Ceilings:
-    """All that there is to know of the machine."""
+    """The measured ceilings of this machine."""
 
     device: str = "cpu"
     name: str = "the machine"
@@ -63,7 +61,7 @@ class _Ceilings:
 
 
 def ceilings(order: Order) -> Result:
-    """GEMM rate in both formats and memory bandwidth."""
+    """Measure the GEMM rate in both formats and the memory bandwidth."""
     held = interleave([_Ceilings(order.device)], order.folder, DROPPED + (order.pairs or 7))
     steps = held.taken["the machine"][DROPPED:]
     found = {
@@ -91,8 +89,9 @@ def _shapes(device: str) -> tuple[tuple[int, int, int], ...]:
 
 
 def gemm_rate(dtype: str, device: str = "cpu") -> float:
-    """GFLOP/s of the best shape, by the faster of torch's libraries; of random numbers, for others
-    cost less power.
+    """Measure GFLOP/s of the best shape by the faster of torch's libraries.
+
+    The numbers are random: others would cost less power.
     """
     import torch
 
@@ -115,7 +114,7 @@ def gemm_rate(dtype: str, device: str = "cpu") -> float:
 
 
 def read_rate(device: str = "cpu") -> float:
-    """GB/s into a product of a matrix and a vector, as decoding reads weights."""
+    """Measure GB/s of reading a matrix into a matrix-vector product, as decoding does."""
     import torch
 
     matrix, vector = (
@@ -125,7 +124,7 @@ def read_rate(device: str = "cpu") -> float:
 
 
 def copy_rate(device: str = "cpu") -> float:
-    """GB/s, what is read and what is written added up."""
+    """Measure GB/s of copying: bytes read plus bytes written."""
     import torch
 
     source, target = (torch.ones(BYTES // 4, device=device) for _ in range(2))
@@ -133,7 +132,7 @@ def copy_rate(device: str = "cpu") -> float:
 
 
 def _seconds(call: Any) -> float:
-    """Of one call, the mean over `LONG` seconds."""
+    """Return the seconds of one call, as a mean over `LONG` seconds."""
     finish = device.synchronize if (device := cuda()) is not None else (lambda: None)
     call()
     finish()

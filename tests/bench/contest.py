@@ -1,4 +1,4 @@
-"""The local adapter against rivals on one work: who does what, and what must come out the same."""
+"""A benchmark of the local adapter against rivals, and the results that must agree."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Same:
-    """A value that all sides tell of each step, and how far it may differ from ours.
+    """A value that all sides report for each step, and how far it may differ from ours.
 
-    Beside exact steps: how much further from these than theirs ours may be.
+    With `beside`: how much further from exact steps ours may be than theirs.
     """
 
     value: str
@@ -37,7 +37,7 @@ class Same:
     def difference(
         self, ours: Sequence[Step], theirs: Sequence[Step], exact: Sequence[Step] = ()
     ) -> float:
-        """The largest over the steps; infinity where a number is none."""
+        """Return the largest difference over the steps; infinity where a number is not finite."""
         steps = zip(ours, theirs, exact or theirs, strict=False)  # who left early has fewer
         found = [
             self._off(true, here) - (self._off(true, there) if exact else 0)
@@ -56,8 +56,9 @@ class Same:
 
 @dataclass(frozen=True)
 class Contest:
-    """One work, and who does it. Our side tells "tokens" and, if it trains, "flops" and
-    "flops_shared".
+    """One benchmark and its sides.
+
+    Our side reports "tokens" and, if it trains, "flops" and "flops_shared".
     """
 
     work: str
@@ -93,7 +94,7 @@ def hold(contest: Contest, order: Order, steps: int) -> Result:
     sound = all(
         apart <= same.most for same, differences in found.items() for apart in differences.values()
     )
-    told = [
+    reported = [
         outcome.speed(held.fastest, contest.speed),
         *(outcome.speed(name) for name in others),
         *(
@@ -104,7 +105,7 @@ def hold(contest: Contest, order: Order, steps: int) -> Result:
         *(outcome.part(contest.part, name) for name in (rivals[0], *others) if contest.part),
     ]
     notes = (
-        *(one.note for one in told),
+        *(one.note for one in reported),
         "compared, step by step: "
         + "; ".join(
             same.shown(max(differences.values()), bool(exact))
@@ -116,17 +117,21 @@ def hold(contest: Contest, order: Order, steps: int) -> Result:
         *outcome.records(contest.work),
         {
             "work": contest.work,
-            "figures": {one.what: one.value for one in told},
+            "figures": {one.what: one.value for one in reported},
             "sound": sound,
             "differences": {same.value: differences for same, differences in found.items()},
         },
     )
     rows = tuple(outcome.row(name) for name in (outcome.ours, *rivals, *others))
-    return Result(contest.work, contest.title, COLUMNS, rows, notes, records, sound, to_reach(told))
+    return Result(
+        contest.work, contest.title, COLUMNS, rows, notes, records, sound, to_reach(reported)
+    )
 
 
 def _apart(a: Any, b: Any, relative: bool) -> float:
-    """Of two numbers; of two lists of texts, the share of tokens that are not the same."""
+    """Return the difference of two numbers, or the share of different tokens of two lists of
+    texts.
+    """
     if isinstance(a, list):
         pairs = [two for left, right in zip(a, b, strict=True) for two in zip_longest(left, right)]
         return sum(1 for left, right in pairs if left != right) / len(pairs)

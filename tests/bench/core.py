@@ -1,4 +1,4 @@
-"""What the kitchen itself costs, with the engine left out: the works of the core by name."""
+"""Overhead of the framework without the engine: the benchmarks of the core by name."""
 
 from __future__ import annotations
 

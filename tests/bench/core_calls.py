@@ -1,6 +1,4 @@
-"""What the runner adds to a stage call: trivial stages over many iterations, cooked and called by
-hand.
-"""
+"""Overhead of the runner per stage call: trivial stages, run by the framework and by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from kitchen.config.order import Order as Cooked
 from kitchen.runs.execute import execute
 from kitchen.runs.logs import configure
 from tests.bench.figures import Figure
-from tests.bench.outcome import Goal, Told, to_reach
+from tests.bench.outcome import Goal, Reported, to_reach
 from tests.bench.results import DROPPED, Order, Result
 from tests.bench.turns import Turns
 from tests.bench.worker import Worker
@@ -37,7 +35,7 @@ KINDS = {
 
 
 def stage_call(order: Order) -> Result:
-    """Microseconds that a call takes in a run, beyond what the stage itself takes."""
+    """Measure the microseconds that a run adds to a stage call."""
     with Worker(Calls(order.folder), order.folder) as worker:
         worker.ready()
         pairs = [worker.step().values for _ in range(DROPPED + (order.pairs or PAIRS))][DROPPED:]
@@ -46,9 +44,9 @@ def stage_call(order: Order) -> Result:
         for kind in KINDS
     }
     reached = added["kitchen run"].median
-    told = Told("a stage call in a kitchen run", reached, f"{reached:.1f} µs", MOST)
+    reported = Reported("a stage call in a kitchen run", reached, f"{reached:.1f} µs", MOST)
     notes = (
-        told.note,
+        reported.note,
         f"a loop of {ITERATIONS:,} iterations of {CALLS} stages that do nothing; by hand the same "
         "stages take "
         f"{1e6 * Figure.of([pair['by hand'] for pair in pairs]).median / CALLS:.2f} µs each, which "
@@ -68,26 +66,26 @@ def stage_call(order: Order) -> Result:
         rows,
         notes,
         records,
-        figures=to_reach([told]),
+        figures=to_reach([reported]),
     )
 
 
 @dataclass(frozen=True)
 class Tick:
-    """What goes in."""
+    """The input value."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Tock:
-    """What comes out."""
+    """The output value."""
 
     number: int
 
 
 class Ticks(Stage):
-    """So many iterations."""
+    """A loop source with a number of iterations."""
 
     count: int
 
@@ -96,21 +94,21 @@ class Ticks(Stage):
 
 
 class Begin(Stage):
-    """One value to another."""
+    """A stage that maps one value to another."""
 
     def run(self, tick: Tick) -> Tock:
         return Tock(tick.number)
 
 
 class Pass(Stage):
-    """A value in place of the one before."""
+    """A stage that replaces a value."""
 
     def run(self, tock: Tock) -> Tock:
         return Tock(tock.number)
 
 
 class Finish(Stage):
-    """Reads what there is; the metrics may be empty."""
+    """A stage that reads a value and publishes metrics, which may be empty."""
 
     metrics: bool
 
@@ -119,7 +117,7 @@ class Finish(Stage):
 
 
 class Ticking(Recipe):
-    """A loop of stages that do nothing."""
+    """A recipe that is a loop of stages that do nothing."""
 
     count: int
     metrics: bool = False
@@ -134,7 +132,7 @@ class Ticking(Recipe):
 
 @dataclass
 class Ends(Observer):
-    """When iterations were over."""
+    """An observer that records when iterations end."""
 
     ends: list[float] = field(default_factory=list)  # seconds
 
@@ -143,14 +141,14 @@ class Ends(Observer):
             self.ends.append(perf_counter())
 
     def mean(self) -> float:
-        """Seconds an iteration, those dropped left out."""
+        """Return the mean seconds per iteration, without the dropped ones."""
         ends = self.ends[DROPPED - 1 :]
         return (ends[-1] - ends[0]) / (len(ends) - 1)
 
 
 @dataclass(frozen=True)
 class Calls:
-    """All kinds in one process, one after the other."""
+    """A side that runs all kinds in one process, one after the other."""
 
     folder: Path
     count: int = ITERATIONS
@@ -166,7 +164,7 @@ class Calls:
                 turns.tell(**seconds)
 
     def measured(self, name: str, console: Console) -> dict[str, float]:
-        """Seconds an iteration, by kind."""
+        """Return the seconds per iteration, by kind."""
         kinds = dict(
             zip(
                 KINDS,

@@ -1,4 +1,4 @@
-"""A slice of a data set costs what the slice costs, however large the data set is."""
+"""Cost of a slice of a data set, which must not depend on the size of the data set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.figures import Figure, Ratio
-from tests.bench.outcome import Goal, Told, to_reach
+from tests.bench.outcome import Goal, Reported, to_reach
 from tests.bench.results import DROPPED, Order, Result
 from tests.recipes.test_memory import lines, peak
 
@@ -28,7 +28,7 @@ ABOUT = (
 
 @dataclass(frozen=True)
 class Slice:
-    """What one run took."""
+    """The time and memory of one run."""
 
     rate: float  # tokens a second
     peak: float  # MB
@@ -36,7 +36,7 @@ class Slice:
 
 
 def growth(order: Order, training: str) -> Result:
-    """Tokens a second and memory of the same number of steps on a small and on a large file."""
+    """Compare tokens per second and memory for the same steps on a small and on a large file."""
     large = lines(LARGE).splitlines(keepends=True)
     for rows in (SMALL, LARGE):  # of the same lengths
         (order.folder / _file(rows)).write_text("".join(large[:: LARGE // rows]))
@@ -56,12 +56,12 @@ def growth(order: Order, training: str) -> Result:
     rate = Ratio.of([each.rate for each in runs[LARGE]], [each.rate for each in runs[SMALL]])
     memory = Ratio.of([each.peak for each in runs[LARGE]], [each.peak for each in runs[SMALL]])
     sound = all(each.steps == STEPS for taken in runs.values() for each in taken)
-    told = (
-        Told("tokens/s of a million rows to a thousand", rate.of_medians, rate.shown(), SPEED),
-        Told("memory of a million rows to a thousand", memory.of_medians, memory.shown(), ROOM),
+    reported = (
+        Reported("tokens/s of a million rows to a thousand", rate.of_medians, rate.shown(), SPEED),
+        Reported("memory of a million rows to a thousand", memory.of_medians, memory.shown(), ROOM),
     )
     notes = (
-        *(one.note for one in told),
+        *(one.note for one in reported),
         f"all runs took {STEPS} steps: {'yes' if sound else 'NO'}",
         *ABOUT,
     )
@@ -98,12 +98,12 @@ def growth(order: Order, training: str) -> Result:
         notes,
         records,
         sound,
-        to_reach(told),
+        to_reach(reported),
     )
 
 
 def run_slice(folder: Path, rows: int, name: str, *options: str, steps: int = STEPS) -> Slice:
-    """Of the file that is in the folder."""
+    """Run a slice of the file in the folder."""
     megabytes = peak(
         folder,
         f"dataset={_file(rows)}",
@@ -114,11 +114,11 @@ def run_slice(folder: Path, rows: int, name: str, *options: str, steps: int = ST
         name,
         *options,
     )
-    told = [
+    reported = [
         json.loads(line)
         for line in (folder / "runs" / name / "metrics.jsonl").read_text().splitlines()
     ]
-    taken: list[Mapping[str, float]] = [row for row in told if row["stage"] == "ReportStep"]
+    taken: list[Mapping[str, float]] = [row for row in reported if row["stage"] == "ReportStep"]
     kept = taken[DROPPED:]
     seconds = kept[-1]["seconds"] - taken[DROPPED - 1]["seconds"]
     return Slice(sum(row["tokens"] for row in kept) / seconds, megabytes, len(taken))

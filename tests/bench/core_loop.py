@@ -1,6 +1,4 @@
-"""A recipe's training loop, cooked as `kitchen run` does, against the same calls of the port
-written by hand.
-"""
+"""A recipe's training loop through `kitchen run`, against the same port calls by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ from stages.evaluate.evaluation import EvalConfig
 from stages.train.optim import ReportStep
 from stages.train.schedules import make_schedule
 from tests.bench.figures import Figure, Ratio
-from tests.bench.outcome import Goal, Told, to_reach
+from tests.bench.outcome import Goal, Reported, to_reach
 from tests.bench.results import DROPPED, Order, Result
 from tests.bench.rows import MODEL
 from tests.bench.turns import Setup, Turns
@@ -54,7 +52,7 @@ ABOUT = (
 
 
 def kitchen_run(order: Order, training: str) -> Result:
-    """How many times the speed of the bare loop a kitchen run has, and what it adds to a step."""
+    """Compare the speed of a run with the bare loop, and measure what it adds to a step."""
     setup = Setup(order.folder, order.seed, DROPPED + (order.pairs or PAIRS[training]))
     with Worker(Loops(setup, training), order.folder) as worker:
         worker.ready()
@@ -67,7 +65,7 @@ def kitchen_run(order: Order, training: str) -> Result:
         all(pair["kitchen"]["loss"] == pair["bare"]["loss"] for pair in pairs),
     )
     added = [1e3 * (one - other) for one, other in zip(cooked, bare, strict=True)]
-    told = Told(
+    reported = Reported(
         "speed against the bare loop",
         ratio.of_medians,
         f"{ratio.of_medians:.4f} (pairs "
@@ -76,7 +74,7 @@ def kitchen_run(order: Order, training: str) -> Result:
         GOAL if training == "peft" else None,
     )
     notes = [
-        told.note,
+        reported.note,
         f"the kitchen adds {Figure.of(added).shown(3)} ms to a step, {sum(added) / len(added):.3f} "
         "on average",
         f"compared: the losses of all steps are {'' if sound else 'NOT '}equal to the last bit",
@@ -102,12 +100,14 @@ def kitchen_run(order: Order, training: str) -> Result:
         tuple(notes),
         (record,),
         sound,
-        to_reach([told]),
+        to_reach([reported]),
     )
 
 
 class Turnstile(Observer):
-    """Holds a run up at its beginning and at the end of each step, until it is told to go on."""
+    """An observer that holds a run at its start and at the end of each step until it may
+    continue.
+    """
 
     def __init__(self) -> None:
         self.loss = 0.0  # nats per trained token, of the last step
@@ -126,7 +126,7 @@ class Turnstile(Observer):
         self._go.release(steps)
 
     def step(self) -> float:
-        """The loss of the next step; comes back when the run stands at its end, or is over."""
+        """Let the run take one step and return its loss."""
         self.go_on()
         self._here.acquire()
         return self.loss
@@ -137,7 +137,7 @@ class Turnstile(Observer):
 
 @dataclass(frozen=True)
 class Loops:
-    """Both loops in one process, so that nothing but the kitchen is between them."""
+    """A side with both loops in one process, so that only the framework differs."""
 
     setup: Setup
     training: str  # "peft" or "fake"
@@ -154,7 +154,7 @@ class Loops:
         next(pairs, None)  # its end, or why it failed
 
     def pairs(self) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
-        """Seconds and loss of each step, in the kitchen and by hand."""
+        """Return seconds and loss of each step, by the framework and by hand."""
         hand, gate = by_hand(self.recipe(), self.kitchen()), Turnstile()
         with Path(os.devnull).open("w") as nowhere, ThreadPoolExecutor(1) as pool:
             observers = (ConsoleObserver(Console(file=nowhere, width=100)), gate)
@@ -200,7 +200,7 @@ class Loops:
 
 
 def by_hand(recipe: SlBasic, kitchen: Kitchen) -> Iterator[float]:
-    """The loss of each step, in nats per trained token, as one would write it who has no kitchen."""
+    """Yield the loss of each step, in nats per trained token, from a loop written by hand."""
     assert kitchen.training is not None
     assert kitchen.datasets is not None
     most = recipe.rendering.rows_of(recipe.max_steps, recipe.batch_size)

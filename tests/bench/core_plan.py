@@ -1,6 +1,4 @@
-"""How long `kitchen check recipes.sl_basic` takes, once Python has started and modules are
-imported.
-"""
+"""Latency of `kitchen check recipes.sl_basic`, once Python has started and modules are imported."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from kitchen.cli.commands.check import check
 from kitchen.config.adapters import PORTS
 from kitchen.config.request import AdapterChoice, RunRequest, resolve_request
 from tests.bench.figures import Figure
-from tests.bench.outcome import Goal, Told, to_reach
+from tests.bench.outcome import Goal, Reported, to_reach
 from tests.bench.results import DROPPED, Order, Result
 from tests.bench.turns import Turns
 from tests.bench.worker import Worker
@@ -29,7 +27,7 @@ ABOUT = {
 
 
 def check_plan(order: Order) -> Result:
-    """Milliseconds; the adapters are the defaults, and the model is the packaged one."""
+    """Measure milliseconds per check, with default adapters and the packaged model."""
     with Worker(Checks(), order.folder) as worker:
         worker.ready()
         times = [worker.step().values for _ in range(DROPPED + (order.pairs or TIMES))][DROPPED:]
@@ -38,8 +36,8 @@ def check_plan(order: Order) -> Result:
         found["check"].median,
         {problem for each in times for problem in each["problems"]},
     )
-    told = Told("check of sl_basic", reached, f"{reached:.2f} ms", MOST)
-    notes = (told.note, f"problems found: {'; '.join(sorted(problems)) or 'none'}")
+    reported = Reported("check of sl_basic", reached, f"{reached:.2f} ms", MOST)
+    notes = (reported.note, f"problems found: {'; '.join(sorted(problems)) or 'none'}")
     rows = tuple((kind, about, found[kind].shown()) for kind, about in ABOUT.items())
     records = tuple(
         {"work": "check", "side": kind, "ms": figure.record()} for kind, figure in found.items()
@@ -52,13 +50,13 @@ def check_plan(order: Order) -> Result:
         notes,
         records,
         sound=not problems,
-        figures=to_reach([told]),
+        figures=to_reach([reported]),
     )
 
 
 @dataclass(frozen=True)
 class Checks:
-    """The three one after the other, in a process that does nothing else."""
+    """A side that runs the three kinds of checks one after the other."""
 
     names: tuple[tuple[str, str], ...] = ()  # port and adapter, beyond the defaults
     name: str = "check"

@@ -1,4 +1,4 @@
-"""Preference optimisation: 4 pairs a step, the reference pass inside."""
+"""Preference optimisation: 4 pairs per step, with the reference pass."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BATCH, PAIRS, USUAL = 4, 5, PairLoss(beta=0.1)
 
 
 def dpo(order: Order, dtype: str = "float32", loss: PairLoss = USUAL) -> Result:
-    """Time and memory of a DPO step: prompt 256, answers of 64 tokens."""
+    """Compare time and memory of a DPO step: prompts of 256, answers of 64 tokens."""
     setup = order.setup(PAIRS, dtype)
     return hold(
         Contest(
@@ -52,7 +52,7 @@ def dpo(order: Order, dtype: str = "float32", loss: PairLoss = USUAL) -> Result:
 
 @dataclass(frozen=True)
 class KitchenDpo:
-    """One step asks the base model for all 8 sequences, then is forward_backward and optim_step."""
+    """The local engine: score 8 sequences with the base model, forward_backward, optim_step."""
 
     setup: Setup
     loss: PairLoss
@@ -81,9 +81,7 @@ class KitchenDpo:
 
 @dataclass(frozen=True)
 class TrlDpo:
-    """One step is one of the trainer's own loop; the reference is the model with its LoRA switched
-    off.
-    """
+    """TRL's trainer; the reference is the model with its LoRA switched off."""
 
     setup: Setup
     loss: PairLoss
@@ -123,7 +121,7 @@ def _batches(setup: Setup) -> list[Sequence[Pair]]:
 
 
 def _judged(batch: Sequence[Pair], reference: Sampler) -> Sequence[Datum]:
-    """What the base model says of each answer, beside it; a mean over the pairs."""
+    """Return the base model's mean log-probability of the answers of each pair."""
     whole = [
         np.concatenate([pair.prompt, answer])
         for pair in batch
@@ -146,7 +144,7 @@ def _ids(pair: Pair) -> dict[str, Any]:
 
 
 def _needed(data: Sequence[Datum], shape: Shape) -> dict[str, float]:
-    """The reference is needed where the loss reads it, as the policy is."""
+    """Return the positions that the reference must score: those that the loss reads."""
     read, scored = (
         [datum.tokens for datum in data],
         [datum.loss_inputs["weights"] != 0 for datum in data],

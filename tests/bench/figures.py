@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Figure:
-    """The median of some measurements, and the quartiles around it."""
+    """The median of some measurements, with the quartiles around it."""
 
     median: float
     low: float  # a quarter of the measurements lie below
@@ -30,7 +30,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times the first of two is the second: of the medians, and spread over the pairs."""
+    """The ratio of two series: of their medians, with the spread over the pairs."""
 
     of_medians: float
     pairs: Figure

@@ -1,6 +1,4 @@
-"""How many multiplications and additions a batch needs, and no more: padding and recomputation
-count nothing.
-"""
+"""FLOPs that a batch needs; padding and recomputation do not count."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Counted:
-    """What a batch has to be computed of."""
+    """The tokens and positions that a batch must compute."""
 
     tokens: int
     scored: int  # positions whose logits are needed
@@ -63,7 +61,7 @@ class Counted:
 
     @classmethod
     def plain(cls, rows: Sequence[Tokens], scored: Sequence[Array]) -> Counted:
-        """Each row for itself; `scored` are masks, (N,) bool each."""
+        """Count each row by itself; `scored` are (N,) bool masks."""
         lengths = [len(row) for row in rows]
         return cls(
             sum(lengths),
@@ -73,7 +71,7 @@ class Counted:
 
     @classmethod
     def shared(cls, rows: Sequence[Tokens], scored: Sequence[Array]) -> Counted:
-        """A prefix that several rows begin with counts once."""
+        """Count a prefix that several rows share once."""
         depths: dict[bytes, int] = {}
         wanted: set[bytes] = set()
         for row, mask in zip(rows, scored, strict=True):
@@ -85,8 +83,9 @@ class Counted:
         return cls(len(depths), len(wanted), sum(depths.values()))
 
     def training(self, shape: Shape) -> float:
-        """Forward and backward: 4 per weight of the body and token, 4 per weight of the head and
-        scored token.
+        """Return the FLOPs of forward and backward.
+
+        4 per weight of the body and token, 4 per weight of the head and scored token.
         """
         per_weight = FORWARD + BACKWARD
         # two products forward, four backward
@@ -98,7 +97,7 @@ class Counted:
         )
 
     def forward(self, shape: Shape) -> float:
-        """Of the base model alone, without LoRA."""
+        """Return the FLOPs of a forward pass of the base model, without LoRA."""
         return float(
             FORWARD * (shape.body * self.tokens + shape.head * self.scored)
             + 4 * shape.width * shape.layers * self.seen

@@ -1,4 +1,4 @@
-"""A B A B: the sides take turns, so that what else the machine does meets them all alike."""
+"""Interleaved measurement (A B A B), so that other load on the machine affects all sides alike."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEHIND = 1.2  # times the fastest rival's best step: who is further behind leave
 
 @dataclass(frozen=True)
 class Taken:
-    """The steps of every side, those that left early included."""
+    """The steps of every side, including those that left early."""
 
     taken: dict[str, list[Step]]
     fastest: str  # of the rivals that stayed, by the median of what counts; "" if there are none
@@ -27,8 +27,9 @@ class Taken:
 def interleave(
     sides: Sequence[Side], logs: Path, steps: int, rivals: Sequence[str] = (), heats: int = HEATS
 ) -> Taken:
-    """`rivals` are the names of those sides of which, after so many `heats`, only the fast ones
-    stay.
+    """Run the sides in turn.
+
+    Of the `rivals`, only the fast ones stay after some `heats`.
     """
     with ExitStack() as stack:
         workers = {side.name: stack.enter_context(Worker(side, logs)) for side in sides}
@@ -50,7 +51,7 @@ def interleave(
 
 
 def behind(taken: Mapping[str, Sequence[Step]], rivals: Iterable[str]) -> list[str]:
-    """By the best of the steps that count: it has noise in one direction only."""
+    """Return the sides that are behind by their best step: noise only ever slows a step down."""
     best = {
         name: min(step.seconds for step in taken[name][DROPPED:] or taken[name]) for name in rivals
     }

@@ -1,4 +1,4 @@
-"""The local adapter, as all works open it: at its port, and never further in."""
+"""The local adapter as every benchmark opens it: through its port."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ LORA = Lora(rank=16, alpha=32.0)  # on all linear layers of attention and MLP
 
 
 def client(setup: Setup) -> PeftTraining:
-    """On the device that all rivals are on."""
+    """Create a client on the device that all rivals use."""
     return PeftTraining(
         LocalHub(), LocalBlobs(str(setup.folder)), device=setup.device, dtype=setup.dtype
     )
 
 
 def session(training: PeftTraining, setup: Setup) -> TrainingSession:
-    """Comes back when model and start weights are in memory."""
+    """Open a session; returns when model and start weights are in memory."""
     opened = training.open(setup.model, LORA)
     opened.load_weights(next(iter(training.checkpoints(START)))).result()
     return opened
 
 
 def endless(setup: Setup) -> Setup:
-    """The same model in a folder of its own, in which no token ends an answer: ours has no least
-    length.
+    """Copy the model to a folder of its own in which no token ends an answer.
+
+    The local engine has no minimum length.
     """
     source, folder = (
         LocalHub().fetch(setup.model),
@@ -54,7 +55,7 @@ def endless(setup: Setup) -> Setup:
 
 
 def _without_ends(text: str, is_json: bool) -> str:
-    """Tokens keep their numbers, but are called otherwise."""
+    """Rename the end tokens, which keep their ids."""
     for end in TURN_ENDS:
         text = text.replace(end, end.upper())
     if not is_json:
@@ -66,8 +67,9 @@ def _without_ends(text: str, is_json: bool) -> str:
 
 @dataclass(frozen=True)
 class StartWeights:
-    """Not a side: makes the weights that both begin with, one step from zero, so that no product is
-    0.
+    """A helper process that creates the start weights of both sides, one step from zero.
+
+    At zero, products would be 0.
     """
 
     setup: Setup

@@ -1,4 +1,4 @@
-"""What figures depend on: the machine, the versions, the day."""
+"""Facts that figures depend on: machine, versions, date."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def facts(device: str = "cpu") -> dict[str, str]:
 
 
 def _cuda() -> str:
-    """Asked of a process of its own, so that this one takes none of its memory."""
+    """Ask a separate process about CUDA, so that this one takes none of its memory."""
     text = (
         "import torch; found = torch.cuda.get_device_properties(0); "
         "print(f'{found.name}, {found.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}')"
@@ -58,7 +58,7 @@ def _version(package: str) -> str:
 
 
 def commit() -> str:
-    """With a plus where files differ from it, but for results that were written since."""
+    """Return the commit, with a plus for uncommitted changes other than results."""
     root, looked_at = Path(__file__).parent, ("--", ":/", ":!/docs/results.*")
     asked = [
         subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)

@@ -1,6 +1,4 @@
-"""Memory that this process takes: of the CUDA device if it computes on one, else what is resident,
-by Linux's count.
-"""
+"""Memory of this process: on the CUDA device, or resident in RAM as Linux counts it."""
 
 from __future__ import annotations
 
@@ -15,13 +13,13 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def cuda() -> Any:
-    """`torch.cuda`, or None as long as this process computes with nothing but the CPU."""
+    """Return `torch.cuda`, or None while this process computes on the CPU only."""
     torch = sys.modules.get("torch")
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 
 
 def settle() -> float:
-    """Give freed memory back, and let the peak begin here. Returns what is taken, in MB."""
+    """Free memory and reset the peak. Returns what is in use, in MB."""
     gc.collect()
     if (device := cuda()) is not None:
         device.empty_cache()
@@ -33,7 +31,7 @@ def settle() -> float:
 
 
 def peak_mb() -> float:
-    """The most that was taken at once since `settle`, in MB."""
+    """Return the peak since `settle`, in MB."""
     if (device := cuda()) is not None:
         return float(device.max_memory_allocated()) / 2**20
     return _status("VmHWM")

@@ -1,4 +1,4 @@
-"""The steps of all sides as rates, peaks and shares of what the machine can do."""
+"""The steps of all sides as rates, peaks and shares of the machine's ceilings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNTINGS = ("flops", "flops_shared")  # each row for itself; a shared prefix on
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure to reach: the least, or the most, and what is aimed at."""
+    """A target: a minimum or maximum, and what it is for."""
 
     least: float
     aim: float | None = None
@@ -29,8 +29,8 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Told:
-    """A figure, in words too, and the one to reach, if there is one."""
+class Reported:
+    """A figure with its text, and its target if there is one."""
 
     what: str
     value: float
@@ -44,45 +44,46 @@ class Told:
         )
 
 
-def to_reach(told: Iterable[Told]) -> tuple[tuple[str, str, str], ...]:
-    """Those figures that there is one to reach of, and whether it is."""
-    return tuple((one.what, one.shown, one.goal.shown(one.value)) for one in told if one.goal)
+def to_reach(reported: Iterable[Reported]) -> tuple[tuple[str, str, str], ...]:
+    """Return the figures that have a target, and whether it was reached."""
+    return tuple((one.what, one.shown, one.goal.shown(one.value)) for one in reported if one.goal)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What all sides did, by name. Rates count the tokens and the work that ours tells of the same
-    step.
+    """The results of all sides, by name.
+
+    Rates count the tokens and FLOPs that our side reports for the same step.
     """
 
     taken: Mapping[str, Sequence[Step]]
     ours: str
-    gauge: str = ""  # who told "gemm_gflops" between their steps
+    gauge: str = ""  # who reported "gemm_gflops" between their steps
 
-    def speed(self, name: str, goal: Goal | None = None) -> Told:
+    def speed(self, name: str, goal: Goal | None = None) -> Reported:
         ratio = Ratio.of(self._rates(self.ours), self._rates(name))
-        return Told(f"speed against {name}", ratio.of_medians, ratio.shown(), goal)
+        return Reported(f"speed against {name}", ratio.of_medians, ratio.shown(), goal)
 
-    def memory(self, name: str, goal: Goal | None = None) -> Told:
+    def memory(self, name: str, goal: Goal | None = None) -> Reported:
         share = self._peak(self.ours) / self._peak(name)
-        return Told(f"memory against {name}", share, f"{share:.2f}", goal)
+        return Reported(f"memory against {name}", share, f"{share:.2f}", goal)
 
-    def part(self, part: str, name: str) -> Told:
-        """Of a step: how many times as long another takes for it, by the seconds that both tell."""
+    def part(self, part: str, name: str) -> Reported:
+        """Compare one part of a step by the seconds that both sides report."""
         ours, theirs = (
             [step.values[part] for step in self.taken[each][DROPPED:]] for each in (self.ours, name)
         )
         ratio = Ratio.of(theirs[: len(ours)], ours[: len(theirs)])
-        return Told(
+        return Reported(
             f"{part} against {name}",
             ratio.of_medians,
             f"{Figure.of(ours).shown()} s, {ratio.shown()}",
         )
 
-    def share(self, goal: Goal) -> Told:
+    def share(self, goal: Goal) -> Reported:
         shares = self._shares(self.ours)
         shown = f"{shares['flops']:.0%}, or {shares['flops_shared']:.0%} with shared prefixes counted once"
-        return Told("share of the GEMM rate", shares["flops_shared"], shown, goal)
+        return Reported("share of the GEMM rate", shares["flops_shared"], shown, goal)
 
     def row(self, name: str) -> tuple[str, ...]:
         left = (
@@ -104,7 +105,7 @@ class Outcome:
         )
 
     def records(self, work: str) -> list[dict[str, Any]]:
-        """One per side: every step, and the figures of those that count."""
+        """Return one record per side: every step, and figures of those that count."""
         found = []
         for name, steps in self.taken.items():
             record: dict[str, Any] = {
@@ -131,20 +132,20 @@ class Outcome:
         return [key for key in COUNTINGS if key in self.taken[self.ours][0].values]
 
     def _rates(self, name: str) -> list[float]:
-        """Tokens a second: those that this side tells of, or ours, whose step was on the same rows."""
+        """Return tokens per second: by the side's own count, or by ours for the same rows."""
         both = list(zip(self.taken[name], self.taken[self.ours], strict=False))[DROPPED:]
         return [
             step.values.get("tokens", our.values["tokens"]) / step.seconds for step, our in both
         ]
 
     def _useful(self, name: str, key: str) -> list[float]:
-        """GFLOP/s."""
+        """Return useful GFLOP/s."""
         both = list(zip(self.taken[name], self.taken[self.ours], strict=False))[DROPPED:]
         return [1e-9 * our.values[key] / step.seconds for step, our in both]
 
     def _shares(self, name: str) -> dict[str, float]:
-        """Medians, of the highest rate that the machine showed in all the rounds: neighbours only
-        take from it.
+        """Return median shares of the highest rate seen in all rounds: other load only lowers
+        it.
         """
         ceiling = max(
             (step.values["gemm_gflops"] for step in self.taken.get(self.gauge, ())), default=0.0

@@ -1,6 +1,4 @@
-"""Llamas with random weights, in the sizes of well-known ones: for machines that no weights can be
-brought to.
-"""
+"""Llamas with random weights in common sizes, for machines without access to real weights."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class RandomModel:
-    """Not a side: writes such a model in bfloat16 into a folder, with the tokenizer of another."""
+    """A helper process that writes such a model in bfloat16, with another model's tokenizer."""
 
     config: Mapping[str, Any]  # of a Llama
     folder: Path

@@ -1,4 +1,4 @@
-"""What a work is asked for, and what it found: a table for people, records for programs."""
+"""The input and output of a benchmark: a table for people, records for programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DROPPED = 2  # steps at the beginning that no figure counts: memory is taken, ke
 
 @dataclass(frozen=True)
 class Order:
-    """What was typed."""
+    """The command-line options of a benchmark."""
 
     folder: Path  # for files of this run: start weights, logs
     seed: int = 0
@@ -24,7 +24,7 @@ class Order:
     device: str = "cpu"  # or cuda
 
     def setup(self, pairs: int, dtype: str = "float32") -> Setup:
-        """Of a work that takes so many pairs unless told."""
+        """Return the setup of a benchmark with this default number of pairs."""
         return Setup(
             self.folder, self.seed, DROPPED + (self.pairs or pairs), dtype, self.model, self.device
         )
@@ -32,7 +32,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Result:
-    """What one work found."""
+    """The result of one benchmark."""
 
     work: str
     title: str
@@ -46,7 +46,7 @@ class Result:
 
 
 def named(work: str, dtype: str) -> str:
-    """A work in another format than the usual one."""
+    """Name a benchmark in a format other than the default."""
     return work if dtype == "float32" else f"{work}_{dtype}"
 
 

@@ -1,4 +1,4 @@
-"""The update of reinforcement learning, on completions that are given: 2 groups of 8."""
+"""The RL update on given completions: 2 groups of 8."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPEED, MEMORY = Goal(3.0, 6.0), Goal(0.2, 0.12, at_most=True)
 
 
 def rl(order: Order, dtype: str = "float32") -> Result:
-    """Time and memory of an update: prompts of 256, completions of 64 tokens."""
+    """Compare time and memory of an update: prompts of 256, completions of 64 tokens."""
     setup = order.setup(PAIRS, dtype)
     return hold(
         Contest(
@@ -52,10 +52,10 @@ def rl(order: Order, dtype: str = "float32") -> Result:
 
 @dataclass(frozen=True)
 class KitchenRl:
-    """One step is forward_backward of importance_sampling, and optim_step.
+    """The local engine: forward_backward with importance_sampling, and optim_step.
 
     Before the clock starts, the completions get the log-probabilities that a sampler would have
-    given with them.
+    reported.
     """
 
     setup: Setup
@@ -98,9 +98,7 @@ class KitchenRl:
 
 @dataclass(frozen=True)
 class TrlGrpo:
-    """One step is one of the trainer's own loop, its rollout replaced by one that hands out what is
-    there.
-    """
+    """TRL's trainer, with its rollout replaced by the given completions."""
 
     setup: Setup
     name: str = "TRL plain"
@@ -133,8 +131,8 @@ def grpo(
     rollout: Any = None,
     **options: Any,
 ) -> Any:
-    """TRL's trainer: one update a batch, no reference, advantages as ours, a mean over all tokens
-    of the batch.
+    """Create TRL's trainer: one update per batch, no reference, our advantages, a mean over all
+    tokens.
     """
     import trl
     from datasets import Dataset
@@ -165,8 +163,8 @@ def grpo(
 
 
 def recorded(trainer: Any) -> Callable[[], Values]:
-    """The mean log-probability of the completions of the last step, for what the trainer scores is
-    kept here.
+    """Record what the trainer scores; returns the mean log-probability of the last step's
+    completions.
     """
     seen: list[float] = []
     scored = trainer._get_per_token_logps_and_entropies
@@ -176,17 +174,17 @@ def recorded(trainer: Any) -> Callable[[], Values]:
         seen.append(float(found[0].detach().mean()))
         return found
 
-    def told() -> Values:
+    def reported() -> Values:
         means, seen[:] = list(seen), []
         return {"logprob": float(np.mean(means))}
 
     trainer._get_per_token_logps_and_entropies = recording
-    return told
+    return reported
 
 
 @dataclass(frozen=True)
 class _Rollout:
-    """Prompts are numbers of groups; each comes once for each completion of its group."""
+    """A rollout that looks completions up; prompts are group numbers, one for each completion."""
 
     groups: Sequence[Group]
 
@@ -211,7 +209,7 @@ def _batches(setup: Setup) -> list[Sequence[Group]]:
 
 
 def _data(group: Group) -> list[Datum]:
-    """Advantages are rewards above the mean of the group, over all tokens of the step."""
+    """Create datums with advantages relative to the group mean, over all tokens of the step."""
     found = []
     for completion, reward in zip(group.completions, group.rewards, strict=True):
         row = np.concatenate([group.prompt, completion])

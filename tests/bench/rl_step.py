@@ -1,6 +1,4 @@
-"""A whole step of reinforcement learning: the weights are copied, answer, are rewarded and learn
-from it.
-"""
+"""A whole RL step: snapshot, rollouts, rewards, update."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ DRAWN = 1.0  # nats between two draws of 16 completions, which came to 0.7
 
 
 def rl_step(order: Order, dtype: str = "float32") -> Result:
-    """Time and memory of a step that samples for itself: prompts of 256, completions of 64 tokens."""
+    """Compare time and memory of a step with sampling: prompts of 256, completions of 64 tokens."""
     setup = order.setup(PAIRS, dtype)
     return hold(
         Contest(
@@ -45,7 +43,7 @@ def rl_step(order: Order, dtype: str = "float32") -> Result:
                 "prompts, how many were written after each, and roughly their mean "
                 "log-probability; the work rl compares "
                 "updates on the same completions, the works of sampling greedy texts",
-                "every completion has 64 tokens: TRL is told so, ours has a tokenizer in which "
+                "every completion has 64 tokens: TRL by its settings, ours has a tokenizer in which "
                 "none ends an answer",
                 "tokens are those of 16 sequences, prompts included; generation: seconds until all "
                 "texts are there, ours "
@@ -60,9 +58,7 @@ def rl_step(order: Order, dtype: str = "float32") -> Result:
 
 @dataclass(frozen=True)
 class KitchenStep:
-    """One step is what recipes/rl.py does in one, from the copy of the weights to the optimiser's
-    step.
-    """
+    """The local engine: the loop body of recipes/rl.py, from the snapshot to the optimiser step."""
 
     setup: Setup
     name: str = "kitchen"
@@ -81,7 +77,7 @@ class KitchenStep:
             sampler = session.snapshot().result()
             player = RolloutRunner(sampler, tokenizer, RolloutConfig(max_tokens=LENGTH))
             rollouts = asyncio.run(
-                player.groups(list(map(Said, texts)), SIZE, [setup.seed, number])
+                player.groups(list(map(FixedPrompt, texts)), SIZE, [setup.seed, number])
             )
             generated = perf_counter() - started
             data = mean_of(PolicyUpdate().run(rollouts).lessons).data
@@ -94,7 +90,7 @@ class KitchenStep:
 
 @dataclass(frozen=True)
 class TrlStep:
-    """One step is one of the trainer's own loop, generate() of transformers inside."""
+    """TRL's trainer, with generate() of transformers inside."""
 
     setup: Setup
     name: str = "TRL plain"
@@ -122,13 +118,13 @@ class TrlStep:
 
 
 @dataclass(frozen=True)
-class Said:
-    """A problem, and its environment: something is said, and whatever is answered has its worth."""
+class FixedPrompt:
+    """A task with its environment: one fixed message, and a reward for any answer."""
 
     text: str
     tag: str = "bench"
 
-    def env(self) -> Said:
+    def env(self) -> FixedPrompt:
         return self
 
     async def reset(self) -> Sequence[Message]:
@@ -139,12 +135,12 @@ class Said:
 
 
 def worth(answer: str) -> float:
-    """How many different characters it has."""
+    """Return the number of different characters."""
     return float(len(set(answer)))
 
 
 def _rewarded(completions: Sequence[Sequence[Message]], **kwargs: Any) -> list[float]:
-    return [worth(said[-1]["content"]) for said in completions]
+    return [worth(messages[-1]["content"]) for messages in completions]
 
 
 def _batches(setup: Setup) -> list[Sequence[str]]:
@@ -163,7 +159,7 @@ def _told(rollouts: Rollouts) -> dict[str, Any]:
 
 
 def _watched(trainer: Any) -> Callable[[], Values]:
-    """What the trainer read and wrote in the last step, in the order of the batch."""
+    """Record what the trainer read and wrote in the last step, in the order of the batch."""
     seen: dict[str, Any] = {}
     generate = trainer._generate_single_turn
 

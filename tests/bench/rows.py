@@ -1,4 +1,4 @@
-"""The data of the works, the same for both sides: real text, cut by a seed."""
+"""The data of the benchmarks, the same for both sides: real text, cut by a seed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Group:
-    """A prompt, completions of it, and what each was worth."""
+    """A prompt, its completions and their rewards."""
 
     prompt: Tokens
     completions: tuple[Tokens, ...]
@@ -46,7 +46,7 @@ def tokenizer(model: str) -> Tokenizer:
 
 
 def ingredients(setup: Setup, count: int) -> Sequence[Datum]:
-    """Data A: rows of `ingredients` as recipes/sl_basic renders them, prompts masked."""
+    """Return data A: rows of `ingredients` as recipes/sl_basic renders them, prompts masked."""
     rows = LoadDataset("ingredients", seed=setup.seed).run(LocalDatasets())[0]
     data: Sequence[Datum] = RenderDataset().run(rows, tokenizer(setup.model))[0].data[:count]
     return data
@@ -55,9 +55,7 @@ def ingredients(setup: Setup, count: int) -> Sequence[Datum]:
 def log_uniform(
     setup: Setup, count: int, shortest: int = 64, longest: int = 512
 ) -> Sequence[Datum]:
-    """Data B: lengths spread evenly over their logarithms, the first three quarters of each row
-    masked.
-    """
+    """Return data B: log-uniform lengths, with the first three quarters of each row masked."""
     rng = np.random.default_rng([setup.seed, 1])
     lengths = np.exp(rng.uniform(np.log(shortest), np.log(longest), count)).round().astype(int)
     cut = (_cut(setup.model, rng, int(length) + 1) for length in lengths)
@@ -91,7 +89,7 @@ def prompts(setup: Setup, count: int, length: int = 256) -> Sequence[Tokens]:
 
 
 def questions(setup: Setup, count: int, length: int = 256) -> Sequence[str]:
-    """Texts of which the chat template makes so many tokens."""
+    """Return texts that the chat template renders to a given number of tokens."""
     rng, known = np.random.default_rng([setup.seed, 5]), tokenizer(setup.model)
     around, found = len(known.render(asked(""), answer=True)), list[str]()
     while len(found) < count:
@@ -107,19 +105,19 @@ def asked(text: str) -> list[Message]:
 
 
 def datum(row: Tokens, masked: int, **inputs: Array) -> Datum:
-    """(T,) tokens of which the first `masked` are not trained on."""
+    """Return a datum of (T,) tokens, the first `masked` of which are not trained on."""
     weights = (np.arange(len(row)) >= masked).astype(np.float32)
     return Datum(row[:-1], {"target_tokens": row[1:], "weights": weights[1:], **inputs})
 
 
 @cache
 def _text(model: str) -> Tokens:
-    """(T,) tokens of all that is said in `ingredients`, one conversation after the other."""
+    """Return (T,) tokens of all conversations in `ingredients`, one after the other."""
     rows = LocalDatasets().load("ingredients", split="train")
-    said = (
+    texts = (
         message["content"] + "\n" for at in range(len(rows)) for message in rows[at]["messages"]
     )
-    return np.concatenate([tokenizer(model).encode(text) for text in said])
+    return np.concatenate([tokenizer(model).encode(text) for text in texts])
 
 
 def _cut(model: str, rng: np.random.Generator, length: int) -> Tokens:

@@ -1,4 +1,4 @@
-"""What "computed the same" means for a training step."""
+"""Definition of "computed the same" for a training step."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from tests.bench.contest import Same
 
 
 def losses_and_gradients(dtype: str) -> tuple[Same, ...]:
-    """Both sides begin with the same weights and step for themselves, so that the last step tells
-    of all before.
+    """Compare losses and gradient norms; both sides start from the same weights.
 
-    bfloat16 has 8 bits, and two right ways of rounding drift apart: there, where a work has steps
-    of float32 beside them (SFT on a CPU), ours is not to be further from these than theirs is by
-    more than that (docs/benchmarks.md).
+    The last step therefore depends on all before it. bfloat16 has 8 bits, and two correct ways of
+    rounding drift apart. Where float32 steps are measured too (SFT on a CPU), ours may be at most
+    that much further from these than theirs (docs/benchmarks.md).
     """
     loss, gradient = (1e-3, 1e-4) if dtype == "float32" else (3e-2, 5e-2)
     return Same("loss", loss), Same("grad_norm", gradient, relative=True)

@@ -1,6 +1,4 @@
-"""Sampling: completions of long prompts, many at once and one alone, against generate() of
-transformers.
-"""
+"""Sampling: completions of long prompts, many at once and one alone, against transformers."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ ABOUT = (
 
 
 def sampling(order: Order, prompts: int, count: int, dtype: str) -> Result:
-    """Tokens a second of `count` completions of each prompt."""
+    """Compare tokens per second of `count` completions of each prompt."""
     alone = prompts * count == 1
     setup = order.setup(PAIRS[prompts * count], dtype)
     asked = Asked(setup, prompts, count)
@@ -61,7 +59,7 @@ def sampling(order: Order, prompts: int, count: int, dtype: str) -> Result:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a step is to write."""
+    """The prompts and sampling options of a step."""
 
     setup: Setup
     prompts: int
@@ -74,7 +72,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class KitchenSampling:
-    """One step is a request per prompt, all made before the first is waited for."""
+    """The local engine: one request per prompt, all made before the first is awaited."""
 
     asked: Asked
     name: str = "kitchen"
@@ -115,9 +113,7 @@ class KitchenSampling:
         return [one for future in futures for one in future.result()]
 
     def _drawn_as_scored(self, sampler: Sampler, prompts: Sequence[Tokens]) -> dict[str, float]:
-        """How far what completions say they were drawn with is from what they are scored with, nats
-        a token.
-        """
+        """Return the gap between sampled and scored log-probabilities, in nats per token."""
         drawn = self._drawn(sampler, prompts, self.asked.count)
         both = list(
             zip([prompt for prompt in prompts for _ in range(self.asked.count)], drawn, strict=True)
@@ -140,7 +136,7 @@ class KitchenSampling:
 
 @dataclass(frozen=True)
 class Generate:
-    """One step is one call of generate() for all the sequences."""
+    """transformers: one call of generate() for all sequences."""
 
     asked: Asked
     name: str = "generate()"

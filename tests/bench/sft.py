@@ -31,7 +31,7 @@ ABOUT = (
 
 
 def sft(order: Order, kind: str, dtype: str) -> Result:
-    """Tokens a second of supervised fine-tuning, batch 8, on data A or B."""
+    """Compare tokens per second of supervised fine-tuning, batch 8, on data A or B."""
     setup = order.setup(PAIRS, dtype)
     data, parts = Rows(kind), MICRO_BATCHES[kind]
     # by more than in products of a CUDA device
@@ -57,8 +57,9 @@ def sft(order: Order, kind: str, dtype: str) -> Result:
 
 
 def rivals(setup: Setup, data: Rows) -> tuple[TrlSft, ...]:
-    """Of bfloat16 also with its autocast, which is what TRL does by default; not plain on B, whose
-    padding takes more memory so than there is beside the others.
+    """Return TRL's sides; in bfloat16 also with autocast, which is TRL's default.
+
+    Not plain on B: its padding would need more memory than is left beside the others.
     """
     sides = (TrlSft(setup, data), TrlSft(setup, data, "TRL packed", padding_free=True))
     cast = sides if data.kind == "A" else sides[1:]
@@ -67,10 +68,9 @@ def rivals(setup: Setup, data: Rows) -> tuple[TrlSft, ...]:
 
 
 def sft_memory(order: Order, dtype: str = "float32") -> Result:
-    """Memory above the loaded weights: rows of 512 tokens, batch 8.
+    """Compare memory above the loaded weights: rows of 512 tokens, batch 8.
 
-    Packed, TRL's attention is over 4,096 × 4,096 tokens: on a machine of 24 GiB that was killed for
-    its memory.
+    Packed, TRL's attention is over 4,096 × 4,096 tokens: a machine with 24 GiB killed it.
     """
     setup = order.setup(1, dtype)
     data = Rows("512")
@@ -91,7 +91,7 @@ def sft_memory(order: Order, dtype: str = "float32") -> Result:
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows a batch has: "A", "B", or "512", which is B with rows of 512 tokens."""
+    """The rows of a batch: "A", "B", or "512", which is B with rows of 512 tokens."""
 
     kind: str
 
@@ -106,7 +106,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class KitchenSft:
-    """One step is forward_backward and optim_step."""
+    """The local engine: forward_backward and optim_step."""
 
     setup: Setup
     rows: Rows
@@ -129,7 +129,7 @@ class KitchenSft:
 
 @dataclass(frozen=True)
 class TrlSft:
-    """One step is one of the trainer's own loop."""
+    """TRL's trainer: one step of its own loop."""
 
     setup: Setup
     rows: Rows
@@ -177,7 +177,7 @@ def _needed(batch: Sequence[Datum], shape: Shape) -> dict[str, float]:
 
 
 def _mean(batch: Sequence[Datum]) -> list[Datum]:
-    """Weights that make the sum over the batch a mean over its trained tokens."""
+    """Return weights that turn the sum over the batch into a mean over its trained tokens."""
     total = sum(float(datum.loss_inputs["weights"].sum()) for datum in batch)
     return [
         replace(

@@ -1,4 +1,4 @@
-"""The sides take turns in processes of their own, and what they tell is compared."""
+"""Benchmark sides run in turn in their own processes, and their reports are compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.bench.worker import Worker
 
 @dataclass(frozen=True)
 class Sleeper:
-    """A side that computes nothing for so long."""
+    """A side that sleeps."""
 
     name: str
     seconds: float
@@ -40,7 +40,7 @@ class Sleeper:
 
 @dataclass(frozen=True)
 class Hoarder:
-    """A side that takes memory while it steps, and gives it back."""
+    """A side that takes memory during a step and frees it."""
 
     megabytes: int
     name: str = "hoarder"
@@ -63,7 +63,7 @@ class Broken:
     def run(self, turns: Turns) -> None:
         turns.loaded()
         turns.wait()
-        print("what it said before")
+        print("output before the failure")
         raise ValueError("no such batch")
 
 
@@ -99,7 +99,7 @@ def test_what_fails_in_a_side_is_raised_with_its_log(tmp_path: Path) -> None:
         worker.ready()
         with pytest.raises(RuntimeError, match="no such batch") as caught:
             worker.step()
-    assert "what it said before" in str(caught.value)
+    assert "output before the failure" in str(caught.value)
 
 
 def test_a_side_that_was_killed_while_others_had_their_turn_is_told_of(tmp_path: Path) -> None:
@@ -166,10 +166,10 @@ def test_a_part_of_a_step_is_compared_by_the_seconds_that_both_tell() -> None:
         name: [Step(9.0, {"generation": took})] * steps
         for name, took in (("ours", 2), ("theirs", 7))
     }
-    told = Outcome(taken, "ours").part("generation", "theirs")
-    assert (told.value, told.what) == (3.5, "generation against theirs")
-    assert told.shown.startswith("2.00 [2.00–2.00] s, 3.50")
-    assert to_reach([told, Outcome(taken, "ours").part("generation", "ours")]) == ()
+    reported = Outcome(taken, "ours").part("generation", "theirs")
+    assert (reported.value, reported.what) == (3.5, "generation against theirs")
+    assert reported.shown.startswith("2.00 [2.00–2.00] s, 3.50")
+    assert to_reach([reported, Outcome(taken, "ours").part("generation", "ours")]) == ()
 
 
 def test_texts_differ_by_the_share_of_their_tokens() -> None:

@@ -1,6 +1,4 @@
-"""The works of the core, small: both sides compute the same, and what a call costs is of the right
-order.
-"""
+"""The core benchmarks at a small size: both sides compute the same."""
 
 from __future__ import annotations
 
@@ -69,7 +67,7 @@ def test_a_slice_has_its_steps_and_its_tokens(tmp_path: Path) -> None:
 
 
 class Counted(SlBasic):
-    """Counts how often its workflow is laid out."""
+    """A recipe that counts how often its workflow is built."""
 
     laid: list[int] = Field(default_factory=list)  # one entry each time
 

@@ -1,4 +1,4 @@
-"""Medians, ratios and what is counted as work."""
+"""Medians, ratios and FLOP counts."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def test_a_ratio_is_of_medians_and_its_spread_is_over_pairs() -> None:
 
 
 def test_a_shape_counts_the_weights_of_the_model(tmp_path: Path) -> None:
-    """SmolLM2-135M: 134,515,008 weights, of which 28,311,552 are the output layer and 35,136 are
-    norms.
-    """
+    """SmolLM2-135M has 134,515,008 weights: 28,311,552 in the output layer, 35,136 in norms."""
     (tmp_path / "config.json").write_text(
         json.dumps(
             {

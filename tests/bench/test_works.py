@@ -1,6 +1,4 @@
-"""The works, on a Llama of two layers: the rows, the loss of preferences, and that both sides
-compute the same.
-"""
+"""The engine benchmarks on a Llama of two layers: data, preference losses, equal results."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ from tests.support.tiny_model import tiny_model
 
 @pytest.fixture(scope="module")
 def order(tmp_path_factory: pytest.TempPathFactory) -> Order:
-    """With the start weights in its folder."""
+    """Return options with the start weights in their folder."""
     folder = tmp_path_factory.mktemp("bench")
     order = Order(folder, pairs=1, model=f"path:{tiny_model(folder / 'tiny', context=1024)}")
     (folder / "trl").mkdir()
@@ -107,8 +105,8 @@ def test_works_in_a_format_that_the_machine_does_not_multiply_are_left_out_and_n
     out = [name for name in MEASURED["cpu"] if name not in works]
     assert len(out) == left_out
     assert all(name.endswith("bfloat16") for name in out)
-    told = console.export_text()
-    assert told.endswith(f" GFLOP/s: {', '.join(out)}\n") if out else told == ""
+    reported = console.export_text()
+    assert reported.endswith(f" GFLOP/s: {', '.join(out)}\n") if out else reported == ""
 
 
 @pytest.mark.slow
@@ -138,7 +136,7 @@ def test_a_random_model_can_be_measured_with_the_tokenizer_of_another(
 
 @pytest.mark.slow
 def test_hinge_on_pairs_is_that_of_trl(order: Order) -> None:
-    """Its ipo is per token, and its sigmoid knows no label smoothing."""
+    """TRL's ipo is per token, and its sigmoid has no label smoothing."""
     pytest.importorskip("trl")
     result = dpo(order, loss=PairLoss("hinge", beta=0.1))
     assert result.sound, result.notes

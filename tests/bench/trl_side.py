@@ -1,5 +1,6 @@
-"""TRL's trainers, as all works open them: the same weights, the same AdamW, data in order, and
-steps on demand.
+"""TRL's trainers as every benchmark opens them.
+
+The same weights, the same AdamW, data in order, and steps on demand.
 """
 
 from __future__ import annotations
@@ -13,9 +14,7 @@ from tests.bench.turns import Setup, Turns, Values
 
 
 def base_model(setup: Setup) -> Any:
-    """The base model, every weight of it touched, for those of a file come into memory when they
-    are read.
-    """
+    """Load the base model and touch every weight, since files are read into memory lazily."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -36,8 +35,9 @@ def fast_tokenizer(setup: Setup) -> Any:
 
 
 def settings(setup: Setup, batch: int, accumulate: int = 1) -> dict[str, Any]:
-    """Of any TRL config: no evaluation, no saving, no reports; bfloat16 lies in the weights, not in
-    autocast.
+    """Return options for any TRL config: no evaluation, saving or reports.
+
+    With bfloat16, the weights have that format; autocast is off.
     """
     return {
         "output_dir": str(setup.folder / "trl"),
@@ -75,10 +75,8 @@ def lora_config(setup: Setup) -> Any:
     return config
 
 
-def train(trainer: Any, setup: Setup, turns: Turns, told: Callable[[], Values] = dict) -> None:
-    """`trainer.train()`, each step of it when there is the word; `told` adds to what is told of the
-    last step.
-    """
+def train(trainer: Any, setup: Setup, turns: Turns, reported: Callable[[], Values] = dict) -> None:
+    """Run `trainer.train()`, each step on demand; `extra` adds to the report of the last step."""
     from peft import set_peft_model_state_dict
     from safetensors.torch import load_file
     from transformers import PrinterCallback
@@ -88,15 +86,15 @@ def train(trainer: Any, setup: Setup, turns: Turns, told: Callable[[], Values] =
     )
     trainer.remove_callback(PrinterCallback)
     turns.loaded()
-    trainer.add_callback(_stepper(turns, told))
+    trainer.add_callback(_stepper(turns, reported))
     trainer.train()
 
 
-def _stepper(turns: Turns, told: Callable[[], Values]) -> Any:
+def _stepper(turns: Turns, reported: Callable[[], Values]) -> Any:
     from transformers import TrainerCallback
 
     class Stepper(TrainerCallback):
-        """The trainer's loop, held up before every step until there is the word."""
+        """A callback that holds the trainer's loop before every step."""
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             turns.wait()
@@ -113,6 +111,6 @@ def _stepper(turns: Turns, told: Callable[[], Values]) -> Any:
             **kwargs: Any,
         ) -> None:
             if logs and "loss" in logs:  # the last of all logs is a summary
-                turns.tell(loss=logs["loss"], grad_norm=logs["grad_norm"], **told())
+                turns.tell(loss=logs["loss"], grad_norm=logs["grad_norm"], **reported())
 
     return Stepper()

@@ -1,6 +1,4 @@
-"""What a side of a benchmark is, and its end of the pipe: wait for the word, take one step, tell
-what came of it.
-"""
+"""A side of a benchmark, and its end of the pipe: wait, take one step, report."""
 
 from __future__ import annotations
 
@@ -17,53 +15,49 @@ Values = Mapping[str, Any]  # plain numbers and lists: they travel through a pip
 
 
 class Over(Exception):
-    """There are no more turns."""
+    """Raised when there are no more turns."""
 
 
 class Turns:
-    """Lets one process take its steps when it is told to, and no others."""
+    """The turns of one process: it steps only when it is asked to."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._loaded_mb = 0.0
 
     def loaded(self) -> None:
-        """The weights are in memory: what is taken from now on is the work's."""
+        """Mark the weights as loaded: memory from here on belongs to the benchmark."""
         self._loaded_mb = settle()
 
     def wait(self) -> None:
-        """Between steps all is quiet here; comes back when this side has the turn, or raises Over."""
+        """Wait for this side's turn, with nothing running here; raises Over."""
         self._pipe.send(("ready", {}))
         if self._pipe.recv() != "go":
             raise Over
 
     def stop(self) -> None:
-        """The step is over, on the device too; what comes after is on nobody's clock."""
+        """Stop the clock once the step is over, on the device too."""
         if (device := cuda()) is not None:
             device.synchronize()
         self._pipe.send(("done", {}))
 
     def tell(self, **values: Any) -> None:
-        self._pipe.send(("told", {"peak_mb": peak_mb() - self._loaded_mb, **values}))
+        self._pipe.send(("report", {"peak_mb": peak_mb() - self._loaded_mb, **values}))
 
 
 class Side(Protocol):
-    """One of those compared: it has a process to itself, and takes its steps in `run`. Must go
-    through a pickle.
-    """
+    """One side of a comparison, in its own process. It must be picklable."""
 
     @property
     def name(self) -> str: ...
     def run(self, turns: Turns) -> None:
-        """Load, call `turns.loaded`; then for each step `turns.wait`, the step, `turns.stop`,
-        `turns.tell`.
-        """
+        """Load and call `turns.loaded`; then per step `wait`, the step, `stop`, `tell`."""
         ...
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What both sides of a work have in common."""
+    """The parts of a benchmark that all sides share."""
 
     folder: Path  # of this run: the start weights, logs
     seed: int = 0
@@ -75,7 +69,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Step:
-    """One step as the parent saw it."""
+    """One step as the parent process saw it."""
 
     seconds: float
     values: Values = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A process per side, driven step by step by the one that holds the clock."""
+"""One process per side, driven step by step by the process with the clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE = 10.0  # seconds that a process has to end
 
 
 class Worker:
-    """The parent's end: starts the process of a side, and gives it its turns."""
+    """The parent's end of a side: starts its process and gives it its turns."""
 
     def __init__(self, side: Side, logs: Path) -> None:
         # each side sets up torch and its threads for itself
@@ -41,17 +41,17 @@ class Worker:
         self.close()
 
     def ready(self) -> None:
-        """Comes back when the side has loaded, or has tidied up after its step."""
+        """Wait until the side has loaded, or has cleaned up after its step."""
         self._expect("ready")
 
     def step(self) -> Step:
-        """One step, from the word to its end; then waits until the process is quiet again."""
+        """Run one step; then wait until the process is quiet again."""
         started = perf_counter()
         with suppress(OSError):  # it has ended while another had its turn: what comes next says so
             self._pipe.send("go")
         self._expect("done")
         seconds = perf_counter() - started
-        values = self._expect("told")
+        values = self._expect("report")
         self.ready()
         return Step(seconds, values)
 
@@ -78,7 +78,7 @@ class Worker:
                 f"{self.name}:\n{values['why']}\nThe end of its log:\n{self._tail()}"
             )
         if word != wanted:
-            raise RuntimeError(f"{self.name} said {word!r} where {wanted!r} was due")
+            raise RuntimeError(f"{self.name} sent {word!r} instead of {wanted!r}")
         found: Values = values
         return found
 
@@ -91,7 +91,7 @@ class Worker:
 
 
 def _serve(side: Side, pipe: Connection, log: Path) -> None:
-    """What libraries print goes into the log."""
+    """Run a side; output of libraries goes to the log."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1)
     os.dup2(file, 2)

@@ -1,4 +1,4 @@
-"""`python -m tests.results [WORK...] [--seeds N]`: cooks what is not there yet, and writes
+"""Results: `python -m tests.results [WORK...] [--seeds N]` runs what is missing and writes
 docs/results.md.
 """
 
@@ -42,7 +42,7 @@ def main() -> int:
         prog="python -m tests.results", description="What each recipe is shown to learn."
     )
     parser.add_argument(
-        "works", nargs="*", metavar="WORK", help=f"all unless told: {', '.join(WORKS)}"
+        "works", nargs="*", metavar="WORK", help=f"all by default: {', '.join(WORKS)}"
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--runs", type=Path, default=ROOT / "build/results")
@@ -82,18 +82,18 @@ def main() -> int:
 def current(
     found: Sequence[Mapping[str, Any]], stamps: Mapping[str, str]
 ) -> list[Mapping[str, Any]]:
-    """Those that were cooked as the works are now, by the stamps of their settings."""
+    """Return the rows whose settings stamp is that of the work as it is now."""
     return [row for row in found if row.get("settings") == stamps.get(row["work"], "gone")]
 
 
 def write(file: Path, text: str) -> None:
-    """As blobs are written: whole, or not at all."""
+    """Write a file atomically, as blobs are written."""
     LocalBlobs(str(file.parent)).write(file.name, text.encode())
 
 
 def commit_of(attempts: Sequence[Mapping[str, Any]]) -> str:
-    """That a run was cooked at, or those; with a plus where that is this one, and files differ from
-    it.
+    """Return the commits of a run's attempts, with a plus for this commit with uncommitted
+    changes.
     """
     own = dict.fromkeys(each["git_commit"][:7] for each in attempts)
     return " and ".join(now if (now := commit()).startswith(each) else each for each in own)
@@ -138,8 +138,9 @@ def page(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def line(measure: str, values: Sequence[float], goal: Goal | None, seeds: int) -> str:
-    """Of a p, of seconds and of the ends of an interval there is no mean: their goal is that of the
-    largest.
+    """Format one line of the table.
+
+    A p-value, seconds and interval ends have no mean: their goal is that of the largest.
     """
     if measure.startswith(("p of", "95 %")) or measure in ("seconds", "to"):
         found, mean = max(values), ""
@@ -153,14 +154,14 @@ def line(measure: str, values: Sequence[float], goal: Goal | None, seeds: int) -
                 (number(of_seeds.estimate), f"[{number(of_seeds.low)}, {number(of_seeds.high)}]")
             ),
         )
-    wanted = "" if goal is None else goal.told(found)
+    wanted = "" if goal is None else goal.describe(found)
     if wanted and len(values) < seeds:
         wanted += f" by the {len(values)} of {seeds} seeds that have it"
     return f"| {measure} | {mean} | {', '.join(map(number, values))} | {wanted} |"
 
 
 def number(value: float) -> str:
-    """Of three decimals, where that leaves something."""
+    """Format a number with three decimals, or more where those would be zero."""
     return (
         f"{value:.0f}"
         if value >= 100

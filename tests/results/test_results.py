@@ -1,4 +1,4 @@
-"""The harness of results, on the fake."""
+"""The results harness, on the fake."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Half(dict[str, float]):
 
 
 class Planned(Cooking):
-    """Runs nothing, and looks whether recipes take these settings."""
+    """A Cooking that runs nothing and only checks that recipes accept the settings."""
 
     def cook(
         self, recipe: str, name: str, settings: Mapping[str, Any], seed: int | None = None

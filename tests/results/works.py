@@ -1,4 +1,4 @@
-"""What each recipe is shown to learn: which runs a seed takes, and what is read off them."""
+"""The works behind docs/results.md: the runs of a seed, and the measures read from them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from stages.data.splits import DataConfig
 from stages.tasks.games import Guess, MakeGames
 
 Measures = Mapping[str, float]
-Measured = tuple[RunSummary, Measures]  # the run that is shown, and what it came to
+Measured = tuple[RunSummary, Measures]  # the run and its measures
 START = 1  # the seed of all that works begin with, so that seeds differ in what is shown alone
 NAMES = {"reading.test": ["new_names"], "reading.held_out_rows": 100, "save_every": 0}
 
@@ -63,9 +63,7 @@ Sea salt, to taste
 
 @dataclass(frozen=True)
 class Cooking:
-    """The runs of one seed, in a folder where finished ones are found again and others are gone on
-    with.
-    """
+    """The runs of one seed, in a folder where finished ones are reused and others resumed."""
 
     root: Path
     seed: int
@@ -91,7 +89,7 @@ class Cooking:
         return run_summary(blobs, run)
 
     def shown(self, name: str, conversations: Sequence[Sequence[Message]], steps: int) -> str:
-        """The name of weights after so many steps of sl_basic on these."""
+        """Return weights after some steps of sl_basic on a data set."""
         text = "".join(json.dumps({"messages": list(each)}) + "\n" for each in conversations)
         # other conversations, another run
         file = self.root / f"{name}-{crc32(text.encode()):08x}.jsonl"
@@ -107,9 +105,7 @@ class Cooking:
         return f"run:{self.cook('recipes.sl_basic', f'shown-{name}', few, START).id}"
 
     def taught(self, steps: int, **settings: Any) -> str:
-        """The name of weights after so many steps of sl_basic; the fewer, the worse they do the
-        task.
-        """
+        """Return weights after some steps of sl_basic; with fewer steps they do the task worse."""
         few = {
             **NAMES,
             "reading.held_out_rows": 10,
@@ -122,13 +118,13 @@ class Cooking:
 
 @dataclass(frozen=True)
 class Goal:
-    """Bounds for the mean of a measure over the seeds; of a p, for that of every seed."""
+    """Bounds for the mean of a measure over the seeds; for a p-value, of every seed."""
 
     least: float = -math.inf
     most: float = math.inf
 
-    def told(self, found: float) -> str:
-        """In words, and whether it is reached."""
+    def describe(self, found: float) -> str:
+        """Describe the goal and whether it is reached."""
         bounds = [f"at least {self.least:g}"] * math.isfinite(self.least) + [
             f"at most {self.most:g}"
         ] * math.isfinite(self.most)
@@ -137,7 +133,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Work:
-    """One table: what is measured before and after, and what has to be reached."""
+    """One table: measures before and after, and their goals."""
 
     title: str
     goals: Mapping[str, Goal]  # by measure; of others there is none
@@ -147,7 +143,7 @@ class Work:
 
 
 def dpo(cooking: Cooking) -> Measured:
-    """The right answer against the model's own wrong ones."""
+    """Train on the right answer against the model's own wrong ones."""
     run = cooking.cook(
         "recipes.dpo",
         "dpo",
@@ -173,7 +169,7 @@ def dpo(cooking: Cooking) -> Measured:
 
 
 def dpo_on_preferences(cooking: Cooking) -> Measured:
-    """Right solutions against wrong ones, of pairs that lie in a file."""
+    """Train on right against wrong solutions, from a file of pairs."""
     run = cooking.cook(
         "recipes.dpo",
         "dpo-gsm8k",
@@ -199,7 +195,7 @@ def dpo_on_preferences(cooking: Cooking) -> Measured:
 
 
 def rl(cooking: Cooking) -> Measured:
-    """The start hardly knows the form."""
+    """Start from weights that hardly know the format."""
     start = cooking.taught(9, learning_rate=3e-4, warmup_steps=0)
     run = cooking.cook(
         "recipes.rl",
@@ -217,7 +213,7 @@ def rl(cooking: Cooking) -> Measured:
 
 
 def rl_on_arithmetic(cooking: Cooking) -> Measured:
-    """The start has seen so few sums that it knows the form, and little more."""
+    """Start from weights that know the format and little more."""
     few = {
         "dataset": "arithmetic",
         "reading.held_out_rows": 10,
@@ -245,7 +241,7 @@ def rl_on_arithmetic(cooking: Cooking) -> Measured:
 
 
 def distillation(cooking: Cooking) -> Measured:
-    """The teacher is asked the same held-out questions."""
+    """Ask the teacher the same held-out questions."""
     teacher = cooking.cook(
         "recipes.sl_basic", "teacher", {**NAMES, "eval_every": 0, "max_steps": 100}, START
     ).id
@@ -291,9 +287,7 @@ def distillation(cooking: Cooking) -> Measured:
 
 
 def prompt_distillation(cooking: Cooking) -> Measured:
-    """The weights have been taught to heed the prompt; with it they teach themselves to do without
-    it.
-    """
+    """Distil a prompt: the weights learnt to follow it, and teach themselves to do without it."""
     heeds = cooking.cook(
         "recipes.sl_basic",
         "heeds",
@@ -333,13 +327,13 @@ def prompt_distillation(cooking: Cooking) -> Measured:
 
 
 def lines(root: Path, instruction: str = "") -> str:
-    """The ingredients with another system prompt, or none, as a data set of a folder there."""
+    """Write the ingredients with another system prompt, or none, as a data set in a folder."""
     folder = root / f"lines-{crc32(instruction.encode()):08x}"  # of another prompt, another run
     folder.mkdir(parents=True, exist_ok=True)
-    told = [{"role": "system", "content": instruction}] if instruction else []
+    reported = [{"role": "system", "content": instruction}] if instruction else []
     for split in ("train", "new_names"):
         rows = [
-            {"messages": [*told, *row["messages"][1:]]}
+            {"messages": [*reported, *row["messages"][1:]]}
             for row in LocalDatasets().load("ingredients", split=split)
         ]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -347,8 +341,9 @@ def lines(root: Path, instruction: str = "") -> str:
 
 
 def guessing(cooking: Cooking) -> Measured:
-    """A number is found by being told higher or lower, eight guesses at most; the start has seen it
-    done, and talks.
+    """Guess a number from the hints higher and lower, in eight guesses at most.
+
+    The start has seen it done, and writes sentences.
     """
     start = cooking.shown(
         "games", [asyncio.run(guessed(task)) for task in problems("game:guess")], 12
@@ -369,9 +364,7 @@ def guessing(cooking: Cooking) -> Measured:
 
 
 def guessing_on(cooking: Cooking) -> Measured:
-    """The same from where the form has been learnt, on twice as many games: what is left to learn
-    is to listen.
-    """
+    """Continue where the format has been learnt, on twice as many games: heed the hints."""
     how = {
         **GAME,
         "dataset": "game:guess",
@@ -391,26 +384,22 @@ def guessing_on(cooking: Cooking) -> Measured:
 
 
 async def guessed(task: Task) -> list[Message]:
-    """A game in which all that was said is listened to; in most of them each number comes in a
-    sentence.
-    """
+    """Play a game that heeds every hint; most guesses stand in a sentence."""
     assert isinstance(task, Guess)
     env, random = task.env(), np.random.default_rng([task.low, task.high, task.number])
     form = "I guess {}." if random.random() < 0.85 else "{}"
-    said, came, low, high = list(await env.reset()), None, task.low, task.high
-    while came is None or came.messages:
+    messages, result, low, high = list(await env.reset()), None, task.low, task.high
+    while result is None or result.messages:
         guess = int(random.integers(low, high + 1))
-        said.append({"role": "assistant", "content": form.format(guess)})
-        came = await env.step(str(guess))
-        said += came.messages
+        messages.append({"role": "assistant", "content": form.format(guess)})
+        result = await env.step(str(guess))
+        messages += result.messages
         low, high = (guess + 1, high) if guess < task.number else (low, guess - 1)
-    return said
+    return messages
 
 
 def tools(cooking: Cooking) -> Measured:
-    """A problem counts where the calculator said the right number, and the model says it after
-    that.
-    """
+    """Count problems where the calculator gave the right number and the model then repeats it."""
     start = cooking.shown("calls", list(map(called, problems("game:calculator"))), 10)
     run = cooking.cook(
         "recipes.rl",
@@ -427,8 +416,8 @@ def tools(cooking: Cooking) -> Measured:
 
 
 def called(task: Task) -> list[Message]:
-    """A conversation in which the calculator is asked; in two thirds of them for the first of the
-    two steps alone.
+    """Write a conversation with calculator calls; two thirds of them make only the first of two
+    steps.
     """
     assert isinstance(task, ToolQuestion)
     expression = task.question.removeprefix("What is ").partition("?")[0]
@@ -447,14 +436,14 @@ def called(task: Task) -> list[Message]:
 
 
 def problems(dataset: str) -> Sequence[Task]:
-    """Of a game, none of them held out."""
+    """Return the problems of a game, none of them held out."""
     made, _, _ = MakeGames(dataset, DataConfig(limit=200, held_out_rows=HELD_OUT), START).run()
     return made.train
 
 
 def rlhf(cooking: Cooking) -> Measured:
-    """The judge learns from the policy's own answers, ranked by the F1 of their fields, which it
-    then is not told.
+    """Train the judge on the policy's own answers, ranked by field F1, which the policy never
+    sees.
     """
     start = cooking.cook(
         "recipes.sl_basic",
@@ -504,7 +493,9 @@ def rlhf(cooking: Cooking) -> Measured:
 
 
 def misnamed(root: Path) -> str:
-    """The ingredients, in two thirds of which two keys are others, as long as the right ones."""
+    """Write the ingredients with two keys renamed in two thirds of the rows, to the same
+    lengths.
+    """
     folder = root / "misnamed"
     folder.mkdir(parents=True, exist_ok=True)
     for split in ("train", "new_names"):
@@ -575,7 +566,7 @@ WORKS: Mapping[str, Work] = MappingProxyType(
         "distillation": Work(
             "`distillation` by the forward divergence, 6 rounds of 150 answers and 19 steps: the "
             "teacher "
-            "is a result of `sl_basic`, the student has hardly begun",
+            "is a result of `sl_basic`, the student has hardly started",
             {
                 "exact match before": Goal(most=0.2),
                 "share that is gone": Goal(0.8),
@@ -649,16 +640,14 @@ WORKS: Mapping[str, Work] = MappingProxyType(
 
 
 def settings_of(work: str) -> str:
-    """A number for all that this module says of how a work is cooked and read off, so that another
-    way is seen.
+    """Return a stamp of everything in this module that determines how a work is run and
+    measured.
     """
     return f"{crc32(json.dumps(parts_of(work), sort_keys=True).encode()):08x}"
 
 
 def parts_of(work: str) -> Mapping[str, str]:
-    """The source of its function, and of the functions, methods and constants of this module that
-    it comes to.
-    """
+    """Return the code of a work's function and of all in this module that it uses, by name."""
     text = Path(__file__).read_text()
     body = ast.parse(text).body
     methods = [each for kind in body if isinstance(kind, ast.ClassDef) for each in kind.body]
@@ -677,8 +666,15 @@ def parts_of(work: str) -> Mapping[str, str]:
     found, left = dict[str, str](), [WORKS[work].measure.__name__]
     while left:
         if (name := left.pop()) in parts and name not in found:
-            found[name] = ast.get_source_segment(text, parts[name]) or ""
+            found[name] = ast.dump(_without_docstring(parts[name]))
             inside = list(ast.walk(parts[name]))
             left += [each.id for each in inside if isinstance(each, ast.Name)]
             left += [each.attr for each in inside if isinstance(each, ast.Attribute)]
     return found
+
+
+def _without_docstring(node: ast.stmt) -> ast.stmt:
+    """Drop the docstring of a function, so that its wording is not part of the stamp."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
+        node.body = node.body[1:]
+    return node
