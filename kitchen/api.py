@@ -1,6 +1,4 @@
-"""`kitchen.run`, `kitchen.submit` and `kitchen.resume`: from Python values to a run that is under
-way.
-"""
+"""The Python API: `kitchen.run`, `kitchen.submit` and `kitchen.resume`."""
 
 from __future__ import annotations
 
@@ -18,10 +16,10 @@ from kitchen.config.request import (
     AdapterChoice,
     Problems,
     ResolvedRequest,
-    add_plan_to,
     check_adapter,
     check_run_name,
     open_blobs,
+    plan_request,
 )
 from kitchen.config.settings import leaf_keys, resolve_settings
 from kitchen.config.sources import from_mapping
@@ -31,7 +29,7 @@ from kitchen.errors import ConfigError, ResumeError, did_you_mean
 from kitchen.ports import BlobStore, DatasetStore, HubClient, TrainingClient
 from kitchen.recipe import Recipe
 from kitchen.runs.execute import execute, recipe_from_order
-from kitchen.runs.handle import Outcome, Run, masks_secrets
+from kitchen.runs.handle import Outcome, Run, Target, masks_secrets
 from kitchen.runs.status import Listener
 from kitchen.runs.store import (
     check_new_run_name,
@@ -42,15 +40,15 @@ from kitchen.runs.store import (
 )
 from kitchen.workflow import sequence
 
-SupportsWorkflow = Recipe | type[Recipe] | str
+RecipeLike = Recipe | type[Recipe] | str
 Folder = str | os.PathLike[str]
-# the module of what stands in a notebook or script, where no other process finds it
-_TYPED_IN = "__main__"
+# the module of code in a notebook or script, which another process cannot import
+_MAIN = "__main__"
 
 
 @masks_secrets
 def submit(
-    recipe: SupportsWorkflow,
+    recipe: RecipeLike,
     *,
     settings: Mapping[str, Any] | None = None,
     training: TrainingClient | str | None = None,
@@ -63,51 +61,27 @@ def submit(
     on_progress: Listener | None = None,
     observers: Sequence[Observer] = (),
 ) -> Run:
-    """Set a recipe going as a new run, and come back. Raises Problems: all that `kitchen check`
-    would list.
+    """Start a recipe as a new run and return at once.
 
-    The recipe is an instance, or a class or name with `settings`, which are nested or have dots.
+    The recipe is an instance, or a class or name with `settings`, which are nested or dotted.
     Adapters are names or objects; `adapter_settings` are by port; `runs` is the folder or URL that
-    runs are kept in.
+    stores the runs. Raises Problems: everything that `kitchen check` would list.
     """
-    made = _prepared(recipe, settings or {})
-    made.adapter_settings = {port: dict(each) for port, each in (adapter_settings or {}).items()}
-    _open(made, {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}, runs)
-    if made.recipe is not None:
-        add_plan_to(made, made.recipe, False)
-    if name is not None and made.kitchen is not None and made.kitchen.blobs is not None:
-        with made.collecting():
-            check_new_run_name(made.kitchen.blobs, name)
-    order, dish, kitchen = made.require()
-    short = made.cls.__name__.lower() if made.cls.__module__ == _TYPED_IN else order.recipe
-    name, store, root = (
-        name or new_run_id(short),
-        kitchen.blobs,
-        order.adapter_settings.get("blobs", {}).get("root"),
-    )
-    assert store is not None
-    discard_failed_run(store, name)
-    return Run(
-        name,
-        order.recipe,
-        store,
-        lambda stop_signal, standing: execute(
-            order,
-            dish,
-            kitchen,
-            name,
-            (standing, *observers),
-            stop_signal=stop_signal,
-            plan=made.plan,
-        ),
-        on_progress=on_progress,
-        earlier={},
-        again=_again(name, order, store, blobs, root),
-    )
+    resolved = _resolve_recipe(recipe, settings or {})
+    resolved.adapter_settings = {
+        port: dict(values) for port, values in (adapter_settings or {}).items()
+    }
+    adapters = {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}
+    _build_adapters(resolved, adapters, runs)
+    if resolved.recipe is not None:
+        plan_request(resolved, resolved.recipe, strict=False)
+    if name is not None:
+        _check_name(resolved, name)
+    return _start(resolved, name, blobs, on_progress, observers)
 
 
 def run(
-    recipe: SupportsWorkflow,
+    recipe: RecipeLike,
     *,
     settings: Mapping[str, Any] | None = None,
     training: TrainingClient | str | None = None,
@@ -120,9 +94,7 @@ def run(
     on_progress: Listener | None = None,
     observers: Sequence[Observer] = (),
 ) -> Outcome:
-    """Cook a recipe and wait for what comes of it: takes what `submit` takes, and waits as
-    `Run.finish` does.
-    """
+    """Run a recipe and wait for its outcome: the arguments of `submit`, then `Run.finish`."""
     return submit(
         recipe,
         settings=settings,
@@ -153,129 +125,193 @@ def resume(
     on_progress: Listener | None = None,
     observers: Sequence[Observer] = (),
 ) -> Run:
-    """Go on with a run where it stopped, and come back; one that is completed is over at once.
+    """Resume a run where it stopped and return at once; a completed run is over immediately.
 
-    Recipe, settings and adapters are those of its record; give a class or objects for what cannot
-    be built from it.
+    Recipe, settings and adapters come from the run's record; pass a class or objects for those
+    that cannot be rebuilt from it.
     """
-    store = (
-        open_blobs(_adapter_choice({"blobs": blobs}, runs))
-        if blobs is None or isinstance(blobs, str)
-        else blobs
-    )
-    order, so_far = read_order(store, check_run_name(run)), run_summary(store, run)
+    store = _open_store(blobs, runs)
+    order = read_order(store, check_run_name(run))
+    summary = run_summary(store, run)
     start = partial(
         Run,
         run,
         order.recipe,
         store,
         on_progress=on_progress,
-        earlier=so_far.metrics,
-        again=_again(run, order, store, blobs, runs),
+        earlier_metrics=summary.metrics,
+        resume_call=_resume_call(run, order, store, blobs, runs),
     )
-    if so_far.status == "completed":
-        return start(_nothing_left)
-    given = {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}
-    chosen = {port: each for port, each in given.items() if each is not None}
-    if lost := order.lost(chosen):
+    if summary.status == "completed":
+        return start(_report_completed)
+    adapters = {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}
+    given = {port: adapter for port, adapter in adapters.items() if adapter is not None}
+    resolved = _resolve_resumed(run, order, recipe, given, runs)
+    options = {"other_machine": other_machine, "take_over": take_over}
+    return start(_target(order, run, resolved, observers, **options))
+
+
+def _start(
+    resolved: ResolvedRequest,
+    name: str | None,
+    blobs: BlobStore | str | None,
+    on_progress: Listener | None,
+    observers: Sequence[Observer],
+) -> Run:
+    """Start the thread of a new run; raises Problems if the request has any."""
+    order, _, kitchen = resolved.require()
+    store = kitchen.blobs
+    assert store is not None
+    in_main = resolved.cls.__module__ == _MAIN
+    run_id = name or new_run_id(resolved.cls.__name__.lower() if in_main else order.recipe)
+    discard_failed_run(store, run_id)
+    root = order.adapter_settings.get("blobs", {}).get("root")
+    return Run(
+        run_id,
+        order.recipe,
+        store,
+        _target(order, run_id, resolved, observers),
+        on_progress=on_progress,
+        earlier_metrics={},
+        resume_call=_resume_call(run_id, order, store, blobs, root),
+    )
+
+
+def _resolve_resumed(
+    run: str,
+    order: Order,
+    recipe_class: type[Recipe] | None,
+    given: Mapping[str, Any],
+    runs: Folder | None,
+) -> ResolvedRequest:
+    """Rebuild recipe, adapters and plan from a run's record; raises Problems.
+
+    `given` are adapters by port that replace those of the record.
+    """
+    if missing := order.missing_objects(given):
         raise Problems(
             [
-                ConfigError(f"run {run!r}: {why}; give it again, {port}=...")
-                for port, why in lost.items()
+                ConfigError(f"run {run!r}: {reason}; pass the object again, {port}=...")
+                for port, reason in missing.items()
             ]
         )
-    made = ResolvedRequest(recipe or _found_again(run, order))
-    made.adapter_settings = {
-        port: dict(each)
-        for port, each in order.adapter_settings.items()
-        if port != "blobs" and port not in chosen
+    resolved = ResolvedRequest(recipe_class or _find_recorded_recipe(run, order))
+    resolved.adapter_settings = {
+        port: dict(values)
+        for port, values in order.adapter_settings.items()
+        if port != "blobs" and port not in given
     }
-    _open(made, {**order.adapters, "blobs": None, **chosen}, runs)
-    dish = recipe_from_order(made.cls, run, order)
-    add_plan_to(made, dish, False)
-    if made.problems or made.kitchen is None:
-        raise Problems(made.problems)
-    kitchen = made.kitchen
-    return start(
-        lambda stop_signal, standing: execute(
+    _build_adapters(resolved, {**order.adapters, "blobs": None, **given}, runs)
+    resolved.recipe = recipe_from_order(resolved.cls, run, order)
+    plan_request(resolved, resolved.recipe, strict=False)
+    return resolved
+
+
+def _target(
+    order: Order,
+    run: str,
+    resolved: ResolvedRequest,
+    observers: Sequence[Observer],
+    **options: bool,
+) -> Target:
+    """Return the function that executes a run on its thread; raises Problems if there are any."""
+    _, recipe, kitchen = resolved.require()
+
+    def target(stop_signal: StopSignal, status: Observer) -> None:
+        execute(
             order,
-            dish,
+            recipe,
             kitchen,
             run,
-            (standing, *observers),
+            (status, *observers),
             stop_signal=stop_signal,
-            other_machine=other_machine,
-            take_over=take_over,
-            plan=made.plan,
+            plan=resolved.plan,
+            **options,
         )
-    )
+
+    return target
 
 
-def _nothing_left(_: StopSignal, standing: Observer) -> None:
-    """What a run that is completed tells of itself."""
-    standing.began("", sequence())
-    standing.ended(None)
+def _report_completed(_: StopSignal, status: Observer) -> None:
+    """Send the events of a run that is completed already, in place of executing it."""
+    status.began("", sequence())
+    status.ended(None)
 
 
-def _prepared(recipe: SupportsWorkflow, settings: Mapping[str, Any]) -> ResolvedRequest:
+def _resolve_recipe(recipe: RecipeLike, settings: Mapping[str, Any]) -> ResolvedRequest:
     if isinstance(recipe, Recipe):
-        sources = {
-            ".".join(leaf): "recipe" if leaf[0] in recipe.model_fields_set else "default"
-            for leaf in leaf_keys(type(recipe))
-        }
-        made = ResolvedRequest(type(recipe), recipe, sources)
-        if settings:
-            made.problems.append(
-                ConfigError(
-                    f"the recipe is made already, so settings={settings} come too late: "
-                    f"write them into it, or give the class {type(recipe).__name__}"
-                )
-            )
-        return made
-    made = ResolvedRequest(find_recipe(recipe) if isinstance(recipe, str) else recipe)
-    if not issubclass(made.cls, Recipe) or isabstract(made.cls):
+        return _resolve_instance(recipe, settings)
+    resolved = ResolvedRequest(find_recipe(recipe) if isinstance(recipe, str) else recipe)
+    if not issubclass(resolved.cls, Recipe) or isabstract(resolved.cls):
         raise ConfigError(
-            f"{made.cls.__name__} is no recipe: write a subclass of kitchen.Recipe with a workflow"
+            f"{resolved.cls.__name__} is not a recipe: write a subclass of kitchen.Recipe with a "
+            "workflow"
         )
-    settled = resolve_settings(made.cls, list(from_mapping(settings, "settings")))
-    made.recipe, made.sources, made.problems = settled.recipe, settled.sources, [*settled.problems]
-    return made
+    resolved_settings = resolve_settings(resolved.cls, list(from_mapping(settings, "settings")))
+    resolved.recipe = resolved_settings.recipe
+    resolved.sources = resolved_settings.sources
+    resolved.problems = [*resolved_settings.problems]
+    return resolved
 
 
-def _open(made: ResolvedRequest, adapters: Mapping[str, Any], runs: Folder | None) -> None:
-    """The adapters, those with a name built around those that are there; what is wrong is noted."""
+def _resolve_instance(recipe: Recipe, settings: Mapping[str, Any]) -> ResolvedRequest:
+    """Take the settings of an instance; further settings are a problem."""
+    cls = type(recipe)
+    sources = {
+        ".".join(keys): "recipe" if keys[0] in recipe.model_fields_set else "default"
+        for keys in leaf_keys(cls)
+    }
+    resolved = ResolvedRequest(cls, recipe, sources)
+    if settings:
+        resolved.problems.append(
+            ConfigError(
+                f"the recipe is an instance already, so settings={settings} cannot change it: set "
+                f"them on the instance, or pass the class {cls.__name__}"
+            )
+        )
+    return resolved
+
+
+def _check_name(resolved: ResolvedRequest, name: str) -> None:
+    if resolved.kitchen is not None and resolved.kitchen.blobs is not None:
+        with resolved.collecting():
+            check_new_run_name(resolved.kitchen.blobs, name)
+
+
+def _build_adapters(
+    resolved: ResolvedRequest, adapters: Mapping[str, Any], runs: Folder | None
+) -> None:
+    """Build the adapters given by name around those given as objects, and collect problems."""
     add_cwd_to_path()  # an adapter may be a class in this folder
-    before, adapter_choice = len(made.problems), _adapter_choice(adapters, runs)
+    problems_before = len(resolved.problems)
+    adapter_choice = _adapter_choice(adapters, runs)
     objects = {
-        port: each
-        for port, each in adapters.items()
-        if each is not None and not isinstance(each, str)
+        port: adapter
+        for port, adapter in adapters.items()
+        if adapter is not None and not isinstance(adapter, str)
     }
-    made.names = {
-        **adapter_choice.chosen(),
-        **{port: _class_name(each) for port, each in objects.items()},
-    }
-    made.objects = [
+    class_names = {port: _class_name(adapter) for port, adapter in objects.items()}
+    resolved.names = {**adapter_choice.chosen(), **class_names}
+    resolved.objects = [
         port
-        for port, each in objects.items()
-        if port != "blobs" and signature(type(each)).parameters
+        for port, adapter in objects.items()
+        if port != "blobs" and signature(type(adapter)).parameters
     ]
-    for port in {**made.names, **made.adapter_settings}:
-        with made.collecting():
+    for port in {**resolved.names, **resolved.adapter_settings}:
+        with resolved.collecting():
             if port not in PORTS:
-                raise ConfigError(
-                    f"adapter_settings: there is no port {port!r}; {did_you_mean(port, PORTS)}"
-                )
+                near = did_you_mean(port, PORTS)
+                raise ConfigError(f"adapter_settings: there is no port {port!r}; {near}")
             if port not in objects:
-                check_adapter(made, port, made.names[port], adapter_choice.runs)
-            elif port in made.adapter_settings or (port == "blobs" and runs is not None):
+                check_adapter(resolved, port, resolved.names[port], adapter_choice.runs)
+            elif port in resolved.adapter_settings or (port == "blobs" and runs is not None):
                 raise ConfigError(
                     f"the {port} adapter is an object that is set up already: give it no settings"
                     + ", and no runs" * (port == "blobs")
                 )
-    if len(made.problems) == before:
-        with made.collecting():
-            made.kitchen = Kitchen.named(made.names, made.adapter_settings, objects)
+    if len(resolved.problems) == problems_before:
+        with resolved.collecting():
+            resolved.kitchen = Kitchen.named(resolved.names, resolved.adapter_settings, objects)
 
 
 def _class_name(adapter: Any) -> str:
@@ -283,37 +319,40 @@ def _class_name(adapter: Any) -> str:
 
 
 def _adapter_choice(adapters: Mapping[str, Any], runs: Folder | None) -> AdapterChoice:
-    return AdapterChoice(
-        {port: each for port, each in adapters.items() if isinstance(each, str)},
-        runs=None if runs is None else os.fspath(runs),
-    )
+    names = {port: adapter for port, adapter in adapters.items() if isinstance(adapter, str)}
+    return AdapterChoice(names, runs=None if runs is None else os.fspath(runs))
 
 
-def _found_again(run: str, order: Order) -> type[Recipe]:
+def _open_store(blobs: BlobStore | str | None, runs: Folder | None) -> BlobStore:
+    if blobs is None or isinstance(blobs, str):
+        return open_blobs(_adapter_choice({"blobs": blobs}, runs))
+    return blobs
+
+
+def _find_recorded_recipe(run: str, order: Order) -> type[Recipe]:
     try:
         return find_recipe(order.recipe)
     except ConfigError as error:
-        if not order.recipe.startswith(f"{_TYPED_IN}:"):
+        if not order.recipe.startswith(f"{_MAIN}:"):
             raise
         raise ResumeError(
-            f"run {run!r} was cooked from {order.recipe}, which was typed into a notebook or "
-            "script and "
-            "is not here: type it in again, or give it as recipe=..."
+            f"the recipe of run {run!r}, {order.recipe}, was defined in a notebook or script and "
+            "is not here: define it again, or pass it as recipe=..."
         ) from error
 
 
-def _again(
+def _resume_call(
     name: str, order: Order, store: BlobStore, blobs: BlobStore | str | None, root: Folder | None
 ) -> str:
-    """How to go on with it; empty where the record goes with the store that it is in."""
-    if (blobs is None or isinstance(blobs, str)) and store.locate(name).startswith("memory://"):
+    """Return the Python call that resumes a run; empty if its record is lost with its store."""
+    built_by_name = blobs is None or isinstance(blobs, str)
+    if built_by_name and store.locate(name).startswith("memory://"):
         return ""
-    given = {
-        "runs": None
-        if root is None or os.fspath(root) == DEFAULT_RUNS_FOLDER
-        else repr(os.fspath(root)),
-        "blobs": repr(blobs) if isinstance(blobs, str) else "..." if blobs is not None else None,
-        **dict.fromkeys(order.objects, "..."),
-    }
-    more = "".join(f", {key}={each}" for key, each in given.items() if each is not None)
-    return f"kitchen.resume({name!r}{more})"
+    arguments = {}
+    if root is not None and os.fspath(root) != DEFAULT_RUNS_FOLDER:
+        arguments["runs"] = repr(os.fspath(root))
+    if blobs is not None:
+        arguments["blobs"] = repr(blobs) if isinstance(blobs, str) else "..."
+    arguments |= dict.fromkeys(order.objects, "...")
+    suffix = "".join(f", {key}={value}" for key, value in arguments.items())
+    return f"kitchen.resume({name!r}{suffix})"

@@ -97,7 +97,7 @@ def resolve_weights(
         return name, adapter_choice
     order = read_order(blobs, name.name)
     asked = {port: each for port, each in adapter_choice.names.items() if each is not None}
-    for port, why in order.lost(asked).items():
+    for port, why in order.missing_objects(asked).items():
         if port in ports:
             raise ConfigError(
                 f"{name}: {why}; name the one to use, --{port} NAME, with its settings, "

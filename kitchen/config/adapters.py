@@ -1,4 +1,4 @@
-"""The adapters: found by name through entry points, built with their settings, given each other."""
+"""Adapters: found by name through entry points, validated, and built with their dependencies."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from kitchen.ports import (
 )
 from kitchen.ports.training import training_ports
 from kitchen.recipe import Recipe
+from kitchen.types import RunId
 
 PORTS: Mapping[str, Any] = {
     "training": TrainingClient,
@@ -37,7 +38,7 @@ PORTS: Mapping[str, Any] = {
 }
 # every type under which the adapter of a port is offered to stages
 PORT_TYPES: Mapping[str, tuple[Any, ...]] = {
-    **{port: (kind,) for port, kind in PORTS.items()},
+    **{port: (protocol,) for port, protocol in PORTS.items()},
     "training": (TrainingClient, ModelCatalog, CheckpointStore),
 }
 DEFAULTS: Mapping[str, str] = {
@@ -49,40 +50,40 @@ DEFAULTS: Mapping[str, str] = {
 
 
 def available(port: str) -> Mapping[str, EntryPoint]:
-    """The adapters of a port by name; an adapter of one's own is an entry point of the group
-    `kitchen.PORT`.
-    """
-    places = [os.path.abspath(place) for place in sys.path]
-    changed = tuple(
-        (place, os.stat(place).st_mtime_ns) for place in places if os.path.exists(place)
+    """Return the adapters of a port by name: the entry points of the group `kitchen.PORT`."""
+    folders = [os.path.abspath(folder) for folder in sys.path]
+    modified = tuple(
+        (folder, os.stat(folder).st_mtime_ns) for folder in folders if os.path.exists(folder)
     )
-    return _installed(changed)[port]
+    return _installed(modified)[port]
 
 
 @lru_cache(maxsize=1)
-def _installed(changed: tuple[tuple[str, int], ...]) -> Mapping[str, Mapping[str, EntryPoint]]:
-    """By port; read once, and again when a folder on the path has changed, as to install a package
-    changes one.
+def _installed(modified: tuple[tuple[str, int], ...]) -> Mapping[str, Mapping[str, EntryPoint]]:
+    """Return the installed adapters by port and name.
+
+    `modified` is the cache key, (folder, mtime in ns) of every folder on `sys.path`: to install a
+    package changes one of them, so the entry points are read again.
     """
-    found = entry_points()
+    installed = entry_points()
     return {
-        port: {entry.name: entry for entry in found.select(group=f"kitchen.{port}")}
+        port: {entry.name: entry for entry in installed.select(group=f"kitchen.{port}")}
         for port in PORTS
     }
 
 
 def adapter_class(port: str, name: str) -> Any:
-    """The class behind a name, or behind `module:Class` for one of your own that is not installed.
+    """Return the class of an adapter, by its name or, if it is not installed, by `module:Class`.
 
-    Raises ConfigError for an unknown one, BackendError for one that cannot be imported.
+    Raises ConfigError for an unknown name, BackendError for a class that cannot be imported.
     """
-    found = available(port)
+    candidates = available(port)
     if ":" in name:
-        found = {name: EntryPoint(name, name, f"kitchen.{port}")}
-    if name not in found:
-        raise ConfigError(f"there is no {port} adapter {name!r}; {did_you_mean(name, found)}")
+        candidates = {name: EntryPoint(name, name, f"kitchen.{port}")}
+    if name not in candidates:
+        raise ConfigError(f"there is no {port} adapter {name!r}; {did_you_mean(name, candidates)}")
     try:
-        return found[name].load()
+        return candidates[name].load()
     except AttributeError as error:
         raise ConfigError(f"there is no {port} adapter {name!r}: {error}") from error
     except ImportError as error:
@@ -93,41 +94,41 @@ def adapter_class(port: str, name: str) -> Any:
 
 
 def adapter_settings(cls: Any) -> Mapping[str, Any]:
-    """The settings of an adapter: constructor parameters that are not ports, name to type."""
-    hints = _hints(cls)
-    parameters = list(inspect.signature(cls).parameters)
-    return {name: hints.get(name, Any) for name in parameters if _port_of(hints.get(name)) is None}
+    """Return an adapter's settings, name to type: constructor parameters that are not ports."""
+    types = _parameter_types(cls)
+    parameters = inspect.signature(cls).parameters
+    return {name: types.get(name, Any) for name in parameters if _port_of(types.get(name)) is None}
 
 
 def required_ports(cls: Any) -> Mapping[str, str]:
-    """The ports that an adapter is given by its constructor: parameter to port."""
-    return {
-        name: port
-        for name, hint in _hints(cls).items()
-        if name != "return" and (port := _port_of(hint))
-    }
+    """Return the ports that an adapter's constructor takes, parameter name to port."""
+    ports = {}
+    for name, annotation in _parameter_types(cls).items():
+        port = _port_of(annotation)
+        if name != "return" and port:
+            ports[name] = port
+    return ports
 
 
 @cache
-def _hints(cls: Any) -> Mapping[str, Any]:
-    """Types by parameter of the constructor."""
+def _parameter_types(cls: Any) -> Mapping[str, Any]:
     return get_type_hints(cls.__init__) if "__init__" in vars(cls) else {}
 
 
 def build(port: str, names: Mapping[str, str], settings: Mapping[str, Mapping[str, Any]]) -> Any:
-    """One adapter, and those that it asks for."""
+    """Build the adapter of one port, and the adapters that it depends on."""
     return _Builder({**DEFAULTS, **names}, settings).build(port)
 
 
-def _port_of(hint: Any) -> str | None:
-    """The port that a parameter asks for: `BlobStore` or `BlobStore | None`."""
-    wanted = {hint, *getattr(hint, "__args__", ())}
-    return next((port for port, kinds in PORT_TYPES.items() if wanted & set(kinds)), None)
+def _port_of(annotation: Any) -> str | None:
+    """Return the port that a parameter is annotated with: `BlobStore` or `BlobStore | None`."""
+    types = {annotation, *getattr(annotation, "__args__", ())}
+    return next((port for port, kinds in PORT_TYPES.items() if types & set(kinds)), None)
 
 
 @dataclass(frozen=True)
 class Kitchen:
-    """The adapters that a recipe is cooked with, one per port."""
+    """The adapters that a recipe runs on, one per port."""
 
     training: TrainingClient | None = None
     datasets: DatasetStore | None = None
@@ -141,31 +142,29 @@ class Kitchen:
         settings: Mapping[str, Mapping[str, Any]] | None = None,
         objects: Mapping[str, Any] | None = None,
     ) -> Kitchen:
-        """Adapters by name (`{"training": "fake"}`), the rest as `DEFAULTS`; settings by port;
-        `objects` are built.
+        """Build adapters by name, such as `{"training": "fake"}`; other ports get their default.
+
+        `settings` are by port. `objects` are adapters that exist already, by port.
         """
         for port in [*(names or {}), *(settings or {})]:
             if port not in PORTS:
                 raise ConfigError(f"there is no port {port!r}; {did_you_mean(port, PORTS)}")
-        return _Builder(
-            {**DEFAULTS, **(names or {})}, settings or {}, dict(objects or {})
-        ).kitchen()
+        all_names = {**DEFAULTS, **(names or {})}
+        return _Builder(all_names, settings or {}, dict(objects or {})).kitchen()
 
     def ports(self) -> Mapping[Any, Any]:
         """Return the adapters by port type; training adapters under each type they implement."""
-        adapters = {kind: getattr(self, port) for port, kind in PORTS.items()}
+        adapters = {protocol: getattr(self, port) for port, protocol in PORTS.items()}
         if self.training is not None:
             adapters |= training_ports(self.training)
-        return {kind: adapter for kind, adapter in adapters.items() if adapter is not None}
+        return {protocol: adapter for protocol, adapter in adapters.items() if adapter is not None}
 
     def check(self, recipe: Recipe) -> Plan:
-        """What the recipe will do with these adapters, and what is wrong with it; nothing runs."""
-        from kitchen.types import RunId
-
+        """Return the plan of a recipe on these adapters, with its problems; nothing runs."""
         return check(recipe.workflow(), {**self.ports(), RunId: RunId("check")}, recipe.outputs)
 
     def cook(self, recipe: Recipe, *observers: Observer, name: str = "") -> Context:
-        """Cook it, or go on with the run of this name where it stopped."""
+        """Run a recipe, or resume the run of this name from its last save point."""
         return run(
             recipe.workflow(),
             self.ports(),
@@ -190,40 +189,37 @@ class _Builder:
     def build(self, port: str) -> Any:
         if port not in self.built:
             cls = adapter_class(port, self.names[port])
-            given = {
-                name: self._beside(port, cls) if other == port else self.build(other)
-                for name, other in required_ports(cls).items()
+            arguments = {
+                parameter: self._wrapped(port, cls) if required == port else self.build(required)
+                for parameter, required in required_ports(cls).items()
             }
-            self.built[port] = self._made(
-                port, cls, {**given, **self._settings(port, adapter_settings(cls))}
-            )
+            arguments |= self._settings(port, adapter_settings(cls))
+            self.built[port] = self._construct(port, cls, arguments)
         return self.built[port]
 
-    def _made(self, port: str, cls: Any, given: Mapping[str, Any]) -> Any:
+    def _construct(self, port: str, cls: Any, arguments: Mapping[str, Any]) -> Any:
         try:
-            return cls(**given)
+            return cls(**arguments)
         except TypeError as error:
             if ":" not in self.names[port]:
                 raise
             raise ConfigError(
-                f"{self.names[port]} cannot be built by name: {error}; give what it misses as "
-                "--set "
-                f"{port}.NAME=VALUE, or in Python the object itself"
+                f"{self.names[port]} cannot be built by name: {error}; give the missing argument "
+                f"as --set {port}.NAME=VALUE, or pass an instance of it from Python"
             ) from error
 
-    def _beside(self, port: str, cls: Any) -> Any:
-        """What an adapter that asks for its own port is put over: the one that its attribute `over`
-        names.
-        """
-        if not isinstance(under := getattr(cls, "over", None), str) or under == self.names[port]:
+    def _wrapped(self, port: str, cls: Any) -> Any:
+        """Build the adapter of the same port that this one wraps: its class names it in `over`."""
+        wrapped = getattr(cls, "over", None)
+        if not isinstance(wrapped, str) or wrapped == self.names[port]:
             raise ConfigError(
-                f"the {port} adapter {self.names[port]!r} asks for a {port} adapter to be put "
-                "over, and "
-                'must name another one: over = "local"'
+                f"the {port} adapter {self.names[port]!r} wraps another {port} adapter, and its "
+                'class must name another one: over = "local"'
             )
-        return _Builder({**self.names, port: under}, {}, dict(self.built)).build(port)
+        return _Builder({**self.names, port: wrapped}, {}, dict(self.built)).build(port)
 
     def _settings(self, port: str, known: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Validate the settings of a port against their types; raises ConfigError."""
         values = {}
         for name, value in self.settings.get(port, {}).items():
             if name not in known:

@@ -1,6 +1,4 @@
-"""What can be set on a recipe: types, defaults, and the units that stand in the comments beside the
-fields.
-"""
+"""Descriptions of a recipe's settings: types, defaults, and the comments beside the fields."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from kitchen.config.settings import nested_settings
 from kitchen.config.sources import Keys
 from kitchen.config.yaml import yaml_value
 
-_NAMES: Mapping[Any, str] = {
+_TYPE_NAMES: Mapping[Any, str] = {
     int: "int",
     float: "float",
     str: "text",
@@ -28,114 +26,121 @@ _NAMES: Mapping[Any, str] = {
     NoneType: "null",
     Any: "any",
 }
-_BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+_BOUND_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 
 @dataclass(frozen=True)
 class SettingDescription:
-    """One setting."""
+    """One setting, as `kitchen describe` shows it."""
 
     name: str  # "rendering.max_tokens"
     type: str
-    default: str  # as it would be typed; empty where it must be given
-    description: str  # unit and meaning
+    default: str  # as it would be typed; empty where the setting is required
+    about: str  # unit and meaning
 
 
 def describe_settings(cls: Any) -> Iterator[SettingDescription]:
-    """The settings of a recipe in order; those inside of a setting follow it."""
-    yield from _inside(cls, (), None)
+    """Describe the settings of a recipe in order, nested ones after the setting that holds them."""
+    yield from _describe(cls, (), None)
 
 
-def type_text(kind: Any) -> str:
-    """`int > 0`, `error or drop or truncate`, `int or null`."""
-    if get_origin(kind) is Annotated:
-        base, *rest = get_args(kind)
-        # those of a Field lie inside
-        limits = [limit for each in rest for limit in getattr(each, "metadata", (each,))]
-        bounds = [
-            f"{sign} {getattr(each, word)}"
-            for each in limits
-            for word, sign in _BOUNDS.items()
-            if getattr(each, word, None) is not None
-        ]
-        return " ".join([type_text(base), " and ".join(bounds)]).strip()
-    if get_origin(kind) in (Union, UnionType):
-        return " or ".join(map(type_text, get_args(kind)))
-    if get_origin(kind) is Literal:
-        return " or ".join(map(yaml_value, get_args(kind)))
-    return _NAMES.get(kind) or (
-        kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
-    )
+def type_text(annotation: Any) -> str:
+    """Return a type as text: `int > 0`, `error or drop or truncate`, `int or null`."""
+    if get_origin(annotation) is Annotated:
+        base, *metadata = get_args(annotation)
+        return f"{type_text(base)} {' and '.join(_bounds(metadata))}".strip()
+    if get_origin(annotation) in (Union, UnionType):
+        return " or ".join(map(type_text, get_args(annotation)))
+    if get_origin(annotation) is Literal:
+        return " or ".join(map(yaml_value, get_args(annotation)))
+    if annotation in _TYPE_NAMES:
+        return _TYPE_NAMES[annotation]
+    if isinstance(annotation, type) and not get_args(annotation):
+        return annotation.__name__
+    return str(annotation)
 
 
-def _inside(cls: Any, above: Keys, given: Any) -> Iterator[SettingDescription]:
-    """`given` is the value that the defaults come from; None: those of the class."""
-    notes = _notes(cls)
-    for name, kind in nested_settings(cls).items():
-        default = _default(cls, name) if given is None else getattr(given, name)
-        if (
-            nested_settings(kind)
-            and default is not MISSING
-            and (is_dataclass(default) or isinstance(default, BaseModel))
-        ):
-            yield from _inside(type(default), (*above, name), default)
+def _bounds(metadata: list[Any]) -> Iterator[str]:
+    """Yield `> 0` and the like; the constraints of a pydantic Field are nested in its metadata."""
+    for entry in metadata:
+        for constraint in getattr(entry, "metadata", (entry,)):
+            for attribute, sign in _BOUND_SIGNS.items():
+                bound = getattr(constraint, attribute, None)
+                if bound is not None:
+                    yield f"{sign} {bound}"
+
+
+def _describe(cls: Any, parents: Keys, instance: Any) -> Iterator[SettingDescription]:
+    """Describe the fields of a class; defaults come from `instance`, or from the class if None."""
+    comments = _field_comments(cls)
+    for name, annotation in nested_settings(cls).items():
+        default = _default(cls, name) if instance is None else getattr(instance, name)
+        keys = (*parents, name)
+        if nested_settings(annotation) and _has_fields(default):
+            yield from _describe(type(default), keys, default)
         else:
             shown = "" if default is MISSING else yaml_value(default)
             yield SettingDescription(
-                ".".join((*above, name)), type_text(kind), shown, notes.get(name, "")
+                ".".join(keys), type_text(annotation), shown, comments.get(name, "")
             )
 
 
+def _has_fields(default: Any) -> bool:
+    return default is not MISSING and (is_dataclass(default) or isinstance(default, BaseModel))
+
+
 def _default(cls: Any, name: str) -> Any:
+    """Return the default of a field, or MISSING."""
     if issubclass(cls, BaseModel):
         info = cls.model_fields[name]
         return MISSING if info.is_required() else info.get_default(call_default_factory=True)
-    [one] = [each for each in fields(cls) if each.name == name]
-    return one.default if one.default_factory is MISSING else one.default_factory()
+    [field] = [field for field in fields(cls) if field.name == name]
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def _notes(cls: Any) -> Mapping[str, str]:
-    """Field to the comment above it or at the end of its line, else to the docstring below it; those of a base class
-    are inherited.
+def _field_comments(cls: Any) -> Mapping[str, str]:
+    """Return the comment of each field: above it or at its line's end, else its docstring.
+
+    Comments of base classes are inherited.
     """
-    found: dict[str, str] = {}
-    for each in reversed(cls.__mro__):
-        if "__annotations__" in vars(each) and not each.__module__.startswith("pydantic"):
-            found |= _comments(each)
-    described = {
-        name: info.description
-        for name, info in getattr(cls, "model_fields", {}).items()
-        if info.description
-    }
-    return {**described, **found}
+    comments: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if "__annotations__" in vars(base) and not base.__module__.startswith("pydantic"):
+            comments |= _source_comments(base)
+    model_fields: Mapping[str, Any] = getattr(cls, "model_fields", {})
+    docstrings = {name: info.description for name, info in model_fields.items() if info.description}
+    return {**docstrings, **comments}
 
 
-def _comments(cls: Any) -> Mapping[str, str]:
+def _source_comments(cls: Any) -> Mapping[str, str]:
+    """Read the comments beside the fields that a class defines itself from its source."""
     try:
         source = textwrap.dedent(inspect.getsource(cls))
-    except (OSError, TypeError):  # typed into a console: there is no source
+    except (OSError, TypeError):  # defined in a console: there is no source
         return {}
-    comments, alone = _comment_lines(source)
-    [body] = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    found = {}
-    for node in body.body:
+    comments, comment_only_lines = _comment_lines(source)
+    [class_node] = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    by_field = {}
+    for node in class_node.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             last = node.end_lineno or node.lineno
             first = node.lineno
-            while first - 1 in alone:
+            while first - 1 in comment_only_lines:
                 first -= 1
             texts = [comments[line] for line in range(first, last + 1) if line in comments]
             if texts:
-                found[node.target.id] = " ".join(texts)
-    return found
+                by_field[node.target.id] = " ".join(texts)
+    return by_field
 
 
 def _comment_lines(source: str) -> tuple[dict[int, str], set[int]]:
-    """Comments by line number, and the numbers of the lines that hold nothing else."""
-    comments, alone = {}, set()
+    """Return the comments by line number, and the numbers of lines that hold only a comment."""
+    comments: dict[int, str] = {}
+    comment_only_lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
-            comments[token.start[0]] = token.string.lstrip("# ").strip()
-            if not token.line[: token.start[1]].strip():
-                alone.add(token.start[0])
-    return comments, alone
+            line, column = token.start
+            comments[line] = token.string.lstrip("# ").strip()
+            if not token.line[:column].strip():
+                comment_only_lines.add(line)
+    return comments, comment_only_lines

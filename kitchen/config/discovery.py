@@ -1,4 +1,4 @@
-"""Recipes by the name that people type."""
+"""Discovery of recipes by the name that people type, such as `recipes.sl_basic`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from kitchen.recipe import Recipe
 from kitchen.stage import Stage, signature
 from kitchen.workflow import ForEach, Parallel, Series, Step, When, walk
 
-CORE = str(Path(__file__).parents[1])  # the folder of the `kitchen` package
-OPEN = ("recipes", "stages", "adapters")  # folders that people add to from where they stand
+KITCHEN_FOLDER = str(Path(__file__).parents[1])
+# namespace packages: people add modules to them from their own folder
+NAMESPACE_PACKAGES = ("recipes", "stages", "adapters")
 
 
 @dataclass(frozen=True)
@@ -33,180 +34,182 @@ class RecipeModule:
     """A module of recipes, read without importing it."""
 
     name: str  # "recipes.sl_basic"
-    summary: str  # the first sentence of its docstring, or why it cannot be read
+    summary: str  # the first line of its docstring, or why it cannot be read
 
 
 def add_cwd_to_path() -> None:
     """Put the current folder first on the path, so that `recipes/mine.py` in it is found."""
-    here = os.getcwd()
-    if sys.path[0] != here:
-        sys.path.insert(0, here)
+    folder = os.getcwd()
+    if sys.path[0] != folder:
+        sys.path.insert(0, folder)
 
 
 def check_not_shadowed() -> None:
-    """Raise ConfigError if a regular package hides ours: one `__init__.py` in a folder of that name
-    is enough.
-    """
-    for name in OPEN:
+    """Raise ConfigError if a regular package shadows ours: a single `__init__.py` is enough."""
+    for name in NAMESPACE_PACKAGES:
         spec = find_spec(name)
         if spec is not None and spec.origin is not None:
             raise ConfigError(
                 f"{spec.origin} makes {name!r} a closed package, which hides the {name} of the "
-                "kitchen: "
-                "delete or rename that file, or stand in another folder"
+                "kitchen: delete or rename that file, or work in another folder"
             )
 
 
 def recipe_modules() -> Sequence[RecipeModule]:
-    """All modules of recipes on the path, in order of their names."""
+    """Return all modules of recipes on the path, in order of their names."""
     spec = find_spec("recipes")
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    found: dict[str, RecipeModule] = {}
-    for info in pkgutil.iter_modules(places):
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    modules: dict[str, RecipeModule] = {}
+    for info in pkgutil.iter_modules(folders):
         name = f"recipes.{info.name}"
-        if (
-            not info.name.startswith("_")
-            and name not in found
-            and (one := _read(name, find_spec(name)))
-        ):
-            found[name] = one
-    return [found[name] for name in sorted(found)]
+        if info.name.startswith("_") or name in modules:
+            continue
+        module = _read_module(name, find_spec(name))
+        if module is not None:
+            modules[name] = module
+    return [modules[name] for name in sorted(modules)]
 
 
 def find_recipe(name: str) -> type[Recipe]:
-    """`recipes.mine` is the one recipe defined there, `recipes.mine:Other` one by name.
+    """Import the recipe of a module, `recipes.mine`, or one of several, `recipes.mine:Other`.
 
-    Raises ConfigError for what is not there, BackendError where a package is missing.
+    Raises ConfigError for an unknown recipe, BackendError where a package is missing.
     """
     add_cwd_to_path()
     check_not_shadowed()
-    path, _, wanted = name.partition(":")
-    if path == "__main__" and wanted not in vars(sys.modules[path]):
+    module_name, _, class_name = name.partition(":")
+    if module_name == "__main__" and class_name not in vars(sys.modules[module_name]):
         raise ConfigError(
-            f"{name} was typed into a notebook or script, and is not here: write it into a file "
-            "recipes/NAME.py, or go on with its run where it was typed, by kitchen.resume"
+            f"{name} was defined in a notebook or script, and is not here: write it into a file "
+            "recipes/NAME.py, or resume its run where it was defined, with kitchen.resume"
         )
-    module = _import(path)
-    own = {
+    module = _import(module_name)
+    recipes = {
         key: value
         for key, value in vars(module).items()
-        if _is_recipe(value) and value.__module__ == path
+        if _is_recipe(value) and value.__module__ == module_name
     }
-    if wanted:
-        chosen = vars(module).get(wanted)
+    if class_name:
+        chosen = vars(module).get(class_name)
         if not _is_recipe(chosen):
-            raise ConfigError(f"{path} has no recipe {wanted!r}; {did_you_mean(wanted, own)}")
+            near = did_you_mean(class_name, recipes)
+            raise ConfigError(f"{module_name} has no recipe {class_name!r}; {near}")
         return chosen
-    if not own:
+    if not recipes:
         raise ConfigError(
-            f"{path} ({module.__file__}) defines no recipe; write a subclass of kitchen.Recipe in "
-            "it"
+            f"{module_name} ({module.__file__}) defines no recipe; write a subclass of "
+            "kitchen.Recipe in it"
         )
-    if len(own) > 1:
-        raise ConfigError(
-            f"{path} defines several recipes; say which: "
-            + ", ".join(f"{path}:{key}" for key in own)
-        )
-    return next(iter(own.values()))
+    if len(recipes) > 1:
+        candidates = ", ".join(f"{module_name}:{key}" for key in recipes)
+        raise ConfigError(f"{module_name} defines several recipes; say which: {candidates}")
+    return next(iter(recipes.values()))
 
 
 def import_path(recipe: type[Recipe]) -> str:
-    """`recipes.sl_basic:SlBasic`, which finds it again."""
+    """Return the name by which `find_recipe` finds a class again: `recipes.sl_basic:SlBasic`."""
     return f"{recipe.__module__}:{recipe.__name__}"
 
 
 def build_workflow(recipe: Recipe) -> Step:
-    """The workflow of a recipe; raises ConfigError that names file and line of what is wrong with
-    its code.
-    """
-    lead = f"the workflow of {recipe.title()} cannot be laid out"
+    """Return the workflow of a recipe; raises ConfigError with file and line if its code fails."""
+    problem = f"the workflow of {recipe.title()} cannot be built"
     try:
         step = recipe.workflow()
     except KitchenError:
         raise
     except (Exception, SystemExit) as error:
-        raise recipe_code_error(lead, error) from error
+        raise recipe_code_error(problem, error) from error
     if not isinstance(step, (Stage, Series, ForEach, When, Parallel)):
-        shown = "None" if step is None else f"a {type(step).__name__}"
+        returned = "None" if step is None else f"a {type(step).__name__}"
         raise ConfigError(
-            f"{import_path(type(recipe))}.workflow returned {shown}, not a step: "
-            f"{_place(type(recipe).workflow)}: end it with `return sequence(...)`"
+            f"{import_path(type(recipe))}.workflow returned {returned}, not a step: "
+            f"{_source_location(type(recipe).workflow)}: end it with `return sequence(...)`"
         )
     for stage in walk(step):
         if isinstance(stage, Stage):
-            _check_signatures(stage, lead)
+            _check_signatures(stage, problem)
     return step
 
 
-def _check_signatures(stage: Stage, lead: str) -> None:
+def _check_signatures(stage: Stage, problem: str) -> None:
     cls: Any = type(stage.plain())
-    for verb in ["run", *(each for each in ("verify", "preview") if hasattr(cls, each))]:
+    methods = ["run", *(method for method in ("verify", "preview") if hasattr(cls, method))]
+    for method in methods:
         try:
-            signature(cls, verb)
+            signature(cls, method)
         except Exception as error:
-            place = _place(getattr(cls, verb, cls))
-            raise ConfigError(f"{lead}: {place}: {type(error).__name__}: {error}") from error
+            place = _source_location(getattr(cls, method, cls))
+            raise ConfigError(f"{problem}: {place}: {type(error).__name__}: {error}") from error
 
 
-def _place(written: Any) -> str:
-    """The file and line of a class or function, as far as it has them."""
+def _source_location(definition: Any) -> str:
+    """Return the file and line of a class or function, as far as it has them."""
     try:
-        return f"{inspect.getsourcefile(written)}:{inspect.getsourcelines(written)[1]}"
-    except (OSError, TypeError):  # typed into a console, or not written in Python
-        return str(written)
+        return f"{inspect.getsourcefile(definition)}:{inspect.getsourcelines(definition)[1]}"
+    except (OSError, TypeError):  # defined in a console, or not written in Python
+        return str(definition)
 
 
 def _is_recipe(value: Any) -> TypeGuard[type[Recipe]]:
     return isinstance(value, type) and issubclass(value, Recipe) and value is not Recipe
 
 
-def _import(path: str) -> ModuleType:
-    if not path or not all(part.isidentifier() for part in path.split(".")):
-        raise ConfigError(f"{path!r} cannot be the name of a recipe; {_near(path)}")
+def _import(module_name: str) -> ModuleType:
+    if not module_name or not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigError(
+            f"{module_name!r} cannot be the name of a recipe; {_similar_recipes(module_name)}"
+        )
     try:
-        return importlib.import_module(path)
+        return importlib.import_module(module_name)
     except KitchenError:
         raise
     except ModuleNotFoundError as error:
         missing = error.name or ""
-        if path == missing or path.startswith(f"{missing}."):
-            raise ConfigError(f"there is no recipe {path!r}; {_near(path)}") from error
-        if mend := install_command_for(missing):
-            raise BackendError(f"{path} needs {missing}, which is not installed: {mend}") from error
-        raise recipe_code_error(f"{path} cannot be imported", error) from error
+        if module_name == missing or module_name.startswith(f"{missing}."):
+            near = _similar_recipes(module_name)
+            raise ConfigError(f"there is no recipe {module_name!r}; {near}") from error
+        if command := install_command_for(missing):
+            raise BackendError(
+                f"{module_name} needs {missing}, which is not installed: {command}"
+            ) from error
+        raise recipe_code_error(f"{module_name} cannot be imported", error) from error
     except (Exception, SystemExit) as error:
-        raise recipe_code_error(f"{path} cannot be imported", error) from error
+        raise recipe_code_error(f"{module_name} cannot be imported", error) from error
 
 
-def _near(path: str) -> str:
-    """`recipes.` is in every name, so that it says nothing of how near they are."""
-    tails = {one.name.removeprefix("recipes."): one.name for one in recipe_modules()}
-    typed = path.removesuffix(".py").replace("/", ".").removeprefix("recipes.")
-    near = [tails[tail] for tail in difflib.get_close_matches(typed, tails, n=2)]
-    return (
-        f"did you mean {' or '.join(map(repr, near))}?"
-        if near
-        else did_you_mean(path, tails.values())
-    )
+def _similar_recipes(module_name: str) -> str:
+    """Return a "did you mean"; names are compared without the `recipes.` that all of them share."""
+    by_tail = {module.name.removeprefix("recipes."): module.name for module in recipe_modules()}
+    tail = module_name.removesuffix(".py").replace("/", ".").removeprefix("recipes.")
+    near = [by_tail[match] for match in difflib.get_close_matches(tail, by_tail, n=2)]
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    return did_you_mean(module_name, by_tail.values())
 
 
-def recipe_code_error(what: str, error: BaseException) -> ConfigError:
-    """The last line of the file that the error came from, as far as it is one of the user's."""
+def recipe_code_error(problem: str, error: BaseException) -> ConfigError:
+    """Describe an exception in a recipe's code with its last file and line outside `kitchen`."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith("<")
     ]
-    frames = [frame for frame in frames if not frame.filename.startswith(CORE + os.sep)] or frames
-    place = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else ""
-    if not place and frames:
-        place = f"{frames[-1].filename}:{frames[-1].lineno}"
-    why = error.msg if isinstance(error, SyntaxError) else str(error)
-    return ConfigError(f"{what}: {place}: {type(error).__name__}: {why}")
+    user_frames = [
+        frame for frame in frames if not frame.filename.startswith(KITCHEN_FOLDER + os.sep)
+    ]
+    place = ""
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename}:{error.lineno}"
+    elif frames:
+        last = (user_frames or frames)[-1]
+        place = f"{last.filename}:{last.lineno}"
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return ConfigError(f"{problem}: {place}: {type(error).__name__}: {text}")
 
 
-def _read(name: str, spec: ModuleSpec | None) -> RecipeModule | None:
-    """None for a module that defines no class."""
+def _read_module(name: str, spec: ModuleSpec | None) -> RecipeModule | None:
+    """Read a module's docstring; None for a module that defines no class."""
     if spec is None or spec.origin is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What must be installed for an adapter, found without importing any of it."""
+"""Optional dependencies: which extra brings the packages of an adapter, found without imports."""
 
 from __future__ import annotations
 
@@ -12,74 +12,78 @@ from typing import Any
 from kitchen.errors import BackendError
 
 DISTRIBUTION = "crucible-kitchen"
+_DEVELOPMENT_EXTRAS = ("dev", "bench", "docs")
 _REQUIREMENT = re.compile(r"([\w.-]+)[^;]*(?:;.*\bextra\s*==\s*['\"]([\w-]+)['\"])?")
 
 
 @dataclass(frozen=True)
 class Extra:
-    """What `pip install 'crucible-kitchen[NAME]'` brings."""
+    """One extra of the distribution, as in `pip install 'crucible-kitchen[NAME]'`."""
 
     name: str  # "crucible-kitchen[local]"
     packages: tuple[str, ...]
-    missing: tuple[str, ...]  # those of them that are not installed here
-    install_command: str  # the pip command
+    missing: tuple[str, ...]  # packages of it that are not installed here
+    install_command: str  # with pip
 
 
 def required_packages(adapter: Any) -> Sequence[str]:
-    """What an adapter class says, in its attribute `packages`, that it imports beyond the core."""
+    """Return the packages that an adapter class lists in `packages`: imports beyond the core."""
     return tuple(getattr(adapter, "packages", ()))
 
 
 def check_installed(port: str, name: str, adapter: Any) -> None:
-    """Raise BackendError, with the command that mends it, if a package of the adapter is missing."""
-    missing = [package for package in required_packages(adapter) if find_spec(package) is None]
+    """Raise BackendError, with the pip command, if a package of the adapter is missing."""
+    packages = required_packages(adapter)
+    missing = [package for package in packages if find_spec(package) is None]
     if missing:
-        mend = extra_for(required_packages(adapter)) or " ".join(missing)
+        requirement = extra_for(packages) or " ".join(missing)
         raise BackendError(
             f"the {port} adapter {name!r} needs {', '.join(missing)}, not installed here: "
-            f"pip install {_quoted(mend)}"
+            f"pip install {_quoted(requirement)}"
         )
 
 
 def extras() -> Sequence[Extra]:
-    """All that there are, but for those that only the kitchen's own development needs."""
+    """Return every extra, except those that only development needs."""
     found = []
-    for extra, brought in _extras().items():
+    for extra, packages in _packages_by_extra().items():
         name = f"{DISTRIBUTION}[{extra}]"
-        missing = tuple(sorted(package for package in brought if find_spec(package) is None))
-        found.append(Extra(name, tuple(sorted(brought)), missing, f"pip install {_quoted(name)}"))
+        missing = tuple(sorted(package for package in packages if find_spec(package) is None))
+        command = f"pip install {_quoted(name)}"
+        found.append(Extra(name, tuple(sorted(packages)), missing, command))
     return found
 
 
-def extra_for(wanted: Sequence[str]) -> str:
-    """`crucible-kitchen[local]`: the extra that brings all of these; empty if none does."""
-    for extra, brought in _extras().items():
-        if wanted and set(wanted) <= brought:
+def extra_for(packages: Sequence[str]) -> str:
+    """Return the extra that brings all of these packages, `crucible-kitchen[local]`, or ""."""
+    for extra, brought in _packages_by_extra().items():
+        if packages and set(packages) <= brought:
             return f"{DISTRIBUTION}[{extra}]"
     return ""
 
 
 def install_command_for(package: str) -> str:
-    """The pip command that brings a package, if one of our extras does."""
-    top = package.split(".")[0]
-    return f"pip install {_quoted(found)}" if (found := extra_for([top])) else ""
+    """Return the pip command of the extra that brings a package, or "" if none does."""
+    extra = extra_for([package.split(".")[0]])
+    return f"pip install {_quoted(extra)}" if extra else ""
 
 
-def _extras() -> Mapping[str, set[str]]:
-    """Extra to the packages in it; import names, for of ours they are those of the distributions."""
+def _packages_by_extra() -> Mapping[str, set[str]]:
+    """Return the packages of each extra by import name.
+
+    Import names are derived from distribution names, which agree for the packages we depend on.
+    """
     try:
-        lines = requires(DISTRIBUTION) or []
+        requirements = requires(DISTRIBUTION) or []
     except PackageNotFoundError:
         return {}
-    found: dict[str, set[str]] = {}
-    for line in lines:
-        if (
-            (match := _REQUIREMENT.match(line))
-            and match[2]
-            and match[2] not in ("dev", "bench", "docs")
-        ):
-            found.setdefault(match[2], set()).add(match[1].replace("-", "_").lower())
-    return found
+    packages: dict[str, set[str]] = {}
+    for requirement in requirements:
+        match = _REQUIREMENT.match(requirement)
+        if match is None or not match[2] or match[2] in _DEVELOPMENT_EXTRAS:
+            continue
+        packages.setdefault(match[2], set()).add(match[1].replace("-", "_").lower())
+    return packages
 
 
 def _quoted(requirement: str) -> str:

@@ -1,4 +1,4 @@
-"""Everything that is needed to run a recipe again: its name, settings and adapters."""
+"""An order: the recipe, settings and adapters of a run, all that is needed to run it again."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Order:
-    """Everything that is needed to cook a recipe, or to go on with a run."""
+    """Everything that is needed to start a run or to resume it; recorded in its run.json."""
 
     recipe: str  # "recipes.sl_basic:SlBasic"
     settings: Mapping[str, Any]  # every field, as JSON
-    # field -> "default", "command line", "config.yaml:3"
+    # setting -> its source: "default", "command line", "config.yaml:3"
     sources: Mapping[str, str] = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)  # port -> name
     # port -> settings
     adapter_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    # ports whose adapter was an object made with who knows what, so not to be built again
+    # ports whose adapter was an object built with unrecorded arguments: cannot be rebuilt
     objects: Sequence[str] = ()
 
-    def lost(self, given: Iterable[str]) -> Mapping[str, str]:
-        """Why an adapter cannot be built again, by port: of those that are not given anew."""
+    def missing_objects(self, replaced: Iterable[str]) -> Mapping[str, str]:
+        """Return why an adapter cannot be rebuilt, by port, except for the ports in `replaced`."""
         return {
-            port: f"the {port} adapter was an object of {self.adapters[port]}, and what it was made with is not "
-            "recorded"
+            port: f"the {port} adapter was an object of {self.adapters[port]}, and the arguments "
+            "that it was built with are not recorded"
             for port in self.objects
-            if port not in given
+            if port not in replaced
         }
 
 
 def order_json(order: Order) -> dict[str, Any]:
+    """Return an order as it is recorded in run.json."""
     return asdict(order)

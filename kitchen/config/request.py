@@ -1,4 +1,4 @@
-"""From what was typed to what can be cooked, or to every problem with it at once."""
+"""Requests: from a recipe's name, settings and adapters to a run, or to every problem at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kitchen.config.discovery import (
 from kitchen.config.extras import check_installed
 from kitchen.config.order import Order
 from kitchen.config.settings import resolve_settings
-from kitchen.config.sources import Setting, from_arguments, from_file
+from kitchen.config.sources import Setting, SettingSource, from_arguments, from_file
 from kitchen.engine.plan import Plan, check
 from kitchen.engine.preview import verify
 from kitchen.errors import ConfigError, KitchenError, did_you_mean
@@ -38,75 +38,77 @@ from kitchen.recipe import Recipe
 from kitchen.types import RunId
 from kitchen.workflow import Step
 
-DEFAULT_RUNS_FOLDER = "runs"  # the folder that runs are kept in unless told otherwise
+DEFAULT_RUNS_FOLDER = "runs"  # where runs are stored by default
 
 
 class Problems(KitchenError):
-    """Everything that is wrong with an order."""
+    """Every problem with a request, in one error."""
 
-    def __init__(self, found: Sequence[KitchenError]) -> None:
-        super().__init__("\n".join(map(str, found)))
-        self.found = tuple(found)
-        # what is typed wrongly comes first
-        self.exit_code = min(problem.exit_code for problem in found)
+    def __init__(self, problems: Sequence[KitchenError]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = tuple(problems)
+        # configuration errors have the lowest code and come first
+        self.exit_code = min(problem.exit_code for problem in problems)
 
 
 @dataclass(frozen=True)
 class AdapterChoice:
-    """Which adapters were asked for."""
+    """The adapters of a request: names, settings, and where runs are stored."""
 
     names: Mapping[str, str | None]  # port to name; None: the default
     settings: Sequence[str] = ()  # "training.device=cpu"
     runs: str | None = None  # folder or URL
 
     def chosen(self) -> dict[str, str]:
-        given = {port: name for port, name in self.names.items() if name is not None}
-        url = {"blobs": "fsspec"} if self.runs and "://" in self.runs else {}
-        return {**DEFAULTS, **url, **given}
+        """Return the name of the adapter of every port."""
+        names = {port: name for port, name in self.names.items() if name is not None}
+        if self.runs and "://" in self.runs:
+            return {**DEFAULTS, "blobs": "fsspec", **names}
+        return {**DEFAULTS, **names}
 
     def store_options(self) -> str:
-        """The options that find the runs again: `--set blobs.root=DIR` comes before `--runs`, as
-        for the run itself.
+        """Return the command-line options that find the store of runs again, or "".
+
+        `--set blobs.root=DIR` overrides `--runs`, as it does for the run itself.
         """
-        typed = [
-            one.value
-            for text in self.settings
-            for one in from_arguments([text])
-            if one.keys == ("blobs.root",)
+        roots = [
+            setting.value
+            for setting in from_arguments(self.settings)
+            if setting.keys == ("blobs.root",)
         ]
-        given = {
-            "--runs": str(typed[-1]) if typed else self.runs,
+        options = {
+            "--runs": str(roots[-1]) if roots else self.runs,
             "--blobs": self.names.get("blobs"),
         }
         return "".join(
             f" {option} {shlex.quote(value)}"
-            for option, value in given.items()
+            for option, value in options.items()
             if value is not None
         )
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What was typed after `kitchen run` or `kitchen check`."""
+    """A request to run or check a recipe, as typed after `kitchen run` or `kitchen check`."""
 
     recipe: str
     settings: Sequence[str]
     config: Path | None
     adapter_choice: AdapterChoice
     strict: bool = False
-    implied: Sequence[Setting] = ()  # what is known without being typed
+    implied: Sequence[Setting] = ()  # settings that follow from other options; typed ones override
 
 
 @dataclass
 class ResolvedRequest:
-    """As much of an order as could be made out."""
+    """A request as far as it could be resolved, with all of its problems."""
 
     cls: type[Recipe]
     recipe: Recipe | None = None
-    sources: Mapping[str, str] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, SettingSource] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)  # port to adapter
     adapter_settings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    objects: Sequence[str] = ()  # ports whose adapter cannot be built again
+    objects: Sequence[str] = ()  # ports whose adapter cannot be rebuilt from its name
     kitchen: Kitchen | None = None
     step: Step | None = None
     plan: Plan | None = None
@@ -114,142 +116,150 @@ class ResolvedRequest:
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """What goes wrong in the block is a problem of this order, beside the others."""
+        """Collect an error raised in the block as one of this request's problems."""
         try:
             yield
         except KitchenError as error:
             self.problems.append(error)
 
     def require(self) -> tuple[Order, Recipe, Kitchen]:
-        """What can be cooked; raises Problems."""
+        """Return what is needed to execute the request; raises Problems if anything is wrong."""
         if self.problems or self.recipe is None or self.kitchen is None:
             raise Problems(self.problems)
-        settings = self.recipe.model_dump(mode="json")
         order = Order(
-            import_path(self.cls),
-            settings,
-            self.sources,
-            self.names,
-            self.adapter_settings,
-            self.objects,
+            recipe=import_path(self.cls),
+            settings=self.recipe.model_dump(mode="json"),
+            sources=self.sources,
+            adapters=self.names,
+            adapter_settings=self.adapter_settings,
+            objects=self.objects,
         )
         return order, self.recipe, self.kitchen
 
 
 def resolve_request(request: RunRequest) -> ResolvedRequest:
-    """Raises ConfigError or BackendError if there is no such recipe; every other problem is listed."""
-    made = ResolvedRequest(find_recipe(request.recipe))
-    given = [*request.implied]
-    with made.collecting():
-        given += from_file(request.config) if request.config else ()
+    """Resolve recipe, settings, adapters and plan; all problems but those of the recipe are listed.
+
+    Raises ConfigError or BackendError if the recipe cannot be found or imported.
+    """
+    resolved = ResolvedRequest(find_recipe(request.recipe))
+    settings = [*request.implied]
+    with resolved.collecting():
+        settings += from_file(request.config) if request.config else ()
     for text in request.settings:
-        with made.collecting():
-            given += from_arguments([text])
-    settled = resolve_settings(made.cls, given)
-    made.problems += settled.problems
-    if not made.problems:
-        made.recipe, made.sources = settled.recipe, settled.sources
-    resolve_adapters(request.adapter_choice, made)
-    if made.recipe is not None:
-        add_plan_to(made, made.recipe, request.strict)
-    return made
+        with resolved.collecting():
+            settings += from_arguments([text])
+    resolved_settings = resolve_settings(resolved.cls, settings)
+    resolved.problems += resolved_settings.problems
+    if not resolved.problems:
+        resolved.recipe = resolved_settings.recipe
+        resolved.sources = resolved_settings.sources
+    resolve_adapters(request.adapter_choice, resolved)
+    if resolved.recipe is not None:
+        plan_request(resolved, resolved.recipe, strict=request.strict)
+    return resolved
 
 
-def resolve_adapters(adapter_choice: AdapterChoice, made: ResolvedRequest) -> None:
-    """The adapters with their settings, and with what is missing noted."""
+def resolve_adapters(adapter_choice: AdapterChoice, resolved: ResolvedRequest) -> None:
+    """Build the adapters with their settings; problems are added to the request."""
     add_cwd_to_path()  # an adapter may be a class in this folder
-    before = len(made.problems)
-    made.names = adapter_choice.chosen()
+    problems_before = len(resolved.problems)
+    resolved.names = adapter_choice.chosen()
     for text in adapter_choice.settings:
-        with made.collecting():
-            _set(made.adapter_settings, *from_arguments([text]))
-    for port, name in made.names.items():
-        with made.collecting():
-            check_adapter(made, port, name, adapter_choice.runs)
-    if len(made.problems) == before:
-        with made.collecting():
-            made.kitchen = Kitchen.named(made.names, made.adapter_settings)
+        with resolved.collecting():
+            _add_adapter_setting(resolved.adapter_settings, text)
+    for port, name in resolved.names.items():
+        with resolved.collecting():
+            check_adapter(resolved, port, name, adapter_choice.runs)
+    if len(resolved.problems) == problems_before:
+        with resolved.collecting():
+            resolved.kitchen = Kitchen.named(resolved.names, resolved.adapter_settings)
 
 
-def check_adapter(made: ResolvedRequest, port: str, name: str, runs: str | None) -> None:
-    """See that an adapter is there with all that it needs; that of blobs is told where runs are
-    kept.
+def check_adapter(resolved: ResolvedRequest, port: str, name: str, runs: str | None) -> None:
+    """Check that an adapter and its packages are installed; give a blob store the folder of runs.
+
+    Raises ConfigError or BackendError.
     """
     cls = adapter_class(port, name)
     check_installed(port, name, cls)
-    if port == "blobs" and (place := _kept_at(cls, runs)):
-        made.adapter_settings[port] = {**place, **made.adapter_settings.get(port, {})}
+    if port == "blobs":
+        settings = {**_store_settings(cls, runs), **resolved.adapter_settings.get(port, {})}
+        if settings:
+            resolved.adapter_settings[port] = settings
 
 
-def check_run_name(typed: str) -> str:
-    """The name, if a run can have it: one part of a path; raises ConfigError."""
+def check_run_name(text: str) -> str:
+    """Return the name of a run as typed; raises ConfigError if no run can have it."""
     try:
-        name = blob_name(typed)
+        name = blob_name(text)
     except ValueError:
         name = ""
     if not name or "/" in name:
         raise ConfigError(
-            f"{typed!r} cannot be the name of a run: it is one part of a path; `kitchen runs` "
+            f"{text!r} cannot be the name of a run: it is one part of a path; `kitchen runs` "
             "lists them"
         )
     return name
 
 
 def open_blobs(adapter_choice: AdapterChoice) -> BlobStore:
-    """Where the runs are kept, and no other adapter; raises ConfigError or BackendError."""
+    """Build the blob store of the runs and no other adapter; raises ConfigError or BackendError."""
     add_cwd_to_path()
-    name, cls = (
-        adapter_choice.chosen()["blobs"],
-        adapter_class("blobs", adapter_choice.chosen()["blobs"]),
-    )
+    name = adapter_choice.chosen()["blobs"]
+    cls = adapter_class("blobs", name)
     check_installed("blobs", name, cls)
-    found: BlobStore = build(
-        "blobs", {"blobs": name}, {"blobs": _kept_at(cls, adapter_choice.runs)}
-    )
-    return found
+    settings = {"blobs": _store_settings(cls, adapter_choice.runs)}
+    store: BlobStore = build("blobs", {"blobs": name}, settings)
+    return store
 
 
-def _kept_at(cls: Any, runs: str | None) -> dict[str, Any]:
-    """Where runs are kept, for an adapter that has a setting for it or that was told."""
-    return (
-        {"root": runs or DEFAULT_RUNS_FOLDER}
-        if runs is not None or "root" in adapter_settings(cls)
-        else {}
-    )
+def _store_settings(cls: Any, runs: str | None) -> dict[str, Any]:
+    """Return the folder of runs as a setting, if the blob store has one or the user gave one."""
+    if runs is None and "root" not in adapter_settings(cls):
+        return {}
+    return {"root": runs or DEFAULT_RUNS_FOLDER}
 
 
-def _set(settings: dict[str, dict[str, Any]], one: Setting, *more: Setting) -> None:
-    port, *rest = ".".join(one.keys).split(".")
-    if port not in PORTS or len(rest) != 1 or more:
+def _add_adapter_setting(settings: dict[str, dict[str, Any]], text: str) -> None:
+    """Parse `PORT.SETTING=VALUE` and add it by port; raises ConfigError."""
+    first, *nested = from_arguments([text])
+    port, *names = ".".join(first.keys).split(".")
+    if port not in PORTS or len(names) != 1 or nested:
         near = f"; {did_you_mean(port, PORTS)}" if port not in PORTS else ""
-        raise ConfigError(f"--set {'.'.join(one.keys)}: write it as PORT.SETTING=VALUE{near}")
-    settings.setdefault(port, {})[rest[0]] = one.value
+        raise ConfigError(f"--set {'.'.join(first.keys)}: write it as PORT.SETTING=VALUE{near}")
+    settings.setdefault(port, {})[names[0]] = first.value
 
 
-def add_plan_to(made: ResolvedRequest, recipe: Recipe, strict: bool) -> None:
-    """The steps of the recipe and their plan, with what is wrong noted."""
+def plan_request(resolved: ResolvedRequest, recipe: Recipe, *, strict: bool) -> None:
+    """Plan the recipe's workflow and verify its stages; problems are added to the request.
+
+    With `strict`, a setting that the training adapter does not honour is a problem.
+    """
     try:
-        made.step = build_workflow(recipe)
-        port_types = dict.fromkeys(chain.from_iterable(PORT_TYPES.values()))
-        ports = made.kitchen.ports() if made.kitchen else port_types
-        given: Any = {**ports, RunId: RunId("check")} if made.kitchen else {*ports, RunId}
-        made.plan = check(made.step, given, recipe.outputs)
+        resolved.step = build_workflow(recipe)
+        if resolved.kitchen is None:
+            types = {*chain.from_iterable(PORT_TYPES.values()), RunId}
+            resolved.plan = check(resolved.step, types, recipe.outputs)
+        else:
+            values = {**resolved.kitchen.ports(), RunId: RunId("check")}
+            resolved.plan = check(resolved.step, values, recipe.outputs)
     except KitchenError as error:
-        made.problems.append(error)
+        resolved.problems.append(error)
         return
-    except Exception as error:  # noqa: BLE001 whatever the code of a recipe does
-        made.problems.append(
-            recipe_code_error(f"the workflow of {recipe.title()} cannot be laid out", error)
+    except Exception as error:  # noqa: BLE001 a recipe's code may raise anything
+        resolved.problems.append(
+            recipe_code_error(f"the workflow of {recipe.title()} cannot be built", error)
         )
         return
-    made.problems += map(ConfigError, made.plan.problems)
+    resolved.problems += map(ConfigError, resolved.plan.problems)
     if strict:
-        made.problems += [
+        resolved.problems += [
             ConfigError(
-                f"{name} is not honoured by the training adapter {made.names['training']!r}, "
+                f"{name} is not honoured by the training adapter {resolved.names['training']!r}, "
                 "and --strict was given"
             )
-            for name in made.plan.not_honoured
+            for name in resolved.plan.not_honoured
         ]
-    if made.kitchen is not None:
-        made.problems += verify(made.step, made.kitchen.ports())
+    if resolved.kitchen is not None:
+        resolved.problems += verify(resolved.step, resolved.kitchen.ports())

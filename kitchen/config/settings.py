@@ -1,6 +1,4 @@
-"""Settings of a recipe: defaults, then a YAML file, then the command line; each knows where it came
-from.
-"""
+"""Settings of a recipe: defaults, a YAML file and the command line, merged and validated."""
 
 from __future__ import annotations
 
@@ -17,11 +15,11 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from kitchen.config.sources import Keys, Setting
+from kitchen.config.sources import Keys, Setting, SettingSource
 from kitchen.errors import ConfigError, did_you_mean
 from kitchen.recipe import Recipe, held_in
 
-_hints = cache(partial(get_type_hints, include_extras=True))
+_field_types = cache(partial(get_type_hints, include_extras=True))
 
 
 @dataclass(frozen=True)
@@ -30,37 +28,39 @@ class ResolvedSettings:
 
     recipe: Recipe | None
     # dotted setting -> "default", "config.yaml:3", ...
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, SettingSource] = field(default_factory=dict)
     problems: Sequence[ConfigError] = ()
 
 
-def resolve_settings(cls: type[Recipe], given: Sequence[Setting]) -> ResolvedSettings:
-    """The recipe with these settings over its defaults, later ones over earlier ones."""
-    given = [replace(setting, keys=_keys(cls, setting.keys)) for setting in given]
-    problems = [
-        problem for setting in given if (problem := _unknown(cls, setting) or _not_finite(setting))
-    ]
-    known = [
-        setting for setting in given if not _unknown(cls, setting) and not _not_finite(setting)
-    ]
-    recipe, wrong = _validated(cls, known)
-    wrong = [*wrong, *_flags(cls, known, recipe)]
-    if problems or wrong:
-        return ResolvedSettings(None, {}, [*problems, *wrong])
-    sources = {".".join(leaf): _source(leaf, known) for leaf in leaf_keys(cls)}
+def resolve_settings(cls: type[Recipe], settings: Sequence[Setting]) -> ResolvedSettings:
+    """Build the recipe from settings over its defaults; later settings override earlier ones."""
+    problems: list[ConfigError] = []
+    valid: list[Setting] = []
+    for setting in settings:
+        setting = replace(setting, keys=_split_keys(cls, setting.keys))
+        problem = _unknown_setting(cls, setting) or _non_finite_number(setting)
+        if problem is None:
+            valid.append(setting)
+        else:
+            problems.append(problem)
+    recipe, validation_errors = _validate(cls, valid)
+    problems += validation_errors
+    problems += _booleans_as_numbers(cls, valid, recipe)
+    if problems:
+        return ResolvedSettings(None, {}, problems)
+    sources = {".".join(keys): _source_of(keys, valid) for keys in leaf_keys(cls)}
     return ResolvedSettings(recipe, sources)
 
 
 def nested_settings(annotation: Any) -> Mapping[str, Any]:
-    """Settings inside of a setting of this type, name to type; empty where it has none."""
+    """Return the settings inside of a type, name to type; empty for a type without fields."""
     if get_origin(annotation) is Annotated:
         return nested_settings(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
-        return {
-            name: kind
-            for choice in get_args(annotation)
-            for name, kind in nested_settings(choice).items()
-        }
+        settings: dict[str, Any] = {}
+        for member in get_args(annotation):
+            settings |= nested_settings(member)
+        return settings
     if not isinstance(annotation, type):
         return {}
     if issubclass(annotation, BaseModel):
@@ -69,182 +69,174 @@ def nested_settings(annotation: Any) -> Mapping[str, Any]:
             for name, info in annotation.model_fields.items()
         }
     if dataclasses.is_dataclass(annotation):
-        hints = _hints(annotation)
-        return {each.name: hints[each.name] for each in dataclasses.fields(annotation) if each.init}
+        types = _field_types(annotation)
+        fields = [field for field in dataclasses.fields(annotation) if field.init]
+        return {field.name: types[field.name] for field in fields}
     return {}
 
 
-def leaf_keys(annotation: Any, above: Keys = ()) -> Iterator[Keys]:
-    """Every setting that has none inside, in order."""
-    for name, kind in nested_settings(annotation).items():
-        if nested_settings(kind):
-            yield from leaf_keys(kind, (*above, name))
+def leaf_keys(annotation: Any, parents: Keys = ()) -> Iterator[Keys]:
+    """Yield the keys of every setting without nested settings, in order."""
+    for name, inner in nested_settings(annotation).items():
+        if nested_settings(inner):
+            yield from leaf_keys(inner, (*parents, name))
         else:
-            yield (*above, name)
+            yield (*parents, name)
 
 
-def _keys(kind: Any, written: Keys) -> Keys:
-    """Dots set settings apart that are inside of each other; those in the keys of a mapping are
-    part of a key.
+def _split_keys(annotation: Any, keys: Keys) -> Keys:
+    """Split dotted keys at the dots that separate nested settings.
+
+    A dot in the key of a mapping is part of that key.
     """
-    known = nested_settings(kind)
-    if not written or not known:
-        return written
-    key, dot, rest = written[0].partition(".")
-    return (key, *_keys(known.get(key), (rest, *written[1:]) if dot else written[1:]))
+    known = nested_settings(annotation)
+    if not keys or not known:
+        return keys
+    key, dot, tail = keys[0].partition(".")
+    remaining = (tail, *keys[1:]) if dot else keys[1:]
+    return (key, *_split_keys(known.get(key), remaining))
 
 
-def _unknown(cls: type[Recipe], setting: Setting) -> ConfigError | None:
-    kind: Any = cls
-    for at, key in enumerate(setting.keys):
-        known = nested_settings(kind)
-        # a mapping may have any keys; what cannot have any is refused when it is validated
+def _unknown_setting(cls: type[Recipe], setting: Setting) -> ConfigError | None:
+    annotation: Any = cls
+    for depth, key in enumerate(setting.keys):
+        known = nested_settings(annotation)
+        # a mapping takes any key; a scalar is refused by its validation
         if not known:
             return None
         if key not in known:
-            every = [".".join(leaf) for leaf in leaf_keys(cls)]
-            same = [each for each in every if each.endswith(f".{key}")]
-            nearest = (
-                f"did you mean {same[0]!r}?"
-                if same
-                else did_you_mean(key, known if at else [*known, *every])
-            )
-            name = ".".join(setting.keys[: at + 1])
-            return ConfigError(
-                f"{setting.source}: {cls.title()} has no setting {name!r}; {nearest}"
-            )
-        kind = known[key]
+            all_settings = [".".join(keys) for keys in leaf_keys(cls)]
+            nested = [name for name in all_settings if name.endswith(f".{key}")]
+            candidates = known if depth else [*known, *all_settings]
+            near = f"did you mean {nested[0]!r}?" if nested else did_you_mean(key, candidates)
+            name = ".".join(setting.keys[: depth + 1])
+            return ConfigError(f"{setting.source}: {cls.title()} has no setting {name!r}; {near}")
+        annotation = known[key]
     return None
 
 
-def _not_finite(setting: Setting) -> ConfigError | None:
-    """JSON, in which a run is recorded, has neither infinity nor NaN."""
-    wrong = any(
-        isinstance(each, float) and not math.isfinite(each)
-        for each, _ in _pairs(setting.value, None)
-    )
-    return ConfigError(f"{setting}: input should be a finite number") if wrong else None
+def _non_finite_number(setting: Setting) -> ConfigError | None:
+    """Refuse infinity and NaN: JSON, in which a run is recorded, has neither."""
+    for value, _ in _scalars(setting.value, None):
+        if isinstance(value, float) and not math.isfinite(value):
+            return ConfigError(f"{setting}: input should be a finite number")
+    return None
 
 
-def _flags(
-    cls: type[Recipe], given: Sequence[Setting], recipe: Recipe | None
+def _booleans_as_numbers(
+    cls: type[Recipe], settings: Sequence[Setting], recipe: Recipe | None
 ) -> Iterator[ConfigError]:
-    """Settings that are true or false where a number is wanted: pydantic would read them as 1 and
-    0.
-    """
-    for setting in {setting.keys: setting for setting in given}.values():
-        made = recipe or _alone(cls, [each for each in given if each.keys[0] == setting.keys[0]])
+    """Refuse true and false where a number is expected: pydantic would read them as 1 and 0."""
+    for setting in {setting.keys: setting for setting in settings}.values():
+        siblings = [other for other in settings if other.keys[0] == setting.keys[0]]
+        validated = recipe or _validated_or_none(cls, siblings)
         for key in setting.keys:
-            made = _inside(made, key)
+            validated = _item(validated, key)
         if any(
-            isinstance(each, bool) and isinstance(one, Number) and not isinstance(one, bool)
-            for each, one in _pairs(setting.value, made)
+            isinstance(value, bool) and isinstance(parsed, Number) and not isinstance(parsed, bool)
+            for value, parsed in _scalars(setting.value, validated)
         ):
             yield ConfigError(f"{setting}: input should be a number, not true or false")
 
 
-def _alone(cls: type[Recipe], given: Sequence[Setting]) -> Any:
-    """The recipe with these settings; None if they are told to be wrong anyway."""
+def _validated_or_none(cls: type[Recipe], settings: Sequence[Setting]) -> Any:
+    """Return the recipe with these settings; None if they are invalid, which is reported anyway."""
     try:
-        return cls.model_validate(_tree(cls, given))
+        return cls.model_validate(_merge(cls, settings))
     except (ValidationError, ConfigError):
         return None
 
 
-def _pairs(value: Any, made: Any) -> Iterator[tuple[Any, Any]]:
-    """What is neither list nor mapping in a value, beside what was made of it."""
+def _scalars(value: Any, validated: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each scalar in nested lists and mappings, with what validation turned it into."""
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _pairs(each, _inside(made, key))
+        for key, inner in value.items():
+            yield from _scalars(inner, _item(validated, key))
     elif isinstance(value, list):
-        for each, one in zip(
-            value, made if isinstance(made, list | tuple) else [None] * len(value), strict=False
-        ):
-            yield from _pairs(each, one)
+        items = validated if isinstance(validated, list | tuple) else [None] * len(value)
+        for inner, item in zip(value, items, strict=False):
+            yield from _scalars(inner, item)
     else:
-        yield value, made
+        yield value, validated
 
 
-def _inside(made: Any, key: str) -> Any:
-    return made.get(key) if isinstance(made, Mapping) else getattr(made, key, None)
+def _item(container: Any, key: str) -> Any:
+    return container.get(key) if isinstance(container, Mapping) else getattr(container, key, None)
 
 
-def _validated(
-    cls: type[Recipe], given: Sequence[Setting]
+def _validate(
+    cls: type[Recipe], settings: Sequence[Setting]
 ) -> tuple[Recipe | None, Sequence[ConfigError]]:
     try:
-        return cls.model_validate(_tree(cls, given)), ()
+        return cls.model_validate(_merge(cls, settings)), ()
     except ValidationError as error:
-        return None, _explained(error.errors(), given)
-    # of a nested setting; it hides what pydantic would have said of the others
+        return None, _explain(error.errors(), settings)
+    # raised by the class of a nested setting; it hides the errors of all other settings
     except ConfigError as error:
-        first = ConfigError(str(error))
-    found: dict[str, ConfigError] = {}
-    for name in {setting.keys[0]: None for setting in given}:
-        own = [setting for setting in given if setting.keys[0] == name]
+        nested_error = ConfigError(str(error))
+    problems: dict[str, ConfigError] = {}
+    for name in {setting.keys[0]: None for setting in settings}:
+        own = [setting for setting in settings if setting.keys[0] == name]
         try:
-            cls.model_validate(_tree(cls, own))
+            cls.model_validate(_merge(cls, own))
         except ValidationError as error:
-            found |= {
-                str(e): e
-                for e in _explained([e for e in error.errors() if e["loc"][:1] == (name,)], own)
-            }
+            details = [detail for detail in error.errors() if detail["loc"][:1] == (name,)]
+            problems |= {str(problem): problem for problem in _explain(details, own)}
         except ConfigError as error:
             text = f"{own[-1].source}: {name}: {error}"
-            found[text] = ConfigError(text)
-    return None, tuple(found.values()) or (first,)
+            problems[text] = ConfigError(text)
+    return None, tuple(problems.values()) or (nested_error,)
 
 
-def _tree(cls: type[Recipe], given: Sequence[Setting]) -> dict[str, Any]:
-    """What to validate: the defaults are filled in only where a setting inside of one is given."""
-    tree: dict[str, Any] = {}
-    for setting in given:
-        first, *rest = setting.keys
-        if rest and first not in tree:
-            tree[first] = cls.model_fields[first].get_default(call_default_factory=True)
-        tree[first] = _put(tree.get(first), rest, setting.value)
-    return tree
+def _merge(cls: type[Recipe], settings: Sequence[Setting]) -> dict[str, Any]:
+    """Merge settings into one nested mapping to validate.
+
+    A field's default is filled in only where a setting inside of it is given.
+    """
+    merged: dict[str, Any] = {}
+    for setting in settings:
+        name, *keys = setting.keys
+        if keys and name not in merged:
+            merged[name] = cls.model_fields[name].get_default(call_default_factory=True)
+        merged[name] = _with_value(merged.get(name), keys, setting.value)
+    return merged
 
 
-def _put(old: Any, keys: Sequence[str], value: Any) -> Any:
+def _with_value(container: Any, keys: Sequence[str], value: Any) -> Any:
+    """Return a copy of the container as a mapping, with the value under the nested keys."""
     if not keys:
         return value
-    held = held_in(old) or {}
-    return {**held, keys[0]: _put(held.get(keys[0]), keys[1:], value)}
+    items = held_in(container) or {}
+    return {**items, keys[0]: _with_value(items.get(keys[0]), keys[1:], value)}
 
 
-def _explained(errors: Sequence[ErrorDetails], given: Sequence[Setting]) -> Sequence[ConfigError]:
-    texts = []
-    for error in errors:
-        place = tuple(map(str, error["loc"]))
-        mine = [setting for setting in given if _along(setting.keys, place)]
-        if error["type"] == "missing":
-            texts.append(f"{'.'.join(place)} has no default: give it as {'.'.join(place)}=VALUE")
-        elif (
-            mine
-            and error["type"] == "literal_error"
-            and (known := re.findall(r"'(.+?)'", error["msg"]))
-        ):
-            texts.append(f"{mine[-1]} is unknown; {did_you_mean(str(error['input']), known)}")
-        elif mine and error["type"] in ("dict_type", "dataclass_type"):
-            texts.append(
-                f"{mine[-1]}: what it has are settings inside of it: {'.'.join(place)}.NAME=VALUE"
-            )
-        else:
-            texts.append(
-                f"{mine[-1] if mine else '.'.join(place)}: "
-                f"{error['msg'][:1].lower()}{error['msg'][1:]}"
-            )
-    return [ConfigError(text) for text in dict.fromkeys(texts)]
+def _explain(errors: Sequence[ErrorDetails], settings: Sequence[Setting]) -> Sequence[ConfigError]:
+    """Translate errors of pydantic into ours, each with the setting and its source."""
+    texts = dict.fromkeys(_explanation(error, settings) for error in errors)
+    return [ConfigError(text) for text in texts]
 
 
-def _source(leaf: Keys, given: Sequence[Setting]) -> str:
-    return next(
-        (setting.source for setting in reversed(given) if _along(setting.keys, leaf)), "default"
-    )
+def _explanation(error: ErrorDetails, settings: Sequence[Setting]) -> str:
+    keys = tuple(map(str, error["loc"]))
+    name = ".".join(keys)
+    if error["type"] == "missing":
+        return f"{name} has no default: give it as {name}=VALUE"
+    causes = [setting for setting in settings if _share_path(setting.keys, keys)]
+    choices = re.findall(r"'(.+?)'", error["msg"])
+    if causes and error["type"] == "literal_error" and choices:
+        return f"{causes[-1]} is unknown; {did_you_mean(str(error['input']), choices)}"
+    if causes and error["type"] in ("dict_type", "dataclass_type"):
+        return f"{causes[-1]}: {name} holds settings and has no value itself: {name}.NAME=VALUE"
+    message = error["msg"][:1].lower() + error["msg"][1:]
+    return f"{causes[-1] if causes else name}: {message}"
 
 
-def _along(one: Keys, other: Keys) -> bool:
-    """Whether one is inside of the other."""
-    shorter = min(len(one), len(other))
-    return one[:shorter] == other[:shorter]
+def _source_of(keys: Keys, settings: Sequence[Setting]) -> SettingSource:
+    sources = (setting.source for setting in reversed(settings) if _share_path(setting.keys, keys))
+    return next(sources, "default")
+
+
+def _share_path(first: Keys, second: Keys) -> bool:
+    """Return whether one setting is the other, or inside of it."""
+    length = min(len(first), len(second))
+    return first[:length] == second[:length]

@@ -1,6 +1,4 @@
-"""What a user gave: settings from the command line, from YAML files and from Python, each with its
-place.
-"""
+"""Settings from the command line, YAML and Python, each with its source."""
 
 from __future__ import annotations
 
@@ -12,56 +10,60 @@ from typing import Any
 from kitchen.config.yaml import YamlValue, read_yaml, yaml_value
 from kitchen.errors import ConfigError
 
-COMMAND_LINE = "command line"
-# ("rendering", "max_tokens"), or ("rendering.max_tokens",) as it was written
+# ("rendering", "max_tokens"), or ("rendering.max_tokens",) as it was typed
 Keys = tuple[str, ...]
+SettingSource = str  # "command line", "config.yaml:3", "settings", "default"
+COMMAND_LINE: SettingSource = "command line"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One value that was given, and where."""
+    """One value of a setting, and the source that it comes from."""
 
     keys: Keys
     value: Any
-    source: str  # "command line", "config.yaml:3", "settings"
+    source: SettingSource
 
     def __str__(self) -> str:
         return f"{self.source}: {'.'.join(self.keys)}={yaml_value(self.value)}"
 
 
 def from_arguments(texts: Sequence[str]) -> Sequence[Setting]:
-    """`key=value`, the value in YAML or a text as it is; raises ConfigError for anything else."""
+    """Parse command-line arguments `key=value`, where the value is YAML or plain text.
+
+    Raises ConfigError for an argument of another form.
+    """
     settings = []
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip().partition(".")[0]:
-            raise ConfigError(f"{COMMAND_LINE}: {text!r} is no setting; write it as key=value")
-        settings += [
-            Setting(one.keys, one.value, COMMAND_LINE) for one in _typed(key.strip(), value, text)
-        ]
+            raise ConfigError(f"{COMMAND_LINE}: {text!r} is not a setting; write it as key=value")
+        parsed = _parse_argument(key.strip(), value, text)
+        settings += [Setting(entry.keys, entry.value, COMMAND_LINE) for entry in parsed]
     return settings
 
 
-def _typed(key: str, value: str, text: str) -> Sequence[YamlValue]:
-    """What begins with a quote or a bracket is YAML, and so is a number, a truth value and null;
-    others are texts.
+def _parse_argument(key: str, value: str, text: str) -> Sequence[YamlValue]:
+    """Read a value as YAML if it is a number, boolean or null, or starts with a quote or bracket.
 
-    A text may so have colons, number signs and lines, which YAML would read otherwise.
+    Every other value is plain text, which may so contain colons, number signs and line breaks that
+    YAML would interpret.
     """
     place = f"{COMMAND_LINE}: {text}"
+    plain_text = (YamlValue((key,), value, 1),)
     if value.lstrip()[:1] in tuple("\"'[{"):
         return read_yaml(value, place, (key,))
     try:
-        [found] = read_yaml(value, place, (key,))
+        [parsed] = read_yaml(value, place, (key,))
     except (ConfigError, ValueError):
-        return (YamlValue((key,), value, 1),)
-    plain = isinstance(found.value, bool | int | float | None) and found.keys == (key,)
-    # YAML's own signs
-    return (found if plain and not set(value) & set("#&\n") else YamlValue((key,), value, 1),)
+        return plain_text
+    is_scalar = isinstance(parsed.value, bool | int | float | None) and parsed.keys == (key,)
+    has_yaml_syntax = bool(set(value) & set("#&\n"))
+    return (parsed,) if is_scalar and not has_yaml_syntax else plain_text
 
 
 def from_file(path: Path) -> Sequence[Setting]:
-    """A YAML file of settings, nested or with dots; raises ConfigError that names file and line."""
+    """Read a YAML file of settings, nested or dotted; raises ConfigError with file and line."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -73,22 +75,25 @@ def from_file(path: Path) -> Sequence[Setting]:
             f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8"
         ) from error
     settings = []
-    for one in read_yaml(text, str(path)):
-        place = f"{path}:{one.line}"
-        if one.keys:
-            settings.append(Setting(one.keys, one.value, place))
-        elif one.value not in (None, {}):
+    for entry in read_yaml(text, str(path)):
+        source = f"{path}:{entry.line}"
+        if entry.keys:
+            settings.append(Setting(entry.keys, entry.value, source))
+        elif entry.value not in (None, {}):
             raise ConfigError(
-                f"{place}: settings stand in lines such as 'learning_rate: 1e-4'; this is "
-                f"{one.value!r}"
+                f"{source}: settings are lines such as 'learning_rate: 1e-4'; this is "
+                f"{entry.value!r}"
             )
     return settings
 
 
-def from_mapping(settings: Mapping[str, Any], source: str, above: Keys = ()) -> Iterator[Setting]:
-    """Of Python, nested or with dots."""
+def from_mapping(
+    settings: Mapping[str, Any], source: SettingSource, parents: Keys = ()
+) -> Iterator[Setting]:
+    """Yield the settings of a Python mapping, nested or dotted."""
     for key, value in settings.items():
+        keys = (*parents, str(key))
         if isinstance(value, Mapping) and value:
-            yield from from_mapping(value, source, (*above, str(key)))
+            yield from from_mapping(value, source, keys)
         else:
-            yield Setting((*above, str(key)), value, source)
+            yield Setting(keys, value, source)

@@ -1,4 +1,4 @@
-"""YAML 1.2: `1e-3` is a number, `no` and a date are strings; and each value knows its line."""
+"""YAML 1.2, where `1e-3` is a number and `no` and dates are strings; each value with its line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kitchen.errors import ConfigError
 
 @dataclass(frozen=True)
 class YamlValue:
-    """A value that is no mapping, under the keys that lead to it."""
+    """A value that is not a mapping, under the keys that lead to it."""
 
     keys: tuple[str, ...]
     value: Any
@@ -32,39 +32,44 @@ _Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.cons
 
 
 def read_yaml(text: str, place: str, keys: tuple[str, ...] = ()) -> Sequence[YamlValue]:
-    """The values of a document, mappings taken apart; raises ConfigError that names the place and
-    line.
+    """Read a document and flatten its mappings; raises ConfigError with the place and line.
+
+    With `keys`, the text is the value of that setting rather than a file.
     """
     try:
-        value, node = _yaml().load(text), _yaml().compose(text)
+        value = _yaml().load(text)
+        node = _yaml().compose(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{place}:{mark.line + 1}" if mark and not keys else place
-        quote = "; quote what YAML would read otherwise: key='\"...\"'" if keys else ""
-        raise ConfigError(
-            f"{where}: not YAML: {' '.join((error.problem or str(error)).split())}{quote}"
-        ) from error
+        problem = " ".join((error.problem or str(error)).split())
+        hint = "; quote what YAML would read otherwise: key='\"...\"'" if keys else ""
+        raise ConfigError(f"{where}: not YAML: {problem}{hint}") from error
     except (YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{place}: not YAML: {' '.join(str(error).split())}") from error
-    return tuple(_apart(value, node, keys, 1))
+    return tuple(_flatten(value, node, keys, 1))
 
 
 def yaml_value(value: Any) -> str:
-    """A value as it would be typed."""
+    """Return a value as it would be typed."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+    if isinstance(value, float) and math.isnan(value):
+        return ".nan"
+    if isinstance(value, float) and math.isinf(value):
+        return ".inf" if value > 0 else "-.inf"
     if isinstance(value, str):
-        return value if _plain(value) else json.dumps(value, ensure_ascii=False)
+        return value if _is_plain(value) else json.dumps(value, ensure_ascii=False)
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {yaml_value(each)}" for key, each in value.items()) + "}"
+        items = (f"{key}: {yaml_value(inner)}" for key, inner in value.items())
+        return "{" + ", ".join(items) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(yaml_value, value)) + "]"
     return repr(value)
 
 
-def _plain(text: str) -> bool:
+def _is_plain(text: str) -> bool:
+    """Return whether YAML reads the text as itself without quotes."""
     try:
         return bool(_yaml().load(text) == text)
     except YAMLError:
@@ -77,13 +82,14 @@ def _yaml() -> YAML:
     return yaml
 
 
-def _apart(value: Any, node: Any, keys: tuple[str, ...], line: int) -> Iterator[YamlValue]:
+def _flatten(value: Any, node: Any, keys: tuple[str, ...], line: int) -> Iterator[YamlValue]:
+    """Yield the values inside of nested mappings; lines are those of their keys in `node`."""
     if not isinstance(value, dict) or not value:
         yield YamlValue(keys, value, line)
         return
-    inside = {str(key.value): (key, child) for key, child in node.value} if node is not None else {}
-    for key, each in value.items():
-        at, child = inside.get(str(key), (None, None))  # None: it came from elsewhere by `<<`
-        yield from _apart(
-            each, child, (*keys, str(key)), line if at is None else at.start_mark.line + 1
-        )
+    key_nodes = {} if node is None else {str(key.value): (key, child) for key, child in node.value}
+    for key, inner in value.items():
+        # None: the key was merged in from elsewhere by `<<`
+        key_node, child = key_nodes.get(str(key), (None, None))
+        key_line = line if key_node is None else key_node.start_mark.line + 1
+        yield from _flatten(inner, child, (*keys, str(key)), key_line)

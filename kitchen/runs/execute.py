@@ -1,4 +1,4 @@
-"""Cook an order, with a record, a lease and a log of its own; or one that was written down."""
+"""Execution of an order as a recorded run, new or resumed, under a lease and with a log."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kitchen.config.adapters import Kitchen
 from kitchen.config.order import Order
 from kitchen.engine.observers import Observer, ObserverGroup
 from kitchen.engine.plan import Plan, PlanError
-from kitchen.engine.runner import run as walk
+from kitchen.engine.runner import run as run_plan
 from kitchen.engine.scope import Context
 from kitchen.engine.stop import StopSignal, refuse_loop
 from kitchen.errors import ConfigError, ResumeError
 from kitchen.recipe import Recipe
 from kitchen.runs.lock import lease
-from kitchen.runs.logs import configure, into
+from kitchen.runs.logs import configure, copy_log_to
 from kitchen.runs.record import RunRecord
 
 
@@ -33,12 +33,11 @@ def execute(
     stop_signal: StopSignal | None = None,
     plan: Plan | None = None,
 ) -> Context:
-    """Cook the recipe as the run of this name, or go on with that run; returns what it left on the
-    counter.
+    """Execute the recipe as the run of this name, or resume that run; returns its final values.
 
-    Raises PlanError before anything is written, ConfigError for a run in use, ResumeError for one
-    that is another. Who has the `stop_signal` can stop it from another thread; who has asked for the
-    `plan` already can give it.
+    `stop_signal` lets another thread stop the run. `plan` is that of the recipe, if it has been
+    computed already. Raises PlanError before anything is written, ConfigError for a run in use,
+    ResumeError if the run of this name is of another order.
     """
     if kitchen.blobs is None:
         raise ConfigError("a run needs a blob store for its record")
@@ -50,29 +49,43 @@ def execute(
     with lease(kitchen.blobs, run, take_over=take_over):
         refuse_loop()
         record = RunRecord(kitchen.blobs, run, order, other_machine=other_machine)
-        with into(record.log):
-            audience = ObserverGroup((record, *observers))
-            try:
-                context = walk(
-                    plan.step,
-                    kitchen.ports(),
-                    (audience,),
-                    name=run,
-                    outputs=recipe.outputs,
-                    title=recipe.title(),
-                    stop_signal=stop_signal,
-                    plan=plan,
-                )
-                audience.ended(None)
-            except BaseException as error:
-                audience.ended(error)
-                raise
-            return context
+        with copy_log_to(record.log):
+            return _run_recorded(
+                plan, recipe, kitchen, run, ObserverGroup((record, *observers)), stop_signal
+            )
+
+
+def _run_recorded(
+    plan: Plan,
+    recipe: Recipe,
+    kitchen: Kitchen,
+    run: str,
+    observers: ObserverGroup,
+    stop_signal: StopSignal | None,
+) -> Context:
+    """Run the plan, and let the observers know how it ended."""
+    try:
+        context = run_plan(
+            plan.step,
+            kitchen.ports(),
+            (observers,),
+            name=run,
+            outputs=recipe.outputs,
+            title=recipe.title(),
+            stop_signal=stop_signal,
+            plan=plan,
+        )
+        observers.ended(None)
+    except BaseException as error:
+        observers.ended(error)
+        raise
+    return context
 
 
 def recipe_from_order(cls: type[Recipe], run: str, order: Order) -> Recipe:
-    """The recipe as a run was ordered; raises ResumeError where its class no longer takes those
-    settings.
+    """Return the recipe of a recorded run.
+
+    Raises ResumeError if its class does not take the recorded settings any more.
     """
     try:
         return cls.model_validate(order.settings)

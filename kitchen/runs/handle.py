@@ -1,6 +1,4 @@
-"""A run under way: on a thread of its own, and asked, listened to, waited for and stopped from any
-other.
-"""
+"""Handles of runs, each on its own thread: query, follow, await and cancel them from others."""
 
 from __future__ import annotations
 
@@ -27,32 +25,33 @@ from kitchen.secrets import mask
 from kitchen.types import Checkpoint
 
 log = structlog.get_logger("kitchen.runs.handle")
-# seconds that the end of the process waits for a run: to save, to stop at once
-_SAVING, _LEAVING = 60.0, 5.0
-_LOOK = 0.1  # seconds from one look at whether the process is ending to the next
+# seconds that the end of the process waits for a run
+_SAVE_TIMEOUT = 60.0  # to save and stop
+_STOP_TIMEOUT = 5.0  # to stop at once
+_POLL_INTERVAL = 0.1  # seconds between checks whether the process is ending
 
 E = TypeVar("E", bound=BaseException)
 R = TypeVar("R")
 P = ParamSpec("P")
-Cook = Callable[[StopSignal, Observer], object]  # from the first stage to the last
+Target = Callable[[StopSignal, Observer], object]  # executes a run from start to end
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run."""
+    """The outcome of a completed run."""
 
     run: str
-    loss: float | None  # the last that was published
+    loss: float | None  # the last one published
     seconds: float  # over all attempts
-    metrics: Mapping[str, float]  # the last of each
+    metrics: Mapping[str, float]  # the last value of each
     checkpoint: Checkpoint | None  # the weights exported last, a blob of the run's store
     where: str  # the run's folder
 
 
 class Run:
-    """A run under way, in a thread and an event loop of its own; it can be asked from anywhere.
+    """A run on its own thread and event loop, usable from any other thread.
 
-    `await run` is `run.result()` for those who are in an event loop themselves, as notebooks are.
+    `await run` is `run.result()` for code in an event loop, such as a notebook.
     """
 
     def __init__(
@@ -60,174 +59,178 @@ class Run:
         name: str,
         recipe: str,
         blobs: BlobStore,
-        cook: Cook,
+        target: Target,
         *,
-        again: str,
+        resume_call: str,
         on_progress: Listener | None,
-        earlier: Mapping[str, float],
+        earlier_metrics: Mapping[str, float],
     ) -> None:
         self.id = name
-        # how to go on with it, in Python; empty where nobody can
-        self._blobs, self._again = blobs, again
-        self._stop_signal, self._standing = (
-            StopSignal(),
-            RunStatus(name, recipe, on_progress, earlier),
-        )
-        self._pressed = False  # Ctrl-C while it was waited for, which is not every `cancel`
-        self._answer: concurrent.futures.Future[Outcome] = concurrent.futures.Future()
-        # so that who gives up waiting for it does not cancel it
-        self._answer.set_running_or_notify_cancel()
-        here = contextvars.copy_context()  # so that spans nest in those of the caller
+        self._blobs = blobs
+        self._resume_call = resume_call  # in Python; empty if the run cannot be resumed
+        self._stop_signal = StopSignal()
+        self._status = RunStatus(name, recipe, on_progress, earlier_metrics)
+        self._sigint_received = False  # while `finish` waited; `cancel` does not set it
+        self._future: concurrent.futures.Future[Outcome] = concurrent.futures.Future()
+        # so that a caller who stops waiting for it does not cancel it
+        self._future.set_running_or_notify_cancel()
+        context = contextvars.copy_context()  # so that spans nest in those of the caller
         self._thread = threading.Thread(
-            target=here.run, args=(self._go, cook), name=f"run {name}", daemon=True
+            target=context.run, args=(self._execute, target), name=f"run {name}", daemon=True
         )
         self._thread.start()
-        threading.Thread(target=self._see_out, name=f"end of run {name}", daemon=False).start()
+        threading.Thread(target=self._save_on_exit, name=f"end of run {name}", daemon=False).start()
 
     def __repr__(self) -> str:
-        now = self.status()
-        return f"<run {self.id}: {now.state}, step {now.step}, loss {now.loss}>"
+        status = self.status()
+        return f"<run {self.id}: {status.state}, step {status.step}, loss {status.loss}>"
 
     def __await__(self) -> Generator[Any, Any, Outcome]:
-        return asyncio.wrap_future(self._answer).__await__()
+        return asyncio.wrap_future(self._future).__await__()
 
     def status(self) -> Status:
-        return self._standing.status
+        return self._status.status
 
     def on_progress(self, listener: Listener) -> None:
-        """Call it with every event, on the run's thread; one that raises fails the run.
+        """Call the listener with every event, on the run's thread; one that raises fails the run.
 
-        Who comes late is told at once, on the thread that asks, that the run has started and, if
-        so, that it is complete; not what was between.
+        A listener added late is called at once, on the caller's thread, with the start event and,
+        if the run is completed, that event; not with those in between.
         """
-        self._standing.listen(listener)
+        self._status.listen(listener)
 
     def done(self) -> bool:
-        """Whether it is over, in whichever state."""
-        return self._answer.done()
+        """Return whether the run is over, in whichever state."""
+        return self._future.done()
 
     def cancel(self, *, at_once: bool = False) -> None:
-        """Ask it to stop, and come back: a loop with save points finishes its iteration and saves,
-        unless `at_once`.
+        """Ask the run to stop, and return at once.
 
-        Elsewhere it stops at the next stage, or lets go of the answer that it waits for.
+        A loop with save points finishes its iteration and saves, unless `at_once`. Elsewhere the
+        run stops before the next stage, or abandons the future that it waits for.
         """
         self._stop_signal.ask(at_once=at_once)
 
     def result(self, timeout: float | None = None) -> Outcome:
-        """Wait until it is over, at most `timeout` seconds. Ctrl-C ends the waiting, not the run.
+        """Wait until the run is over, at most `timeout` seconds. Ctrl-C ends the wait, not the run.
 
-        Raises TimeoutError, and the run goes on; else the KitchenError that it failed with:
+        Raises TimeoutError while the run continues, else the KitchenError that it failed with:
         Interrupted if it was stopped, RunFailed for an error of another kind, which is its cause.
         """
         if threading.current_thread() is self._thread:
             raise ConfigError(
-                f"run {self.id!r} would wait for itself: ask for its result in another thread"
+                f"run {self.id!r} would wait for itself: ask for its result on another thread"
             )
-        if not concurrent.futures.wait([self._answer], timeout).done:
+        if not concurrent.futures.wait([self._future], timeout).done:
             raise TimeoutError(
-                f"run {self.id!r} is not over after {timeout} s, and goes on: wait again, or "
+                f"run {self.id!r} is not over after {timeout} s, and continues: wait again, or "
                 "cancel it"
             )
-        return self._answer.result()
+        return self._future.result()
 
     def finish(self) -> Outcome:
-        """Wait as the command line does: Ctrl-C saves where it can, then raises KeyboardInterrupt;
-        again, at once.
+        """Wait as the command line does: Ctrl-C saves where possible and raises KeyboardInterrupt.
+
+        A second Ctrl-C stops at once.
         """
         try:
-            with at_signals(self._press):
+            with at_signals(self._on_sigint):
                 outcome = self.result()
         except Interrupted as stopped:
-            if not self._pressed:
+            if not self._sigint_received:
                 raise
             raise KeyboardInterrupt("; ".join([str(stopped), *stopped.__notes__])) from stopped
         except KeyboardInterrupt:
             self.cancel(at_once=True)
             raise
-        if self._pressed:
+        if self._sigint_received:
             raise KeyboardInterrupt(f"run {self.id!r} was complete before it could be stopped")
         return outcome
 
-    def _press(self) -> None:
-        if self._pressed:
+    def _on_sigint(self) -> None:
+        if self._sigint_received:
             raise KeyboardInterrupt
-        self._pressed = True
+        self._sigint_received = True
         self.cancel()
         log.warning(
             "stopping: what can be saved is saved first; Ctrl-C again stops at once", run=self.id
         )
 
-    def _go(self, cook: Cook) -> None:
+    def _execute(self, target: Target) -> None:
+        """Execute the run on this thread, and resolve the future with its outcome or error."""
         try:
-            cook(self._stop_signal, self._standing)
+            target(self._stop_signal, self._status)
             outcome = _outcome(self._blobs, self.id)
-        except BaseException as error:  # noqa: BLE001 it surfaces on the result
-            self._standing.over("interrupted" if isinstance(error, Interrupted) else "failed")
-            self._answer.set_exception(self._explained(error))
+        except BaseException as error:  # noqa: BLE001 it is raised by `result`
+            self._status.over("interrupted" if isinstance(error, Interrupted) else "failed")
+            self._future.set_exception(self._to_kitchen_error(error))
         else:
-            self._standing.over("completed")
-            self._answer.set_result(outcome)
+            self._status.over("completed")
+            self._future.set_result(outcome)
 
-    def _explained(self, error: BaseException) -> KitchenError:
-        explained = (
-            error
-            if isinstance(error, KitchenError)
-            else RunFailed(f"{type(error).__name__}: {error}")
-        )
-        if explained is not error:
-            explained.__cause__, explained.__notes__ = (
-                with_secrets_masked(error),
-                list(getattr(error, "__notes__", ())),
-            )
-        if self._again and isinstance(error, InUse | OtherMachine):
-            explained.add_note(
-                f"to go on all the same: {self._again.removesuffix(')')}, {error.option}=True)"
-            )
-        elif self._again and self._standing.started and not isinstance(error, ConfigError):
-            explained.add_note(f"to go on: {self._again}")
-        return with_secrets_masked(explained)
+    def _to_kitchen_error(self, error: BaseException) -> KitchenError:
+        """Wrap an error of another kind in RunFailed, and note how to resume the run."""
+        if isinstance(error, KitchenError):
+            result = error
+        else:
+            result = RunFailed(f"{type(error).__name__}: {error}")
+            result.__cause__ = with_secrets_masked(error)
+            result.__notes__ = list(getattr(error, "__notes__", ()))
+        if self._resume_call and isinstance(error, InUse | OtherMachine):
+            call = f"{self._resume_call.removesuffix(')')}, {error.option}=True)"
+            result.add_note(f"to resume nevertheless: {call}")
+        elif self._resume_call and self._status.started and not isinstance(error, ConfigError):
+            result.add_note(f"to resume: {self._resume_call}")
+        return with_secrets_masked(result)
 
-    def _see_out(self) -> None:
-        """Save if the process ends before the run. This thread is no daemon, so the end waits for
-        it, and no longer.
+    def _save_on_exit(self) -> None:
+        """Save the run if the process ends before it.
+
+        This runs on a thread that is not a daemon, so that the process waits for it at its end.
         """
         while self._thread.is_alive() and threading.main_thread().is_alive():
-            self._thread.join(_LOOK)
+            self._thread.join(_POLL_INTERVAL)
         if self._thread.is_alive():
             log.warning(
                 "the process ends before the run: what can be saved is saved first", run=self.id
             )
             self.cancel()
-            self._thread.join(_LEAVING if self._stop_signal.at_once else _SAVING)
+            self._thread.join(_STOP_TIMEOUT if self._stop_signal.at_once else _SAVE_TIMEOUT)
 
 
 def masks_secrets(call: Callable[P, R]) -> Callable[P, R]:
-    """The same function, whose errors are masked."""
+    """Decorate a function so that the errors it raises show no secrets."""
 
     @wraps(call)
-    def masking(*arguments: P.args, **named: P.kwargs) -> R:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return call(*arguments, **named)
+            return call(*args, **kwargs)
         except KitchenError as error:
-            for each in (error, *getattr(error, "found", ())):
-                with_secrets_masked(each)
+            for masked_error in (error, *getattr(error, "problems", ())):
+                with_secrets_masked(masked_error)
             raise
 
-    return masking
+    return wrapper
 
 
 def with_secrets_masked(error: E) -> E:
-    """The same error with its texts masked: a traceback that a notebook keeps must show no secret."""
-    error.args = tuple(mask(each) if isinstance(each, str) else each for each in error.args)
+    """Mask the texts of an error in place: a traceback in a notebook must show no secret."""
+    error.args = tuple(mask(arg) if isinstance(arg, str) else arg for arg in error.args)
     if hasattr(error, "__notes__"):
         error.__notes__ = [mask(note) for note in error.__notes__]
     return error
 
 
 def _outcome(blobs: BlobStore, run: str) -> Outcome:
-    found, exported = run_summary(blobs, run), read_journal(blobs, run, "checkpoints")
-    keys = ("path", "step", "kind", "sha256")
-    checkpoint = Checkpoint(**{key: exported[-1][key] for key in keys}) if exported else None
+    """Read the outcome of a completed run from its record."""
+    summary = run_summary(blobs, run)
+    exported = read_journal(blobs, run, "checkpoints")
+    checkpoint = None
+    if exported:
+        checkpoint = Checkpoint(
+            **{key: exported[-1][key] for key in ("path", "step", "kind", "sha256")}
+        )
     where = blobs.locate(f"{run}/run.json").removesuffix("/run.json")
-    return Outcome(run, found.metrics.get("loss"), found.seconds, found.metrics, checkpoint, where)
+    return Outcome(
+        run, summary.metrics.get("loss"), summary.seconds, summary.metrics, checkpoint, where
+    )

@@ -1,4 +1,4 @@
-"""Who is at a run: claims in the BlobStore, so that no two processes write one run."""
+"""Leases on runs: claims in the blob store, so that no two processes write to one run."""
 
 from __future__ import annotations
 
@@ -14,62 +14,65 @@ from typing import Any
 from kitchen.errors import ConfigError
 from kitchen.ports.blobs import BlobStore
 
-_UNKNOWN = "unknown"  # when a process was born, where the system does not say
+_UNKNOWN = "unknown"  # start time of a process, where the system does not report it
 
 
 class InUse(ConfigError):
-    """Another process may be at the run."""
+    """Another process may be using the run."""
 
-    option = "take_over"  # goes on all the same
+    option = "take_over"  # to resume the run nevertheless
 
 
 @contextmanager
 def lease(blobs: BlobStore, run: str, *, take_over: bool = False) -> Iterator[None]:
-    """Hold a run; raises InUse if another process may be at it.
+    """Hold a run; raises InUse if another process may be using it.
 
-    Each process writes its own claim before it looks at those of others, so of two at the same
-    moment at most one goes on. `take_over` disregards claims from other hosts, of which nobody can
-    say here whether they are alive.
+    Each process writes its own claim before it looks for others, so that of two at the same moment
+    at most one proceeds. `take_over` disregards claims of other hosts, whose processes cannot be
+    checked from here.
     """
-    mine = f"{run}/lease/{secrets.token_hex(8)}.json"
-    claim = {"host": socket.gethostname(), "pid": os.getpid(), "born": _born(os.getpid())}
-    blobs.write(mine, json.dumps(claim).encode())
+    name = f"{run}/lease/{secrets.token_hex(8)}.json"
+    claim = {"host": socket.gethostname(), "pid": os.getpid(), "born": _start_time(os.getpid())}
+    blobs.write(name, json.dumps(claim).encode())
     try:
-        for name, other in _claims(blobs, run):
-            if name == mine:
+        for other_name, other in _claims(blobs, run):
+            if other_name == name:
                 continue
-            if _alive(other) and not (take_over and other.get("host") != claim["host"]):
+            disregarded = take_over and other.get("host") != claim["host"]
+            if _may_be_alive(other) and not disregarded:
                 raise InUse(
                     f"run {run!r} is in use by process {other.get('pid')} on {other.get('host')}; "
-                    "wait for "
-                    "it or stop it; if that host is gone, take it over (--take-over)"
+                    "wait for it or stop it; if that host is gone, take it over (--take-over)"
                 )
-            blobs.delete(name)
+            blobs.delete(other_name)
         yield
     finally:
-        blobs.delete(mine)
+        blobs.delete(name)
 
 
 def in_use(blobs: BlobStore, run: str) -> bool:
-    """Whether some process may be at the run."""
-    return any(_alive(claim) for _, claim in _claims(blobs, run))
+    """Return whether a process may be using the run."""
+    return any(_may_be_alive(claim) for _, claim in _claims(blobs, run))
 
 
 def _claims(blobs: BlobStore, run: str) -> Sequence[tuple[str, Mapping[str, Any]]]:
-    found = [(name, blobs.read(name)) for name in blobs.list(f"{run}/lease/")]
-    return [(name, json.loads(data)) for name, data in found if data]
+    """Return the claims on a run with the names of their blobs."""
+    claims = [(name, blobs.read(name)) for name in blobs.list(f"{run}/lease/")]
+    return [(name, json.loads(data)) for name, data in claims if data]
 
 
-def _alive(claim: Mapping[str, Any]) -> bool:
-    """Whether the holder still runs; of another host nothing is known, so it counts as alive."""
-    return bool(
-        claim.get("host") != socket.gethostname() or _born(int(claim["pid"])) == claim["born"] != ""
-    )
+def _may_be_alive(claim: Mapping[str, Any]) -> bool:
+    """Return whether the holder still runs; on another host it counts as alive."""
+    if claim.get("host") != socket.gethostname():
+        return True
+    started = _start_time(int(claim["pid"]))
+    return bool(started == claim["born"] != "")
 
 
-def _born(pid: int) -> str:
-    """When a process started, in the kernel's clock ticks, so that a number used again is not
-    mistaken; "" if dead.
+def _start_time(pid: int) -> str:
+    """Return the start time of a process in kernel clock ticks; "" if it is dead.
+
+    It tells a process from a later one whose pid is the same.
     """
     if Path("/proc/self/stat").exists():
         stat = Path(f"/proc/{pid}/stat")
@@ -78,6 +81,6 @@ def _born(pid: int) -> str:
         os.kill(pid, 0)
     except ProcessLookupError:
         return ""
-    except PermissionError:  # it is there, and somebody else's
+    except PermissionError:  # it exists, and belongs to another user
         return _UNKNOWN
     return _UNKNOWN

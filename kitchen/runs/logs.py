@@ -1,4 +1,4 @@
-"""Structured logs by structlog: to the console, and into the log of the run that is under way."""
+"""Structured logs by structlog, written to the console and to the log of the current run."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ import structlog
 from kitchen.secrets import mask
 
 Sink = Callable[[MutableMapping[str, Any]], None]
+_LEVELS = ("debug", "info", "warning", "error", "critical")
 _SINKS: contextvars.ContextVar[tuple[Sink, ...]] = contextvars.ContextVar(
     "kitchen_log_sinks", default=()
 )
 
 
 def configure(debug: bool = False) -> None:
-    """For a command: warnings (with `debug`, everything) to standard error, all to the run that is
-    under way.
-    """
+    """Log from info up (with `debug`, everything) to standard error, and all to the current run."""
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            into_run,
-            _only_from("debug" if debug else "info"),
-            masked,
+            copy_to_sinks,
+            _drop_below("debug" if debug else "info"),
+            mask_values,
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0),
         ],
         logger_factory=lambda *_: structlog.PrintLogger(cast(TextIO, _STDERR)),
@@ -37,8 +36,8 @@ def configure(debug: bool = False) -> None:
     )
 
 
-class _Stderr:
-    """That of the moment, for a progress bar puts its own."""
+class _CurrentStderr:
+    """The standard error at the time of writing: a progress bar replaces `sys.stderr`."""
 
     def write(self, text: str) -> int:
         return sys.stderr.write(text)
@@ -47,14 +46,12 @@ class _Stderr:
         sys.stderr.flush()
 
 
-_STDERR = _Stderr()  # one for all, for by it loggers know that they are to wait for each other
+_STDERR = _CurrentStderr()  # a single one: loggers with the same file share a lock
 
 
 @contextmanager
-def into(sink: Sink) -> Iterator[None]:
-    """Give a copy of every entry to a sink while the block lasts, in this thread and in tasks begun
-    in it.
-    """
+def copy_log_to(sink: Sink) -> Iterator[None]:
+    """Give a copy of every entry to a sink during the block, in this thread and tasks it starts."""
     token = _SINKS.set((*_SINKS.get(), sink))
     try:
         yield
@@ -62,24 +59,30 @@ def into(sink: Sink) -> Iterator[None]:
         _SINKS.reset(token)
 
 
-def masked(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    return {key: mask(value) if isinstance(value, str) else value for key, value in event.items()}
-
-
-def into_run(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def copy_to_sinks(
+    logger: Any, method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Copy an entry to the sinks of `copy_log_to`; a processor of structlog."""
     for sink in _SINKS.get():
         sink(dict(event))
     return event
 
 
-def _only_from(
+def mask_values(
+    logger: Any, method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Mask secrets in an entry; a processor of structlog."""
+    return {key: mask(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+def _drop_below(
     level: str,
 ) -> Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]:
-    order = ("debug", "info", "warning", "error", "critical")
-    below = order[: order.index(level)]
+    """Return a processor of structlog that drops entries below a level."""
+    dropped = _LEVELS[: _LEVELS.index(level)]
 
     def drop(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        if event.get("level") in below:
+        if event.get("level") in dropped:
             raise structlog.DropEvent
         return event
 

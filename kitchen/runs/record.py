@@ -1,6 +1,4 @@
-"""The record of a run in the BlobStore: run.json, and journals of metrics, tables, samples,
-checkpoints and the log.
-"""
+"""The record of a run: run.json, and journals of metrics, tables, samples, checkpoints and log."""
 
 from __future__ import annotations
 
@@ -31,54 +29,52 @@ from kitchen.workflow import Step
 
 _PACKAGES = ("crucible-kitchen", "numpy", "torch", "transformers", "peft", "safetensors", "tinker")
 _JOURNALS = ("metrics", "tables", "samples", "checkpoints", "log")
-_FREE = "machine."  # facts that may differ if the user says so
+_MACHINE = "machine."  # prefix of facts that may differ on resume if the user allows it
 
 
 class OtherMachine(ResumeError):
-    """The run began on a machine that computes other last bits."""
+    """The run was started on a machine or with versions whose results differ in the last bits."""
 
-    option = "other_machine"  # goes on all the same
+    option = "other_machine"  # to resume the run nevertheless
 
 
 class RunRecord(Observer):
-    """Writes down what a run is and what it did; what is there of an earlier attempt is gone on
-    with.
-    """
+    """Records what a run is and what it does; the record of an earlier attempt is continued."""
 
     def __init__(
         self, blobs: BlobStore, run: str, order: Order, *, other_machine: bool = False
     ) -> None:
-        self._blobs, self._run, self._other_machine = blobs, run, other_machine
-        self._clock = time.perf_counter()
-        # once: it takes as long as to write an entry
+        self._blobs = blobs
+        self._run = run
+        self._other_machine = other_machine
+        self._started = time.perf_counter()
+        # bound once: that takes as long as to write an entry
         self._log = structlog.get_logger("kitchen.runs.record").bind()
-        self._at: tuple[Stage, Progress] | None = None
+        self._position: tuple[Stage, Progress] | None = None
         self._journals = {name: Journal(blobs, f"{run}/{name}.jsonl") for name in _JOURNALS}
-        ordered = order_json(order)
-        fresh: dict[str, Any] = {
+        self._json: dict[str, Any] = {
             "run": run,
             "recipe": order.recipe,
-            "order": ordered,
+            "order": order_json(order),
             "attempts": [],
             "facts": {},
         }
-        self._json: dict[str, Any] = (
-            read_run(blobs, run) if blobs.read(f"{run}/run.json") else fresh
-        )
-        self._known = dict(self._json["facts"])  # what earlier attempts found
+        if blobs.read(f"{run}/run.json"):
+            self._json = read_run(blobs, run)
+        self._earlier_facts = dict(self._json["facts"])
         self._json["configuration_sha256"] = _digest(_configuration(self._json["order"]))
-        self._json["attempts"].append({"started": _now(), "seconds": 0.0, **_surroundings()})
-        self._set("running")
+        self._json["attempts"].append({"started": _now(), "seconds": 0.0, **_environment()})
+        self._write("running")
 
     def log(self, event: MutableMapping[str, Any]) -> None:
         self._journals["log"].append(event)
 
     def began(self, run: str, step: Step) -> None:
         self._log.debug("began", run=run)
-        self.entered_facts(_versions())
+        self._add_facts(_versions())
 
     def entered(self, stage: Stage, progress: Progress) -> None:
-        self._at = stage, progress
+        self._position = stage, progress
 
     def done(self, event: StageDone) -> None:
         self._log.debug(
@@ -89,100 +85,102 @@ class RunRecord(Observer):
         )
         for number, value in enumerate(event.published, event.number):
             if isinstance(value, Facts):
-                self.entered_facts(value)
-            if event.replayed:
-                continue
-            where = {"n": number, "stage": event.stage.title(), "step": event.progress.step}
-            if isinstance(value, Metrics) and value:
-                seconds = round(time.perf_counter() - self._clock, 3)
-                self._journals["metrics"].put(number, [{**where, **value, "seconds": seconds}])
-            elif isinstance(value, Table):
-                self._journals["tables"].put(number, [{**where, **vars(value)}])
-            elif isinstance(value, Samples):
-                self._journals["samples"].put(number, [{**where, **row} for row in value.rows])
+                self._add_facts(value)
+            if not event.replayed:
+                self._record_value(number, value, event)
         if any(isinstance(value, Facts | Table) for value in event.published):
             self.phase_over()  # a later stage may read them, for a model card
 
+    def _record_value(self, number: int, value: Any, event: StageDone) -> None:
+        """Add what a stage published to its journal."""
+        position = {"n": number, "stage": event.stage.title(), "step": event.progress.step}
+        if isinstance(value, Metrics) and value:
+            seconds = round(time.perf_counter() - self._started, 3)
+            self._journals["metrics"].put(number, [{**position, **value, "seconds": seconds}])
+        elif isinstance(value, Table):
+            self._journals["tables"].put(number, [{**position, **vars(value)}])
+        elif isinstance(value, Samples):
+            self._journals["samples"].put(number, [{**position, **row} for row in value.rows])
+
     def saved(self, checkpoint: Checkpoint, progress: Progress) -> None:
-        role, at = type(checkpoint).__name__, self._blobs.locate(checkpoint.path)
         row = {
             **vars(checkpoint),
-            "role": role,
+            "role": type(checkpoint).__name__,
             "policy": checkpoint.policy,
-            "at": at,
+            "at": self._blobs.locate(checkpoint.path),
             "iteration": progress.step,
         }
         self._journals["checkpoints"].replace("path", row)
 
     def keeping(self, progress: Progress) -> None:
         self._flush()
-        self._set("running")
+        self._write("running")
 
     def phase_over(self) -> None:
         self._flush()
-        self._set("running")
+        self._write("running")
 
     def ended(self, error: BaseException | None) -> None:
-        status = (
-            "completed" if error is None else "interrupted" if _interrupted(error) else "failed"
-        )
-        reason = "" if error is None else f"{type(error).__name__}: {error}"
-        if error is not None:
-            self._log.debug(
-                "ended", status=status, reason=reason, where=getattr(error, "__notes__", [])
-            )
-            self._json["where"] = getattr(error, "__notes__", [])
-        code = {"completed": 0, "interrupted": 130}.get(status, 1)
-        self._json["exit_code"] = getattr(error, "exit_code", code)
+        if error is None:
+            status, reason, exit_code = "completed", "", 0
+        else:
+            status, exit_code = ("interrupted", 130) if _is_interrupt(error) else ("failed", 1)
+            reason = f"{type(error).__name__}: {error}"
+            notes = getattr(error, "__notes__", [])
+            self._log.debug("ended", status=status, reason=reason, where=notes)
+            self._json["where"] = notes
+        self._json["exit_code"] = getattr(error, "exit_code", exit_code)
         self._json["reason"] = reason
         self._flush()
-        self._set(status)
+        self._write(status)
 
-    def entered_facts(self, facts: Mapping[str, str]) -> None:
-        """Take facts down; raises ResumeError if an earlier attempt found others."""
+    def _add_facts(self, facts: Mapping[str, str]) -> None:
+        """Record facts; raises ResumeError if they differ from those of an earlier attempt."""
         for key, value in facts.items():
-            was = self._known.get(key, value)
-            if was != value and not (self._other_machine and key.startswith(_FREE)):
-                what = f"run {self._run!r} began with {key} = {was!r}, and now it is {value!r}"
-                if key.startswith(_FREE):
+            earlier = self._earlier_facts.get(key, value)
+            may_differ = self._other_machine and key.startswith(_MACHINE)
+            if earlier != value and not may_differ:
+                difference = (
+                    f"run {self._run!r} began with {key} = {earlier!r}, and now it is {value!r}"
+                )
+                if key.startswith(_MACHINE):
                     raise OtherMachine(
-                        f"{what}; go on all the same if you accept numbers that differ in the last "
-                        "bits"
+                        f"{difference}; resume it nevertheless if you accept numbers that differ "
+                        "in the last bits"
                     )
-                raise ResumeError(f"{what}; start a new run")
+                raise ResumeError(f"{difference}; start a new run")
             self._json["facts"][key] = value
 
     def _flush(self) -> None:
         for journal in self._journals.values():
             journal.flush()
 
-    def _set(self, status: str) -> None:
+    def _write(self, status: str) -> None:
+        """Write run.json with this status, the current position and the seconds so far."""
         self._json["status"] = status
-        if self._at is not None:
-            stage, progress = self._at
+        if self._position is not None:
+            stage, progress = self._position
             self._json["at"] = {
                 "stage": stage.title(),
                 "step": progress.step,
                 "done": progress.done,
             }
-        self._json["attempts"][-1]["seconds"] = round(time.perf_counter() - self._clock, 3)
+        self._json["attempts"][-1]["seconds"] = round(time.perf_counter() - self._started, 3)
         self._blobs.write(
             f"{self._run}/run.json", json.dumps(masked(self._json), indent=2, default=str).encode()
         )
 
 
-def _interrupted(error: BaseException) -> bool:
+def _is_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) or getattr(error, "exit_code", 0) == 130
 
 
 def _configuration(order: Mapping[str, Any]) -> Any:
-    """What can change the numbers: all of an order but where the settings came from and where the
-    record goes.
-    """
-    adapters = {
+    """Return the part of an order that can change results: not its sources, nor the blob store."""
+    adapter_settings = {
         port: settings for port, settings in order["adapter_settings"].items() if port != "blobs"
     }
-    return [order["recipe"], order["settings"], order["adapters"], adapters]
+    return [order["recipe"], order["settings"], order["adapters"], adapter_settings]
 
 
 def _digest(value: Any) -> str:
@@ -194,37 +192,35 @@ def _now() -> str:
 
 
 def _versions() -> Facts:
-    return Facts(
-        {f"{_FREE}{name}": version for name in _PACKAGES if (version := _installed(name))}
-        | {f"{_FREE}python": platform.python_version()}
-    )
+    """Return the versions of Python and of the installed packages that compute results."""
+    versions = {name: _installed_version(name) for name in _PACKAGES}
+    facts = {f"{_MACHINE}{name}": version for name, version in versions.items() if version}
+    return Facts(facts | {f"{_MACHINE}python": platform.python_version()})
 
 
-def _installed(package: str) -> str:
+def _installed_version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return ""
 
 
-def _surroundings() -> dict[str, Any]:
+def _environment() -> dict[str, Any]:
+    """Return what an attempt ran on; it is recorded and not compared."""
     return {
-        "git_commit": _git(),
+        "git_commit": _git_commit(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "pid": os.getpid(),
     }
 
 
-def _git() -> str | None:
-    """The commit of the folder that the run was started in; None outside of a repository or without
-    git.
-    """
+def _git_commit() -> str | None:
+    """Return the commit of the current folder; None outside of a repository or without git."""
     run: Callable[..., Any] = subprocess.run
+    command = ["git", "rev-parse", "HEAD"]
     try:
-        found = run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
-        )
+        completed = run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() or None
+    return completed.stdout.strip() or None

@@ -1,4 +1,4 @@
-"""The runs in a BlobStore: what was ordered, how it went, and who is at it now."""
+"""Runs in a blob store: their names, orders, summaries and journals."""
 
 from __future__ import annotations
 
@@ -16,65 +16,64 @@ from kitchen.ports.blobs import BlobStore
 from kitchen.runs.lock import in_use
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_KEYS = ("run", "recipe", "order", "attempts", "facts", "status")  # of run.json
+_REQUIRED_KEYS = ("run", "recipe", "order", "attempts", "facts", "status")  # of run.json
+_ROW_KEYS = ("n", "stage", "step", "seconds")  # keys of a row of metrics that are not metrics
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run in one line."""
+    """The summary of a run, as `kitchen runs` lists it."""
 
     id: str
     recipe: str
-    status: str  # running, completed, failed or interrupted
+    status: str  # running, completed, failed, interrupted, killed or unreadable
     started: str  # ISO 8601, UTC
     seconds: float  # over all attempts
-    metrics: Mapping[str, float]  # the last that were published
+    metrics: Mapping[str, float]  # the last value of each
     reason: str = ""  # why it failed
 
 
 def new_run_id(recipe: str) -> str:
-    """`recipes.sl_basic:SlBasic` to `sl_basic-20261121-055301-3f2a`."""
+    """Return a new name such as `sl_basic-20261121-055301-3f2a` for `recipes.sl_basic:SlBasic`."""
     stem = recipe.split(":")[0].rsplit(".", 1)[-1]
     return f"{stem}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
 
 
 def check_new_run_name(blobs: BlobStore, run: str) -> None:
-    """Raise ConfigError for what cannot be the name of a new run: weights are named by it, as
-    run:NAME@STEP.
+    """Raise ConfigError for a name that a new run cannot have or that another run has.
+
+    The name of a run that failed before its first save point is free.
     """
+    # weights are named by their run, as run:NAME@STEP
     if not _NAME.fullmatch(run):
         raise ConfigError(
-            f"{run!r} cannot be the name of a run: letters, digits, '.', '_' and '-' can, and the "
-            "first "
-            "is a letter or digit"
+            f"{run!r} cannot be the name of a run: it may have letters, digits, '.', '_' and '-', "
+            "and starts with a letter or digit"
         )
-    if blobs.read(f"{run}/run.json") is not None and not _came_to_nothing(blobs, run):
-        raise ConfigError(
-            f"there is a run {run!r} already; go on with that one, or choose another name"
-        )
+    if blobs.read(f"{run}/run.json") is not None and not _failed_before_first_save(blobs, run):
+        raise ConfigError(f"there is a run {run!r} already; resume it, or choose another name")
 
 
 def discard_failed_run(blobs: BlobStore, run: str) -> None:
-    """Make room for a run under the name of one that came to nothing, which `check_free` lets
-    through.
-    """
+    """Delete the run that failed under a name that `check_new_run_name` found free."""
     for name in blobs.list(f"{run}/"):
         blobs.delete(name)
 
 
-def _came_to_nothing(blobs: BlobStore, run: str) -> bool:
-    """Whether a run failed before there was anything to go on from, over a file that cannot be
-    read, say.
-    """
-    reached = any(
+def _failed_before_first_save(blobs: BlobStore, run: str) -> bool:
+    """Return whether a run failed before it saved anything to resume from, such as in its data."""
+    has_progress = any(
         name.startswith((f"{run}/kept/", f"{run}/weights/"))
         or (name.startswith(f"{run}/save/") and name.endswith(".json"))
         for name in blobs.list(f"{run}/")
     )
-    return not reached and not in_use(blobs, run) and read_run(blobs, run)["status"] == "failed"
+    if has_progress or in_use(blobs, run):
+        return False
+    return bool(read_run(blobs, run)["status"] == "failed")
 
 
 def run_names(blobs: BlobStore) -> Sequence[str]:
+    """Return the names of all runs in the store, sorted."""
     return sorted(
         name.removesuffix("/run.json")
         for name in blobs.list()
@@ -83,22 +82,23 @@ def run_names(blobs: BlobStore) -> Sequence[str]:
 
 
 def read_run(blobs: BlobStore, run: str) -> dict[str, Any]:
-    """run.json; raises ConfigError for a run that does not exist or cannot be read."""
-    written = blobs.read(f"{run}/run.json")
-    if written is None:
+    """Read run.json; raises ConfigError for a run that does not exist or cannot be read."""
+    name = f"{run}/run.json"
+    data = blobs.read(name)
+    if data is None:
         raise ConfigError(f"there is no run {run!r}; {did_you_mean(run, run_names(blobs))}")
     try:
-        found = json.loads(written)
+        record = json.loads(data)
     except ValueError as error:
         raise ConfigError(
-            f"{blobs.locate(f'{run}/run.json')} is not JSON ({error}); the run cannot be read"
+            f"{blobs.locate(name)} is not JSON ({error}); the run cannot be read"
         ) from error
-    missing = [key for key in _KEYS if not isinstance(found, dict) or key not in found]
-    if missing:
-        raise ConfigError(
-            f"{blobs.locate(f'{run}/run.json')} has no {missing[0]!r}; it is no record of a run"
-        )
-    return dict(found)
+    for key in _REQUIRED_KEYS:
+        if not isinstance(record, dict) or key not in record:
+            raise ConfigError(
+                f"{blobs.locate(name)} has no {key!r}, so it is not the record of a run"
+            )
+    return dict(record)
 
 
 def read_order(blobs: BlobStore, run: str) -> Order:
@@ -106,8 +106,9 @@ def read_order(blobs: BlobStore, run: str) -> Order:
 
 
 def read_journal(blobs: BlobStore, run: str, name: str) -> Sequence[dict[str, Any]]:
-    """The lines of `metrics`, `tables`, `samples`, `checkpoints` or `log`; raises ConfigError for
-    what is not JSON.
+    """Read the rows of `metrics`, `tables`, `samples`, `checkpoints` or `log`.
+
+    Raises ConfigError for a file that is not JSON lines.
     """
     file = f"{run}/{name}.jsonl"
     try:
@@ -119,26 +120,32 @@ def read_journal(blobs: BlobStore, run: str, name: str) -> Sequence[dict[str, An
 
 
 def run_summary(blobs: BlobStore, run: str) -> RunSummary:
-    found = read_run(blobs, run)
-    status = (
-        "killed" if found["status"] == "running" and not in_use(blobs, run) else found["status"]
-    )
-    seconds = sum(attempt.get("seconds", 0.0) for attempt in found["attempts"])
-    last: dict[str, float] = {}
+    """Summarise a run; one that is recorded as running, but that no process uses, was killed."""
+    record = read_run(blobs, run)
+    status = record["status"]
+    if status == "running" and not in_use(blobs, run):
+        status = "killed"
+    metrics: dict[str, float] = {}
     for row in read_journal(blobs, run, "metrics"):
-        last |= {
-            key: value for key, value in row.items() if key not in ("n", "stage", "step", "seconds")
-        }
-    started = found["attempts"][0]["started"] if found["attempts"] else ""
-    return RunSummary(run, found["recipe"], status, started, seconds, last, found.get("reason", ""))
+        metrics |= {key: value for key, value in row.items() if key not in _ROW_KEYS}
+    attempts = record["attempts"]
+    return RunSummary(
+        id=run,
+        recipe=record["recipe"],
+        status=status,
+        started=attempts[0]["started"] if attempts else "",
+        seconds=sum(attempt.get("seconds", 0.0) for attempt in attempts),
+        metrics=metrics,
+        reason=record.get("reason", ""),
+    )
 
 
 def list_runs(blobs: BlobStore) -> Sequence[RunSummary]:
-    """All runs; one that cannot be read has the status "unreadable", and the reason."""
-    return [_summary(blobs, run) for run in run_names(blobs)]
+    """Summarise all runs; one that cannot be read has the status "unreadable" and the reason."""
+    return [_summary_or_reason(blobs, run) for run in run_names(blobs)]
 
 
-def _summary(blobs: BlobStore, run: str) -> RunSummary:
+def _summary_or_reason(blobs: BlobStore, run: str) -> RunSummary:
     try:
         return run_summary(blobs, run)
     except (ConfigError, ValueError, KeyError, TypeError) as error:

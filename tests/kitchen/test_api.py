@@ -269,11 +269,13 @@ def test_everything_wrong_is_raised_at_once_and_nothing_starts(here: Path) -> No
     assert found.value.exit_code == 2
     with pytest.raises(ConfigError, match=r"did you mean 'recipes\.sl_basic'"):
         kitchen.submit("recipes.sl_basik")
-    with pytest.raises(ConfigError, match="Recipe is no recipe"):
+    with pytest.raises(ConfigError, match="Recipe is not a recipe"):
         kitchen.submit(Recipe, training="fake")
     with pytest.raises(Problems, match=r"data set 'nowhere' is unknown"):
         kitchen.submit(SlBasic(dataset="nowhere"), training="fake", datasets="fake")
-    with pytest.raises(Problems, match=r"the recipe is made already.*or give the class SlBasic"):
+    with pytest.raises(
+        Problems, match=r"the recipe is an instance already.*or pass the class SlBasic"
+    ):
         kitchen.submit(SlBasic(), settings={"seed": 1}, training="fake")
     with pytest.raises(Problems, match="the blobs adapter is an object that is set up already"):
         kitchen.submit(SlBasic, training="fake", blobs=FakeBlobs(), runs="elsewhere")
@@ -303,16 +305,17 @@ def test_an_object_that_was_set_up_is_asked_for_again_and_never_built_by_name() 
     run = cancelled_at(2, SlBasic, settings=SMALL, training="fake", datasets=chats, name="mine")
     with pytest.raises(Interrupted) as stopped:
         run.result()
-    assert stopped.value.__notes__[-1] == "to go on: kitchen.resume('mine', datasets=...)"
-    why = r"run 'mine': the datasets adapter was an object of adapters\.fake\.datasets:FakeDatasets, and what it was"
+    assert stopped.value.__notes__[-1] == "to resume: kitchen.resume('mine', datasets=...)"
+    why = r"run 'mine': the datasets adapter was an object of adapters\.fake\.datasets:FakeDatasets, and the"
     with pytest.raises(
-        Problems, match=rf"{why} made with is not recorded; give it again, datasets=\.\.\."
+        Problems,
+        match=rf"{why} arguments that it was built with are not recorded; pass the object again, datasets=\.\.\.",
     ):
         kitchen.resume("mine")
     told = CliRunner().invoke(app, ["resume", "mine"])
     assert told.exit_code == 2
     assert re.search(
-        rf"{why}.*go on with it in Python, kitchen\.go_on\('mine', datasets=\.\.\.\)", told.output
+        rf"{why}.*go on with it in Python, kitchen\.resume\('mine', datasets=\.\.\.\)", told.output
     )
     assert kitchen.resume("mine", datasets=chats).result().loss is not None
 
@@ -351,7 +354,7 @@ def test_the_way_on_is_one_that_leads_there(asked: dict[str, Any], note: str | N
     run = kitchen.submit(Stew(spoil="salt"), training="fake", name="mine", **asked)
     with pytest.raises(RunFailed) as error:
         run.result()
-    assert error.value.__notes__[1:] == ([f"to go on: {note}"] if note else [])
+    assert error.value.__notes__[1:] == ([f"to resume: {note}"] if note else [])
     if note and "..." not in note:
         with pytest.raises(RunFailed, match="no salt left"):
             eval(note, {"kitchen": kitchen}).result()
@@ -369,7 +372,7 @@ def test_errors_show_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "s3cr3t" not in str(refused.value)
     with pytest.raises(Problems) as problems:
         kitchen.submit(Stew, training="s3cr3t-s3cr3t")
-    assert "s3cr3t" not in str(problems.value) + str(problems.value.found)
+    assert "s3cr3t" not in str(problems.value) + str(problems.value.problems)
 
 
 def test_a_run_that_another_host_may_be_at_is_gone_on_with_if_told(here: Path) -> None:
@@ -382,7 +385,7 @@ def test_a_run_that_another_host_may_be_at_is_gone_on_with_if_told(here: Path) -
     with pytest.raises(ConfigError, match=r"in use by process 1 on elsewhere") as error:
         kitchen.resume("mine").result()
     assert error.value.__notes__ == [
-        "to go on all the same: kitchen.resume('mine', take_over=True)"
+        "to resume nevertheless: kitchen.resume('mine', take_over=True)"
     ]
     with pytest.raises(RunFailed, match="no salt left"):
         kitchen.resume("mine", take_over=True).result()
@@ -487,7 +490,7 @@ def test_status_tells_where_a_run_stands() -> None:
 def test_a_result_that_does_not_come_in_time_leaves_the_run_going() -> None:
     gate = Gate(4)
     run = kitchen.submit(Stew, training="fake", on_progress=gate)
-    with pytest.raises(TimeoutError, match=f"run '{run.id}' is not over after 0.05 s, and goes on"):
+    with pytest.raises(TimeoutError, match=f"run '{run.id}' is not over after 0.05 s"):
         run.result(timeout=0.05)
     assert run.status().state == "running"
     gate.open.set()
@@ -538,7 +541,7 @@ def test_a_stage_that_fails_keeps_its_error_place_and_way_on() -> None:
     assert error.value.exit_code == 1
     assert error.value.__notes__ == [
         f"in {__name__} > Spoil",
-        f"to go on: kitchen.resume('{run.id}')",
+        f"to resume: kitchen.resume('{run.id}')",
     ]
     assert run.status().state == "failed"
 
@@ -551,7 +554,7 @@ def test_an_error_of_a_server_passes_with_status_and_body() -> None:
         '{"error": "busy"}',
         4,
     )
-    assert error.value.__notes__[-1] == "to go on: kitchen.resume('mine', runs='elsewhere')"
+    assert error.value.__notes__[-1] == "to resume: kitchen.resume('mine', runs='elsewhere')"
 
 
 @pytest.mark.parametrize("kind", ["start", "progress", "complete"])
@@ -633,14 +636,14 @@ def test_ctrl_c_saves_first_and_the_script_can_go_on(here: Path, number: int) ->
     _, told = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT, told
     found = re.search(
-        r"KeyboardInterrupt: stopped at step (\d+), and saved; .*kitchen\.go_on\('mine'\)", told
+        r"KeyboardInterrupt: stopped at step (\d+), and saved; .*kitchen\.resume\('mine'\)", told
     )
     assert found, told
     assert status(here) == "interrupted"
     assert stirred(here) == list(range(1, int(found[1]) + 1))
     with pytest.raises(
         ResumeError,
-        match=r"run 'mine' was cooked from __main__:Stew, which was typed into a notebook",
+        match=r"run 'mine', __main__:Stew, was defined in a notebook",
     ):
         kitchen.resume("mine")
     (here / "again.py").write_text(SCRIPT + "kitchen.resume('mine').finish()")

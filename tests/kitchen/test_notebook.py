@@ -80,7 +80,7 @@ def test_a_notebook_submits_awaits_and_goes_on(
         "True mine\n",
         "True completed ['start', 'complete']\n",
         "True True\n",
-        "to go on: kitchen.resume('stopped')\ninterrupted True\n",
+        "to resume: kitchen.resume('stopped')\ninterrupted True\n",
     ]
 
 
@@ -125,7 +125,7 @@ def test_the_stop_button_of_a_notebook_saves_first(
     pressing.start()
     _, stopped, step = said(INTERRUPTED, tmp_path, monkeypatch)
     assert re.match(
-        r"stopped at step \d+, and saved; to go on: kitchen\.go_on\('mine'\)\n", stopped
+        r"stopped at step \d+, and saved; to resume: kitchen\.resume\('mine'\)\n", stopped
     )
     assert step == "30\n"
 

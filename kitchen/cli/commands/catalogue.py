@@ -120,7 +120,7 @@ def _row(one: SettingDescription) -> tuple[str, str, str]:
     return (
         one.name,
         one.default or "(must be given)",
-        "; ".join(filter(None, (one.type, one.description))),
+        "; ".join(filter(None, (one.type, one.about))),
     )
 
 

@@ -32,7 +32,7 @@ def reasons(error: BaseException) -> Sequence[str]:
         return ["stopped at once"]
     return [
         printable(str(each) if isinstance(each, KitchenError) else f"{type(each).__name__}: {each}")
-        for each in getattr(error, "found", (error,))
+        for each in getattr(error, "problems", (error,))
     ]
 
 

@@ -89,7 +89,7 @@ def resume(name: str, adapter_choice: AdapterChoice, output: OutputOptions) -> i
 
 
 def _made_again(name: str, order: Order, adapter_choice: AdapterChoice) -> tuple[Recipe, Kitchen]:
-    if lost := order.lost(["blobs"]):
+    if lost := order.missing_objects(["blobs"]):
         again = ", ".join(f"{port}=..." for port in lost)
         raise ConfigError(
             f"run {name!r}: {'; '.join(lost.values())}; go on with it in Python, "

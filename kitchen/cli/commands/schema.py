@@ -67,6 +67,6 @@ class _Generator(GenerateJsonSchema):
 
 def _told(cls: Any, made: dict[str, Any]) -> dict[str, Any]:
     for one in describe_settings(cls):
-        if one.description and one.name in made["properties"]:
-            made["properties"][one.name]["description"] = one.description
+        if one.about and one.name in made["properties"]:
+            made["properties"][one.name]["description"] = one.about
     return {**made, "additionalProperties": False}

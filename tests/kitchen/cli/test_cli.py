@@ -444,7 +444,7 @@ def test_a_run_that_another_host_holds_can_be_taken_over(here: Path) -> None:
 def test_a_run_can_be_given_a_name_and_only_once(here: Path) -> None:
     told(0, "run", *SMALL, "--name", "soup.1")
     assert (here / "runs/soup.1/run.json").is_file()
-    assert "there is a run 'soup.1' already; go on with that one" in told(
+    assert "there is a run 'soup.1' already; resume it" in told(
         2, "run", *SMALL, "--name", "soup.1"
     )
     for name in ("soup@1", "a/b", "../up", ""):

@@ -125,7 +125,7 @@ def test_a_workflow_that_cannot_be_laid_out_names_its_line(tmp_path: Path) -> No
         RECIPE.format(name="Odd").replace("sequence(Boil())", "sequence(3)"),
     )
     told = refusal(tmp_path, "recipes.odd")
-    assert "the workflow of recipes.odd cannot be laid out" in told
+    assert "the workflow of recipes.odd cannot be built" in told
     assert "recipes/odd.py:7: TypeError: 3 is no step" in told
 
 

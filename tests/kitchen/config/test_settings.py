@@ -219,7 +219,7 @@ def test_errors_of_a_file_name_file_and_line(tmp_path: Path) -> None:
     [
         (b"minutes: 5\nminutes: 6\n", ":2: not YAML: found duplicate key"),
         (b"minutes: [\n", ":2: not YAML"),
-        (b"- minutes\n", ":1: settings stand in lines"),
+        (b"- minutes\n", ":1: settings are lines"),
         (
             b"name: !!python/object:os.system {}\n",
             ":1: not YAML: could not determine a constructor",
@@ -378,9 +378,9 @@ def test_a_number_is_finite(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["each=3", "each=a", "each=[1]", "oven=hot"])
 def test_what_has_settings_inside_is_no_value(text: str) -> None:
+    name = text.partition("=")[0]
     assert [str(each) for each in resolve_settings(Tart, from_arguments([text])).problems] == [
-        f"command line: {text}: what it has are settings inside of it: "
-        f"{text.partition('=')[0]}.NAME=VALUE"
+        f"command line: {text}: {name} holds settings and has no value itself: {name}.NAME=VALUE"
     ]
 
 
@@ -402,7 +402,7 @@ def test_a_setting_without_a_default_must_be_given() -> None:
 
 def test_settings_are_described_with_the_comments_beside_them() -> None:
     assert [
-        (each.name, each.type, each.default, each.description) for each in describe_settings(Cake)
+        (each.name, each.type, each.default, each.about) for each in describe_settings(Cake)
     ] == [
         ("minutes", "int > 0", "40", "minutes in the oven"),
         ("oven.heat", "float", "200.0", "degrees Celsius"),

@@ -334,7 +334,7 @@ def test_another_machine_is_refused_unless_told() -> None:
     record = json.loads(blobs.read("run/run.json") or b"")
     record["facts"]["machine.numpy"] = "0.1"
     blobs.write("run/run.json", json.dumps(record).encode())
-    with pytest.raises(ResumeError, match=r"machine.numpy = '0.1'.*all the same"):
+    with pytest.raises(ResumeError, match=r"machine.numpy = '0.1'.*nevertheless"):
         cooked(recipe, blobs, Fuse())
     kitchen = Kitchen(
         FakeTraining(blobs), FakeDatasets({"chats": {"train": CHATS, "held": HELD}}), None, blobs
