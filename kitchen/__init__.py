@@ -1,4 +1,4 @@
-"""Recipes for LLM post-training: stages, put together by recipes, cooked with any adapters."""
+"""Recipes for LLM post-training: stages assembled by recipes and cooked with any adapters."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kitchen.api import resume, run, submit
     from kitchen.config.adapters import Kitchen
-    from kitchen.engine.observers import Observer, StageDone
+    from kitchen.engine.observers import (
+        Observer,
+        SavePointDue,
+        StageDone,
+        StageStarted,
+        WeightsSaved,
+    )
     from kitchen.engine.plan import Plan, PlanError, check
     from kitchen.errors import ResumeError
-    from kitchen.progress import Progress
+    from kitchen.progress import Location, LoopStep, Progress
     from kitchen.recipe import Recipe
     from kitchen.runs.handle import Outcome, Run
     from kitchen.runs.status import Event, Status
@@ -36,8 +42,8 @@ if TYPE_CHECKING:
     )
     from kitchen.workflow import Step, every, for_each, parallel, sequence, when
 
-_HOME = {
-    "engine.observers": "Observer StageDone",
+_MODULES = {
+    "engine.observers": "Observer SavePointDue StageDone StageStarted WeightsSaved",
     "engine.plan": "Plan PlanError check",
     "recipe": "Recipe",
     "config.adapters": "Kitchen",
@@ -48,7 +54,7 @@ _HOME = {
     "api": "resume run submit",
     "types": "Adam Batch Checkpoint Datum Facts Lora Loss LossOutput Metrics Published Result RunId Sampled Samples "
     "Stepped Table",
-    "progress": "Progress",
+    "progress": "Location LoopStep Progress",
     "workflow": "Step every for_each parallel sequence when",
 }
 
@@ -60,6 +66,8 @@ __all__ = [
     "Event",
     "Facts",
     "Kitchen",
+    "Location",
+    "LoopStep",
     "Lora",
     "Loss",
     "LossOutput",
@@ -78,12 +86,15 @@ __all__ = [
     "RunId",
     "Sampled",
     "Samples",
+    "SavePointDue",
     "Stage",
     "StageDone",
+    "StageStarted",
     "Status",
     "Step",
     "Stepped",
     "Table",
+    "WeightsSaved",
     "check",
     "every",
     "for_each",
@@ -97,10 +108,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Names are looked up when they are asked for, so that `kitchen --help` need not import
-    pydantic.
-    """
-    for module, names in _HOME.items():
+    """Import public names on first use, so that `kitchen --help` need not import pydantic."""
+    for module, names in _MODULES.items():
         if name in names.split():
             return getattr(import_module(f"kitchen.{module}"), name)
     raise AttributeError(f"module 'kitchen' has no attribute {name!r}")

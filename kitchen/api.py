@@ -234,8 +234,8 @@ def _target(
 
 def _report_completed(_: StopSignal, status: Observer) -> None:
     """Send the events of a run that is completed already, in place of executing it."""
-    status.began("", sequence())
-    status.ended(None)
+    status.run_started("", sequence())
+    status.run_ended(None)
 
 
 def _resolve_recipe(recipe: RecipeLike, settings: Mapping[str, Any]) -> ResolvedRequest:

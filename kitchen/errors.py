@@ -1,4 +1,4 @@
-"""What can go wrong, by whose turn it is to mend it; each kind has its exit code."""
+"""Errors that a user can fix; each kind has its own exit code."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 class KitchenError(Exception):
-    """Something a user can mend; the command line prints it without a traceback."""
+    """An error that a user can fix; the command line prints it without a traceback."""
 
     exit_code = 1
 
 
 class RunFailed(KitchenError):
-    """The run could not go on: a number that is not finite, a full disk, a folder that cannot be
-    written.
-    """
+    """A run that failed on the way: a non-finite number, a full disk, an unwritable folder."""
 
 
 class CorruptCheckpoint(RunFailed):
-    """A checkpoint is missing, cut short or not what its digest says."""
+    """A checkpoint that is missing, truncated or does not match its digest."""
 
 
 class ConfigError(KitchenError):
@@ -30,11 +28,11 @@ class ConfigError(KitchenError):
 
 
 class ResumeError(ConfigError):
-    """The run that was saved is not the one that is resumed."""
+    """A saved run that differs from the one to be resumed."""
 
 
 class DataError(KitchenError):
-    """Data that is missing, malformed or empty; the text names the file, line and field."""
+    """Missing, malformed or empty data; the text names the file, line and field."""
 
     exit_code = 3
 
@@ -46,58 +44,59 @@ class BackendError(KitchenError):
 
 
 class ApiError(BackendError):
-    """A server refused a request; `status` is that of HTTP, and `body` what it said, without
-    secrets.
-    """
+    """A request that a server refused, with its HTTP status and its body without secrets."""
 
     def __init__(self, text: str, *, status: int, body: str = "") -> None:
         super().__init__(text)
-        self.status, self.body = status, body
+        self.status = status
+        self.body = body
 
 
 class SessionLost(BackendError):
-    """A session that is gone with its server or its connection; opened again, it goes on from the
-    last save point.
-    """
+    """A training session lost with its server or connection; it resumes from the last save point."""
 
 
 class QualityError(KitchenError):
-    """A quality target was not met."""
+    """A quality target that was not met."""
 
     exit_code = 5
 
 
 class Interrupted(KitchenError):
-    """Ctrl-C: what was reached is saved."""
+    """A run stopped by Ctrl-C, with its progress saved."""
 
     exit_code = 130
 
 
 def check_name(setting: str, value: str, known: Iterable[str]) -> None:
-    """Raises ConfigError where the value of the setting is none of the names known."""
-    if value not in (names := tuple(known)):
+    """Raise ConfigError if the value of a setting is not one of the known names."""
+    names = tuple(known)
+    if value not in names:
         raise ConfigError(f"{setting}={value!r} is unknown; {did_you_mean(value, names)}")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of an error text: the nearest known names, or all of them where none is near."""
+    """Return the end of an error text: the closest known names, or all if none is close."""
     names = sorted(set(known))
-    near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
-    if near:
-        return "did you mean " + " or ".join(repr(name) for name in near) + "?"
+    close = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
+    if close:
+        return "did you mean " + " or ".join(repr(name) for name in close) + "?"
     return "there are: " + ", ".join(names) if names else "there are none"
 
 
 def check_numbers(
     settings: Mapping[str, float], *, above_0: Sequence[str] = (), below_1: Sequence[str] = ()
 ) -> None:
-    """Raise ConfigError for one that is no finite number of at least 0, or not within what its name
-    is listed for.
+    """Raise ConfigError for a setting that is not a finite number of at least 0.
+
+    Settings in `above_0` must be greater than 0, those in `below_1` less than 1.
     """
     for name, value in settings.items():
-        bounds = "above 0" if name in above_0 else "at least 0"
-        fits = value > 0 if name in above_0 else value >= 0
+        positive = name in above_0
+        bounds = "above 0" if positive else "at least 0"
+        valid = math.isfinite(value) and (value > 0 if positive else value >= 0)
         if name in below_1:
-            bounds, fits = f"{bounds} and below 1", fits and value < 1
-        if not (fits and math.isfinite(value)):
+            bounds = f"{bounds} and below 1"
+            valid = valid and value < 1
+        if not valid:
             raise ConfigError(f"{name} is {value}, and must be a number {bounds}")

@@ -1,4 +1,4 @@
-"""A recipe: its fields are its settings, its workflow is its method."""
+"""Recipes: pydantic models whose fields are settings and whose method is the workflow."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from kitchen.workflow import Step
 
 
 class Recipe(BaseModel, ABC):
-    """Subclass it: settings with defaults as fields, then `workflow`; `outputs` are the types that
-    come out of it.
+    """Base class of recipes: fields with defaults are the settings, `workflow` returns the steps.
+
+    `outputs` are the types that the workflow writes for a recipe that contains this one.
     """
 
     model_config = ConfigDict(
@@ -22,7 +23,7 @@ class Recipe(BaseModel, ABC):
         extra="forbid",
         protected_namespaces=(),
         use_attribute_docstrings=True,
-        # as a text too: JSON, in which a run is recorded, has neither
+        # JSON, in which a run is recorded, has no NaN and no infinity
         allow_inf_nan=False,
     )
     outputs: ClassVar[tuple[Any, ...]] = ()
@@ -32,45 +33,39 @@ class Recipe(BaseModel, ABC):
 
     @model_validator(mode="before")
     @classmethod
-    def _over_defaults(cls, given: Any) -> Any:
-        """A mapping changes what it names of a field's default, and leaves the rest as the recipe
-        has it.
-        """
-        if not isinstance(given, Mapping):
-            return given
-        found = dict(given)
+    def _merge_with_defaults(cls, settings: Any) -> Any:
+        """Let a mapping change some fields of a default and leave its others unchanged."""
+        if not isinstance(settings, Mapping):
+            return settings
+        merged = dict(settings)
         for name, field in cls.model_fields.items():
-            if (
-                isinstance(given.get(name), Mapping)
-                and not field.default_factory_takes_validated_data
-            ):
-                found[name] = over(field.get_default(call_default_factory=True), given[name])
-        return found
+            value = settings.get(name)
+            if isinstance(value, Mapping) and not field.default_factory_takes_validated_data:
+                merged[name] = merge_settings(field.get_default(call_default_factory=True), value)
+        return merged
 
     @classmethod
     def title(cls) -> str:
-        """How people and the command line call it."""
+        """The name of the recipe on the command line and in errors."""
         return cls.__module__
 
 
-def over(old: Any, new: Any) -> Any:
-    """What `old` holds, with what `new`, a mapping, names in its place; `new` itself where `old`
-    has no such fields.
-    """
-    if not isinstance(new, Mapping) or isinstance(old, Mapping) or (held := held_in(old)) is None:
+def merge_settings(old: Any, new: Any) -> Any:
+    """Return the fields of `old` updated from the mapping `new`; `new` where they do not match."""
+    if not isinstance(new, Mapping) or isinstance(old, Mapping):
         return new
-    # of another kind than the default, or wrong, which pydantic tells
-    if not new.keys() <= held.keys():
+    values = field_values(old)
+    # another type than the default, or a wrong name, which pydantic reports
+    if values is None or not new.keys() <= values.keys():
         return new
-    return {**held, **{name: over(held.get(name), value) for name, value in new.items()}}
+    return {**values, **{name: merge_settings(values[name], value) for name, value in new.items()}}
 
 
-def held_in(value: Any) -> dict[str, Any] | None:
-    """The fields of a dataclass or a model, or what a mapping has, by name; None of anything else."""
+def field_values(value: Any) -> dict[str, Any] | None:
+    """Return the fields of a dataclass or model, or the items of a mapping; None for others."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.init
-        }
+        names = [field.name for field in dataclasses.fields(value) if field.init]
+        return {name: getattr(value, name) for name in names}
     if isinstance(value, BaseModel):
         return {name: getattr(value, name) for name in type(value).model_fields}
     return dict(value) if isinstance(value, Mapping) else None

@@ -1,10 +1,10 @@
-"""A stage: one verb, whose signature says what it takes and what it leaves."""
+"""Stages: verbs whose signature is their contract."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
 from types import UnionType
 from typing import (
@@ -27,41 +27,42 @@ class Read:
     """One parameter of a stage."""
 
     name: str
-    kind: Any  # the type it is found under
-    pending: bool  # asked for as Future[kind]: passed on without waiting
-    optional: bool  # has a default: may be absent
+    kind: Any  # the type under which its value is found
+    pending: bool  # annotated Future[kind]: passed on without waiting
+    optional: bool  # has a default: the value may be absent
 
 
 @dataclass(frozen=True)
 class Need:
-    """A capability that a stage wants of a port, which its signature cannot say."""
+    """A capability that a stage needs of a port beyond what its signature says."""
 
     port: Any
     capability: str
-    # False: without it the setting of this name is not honoured, and the plan says so
+    # False: without it the setting of this name has no effect, and the plan reports that
     must: bool = True
 
 
 @dataclass(frozen=True)
 class Contract:
-    """What a stage reads and writes, as its signature says."""
+    """The types that a stage reads and returns, taken from its signature."""
 
     reads: tuple[Read, ...]
-    returns: tuple[Any, ...]  # in order, published kinds among them
+    returns: tuple[Any, ...]  # in order, published types among them
     pending: frozenset[Any]  # those returned as Future[kind]
-    yields: Any = None  # the item type, for a stage that returns Iterable[item]
-    decides: bool = False  # returns bool: a condition
+    yields: Any = None  # the item type of a stage that returns Iterable[item]
+    is_condition: bool = False  # returns bool
 
     @cached_property
     def writes(self) -> tuple[Any, ...]:
-        """What goes onto the counter."""
-        return tuple(kind for kind in self.returns if not published(kind))
+        """The returned types that go into scope, where later stages read them."""
+        return tuple(kind for kind in self.returns if not is_published(kind))
 
-    def parts(self, result: Any) -> Any:
-        """What a stage answered, one value for each of `returns`."""
+    def values_of(self, result: Any) -> Any:
+        """Return the result of a stage as a tuple, one value for each of `returns`."""
         return result if len(self.returns) > 1 else (result,) * len(self.returns)
 
     def rewrites(self, kind: Any) -> bool:
+        """Return whether the stage both reads and returns a type."""
         return kind in self._rewritten
 
     @cached_property
@@ -69,22 +70,22 @@ class Contract:
         return frozenset(self.returns) & {read.kind for read in self.reads}
 
 
-def published(kind: Any) -> bool:
+def is_published(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Published)
 
 
 @dataclass_transform(frozen_default=True)
 class Stage:
-    """Subclass it, give it options as fields, and write `run` (sync or async).
+    """Base class of stages: options are fields, and `run` (sync or async) does the work.
 
-    A run that is resumed may call it again: the same inputs must give the same answer (draw random
-    numbers from a seed and the step), and what it does to the world must be the same done twice.
-    With `kept`, its answer is written into the record instead (outside loops), and a resumed run
-    takes it from there.
+    A resumed run may call `run` again: the same inputs must give the same result (draw random
+    numbers from a seed and the step), and its effects on the world must be the same done twice.
+    With `memoize`, the result is stored in the run's record instead (outside loops), and a resumed
+    run reads it from there.
 
-    Two methods are asked for before a run, with signatures that are read as that of `run`: `verify`
-    takes ports alone and raises cheaply what `run` would raise, and `preview` does, once, what can
-    be done without weights.
+    Two optional methods are called before a run, with signatures that are read like that of `run`:
+    `verify` takes ports alone and cheaply raises what `run` would raise; `preview` does, once, what
+    can be done without weights.
     """
 
     memoize: ClassVar[bool] = False
@@ -94,29 +95,29 @@ class Stage:
         dataclass(frozen=True)(cls)
 
     def contract(self) -> Contract:
-        return signature(cast(Any, type(self)))
+        return contract_of(cast(Any, type(self)))
 
-    def plain(self) -> Stage:
-        """Without the roles that it was given."""
+    def without_roles(self) -> Stage:
+        """Return the stage before any call of `using`."""
         return self
 
     def role(self, kind: Any) -> Any:
-        """The type that stands for one of its own."""
+        """Return the type that stands for one in the signature of `run`."""
         return kind
 
     def title(self) -> str:
-        """Its name, without its options."""
+        """The name of the stage, without its options."""
         return type(self).__name__
 
     def __str__(self) -> str:
-        """For people: its name and the options that are not at their defaults, shortened."""
-        return f"{self.title()}({_changed(self)})"
+        """The name of the stage and its shortened options, except those at their defaults."""
+        return f"{self.title()}({_changed_options(self)})"
 
     def needs(self) -> Iterable[Need]:
         return ()
 
     def using(self, roles: Mapping[Any, Any]) -> Stage:
-        """The same verb on other types: `OptimStep(...).using({TrainingSession: Critic})`."""
+        """Return the same stage on other types: `OptimStep(...).using({TrainingSession: Critic})`."""
         return _Using(self, roles)
 
 
@@ -132,21 +133,23 @@ class _Using(Stage):
 
     @cached_property
     def _contract(self) -> Contract:
-        was, roles = self.stage.contract(), self.roles
+        inner = self.stage.contract()
         return replace(
-            was,
-            reads=tuple(replace(read, kind=roles.get(read.kind, read.kind)) for read in was.reads),
-            returns=tuple(roles.get(kind, kind) for kind in was.returns),
-            pending=frozenset(roles.get(kind, kind) for kind in was.pending),
-            yields=roles.get(was.yields, was.yields),
+            inner,
+            reads=tuple(replace(read, kind=self._renamed(read.kind)) for read in inner.reads),
+            returns=tuple(self._renamed(kind) for kind in inner.returns),
+            pending=frozenset(self._renamed(kind) for kind in inner.pending),
+            yields=self._renamed(inner.yields),
         )
 
-    def plain(self) -> Stage:
-        return self.stage.plain()
+    def _renamed(self, kind: Any) -> Any:
+        return self.roles.get(kind, kind)
+
+    def without_roles(self) -> Stage:
+        return self.stage.without_roles()
 
     def role(self, kind: Any) -> Any:
-        own = self.stage.role(kind)
-        return self.roles.get(own, own)
+        return self._renamed(self.stage.role(kind))
 
     def title(self) -> str:
         return self.stage.title()
@@ -158,55 +161,67 @@ class _Using(Stage):
         return self.stage.needs()
 
 
-def _changed(value: Any) -> str:
-    """The fields of a dataclass that are not at their defaults and have something to say."""
-    shown = [
-        (f.name, _short(getattr(value, f.name)))
-        for f in fields(value)
-        if f.repr and getattr(value, f.name) != f.default
-    ]
-    return ", ".join(f"{name}={text}" for name, text in shown if not text.endswith("()"))
+def _changed_options(value: Any) -> str:
+    """The fields of a dataclass that differ from their defaults, shortened."""
+    options = []
+    for field in fields(value):
+        option = getattr(value, field.name)
+        if not field.repr or option == _default(field):
+            continue
+        text = _shortened(option)
+        if not text.endswith("()"):
+            options.append(f"{field.name}={text}")
+    return ", ".join(options)
 
 
-def _short(value: Any) -> str:
+def _default(field: Field[Any]) -> Any:
+    """The default of a field, or what its default_factory makes; MISSING if it has neither."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def _shortened(value: Any) -> str:
     if isinstance(value, Stage):
         return str(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return f"{type(value).__name__}({_changed(value)})"
+        return f"{type(value).__name__}({_changed_options(value)})"
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 @cache
-def signature(cls: Any, verb: str = "run") -> Contract:
-    """What a method of a stage reads and writes."""
-    method = getattr(cls, verb)
-    hints = get_type_hints(method)
-    parameters = list(inspect.signature(method).parameters.values())[1:]
-    for name in [p.name for p in parameters if p.name not in hints] + ["return"] * (
-        "return" not in hints
-    ):
-        raise TypeError(
-            f"{cls.__name__}.{verb}: {name!r} has no type; the signature says what a stage takes"
-        )
+def contract_of(cls: Any, method: str = "run") -> Contract:
+    """Return the contract of a stage's method; raises TypeError for a parameter without a type."""
+    function = getattr(cls, method)
+    hints = get_type_hints(function)
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    for name in [*(parameter.name for parameter in parameters), "return"]:
+        if name not in hints:
+            raise TypeError(
+                f"{cls.__name__}.{method}: {name!r} has no type; the signature of a stage must say "
+                "what it reads and returns"
+            )
     reads = tuple(
-        Read(p.name, *_unwrap(hints[p.name]), optional=p.default is not p.empty) for p in parameters
+        Read(
+            parameter.name,
+            *_unwrap(hints[parameter.name]),
+            parameter.default is not parameter.empty,
+        )
+        for parameter in parameters
     )
     result = hints["return"]
-    if get_origin(result) not in (None, tuple, Union, UnionType) and issubclass(
-        get_origin(result), Iterable
-    ):
+    origin = get_origin(result)
+    if origin not in (None, tuple, Union, UnionType) and issubclass(origin, Iterable):
         return Contract(reads, (), frozenset(), yields=get_args(result)[0])
-    returned = get_args(result) if get_origin(result) is tuple else (result,)
-    kinds = [_unwrap(kind) for kind in returned if kind is not type(None) and kind is not bool]
-    late = frozenset(kind for kind, pending in kinds if pending)
-    return Contract(reads, tuple(kind for kind, _ in kinds), late, decides=result is bool)
+    returned = get_args(result) if origin is tuple else (result,)
+    kinds = [_unwrap(kind) for kind in returned if kind not in (type(None), bool)]
+    pending = frozenset(kind for kind, is_pending in kinds if is_pending)
+    return Contract(reads, tuple(kind for kind, _ in kinds), pending, is_condition=result is bool)
 
 
 def _unwrap(kind: Any) -> tuple[Any, bool]:
     """Future[X] -> (X, True); X -> (X, False); X | None -> as X."""
     if get_origin(kind) in (Union, UnionType):
-        [kind] = [k for k in get_args(kind) if k is not type(None)]
+        [kind] = [part for part in get_args(kind) if part is not type(None)]
     if get_origin(kind) is Future:
         return get_args(kind)[0], True
     return kind, False

@@ -1,4 +1,4 @@
-"""The ingredients: what flows between stages and through ports."""
+"""Types that flow between stages and through ports."""
 
 from __future__ import annotations
 
@@ -25,14 +25,12 @@ def _pack(array: Array) -> str:
 
 
 def _unpack(value: Any) -> Any:
-    return (
-        np.load(io.BytesIO(base64.b64decode(value)), allow_pickle=False)
-        if isinstance(value, str)
-        else value
-    )
+    if not isinstance(value, str):
+        return value
+    return np.load(io.BytesIO(base64.b64decode(value)), allow_pickle=False)
 
 
-# to the last bit, through JSON
+# through JSON without losing a bit
 _EXACT = (PlainValidator(_unpack), PlainSerializer(_pack, return_type=str))
 Tokens = Annotated[npt.NDArray[np.int64], *_EXACT]  # (T,) token ids
 Floats = Annotated[npt.NDArray[np.float32], *_EXACT]  # (T,) one number per token
@@ -40,22 +38,22 @@ Mask = Annotated[npt.NDArray[np.bool_], *_EXACT]  # (T,)
 
 
 class Result:
-    """A mark: a value worth leaving even if no later stage reads it."""
+    """Marker of types that a stage may write even if no later stage reads them."""
 
 
 class Published:
-    """A mark: what a stage returns of this type goes to the observers, not onto the counter."""
+    """Marker of types that go to the observers rather than into scope."""
 
 
 @dataclass(frozen=True)
 class Datum:
-    """One training sequence of N tokens: what the model reads, and what the loss reads.
+    """One training sequence of N tokens, with the inputs of its loss.
 
-    There is no shift inside: `loss_inputs["target_tokens"][i]` is predicted at position i.
+    Targets are shifted already: `loss_inputs["target_tokens"][i]` is predicted at position i.
     """
 
-    tokens: Tokens  # (N,) what the model reads
-    # each (N,), or (N, K): "target_tokens", "weights", "advantages", ...
+    tokens: Tokens  # (N,) input of the model
+    # each (N,) or (N, K): "target_tokens", "weights", "advantages", ...
     loss_inputs: Mapping[str, Array]
 
     @property
@@ -88,10 +86,10 @@ class Adam:
 
 @dataclass(frozen=True)
 class Lora:
-    """Which low-rank weights to train (Hu et al., 2021, arXiv:2106.09685)."""
+    """Shape and scope of LoRA weights (Hu et al., 2021, arXiv:2106.09685)."""
 
     rank: int = 32
-    alpha: float | None = None  # None: the backend's own, which is 32 at every rank locally
+    alpha: float | None = None  # None: the backend's default, which is 32 at every rank locally
     dropout: float = 0.0
     seed: int = 0  # of the initial weights and of dropout
     train_attn: bool = True
@@ -101,52 +99,55 @@ class Lora:
 
 @dataclass(frozen=True)
 class Stepped(Result):
-    """The optimiser has stepped."""
+    """Metrics of an optimiser step that was taken."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)  # "grad_norm", before clipping
 
 
 @dataclass(frozen=True)
 class LossOutput:
-    """What came back from a forward pass."""
+    """Result of a forward pass."""
 
     logprobs: tuple[Floats, ...]  # one array per datum, of the shape of its targets, nats
-    # "loss:sum", ...; the end of a key is how it adds up
+    # "loss:sum", ...; the end of a key says how values of several batches are combined
     metrics: Mapping[str, float] = field(default_factory=dict)
     # one (N,) per datum: where log-probabilities were computed; empty: everywhere
     scored: tuple[Mask, ...] = ()
 
-    # on the counter, a stage that leaves this type must use it
+    # the type that a later stage must write when it reads this one: the gradient is applied
     settled_by: ClassVar[type] = Stepped
 
 
 @dataclass(frozen=True)
 class Checkpoint(Result):
-    """A handle on saved weights; only the adapter that made it can open it."""
+    """Handle of saved weights; only the adapter that made it can open it."""
 
-    # whether run:ID@STEP may mean it; False for a judge's, a critic's
+    # whether run:ID@STEP may name it; False for the weights of a judge or a critic
     policy: ClassVar[bool] = True
+    # whether run:ID@final names it: the weights at the end of training
+    final: ClassVar[bool] = False
     path: str
     step: int  # optimiser steps taken when it was saved
     kind: Literal["training", "weights"] = "training"  # with optimiser, or for sampling only
-    sha256: str = ""  # of its content, where the backend can say
+    sha256: str = ""  # of its content, where the backend knows it
 
 
 @dataclass(frozen=True)
 class Sampled:
     """One completion."""
 
-    tokens: Tokens  # (T,) the completion only, its stop token included
-    logprobs: Floats  # (T,) nats, under the temperature-scaled distribution that it was drawn from
+    tokens: Tokens  # (T,) the completion alone, its stop token included
+    logprobs: Floats  # (T,) nats, under the temperature-scaled distribution it was drawn from
     stop_reason: Literal["stop", "length"]
 
 
 class Loss(Protocol):
-    """A custom loss: from each datum's log-probabilities to its value and their gradients.
+    """Custom loss: a function of the log-probabilities of each datum.
 
-    It is scored where `weights` is not 0, or everywhere if there are none. An attribute `group:
-    int` says that it sums over runs of that many adjacent datums, so that a backend may cut the
-    batch between runs.
+    Returns the value, its gradient with respect to each log-probability, and metrics. Positions are
+    scored where `weights` is not 0, or everywhere without weights. An attribute `group: int` says
+    that the loss couples that many adjacent datums, so that a backend may split the batch between
+    groups.
     """
 
     def __call__(
@@ -156,13 +157,16 @@ class Loss(Protocol):
 
 @dataclass(frozen=True)
 class RunId:
-    """The name of the run, and the folder of the BlobStore that is its own."""
+    """Name of the run, which is also its folder in the BlobStore."""
 
     id: str
 
 
 class Metrics(dict[str, float], Published):
-    """Numbers for the log."""
+    """Numbers for the log, by name."""
+
+    # the metric, lower being better, by which run:ID@best chooses among exported weights
+    selects_by: ClassVar[str] = ""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -170,9 +174,10 @@ class Metrics(dict[str, float], Published):
 
 
 class Facts(dict[str, str], Published):
-    """What a run depends on: digests, device, versions. A resumed run must find the same again.
+    """Digests, device and versions that the numbers of a run depend on.
 
-    Keys that begin with "machine." may differ if the user says so.
+    A resumed run must find the same again; keys that start with "machine." may differ if the user
+    allows it.
     """
 
     @classmethod
@@ -182,7 +187,7 @@ class Facts(dict[str, str], Published):
 
 @dataclass(frozen=True)
 class Table(Published):
-    """Something for people to read."""
+    """Table for people to read."""
 
     title: str
     columns: tuple[str, ...]
@@ -191,15 +196,17 @@ class Table(Published):
 
 @dataclass(frozen=True)
 class Price:
-    """What a million tokens cost to train on, in any currency; known to previews alone, where
-    somebody gave one.
-    """
+    """Price of training on a million tokens, in any currency; known only in previews."""
 
     per_million: float
 
 
+class RenderingSettings:
+    """Marker of settings for turning conversations into tokens; chat and eval of a run reuse them."""
+
+
 @dataclass(frozen=True)
 class Samples(Published):
-    """Texts that the model wrote, for the record: one mapping per line of `samples.jsonl`."""
+    """Texts that the model wrote, one mapping per line of `samples.jsonl`."""
 
     rows: tuple[Mapping[str, Any], ...]

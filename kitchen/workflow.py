@@ -1,4 +1,4 @@
-"""Five words to put stages together: sequence, for_each, every, when, parallel."""
+"""Workflows: five combinators that assemble stages (sequence, for_each, every, when, parallel)."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ Step = Union[Stage, "Series", "ForEach", "When", "Parallel"]
 
 @runtime_checkable
 class SupportsWorkflow(Protocol):
-    """A recipe, seen as a step of another one."""
+    """A recipe as a step of another recipe."""
 
-    outputs: Any  # ClassVar[tuple[type, ...]]: what comes out of it
+    outputs: Any  # ClassVar[tuple[type, ...]]: the types that its workflow writes
 
     def workflow(self) -> Step: ...
 
 
 @dataclass(frozen=True)
 class Series:
-    """Steps one after the other."""
+    """Steps that run one after the other."""
 
     steps: tuple[Step, ...]
-    # None: everything; else a scope of its own that leaves only these
+    # None: the steps share the scope around them; else they have an inner scope, a phase, and only
+    # these types leave it
     outputs: tuple[Any, ...] | None = None
-    title: str = ""  # of a recipe that is a step of another
+    title: str = ""  # of a recipe that is a step of another one
 
 
 @dataclass(frozen=True)
@@ -45,28 +46,29 @@ class ForEach:
 
 @dataclass(frozen=True)
 class When:
-    """A body that runs only if a condition says so."""
+    """A body that runs only if a condition holds."""
 
     condition: Stage  # returns bool
     body: Series
 
     @property
     def steady(self) -> bool:
-        """Whether it decides the same throughout an iteration: what it left under it is there under
-        it again.
+        """Whether the condition cannot change within an iteration.
+
+        Then a type written under it exists in every later body under the same condition.
         """
         return all(read.kind is Progress for read in self.condition.contract().reads)
 
 
 @dataclass(frozen=True)
 class Parallel:
-    """Branches that run at once."""
+    """Branches that run concurrently."""
 
     branches: tuple[Step, ...]
 
 
 class Every(Stage):
-    """Each n-th iteration of the loop around it."""
+    """Condition that holds at every n-th iteration of the loop around it."""
 
     n: int
 
@@ -78,20 +80,19 @@ Block = Callable[..., Step]
 
 
 def sequence(*steps: Step | SupportsWorkflow, outputs: tuple[Any, ...] | None = None) -> Series:
-    """One after the other. With `outputs`, a phase: a scope of its own, out of which only these
-    types come.
+    """Run steps one after the other.
 
-    A recipe among the steps is a phase that leaves what it says it leaves.
+    With `outputs` they form a phase: they have an inner scope, and only these types leave it. A
+    recipe among the steps is a phase with the outputs that it declares.
     """
     return Series(_steps(steps), outputs)
 
 
 def for_each(source: Stage, *, ahead: int = 0, save: int = 0, stale: tuple[Any, ...] = ()) -> Block:
-    """The body once per item of `source`, each in a fresh scope; every `save` iterations a point to
-    resume from.
+    """Run the body once per item of `source`, each time in a fresh scope.
 
-    `ahead` iterations are submitted beyond the one being waited for; `stale` types may be read that
-    much out of date.
+    `save` is the number of iterations between save points. `ahead` iterations are submitted beyond
+    the one being waited for; types in `stale` may be read that many iterations old.
     """
     if ahead < 0 or save < 0:
         raise ConfigError(f"for_each({source!r}): ahead={ahead} and save={save} cannot be negative")
@@ -99,17 +100,17 @@ def for_each(source: Stage, *, ahead: int = 0, save: int = 0, stale: tuple[Any, 
 
 
 def when(condition: Stage) -> Block:
-    """The body only if `condition` says so; what it leaves can be read only as `X | None = None`."""
+    """Run the body only if `condition` holds; its outputs can be read only as `X | None = None`."""
     return lambda *body: When(condition, Series(_steps(body)))
 
 
 def every(n: int) -> Block:
-    """The body on each n-th iteration of the loop around it; n = 0 means never."""
+    """Run the body at every n-th iteration of the loop around it; n = 0 means never."""
     return when(Every(n))
 
 
 def parallel(*branches: Step | SupportsWorkflow) -> Parallel:
-    """All at once, on the same inputs; no two branches may leave or change the same type."""
+    """Run branches concurrently on the same inputs; no two may write or change the same type."""
     return Parallel(_steps(branches))
 
 
@@ -123,25 +124,23 @@ def _step(step: Step | SupportsWorkflow) -> Step:
     if isinstance(step, SupportsWorkflow):
         return Series((step.workflow(),), tuple(step.outputs), type(step).__name__)
     raise TypeError(
-        f"{step!r} is no step: a stage, a recipe, or one of sequence, for_each, when, every, "
-        "parallel is"
+        f"{step!r} is not a step: use a stage, a recipe, or one of sequence, for_each, when, every "
+        "and parallel"
     )
 
 
-def saves(step: Step) -> bool:
-    """Whether `step` has points to resume from."""
+def has_save_points(step: Step) -> bool:
     return any(isinstance(inner, ForEach) and inner.save > 0 for inner in walk(step))
 
 
-def keeps(step: Step) -> bool:
-    """Whether what happened in it is written down for a run that goes on: save points, or kept
-    answers.
-    """
-    return saves(step) or any(isinstance(inner, Stage) and inner.memoize for inner in walk(step))
+def is_resumable(step: Step) -> bool:
+    """Return whether a run of the step stores anything to resume from: save points or memos."""
+    memoizes = any(isinstance(inner, Stage) and inner.memoize for inner in walk(step))
+    return memoizes or has_save_points(step)
 
 
 def walk(step: Step) -> Iterator[Step]:
-    """The step and everything in it, in order."""
+    """Yield the step and everything in it, in order."""
     yield step
     match step:
         case Series(steps) | Parallel(steps):

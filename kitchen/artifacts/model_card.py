@@ -84,9 +84,10 @@ def _front(base: Base, record: Mapping[str, Any]) -> str:
     if base.license:
         lines.append(f"license: {yaml_value(base.license)}")
     order = record.get("order", {})
-    dataset = re.split("[:@]", str(order.get("settings", {}).get("dataset", "")))[0]
-    if _REPOSITORY.fullmatch(dataset) and order["adapters"].get("datasets") == _HUB_OF_DATA:
-        lines += ["datasets:", f"- {yaml_value(dataset)}"]
+    if order and order["adapters"].get("datasets") == _HUB_OF_DATA:
+        repositories = [re.split("[:@]", name)[0] for name in _datasets(record)]
+        names = dict.fromkeys(name for name in repositories if _REPOSITORY.fullmatch(name))
+        lines += ["datasets:", *(f"- {yaml_value(name)}" for name in names)] if names else []
     return "\n".join(["---", *lines, "tags:", "- lora", "- crucible-kitchen", "---"])
 
 
@@ -107,6 +108,13 @@ def _about(base: Base, weights: Weights) -> str:
     ]
     made = f"LoRA weights, made{recipe} by crucible-kitchen {version('crucible-kitchen')}."
     return f"{made}\n\n{_grid(('what', 'is'), [row for row in rows if row[1]])}"
+
+
+def _datasets(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of the data sets that a run has read."""
+    for key, value in record.get("facts", {}).items():
+        if key.startswith("data.") and key.endswith(".dataset"):
+            yield value
 
 
 def _data(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

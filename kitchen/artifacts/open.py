@@ -135,11 +135,8 @@ def missing_run_hint(name: WeightsName, adapter_choice: AdapterChoice, blobs: Bl
 
 
 def rendering_settings(record: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The settings with which the run of a record rendered its data; empty where its recipe has no
-    such setting.
-    """
-    found = record["order"]["settings"].get("rendering") if record else None
-    return found if isinstance(found, Mapping) else {}
+    """Return the settings with which a run rendered its data; empty where its recipe has none."""
+    return record.get("rendering", {}) if record else {}
 
 
 def prompt_tokens(text: str, tokenizer: Tokenizer, system: str, *, raw: str) -> Tokens:

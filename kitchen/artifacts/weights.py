@@ -19,7 +19,6 @@ from kitchen.types import Checkpoint, Facts
 KINDS = ("packaged", "path", "run", "tinker")
 WRITTEN = "NAME[@REVISION], packaged:NAME, path:FOLDER, run:ID[@STEP|final|best] or tinker://..."
 ROLES = ("final", "best")  # what a run's weights can be called beside their step
-_FINAL = "FinalWeights"  # the type under which a stage leaves them
 Row = Mapping[str, Any]  # of checkpoints.jsonl
 _RUN = re.compile(r"\w+-\d{8}-\d{6}-[0-9a-f]{4}")  # as `new_run_id` makes them
 
@@ -149,7 +148,7 @@ def _chosen(name: WeightsName, store: CheckpointStore, blobs: BlobStore, status:
 
 
 def _is(at: str, row: Row) -> bool:
-    return bool(row["role"] == _FINAL) if at == "final" else str(row["step"]) == at
+    return bool(row["final"]) if at == "final" else str(row["step"]) == at
 
 
 def _found(path: str, store: CheckpointStore) -> Checkpoint | None:
@@ -171,10 +170,11 @@ def _by_loss(name: WeightsName, rows: Sequence[Row], blobs: BlobStore) -> Sequen
     """Lowest held-out loss first, the earlier of equals; the loss of an export is of the same
     iteration.
     """
+    metric = read_run(blobs, name.name).get("selects_by", "")
     losses = {
-        row["step"]: row["held_out_loss"]
+        row["step"]: row[metric]
         for row in read_journal(blobs, name.name, "metrics")
-        if "held_out_loss" in row
+        if metric in row
     }
     judged = [row for row in rows if not _is("final", row) and row.get("iteration") in losses]
     if not judged:

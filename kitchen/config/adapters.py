@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from kitchen.engine.observers import Observer
 from kitchen.engine.plan import Plan, check
 from kitchen.engine.runner import run
-from kitchen.engine.scope import Context
+from kitchen.engine.scope import Scope
 from kitchen.errors import BackendError, ConfigError, did_you_mean
 from kitchen.ports import (
     BlobStore,
@@ -163,7 +163,7 @@ class Kitchen:
         """Return the plan of a recipe on these adapters, with its problems; nothing runs."""
         return check(recipe.workflow(), {**self.ports(), RunId: RunId("check")}, recipe.outputs)
 
-    def cook(self, recipe: Recipe, *observers: Observer, name: str = "") -> Context:
+    def cook(self, recipe: Recipe, *observers: Observer, name: str = "") -> Scope:
         """Run a recipe, or resume the run of this name from its last save point."""
         return run(
             recipe.workflow(),

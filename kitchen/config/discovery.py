@@ -21,7 +21,7 @@ from typing import Any, TypeGuard
 from kitchen.config.extras import install_command_for
 from kitchen.errors import BackendError, ConfigError, KitchenError, did_you_mean
 from kitchen.recipe import Recipe
-from kitchen.stage import Stage, signature
+from kitchen.stage import Stage, contract_of
 from kitchen.workflow import ForEach, Parallel, Series, Step, When, walk
 
 KITCHEN_FOLDER = str(Path(__file__).parents[1])
@@ -133,11 +133,11 @@ def build_workflow(recipe: Recipe) -> Step:
 
 
 def _check_signatures(stage: Stage, problem: str) -> None:
-    cls: Any = type(stage.plain())
+    cls: Any = type(stage.without_roles())
     methods = ["run", *(method for method in ("verify", "preview") if hasattr(cls, method))]
     for method in methods:
         try:
-            signature(cls, method)
+            contract_of(cls, method)
         except Exception as error:
             place = _source_location(getattr(cls, method, cls))
             raise ConfigError(f"{problem}: {place}: {type(error).__name__}: {error}") from error

@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 from kitchen.config.sources import Keys, Setting, SettingSource
 from kitchen.errors import ConfigError, did_you_mean
-from kitchen.recipe import Recipe, held_in
+from kitchen.recipe import Recipe, field_values
 
 _field_types = cache(partial(get_type_hints, include_extras=True))
 
@@ -206,7 +206,7 @@ def _with_value(container: Any, keys: Sequence[str], value: Any) -> Any:
     """Return a copy of the container as a mapping, with the value under the nested keys."""
     if not keys:
         return value
-    items = held_in(container) or {}
+    items = field_values(container) or {}
     return {**items, keys[0]: _with_value(items.get(keys[0]), keys[1:], value)}
 
 

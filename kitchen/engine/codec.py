@@ -9,37 +9,35 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError
 
-from kitchen.engine.type_names import name
+from kitchen.engine.type_names import short_name
 from kitchen.ports.future import is_future
 from kitchen.types import Facts
 
 
-async def write_down(kind: Any, value: Any) -> str:
-    """JSON with NaN and infinities, which pydantic's own dump would turn into null."""
-    arrived = await value if is_future(value) else value
-    return json.dumps(in_json(kind).dump_python(arrived, mode="json"))
+async def encode(kind: Any, value: Any) -> str:
+    """Return a value as JSON; NaN and infinities stay, which pydantic's own dump turns to null."""
+    resolved = await value if is_future(value) else value
+    return json.dumps(json_adapter(kind).dump_python(resolved, mode="json"))
 
 
-def read_back(kind: Any, text: str) -> Any:
-    return in_json(kind).validate_python(json.loads(text))
+def decode(kind: Any, text: str) -> Any:
+    return json_adapter(kind).validate_python(json.loads(text))
 
 
 @cache
-def in_json(kind: Any) -> TypeAdapter[Any]:
-    """The way of a type into JSON and back, which pydantic takes milliseconds to find."""
+def json_adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return the pydantic adapter of a type, which takes milliseconds to build."""
     return TypeAdapter(kind)
 
 
-def unkeepable(kind: Any) -> str:
-    """Why a value of this type, or none, cannot be written down and come back equal, or must not;
-    empty if it can.
-    """
+def why_not_serializable(kind: Any) -> str:
+    """Return why a type (None: no value) cannot or must not be stored as JSON; empty if it can."""
     if kind is None:
-        return "leaves no value that could be"
+        return "returns no value to store"
     if isinstance(kind, type) and issubclass(kind, Facts):
-        return "publishes Facts, which each process must find again: have a stage before it publish them"
+        return "publishes Facts, which each process must find again: publish them in a stage before"
     try:
-        in_json(kind)
+        json_adapter(kind)
     except (PydanticSchemaGenerationError, TypeError) as error:
-        return f"pydantic cannot write {name(kind)} down: {str(error).splitlines()[0]}"
+        return f"pydantic cannot serialize {short_name(kind)}: {str(error).splitlines()[0]}"
     return ""

@@ -1,4 +1,4 @@
-"""Who left what, who used it, and whose work would be lost: the plan's book-keeping."""
+"""Dataflow checks of a plan: unread outputs, unused gradients, unsaved training."""
 
 from __future__ import annotations
 
@@ -7,102 +7,103 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from kitchen.engine.type_names import name
+from kitchen.engine.type_names import short_name, suggest_writers
 from kitchen.ports.checkpointable import is_checkpointable
-from kitchen.stage import Stage
+from kitchen.stage import Contract, Stage
 from kitchen.types import Result
 
 
 @dataclass
-class _Entry:
-    """One value that some stage leaves."""
+class _Output:
+    """One value that a stage writes."""
 
     kind: Any
-    by: str
-    used: bool = False
-    settled: bool = False
-    gone: bool = False  # its scope has ended
+    stage: str
+    read: bool = False
+    settled: bool = False  # a stage has read it and written its `settled_by` type
+    unreachable: bool = False  # its scope has ended
 
 
 @dataclass
-class Ledger:
-    """A value must be read, a gradient stepped along, and a session looked at after it was trained."""
+class Dataflow:
+    """Tracks which outputs are read, which gradients are applied and which training is saved."""
 
-    _entries: list[_Entry] = field(default_factory=list)
-    # live types trained and not looked at since -> by whom
+    _outputs: list[_Output] = field(default_factory=list)
+    # checkpointable types trained and not read since -> the stage that trained them
     _trained: dict[Any, str] = field(default_factory=dict)
-    _maybe: int = 0
+    _conditional_depth: int = 0
 
     @contextmanager
-    def maybe(self) -> Iterator[None]:
-        """What is read in here may not be read at all."""
-        self._maybe += 1
+    def conditional(self) -> Iterator[None]:
+        """Mark a body that may not run: its reads do not count as saving what was trained."""
+        self._conditional_depth += 1
         yield
-        self._maybe -= 1
+        self._conditional_depth -= 1
 
     @contextmanager
     def scope(self, outputs: tuple[Any, ...] = ()) -> Iterator[None]:
-        """A loop body or a phase: what it left is out of reach afterwards, but for `outputs`."""
-        start = len(self._entries)
+        """Mark a loop body or a phase: only its `outputs` can be read afterwards."""
+        start = len(self._outputs)
         yield
-        for entry in self._entries[start:]:
-            entry.gone |= entry.kind not in outputs
+        for output in self._outputs[start:]:
+            output.unreachable |= output.kind not in outputs
 
     def item(self, source: Stage) -> None:
-        """A loop gives its body an item, which is there to be read."""
-        self._entries.append(_Entry(source.contract().yields, str(source)))
+        """Record the item that a loop provides to its body."""
+        self._outputs.append(_Output(source.contract().yields, str(source)))
 
-    def enter(self, stage: Stage) -> None:
+    def visit(self, stage: Stage) -> None:
+        """Record what a stage reads, writes and trains."""
         contract = stage.contract()
-        reads = {read.kind for read in contract.reads}
-        for entry in reversed(self._entries):
-            if entry.kind in reads and not entry.gone:
-                entry.used = True
-                entry.settled |= any(_settles(kind, entry.kind) for kind in contract.writes)
-                reads.discard(entry.kind)
-        self._entries += [
-            _Entry(kind, str(stage)) for kind in contract.writes if not contract.rewrites(kind)
+        unmatched = {read.kind for read in contract.reads}
+        for output in reversed(self._outputs):
+            if output.kind in unmatched and not output.unreachable:
+                output.read = True
+                output.settled |= _settles(contract, output.kind)
+                unmatched.discard(output.kind)
+        self._outputs += [
+            _Output(kind, str(stage)) for kind in contract.writes if not contract.rewrites(kind)
         ]
-        self._follow(stage)
+        self._visit_trained(stage, contract)
 
-    def _follow(self, stage: Stage) -> None:
-        contract = stage.contract()
-        settles = [
-            read.kind
-            for read in contract.reads
-            if any(_settles(kind, read.kind) for kind in contract.writes)
-        ]
-        for kind in {read.kind for read in contract.reads if is_checkpointable(read.kind)}:
-            if settles:
+    def _visit_trained(self, stage: Stage, contract: Contract) -> None:
+        kinds = {read.kind for read in contract.reads}
+        trains = any(_settles(contract, kind) for kind in kinds)
+        adds_gradient = any(hasattr(kind, "settled_by") for kind in contract.writes)
+        for kind in filter(is_checkpointable, kinds):
+            if trains:
                 self._trained[kind] = str(stage)
-            elif not self._maybe and not any(
-                hasattr(left, "settled_by") for left in contract.writes
-            ):
+            elif not self._conditional_depth and not adds_gradient:
                 self._trained.pop(kind, None)
 
     def problems(self, outputs: tuple[Any, ...]) -> list[str]:
-        found = []
-        for entry in self._entries:
-            kind = entry.kind
-            if hasattr(kind, "settled_by") and not entry.settled:
-                found.append(
-                    f"{entry.by} leaves {name(kind)} that no later stage steps along: a stage that "
-                    "reads it "
-                    f"and leaves {name(kind.settled_by)}, such as OptimStep, is missing"
-                )
-            elif (
-                not entry.used
-                and not (isinstance(kind, type) and issubclass(kind, Result))
-                and kind not in outputs
-            ):
-                found.append(f"{entry.by} leaves {name(kind)}, which no later stage reads")
-        found += [
-            f"{by} trains {name(kind)}, and nothing reads it afterwards: the training would be lost"
-            for kind, by in self._trained.items()
+        """Return one text per mistake; `outputs` are the types that the recipe is to return."""
+        texts = [self._problem(output, outputs) for output in self._outputs]
+        texts += [
+            f"{stage} trains {short_name(kind)}, and no later stage reads it: "
+            "the training would be lost"
+            for kind, stage in self._trained.items()
         ]
-        return found
+        return [text for text in texts if text]
+
+    def _problem(self, output: _Output, outputs: tuple[Any, ...]) -> str:
+        kind = output.kind
+        name = short_name(kind)
+        if hasattr(kind, "settled_by") and not output.settled:
+            wanted = kind.settled_by
+            return (
+                f"{output.stage} writes {name}, and no later stage applies it: a stage is missing "
+                f"that reads it and writes {short_name(wanted)}{suggest_writers(wanted)}"
+            )
+        is_result = isinstance(kind, type) and issubclass(kind, Result)
+        if not output.read and not is_result and kind not in outputs:
+            return f"{output.stage} writes {name}, which no later stage reads"
+        return ""
 
 
-def _settles(left: Any, read: Any) -> bool:
+def _settles(contract: Contract, read: Any) -> bool:
+    """Return whether a stage writes the type that must follow what it reads, as a step a loss."""
     by = getattr(read, "settled_by", None)
-    return by is not None and isinstance(left, type) and issubclass(left, by)
+    return by is not None and any(
+        isinstance(kind, type) and issubclass(kind, by) for kind in contract.writes
+    )

@@ -1,26 +1,26 @@
-"""What a step does to the values around it: what look-ahead, parallel and resume need to know."""
+"""Effects of a step on the values around it, which look-ahead, parallel and resume depend on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from kitchen.engine.codec import unkeepable
-from kitchen.engine.type_names import name
+from kitchen.engine.codec import why_not_serializable
+from kitchen.engine.type_names import short_name
 from kitchen.ports.checkpointable import is_checkpointable
 from kitchen.progress import Progress
 from kitchen.stage import Stage
-from kitchen.workflow import ForEach, Parallel, Series, Step, When, saves, walk
+from kitchen.workflow import ForEach, Parallel, Series, Step, When, has_save_points, walk
 
 Kinds = frozenset[Any]
 
 
 @dataclass(frozen=True)
 class Effects:
-    """Types that lie outside a step and are touched by it, and types that it adds to them."""
+    """Types around a step that it reads or changes, and types that it adds to them."""
 
     reads: Kinds = frozenset()
-    changes: Kinds = frozenset()  # reads and rewrites, or may move because they are live
+    changes: Kinds = frozenset()  # rewritten, or mutable in place because checkpointable
     outputs: Kinds = frozenset()
 
     def then(self, after: Effects) -> Effects:
@@ -37,62 +37,74 @@ class Effects:
 def effects(step: Step) -> Effects:
     match step:
         case Stage():
-            contract = step.contract()
-            reads = frozenset(read.kind for read in contract.reads)
-            changes = frozenset(
-                kind for kind in reads if kind in contract.writes or is_checkpointable(kind)
-            )
-            return Effects(reads, changes, frozenset(contract.writes) - reads)
+            return _stage_effects(step)
         case Series(steps, outputs, _):
             total = Effects()
             for inner in steps:
                 total = total.then(effects(inner))
-            return (
-                total
-                if outputs is None
-                else Effects(total.reads, total.changes, frozenset(outputs))
-            )
+            if outputs is None:
+                return total
+            return Effects(total.reads, total.changes, frozenset(outputs))
         case ForEach(source, body):
-            return effects(source).then(effects(body).without(item_and_progress(step)))
+            return effects(source).then(effects(body).without(loop_inputs(step)))
         case When(condition, body):
             return effects(condition).then(effects(body))
         case Parallel(branches):
-            every = [effects(branch) for branch in branches]
-            sets = zip(*((e.reads, e.changes, e.outputs) for e in every), strict=True)
-            return Effects(*(frozenset[Any]().union(*each) for each in sets))
+            return _union([effects(branch) for branch in branches])
 
 
-def item_and_progress(loop: ForEach) -> Kinds:
+def _stage_effects(stage: Stage) -> Effects:
+    contract = stage.contract()
+    reads = frozenset(read.kind for read in contract.reads)
+    changes = {kind for kind in reads if kind in contract.writes or is_checkpointable(kind)}
+    return Effects(reads, frozenset(changes), frozenset(contract.writes) - reads)
+
+
+def _union(branches: list[Effects]) -> Effects:
+    empty: Kinds = frozenset()
+    return Effects(
+        empty.union(*(branch.reads for branch in branches)),
+        empty.union(*(branch.changes for branch in branches)),
+        empty.union(*(branch.outputs for branch in branches)),
+    )
+
+
+def loop_inputs(loop: ForEach) -> Kinds:
+    """Return the types that a loop puts in scope for its body: the item and its progress."""
     return frozenset({loop.source.contract().yields, Progress})
 
 
 def carried(loop: ForEach) -> Kinds:
-    """What one iteration hands to the next: a save point keeps these, and nothing else."""
-    return effects(loop.body).changes - item_and_progress(loop)
+    """Return the types that one iteration passes to the next: exactly what a save point stores."""
+    return effects(loop.body).changes - loop_inputs(loop)
 
 
-def cut(loop: ForEach) -> tuple[Series, Series]:
-    """Head and tail: the tail begins where the body must wait for an answer that it asked for
-    itself.
+def split_at_wait(loop: ForEach) -> tuple[Series, Series]:
+    """Return head and tail of a body: the tail starts at the first wait for a future of the head.
+
+    With look-ahead, heads of later iterations run before the tail of an earlier one.
     """
-    steps, pending = loop.body.steps, set[Any]()
-    for index, step in enumerate(steps if loop.ahead else ()):
-        stages = [inner for inner in walk(step) if isinstance(inner, Stage)]
-        if any(r.kind in pending and not r.pending for s in stages for r in s.contract().reads):
+    if not loop.ahead:
+        return loop.body, Series(())
+    steps = loop.body.steps
+    pending = set[Any]()
+    for index, step in enumerate(steps):
+        contracts = [inner.contract() for inner in walk(step) if isinstance(inner, Stage)]
+        reads = [read for contract in contracts for read in contract.reads]
+        if any(read.kind in pending and not read.pending for read in reads):
             return Series(steps[:index]), Series(steps[index:])
-        for s in stages:
-            pending |= s.contract().pending
+        pending.update(*(contract.pending for contract in contracts))
     return loop.body, Series(())
 
 
-def save_problems(loop: ForEach) -> list[str]:
-    """What is wrong with the save points of a loop that has some."""
+def save_point_problems(loop: ForEach) -> list[str]:
+    """Return why the save points of a loop could not work; empty if they can."""
     problems = []
-    if loop.ahead and saves(loop.body):
+    if loop.ahead and has_save_points(loop.body):
         problems.append(f"{loop.source} looks ahead over a loop with save points")
     for kind in carried(loop):
-        if not is_checkpointable(kind) and (why := unkeepable(kind)):
+        if not is_checkpointable(kind) and (why := why_not_serializable(kind)):
             problems.append(
-                f"{loop.source} carries {name(kind)} from one iteration to the next, but {why}"
+                f"{loop.source} carries {short_name(kind)} from one iteration to the next, but {why}"
             )
     return problems

@@ -1,47 +1,50 @@
-"""Answers of expensive stages outside loops, kept in the run (ADR 5)."""
+"""Memoized results of expensive stages outside loops (ADR 5)."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from kitchen.engine.codec import read_back, write_down
+from kitchen.engine.codec import decode, encode
 from kitchen.errors import ResumeError
 from kitchen.ports.blobs import BlobStore
 from kitchen.stage import Stage
 
 
-def read_answer(blobs: BlobStore, run: str, stage: Stage, at: str) -> Any:
-    """What an earlier process wrote down, or None.
+class MemoStore:
+    """The memoized results of one run, in a BlobStore under `RUN/memo/`."""
 
-    Raises ResumeError where its values have another form now; that its options are the same, the
-    plan says.
-    """
-    written = blobs.read(_name(run, at))
-    if written is None:
-        return None
-    kinds = stage.contract().returns
-    try:
-        values = tuple(
-            read_back(kind, text) for kind, text in zip(kinds, json.loads(written), strict=True)
-        )
-    except ValueError as error:  # of pydantic too
-        raise ResumeError(
-            f"run {run!r} began with another version of {stage.title()}, whose answer has another "
-            "form; "
-            "start a new run, or go on with that version"
-        ) from error
-    return values if len(kinds) > 1 else values[0]
+    def __init__(self, blobs: BlobStore, run: str) -> None:
+        self._blobs = blobs
+        self._run = run
 
+    def read(self, stage: Stage, address: str) -> Any:
+        """Return what an earlier process stored for the stage at this address, or None.
 
-async def keep_answer(blobs: BlobStore, run: str, stage: Stage, at: str, result: Any) -> None:
-    contract = stage.contract()
-    texts = [
-        await write_down(*each)
-        for each in zip(contract.returns, contract.parts(result), strict=True)
-    ]
-    blobs.write(_name(run, at), json.dumps(texts).encode())
+        The plan checks that the stage's options are the same. Raises ResumeError where its result
+        has another form now.
+        """
+        stored = self._blobs.read(self._name(address))
+        if stored is None:
+            return None
+        kinds = stage.contract().returns
+        try:
+            texts = json.loads(stored)
+            values = tuple(decode(kind, text) for kind, text in zip(kinds, texts, strict=True))
+        except ValueError as error:  # pydantic's ValidationError is one too
+            raise ResumeError(
+                f"run {self._run!r} began with another version of {stage.title()}, whose result has "
+                "another form; start a new run, or resume with that version"
+            ) from error
+        return values if len(kinds) > 1 else values[0]
 
+    async def write(self, stage: Stage, address: str, result: Any) -> None:
+        contract = stage.contract()
+        values = contract.values_of(result)
+        texts = [
+            await encode(kind, value) for kind, value in zip(contract.returns, values, strict=True)
+        ]
+        self._blobs.write(self._name(address), json.dumps(texts).encode())
 
-def _name(run: str, at: str) -> str:
-    return f"{run}/kept/{at}.json"
+    def _name(self, address: str) -> str:
+        return f"{self._run}/memo/{address}.json"

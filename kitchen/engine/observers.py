@@ -1,23 +1,32 @@
-"""Who listens to a run: what is told, and the base to subclass."""
+"""Observers of a run: the events they receive, and the base class to subclass."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kitchen.progress import Progress
+from kitchen.progress import NOWHERE, Location, Progress
 from kitchen.stage import Stage
 from kitchen.types import Checkpoint, Published
 from kitchen.workflow import Step
 
 
 @dataclass(frozen=True)
-class StageDone:
-    """Told after every stage.
+class StageStarted:
+    """A stage is about to run."""
 
-    `number` counts what the run published. A resumed run goes on counting from its save point:
-    whoever keeps a log drops what it has from that number on. What is `replayed` was told of
-    before.
+    stage: Stage
+    progress: Progress
+    location: Location = NOWHERE
+
+
+@dataclass(frozen=True)
+class StageDone:
+    """A stage has run.
+
+    `number` counts the values that the run has published. A resumed run continues the count from
+    its save point: an observer that keeps a log drops its entries from that number on. A `replayed`
+    event was reported before, by an earlier process.
     """
 
     stage: Stage
@@ -26,64 +35,81 @@ class StageDone:
     published: tuple[Published, ...] = ()
     number: int = 0  # of the first of `published`
     replayed: bool = False
-    where: str = ""  # the recipe, loops and steps around the stage
+    location: Location = NOWHERE
+
+
+@dataclass(frozen=True)
+class WeightsSaved:
+    """Weights have been exported by a stage."""
+
+    checkpoint: Checkpoint
+    progress: Progress
+    location: Location = NOWHERE
+
+
+@dataclass(frozen=True)
+class SavePointDue:
+    """A save point is about to be written."""
+
+    progress: Progress
+    location: Location = NOWHERE
 
 
 class Observer:
-    """Subclass it and listen to what you need; an error raised here fails the run."""
+    """Subclass it and override the events you need; an error raised here fails the run."""
 
-    def began(self, run: str, step: Step) -> None:
-        """The plan is sound; the first stage is next."""
+    def run_started(self, run: str, step: Step) -> None:
+        """The plan is sound and the first stage is next."""
 
-    def entered(self, stage: Stage, progress: Progress) -> None:
+    def stage_started(self, event: StageStarted) -> None:
         """A stage is about to run."""
 
-    def done(self, event: StageDone) -> None:
+    def stage_done(self, event: StageDone) -> None:
         """A stage has run."""
 
-    def saved(self, checkpoint: Checkpoint, progress: Progress) -> None:
+    def weights_saved(self, event: WeightsSaved) -> None:
         """Weights have been exported by a stage."""
 
-    def keeping(self, progress: Progress) -> None:
-        """A save point is about to be written: what was told so far must be safe when this returns."""
+    def save_point_due(self, event: SavePointDue) -> None:
+        """Write everything reported so far to disk before this returns."""
 
-    def phase_over(self) -> None:
-        """A step of the outermost sequence is over."""
+    def phase_done(self) -> None:
+        """A step of the outermost sequence has finished."""
 
-    def ended(self, error: BaseException | None) -> None:
-        """The run is over, or failed."""
+    def run_ended(self, error: BaseException | None) -> None:
+        """The run is complete, or failed with `error`."""
 
 
 class ObserverGroup(Observer):
-    """Several observers as one, told in order."""
+    """Several observers as one, notified in order."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = tuple(observers)
 
-    def began(self, run: str, step: Step) -> None:
+    def run_started(self, run: str, step: Step) -> None:
         for observer in self._observers:
-            observer.began(run, step)
+            observer.run_started(run, step)
 
-    def entered(self, stage: Stage, progress: Progress) -> None:
+    def stage_started(self, event: StageStarted) -> None:
         for observer in self._observers:
-            observer.entered(stage, progress)
+            observer.stage_started(event)
 
-    def done(self, event: StageDone) -> None:
+    def stage_done(self, event: StageDone) -> None:
         for observer in self._observers:
-            observer.done(event)
+            observer.stage_done(event)
 
-    def saved(self, checkpoint: Checkpoint, progress: Progress) -> None:
+    def weights_saved(self, event: WeightsSaved) -> None:
         for observer in self._observers:
-            observer.saved(checkpoint, progress)
+            observer.weights_saved(event)
 
-    def keeping(self, progress: Progress) -> None:
+    def save_point_due(self, event: SavePointDue) -> None:
         for observer in self._observers:
-            observer.keeping(progress)
+            observer.save_point_due(event)
 
-    def phase_over(self) -> None:
+    def phase_done(self) -> None:
         for observer in self._observers:
-            observer.phase_over()
+            observer.phase_done()
 
-    def ended(self, error: BaseException | None) -> None:
+    def run_ended(self, error: BaseException | None) -> None:
         for observer in self._observers:
-            observer.ended(error)
+            observer.run_ended(error)

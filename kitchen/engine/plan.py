@@ -1,35 +1,43 @@
-"""Check a workflow before anything runs."""
+"""Plan of a workflow, derived from stage signatures: every mistake is found before anything runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from kitchen.engine.codec import unkeepable
-from kitchen.engine.dataflow import Ledger
-from kitchen.engine.effects import cut, effects, item_and_progress, save_problems
-from kitchen.engine.type_names import name, who_leaves
+from kitchen.engine.codec import why_not_serializable
+from kitchen.engine.dataflow import Dataflow
+from kitchen.engine.effects import effects, loop_inputs, save_point_problems, split_at_wait
+from kitchen.engine.type_names import read_names, return_names, short_name, suggest_writers
 from kitchen.errors import ConfigError
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.checkpointable import hides_checkpointable
 from kitchen.ports.training import TrainingClient, why_missing
 from kitchen.progress import Progress
-from kitchen.stage import Stage
-from kitchen.workflow import Every, ForEach, Parallel, Series, Step, When, keeps, saves
+from kitchen.stage import Contract, Need, Stage
+from kitchen.workflow import (
+    Every,
+    ForEach,
+    Parallel,
+    Series,
+    Step,
+    When,
+    has_save_points,
+    is_resumable,
+)
 
-# type -> whether it is there for sure, or the condition under which it is
-Scope = Mapping[Any, bool | Stage]
+# types in scope -> True; False or a condition for those that only a `when` writes
+Available = Mapping[Any, bool | Stage]
 
 
 class PlanError(ConfigError):
-    """The workflow cannot work; every problem is listed, none was run into."""
+    """A workflow that cannot work; the text lists every problem, and nothing has run."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One step of the tree that a plan is."""
+    """One step in the tree of a plan."""
 
     depth: int
     text: str
@@ -37,22 +45,18 @@ class Line:
     outputs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        arrow = (
-            f": {', '.join(self.reads)} -> {', '.join(self.outputs)}"
-            if self.reads or self.outputs
-            else ""
-        )
-        return f"{'  ' * self.depth}{self.text}{arrow}"
+        arrow = f": {', '.join(self.reads)} -> {', '.join(self.outputs)}"
+        return f"{'  ' * self.depth}{self.text}{arrow if self.reads or self.outputs else ''}"
 
 
 @dataclass
 class Plan:
-    """What a workflow will do, and what is wrong with it."""
+    """The steps of a workflow and the problems found in it."""
 
     step: Step
     lines: list[Line] = field(default_factory=list)
-    ports: set[Any] = field(default_factory=set)  # given types that some stage reads
-    missing: set[Any] = field(default_factory=set)  # types that nothing leaves
+    ports: set[Any] = field(default_factory=set)  # provided types that some stage reads
+    missing: set[Any] = field(default_factory=set)  # types that nothing writes
     problems: list[str] = field(default_factory=list)
     not_honoured: list[str] = field(default_factory=list)  # settings that the chosen adapters lack
 
@@ -61,215 +65,225 @@ class Plan:
 
 
 def check(
-    step: Step, given: Mapping[Any, Any] | Iterable[Any], outputs: tuple[Any, ...] = ()
+    step: Step, ports: Mapping[Any, Any] | Iterable[Any], outputs: tuple[Any, ...] = ()
 ) -> Plan:
-    """Walk the workflow as the runner would, with types for values.
+    """Walk the workflow as the runner would, with types in place of values.
 
-    `given` are the ports: adapters by type, or the types alone, which leaves out what adapters can
-    do.
+    `ports` are adapters by type, or types alone, in which case capabilities are not checked.
+    `outputs` are the types that the workflow must write.
     """
-    adapters = given if isinstance(given, Mapping) else {}
-    checker = _Checker(Plan(step), adapters, frozenset(given), Ledger(), resumable=keeps(step))
-    added = checker.visit(step, dict.fromkeys([*given, Progress], True), 0)
+    adapters = ports if isinstance(ports, Mapping) else {}
+    checker = _Checker(Plan(step), adapters, frozenset(ports), Dataflow(), is_resumable(step))
+    added = checker.visit(step, dict.fromkeys([*ports, Progress], True), 0)
     for kind in outputs:
         if added.get(kind) is not True:
-            checker.problem(
-                f"the recipe is to leave {name(kind)}, which nothing in it leaves{who_leaves(kind)}"
-            )
-    checker.plan.problems += checker.ledger.problems(outputs)
-    for texts in (checker.plan.problems, checker.plan.not_honoured):
-        texts[:] = dict.fromkeys(texts)
-    return checker.plan
+            checker.unwritten("the recipe", kind)
+    plan = checker.plan
+    plan.problems += checker.dataflow.problems(outputs)
+    plan.problems = list(dict.fromkeys(plan.problems))
+    plan.not_honoured = list(dict.fromkeys(plan.not_honoured))
+    return plan
 
 
 @dataclass(frozen=True)
 class _Checker:
     plan: Plan
     adapters: Mapping[Any, Any]
-    given: frozenset[Any]
-    ledger: Ledger
+    ports: frozenset[Any]
+    dataflow: Dataflow
     resumable: bool
 
     def problem(self, text: str) -> None:
         self.plan.problems.append(text)
 
-    def line(
-        self, depth: int, text: str, reads: Iterable[Any] = (), outputs: Iterable[Any] = ()
-    ) -> None:
-        self.plan.lines.append(
-            Line(depth, text, tuple(map(name, reads)), tuple(map(name, outputs)))
+    def unwritten(self, who: str, kind: Any) -> None:
+        name = short_name(kind)
+        self.problem(
+            f"{who} must output {name}, which no stage in it writes{suggest_writers(kind)}"
         )
 
-    def visit(self, step: Step, scope: Scope, depth: int) -> Scope:
-        """Return what `step` adds to the scope around it."""
+    def line(self, depth: int, text: str, contract: Contract | None = None) -> None:
+        reads = read_names(contract) if contract else ()
+        outputs = return_names(contract) if contract else ()
+        self.plan.lines.append(Line(depth, text, reads, outputs))
+
+    def visit(self, step: Step, available: Available, depth: int) -> Available:
+        """Check a step and return what it adds to the scope around it."""
         match step:
             case Stage():
-                return self.stage(step, scope, depth)
+                return self.stage(step, available, depth)
+            case Series(_, None):
+                return self.steps(step, available, depth)
             case Series():
-                return self.sequence(step, scope, depth)
+                return self.phase(step, available, depth)
             case ForEach():
-                return self.loop(step, scope, depth)
+                return self.loop(step, available, depth)
             case When():
-                return self.when(step, scope, depth)
+                return self.when(step, available, depth)
             case Parallel():
-                return self.parallel(step, scope, depth)
+                return self.parallel(step, available, depth)
 
-    def sequence(self, step: Series, scope: Scope, depth: int) -> Scope:
-        added: Scope = {}
-        # a phase may make its own of what lies outside, as long as it did not read it
-        if step.outputs is not None:
-            inside = effects(Series(step.steps))
-            self.line(
-                depth,
-                f"{step.title or 'phase'} leaves {', '.join(map(name, step.outputs)) or 'nothing'}",
-            )
-            scope, outside = (
-                {k: sure for k, sure in scope.items() if k not in inside.outputs - inside.reads},
-                scope,
-            )
-            for kind in set(step.outputs) & set(outside):
-                self.problem(f"a phase leaves {name(kind)} where one already lies")
-        with self.ledger.scope(step.outputs) if step.outputs is not None else nullcontext():
-            for inner in step.steps:
-                added = {
-                    **added,
-                    **self.visit(inner, {**scope, **added}, depth + (step.outputs is not None)),
-                }
-        for kind in set(step.outputs or ()) - set(added):
-            self.problem(
-                f"a phase is to leave {name(kind)}, which nothing in it leaves{who_leaves(kind)}"
-            )
-        return (
-            added
-            if step.outputs is None
-            else {k: sure for k, sure in added.items() if k in step.outputs}
-        )
+    def steps(self, series: Series, available: Available, depth: int) -> Available:
+        added: Available = {}
+        for step in series.steps:
+            added = {**added, **self.visit(step, {**available, **added}, depth)}
+        return added
 
-    def when(self, step: When, scope: Scope, depth: int) -> Scope:
+    def phase(self, phase: Series, available: Available, depth: int) -> Available:
+        outputs = phase.outputs or ()
+        names = ", ".join(map(short_name, outputs)) or "nothing"
+        self.line(depth, f"{phase.title or 'phase'} outputs {names}")
+        for kind in set(outputs) & set(available):
+            self.problem(f"a phase outputs {short_name(kind)}, which is already in scope around it")
+        # a phase may write a type that lies outside again, as long as it does not read that first
+        inside = effects(Series(phase.steps))
+        shadowed = inside.outputs - inside.reads
+        visible = {kind: sure for kind, sure in available.items() if kind not in shadowed}
+        with self.dataflow.scope(outputs):
+            added = self.steps(phase, visible, depth + 1)
+        for kind in set(outputs) - set(added):
+            self.unwritten("a phase", kind)
+        return {kind: sure for kind, sure in added.items() if kind in outputs}
+
+    def when(self, step: When, available: Available, depth: int) -> Available:
         if isinstance(step.condition, Every):
             self.line(depth, f"every {step.condition.n}")
-            self.reads(step.condition, scope)
+            self.check_reads(step.condition, available)
         else:
             self.line(depth, "when")
-            self.visit(step.condition, scope, depth + 1)
-        if not step.condition.contract().decides:
+            self.visit(step.condition, available, depth + 1)
+        if not step.condition.contract().is_condition:
             self.problem(f"{step.condition} is a condition but does not return bool")
         condition = step.condition if step.steady else False
-        inside = {k: sure if sure != condition else True for k, sure in scope.items()}
-        with self.ledger.maybe():
+        # what was written under the same condition certainly exists in this body
+        inside = {kind: True if sure == condition else sure for kind, sure in available.items()}
+        with self.dataflow.conditional():
             added = self.visit(step.body, inside, depth + 1)
-        return {k: condition if sure is True else False for k, sure in added.items()}
+        return {kind: condition if sure is True else False for kind, sure in added.items()}
 
-    def stage(self, stage: Stage, scope: Scope, depth: int) -> Scope:
+    def stage(self, stage: Stage, available: Available, depth: int) -> Available:
         contract = stage.contract()
-        self.reads(stage, scope)
+        self.check_reads(stage, available)
         for kind in contract.writes:
-            if kind in scope and not contract.rewrites(kind):
-                self.problem(f"{stage} overwrites {name(kind)} without reading it")
+            if kind in available and not contract.rewrites(kind):
+                self.problem(f"{stage} overwrites {short_name(kind)} without reading it")
             if hides_checkpointable(kind):
                 self.problem(
-                    f"{name(kind)} hides a live value from the save points: make it a Protocol "
-                    "subclass"
+                    f"{short_name(kind)} hides a checkpointable value from the save points: make "
+                    "it a Protocol subclass"
                 )
-        for why in filter(
-            None, map(unkeepable, (contract.returns or (None,)) if stage.memoize else ())
-        ):
-            self.problem(f"{stage} is kept, but {why}")
+        self.check_memo(stage, contract)
         for need in stage.needs():
-            offered = (
-                self.adapters[need.port].capabilities
-                if need.port in self.adapters
-                else {need.capability}
-            )
-            if need.capability not in offered:
-                lacks = f"{type(self.adapters[need.port]).__name__} lacks"
-                # "loss ?": it may have others
-                must = need.must and f"{need.capability.split()[0]} ?" not in offered
-                found, text = (
-                    (self.plan.problems, f"{stage} needs {need.capability!r}, which {lacks}")
-                    if must
-                    else (self.plan.not_honoured, need.capability)
-                )
-                found.append(text)
+            self.check_need(stage, need)
         if self.resumable and " at 0x" in repr(stage):
             self.problem(
-                f"{stage} has an option without a value of its own: a resumed run could not "
-                "recognise it"
+                f"{stage} has an option that is compared by identity: a resumed run could not "
+                "recognise it; give a dataclass instead of a function or a plain object"
             )
-        self.ledger.enter(stage)
-        self.line(depth, repr(stage), [read.kind for read in contract.reads], contract.returns)
+        self.dataflow.visit(stage)
+        self.line(depth, repr(stage), contract)
         return {
             kind: True
             for kind in contract.writes
-            if not (contract.rewrites(kind) and kind in scope)
+            if not (contract.rewrites(kind) and kind in available)
         }
 
-    def reads(self, stage: Stage, scope: Scope) -> None:
-        for kind, optional in [(read.kind, read.optional) for read in stage.contract().reads]:
-            if kind in self.given:
-                self.plan.ports.add(kind)
-            if kind not in scope and not optional:
-                self.plan.missing.add(kind)
-                self.problem(f"{stage} reads {name(kind)}, {self.why_absent(kind)}")
-            elif scope.get(kind, True) is not True and not optional:
+    def check_memo(self, stage: Stage, contract: Contract) -> None:
+        if not stage.memoize:
+            return
+        for kind in contract.returns or (None,):
+            if why := why_not_serializable(kind):
+                self.problem(f"{stage} is memoized, but {why}")
+
+    def check_need(self, stage: Stage, need: Need) -> None:
+        adapter = self.adapters.get(need.port)
+        if adapter is None or need.capability in adapter.capabilities:
+            return
+        # "loss ?": the adapter may support further losses, which only it can name
+        may_have = f"{need.capability.split()[0]} ?" in adapter.capabilities
+        if need.must and not may_have:
+            lacks = f"{type(adapter).__name__} lacks"
+            self.problem(f"{stage} needs {need.capability!r}, which {lacks}")
+        else:
+            self.plan.not_honoured.append(need.capability)
+
+    def check_reads(self, stage: Stage, available: Available) -> None:
+        for read in stage.contract().reads:
+            name = short_name(read.kind)
+            if read.kind in self.ports:
+                self.plan.ports.add(read.kind)
+            if read.optional:
+                continue
+            if read.kind not in available:
+                self.plan.missing.add(read.kind)
+                self.problem(self.absent(stage, read.kind))
+            elif available[read.kind] is not True:
                 self.problem(
-                    f"{stage} reads {name(kind)}, which only a `when` leaves: let it default to "
-                    "None"
+                    f"{stage} reads {name}, which only a `when` writes: let the parameter default "
+                    "to None"
                 )
 
-    def why_absent(self, kind: Any) -> str:
+    def absent(self, stage: Stage, kind: Any) -> str:
+        name = short_name(kind)
         training = self.adapters.get(TrainingClient)
-        if training is not None and (problem := why_missing(kind, training)):
-            return f"but {problem}"
-        return f"which nothing before it leaves{who_leaves(kind)}"
+        if training is not None and (reason := why_missing(kind, training)):
+            return f"{stage} reads {name}, but {reason}"
+        return f"{stage} reads {name}, which no stage before it writes{suggest_writers(kind)}"
 
-    def loop(self, loop: ForEach, scope: Scope, depth: int) -> Scope:
-        words = [f"for each of {loop.source}"]
-        words += [
-            f"{word}={value}"
-            for word, value in (("ahead", loop.ahead), ("save", loop.save))
-            if value
-        ]
-        words += [f"stale={', '.join(map(name, loop.stale))}"] * bool(loop.stale)
-        self.line(depth, ", ".join(words))
-        self.visit(loop.source, scope, depth + 1)
+    def loop(self, loop: ForEach, available: Available, depth: int) -> Available:
+        self.line(depth, _loop_text(loop))
+        self.visit(loop.source, available, depth + 1)
         if loop.source.contract().yields is None:
             self.problem(f"{loop.source} is a loop source but does not return Iterable[item]")
-        with self.ledger.scope():
-            self.ledger.item(loop.source)
-            self.visit(
-                loop.body, {**scope, **dict.fromkeys(item_and_progress(loop), True)}, depth + 1
-            )
-        head, tail = (effects(part).without(item_and_progress(loop)) for part in cut(loop))
-        for kind in ((head.changes & tail.reads) | (head.reads & tail.changes)) - set(loop.stale):
-            self.problem(
-                f"{loop.source} ahead={loop.ahead}: {name(kind)} changes in the head or the tail "
-                "of the body"
-                " and is read by the other: wait for it, or say stale="
-            )
-        if saves(loop):
-            self.plan.problems += save_problems(loop)
-            if BlobStore not in scope:
+        inputs = loop_inputs(loop)
+        with self.dataflow.scope():
+            self.dataflow.item(loop.source)
+            self.visit(loop.body, {**available, **dict.fromkeys(inputs, True)}, depth + 1)
+        self.check_look_ahead(loop)
+        if has_save_points(loop):
+            self.plan.problems += save_point_problems(loop)
+            if BlobStore not in available:
                 self.plan.missing.add(BlobStore)
-                self.problem(
-                    f"{loop.source} has save points but there is no BlobStore to keep them"
-                )
+                self.problem(f"{loop.source} has save points, and there is no BlobStore for them")
             self.plan.ports.add(BlobStore)
         return {}
 
-    def parallel(self, step: Parallel, scope: Scope, depth: int) -> Scope:
+    def check_look_ahead(self, loop: ForEach) -> None:
+        inputs = loop_inputs(loop)
+        head, tail = (effects(part).without(inputs) for part in split_at_wait(loop))
+        conflicts = (head.changes & tail.reads) | (head.reads & tail.changes)
+        for kind in conflicts - set(loop.stale):
+            self.problem(
+                f"{loop.source} ahead={loop.ahead}: {short_name(kind)} changes in the head or the "
+                "tail of the body and is read by the other: wait for it, or list it in stale="
+            )
+
+    def parallel(self, step: Parallel, available: Available, depth: int) -> Available:
         self.line(depth, "parallel")
-        if saves(step):
+        if has_save_points(step):
             self.problem("parallel branches cannot have save points: save in a loop around them")
-        left: Scope = {}
+        added: Available = {}
         for index, branch in enumerate(step.branches):
-            added, mine = self.visit(branch, scope, depth + 1), effects(branch)
+            branch_adds = self.visit(branch, available, depth + 1)
             others = [effects(other) for at, other in enumerate(step.branches) if at != index]
-            for kind in (set(left) & set(added)) | {
-                k for k in mine.changes for other in others if k in other.reads
-            }:
+            read_by_others = frozenset[Any]().union(*(other.reads for other in others))
+            for kind in (set(added) & set(branch_adds)) | (
+                effects(branch).changes & read_by_others
+            ):
                 self.problem(
-                    f"parallel branches both leave {name(kind)}, or one changes what another reads"
+                    f"parallel branches both write {short_name(kind)}, or one changes what another "
+                    "reads"
                 )
-            left = {**left, **added}
-        return left
+            added = {**added, **branch_adds}
+        return added
+
+
+def _loop_text(loop: ForEach) -> str:
+    parts = [f"for each of {loop.source}"]
+    if loop.ahead:
+        parts.append(f"ahead={loop.ahead}")
+    if loop.save:
+        parts.append(f"save={loop.save}")
+    if loop.stale:
+        parts.append(f"stale={', '.join(map(short_name, loop.stale))}")
+    return ", ".join(parts)

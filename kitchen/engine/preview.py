@@ -1,6 +1,4 @@
-"""What can be known before a run: what stages can verify, and what they can show without any
-weights.
-"""
+"""Checks before a run: what stages can verify cheaply, and what they can show without weights."""
 
 from __future__ import annotations
 
@@ -8,60 +6,62 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from kitchen.errors import KitchenError
-from kitchen.stage import Contract, Stage, published, signature
+from kitchen.stage import Contract, Stage, contract_of, is_published
 from kitchen.types import Table
 from kitchen.workflow import Step, walk
 
 
 def verify(step: Step, ports: Mapping[Any, Any]) -> list[KitchenError]:
-    """What the stages find that they could not do; each has a method `verify` that takes ports
-    alone, and is cheap.
-    """
+    """Call `verify` of each stage that has it, with ports alone, and return the distinct errors."""
     problems: dict[str, KitchenError] = {}
-    for stage in walk(step):
-        if (
-            isinstance(stage, Stage)
-            and (arguments := _arguments(stage, "verify", ports)) is not None
-        ):
-            try:
-                _method(stage, "verify")(**arguments)
-            except KitchenError as error:
-                problems.setdefault(str(error), error)
+    for stage in _stages(step):
+        arguments = _arguments(stage, "verify", ports)
+        if arguments is None:
+            continue
+        try:
+            _method(stage, "verify")(**arguments)
+        except KitchenError as error:
+            problems.setdefault(str(error), error)
     return list(problems.values())
 
 
 def preview(step: Step, ports: Mapping[Any, Any]) -> Iterator[Table]:
-    """Call `preview` of each stage that finds what it reads, once, in loops too; show what they
-    tell.
-    """
-    counter = dict(ports)
-    for stage in (each for each in walk(step) if isinstance(each, Stage)):
-        if (arguments := _arguments(stage, "preview", counter)) is None:
+    """Call `preview` of each stage whose inputs exist, once even in loops, and yield the tables."""
+    values = dict(ports)
+    for stage in _stages(step):
+        arguments = _arguments(stage, "preview", values)
+        if arguments is None:
             continue
-        result, contract = _method(stage, "preview")(**arguments), _signature(stage, "preview")
-        for kind, value in zip(contract.returns, contract.parts(result), strict=True):
-            kind = stage.role(kind)
+        result = _method(stage, "preview")(**arguments)
+        contract = _contract(stage, "preview")
+        for kind, value in zip(contract.returns, contract.values_of(result), strict=True):
             if isinstance(value, Table):
                 yield value
-            elif not published(kind):
-                counter[kind] = value
+            elif not is_published(stage.role(kind)):
+                values[stage.role(kind)] = value
+
+
+def _stages(step: Step) -> Iterator[Stage]:
+    return (inner for inner in walk(step) if isinstance(inner, Stage))
 
 
 def _method(stage: Stage, verb: str) -> Any:
-    return getattr(stage.plain(), verb)
+    return getattr(stage.without_roles(), verb)
 
 
-def _arguments(stage: Stage, verb: str, counter: Mapping[Any, Any]) -> dict[str, Any] | None:
-    """None if the stage has no such method, or something that it reads is not there."""
-    if not hasattr(stage.plain(), verb):
+def _arguments(stage: Stage, verb: str, values: Mapping[Any, Any]) -> dict[str, Any] | None:
+    """Return the arguments of a method; None if the stage lacks it or a required value is missing."""
+    if not hasattr(stage.without_roles(), verb):
         return None
-    reads = {
-        read.name: (stage.role(read.kind), read.optional) for read in _signature(stage, verb).reads
-    }
-    if any(kind not in counter and not optional for kind, optional in reads.values()):
-        return None
-    return {name: counter[kind] for name, (kind, _) in reads.items() if kind in counter}
+    arguments = {}
+    for read in _contract(stage, verb).reads:
+        kind = stage.role(read.kind)
+        if kind in values:
+            arguments[read.name] = values[kind]
+        elif not read.optional:
+            return None
+    return arguments
 
 
-def _signature(stage: Stage, verb: str) -> Contract:
-    return signature(cast(Any, type(stage.plain())), verb)
+def _contract(stage: Stage, verb: str) -> Contract:
+    return contract_of(cast(Any, type(stage.without_roles())), verb)

@@ -1,12 +1,12 @@
-"""Where a run stands: what is written down at save points, and how loops come back to them.
+"""Save points: the state of a run's loops on disk, and how a resumed run returns to it.
 
 A resumed run walks its workflow from the top. Stages outside of loops run again. A loop with a save
-point takes back what it carried (`carried`: rewritten values and live ones) and goes on from the
-iteration after, or is skipped if it had ended. By induction every stage that runs again finds what
-it found the first time.
+point restores what it carried (`carried`: rewritten values and checkpointable ones) and continues
+with the next iteration, or is skipped if it had ended. By induction every stage that runs again
+finds what it found the first time.
 
-Each save point is a file of its own, written once and whole; the last two are kept, so that a
-checkpoint that turns out damaged costs the steps since the one before, not the run.
+Each save point is a separate file, written once and atomically. The last two are retained, so that
+a damaged checkpoint costs the steps since the one before, not the run.
 """
 
 from __future__ import annotations
@@ -14,34 +14,31 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from kitchen.engine.codec import read_back, write_down
+from kitchen.engine.codec import decode, encode
 from kitchen.engine.effects import carried
-from kitchen.engine.memo import keep_answer, read_answer
-from kitchen.engine.scope import Context
-from kitchen.engine.type_names import key
+from kitchen.engine.scope import Scope
+from kitchen.engine.type_names import qualified_name
 from kitchen.errors import CorruptCheckpoint, ResumeError
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.checkpointable import is_checkpointable
-from kitchen.stage import Stage
 from kitchen.types import Checkpoint
 from kitchen.workflow import ForEach
 
 log = structlog.get_logger("kitchen.engine.resume")
 
 
-class Damaged(CorruptCheckpoint):
-    """A loop could not come back to its save point."""
+class DamagedSavePoint(CorruptCheckpoint):
+    """A loop could not be restored from its save point."""
 
 
 @dataclass(frozen=True)
 class SavePoint:
-    """A loop after `index` iterations, with nothing in flight."""
+    """The state of a loop after `index` iterations, with nothing in flight."""
 
     index: int
     ended: bool
@@ -52,173 +49,186 @@ class SavePoint:
 
 
 @dataclass
-class Record:
-    """The save points that a run stands at, oldest first: one per loop that is under way or over."""
+class RunState:
+    """The save points of all loops that have started, oldest first."""
 
     points: dict[str, SavePoint] = field(default_factory=dict)  # by address, such as "1[2].0"
 
     def paths(self) -> set[str]:
+        """Return the paths of all checkpoints that this state refers to."""
         return {
             checkpoint.path for point in self.points.values() for checkpoint in point.live.values()
         }
 
+    def with_point(self, address: str, point: SavePoint) -> RunState:
+        """Return the state with a loop's new save point; those of loops inside it are dropped."""
+        points = {
+            other: earlier
+            for other, earlier in self.points.items()
+            if other != address and not other.startswith(f"{address}[")
+        }
+        return RunState({**points, address: point})
 
-RECORD = TypeAdapter(Record)
+
+_STATE_JSON = TypeAdapter(RunState)
 
 
-class Keeper:
-    """Keeps the save points of one run in a BlobStore, under `RUN/save/`."""
+class SavePointStore:
+    """The save points of one run, in a BlobStore under `RUN/save/`."""
 
     def __init__(self, blobs: BlobStore, run: str, plan: str) -> None:
-        self._blobs, self._run, self._prefix = blobs, run, f"{run}/save/"
-        self._plan, self._record = _digest(plan), Record()
-        # the newest with other checkpoints: the way back if these are damaged
-        self._before: Record | None = None
-        self._number = self._before_number = 0  # their files
-        self._attempt = 0  # in the names of checkpoints, so that none is written twice
-        self.target = ""  # the address where a resumed run stops replaying; empty once there
+        self._blobs = blobs
+        self._run = run
+        self._prefix = f"{run}/save/"
+        self._plan = _sha256(plan)
+        self._state = RunState()
+        # the newest state with other checkpoints, to return to if those of `_state` are damaged
+        self._previous: RunState | None = None
+        self._number = 0  # of the file of `_state`
+        self._previous_number = 0
+        self._attempt = 0  # part of checkpoint names, so that no name is written twice
+        self.target = ""  # address where a resumed run stops replaying; empty once reached
 
     def open(self) -> None:
-        """Find the newest save point that is whole, and count this attempt; raises ResumeError for
-        another plan.
+        """Load the newest intact state and count this attempt.
+
+        Raises ResumeError if the run was started with another plan.
         """
-        attempts, plan = self._blobs.read(f"{self._prefix}attempt"), self._plan.encode()
+        attempts = self._blobs.read(f"{self._prefix}attempt")
+        plan = self._plan.encode()
         if attempts is None:
             self._blobs.write(f"{self._prefix}plan", plan)
         elif self._blobs.read(f"{self._prefix}plan") != plan:
             raise ResumeError(
                 f"run {self._run!r} began with another recipe, another version of it, or other "
-                "settings; "
-                "start a new run"
+                "settings; start a new run"
             )
         self._attempt = int(attempts or b"0") + 1
         self._blobs.write(f"{self._prefix}attempt", str(self._attempt).encode())
-        found = [(number, record) for number in self._numbers() if (record := self._read(number))]
-        if found:
-            self._number, self._record = found[-1]
-        others = [each for each in found if each[1].paths() != self._record.paths()]
-        self._before_number, self._before = others[-1] if others else (0, None)
-        self.target = next(reversed(self._record.points), "")
-        self._sweep()
+        for number in self._numbers():
+            if state := self._read(number):
+                self._advance(number, state)
+        self.target = next(reversed(self._state.points), "")
+        self._delete_leftovers()
 
     def fall_back(self, why: CorruptCheckpoint) -> bool:
-        """Forget the newest save point, whose checkpoint is damaged; False if there was none before
-        it.
-        """
-        if self._before is None:
+        """Discard the newest save point, whose checkpoint is damaged; False if it is the only one."""
+        if self._previous is None:
             return False
         log.warning(
-            "a checkpoint is damaged; going back to the save point before it",
+            "a checkpoint is damaged; returning to the save point before it",
             why=str(why),
             run=self._run,
         )
         self._blobs.delete(self._file(self._number))
         return True
 
-    async def save(self, address: str, loop: ForEach, context: Context, point: SavePoint) -> None:
-        """Write the point; it counts from the moment that its file is there."""
-        kinds = carried(loop)
-        before = self._record.points.get(address)
-        if before and before.index == point.index:
-            live = dict(before.live)
-        else:
-            prefix = f"{self._prefix}{self._attempt:03d}-{self._number + 1:06d}"
-            asked = {
-                key(k): context[k].save(f"{prefix}/{k.__name__}")
-                for k in sorted(kinds, key=key)
-                if is_checkpointable(k)
-            }
-            live = {k: await future for k, future in asked.items()}
+    async def save(self, address: str, loop: ForEach, scope: Scope, point: SavePoint) -> None:
+        """Write a save point, which is valid from the moment that its file exists."""
+        live = await self._save_live(address, loop, scope, point.index)
         values = {
-            key(k): await write_down(k, context[k])
-            for k in kinds
-            if not is_checkpointable(k) and k in context
+            qualified_name(kind): await encode(kind, scope[kind])
+            for kind in carried(loop)
+            if not is_checkpointable(kind) and kind in scope
         }
-        was = self._record
-        points = {
-            k: p for k, p in was.points.items() if k != address and not k.startswith(f"{address}[")
-        }
-        points[address] = SavePoint(
-            point.index, point.ended, point.published, point.steps, live, values
-        )
-        await self._commit(Record(points), loop, context)
+        complete = replace(point, live=live, values=values)
+        await self._commit(self._state.with_point(address, complete), loop, scope)
 
-    async def restore(self, address: str, loop: ForEach, context: Context) -> SavePoint | None:
-        point = self._record.points.get(address)
+    async def _save_live(
+        self, address: str, loop: ForEach, scope: Scope, index: int
+    ) -> Mapping[str, Checkpoint]:
+        """Checkpoint what the loop carries, or reuse the checkpoints of the same iteration."""
+        earlier = self._state.points.get(address)
+        if earlier and earlier.index == index:
+            return dict(earlier.live)
+        prefix = f"{self._prefix}{self._attempt:03d}-{self._number + 1:06d}"
+        futures = {
+            qualified_name(kind): scope[kind].save(f"{prefix}/{kind.__name__}")
+            for kind in sorted(carried(loop), key=qualified_name)
+            if is_checkpointable(kind)
+        }
+        return {name: await future for name, future in futures.items()}
+
+    async def restore(self, address: str, loop: ForEach, scope: Scope) -> SavePoint | None:
+        """Restore what a loop carried and return its save point; None if it has none."""
+        point = self._state.points.get(address)
         if point is None:
             return None
         for kind in carried(loop):
-            if checkpoint := point.live.get(key(kind)):
-                await context[kind].load(checkpoint)
-            elif key(kind) in point.values:
-                context.replace(kind, read_back(kind, point.values[key(kind)]))
+            name = qualified_name(kind)
+            if checkpoint := point.live.get(name):
+                await scope[kind].load(checkpoint)
+            elif name in point.values:
+                scope.replace(kind, decode(kind, point.values[name]))
         if address == self.target:
             self.target = ""
         return point
 
-    def kept(self, stage: Stage, at: str) -> Any:
-        """The answer of a stage as an earlier process wrote it down, or None."""
-        return read_answer(self._blobs, self._run, stage, at)
-
-    async def keep_answer(self, stage: Stage, at: str, result: Any) -> None:
-        await keep_answer(self._blobs, self._run, stage, at, result)
-
-    async def _commit(self, record: Record, loop: ForEach, context: Context) -> None:
-        oldest, was, was_number = self._before, self._record, self._number
+    async def _commit(self, state: RunState, loop: ForEach, scope: Scope) -> None:
+        oldest = self._previous
         number = max([self._number, *self._numbers()]) + 1
-        body = RECORD.dump_json(record).decode()
-        whole = json.dumps({"sha256": _digest(body), "record": body})
-        self._blobs.write(self._file(number), whole.encode())
-        if was.points and was.paths() != record.paths():
-            self._before, self._before_number = was, was_number
-        self._record, self._number = record, number
-        for other in set(self._numbers()) - {self._number, self._before_number}:
+        body = _STATE_JSON.dump_json(state).decode()
+        signed = json.dumps({"sha256": _sha256(body), "record": body})
+        self._blobs.write(self._file(number), signed.encode())
+        self._advance(number, state)
+        for other in set(self._numbers()) - {self._number, self._previous_number}:
             self._blobs.delete(self._file(other))
-        if oldest is not self._before:
-            await self._forget(oldest, loop, context)
+        if oldest is not None and oldest is not self._previous:
+            await self._delete_checkpoints(oldest, loop, scope)
 
-    def _read(self, number: int) -> Record | None:
+    def _advance(self, number: int, state: RunState) -> None:
+        """Make a newer state the current one, and the current one the fallback if it can be."""
+        if self._state.points and self._state.paths() != state.paths():
+            self._previous = self._state
+            self._previous_number = self._number
+        self._state = state
+        self._number = number
+
+    def _read(self, number: int) -> RunState | None:
         name = self._file(number)
         try:
-            whole = json.loads(self._blobs.read(name) or b"")
-            if _digest(whole["record"]) != whole["sha256"]:
-                raise ValueError("its digest is another")
-            return RECORD.validate_json(whole["record"])
+            signed = json.loads(self._blobs.read(name) or b"")
+            if _sha256(signed["record"]) != signed["sha256"]:
+                raise ValueError("its SHA-256 differs")
+            return _STATE_JSON.validate_json(signed["record"])
         except (ValueError, KeyError, TypeError, ValidationError) as error:
-            where = self._blobs.locate(name)
             log.warning(
-                "a save point is damaged; the one before is used", file=where, why=str(error)
+                "a save point is damaged; the one before is used",
+                file=self._blobs.locate(name),
+                why=str(error),
             )
             return None
 
     def _numbers(self) -> list[int]:
+        """Return the numbers of the save point files, oldest first."""
         names = [name.removeprefix(self._prefix) for name in self._blobs.list(self._prefix)]
-        return sorted(
-            int(n.removesuffix(".json")) for n in names if n.endswith(".json") and n[:-5].isdigit()
-        )
+        stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
+        return sorted(int(stem) for stem in stems if stem.isdigit())
 
     def _file(self, number: int) -> str:
         return f"{self._prefix}{number:06d}.json"
 
-    async def _forget(self, oldest: Record | None, loop: ForEach, context: Context) -> None:
-        """Only after the commit: until then the old points are the way back."""
-        kept = self._record.paths() | (self._before.paths() if self._before else set())
-        kinds = {key(kind): kind for kind in carried(loop) if is_checkpointable(kind)}
-        for name, checkpoint in [
-            item for p in (oldest.points.values() if oldest else ()) for item in p.live.items()
-        ]:
-            if checkpoint.path not in kept and name in kinds:
-                await context[kinds[name]].delete(checkpoint)
+    def _retained(self) -> set[str]:
+        """Return the paths of the checkpoints that a resumed run may need."""
+        return self._state.paths() | (self._previous.paths() if self._previous else set())
 
-    def _sweep(self) -> None:
+    async def _delete_checkpoints(self, oldest: RunState, loop: ForEach, scope: Scope) -> None:
+        """Delete checkpoints that no state needs; after the commit, for until then it may fail."""
+        retained = self._retained()
+        kinds = {qualified_name(kind): kind for kind in carried(loop) if is_checkpointable(kind)}
+        for point in oldest.points.values():
+            for name, checkpoint in point.live.items():
+                if checkpoint.path not in retained and name in kinds:
+                    await scope[kinds[name]].delete(checkpoint)
+
+    def _delete_leftovers(self) -> None:
         """Delete what killed attempts left half-written."""
-        kept = self._record.paths() | (self._before.paths() if self._before else set())
+        folders = tuple(f"{path}/" for path in self._retained())
         for name in self._blobs.list(self._prefix):
-            if name.count("/") > self._prefix.count("/") and not any(
-                name.startswith(f"{path}/") for path in kept
-            ):
+            in_subfolder = name.count("/") > self._prefix.count("/")
+            if in_subfolder and not name.startswith(folders):
                 self._blobs.delete(name)
 
 
-def _digest(text: str) -> str:
+def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()

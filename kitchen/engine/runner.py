@@ -1,4 +1,4 @@
-"""Walk a workflow and do what it says."""
+"""Runner: walk a workflow, call its stages, save, stop and resume."""
 
 from __future__ import annotations
 
@@ -6,32 +6,42 @@ import asyncio
 import re
 from collections import Counter, deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 import structlog
 
-from kitchen.engine.effects import cut
-from kitchen.engine.observers import Observer, ObserverGroup
+from kitchen.engine.effects import split_at_wait
+from kitchen.engine.memo import MemoStore
+from kitchen.engine.observers import Observer, ObserverGroup, SavePointDue
 from kitchen.engine.plan import Plan, PlanError, check
-from kitchen.engine.resume import Damaged, Keeper, SavePoint
-from kitchen.engine.scope import Context
-from kitchen.engine.stage_call import Caller
-from kitchen.engine.stop import StopSignal, refuse_loop
+from kitchen.engine.resume import DamagedSavePoint, SavePoint, SavePointStore
+from kitchen.engine.scope import Scope
+from kitchen.engine.stage_call import StageCaller
+from kitchen.engine.stop import StopSignal, refuse_running_loop
 from kitchen.engine.tracing import span
 from kitchen.errors import CorruptCheckpoint, Interrupted, ResumeError, RunFailed, SessionLost
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import is_future
-from kitchen.progress import Progress, shares_of
+from kitchen.progress import NOWHERE, Progress, shares_of
 from kitchen.types import RunId
-from kitchen.workflow import ForEach, Parallel, Series, Step, When, keeps, saves
+from kitchen.workflow import (
+    ForEach,
+    Parallel,
+    Series,
+    Step,
+    When,
+    has_save_points,
+    is_resumable,
+)
 
 log = structlog.get_logger("kitchen.engine.runner")
 
 
 def run(
     step: Step,
-    given: Mapping[Any, Any],
+    ports: Mapping[Any, Any],
     observers: tuple[Observer, ...] = (),
     *,
     name: str = "run",
@@ -40,196 +50,246 @@ def run(
     stop_signal: StopSignal | None = None,
     plan: Plan | None = None,
     retries: int = 2,
-) -> Context:
-    """Check, then run, or go on where the run of this name stopped; return what the workflow left
-    on the counter.
+) -> Scope:
+    """Check a workflow, then run it, or resume the run of this name; return the scope it filled.
 
-    `outputs` are the types that it must leave, `title` is what errors call it, `stop_signal` is for others
-    to stop it, `plan` is what `check` made of this step and what is given, where it was asked
-    already. A session that is lost is opened again from the last save point, `retries` times at
-    most. Raises PlanError or ConfigError before anything runs.
+    `outputs` are the types that the workflow must write, and `title` is its name in errors. Other
+    threads stop the run by `stop_signal`. `plan` is the result of `check` on this step and these
+    ports, if known. A lost session is opened again from the last save point, at most `retries`
+    times. Raises PlanError or ConfigError before anything runs.
     """
-    refuse_loop()
-    given, title, stop_signal = (
-        {**given, RunId: RunId(name)},
-        title or name,
-        stop_signal or StopSignal(),
-    )
-    plan = plan or check(step, given, outputs)
+    refuse_running_loop()
+    ports = {**ports, RunId: RunId(name)}
+    title = title or name
+    plan = plan or check(step, ports, outputs)
     if plan.problems:
         raise PlanError("\n".join(plan.problems))
-    audience = ObserverGroup(observers)
-    audience.began(name, step)
-    keeping = BlobStore in given and keeps(step)
+    group = ObserverGroup(observers)
+    group.run_started(name, step)
+    attempt = _Attempt(step, ports, outputs, name, title, group, stop_signal or StopSignal())
     with span("run", {"kitchen.recipe": title, "kitchen.run": name}):
         while True:
-            context = Context({Progress: Progress(), **given}, where=title)
-            keeper = Keeper(given[BlobStore], name, f"{plan}\n{step!r}") if keeping else None
+            store = _save_point_store(attempt, plan)
             try:
-                asyncio.run(
-                    _Run(Caller(audience, keeper, title, stop_signal)).whole(step, context, outputs)
-                )
-                return context
+                return attempt.run(store)
             except SessionLost as lost:
                 if not retries:
                     raise
                 retries -= 1
                 log.warning(
-                    "the session was lost; going on from the last save point",
+                    "the session was lost; resuming from the last save point",
                     why=str(lost),
                     run=name,
                 )
-            except Damaged as damage:
-                if keeper is None or not keeper.fall_back(damage):
+            except DamagedSavePoint as damage:
+                if store is None or not store.fall_back(damage):
                     raise RunFailed(
                         f"{damage}; there is no save point before it: start a new run"
                     ) from damage
 
 
-class _Run:
-    def __init__(self, caller: Caller) -> None:
-        self.caller, self.audience, self.keeper, self.stop_signal = (
-            caller,
-            caller.audience,
-            caller.keeper,
-            caller.stop_signal,
-        )
-        self.steps: Counter[str] = Counter()  # iterations begun, by loop
+@dataclass(frozen=True)
+class _Attempt:
+    """The arguments of every attempt to run a workflow to its end."""
 
-    async def whole(self, step: Step, context: Context, outputs: tuple[Any, ...]) -> None:
-        if self.keeper:
-            self.keeper.open()
+    step: Step
+    ports: Mapping[Any, Any]
+    outputs: tuple[Any, ...]
+    name: str
+    title: str
+    observers: ObserverGroup
+    stop_signal: StopSignal
+
+    def run(self, store: SavePointStore | None) -> Scope:
+        memo = MemoStore(self.ports[BlobStore], self.name) if store else None
+        caller = StageCaller(self.observers, self.title, self.stop_signal, store, memo)
+        location = NOWHERE.recipe(self.title)
+        scope = Scope({Progress: Progress(), **self.ports}, location=location)
+        asyncio.run(_Walk(caller).workflow(self.step, scope, self.outputs))
+        return scope
+
+
+def _save_point_store(attempt: _Attempt, plan: Plan) -> SavePointStore | None:
+    if BlobStore not in attempt.ports or not is_resumable(attempt.step):
+        return None
+    fingerprint = f"{plan}\n{attempt.step!r}"
+    return SavePointStore(attempt.ports[BlobStore], attempt.name, fingerprint)
+
+
+@dataclass
+class _LoopState:
+    """A loop that is under way."""
+
+    loop: ForEach
+    scope: Scope  # around the loop
+    address: str
+    key: str  # address without iterations, under which steps are counted over the whole run
+    index: int  # iterations started since the loop was entered, those before a resume included
+    head: Series
+    tail: Series
+    in_flight: deque[tuple[Scope, str]] = field(default_factory=deque)  # oldest first
+
+
+class _Walk:
+    """One walk through a workflow, from its first step to its last."""
+
+    def __init__(self, caller: StageCaller) -> None:
+        self.caller = caller
+        self.observers = caller.observers
+        self.save_points = caller.save_points
+        self.stop_signal = caller.stop_signal
+        self.steps: Counter[str] = Counter()  # iterations started, by key of the loop
+
+    async def workflow(self, step: Step, scope: Scope, outputs: tuple[Any, ...]) -> None:
+        if self.save_points:
+            self.save_points.open()
         with self.stop_signal.listening():
             try:
-                await self.walk(step, context, "0")
-                await self.close(context)
+                await self.step(step, scope, "0")
+                await self.resolve_all(scope)
             finally:
-                self.dispose(context, keep=outputs)
-        if self.keeper and self.keeper.target:
-            raise ResumeError(f"the run never came back to its save point at {self.keeper.target}")
+                self.dispose(scope, except_for=outputs)
+        if self.save_points and self.save_points.target:
+            raise ResumeError(f"the run never reached its save point at {self.save_points.target}")
 
-    async def walk(self, step: Step, context: Context, at: str) -> None:
-        """`at` is the address of the step: indices into sequences, and in brackets those of
-        iterations.
-        """
+    async def step(self, step: Step, scope: Scope, address: str) -> None:
+        """Run a step; its address has indices into sequences and, in brackets, iterations."""
         match step:
             case Series():
-                await self.sequence(step, context, at)
+                await self.sequence(step, scope, address)
             case ForEach():
-                await self.loop(step, context, at)
+                await self.loop(step, scope, address)
             case When(condition, body):
-                if await self.caller.call(condition, context, at):
-                    await self.walk(body, context, at)
+                if await self.caller.call(condition, scope, address):
+                    await self.step(body, scope, address)
             case Parallel(branches):
-                await self.parallel(branches, context, at)
+                await self.parallel(branches, scope, address)
             case _:
-                await self.caller.call(step, context, at)
+                await self.caller.call(step, scope, address)
 
-    async def sequence(self, step: Series, context: Context, at: str) -> None:
-        scope = context if step.outputs is None else context.inner(where=step.title)
+    async def sequence(self, series: Series, outer: Scope, address: str) -> None:
+        is_phase = series.outputs is not None
+        scope = outer.inner(location=outer.location.recipe(series.title)) if is_phase else outer
         try:
-            for index, inner in enumerate(step.steps):
-                await self.walk(inner, scope, f"{at}.{index}")
-                if at == "0":
-                    self.audience.phase_over()
-            if step.outputs is not None:
-                await self.close(scope)
-                for kind in step.outputs:
-                    scope.hand_out(kind, context)
+            for index, inner in enumerate(series.steps):
+                await self.step(inner, scope, f"{address}.{index}")
+                if address == "0":
+                    self.observers.phase_done()
+            if is_phase:
+                await self.resolve_all(scope)
+                for kind in series.outputs or ():
+                    scope.hand_out(kind, outer)
         finally:
-            if step.outputs is not None:
+            if is_phase:
                 self.dispose(scope)
 
-    async def parallel(self, branches: tuple[Step, ...], context: Context, at: str) -> None:
-        scopes = [context.inner() for _ in branches]
+    async def parallel(self, branches: tuple[Step, ...], scope: Scope, address: str) -> None:
+        scopes = [scope.inner() for _ in branches]
         try:
             async with asyncio.TaskGroup() as group:
-                for index, (branch, scope) in enumerate(zip(branches, scopes, strict=True)):
-                    group.create_task(self.walk(branch, scope, f"{at}.{index}"))
+                for index, (branch, inner) in enumerate(zip(branches, scopes, strict=True)):
+                    group.create_task(self.step(branch, inner, f"{address}.{index}"))
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
-        for scope in scopes:
-            context.merge(scope)
+        for inner in scopes:
+            scope.merge(inner)
 
-    async def loop(self, loop: ForEach, context: Context, at: str) -> None:
-        items, outer = await self.caller.call(loop.source, context, at), context[Progress]
+    async def loop(self, loop: ForEach, scope: Scope, address: str) -> None:
+        items = await self.caller.call(loop.source, scope, address)
+        outer = scope[Progress]
         shares = shares_of(items, loop.source.contract().yields)
-        point = await self.come_back(loop, context, at)
-        (head, tail), index, place = cut(loop), point.index, re.sub(r"\[\d+\]", "", at)
-        in_flight: deque[tuple[Context, str]] = deque()
+        point = await self.restore(loop, scope, address)
+        head, tail = split_at_wait(loop)
+        key = re.sub(r"\[\d+\]", "", address)
+        state = _LoopState(loop, scope, address, key, point.index, head, tail)
+        saves = loop.save > 0
         try:
-            for item in islice(items, index, None) if not point.ended else ():
-                with self.stop_signal.iteration(loop.save > 0):
-                    progress = outer.within(self.steps[place], index, shares)
-                    self.steps[place] += 1
-                    scope = context.inner(
-                        {loop.source.contract().yields: item, Progress: progress},
-                        f"{loop.source.title()} step {progress.step}",
-                    )
-                    in_flight.append((scope, f"{at}[{index}].{len(head.steps)}"))
-                    await self.walk(head, scope, f"{at}[{index}]")
-                    index += 1
-                    due = saves(loop) and (not loop.save or self.steps[place] % loop.save == 0)
-                    await self.finish(tail, in_flight, 0 if due else loop.ahead)
-                    # which must not catch up here
-                    if (stop := self.stop_signal.asked and loop.save > 0) and not loop.stale:
-                        await self.finish(tail, in_flight, 0)
-                        due = True
-                    if due:
-                        await self.keep(loop, context, at, SavePoint(index, False, 0, {}))
-                if stop:
-                    step = self.steps[place]
-                    raise Interrupted(
-                        f"stopped at step {step}, and saved"
-                        if due
-                        else f"stopped at step {step}, and not saved where weights lag"
-                    )
-            with self.stop_signal.iteration(loop.save > 0):
-                await self.finish(tail, in_flight, 0)
-                if saves(loop) and not point.ended:
-                    await self.keep(loop, context, at, SavePoint(index, True, 0, {}))
-            if self.stop_signal.asked and loop.save > 0:
-                raise Interrupted(f"stopped after step {self.steps[place]}, and saved")
+            for item in islice(items, point.index, None) if not point.ended else ():
+                with self.stop_signal.iteration(saves):
+                    progress = outer.within(self.steps[key], state.index, shares)
+                    await self.start_iteration(state, item, progress)
+                    stop_text = await self.end_iteration(state)
+                if stop_text:
+                    raise Interrupted(stop_text)
+            with self.stop_signal.iteration(saves):
+                await self.finish(state, 0)
+                if has_save_points(loop) and not point.ended:
+                    await self.save(state, ended=True)
+            if self.stop_signal.requested and saves:
+                raise Interrupted(f"stopped after step {self.steps[key]}, and saved")
         finally:
-            for scope, _ in in_flight:
-                self.dispose(scope)
+            for inner, _ in state.in_flight:
+                self.dispose(inner)
 
-    async def finish(self, tail: Series, in_flight: deque[tuple[Context, str]], left: int) -> None:
+    async def start_iteration(self, state: _LoopState, item: Any, progress: Progress) -> None:
+        """Run the head of the body, up to the first wait for a future of its own."""
+        source = state.loop.source
+        self.steps[state.key] += 1
+        scope = state.scope.inner(
+            {source.contract().yields: item, Progress: progress},
+            state.scope.location.iteration(source.title(), progress),
+        )
+        address = f"{state.address}[{state.index}]"
+        state.in_flight.append((scope, f"{address}.{len(state.head.steps)}"))
+        await self.step(state.head, scope, address)
+        state.index += 1
+
+    async def end_iteration(self, state: _LoopState) -> str:
+        """Finish the iterations whose turn it is and save if due; return why to stop, or ""."""
+        loop = state.loop
+        step = self.steps[state.key]
+        due = has_save_points(loop) and (not loop.save or step % loop.save == 0)
+        await self.finish(state, 0 if due else loop.ahead)
+        stop = self.stop_signal.requested and loop.save > 0
+        # a loop with stale types must not catch up here: its numbers would change
+        if stop and not loop.stale:
+            await self.finish(state, 0)
+            due = True
+        if due:
+            await self.save(state, ended=False)
+        if stop and due:
+            return f"stopped at step {step}, and saved"
+        return f"stopped at step {step}, and not saved where weights lag" if stop else ""
+
+    async def finish(self, state: _LoopState, left: int) -> None:
         """Run the tails of all but the youngest `left` iterations, oldest first."""
-        while len(in_flight) > left:
-            scope, at = in_flight[0]
-            await self.walk(tail, scope, at)
-            await self.close(scope)
+        while len(state.in_flight) > left:
+            scope, address = state.in_flight[0]
+            await self.step(state.tail, scope, address)
+            await self.resolve_all(scope)
             self.dispose(scope)
-            in_flight.popleft()
+            state.in_flight.popleft()
 
-    async def close(self, scope: Context) -> None:
-        """No answer is lost: a scope closes only once all that was asked in it has come back."""
-        for future, asker in scope.asked:
-            scope.settle(future, await self.caller.arrival(future, scope, asker))
-        scope.asked.clear()
+    async def resolve_all(self, scope: Scope) -> None:
+        """Wait for every future of a scope before it closes, so that no error is lost."""
+        for future, stage in scope.pending:
+            scope.resolve(future, await self.caller.wait(future, scope, stage))
+        scope.pending.clear()
 
-    def dispose(self, scope: Context, keep: tuple[Any, ...] = ()) -> None:
-        """Close what can be closed and belongs to this scope; what is still in flight is let go."""
-        kept = {id(scope[kind]) for kind in keep if kind in scope}
+    def dispose(self, scope: Scope, except_for: tuple[Any, ...] = ()) -> None:
+        """Close the values of a scope that have `close`; what is still in flight is abandoned."""
+        excepted = {id(scope[kind]) for kind in except_for if kind in scope}
         for value in scope.disposable():
-            if id(value) not in kept and not is_future(value) and hasattr(value, "close"):
+            if id(value) not in excepted and not is_future(value) and hasattr(value, "close"):
                 value.close()
 
-    async def come_back(self, loop: ForEach, context: Context, at: str) -> SavePoint:
-        try:
-            point = await self.keeper.restore(at, loop, context) if self.keeper else None
-        except CorruptCheckpoint as error:
-            raise Damaged(str(error)) from error
+    async def restore(self, loop: ForEach, scope: Scope, address: str) -> SavePoint:
+        """Return the save point of a loop, restored; one at the start if it has none."""
+        point = None
+        if self.save_points:
+            try:
+                point = await self.save_points.restore(address, loop, scope)
+            except CorruptCheckpoint as error:
+                raise DamagedSavePoint(str(error)) from error
         if point is None:
             return SavePoint(0, False, self.caller.published, {})
-        self.steps, self.caller.published = Counter(point.steps), point.published
+        self.steps = Counter(point.steps)
+        self.caller.published = point.published
         return point
 
-    async def keep(self, loop: ForEach, context: Context, at: str, point: SavePoint) -> None:
-        assert self.keeper is not None
-        self.audience.keeping(context[Progress])
-        steps, published = dict(self.steps), self.caller.published
-        await self.keeper.save(
-            at, loop, context, SavePoint(point.index, point.ended, published, steps)
-        )
+    async def save(self, state: _LoopState, *, ended: bool) -> None:
+        assert self.save_points is not None
+        scope = state.scope
+        self.observers.save_point_due(SavePointDue(scope[Progress], scope.location))
+        point = SavePoint(state.index, ended, self.caller.published, dict(self.steps))
+        await self.save_points.save(state.address, state.loop, scope, point)

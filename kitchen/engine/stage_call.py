@@ -1,4 +1,4 @@
-"""Call one stage: fetch what it reads, put down what it leaves, tell who listens."""
+"""Call of one stage: gather its inputs, run it, store its outputs, notify the observers."""
 
 from __future__ import annotations
 
@@ -6,132 +6,135 @@ import time
 from inspect import isawaitable
 from typing import Any
 
-from kitchen.engine.observers import ObserverGroup, StageDone
-from kitchen.engine.resume import Keeper
-from kitchen.engine.scope import Context
+from kitchen.engine.memo import MemoStore
+from kitchen.engine.observers import ObserverGroup, StageDone, StageStarted, WeightsSaved
+from kitchen.engine.resume import SavePointStore
+from kitchen.engine.scope import Scope
 from kitchen.engine.stop import StopSignal
 from kitchen.engine.tracing import span, traced, untraced
-from kitchen.engine.type_names import name
+from kitchen.engine.type_names import return_names, short_name
 from kitchen.ports.future import Future, is_future
-from kitchen.progress import Progress
-from kitchen.stage import Contract, Read, Stage, published
+from kitchen.progress import Location, Progress
+from kitchen.stage import Read, Stage, is_published
 from kitchen.types import Checkpoint, Published
 
 
-class Caller:
-    """Calls the stages of one run, in one process."""
+class StageCaller:
+    """Calls the stages of one run in one process."""
 
     def __init__(
-        self, audience: ObserverGroup, keeper: Keeper | None, title: str, stop_signal: StopSignal
+        self,
+        observers: ObserverGroup,
+        title: str,
+        stop_signal: StopSignal,
+        save_points: SavePointStore | None = None,
+        memo: MemoStore | None = None,
     ) -> None:
-        self.audience, self.keeper, self.stop_signal, self._title = (
-            audience,
-            keeper,
-            stop_signal,
-            title,
-        )
-        self._saved: set[Checkpoint] = set()  # those told of
-        self.published = 0  # over the whole run, those of earlier processes included
+        self.observers = observers
+        self.stop_signal = stop_signal
+        self.save_points = save_points
+        self.published = 0  # values published in the whole run, earlier processes included
+        self._title = title
+        self._memo = memo
+        self._reported: set[Checkpoint] = set()
 
-    async def call(self, stage: Stage, context: Context, at: str) -> Any:
+    async def call(self, stage: Stage, scope: Scope, address: str) -> Any:
         self.stop_signal.check(stage.title())
-        contract, progress, started = stage.contract(), context[Progress], time.perf_counter()
+        progress = scope[Progress]
+        started = time.perf_counter()
+        self.observers.stage_started(StageStarted(stage, progress, scope.location))
         attributes = {
             "kitchen.recipe": self._title,
             "kitchen.stage": stage.title(),
             "kitchen.step": progress.step,
         }
-        self.audience.entered(stage, progress)
         try:
             with span(stage.title(), attributes):
-                result = self._kept_answer(stage, at)
-                if result is None:
-                    result = await self._answer(stage, context, attributes)
-                    await self._keep_answer(stage, at, result)
-            told = self._put_down(stage, contract, context, result)
+                result = await self._memoized(stage, scope, address, attributes)
+            published = self._store(stage, scope, result)
         except Exception as error:
-            note(error, context, stage.title())
+            add_location(error, scope.location, stage.title())
             raise
-        self._tell(stage, progress, time.perf_counter() - started, told, context)
+        self._notify(stage, progress, time.perf_counter() - started, published, scope.location)
         return result
 
-    def _kept_answer(self, stage: Stage, at: str) -> Any:
-        """What an earlier process answered here; None where there is none. Inside loops nothing is
-        kept.
-        """
-        return (
-            self.keeper.kept(stage, at) if self.keeper and stage.memoize and "[" not in at else None
-        )
+    async def _memoized(
+        self, stage: Stage, scope: Scope, address: str, attributes: dict[str, Any]
+    ) -> Any:
+        """Return the stage's result, from the memo where it is memoized and outside loops."""
+        if self._memo is None or not stage.memoize or "[" in address:
+            return await self._run(stage, scope, attributes)
+        result = self._memo.read(stage, address)
+        if result is None:
+            result = await self._run(stage, scope, attributes)
+            await self._memo.write(stage, address, result)
+        return result
 
-    async def _keep_answer(self, stage: Stage, at: str, result: Any) -> None:
-        if self.keeper and stage.memoize and "[" not in at:
-            await self.keeper.keep_answer(stage, at, result)
-
-    def _put_down(
-        self, stage: Stage, contract: Contract, context: Context, result: Any
-    ) -> tuple[Published, ...]:
-        values = contract.parts(result)
-        if not isinstance(values, tuple) or len(values) != len(contract.returns):
-            raise TypeError(
-                f"{stage.title()}.run promises {', '.join(map(name, contract.returns))} "
-                f"and returned {type(result).__name__}"
-            )
-        told: list[Published] = []
-        for kind, value in zip(contract.returns, values, strict=True):
-            if kind in contract.pending:
-                context.asked.append((value, stage.title()))
-            if published(kind):
-                told.append(value)
-            elif contract.rewrites(kind) and kind in context:
-                context.replace(kind, untraced(value))
-            else:
-                context.put(kind, untraced(value))
-        return tuple(told)
-
-    def _tell(
-        self,
-        stage: Stage,
-        progress: Progress,
-        seconds: float,
-        told: tuple[Published, ...],
-        context: Context,
-    ) -> None:
-        replayed = bool(self.keeper and self.keeper.target)
-        where = " > ".join([*context.where(), stage.title()])
-        event = StageDone(stage, progress, seconds, told, self.published, replayed, where)
-        self.published += len(told)
-        self.audience.done(event)
-
-    async def _answer(self, stage: Stage, context: Context, attributes: dict[str, Any]) -> Any:
-        reads = [read for read in stage.contract().reads if read.kind in context]
+    async def _run(self, stage: Stage, scope: Scope, attributes: dict[str, Any]) -> Any:
         arguments = {
-            r.name: traced(r.kind, await self._value(r, context), attributes) for r in reads
+            read.name: traced(read.kind, await self._argument(read, scope), attributes)
+            for read in stage.contract().reads
+            if read.kind in scope
         }
         result = stage.run(**arguments)
         return await result if isawaitable(result) and not is_future(result) else result
 
-    async def _value(self, read: Read, context: Context) -> Any:
-        value = context[read.kind]
+    async def _argument(self, read: Read, scope: Scope) -> Any:
+        value = scope[read.kind]
         if read.pending or not is_future(value):
             return value
-        return await self.arrival(value, context, context.asker(value) or name(read.kind))
+        return await self.wait(value, scope, scope.requested_by(value) or short_name(read.kind))
 
-    async def arrival(self, future: Future[Any], context: Context, asker: str) -> Any:
-        """Wait for what was asked for; weights are told of as soon as somebody knows that they are
-        there.
-        """
+    async def wait(self, future: Future[Any], scope: Scope, requested_by: str) -> Any:
+        """Wait for a future that a stage returned; observers hear of weights as soon as they exist."""
         try:
             value = await future
         except Exception as error:
-            note(error, context, asker)
+            add_location(error, scope.location, requested_by)
             raise
-        if isinstance(value, Checkpoint) and value not in self._saved:
-            self._saved.add(value)
-            self.audience.saved(value, context[Progress])
+        if isinstance(value, Checkpoint) and value not in self._reported:
+            self._reported.add(value)
+            self.observers.weights_saved(WeightsSaved(value, scope[Progress], scope.location))
         return value
 
+    def _store(self, stage: Stage, scope: Scope, result: Any) -> tuple[Published, ...]:
+        """Put the outputs of a stage in scope and return the values that it published."""
+        contract = stage.contract()
+        values = contract.values_of(result)
+        if not isinstance(values, tuple) or len(values) != len(contract.returns):
+            raise TypeError(
+                f"{stage.title()}.run promises {', '.join(return_names(contract))} "
+                f"and returned {type(result).__name__}"
+            )
+        outputs: list[Published] = []
+        for kind, value in zip(contract.returns, values, strict=True):
+            if kind in contract.pending:
+                scope.pending.append((value, stage.title()))
+            if is_published(kind):
+                outputs.append(value)
+            elif contract.rewrites(kind) and kind in scope:
+                scope.replace(kind, untraced(value))
+            else:
+                scope.put(kind, untraced(value))
+        return tuple(outputs)
 
-def note(error: Exception, context: Context, stage: str) -> None:
-    """Say where, once: the innermost place knows best."""
+    def _notify(
+        self,
+        stage: Stage,
+        progress: Progress,
+        seconds: float,
+        published: tuple[Published, ...],
+        location: Location,
+    ) -> None:
+        replayed = bool(self.save_points and self.save_points.target)
+        number = self.published
+        self.published += len(published)
+        self.observers.stage_done(
+            StageDone(stage, progress, seconds, published, number, replayed, location)
+        )
+
+
+def add_location(error: Exception, location: Location, stage: str) -> None:
+    """Add a note with the place of an error, once: the innermost place is the most precise."""
     if not any(text.startswith("in ") for text in getattr(error, "__notes__", ())):
-        error.add_note("in " + " > ".join([*context.where(), stage]))
+        error.add_note(f"in {location} > {stage}" if location.frames else f"in {stage}")

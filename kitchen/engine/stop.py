@@ -1,5 +1,5 @@
-"""A stop that is asked for: a loop with save points finishes its iteration and saves first; asked
-twice, at once.
+"""Graceful stop: a loop with save points finishes its iteration and saves; a second request stops
+at once.
 """
 
 from __future__ import annotations
@@ -21,99 +21,102 @@ log = structlog.get_logger("kitchen.engine.stop")
 
 @dataclass
 class StopSignal:
-    """Whether someone asked the run to stop, and whether it can do so in good order."""
+    """A request to stop a run, and the iterations that must finish and save before it does."""
 
-    asked: bool = False
-    at_once: bool = False  # nothing is finished and saved first
-    patient: int = 0  # loops with save points that are in the middle of an iteration
-    _wake: Callable[[], object] | None = None  # the task of the run, if it waits for something
-    # again in the same thread: a signal may come at any moment
+    requested: bool = False
+    at_once: bool = False  # nothing is finished or saved first
+    unsaved: int = 0  # loops with save points that are in the middle of an iteration
+    _wake: Callable[[], object] | None = None  # wakes the run's task if it waits for something
+    # reentrant, for a signal handler may run while the same thread holds it
     _lock: Any = field(default_factory=threading.RLock)
 
-    def ask(self, *, at_once: bool = False) -> None:
-        """Stop, from any thread: what is waited for in the middle of an iteration with save points
-        is waited for.
-        """
+    def request(self, *, at_once: bool = False) -> None:
+        """Ask the run to stop, from any thread; an iteration with save points finishes first."""
         with self._lock:
-            self.asked, self.at_once = True, self.at_once or at_once
+            self.requested = True
+            self.at_once = self.at_once or at_once
             if self._wake is not None:
                 self._wake()
 
-    def press(self, later: Callable[..., object]) -> None:
-        """Ctrl-C in the thread of the run itself, which may stand anywhere: it may be writing an
-        entry of the log.
+    def on_sigint(self, later: Callable[..., object]) -> None:
+        """Handle Ctrl-C in the run's own thread, which may be in the middle of a log entry.
+
+        `later` schedules a call for when the event loop is free. A second Ctrl-C, or one with
+        nothing to save, raises KeyboardInterrupt.
         """
-        if self.asked or not self.patient:
+        if self.requested or not self.unsaved:
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True
         later(
             log.warning,
             "stopping: this step is finished and saved first; Ctrl-C again stops at once",
         )
 
     def check(self, stage: str) -> None:
-        """Before a stage: raises Interrupted if nothing is to be finished first."""
+        """Raise Interrupted before a stage if a stop was requested and nothing must finish first."""
         if self._due():
             raise Interrupted(f"stopped before {stage}")
 
     @contextmanager
-    def iteration(self, saving: bool) -> Iterator[None]:
-        self.patient += saving
+    def iteration(self, has_save_points: bool) -> Iterator[None]:
+        """Mark an iteration, which is finished before a stop if its loop has save points."""
+        self.unsaved += has_save_points
         try:
             yield
         finally:
-            self.patient -= saving
+            self.unsaved -= has_save_points
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While the task of a run is under way, heed signals and other threads."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        self._wake = lambda: loop.call_soon_threadsafe(
-            lambda: task and self._due() and task.cancel()
-        )
+        """Handle signals and requests of other threads while the current task runs."""
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+
+        def cancel_if_due() -> None:
+            if task and self._due():
+                task.cancel()
+
+        self._wake = lambda: loop.call_soon_threadsafe(cancel_if_due)
         try:
-            with at_signals(lambda: self.press(loop.call_soon_threadsafe)):
+            with handling_signals(lambda: self.on_sigint(loop.call_soon_threadsafe)):
                 yield
         except asyncio.CancelledError:
-            if not self.asked:
+            if not self.requested:
                 raise
             raise Interrupted(
-                "stopped in the middle of a stage: what it waited for is let go"
+                "stopped in the middle of a stage: what it waited for is abandoned"
             ) from None
         finally:
             with self._lock:
                 self._wake = None
 
     def _due(self) -> bool:
-        return self.asked and (self.at_once or not self.patient)
+        return self.requested and (self.at_once or not self.unsaved)
 
 
 @contextmanager
-def at_signals(press: Callable[[], None]) -> Iterator[None]:
-    """Have SIGINT and SIGTERM call it while the block lasts; only the main thread of a process can."""
+def handling_signals(handler: Callable[[], None]) -> Iterator[None]:
+    """Call `handler` on SIGINT and SIGTERM in the block; does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
-        signal.signal(number, lambda *_: press())
+        signal.signal(number, lambda *_: handler())
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
-def refuse_loop() -> None:
-    """Raises ConfigError in a running event loop, which would stand still for as long as a run
-    takes.
-    """
+def refuse_running_loop() -> None:
+    """Raise ConfigError inside a running event loop, which a run would block until it ends."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
     raise ConfigError(
-        "an event loop is running here, as in a notebook, and a run has one of its own: call "
-        "kitchen.run "
-        "or kitchen.submit, which cook on another thread"
+        "an event loop is running here, as in a notebook, and a run needs an event loop for itself: "
+        "call kitchen.run or kitchen.submit, which use another thread"
     )

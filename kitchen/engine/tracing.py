@@ -1,4 +1,4 @@
-"""Spans by OpenTelemetry: one per run, stage and port call; without an SDK, nothing happens."""
+"""OpenTelemetry spans, one per run, stage and port call; nothing happens without an SDK."""
 
 from __future__ import annotations
 
@@ -16,34 +16,30 @@ _NAME = "crucible-kitchen"
 
 
 def span(name: str, attributes: Attributes) -> AbstractContextManager[Any]:
-    if not _heard():
+    if not _sdk_installed():
         return nullcontext()
     return trace.get_tracer(_NAME).start_as_current_span(name, attributes=dict(attributes))
 
 
 def traced(kind: Any, value: Any, attributes: Attributes) -> Any:
-    """A port in a wrapper that opens a span per call, if someone listens; anything else as it is."""
-    if (
-        not getattr(kind, "_is_protocol", False)
-        or not _heard()
-        or isinstance(value, _Traced)
-        or is_future(value)
-    ):
+    """Wrap a port so that each call opens a span, if an SDK is installed; return others unchanged."""
+    is_port = getattr(kind, "_is_protocol", False)
+    if not is_port or not _sdk_installed() or isinstance(value, _TracedPort) or is_future(value):
         return value
-    return _Traced(value, kind.__name__, attributes)
+    return _TracedPort(value, kind.__name__, attributes)
 
 
 def untraced(value: Any) -> Any:
-    return object.__getattribute__(value, "_value") if isinstance(value, _Traced) else value
+    return object.__getattribute__(value, "_value") if isinstance(value, _TracedPort) else value
 
 
-def _heard() -> bool:
-    """Whether someone listens: an SDK has taken the place of what the API begins with."""
+def _sdk_installed() -> bool:
+    """Return whether an SDK has replaced the API's default provider."""
     return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
-class _Traced:
-    """Any port; its span ends when the answer is there."""
+class _TracedPort:
+    """A port whose calls open spans; the span of a future ends when its value arrives."""
 
     def __init__(self, value: Any, port: str, attributes: Attributes) -> None:
         self._value, self._port, self._attributes = value, port, attributes
@@ -55,30 +51,30 @@ class _Traced:
         return self._value[index]
 
     def __getattr__(self, verb: str) -> Any:
-        found = getattr(self._value, verb)
-        if not callable(found):
-            return found
+        attribute = getattr(self._value, verb)
+        if not callable(attribute):
+            return attribute
 
         def call(*args: Any, **kwargs: Any) -> Any:
             tracer = trace.get_tracer(_NAME)
             opened = tracer.start_span(f"{self._port}.{verb}", attributes=dict(self._attributes))
             try:
                 with trace.use_span(opened, record_exception=True):
-                    answer = found(*args, **kwargs)
+                    result = attribute(*args, **kwargs)
             except BaseException:
                 opened.end()
                 raise
-            if is_future(answer):
-                return _Ending(answer, opened)
+            if is_future(result):
+                return _TracedFuture(result, opened)
             opened.end()
-            return answer
+            return result
 
         return call
 
 
 @dataclass(frozen=True)
-class _Ending:
-    """A future that ends a span when it arrives."""
+class _TracedFuture:
+    """A future that ends a span when its value arrives."""
 
     future: Future[Any]
     opened: trace.Span

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import structlog
 from pydantic import ValidationError
@@ -12,13 +13,14 @@ from kitchen.config.order import Order
 from kitchen.engine.observers import Observer, ObserverGroup
 from kitchen.engine.plan import Plan, PlanError
 from kitchen.engine.runner import run as run_plan
-from kitchen.engine.scope import Context
-from kitchen.engine.stop import StopSignal, refuse_loop
+from kitchen.engine.scope import Scope
+from kitchen.engine.stop import StopSignal, refuse_running_loop
 from kitchen.errors import ConfigError, ResumeError
 from kitchen.recipe import Recipe
 from kitchen.runs.lock import lease
 from kitchen.runs.logs import configure, copy_log_to
 from kitchen.runs.record import RunRecord
+from kitchen.types import RenderingSettings
 
 
 def execute(
@@ -32,7 +34,7 @@ def execute(
     take_over: bool = False,
     stop_signal: StopSignal | None = None,
     plan: Plan | None = None,
-) -> Context:
+) -> Scope:
     """Execute the recipe as the run of this name, or resume that run; returns its final values.
 
     `stop_signal` lets another thread stop the run. `plan` is that of the recipe, if it has been
@@ -47,8 +49,14 @@ def execute(
     if not structlog.is_configured():
         configure()
     with lease(kitchen.blobs, run, take_over=take_over):
-        refuse_loop()
-        record = RunRecord(kitchen.blobs, run, order, other_machine=other_machine)
+        refuse_running_loop()
+        record = RunRecord(
+            kitchen.blobs,
+            run,
+            order,
+            rendering=_rendering(recipe, order),
+            other_machine=other_machine,
+        )
         with copy_log_to(record.log):
             return _run_recorded(
                 plan, recipe, kitchen, run, ObserverGroup((record, *observers)), stop_signal
@@ -62,10 +70,10 @@ def _run_recorded(
     run: str,
     observers: ObserverGroup,
     stop_signal: StopSignal | None,
-) -> Context:
+) -> Scope:
     """Run the plan, and let the observers know how it ended."""
     try:
-        context = run_plan(
+        scope = run_plan(
             plan.step,
             kitchen.ports(),
             (observers,),
@@ -75,11 +83,19 @@ def _run_recorded(
             stop_signal=stop_signal,
             plan=plan,
         )
-        observers.ended(None)
+        observers.run_ended(None)
     except BaseException as error:
-        observers.ended(error)
+        observers.run_ended(error)
         raise
-    return context
+    return scope
+
+
+def _rendering(recipe: Recipe, order: Order) -> Mapping[str, Any] | None:
+    """Return the settings, as JSON, with which the recipe renders conversations; None without any."""
+    for name in type(recipe).model_fields:
+        if isinstance(getattr(recipe, name), RenderingSettings):
+            return cast(Mapping[str, Any], order.settings.get(name))
+    return None
 
 
 def recipe_from_order(cls: type[Recipe], run: str, order: Order) -> Recipe:

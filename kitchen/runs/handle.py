@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 import structlog
 
 from kitchen.engine.observers import Observer
-from kitchen.engine.stop import StopSignal, at_signals
+from kitchen.engine.stop import StopSignal, handling_signals
 from kitchen.errors import ConfigError, Interrupted, KitchenError, RunFailed
 from kitchen.ports.blobs import BlobStore
 from kitchen.runs.lock import InUse
@@ -109,7 +109,7 @@ class Run:
         A loop with save points finishes its iteration and saves, unless `at_once`. Elsewhere the
         run stops before the next stage, or abandons the future that it waits for.
         """
-        self._stop_signal.ask(at_once=at_once)
+        self._stop_signal.request(at_once=at_once)
 
     def result(self, timeout: float | None = None) -> Outcome:
         """Wait until the run is over, at most `timeout` seconds. Ctrl-C ends the wait, not the run.
@@ -134,7 +134,7 @@ class Run:
         A second Ctrl-C stops at once.
         """
         try:
-            with at_signals(self._on_sigint):
+            with handling_signals(self._on_sigint):
                 outcome = self.result()
         except Interrupted as stopped:
             if not self._sigint_received:
@@ -162,10 +162,10 @@ class Run:
             target(self._stop_signal, self._status)
             outcome = _outcome(self._blobs, self.id)
         except BaseException as error:  # noqa: BLE001 it is raised by `result`
-            self._status.over("interrupted" if isinstance(error, Interrupted) else "failed")
+            self._status.finish("interrupted" if isinstance(error, Interrupted) else "failed")
             self._future.set_exception(self._to_kitchen_error(error))
         else:
-            self._status.over("completed")
+            self._status.finish("completed")
             self._future.set_result(outcome)
 
     def _to_kitchen_error(self, error: BaseException) -> KitchenError:

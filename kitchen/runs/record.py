@@ -16,7 +16,13 @@ from typing import Any
 import structlog
 
 from kitchen.config.order import Order, order_json
-from kitchen.engine.observers import Observer, StageDone
+from kitchen.engine.observers import (
+    Observer,
+    SavePointDue,
+    StageDone,
+    StageStarted,
+    WeightsSaved,
+)
 from kitchen.errors import ResumeError
 from kitchen.ports.blobs import BlobStore
 from kitchen.progress import Progress
@@ -24,7 +30,7 @@ from kitchen.runs.jsonl import Journal
 from kitchen.runs.store import read_run
 from kitchen.secrets import masked
 from kitchen.stage import Stage
-from kitchen.types import Checkpoint, Facts, Metrics, Samples, Table
+from kitchen.types import Facts, Metrics, Samples, Table
 from kitchen.workflow import Step
 
 _PACKAGES = ("crucible-kitchen", "numpy", "torch", "transformers", "peft", "safetensors", "tinker")
@@ -42,7 +48,13 @@ class RunRecord(Observer):
     """Records what a run is and what it does; the record of an earlier attempt is continued."""
 
     def __init__(
-        self, blobs: BlobStore, run: str, order: Order, *, other_machine: bool = False
+        self,
+        blobs: BlobStore,
+        run: str,
+        order: Order,
+        *,
+        rendering: Mapping[str, Any] | None = None,
+        other_machine: bool = False,
     ) -> None:
         self._blobs = blobs
         self._run = run
@@ -63,20 +75,21 @@ class RunRecord(Observer):
             self._json = read_run(blobs, run)
         self._earlier_facts = dict(self._json["facts"])
         self._json["configuration_sha256"] = _digest(_configuration(self._json["order"]))
+        self._json["rendering"] = rendering or {}
         self._json["attempts"].append({"started": _now(), "seconds": 0.0, **_environment()})
         self._write("running")
 
     def log(self, event: MutableMapping[str, Any]) -> None:
         self._journals["log"].append(event)
 
-    def began(self, run: str, step: Step) -> None:
+    def run_started(self, run: str, step: Step) -> None:
         self._log.debug("began", run=run)
         self._add_facts(_versions())
 
-    def entered(self, stage: Stage, progress: Progress) -> None:
-        self._position = stage, progress
+    def stage_started(self, event: StageStarted) -> None:
+        self._position = event.stage, event.progress
 
-    def done(self, event: StageDone) -> None:
+    def stage_done(self, event: StageDone) -> None:
         self._log.debug(
             "stage",
             stage=event.stage.title(),
@@ -86,10 +99,12 @@ class RunRecord(Observer):
         for number, value in enumerate(event.published, event.number):
             if isinstance(value, Facts):
                 self._add_facts(value)
+            if isinstance(value, Metrics) and value.selects_by:
+                self._json["selects_by"] = value.selects_by
             if not event.replayed:
                 self._record_value(number, value, event)
         if any(isinstance(value, Facts | Table) for value in event.published):
-            self.phase_over()  # a later stage may read them, for a model card
+            self.phase_done()  # a later stage may read them, for a model card
 
     def _record_value(self, number: int, value: Any, event: StageDone) -> None:
         """Add what a stage published to its journal."""
@@ -102,25 +117,27 @@ class RunRecord(Observer):
         elif isinstance(value, Samples):
             self._journals["samples"].put(number, [{**position, **row} for row in value.rows])
 
-    def saved(self, checkpoint: Checkpoint, progress: Progress) -> None:
+    def weights_saved(self, event: WeightsSaved) -> None:
+        checkpoint = event.checkpoint
         row = {
             **vars(checkpoint),
             "role": type(checkpoint).__name__,
             "policy": checkpoint.policy,
+            "final": checkpoint.final,
             "at": self._blobs.locate(checkpoint.path),
-            "iteration": progress.step,
+            "iteration": event.progress.step,
         }
         self._journals["checkpoints"].replace("path", row)
 
-    def keeping(self, progress: Progress) -> None:
+    def save_point_due(self, event: SavePointDue) -> None:
         self._flush()
         self._write("running")
 
-    def phase_over(self) -> None:
+    def phase_done(self) -> None:
         self._flush()
         self._write("running")
 
-    def ended(self, error: BaseException | None) -> None:
+    def run_ended(self, error: BaseException | None) -> None:
         if error is None:
             status, reason, exit_code = "completed", "", 0
         else:

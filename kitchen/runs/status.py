@@ -1,45 +1,41 @@
-"""How a run stands, for those who ask and those who listen."""
+"""Status of a run under way, and the events that its listeners receive."""
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from kitchen.engine.observers import Observer, StageDone
-from kitchen.progress import Progress
-from kitchen.stage import Stage
+from kitchen.engine.observers import Observer, StageDone, StageStarted
 from kitchen.types import Metrics
 from kitchen.workflow import ForEach, Step, walk
-
-_IN_LOOP = re.compile(r"^(.*) step (\d+)$")
 
 
 @dataclass(frozen=True)
 class Status:
-    """How a run stands."""
+    """The state and progress of a run."""
 
     state: Literal["running", "completed", "failed", "interrupted"] = "running"
     # iteration of the loop around the innermost one, from 1; None where there is none
     epoch: int | None = None
     step: int = 0  # iteration of the innermost loop, from 1, in all epochs
-    steps: int | None = None  # how many there will be; None where nobody knows
-    loss: float | None = None  # the last that was published
-    done: float | None = 0.0  # share of the outermost loop, 0..1; None where nobody knows
-    seconds: float = 0.0  # since this process began with the run
-    stage: str = ""  # the last that began
+    steps: int | None = None  # iterations of the innermost loop in all epochs; None if unknown
+    loss: float | None = None  # last one published
+    done: float | None = 0.0  # share of the outermost loop, 0..1; None if unknown
+    seconds: float = 0.0  # since this process started or resumed the run
+    stage: str = ""  # the one that started last
+
+
+EventKind = Literal["start", "progress", "complete"]
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that a run tells: that it has started, that a stage published numbers, that it is
-    complete.
-    """
+    """A message to listeners: the run has started, published metrics, or is complete."""
 
-    kind: Literal["start", "progress", "complete"]
+    kind: EventKind
     run: str
     recipe: str
     epoch: int | None
@@ -53,98 +49,96 @@ Listener = Callable[[Event], object]
 
 
 class RunStatus(Observer):
-    """Follows a run. `status` is replaced, never changed, so that any thread may read it."""
+    """Tracks the status of a run; `status` is replaced, never changed, so any thread may read it."""
 
     def __init__(
         self, run: str, recipe: str, listener: Listener | None, earlier: Mapping[str, float]
     ) -> None:
-        self._run, self._recipe, self._listeners = run, recipe, [listener] if listener else []
+        self._run = run
+        self._recipe = recipe
+        self._listeners = [listener] if listener else []
         # never held while a listener is called, which may wait for the run
         self._lock = threading.Lock()
-        self._begun, self._ended = time.perf_counter(), 0.0
-        self._innermost: set[str] = set()  # titles of loops that have none inside
-        self._metrics = dict(earlier)  # the last of each, those of earlier attempts included
-        self._told: list[Event] = []  # but for progress
+        self._start_time = time.perf_counter()
+        self._end_time = 0.0
+        self._innermost: set[str] = set()  # titles of loops that contain no loop
+        self._metrics = dict(earlier)  # the last of each, earlier attempts included
+        self._history: list[Event] = []  # all events except progress
         self._status = Status(loss=self._metrics.get("loss"))
 
     @property
     def status(self) -> Status:
-        return replace(self._status, seconds=(self._ended or time.perf_counter()) - self._begun)
+        end = self._end_time or time.perf_counter()
+        return replace(self._status, seconds=end - self._start_time)
 
     @property
     def started(self) -> bool:
-        return bool(self._told)
+        return bool(self._history)
 
     def listen(self, listener: Listener) -> None:
-        heard = 0
+        """Add a listener, which first receives the start, and the completion if it has happened."""
+        received = 0
         while True:
             with self._lock:
-                missed = self._told[heard:]
+                missed = self._history[received:]
                 if not missed:
                     self._listeners.append(listener)
                     return
             for event in missed:
                 listener(event)
-            heard += len(missed)
+            received += len(missed)
 
-    def over(self, state: Literal["completed", "failed", "interrupted"]) -> None:
-        self._ended = time.perf_counter()
+    def finish(self, state: Literal["completed", "failed", "interrupted"]) -> None:
+        self._end_time = time.perf_counter()
         done = 1.0 if state == "completed" else self._status.done
         self._status = replace(self._status, state=state, done=done)
 
-    def began(self, run: str, step: Step) -> None:
-        loops = [each for each in walk(step) if isinstance(each, ForEach)]
+    def run_started(self, run: str, step: Step) -> None:
+        loops = [inner for inner in walk(step) if isinstance(inner, ForEach)]
         self._innermost = {
             loop.source.title()
             for loop in loops
-            if not any(isinstance(each, ForEach) for each in walk(loop.body))
+            if not any(isinstance(inner, ForEach) for inner in walk(loop.body))
         }
-        self._tell("start", {})
+        self._publish("start", {})
 
-    def entered(self, stage: Stage, progress: Progress) -> None:
-        self._status = replace(self._status, stage=stage.title())
+    def stage_started(self, event: StageStarted) -> None:
+        self._status = replace(self._status, stage=event.stage.title())
 
-    def done(self, event: StageDone) -> None:
-        metrics = {
-            key: value
-            for each in event.published
-            if isinstance(each, Metrics)
-            for key, value in each.items()
-        }
+    def stage_done(self, event: StageDone) -> None:
+        metrics: dict[str, float] = {}
+        for value in event.published:
+            if isinstance(value, Metrics):
+                metrics |= value
         if event.replayed or not metrics:
             return
-        around = [
-            (found[1], int(found[2]))
-            for part in event.where.split(" > ")
-            if (found := _IN_LOOP.match(part))
-        ]
-        if around and around[-1][0] in self._innermost:
-            at = event.progress
+        loops = event.location.loops
+        if loops and loops[-1].loop in self._innermost:
+            inner = loops[-1]
+            progress = event.progress
             self._status = replace(
                 self._status,
-                epoch=around[-2][1] + 1 if len(around) > 1 else None,
-                step=at.step + 1,
-                steps=round(1 / at.width) if at.width else None,
-                done=None if at.done is None else at.done + at.width,
+                epoch=None if inner.epoch is None else inner.epoch + 1,
+                step=inner.step + 1,
+                steps=inner.total,
+                done=None if progress.done is None else progress.done + progress.width,
             )
         self._status = replace(self._status, loss=metrics.get("loss", self._status.loss))
         self._metrics |= metrics
-        self._tell("progress", metrics)
+        self._publish("progress", metrics)
 
-    def ended(self, error: BaseException | None) -> None:
+    def run_ended(self, error: BaseException | None) -> None:
         if error is None:
-            self._tell("complete", dict(self._metrics))
+            self._publish("complete", dict(self._metrics))
 
-    def _tell(
-        self, kind: Literal["start", "progress", "complete"], metrics: Mapping[str, float]
-    ) -> None:
+    def _publish(self, kind: EventKind, metrics: Mapping[str, float]) -> None:
         now = self.status
         event = Event(
             kind, self._run, self._recipe, now.epoch, now.step, now.loss, now.seconds, metrics
         )
         with self._lock:
             if kind != "progress":
-                self._told.append(event)
+                self._history.append(event)
             listeners = tuple(self._listeners)
         for listener in listeners:
             listener(event)

@@ -63,7 +63,7 @@ def discard_failed_run(blobs: BlobStore, run: str) -> None:
 def _failed_before_first_save(blobs: BlobStore, run: str) -> bool:
     """Return whether a run failed before it saved anything to resume from, such as in its data."""
     has_progress = any(
-        name.startswith((f"{run}/kept/", f"{run}/weights/"))
+        name.startswith((f"{run}/memo/", f"{run}/weights/"))
         or (name.startswith(f"{run}/save/") and name.endswith(".json"))
         for name in blobs.list(f"{run}/")
     )

@@ -16,7 +16,7 @@ import numpy as np
 from kitchen.errors import ConfigError, DataError, check_name
 from kitchen.ports.sampling import Tokenizer
 from kitchen.stage import Stage
-from kitchen.types import Datum, Metrics, Table
+from kitchen.types import Datum, Metrics, RenderingSettings, Table
 from stages.chat.conversations import Conversation, TrainRows
 from stages.chat.masks import (
     TRAIN_ON,
@@ -81,7 +81,7 @@ class TrainData:
     counts: RenderCounts
 
 
-class RenderDataset(Stage):
+class RenderDataset(Stage, RenderingSettings):
     """StepResult conversations into datums whose weights are 0 on all that is not to be learnt."""
 
     train_on: TrainOn = "all_assistant_messages"

@@ -113,6 +113,7 @@ def load_splits(reader: DatasetReader) -> LoadedDataset:
         )
     }
     facts = Facts({f"data.{split}.sha256": data.fingerprint for split, data in opened.items()})
+    facts[f"data.{train}.dataset"] = reader.dataset
     rows = {split: rename_columns(data, reader.how.columns) for split, data in opened.items()}
     back = np.zeros(0, np.int64) if test else reader.kept_back(rows[train])
     held = (

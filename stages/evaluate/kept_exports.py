@@ -38,6 +38,12 @@ class ExportWeights(Stage):
         )
 
 
+class HeldOutMetrics(Metrics):
+    """Metrics of held-out rows, by whose loss the best export is chosen."""
+
+    selects_by = "held_out_loss"
+
+
 class StartExports(Stage):
     """Nothing is exported yet."""
 
@@ -59,7 +65,7 @@ class TrackBestExport(Stage):
         weights: ExportedWeights,
         loss: HeldOutLoss,
         checkpoints: CheckpointStore | None = None,
-    ) -> tuple[SavedExports, Metrics]:
+    ) -> tuple[SavedExports, HeldOutMetrics]:
         better = loss.nats < kept.best_loss
         best, best_loss = (weights, loss.nats) if better else (kept.best, kept.best_loss)
         there = (*(w for w in kept.weights if w.path != weights.path), weights)
@@ -67,7 +73,9 @@ class TrackBestExport(Stage):
         for old in there:
             if checkpoints is not None and old.path not in stay:
                 checkpoints.delete(old)
-        return SavedExports(tuple(w for w in there if w.path in stay), best, best_loss), Metrics(
+        return SavedExports(
+            tuple(w for w in there if w.path in stay), best, best_loss
+        ), HeldOutMetrics(
             {f"held_out_{name}": value for name, value in loss.metrics.items()},
             held_out_loss=loss.nats,
             best_held_out_loss=best_loss,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from kitchen.artifacts.weights import Weights, find_weights
 from kitchen.errors import ConfigError
@@ -27,6 +27,8 @@ C = TypeVar("C", bound=Checkpoint)
 @dataclass(frozen=True)
 class FinalWeights(Checkpoint):
     """Weights as they are when training is over."""
+
+    final: ClassVar[bool] = True
 
 
 class OpenSession(Stage):

@@ -136,7 +136,7 @@ class Ends(Observer):
 
     ends: list[float] = field(default_factory=list)  # seconds
 
-    def done(self, event: StageDone) -> None:
+    def stage_done(self, event: StageDone) -> None:
         if isinstance(event.stage, Finish):
             self.ends.append(perf_counter())
 

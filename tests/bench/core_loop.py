@@ -113,13 +113,13 @@ class Turnstile(Observer):
         self.loss = 0.0  # nats per trained token, of the last step
         self._here, self._go = Semaphore(0), Semaphore(0)
 
-    def done(self, event: StageDone) -> None:
+    def stage_done(self, event: StageDone) -> None:
         if isinstance(event.stage, ReportStep):
             [self.loss] = (each["loss"] for each in event.published if isinstance(each, Metrics))
             self._here.release()
             self._go.acquire()
 
-    def began(self, run: str, step: Step) -> None:
+    def run_started(self, run: str, step: Step) -> None:
         self._go.acquire()
 
     def go_on(self, steps: int = 1) -> None:

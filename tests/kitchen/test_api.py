@@ -596,7 +596,7 @@ def test_cancelled_outside_of_loops_lets_go_of_what_it_waits_for() -> None:
     while run.status().stage != "Simmer":
         time.sleep(0.01)
     run.cancel()
-    with pytest.raises(Interrupted, match="let go"):
+    with pytest.raises(Interrupted, match="abandoned"):
         run.result(60)
     assert run.status().state == "interrupted"
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kitchen.engine.codec import in_json
+from kitchen.engine.codec import json_adapter
 from kitchen.types import Floats, Mask, Tokens
 
 
@@ -22,7 +22,7 @@ from kitchen.types import Floats, Mask, Tokens
     ],
 )
 def test_they_come_back_to_the_last_bit(kind: Any, array: Any) -> None:
-    adapter = in_json(tuple[kind, ...])
+    adapter = json_adapter(tuple[kind, ...])
     [back] = adapter.validate_json(adapter.dump_json((array,)))
     assert (back.dtype, back.shape) == (array.dtype, array.shape)
     assert back.tobytes() == array.tobytes()

@@ -108,7 +108,7 @@ class Seen(Observer):
         self.progress: list[Progress] = []
         self.stages: list[Stage] = []
 
-    def done(self, event: StageDone) -> None:
+    def stage_done(self, event: StageDone) -> None:
         self.stages.append(event.stage)
         for value in event.published:
             assert isinstance(value, Metrics)

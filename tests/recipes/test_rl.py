@@ -13,10 +13,10 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen import Observer, Stage, Step, sequence
+from kitchen.engine.observers import StageStarted
 from kitchen.errors import KitchenError
 from kitchen.ports import Message
 from kitchen.ports.environments import StepResult
-from kitchen.progress import Progress
 from recipes.rl import Rl
 from stages.tasks.tasks import Tasks
 from tests.support.seen import Seen
@@ -97,9 +97,9 @@ def test_the_weights_that_act_are_so_many_batches_behind(
     class Order(Observer):
         learnt = 0
 
-        def entered(self, stage: Stage, progress: Progress) -> None:
-            self.learnt += stage.title() == "ReportRollouts"
-            if stage.title() == "Snapshot":
+        def stage_started(self, event: StageStarted) -> None:
+            self.learnt += event.stage.title() == "ReportRollouts"
+            if event.stage.title() == "Snapshot":
                 taken.append(self.learnt)
 
     cook(Order(), steps=8, stale=stale, save_every=save_every)

@@ -292,7 +292,7 @@ class KilledCalling(Observer):
     def __init__(self, at: int = -1) -> None:
         self.left, self.count = at, 0
 
-    def done(self, event: StageDone) -> None:
+    def stage_done(self, event: StageDone) -> None:
         self.left -= 1
         self.count += 1
         if self.left == 0:

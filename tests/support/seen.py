@@ -15,7 +15,7 @@ class Seen(Observer):
     def __init__(self) -> None:
         self.published: list[Any] = []
 
-    def done(self, event: StageDone) -> None:
+    def stage_done(self, event: StageDone) -> None:
         self.published += event.published
 
     @property

@@ -16,7 +16,7 @@ from kitchen.config.discovery import import_path
 from kitchen.config.request import Problems, ResolvedRequest, RunRequest, resolve_request
 from kitchen.config.yaml import yaml_value
 from kitchen.engine.preview import preview
-from kitchen.engine.type_names import name
+from kitchen.engine.type_names import read_names, return_names, short_name
 from kitchen.errors import KitchenError
 from kitchen.secrets import mask
 from kitchen.stage import Stage
@@ -81,7 +81,7 @@ def _grow(above: Tree, step: Step) -> None:
         case Series(steps, leaves, title):
             under = above
             if leaves is not None:
-                left = ", ".join(map(name, leaves)) or "nothing"
+                left = ", ".join(map(short_name, leaves)) or "nothing"
                 under = above.add(Text.assemble(title or "phase", (f"  → {left}", "dim")))
             for inner in steps:
                 _grow(under, inner)
@@ -91,7 +91,7 @@ def _grow(above: Tree, step: Step) -> None:
                 for word, value in (("ahead", ahead), ("save every", save))
                 if value
             ]
-            words += [f"stale {', '.join(map(name, stale))}"] * bool(stale)
+            words += [f"stale {', '.join(map(short_name, stale))}"] * bool(stale)
             under = above.add(
                 Text.assemble(
                     "for each of ", _leaf(source), *((f"  {word}", "cyan") for word in words)
@@ -115,17 +115,12 @@ def _grow(above: Tree, step: Step) -> None:
 
 def _leaf(stage: Stage) -> Text:
     contract = stage.contract()
-    kinds = contract.returns if contract.yields is None else (contract.yields,)
     shown = Text(mask(str(stage).removesuffix("()")))
-    reads, leaves = (
-        ", ".join(dict.fromkeys(map(name, each)))
-        for each in ([r.kind for r in contract.reads], kinds)
-    )
-    return (
-        shown.append(f"  {reads}{' ' if reads else ''}→ {leaves or 'nothing'}", "dim")
-        if reads or leaves
-        else shown
-    )
+    reads = ", ".join(dict.fromkeys(read_names(contract)))
+    outputs = ", ".join(dict.fromkeys(return_names(contract)))
+    if reads or outputs:
+        shown.append(f"  {reads}{' ' if reads else ''}→ {outputs or 'nothing'}", "dim")
+    return shown
 
 
 def _say_settings(out: Console, made: ResolvedRequest) -> None:
@@ -180,7 +175,7 @@ def _ask(out: Console, made: ResolvedRequest) -> None:
     """What the servers say of the models that are wanted of them."""
     training: Any = made.kitchen.training if made.kitchen else None
     stages = (
-        [stage.plain() for stage in walk(made.step) if isinstance(stage, Stage)]
+        [stage.without_roles() for stage in walk(made.step) if isinstance(stage, Stage)]
         if made.step
         else []
     )

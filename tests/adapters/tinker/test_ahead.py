@@ -54,7 +54,7 @@ def timed(ahead: int) -> tuple[float, dict[str, int]]:
             self.first, self.last = 0.0, 0.0
             self.before, self.after = Counter[str](), Counter[str]()
 
-        def done(self, event: StageDone) -> None:
+        def stage_done(self, event: StageDone) -> None:
             if event.stage.title() == "ShuffledBatches" and not self.first:
                 self.first, self.before = time.perf_counter(), Counter(around.seen)
             if event.stage.title() == "ReportStep":

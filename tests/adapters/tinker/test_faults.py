@@ -182,7 +182,7 @@ class Restarting(Observer):
         self.served = Served(application(FakeTraining(kept), kept))
         self.restarts = 0
 
-    def done(self, event: StageDone) -> None:
+    def stage_done(self, event: StageDone) -> None:
         self._count += 1
         if self._count == self._at:
             self.restarts += 1

@@ -37,6 +37,7 @@ def record(**settings: Any) -> dict[str, Any]:
             "model.sha256": SHA,
             "lora": "rank 16, alpha 32, layers attn mlp",
             "data.train.sha256": "cd" * 32,
+            **({"data.train.dataset": settings["dataset"]} if "dataset" in settings else {}),
             "machine.device": "cpu",
         },
     }

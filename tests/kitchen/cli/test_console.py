@@ -9,11 +9,13 @@ import pytest
 from rich.console import Console
 
 from kitchen.cli.console import ConsoleObserver, clock, table
-from kitchen.engine.observers import StageDone
-from kitchen.progress import Progress
+from kitchen.engine.observers import StageDone, StageStarted
+from kitchen.progress import Location, Progress
 from kitchen.stage import Stage
 from kitchen.types import Metrics, Published, Table
 from kitchen.workflow import for_each, sequence
+
+RECIPE = Location(("recipes.mine",))
 
 
 class Batches(Stage):
@@ -36,24 +38,18 @@ def plain() -> tuple[Console, io.StringIO]:
 
 
 def step(number: int, of: int, *published: Published, replayed: bool = False) -> StageDone:
-    where = f"recipes.mine > Batches step {number} > Report"
-    return StageDone(
-        Report(),
-        Progress(number, number / of, 1 / of),
-        0.01,
-        published,
-        replayed=replayed,
-        where=where,
-    )
+    progress = Progress(number, number / of, 1 / of)
+    location = RECIPE.iteration("Batches", progress)
+    return StageDone(Report(), progress, 0.01, published, replayed=replayed, location=location)
 
 
 def test_without_a_terminal_there_is_a_line_per_tenth_of_a_loop() -> None:
     out, file = plain()
     observer = ConsoleObserver(out)
-    observer.began("mine-1", sequence(Report()))
+    observer.run_started("mine-1", sequence(Report()))
     for number in range(100):
-        observer.done(step(number, 100, Metrics(loss=2.0 - number / 100, tokens=500.0)))
-    observer.ended(None)
+        observer.stage_done(step(number, 100, Metrics(loss=2.0 - number / 100, tokens=500.0)))
+    observer.run_ended(None)
     lines = file.getvalue().splitlines()
     assert lines[0] == "run mine-1"
     assert [line.split()[2] for line in lines[1:]] == [
@@ -69,11 +65,10 @@ def test_without_a_terminal_there_is_a_line_per_tenth_of_a_loop() -> None:
 def test_a_loop_of_unknown_length_has_no_share_and_no_end() -> None:
     out, file = plain()
     observer = ConsoleObserver(out)
-    where = "recipes.mine > Items step 4 > Report"
-    observer.done(
-        StageDone(Report(), Progress(4, None, 0.0), 0.1, (Metrics(loss=1.0),), where=where)
-    )
-    observer.ended(None)
+    progress = Progress(4, None, 0.0)
+    location = RECIPE.iteration("Items", progress)
+    observer.stage_done(StageDone(Report(), progress, 0.1, (Metrics(loss=1.0),), location=location))
+    observer.run_ended(None)
     assert file.getvalue() == "Items step 5  loss 1\n"
 
 
@@ -81,14 +76,14 @@ def test_a_loop_of_unknown_length_has_no_share_and_no_end() -> None:
 def test_a_step_has_one_line_with_the_metrics_of_all_its_stages(ahead: int) -> None:
     out, file = plain()
     observer = ConsoleObserver(out)
-    observer.began("mine-1", sequence(for_each(Batches(), ahead=ahead)(Report())))
+    observer.run_started("mine-1", sequence(for_each(Batches(), ahead=ahead)(Report())))
     for number in range(4):
-        observer.done(step(number, 4, Metrics(first=float(number))))
+        observer.stage_done(step(number, 4, Metrics(first=float(number))))
         if number >= ahead:
-            observer.done(
+            observer.stage_done(
                 step(number - ahead, 4, Metrics(second=float(number - ahead), tokens=5.0))
             )
-    observer.done(StageDone(Report(), Progress(), 0.1, where="recipes.mine > Report"))
+    observer.stage_done(StageDone(Report(), Progress(), 0.1, location=RECIPE))
     lines = file.getvalue().splitlines()[1:]
     assert [line.split("  ")[0] for line in lines] == [
         f"Batches step {number}/4" for number in (1, 2, 3, 4)
@@ -102,7 +97,7 @@ def test_a_slow_stage_gets_a_line_and_a_quick_one_none() -> None:
     out, file = plain()
     observer = ConsoleObserver(out)
     for seconds in (0.5, 75.0):
-        observer.done(StageDone(Report(), Progress(), seconds, where="recipes.mine > Report"))
+        observer.stage_done(StageDone(Report(), Progress(), seconds, location=RECIPE))
     assert file.getvalue() == "Report  1:15\n"
 
 
@@ -110,8 +105,8 @@ def test_a_table_is_printed_once_and_its_text_is_nobody_s_markup() -> None:
     out, file = plain()
     observer = ConsoleObserver(out)
     shown = Table("Answers", ("asked", "n"), (("[red]a[/red] :smile: \x1b[31m", "12"), ("b", "3")))
-    observer.done(step(0, 2, shown))
-    observer.done(step(0, 2, shown, replayed=True))
+    observer.stage_done(step(0, 2, shown))
+    observer.stage_done(step(0, 2, shown, replayed=True))
     lines = [line.rstrip() for line in file.getvalue().splitlines() if line]
     odd = "[red]a[/red] :smile: \N{REPLACEMENT CHARACTER}[31m"
     assert lines == [
@@ -140,12 +135,12 @@ def test_on_a_terminal_a_bar_shows_where_it_stands_and_leaves_nothing_behind() -
     file = io.StringIO()
     out = Console(file=file, width=100, force_terminal=True, markup=False, highlight=False)
     observer = ConsoleObserver(out)
-    observer.began("mine-1", sequence(Report()))
-    observer.entered(Report(), Progress())
+    observer.run_started("mine-1", sequence(Report()))
+    observer.stage_started(StageStarted(Report(), Progress()))
     for number in range(3):
-        observer.done(step(number, 4, Metrics(loss=1.5)))
+        observer.stage_done(step(number, 4, Metrics(loss=1.5)))
     observer.close()
-    observer.ended(KeyboardInterrupt())
+    observer.run_ended(KeyboardInterrupt())
     assert "Batches step 3/4" in file.getvalue()
     assert "loss 1.5" in file.getvalue()
     # the cursor is back

@@ -126,7 +126,7 @@ def test_a_workflow_that_cannot_be_laid_out_names_its_line(tmp_path: Path) -> No
     )
     told = refusal(tmp_path, "recipes.odd")
     assert "the workflow of recipes.odd cannot be built" in told
-    assert "recipes/odd.py:7: TypeError: 3 is no step" in told
+    assert "recipes/odd.py:7: TypeError: 3 is not a step" in told
 
 
 @pytest.mark.parametrize("command", ["check", "run", "describe"])

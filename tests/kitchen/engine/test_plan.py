@@ -198,7 +198,7 @@ def problems(*steps: Any, outputs: tuple[Any, ...] = ()) -> list[str]:
 @pytest.mark.parametrize(
     ("steps", "problem"),
     [
-        ((Read(),), "Read.. reads Asked, which nothing before it leaves"),
+        ((Read(),), "Read.. reads Asked, which no stage before it writes"),
         (
             (Start(), for_each(Items(), ahead=1)(AskByScore(), Keep())),
             "Score changes in the head or the tail",
@@ -209,7 +209,7 @@ def problems(*steps: Any, outputs: tuple[Any, ...] = ()) -> list[str]:
         ),
         (
             (OpenSession("m"), First(), for_each(Items(), save=1)(Refresh())),
-            "carries Sampler .* cannot write Sampler down",
+            "carries Sampler .* cannot serialize Sampler",
         ),
         (
             (for_each(Items(), ahead=1)(for_each(Items(), save=1)(Look())),),
@@ -221,16 +221,16 @@ def problems(*steps: Any, outputs: tuple[Any, ...] = ()) -> list[str]:
         ),
         (
             (OpenSession("m"), parallel(SaveFinal(), First())),
-            "both leave TrainingSession, or one changes",
+            "both write TrainingSession, or one changes",
         ),
-        ((parallel(Start(), Start()),), "both leave Score"),
-        ((OpenSession("m"), Wrap()), "Wrapped hides a live value"),
-        ((OpenSession("m"), Kept()), "is kept, but pydantic cannot write Wrapped down"),
-        ((Known(),), "is kept, but publishes Facts"),
-        ((KeepsNothing(),), "is kept, but leaves no value that could be"),
-        ((Remember(object()),), "option without a value of its own"),
-        ((for_each(Items())(every(2)(Ask()), Read()),), "only a `when` leaves"),
-        ((for_each(Items())(every(2)(Ask()), every(3)(Read())),), "only a `when` leaves"),
+        ((parallel(Start(), Start()),), "both write Score"),
+        ((OpenSession("m"), Wrap()), "Wrapped hides a checkpointable value"),
+        ((OpenSession("m"), Kept()), "is memoized, but pydantic cannot serialize Wrapped"),
+        ((Known(),), "is memoized, but publishes Facts"),
+        ((KeepsNothing(),), "is memoized, but returns no value"),
+        ((Remember(object()),), "option that is compared by identity"),
+        ((for_each(Items())(every(2)(Ask()), Read()),), "only a `when` writes"),
+        ((for_each(Items())(every(2)(Ask()), every(3)(Read())),), "only a `when` writes"),
         ((for_each(Items())(when(Ask())(Look())),), "does not return bool"),
         ((for_each(Ask())(Look()),), "does not return Iterable"),
         (
@@ -239,24 +239,27 @@ def problems(*steps: Any, outputs: tuple[Any, ...] = ()) -> list[str]:
         ),
         (
             (for_each(Items(), save=1)(OptimStep(lambda done, width: 1.0)),),
-            "option without a value of its own",
+            "option that is compared by identity",
         ),
-        ((sequence(Start(), outputs=(Item,)),), "phase is to leave Item"),
-        ((Start(), sequence(Start(), outputs=(Score,))), "leaves Score where one already lies"),
+        ((sequence(Start(), outputs=(Item,)),), "a phase must output Item"),
+        (
+            (Start(), sequence(Start(), outputs=(Score,))),
+            "outputs Score, which is already in scope",
+        ),
         ((OpenSession("m"), OpenSession("m")), "overwrites TrainingSession"),
-        ((LeaveUnread(),), "LeaveUnread.. leaves Unread, which no later stage reads"),
-        ((for_each(Items())(Start()),), r"Items.. leaves Item, which no later stage reads"),
+        ((LeaveUnread(),), "LeaveUnread.. writes Unread, which no later stage reads"),
+        ((for_each(Items())(Start()),), r"Items.. writes Item, which no later stage reads"),
         (
             (OpenSession("m"), for_each(Items())(Slow()), SaveFinal()),
-            "leaves LossOutput that no later stage steps along",
+            "writes LossOutput, and no later stage applies it",
         ),
         (
             (OpenSession("m"), for_each(Items())(Slow(), Step())),
-            "trains TrainingSession, and nothing reads it afterwards",
+            "trains TrainingSession, and no later stage reads it",
         ),
         (
             (OpenSession("m"), for_each(Items())(Slow(), Step(), every(2)(Encode()))),
-            "nothing reads it afterwards",
+            "no later stage reads it: the training would be lost",
         ),
     ],
 )
@@ -269,7 +272,7 @@ def test_it_lets_pass_what_works() -> None:
     encode = Encode()
     assert problems(
         OpenSession("m"), for_each(Items(), save=2, ahead=1)(Slow(), Step()), encode
-    ) == ["OpenSession(model='m') leaves Tokenizer, which no later stage reads"]
+    ) == ["OpenSession(model='m') writes Tokenizer, which no later stage reads"]
     assert not problems(
         Start(), for_each(Items(), ahead=1, stale=(Score,), save=2)(AskByScore(), Keep())
     )
@@ -285,7 +288,7 @@ def test_roles_are_other_types() -> None:
 def test_a_recipe_must_leave_what_it_says() -> None:
     [problem] = problems(outputs=(Score,))
     assert (
-        problem == "the recipe is to leave Score, which nothing in it leaves (Keep or Start would)"
+        problem == "the recipe must output Score, which no stage in it writes (Keep or Start would)"
     )
     assert not problems(Start(), outputs=(Score,))
     assert problems(for_each(Items(), save=0)(when(IsTwo())(Start()), Look()), outputs=(Score,))

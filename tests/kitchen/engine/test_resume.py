@@ -69,7 +69,7 @@ class Fuse(Observer):
         self.calls, self.at = 0, at
         self.stages: list[str] = []
 
-    def done(self, event: StageDone) -> None:
+    def stage_done(self, event: StageDone) -> None:
         self.calls += 1
         self.stages.append(event.stage.title())
         if self.calls == self.at:
@@ -209,7 +209,7 @@ def test_what_another_version_kept_is_refused_by_name() -> None:
     blobs = FakeBlobs()
     with pytest.raises(Killed):
         cooked(BASIC, blobs, Fuse(8))
-    [name] = blobs.list("run/kept/")
+    [name] = blobs.list("run/memo/")
     answer = json.loads(blobs.read(name) or b"")
     for others in (['{"answers": 1}', *answer[1:]], [*answer, "{}"]):
         blobs.write(name, json.dumps(others).encode())
@@ -350,7 +350,7 @@ def test_a_run_in_use_is_refused() -> None:
     )
 
     class Again(Observer):
-        def done(self, event: StageDone) -> None:
+        def stage_done(self, event: StageDone) -> None:
             with pytest.raises(ConfigError, match=r"run 'run' is in use by process \d+"):
                 execute(ORDER, BASIC, kitchen, "run")
             raise Killed
@@ -364,7 +364,7 @@ def test_a_stop_that_is_asked_for_saves_first_and_goes_on_to_the_same_end() -> N
     cooked(recipe, whole, Fuse())
 
     class CtrlC(Observer):
-        def done(self, event: StageDone) -> None:
+        def stage_done(self, event: StageDone) -> None:
             if event.stage.title() == "OptimStep" and event.progress.step == 5:
                 signal.raise_signal(signal.SIGINT)
 
@@ -382,7 +382,7 @@ def test_a_stop_in_the_last_step_is_heeded_too() -> None:
     cooked(recipe, whole, Fuse())
 
     class CtrlC(Observer):
-        def done(self, event: StageDone) -> None:
+        def stage_done(self, event: StageDone) -> None:
             if event.stage.title() == "ReportStep" and event.progress.step == 11:
                 signal.raise_signal(signal.SIGINT)
 
@@ -402,7 +402,7 @@ def test_ctrl_c_while_an_entry_is_written(monkeypatch: pytest.MonkeyPatch) -> No
             return super().write(text)
 
     class Telling(Observer):
-        def done(self, event: StageDone) -> None:
+        def stage_done(self, event: StageDone) -> None:
             if event.stage.title() == "OptimStep" and event.progress.step == 5:
                 structlog.get_logger("of a test").warning("slow")
 
@@ -553,7 +553,7 @@ def test_carried_values_survive_a_resume_even_infinite_ones() -> None:
     work: Step = sequence(Start(), for_each(Items(), save=1)(Ask(), Keep(), Tell()))
 
     class Off(Observer):
-        def done(self, event: StageDone) -> None:
+        def stage_done(self, event: StageDone) -> None:
             if isinstance(event.stage, Keep) and event.progress.step == 2:
                 raise Killed
 

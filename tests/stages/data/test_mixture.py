@@ -99,7 +99,9 @@ def test_held_out_sets_and_digests_are_told_apart() -> None:
         "a/held": 2,
         "b.jsonl/held_out": 4,
     }
-    assert set(facts) == {"data.a.train.sha256", "data.a.held.sha256", "data.b.jsonl.train.sha256"}
+    digests = {"data.a.train.sha256", "data.a.held.sha256", "data.b.jsonl.train.sha256"}
+    names = {"data.a.train.dataset", "data.b.jsonl.train.dataset"}
+    assert set(facts) == digests | names
     assert [row[:2] for row in table.rows] == [
         ("a", "train"),
         ("a", "held"),

@@ -45,7 +45,7 @@ class Told(Observer):
     def __init__(self) -> None:
         self.tables: list[Table] = []
 
-    def done(self, event: StageDone) -> None:
+    def stage_done(self, event: StageDone) -> None:
         self.tables += [each for each in event.published if isinstance(each, Table)]
 
 
