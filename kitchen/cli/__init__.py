@@ -1,6 +1,4 @@
-"""The command line; what a command needs is imported when it is called, so that `kitchen --help` is
-quick.
-"""
+"""The command line; each command imports what it needs when called, so `kitchen --help` is fast."""
 
 from __future__ import annotations
 
@@ -9,15 +7,16 @@ from typing import Annotated
 
 import typer
 
-from kitchen.cli import cooking, serving, weights, workshop
+from kitchen.cli import author_commands, run_commands, serve_commands, weights_commands
+from kitchen.cli.options import examples
 
 app = typer.Typer(
     name="kitchen", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _show_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         typer.echo(f"crucible-kitchen {version('crucible-kitchen')}")
@@ -25,22 +24,34 @@ def _version(asked: bool) -> None:
 
 
 Version = Annotated[
-    bool, typer.Option("--version", callback=_version, is_eager=True, help="Say it, and exit.")
+    bool,
+    typer.Option(
+        "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+    ),
 ]
 
 
-@app.callback()
+@app.callback(
+    epilog=examples(
+        "kitchen list",
+        "kitchen check recipes.sl_basic --training fake",
+        "kitchen run recipes.sl_basic --training fake",
+    )
+)
 def kitchen(version: Version = False) -> None:
-    """Cook recipes for LLM post-training: written once, checked before they run, cooked anywhere."""
+    """Cook recipes for LLM post-training.
+
+    A recipe is written once, checked before it runs, and cooked anywhere.
+    """
 
 
-for commands in (cooking, weights, workshop, serving):
+for commands in (run_commands, weights_commands, author_commands, serve_commands):
     app.add_typer(commands.app)
 
 
 def main() -> None:
-    """What the console script calls."""
+    """Run the command line; the entry point of the console script."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that has no ½ must not end a run
+            stream.reconfigure(errors="replace")  # a terminal without ½ must not end a run
     app()

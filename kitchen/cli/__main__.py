@@ -1,4 +1,4 @@
-"""`python -m kitchen.cli`."""
+"""Entry point of `python -m kitchen.cli`."""
 
 from kitchen.cli import main
 

@@ -1,4 +1,4 @@
-"""What a shell completes: recipes, runs, adapters and ports, with none of them imported."""
+"""Shell completion of recipes, runs, adapters and ports; nothing heavy is imported for it."""
 
 from __future__ import annotations
 
@@ -9,38 +9,32 @@ import typer
 
 
 def recipes(incomplete: str) -> list[str]:
-    """Without what each is about: zsh would take it over several lines."""
+    """Return the matching recipes; no descriptions, which zsh would spread over several lines."""
     from kitchen.config.discovery import add_cwd_to_path, recipe_modules
 
     add_cwd_to_path()
-    return [one.name for one in recipe_modules() if one.name.startswith(incomplete)]
+    return [module.name for module in recipe_modules() if module.name.startswith(incomplete)]
 
 
 def runs(context: typer.Context, incomplete: str) -> list[str]:
-    """Those in the folder of runs; a shell does not wait for a URL."""
+    """Return the matching runs in a local folder; a shell does not wait for a URL."""
     from kitchen.config.request import DEFAULT_RUNS_FOLDER
 
     folder = Path(context.params.get("runs") or DEFAULT_RUNS_FOLDER)
-    return sorted(
-        path.parent.name
-        for path in folder.glob("*/run.json")
-        if path.parent.name.startswith(incomplete)
-    )
+    names = [record.parent.name for record in folder.glob("*/run.json")]
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
 def adapters(port: str) -> Callable[[str], list[str]]:
-    """The adapters of a port."""
+    """Return a function that completes the adapters of a port."""
 
-    def names(incomplete: str) -> list[str]:
+    def matching_adapters(incomplete: str) -> list[str]:
         from importlib.metadata import entry_points
 
-        return sorted(
-            each.name
-            for each in entry_points(group=f"kitchen.{port}")
-            if each.name.startswith(incomplete)
-        )
+        names = [entry.name for entry in entry_points(group=f"kitchen.{port}")]
+        return sorted(name for name in names if name.startswith(incomplete))
 
-    return names
+    return matching_adapters
 
 
 def ports(incomplete: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What may be typed after a command, and how a command is carried out."""
+"""Arguments and options that commands share, and how a command runs and ends."""
 
 from __future__ import annotations
 
@@ -15,35 +15,38 @@ from kitchen.cli.completion import adapters, recipes, runs
 if TYPE_CHECKING:
     from kitchen.config.request import AdapterChoice, RunRequest
 
-_SEEN_ENOUGH = 141  # as a program ends whose reader has gone
+_READER_GONE = 141  # 128 + SIGPIPE, the exit code of a program whose reader has gone
 Text = Optional[str]  # noqa: UP045 Typer evaluates it
 RecipeName = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE",
-        help="A module with one recipe in it, or MODULE:CLASS.",
+        help="A module that defines one recipe, or MODULE:CLASS.",
         autocompletion=recipes,
     ),
 ]
 RunName = Annotated[
     str,
     typer.Argument(
-        metavar="RUN", help="Its name, as `kitchen runs` lists it.", autocompletion=runs
+        metavar="RUN", help="The name of a run, as `kitchen runs` lists it.", autocompletion=runs
     ),
 ]
 Settings = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Argument(
         metavar="[KEY=VALUE]...",
-        help="Settings in YAML: learning_rate=1e-4 rendering.max_tokens=256",
+        help="Settings of the recipe, in YAML: learning_rate=1e-4 rendering.max_tokens=256",
     ),
 ]
-Config = Annotated[Optional[Path], typer.Option(metavar="FILE", help="A YAML file of settings.")]  # noqa: UP045
+Config = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(metavar="FILE", help="Read settings of the recipe from a YAML file."),
+]
 Training = Annotated[
     Text,
     typer.Option(
         metavar="NAME",
-        help="Training adapter.  [default: peft]",
+        help="Adapter that trains and samples.  [default: peft]",
         autocompletion=adapters("training"),
     ),
 ]
@@ -51,21 +54,23 @@ Datasets = Annotated[
     Text,
     typer.Option(
         metavar="NAME",
-        help="Adapter for data sets.  [default: local]",
+        help="Adapter that reads data sets.  [default: local]",
         autocompletion=adapters("datasets"),
     ),
 ]
 Hub = Annotated[
     Text,
     typer.Option(
-        metavar="NAME", help="Adapter for models.  [default: hf]", autocompletion=adapters("hub")
+        metavar="NAME",
+        help="Adapter that fetches and publishes models.  [default: hf]",
+        autocompletion=adapters("hub"),
     ),
 ]
 Blobs = Annotated[
     Text,
     typer.Option(
         metavar="NAME",
-        help="Adapter for runs.  [default: local; fsspec if --runs is a URL]",
+        help="Adapter that stores runs.  [default: local; fsspec if --runs is a URL]",
         autocompletion=adapters("blobs"),
     ),
 ]
@@ -74,16 +79,18 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="PORT.KEY=VALUE",
-        help="A setting of an adapter, such as training.device=cpu.",
+        help="A setting of an adapter, such as training.device=cpu; may be repeated.",
     ),
 ]
 Runs = Annotated[
-    Text, typer.Option(metavar="DIR|URL", help="Where runs are kept.  [default: runs]")
+    Text, typer.Option(metavar="DIR|URL", help="Where runs are stored.  [default: runs]")
 ]
 NewName = Annotated[
     Text,
     typer.Option(
-        "--name", metavar="NAME", help="Of the run.  [default: made from recipe and time]"
+        "--name",
+        metavar="NAME",
+        help="Name of the new run.  [default: made from the recipe and the time]",
     ),
 ]
 Strict = Annotated[
@@ -91,44 +98,59 @@ Strict = Annotated[
 ]
 Json = Annotated[
     bool,
-    typer.Option("--json", help="One JSON object on standard output, all else on standard error."),
+    typer.Option(
+        "--json",
+        help="Print one JSON object to standard output, everything else to standard error.",
+    ),
 ]
 Debug = Annotated[
-    bool, typer.Option("--debug", help="Log everything, and show the frames of an error.")
+    bool, typer.Option("--debug", help="Show debug logs, and the traceback of an error.")
 ]
 Preview = Annotated[
-    bool, typer.Option("--preview", help="Load tokenizer and data, and show what is trained on.")
+    bool,
+    typer.Option(
+        "--preview", help="Load the tokenizer and the data, and show what would be trained on."
+    ),
 ]
 Online = Annotated[
     bool,
     typer.Option(
         "--online",
-        help="Ask the server of the training adapter whether it has the model; it has 3 seconds to answer.",
+        help="Ask the server of the training adapter whether it has the model, for 3 seconds at "
+        "most.",
     ),
 ]
-Cost = Annotated[
+Price = Annotated[
     float | None,
     typer.Option(
         "--price",
         metavar="P",
         min=0,
-        help="Of a million tokens: --preview, with what the tokens that it shows cost.",
+        help="Price of a million tokens: shows the cost of the tokens; implies --preview.",
     ),
 ]
 TakeOver = Annotated[
     bool,
     typer.Option(
         "--take-over",
-        help="Go on although a process on another host may be at it: say so only if that host is gone.",
+        help="Continue although a process on another host may hold the run; use it only if that "
+        "host is gone.",
     ),
 ]
 OtherMachine = Annotated[
     bool,
     typer.Option(
         "--other-machine",
-        help="Go on although processor, device, threads or versions are others: last bits may differ.",
+        help="Resume although processor, device, threads or versions differ; the last bits of "
+        "numbers may differ too.",
     ),
 ]
+
+
+def examples(*commands: str) -> str:
+    """Return the epilog of a command's help: its examples, one per line (\\b keeps the lines)."""
+    lines = [f"  {command}" for command in commands]
+    return "\n".join(["\b", "Examples:", *lines])
 
 
 def adapter_choice(
@@ -137,39 +159,39 @@ def adapter_choice(
     training: str | None = None,
     datasets: str | None = None,
     hub: str | None = None,
-    adapter: list[str] | None = None,
+    adapter_settings: list[str] | None = None,
 ) -> AdapterChoice:
+    """Return the adapters chosen by the options of a command."""
     from kitchen.config.request import AdapterChoice
 
-    return AdapterChoice(
-        {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs},
-        tuple(adapter or ()),
-        runs,
-    )
+    names = {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}
+    return AdapterChoice(names, tuple(adapter_settings or ()), runs)
 
 
-def request(
+def run_request(
     recipe: str,
     settings: list[str] | None,
     config: Path | None,
-    chosen: AdapterChoice,
+    adapters: AdapterChoice,
     strict: bool,
 ) -> RunRequest:
+    """Return the request that the arguments of `kitchen run` or `kitchen check` make."""
     from kitchen.config.request import RunRequest
 
-    return RunRequest(recipe, tuple(settings or ()), config, chosen, strict)
+    return RunRequest(recipe, tuple(settings or ()), config, adapters, strict)
 
 
-def carry_out(command: Callable[[], int], debug: bool) -> None:
-    from kitchen.cli.commands.failure import exit_code, tell
+def exit_with(command: Callable[[], int], *, debug: bool) -> None:
+    """Run a command and exit with its code; report an error, without a traceback by default."""
+    from kitchen.cli.commands.errors import exit_code, report_error
 
     try:
         code = command()
         sys.stdout.flush()
-    except BrokenPipeError:  # `kitchen schema ... | head`: who reads has seen enough
+    except BrokenPipeError:  # `kitchen schema ... | head`: the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = _SEEN_ENOUGH
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 no traceback unless it is asked for
-        tell(error, debug=debug)
+        code = _READER_GONE
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 reported here, shown by --debug
+        report_error(error, debug=debug)
         code = exit_code(error)
     raise typer.Exit(code)

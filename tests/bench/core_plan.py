@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from io import StringIO
 from time import perf_counter
 
-from kitchen.cli.commands.check import check
+from kitchen.cli.commands.check import CheckOptions, check
 from kitchen.config.adapters import PORTS
 from kitchen.config.request import AdapterChoice, RunRequest, resolve_request
 from tests.bench.figures import Figure
@@ -90,7 +90,7 @@ class Checks:
 
 def _printed(request: RunRequest) -> None:
     with redirect_stdout(StringIO()):
-        check(request, json=False, debug=False, with_preview=False)
+        check(request, CheckOptions())
 
 
 def _seconds(work: Callable[[], object]) -> float:

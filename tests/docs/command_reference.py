@@ -1,6 +1,4 @@
-"""Makes docs/commands.md from the command line itself: `python tests/docs/command_reference.py`, or
-`make docs`.
-"""
+"""Writes docs/commands.md from the command line: `python tests/docs/command_reference.py`."""
 
 from __future__ import annotations
 
@@ -14,13 +12,14 @@ from kitchen import errors
 from kitchen.cli import app
 
 PAGE = Path(__file__).parents[2] / "docs/commands.md"
-MAKE = "python tests/docs/command_reference.py"
+COMMAND = "python tests/docs/command_reference.py"
 _HEAD = """# Commands
 
-Made from the code by `make docs`; the same text as `kitchen COMMAND --help`. How a setting is written:
-[settings](settings.md). What a message means: [troubleshooting](troubleshooting.md).
+`make docs` writes this page from the code; it is the text of `kitchen COMMAND --help`. See
+[settings](settings.md) for how settings are written, and [troubleshooting](troubleshooting.md) for
+error messages.
 """
-_EXITS = (
+_FAILURES = (
     errors.RunFailed,
     errors.ConfigError,
     errors.DataError,
@@ -31,50 +30,57 @@ _EXITS = (
 
 
 def reference() -> str:
-    """The page."""
+    """Return the text of the page."""
     command = typer.main.get_command(app)
-    return "\n".join(
-        [_HEAD, *_exits(), *_entries(command, typer.Context(command, info_name="kitchen"))]
-    )
+    context = typer.Context(command, info_name="kitchen")
+    return "\n".join([_HEAD, *_exit_codes(), *_sections(command, context)])
 
 
-def _exits() -> Iterator[str]:
-    yield "## Exit codes\n\n| code | means |\n| --- | --- |\n| 0 | Done. |"
-    for kind in _EXITS:
-        yield f"| {kind.exit_code} | {kind.__doc__} |"
+def _exit_codes() -> Iterator[str]:
+    yield "## Exit codes\n\n| code | meaning |\n| --- | --- |\n| 0 | Success. |"
+    for kind in _FAILURES:
+        yield f"| {kind.exit_code} | {' '.join((kind.__doc__ or '').split())} |"
     yield ""
 
 
-def _entries(command: Any, context: typer.Context) -> Iterator[str]:
-    """A command and those in it, the order of the code kept."""
-    parameters = [each for each in command.get_params(context) if not each.hidden]
-    arguments, options = (
-        [each for each in parameters if each.param_type_name == kind]
-        for kind in ("argument", "option")
-    )
-    within = ["COMMAND"] * hasattr(command, "commands")
-    usage = [
-        context.command_path,
-        *(_named(each, context) for each in arguments),
-        "[OPTIONS]",
-        *within,
-    ]
+def _sections(command: Any, context: typer.Context) -> Iterator[str]:
+    """Yield the section of a command, then those of its subcommands in the order of the code."""
     yield f"## `{context.command_path}`\n\n{command.help or ''}".rstrip() + "\n"
-    yield f"```text\n{' '.join(usage)}\n```\n"
-    if shown := [each for each in [*arguments, *options] if "--help" not in each.opts]:
-        yield (
-            "\n".join(
-                f"- `{_named(each, context)}`: {each.get_help_record(context)[1]}" for each in shown
-            )
-            + "\n"
-        )
+    yield f"```text\n{_usage(command, context)}\n```\n"
+    if rows := [*_parameter_rows(command, context)]:
+        yield "\n".join(rows) + "\n"
+    if examples := _examples(command):
+        yield f"Examples:\n\n```text\n{examples}\n```\n"
     for inner in getattr(command, "commands", {}).values():
-        yield from _entries(inner, typer.Context(inner, info_name=inner.name, parent=context))
+        yield from _sections(inner, typer.Context(inner, info_name=inner.name, parent=context))
 
 
-def _named(parameter: Any, context: typer.Context) -> str:
+def _parameters(command: Any, context: typer.Context, kind: str) -> list[Any]:
+    parameters = [each for each in command.get_params(context) if each.param_type_name == kind]
+    return [each for each in parameters if not each.hidden and "--help" not in each.opts]
+
+
+def _usage(command: Any, context: typer.Context) -> str:
+    arguments = [_name(argument, context) for argument in _parameters(command, context, "argument")]
+    subcommand = ["COMMAND"] if hasattr(command, "commands") else []
+    return " ".join([context.command_path, *arguments, "[OPTIONS]", *subcommand])
+
+
+def _parameter_rows(command: Any, context: typer.Context) -> Iterator[str]:
+    for kind in ("argument", "option"):
+        for parameter in _parameters(command, context, kind):
+            text = parameter.get_help_record(context)[1]
+            yield f"- `{_name(parameter, context)}`: {text}"
+
+
+def _name(parameter: Any, context: typer.Context) -> str:
     name, _, number = str(parameter.get_help_record(context)[0]).partition(" <")
     return f"{name} N" if number and parameter.param_type_name == "option" else name
+
+
+def _examples(command: Any) -> str:
+    lines = (command.epilog or "").splitlines()
+    return "\n".join(line.strip() for line in lines if line.startswith("  "))
 
 
 if __name__ == "__main__":

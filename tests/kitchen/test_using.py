@@ -259,13 +259,15 @@ def test_leaving_ends_it_and_what_comes_after_is_not_read() -> None:
 
 
 def test_from_a_pipe_an_unknown_command_ends_it() -> None:
-    assert "/rset is no command; did you mean '/reset'" in told(2, "chat", "dish", typed="/rset\n")
+    assert "/rset is not a command; did you mean '/reset'" in told(
+        2, "chat", "dish", typed="/rset\n"
+    )
     assert kitchen("chat", "dish", *GREEDY, typed=" /rset\n").exit_code == 0
 
 
 def test_a_conversation_longer_than_the_context_is_told() -> None:
     shown = told(3, "chat", "dish", *GREEDY, typed="?" * 5000 + "\n")
-    assert "more than the model's context of 4096; /reset begins a new conversation" in shown
+    assert "more than the model's context of 4096; /reset starts a new conversation" in shown
 
 
 def test_an_answer_is_cut_and_told() -> None:
@@ -379,8 +381,8 @@ def test_a_run_that_cannot_publish_says_the_commands_that_do(tmp_path: Path) -> 
     [push] = [
         line.split(": ", 1)[1]
         for line in shown.splitlines()
-        if "to publish its weights alone: " in line
+        if "to publish its weights only: " in line
     ]
-    [resume] = [line.split(": ", 1)[1] for line in shown.splitlines() if "to go on (" in line]
+    [resume] = [line.split(": ", 1)[1] for line in shown.splitlines() if "to resume (" in line]
     assert told(0, *shlex.split(push)[1:], "--hub", "fake").endswith("memory://me/soup\n")
     assert "nothing is lost" in told(4, *shlex.split(resume)[1:])

@@ -12,10 +12,10 @@ from typer.testing import CliRunner, Result
 from kitchen.cli import app
 
 
-def invoke(*arguments: str, **environment: str) -> Result:
-    """Run a `kitchen` command in this process, from the current folder; no traceback is shown."""
+def invoke(*arguments: str, traceback: bool = False, **environment: str) -> Result:
+    """Run a `kitchen` command in this process; it shows no traceback, unless one is expected."""
     result = CliRunner(env=environment).invoke(app, arguments)
-    assert "Traceback" not in result.output, result.output
+    assert ("Traceback" in result.output) == traceback, result.output
     return result
 
 

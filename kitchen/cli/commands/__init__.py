@@ -1,1 +1,1 @@
-"""What each command of the command line does, imported when it is called."""
+"""One module per command: it does the work and returns the exit code."""

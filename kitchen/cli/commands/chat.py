@@ -1,4 +1,4 @@
-"""`kitchen chat`."""
+"""`kitchen chat`: a conversation with weights, in a terminal or over standard input."""
 
 from __future__ import annotations
 
@@ -13,60 +13,66 @@ import numpy as np
 
 from kitchen.artifacts.open import (
     NO_TEMPLATE_REASON,
+    OpenWeights,
     SamplingParams,
     answer_text,
     conversation,
     open_weights,
 )
-from kitchen.cli.commands.failure import tell
+from kitchen.cli.commands.errors import report_error
 from kitchen.cli.console import console, printable
 from kitchen.config.request import AdapterChoice
 from kitchen.errors import ConfigError, DataError, KitchenError, did_you_mean
 from kitchen.ports import Message, Sampler, Tokenizer
 from kitchen.types import Tokens
 
-# tokens asked for at once; each time all that was said before is read again
-PIECES = (2, 4, 8, 16, 32)
-HALF = "\N{REPLACEMENT CHARACTER}"  # what the end of a text decodes to in the middle of a character
+# tokens per sampling request: an answer streams, but each request reads all earlier tokens again
+CHUNK_SIZES = (2, 4, 8, 16, 32)
+# the end of a text decodes to this in the middle of a character
+INCOMPLETE_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 COMMANDS = {
-    "/reset": "begin a new conversation; the system message stays",
-    "/system": "TEXT: set the system message, from the next answer on; without TEXT, have none",
-    "/help": "show this",
-    "/exit": "leave; so does Ctrl-D. Ctrl-C stops an answer",
+    "/reset": "start a new conversation; the system message stays",
+    "/system": "TEXT: set the system message from the next answer on; without TEXT, remove it",
+    "/help": "show this help",
+    "/exit": "leave, as does Ctrl-D; Ctrl-C stops an answer",
 }
-NEW = "/reset begins a new conversation"
+RESET_HINT = "/reset starts a new conversation"
 
 
-def chat(typed: str, adapter_choice: AdapterChoice, how: SamplingParams, system: str) -> int:
-    """A conversation, until the end of the input."""
+def chat(weights: str, adapters: AdapterChoice, params: SamplingParams, system: str) -> int:
+    """Hold a conversation until the end of the input."""
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    with open_weights(typed, adapter_choice) as opened:
+    with open_weights(weights, adapters) as opened:
         tokenizer = opened.tokenizer()
-        if opened.separator(tokenizer) is not None:
-            why = NO_TEMPLATE_REASON if tokenizer.chat else "its tokenizer has none"
-            raise ConfigError(
-                f"{opened.weights.name}: to chat needs a chat template, and {why}; `kitchen "
-                "sample` "
-                "completes a text"
-            )
+        _check_chat_template(opened, tokenizer)
         with opened.sampler() as sampler:
-            # what cannot be loaded is told before the first word
+            # a model that cannot be loaded fails here, before the first line is typed
             sampler.logprobs(tokenizer.encode("a")).result()
             if at_terminal:
-                console(to_stderr=True).print(
-                    f"{opened.weights.name}: /help shows what can be typed", soft_wrap=True
-                )
-            _converse(Chat(sampler, tokenizer, how, system), at_terminal=at_terminal)
+                greeting = f"{opened.weights.name}: type /help to see the commands"
+                console(to_stderr=True).print(greeting, soft_wrap=True)
+            session = Chat(sampler, tokenizer, params, system)
+            _run_conversation(session, at_terminal=at_terminal)
     return 0
+
+
+def _check_chat_template(opened: OpenWeights, tokenizer: Tokenizer) -> None:
+    if opened.separator(tokenizer) is None:
+        return
+    reason = NO_TEMPLATE_REASON if tokenizer.chat else "its tokenizer has none"
+    raise ConfigError(
+        f"{opened.weights.name}: to chat needs a chat template, and {reason}; `kitchen sample` "
+        "completes a text"
+    )
 
 
 @dataclass
 class Answer:
-    """What the model says, as it comes."""
+    """An answer of the model while it is sampled."""
 
-    written: Tokens = field(default_factory=lambda: np.empty(0, np.int64))
+    tokens: Tokens = field(default_factory=lambda: np.empty(0, np.int64))
     text: str = ""  # shown so far
-    ended: Literal["", "stop", "length", "context"] = ""
+    stopped_by: Literal["", "stop", "length", "context"] = ""
 
 
 @dataclass
@@ -75,83 +81,89 @@ class Chat:
 
     sampler: Sampler
     tokenizer: Tokenizer
-    how: SamplingParams
+    params: SamplingParams
     system: str
-    turns: list[Message] = field(default_factory=list)
-    asked: int = 0  # requests, each with a seed of its own
-    aside: str = ""  # why the last answer ended where it did, if that is worth a word
+    messages: list[Message] = field(default_factory=list)
+    requests: int = 0  # each has its own seed
+    note: str = ""  # why the last answer ended, if the user should know
 
-    def answer(self, said: str) -> Iterator[str]:
-        """The answer in pieces; what came of it is remembered, however it ends."""
-        turns, answer, self.aside = [*self.turns, {"role": "user", "content": said}], Answer(), ""
-        prompt = self.tokenizer.render(conversation(self.system, turns), answer=True)
+    def answer(self, text: str) -> Iterator[str]:
+        """Yield the answer in pieces; what was sampled joins the conversation, however it ends."""
+        messages: list[Message] = [*self.messages, {"role": "user", "content": text}]
+        answer = Answer()
+        self.note = ""
+        prompt = self.tokenizer.render(conversation(self.system, messages), answer=True)
         try:
-            for size in chain(PIECES, repeat(PIECES[-1])):
-                self._extend(answer, prompt, min(size, self.how.max_tokens - len(answer.written)))
-                yield self._new(answer)
-                if answer.ended:
+            for size in chain(CHUNK_SIZES, repeat(CHUNK_SIZES[-1])):
+                self._extend(answer, prompt, min(size, self.params.max_tokens - len(answer.tokens)))
+                yield self._new_text(answer)
+                if answer.stopped_by:
                     break
-        finally:  # stopped by Ctrl-C too
-            if answer.text or answer.ended:
-                self.turns = [*turns, {"role": "assistant", "content": answer.text}]
-        if answer.ended == "length":
-            self.aside = f"cut at {self.how.max_tokens} tokens; --max-tokens allows more"
-        elif answer.ended == "context":
-            self.aside = f"the model's context is full; {NEW}"
-        elif not answer.text:
-            self.aside = "the model says nothing"
+        finally:  # also after Ctrl-C
+            if answer.text or answer.stopped_by:
+                self.messages = [*messages, {"role": "assistant", "content": answer.text}]
+        self.note = self._note_on(answer)
+
+    def _note_on(self, answer: Answer) -> str:
+        if answer.stopped_by == "length":
+            return f"cut at {self.params.max_tokens} tokens; --max-tokens allows more"
+        if answer.stopped_by == "context":
+            return f"the model's context is full; {RESET_HINT}"
+        return "" if answer.text else "the answer is empty"
 
     def _extend(self, answer: Answer, prompt: Tokens, size: int) -> None:
-        how, self.asked = self.how, self.asked + 1
+        params = self.params
+        self.requests += 1
         try:
             [piece] = self.sampler.sample(
-                np.concatenate([prompt, answer.written]),
+                np.concatenate([prompt, answer.tokens]),
                 max_tokens=size,
-                temperature=how.temperature,
-                top_p=how.top_p,
-                seed=how.seed + self.asked,
+                temperature=params.temperature,
+                top_p=params.top_p,
+                seed=params.seed + self.requests,
             ).result()
         except DataError as error:
-            if not len(answer.written):
-                raise DataError(f"{error}; {NEW}") from error
-            answer.ended = "context"
+            if not len(answer.tokens):
+                raise DataError(f"{error}; {RESET_HINT}") from error
+            answer.stopped_by = "context"
             return
-        answer.written = np.concatenate([answer.written, piece.tokens])
+        answer.tokens = np.concatenate([answer.tokens, piece.tokens])
         if piece.stop_reason == "stop":
-            answer.ended = "stop"
+            answer.stopped_by = "stop"
         elif len(piece.tokens) < size:
-            answer.ended = "context"
-        elif len(answer.written) >= how.max_tokens:
-            answer.ended = "length"
+            answer.stopped_by = "context"
+        elif len(answer.tokens) >= params.max_tokens:
+            answer.stopped_by = "length"
 
-    def _new(self, answer: Answer) -> str:
-        """What is to be shown beyond what was, held back in the middle of a character."""
-        text = answer_text(answer.written, self.tokenizer)
-        text = text if answer.ended else text.rstrip(HALF)
-        new = text[len(answer.text) :]
-        answer.text += new
-        return new
+    def _new_text(self, answer: Answer) -> str:
+        """Return the text beyond what was shown, without an incomplete character at its end."""
+        text = answer_text(answer.tokens, self.tokenizer)
+        if not answer.stopped_by:
+            text = text.rstrip(INCOMPLETE_CHARACTER)
+        new_text = text[len(answer.text) :]
+        answer.text += new_text
+        return new_text
 
 
-def _converse(chat: Chat, *, at_terminal: bool) -> None:
+def _run_conversation(chat: Chat, *, at_terminal: bool) -> None:
     if at_terminal:
         with contextlib.suppress(ImportError):  # Windows has none, and edits lines by itself
-            import readline  # noqa: F401 it gives `input` its editing and history
-    while (said := _read(at_terminal=at_terminal)) is not None:
+            import readline  # noqa: F401 it gives `input` line editing and history
+    while (line := _read_line(at_terminal=at_terminal)) is not None:
         try:
-            if said.startswith("/"):
-                if not _command(chat, said):
+            if line.startswith("/"):
+                if not _run_command(chat, line):
                     return
-            elif said.strip():
-                _say(chat, said)
+            elif line.strip():
+                _print_answer(chat, line)
         except KitchenError as error:
             if not at_terminal:
                 raise
-            tell(error, debug=False)
+            report_error(error, debug=False)
 
 
-def _read(*, at_terminal: bool) -> str | None:
-    """A line, or None at the end of the input."""
+def _read_line(*, at_terminal: bool) -> str | None:
+    """Return a line, or None at the end of the input."""
     try:
         return input("> " if at_terminal else "")
     except EOFError:
@@ -162,43 +174,44 @@ def _read(*, at_terminal: bool) -> str | None:
         if not at_terminal:
             raise
         print()
-        _note("/exit or Ctrl-D leaves")
+        _print_note("/exit or Ctrl-D leaves")
         return ""
 
 
-def _say(chat: Chat, said: str) -> None:
+def _print_answer(chat: Chat, text: str) -> None:
     try:
-        for piece in chat.answer(said):
+        for piece in chat.answer(text):
             print(printable(piece), end="", flush=True)
         print(flush=True)
-        if chat.aside:
-            _note(chat.aside)
+        if chat.note:
+            _print_note(chat.note)
     except KeyboardInterrupt:
         print(flush=True)
-        _note("stopped")
+        _print_note("stopped")
 
 
-def _command(chat: Chat, said: str) -> bool:
-    """Whether to go on; raises ConfigError for a word that is no command."""
-    word, _, rest = said.partition(" ")
-    if word not in COMMANDS:
+def _run_command(chat: Chat, line: str) -> bool:
+    """Run a command; return False to leave. Raises ConfigError for an unknown command."""
+    command, _, argument = line.partition(" ")
+    if command not in COMMANDS:
         raise ConfigError(
-            f"{word} is no command; {did_you_mean(word, COMMANDS)} (a line that begins with a "
-            "space is "
-            "said as it is)"
+            f"{command} is not a command; {did_you_mean(command, COMMANDS)} (to send a message "
+            "that starts with /, type a space before it)"
         )
-    if word == "/reset":
-        chat.turns = []
-        _note("a new conversation")
-    elif word == "/system":
-        chat.system = rest.strip()
-        _note("the system message is set" if chat.system else "there is no system message now")
-    elif word == "/help":
-        for name, about in COMMANDS.items():
-            _note(f"{name:8} {about}")
-    return word != "/exit"
+    if command == "/reset":
+        chat.messages = []
+        _print_note("a new conversation")
+    elif command == "/system":
+        chat.system = argument.strip()
+        _print_note(
+            "the system message is set" if chat.system else "there is no system message now"
+        )
+    elif command == "/help":
+        for name, summary in COMMANDS.items():
+            _print_note(f"{name:8} {summary}")
+    return command != "/exit"
 
 
-def _note(text: str) -> None:
-    """Aside of what the model says."""
+def _print_note(text: str) -> None:
+    """Print a note that is not part of the answer."""
     console(to_stderr=True).print(f"({text})", style="dim", soft_wrap=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from kitchen.cli.commands.failure import as_json, reasons, tell
+from kitchen.cli.commands.errors import reasons, report_error
+from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import console, table
 from kitchen.config.adapters import PORT_TYPES, PORTS, adapter_class, required_ports
 from kitchen.config.discovery import import_path
@@ -24,195 +26,205 @@ from kitchen.types import Price, Table
 from kitchen.workflow import Every, ForEach, Parallel, Series, Step, When, walk
 
 
-def check(
-    request: RunRequest,
-    *,
-    json: bool,
-    debug: bool,
-    with_preview: bool,
-    price: float | None = None,
-    online: bool = False,
-) -> int:
-    """Returns 0, or the exit code that `kitchen run` would end with; asks nobody, unless it is to
-    be `online`.
+@dataclass(frozen=True)
+class CheckOptions:
+    """The options of `kitchen check`."""
+
+    json: bool = False
+    debug: bool = False
+    preview: bool = False  # load the tokenizer and the data, and show what would be trained on
+    price: float | None = None  # of a million tokens
+    online: bool = False  # ask the server of the training adapter
+
+
+def check(request: RunRequest, options: CheckOptions) -> int:
+    """Return 0, or the exit code that `kitchen run` would end with.
+
+    No server is asked for anything, unless the check is to be `online`.
     """
-    out = console(to_stderr=json)
+    out = console(to_stderr=options.json)
     try:
-        made = resolve_request(request)
+        resolved = resolve_request(request)
     except KitchenError as error:
-        tell(error, debug=debug)
-        return _said(json, {"recipe": request.recipe, "problems": reasons(error)}, error.exit_code)
-    if made.step is not None:
-        out.print(tree(import_path(made.cls), made.step))
-    _say_settings(out, made)
-    used = _used(made)
-    _say_adapters(out, made, used)
-    for word in made.plan.not_honoured if made.plan else ():
-        lacking = f"the training adapter {made.names['training']!r} does not list it"
-        out.print(f"\nnot honoured: {word} ({lacking})", style="yellow")
-    if online and not made.problems:
-        _ask(out, made)
-    if with_preview and not made.problems:
-        _preview(out, made, {} if price is None else {Price: Price(price)})
-    if made.problems:
-        problems = Problems(made.problems)
+        report_error(error, debug=options.debug)
+        if options.json:
+            summary = {"recipe": request.recipe, "problems": reasons(error)}
+            print(as_json({**summary, "exit_code": error.exit_code}))
+        return error.exit_code
+    users = _users_of_ports(resolved)
+    _print_plan(out, resolved, users)
+    if options.online and not resolved.problems:
+        _print_online_answers(out, resolved)
+    if options.preview and not resolved.problems:
+        _print_preview(out, resolved, options.price)
+    code = _print_verdict(out, resolved, options)
+    if options.json:
+        print(as_json({**_summary(resolved, users), "exit_code": code}))
+    return code
+
+
+def _print_plan(out: Console, resolved: ResolvedRequest, users: Mapping[str, str]) -> None:
+    if resolved.step is not None:
+        out.print(workflow_tree(import_path(resolved.cls), resolved.step))
+    _print_changed_settings(out, resolved)
+    _print_adapters(out, resolved, users)
+    for setting in resolved.plan.not_honoured if resolved.plan else ():
+        reason = f"the training adapter {resolved.names['training']!r} does not list it"
+        out.print(f"\nnot honoured: {setting} ({reason})", style="yellow")
+
+
+def _print_verdict(out: Console, resolved: ResolvedRequest, options: CheckOptions) -> int:
+    if resolved.problems:
+        problems = Problems(resolved.problems)
         out.print()
-        tell(problems, debug=debug)
-    else:
-        out.print("\nno problems", style="green")
-        if not with_preview:
-            out.print(
-                "the rows of the data are not read here: --preview reads and shows them",
-                style="dim",
-            )
-    code = problems.exit_code if made.problems else 0
-    return _said(json, _summary(made, used), code)
+        report_error(problems, debug=options.debug)
+        return problems.exit_code
+    out.print("\nno problems", style="green")
+    if not options.preview:
+        note = "the rows of the data are not read here: --preview reads and shows them"
+        out.print(note, style="dim")
+    return 0
 
 
-def tree(title: str, step: Step) -> Tree:
-    """The workflow, with what each stage reads and leaves."""
+def workflow_tree(title: str, step: Step) -> Tree:
+    """Return the workflow as a tree, with the types that each stage reads and returns."""
     root = Tree(Text(title, style="bold"))
-    _grow(root, step)
+    _add_branch(root, step)
     return root
 
 
-def _grow(above: Tree, step: Step) -> None:
+def _add_branch(parent: Tree, step: Step) -> None:
     match step:
-        case Series(steps, leaves, title):
-            under = above
-            if leaves is not None:
-                left = ", ".join(map(short_name, leaves)) or "nothing"
-                under = above.add(Text.assemble(title or "phase", (f"  → {left}", "dim")))
-            for inner in steps:
-                _grow(under, inner)
-        case ForEach(source, body, ahead, save, stale):
-            words = [
-                f"{word} {value}"
-                for word, value in (("ahead", ahead), ("save every", save))
-                if value
-            ]
-            words += [f"stale {', '.join(map(short_name, stale))}"] * bool(stale)
-            under = above.add(
-                Text.assemble(
-                    "for each of ", _leaf(source), *((f"  {word}", "cyan") for word in words)
-                )
-            )
-            _grow(under, body)
+        case Series():
+            branch = _series_branch(parent, step)
+            for inner in step.steps:
+                _add_branch(branch, inner)
+        case ForEach(_, body):
+            _add_branch(parent.add(_loop_label(step)), body)
         case When(condition, body):
-            shown = (
-                f"every {condition.n}"
-                if isinstance(condition, Every)
-                else Text.assemble("when ", _leaf(condition))
-            )
-            _grow(above.add(shown), body)
+            label: str | Text = Text.assemble("when ", _stage_label(condition))
+            if isinstance(condition, Every):
+                label = f"every {condition.n}"
+            _add_branch(parent.add(label), body)
         case Parallel(branches):
-            under = above.add("parallel")
-            for branch in branches:
-                _grow(under, branch)
+            branch = parent.add("parallel")
+            for inner in branches:
+                _add_branch(branch, inner)
         case Stage():
-            above.add(_leaf(step))
+            parent.add(_stage_label(step))
 
 
-def _leaf(stage: Stage) -> Text:
+def _series_branch(parent: Tree, series: Series) -> Tree:
+    """Return a branch for a series with outputs; the steps of another one join the parent's."""
+    if series.outputs is None:
+        return parent
+    names = ", ".join(map(short_name, series.outputs)) or "nothing"
+    return parent.add(Text.assemble(series.title or "phase", (f"  → {names}", "dim")))
+
+
+def _loop_label(loop: ForEach) -> Text:
+    options = []
+    if loop.ahead:
+        options.append(f"ahead {loop.ahead}")
+    if loop.save:
+        options.append(f"save every {loop.save}")
+    if loop.stale:
+        options.append(f"stale {', '.join(map(short_name, loop.stale))}")
+    parts = [(f"  {option}", "cyan") for option in options]
+    return Text.assemble("for each of ", _stage_label(loop.source), *parts)
+
+
+def _stage_label(stage: Stage) -> Text:
     contract = stage.contract()
-    shown = Text(mask(str(stage).removesuffix("()")))
-    reads = ", ".join(dict.fromkeys(read_names(contract)))
+    inputs = ", ".join(dict.fromkeys(read_names(contract)))
     outputs = ", ".join(dict.fromkeys(return_names(contract)))
-    if reads or outputs:
-        shown.append(f"  {reads}{' ' if reads else ''}→ {outputs or 'nothing'}", "dim")
-    return shown
+    label = Text(mask(str(stage).removesuffix("()")))
+    if inputs or outputs:
+        label.append(f"  {inputs}{' ' if inputs else ''}→ {outputs or 'nothing'}", "dim")
+    return label
 
 
-def _say_settings(out: Console, made: ResolvedRequest) -> None:
-    changed = [(key, source) for key, source in made.sources.items() if source != "default"]
-    if made.recipe is not None and changed:
-        values = made.recipe.model_dump(mode="json")
-        rows = tuple((key, yaml_value(_at(values, key)), source) for key, source in changed)
-        out.print()
-        out.print(table(Table("Settings that were given", ("setting", "value", "from"), rows)))
+def _print_changed_settings(out: Console, resolved: ResolvedRequest) -> None:
+    sources = resolved.sources.items()
+    changed = [(key, source) for key, source in sources if source != "default"]
+    if resolved.recipe is None or not changed:
+        return
+    values = resolved.recipe.model_dump(mode="json")
+    rows = [(key, yaml_value(nested_value(values, key)), source) for key, source in changed]
+    out.print()
+    out.print(table(Table("Changed settings", ("setting", "value", "from"), tuple(rows))))
 
 
-def _at(values: Any, key: str) -> Any:
+def nested_value(values: Any, key: str) -> Any:
+    """Return the value at a dotted key such as "rendering.max_tokens"."""
     for part in key.split("."):
         values = values.get(part) if isinstance(values, Mapping) else values
     return values
 
 
-def _used(made: ResolvedRequest) -> Mapping[str, str]:
-    """Port to who asks for it: the recipe's stages, or another adapter; blobs keep the record of
-    every run.
-    """
-    wanted = {
-        port: "the recipe"
-        for port, kinds in PORT_TYPES.items()
-        if made.plan and not made.plan.ports.isdisjoint(kinds)
-    }
-    for port in list(wanted):
-        for other in _asked(made, port):
-            wanted.setdefault(other, f"the {port} adapter")
-    wanted.setdefault("blobs", "the run's record")
-    return wanted
+def _users_of_ports(resolved: ResolvedRequest) -> Mapping[str, str]:
+    """Return port to its user: the recipe's stages, another adapter, or the record of the run."""
+    read = resolved.plan.ports if resolved.plan else frozenset()
+    users = {port: "the recipe" for port, types in PORT_TYPES.items() if not read.isdisjoint(types)}
+    for port in list(users):
+        for required in _ports_required_by(resolved, port):
+            users.setdefault(required, f"the {port} adapter")
+    users.setdefault("blobs", "the run's record")
+    return users
 
 
-def _asked(made: ResolvedRequest, port: str) -> Iterator[str]:
-    if made.kitchen is not None:
-        yield from required_ports(adapter_class(port, made.names[port])).values()
+def _ports_required_by(resolved: ResolvedRequest, port: str) -> Iterator[str]:
+    if resolved.kitchen is not None:
+        yield from required_ports(adapter_class(port, resolved.names[port])).values()
 
 
-def _say_adapters(out: Console, made: ResolvedRequest, used: Mapping[str, str]) -> None:
+def _print_adapters(out: Console, resolved: ResolvedRequest, users: Mapping[str, str]) -> None:
     rows = []
     for port in PORTS:
-        given = ", ".join(
-            f"{key}={yaml_value(value)}"
-            for key, value in made.adapter_settings.get(port, {}).items()
-        )
-        rows.append((port, made.names.get(port, ""), given, used.get(port, "nobody")))
+        settings = resolved.adapter_settings.get(port, {})
+        typed = [f"{key}={yaml_value(value)}" for key, value in settings.items()]
+        adapter = resolved.names.get(port, "")
+        rows.append((port, adapter, ", ".join(typed), users.get(port, "nobody")))
     out.print()
     out.print(table(Table("Adapters", ("port", "adapter", "with", "needed by"), tuple(rows))))
 
 
-def _ask(out: Console, made: ResolvedRequest) -> None:
-    """What the servers say of the models that are wanted of them."""
-    training: Any = made.kitchen.training if made.kitchen else None
-    stages = (
-        [stage.without_roles() for stage in walk(made.step) if isinstance(stage, Stage)]
-        if made.step
-        else []
-    )
-    wanted = dict.fromkeys(str(stage.model) for stage in stages if hasattr(stage, "model"))
+def _print_online_answers(out: Console, resolved: ResolvedRequest) -> None:
+    """Ask the server of the training adapter for each model of the stages; print its answers."""
+    training: Any = resolved.kitchen.training if resolved.kitchen else None
     out.print()
     if not hasattr(training, "online"):
-        out.print(
-            f"the training adapter {made.names['training']!r} is on this machine: there is nobody "
-            "to ask"
-        )
+        adapter = resolved.names["training"]
+        out.print(f"the training adapter {adapter!r} is local: there is no server to ask")
         return
-    for model in wanted:
-        with made.collecting():
+    steps = walk(resolved.step) if resolved.step else ()
+    stages = [step.without_roles() for step in steps if isinstance(step, Stage)]
+    models = dict.fromkeys(str(stage.model) for stage in stages if hasattr(stage, "model"))
+    for model in models:
+        with resolved.collecting():
             out.print(training.online(model), soft_wrap=True)
 
 
-def _preview(out: Console, made: ResolvedRequest, given: Mapping[Any, Any]) -> None:
-    if made.step is not None and made.kitchen is not None:
-        with made.collecting():
-            for shown in preview(made.step, {**made.kitchen.ports(), **given}):
-                out.print()
-                out.print(table(shown))
+def _print_preview(out: Console, resolved: ResolvedRequest, price: float | None) -> None:
+    if resolved.step is None or resolved.kitchen is None:
+        return
+    inputs: dict[Any, Any] = dict(resolved.kitchen.ports())
+    if price is not None:
+        inputs[Price] = Price(price)
+    with resolved.collecting():
+        for shown in preview(resolved.step, inputs):
+            out.print()
+            out.print(table(shown))
 
 
-def _summary(made: ResolvedRequest, used: Mapping[str, str]) -> dict[str, Any]:
+def _summary(resolved: ResolvedRequest, users: Mapping[str, str]) -> dict[str, Any]:
+    plan = resolved.plan
     return {
-        "recipe": import_path(made.cls),
-        "settings": made.recipe.model_dump(mode="json") if made.recipe else None,
-        "sources": made.sources,
-        "adapters": {port: made.names.get(port) for port in used},
-        "plan": [str(line) for line in made.plan.lines] if made.plan else [],
-        "not_honoured": made.plan.not_honoured if made.plan else [],
-        "problems": [text for problem in made.problems for text in reasons(problem)],
+        "recipe": import_path(resolved.cls),
+        "settings": resolved.recipe.model_dump(mode="json") if resolved.recipe else None,
+        "sources": resolved.sources,
+        "adapters": {port: resolved.names.get(port) for port in users},
+        "plan": [str(line) for line in plan.lines] if plan else [],
+        "not_honoured": plan.not_honoured if plan else [],
+        "problems": [reason for problem in resolved.problems for reason in reasons(problem)],
     }
-
-
-def _said(json: bool, summary: dict[str, Any], code: int) -> int:
-    if json:
-        print(as_json({**summary, "exit_code": code}))
-    return code

@@ -1,15 +1,15 @@
-"""`kitchen data`: what is in a data set, before a recipe is tried on it."""
+"""`kitchen data`: the content of a data set, to look at before a recipe is run on it."""
 
 from __future__ import annotations
 
 import json as json_
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from kitchen.cli.commands.failure import as_json
+from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import console, table
 from kitchen.config.adapters import adapter_class, build
 from kitchen.config.discovery import add_cwd_to_path
@@ -18,8 +18,8 @@ from kitchen.config.request import AdapterChoice
 from kitchen.ports import DatasetInfo, DatasetStore, StreamedRow
 from kitchen.types import Table
 
-_SHOWN = 300  # characters of a value
-_NAMES: Mapping[type, str] = {
+_MAX_SHOWN = 300  # characters of a value
+_TYPE_NAMES: Mapping[type, str] = {
     bool: "true or false",
     int: "whole number",
     float: "number",
@@ -29,103 +29,101 @@ _NAMES: Mapping[type, str] = {
 
 
 @dataclass(frozen=True)
-class Look:
-    """What was typed after `kitchen data`."""
+class DataQuery:
+    """The arguments of `kitchen data`."""
 
     name: str
     split: str | None = None  # None: the first
     rows: int = 3
 
 
-def data(look: Look, adapter_choice: AdapterChoice, *, json: bool) -> int:
-    """Reads no more rows than it shows; raises what the data set store does."""
-    store = _store(adapter_choice)
-    info = store.info(look.name)
-    split = look.split or next(iter(info.splits))
-    found = list(islice(store.stream(look.name, split=split), look.rows))
-    columns = _columns(found)
+def show_data(query: DataQuery, adapters: AdapterChoice, *, json: bool) -> int:
+    """Print splits, columns and rows; reads no more rows than it shows.
+
+    Raises the errors of the data set store.
+    """
+    store = _store(adapters)
+    info = store.info(query.name)
+    split = query.split or next(iter(info.splits))
+    rows = list(islice(store.stream(query.name, split=split), query.rows))
+    columns = _columns(rows)
     if json:
-        print(
-            as_json(
-                {
-                    **vars(info),
-                    "split": split,
-                    "columns": columns,
-                    "rows": [vars(each) for each in found],
-                }
-            )
-        )
+        listed = [vars(row) for row in rows]
+        print(as_json({**vars(info), "split": split, "columns": columns, "rows": listed}))
         return 0
     out = console()
-    for shown in _tables(info, split, columns, found):
+    for shown in _tables(info, split, columns, rows):
         out.print(table(shown))
         out.print()
-    out.print("what would be trained on, or what to do where the columns have other names:")
-    chosen = (
-        ""
-        if adapter_choice.names["datasets"] is None
-        else f" --datasets {shlex.quote(adapter_choice.names['datasets'])}"
-    )
-    setting = shlex.quote(f"dataset={look.name}")
-    out.print(
-        f"  kitchen check recipes.sl_basic {setting}{chosen} --training fake --preview",
-        soft_wrap=True,
-    )
+    out.print("to see what would be trained on, or which columns to rename:")
+    out.print(f"  {_preview_command(query.name, adapters)}", soft_wrap=True)
     return 0
 
 
-def _store(adapter_choice: AdapterChoice) -> DatasetStore:
+def _preview_command(name: str, adapters: AdapterChoice) -> str:
+    words = ["kitchen", "check", "recipes.sl_basic", f"dataset={name}"]
+    adapter = adapters.names["datasets"]
+    if adapter is not None:
+        words += ["--datasets", adapter]
+    return shlex.join([*words, "--training", "fake", "--preview"])
+
+
+def _store(adapters: AdapterChoice) -> DatasetStore:
     add_cwd_to_path()  # an adapter may be a class in this folder
-    names = adapter_choice.chosen()
-    check_installed("datasets", names["datasets"], adapter_class("datasets", names["datasets"]))
+    names = adapters.chosen()
+    name = names["datasets"]
+    check_installed("datasets", name, adapter_class("datasets", name))
     store: DatasetStore = build("datasets", names, {})
     return store
 
 
 def _columns(rows: Sequence[StreamedRow]) -> dict[str, str]:
-    """Column to what its values are, in the rows that were read."""
-    kinds: dict[str, list[str]] = {}
-    for each in rows:
-        for name, value in each.row.items():
-            kinds.setdefault(name, []).append(_kind(value))
-    return {name: " or ".join(dict.fromkeys(found)) for name, found in kinds.items()}
+    """Return column to the types of its values in these rows: "text or null"."""
+    types: dict[str, list[str]] = {}
+    for streamed in rows:
+        for column, value in streamed.row.items():
+            types.setdefault(column, []).append(_type_name(value))
+    return {column: " or ".join(dict.fromkeys(names)) for column, names in types.items()}
 
 
-def _kind(value: Any) -> str:
-    """`text`, `list of {role: text, content: text}`."""
+def _type_name(value: Any) -> str:
+    """Return the type of a value: `text`, or `list of {role: text, content: text}`."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_kind(each)}" for key, each in value.items()) + "}"
+        items = [f"{key}: {_type_name(inner)}" for key, inner in value.items()]
+        return "{" + ", ".join(items) + "}"
     if isinstance(value, list | tuple):
-        return f"list of {' or '.join(dict.fromkeys(map(_kind, value)))}" if value else "empty list"
-    return _NAMES.get(type(value), type(value).__name__)
+        if not value:
+            return "empty list"
+        return f"list of {' or '.join(dict.fromkeys(map(_type_name, value)))}"
+    return _TYPE_NAMES.get(type(value), type(value).__name__)
 
 
 def _tables(
-    info: DatasetInfo, split: str, columns: Mapping[str, str], found: Sequence[StreamedRow]
-) -> Sequence[Table]:
-    splits = ", ".join(
-        name if rows is None else f"{name} ({rows:,} rows)" for name, rows in info.splits.items()
-    )
-    size = "" if info.size is None else f"{info.size / 1e6:,.1f} MB"
-    about = (
-        ("splits", splits),
-        ("size", size),
+    info: DatasetInfo, split: str, columns: Mapping[str, str], rows: Sequence[StreamedRow]
+) -> Iterator[Table]:
+    splits = [
+        name if count is None else f"{name} ({count:,} rows)" for name, count in info.splits.items()
+    ]
+    facts = (
+        ("splits", ", ".join(splits)),
+        ("size", "" if info.size is None else f"{info.size / 1e6:,.1f} MB"),
         ("revision", info.revision or ""),
         ("licence", info.license),
         ("about", info.about),
     )
-    rows = tuple(
-        (each.where, name, _short(value)) for each in found for name, value in each.row.items()
-    )
-    return (
-        Table(info.name, ("what", "is"), tuple((what, text) for what, text in about if text)),
-        Table(
-            f"Columns of {split}, in its first rows", ("column", "holds"), tuple(columns.items())
-        ),
-        Table("The first rows", ("where", "column", "value"), rows),
-    )
+    yield Table(info.name, ("property", "value"), tuple(fact for fact in facts if fact[1]))
+    title = f"Columns of {split}, in its first rows"
+    yield Table(title, ("column", "holds"), tuple(columns.items()))
+    values = [
+        (streamed.where, column, _shortened(value))
+        for streamed in rows
+        for column, value in streamed.row.items()
+    ]
+    yield Table("The first rows", ("where", "column", "value"), tuple(values))
 
 
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json_.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+def _shortened(value: Any) -> str:
+    text = value
+    if not isinstance(value, str):
+        text = json_.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -1,6 +1,4 @@
-"""`kitchen doctor`: what is installed and reachable here, and what is missing, with the command
-that mends it.
-"""
+"""`kitchen doctor`: what is installed and reachable here, and how to install the rest."""
 
 from __future__ import annotations
 
@@ -12,8 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from kitchen.cli.commands.failure import as_json, reasons
-from kitchen.cli.commands.surroundings import HubAsked, devices, disk, machine
+from kitchen.cli.commands.errors import reasons
+from kitchen.cli.commands.json_output import as_json
+from kitchen.cli.commands.system_info import HubProbe, devices, disk, machine
 from kitchen.cli.console import console, table
 from kitchen.config.adapters import DEFAULTS, PORTS, adapter_class, available, build
 from kitchen.config.discovery import add_cwd_to_path, find_recipe
@@ -22,7 +21,7 @@ from kitchen.config.request import DEFAULT_RUNS_FOLDER, AdapterChoice, RunReques
 from kitchen.errors import BackendError, KitchenError
 from kitchen.types import Table
 
-RECIPE = "recipes.sl_basic"  # the one that must work
+RECIPE = "recipes.sl_basic"  # the recipe that must work
 _PACKAGES = (
     DISTRIBUTION,
     "numpy",
@@ -34,53 +33,55 @@ _PACKAGES = (
     "tinker",
 )
 _KEYS: Mapping[str, str] = {
-    "HF_TOKEN": "gated models and data sets; to publish",
+    "HF_TOKEN": "gated models and data sets; publishing",
     "TINKER_API_KEY": "training at Tinker",
     "AWS_ACCESS_KEY_ID": "runs at s3://",
     "GOOGLE_APPLICATION_CREDENTIALS": "runs at gs://",
 }
 
 
-def doctor(adapter_choice: AdapterChoice, *, json: bool) -> int:
-    """Returns 4 if something is missing that the default recipe needs."""
+def doctor(adapters: AdapterChoice, *, json: bool) -> int:
+    """Print the report; return 4 if something is missing that the default recipe needs."""
     add_cwd_to_path()
-    hub = HubAsked()
-    seen, broken = _devices()
-    model = _model()
-    problems = list(
-        dict.fromkeys([*broken, *_missing(adapter_choice), *filter(None, [model["missing"]])])
-    )
-    found: dict[str, Any] = {
-        "versions": {
-            "python": platform.python_version(),
-            **{name: _version(name) for name in _PACKAGES},
-        },
-        "machine": {**machine(), **seen},
-        "disk": {what: disk(where) for what, where in _folders(adapter_choice).items()},
-        "keys": {name: _key(name) for name in _KEYS},
+    report = _report(adapters)
+    if json:
+        print(as_json(report))
+    else:
+        _print_report(report)
+    return int(report["exit_code"])
+
+
+def _report(adapters: AdapterChoice) -> dict[str, Any]:
+    hub = HubProbe()  # the request is under way while the rest is collected
+    torch_devices, torch_problems = _devices()
+    model = _default_model()
+    problems = [*torch_problems, *_missing(adapters)]
+    if model["missing"]:
+        problems.append(model["missing"])
+    versions = {name: _version(name) for name in _PACKAGES}
+    return {
+        "versions": {"python": platform.python_version(), **versions},
+        "machine": {**machine(), **torch_devices},
+        "disk": {purpose: disk(folder) for purpose, folder in _folders(adapters).items()},
+        "keys": {name: _key_status(name) for name in _KEYS},
         "hub": hub.answer(),
         "model": model,
-        "extras": [{**vars(each), "adapters": _served(each)} for each in extras()],
+        "extras": [{**vars(extra), "adapters": _adapters_of(extra)} for extra in extras()],
         "recipe": RECIPE,
-        "problems": problems,
+        "problems": list(dict.fromkeys(problems)),
         "exit_code": BackendError.exit_code if problems else 0,
     }
-    if json:
-        print(as_json(found))
-    else:
-        _say(found)
-    return int(found["exit_code"])
 
 
-def _version(name: str) -> str | None:
+def _version(package: str) -> str | None:
     try:
-        return version(name)
+        return version(package)
     except PackageNotFoundError:
         return None
 
 
 def _devices() -> tuple[Mapping[str, Any], Sequence[str]]:
-    """What torch sees, and what is wrong with it."""
+    """Return the devices that torch sees, and the problems with torch itself."""
     if find_spec("torch") is None:
         return {"devices": []}, ()
     try:
@@ -89,30 +90,32 @@ def _devices() -> tuple[Mapping[str, Any], Sequence[str]]:
         return {"devices": []}, reasons(error)
 
 
-def _folders(adapter_choice: AdapterChoice) -> Mapping[str, str]:
-    found = {
-        "runs": adapter_choice.runs or DEFAULT_RUNS_FOLDER,
+def _folders(adapters: AdapterChoice) -> Mapping[str, str]:
+    """Return purpose to local folder."""
+    folders = {
+        "runs": adapters.runs or DEFAULT_RUNS_FOLDER,
         "converted models": os.environ.get("KITCHEN_CACHE") or "~/.cache/crucible-kitchen",
         "Hugging Face": os.environ.get("HF_HUB_CACHE") or f"{_hf_home()}/hub",
     }
-    return {what: where for what, where in found.items() if "://" not in where}
+    return {purpose: folder for purpose, folder in folders.items() if "://" not in folder}
 
 
 def _hf_home() -> str:
-    return (
-        os.environ.get("HF_HOME") or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
-    )
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return os.environ.get("HF_HOME") or f"{cache}/huggingface"
 
 
-def _key(name: str) -> str:
+def _key_status(name: str) -> str:
     if os.environ.get(name):
         return "set"
     token = Path(os.environ.get("HF_TOKEN_PATH") or f"{_hf_home()}/token").expanduser()
-    return "kept by `hf auth login`" if name == "HF_TOKEN" and token.is_file() else "not set"
+    if name == "HF_TOKEN" and token.is_file():
+        return "saved by `hf auth login`"
+    return "not set"
 
 
-def _model() -> Mapping[str, str]:
-    """The model of the default recipe, and why it cannot be had."""
+def _default_model() -> Mapping[str, str]:
+    """Return the model of the default recipe, and why it is missing, if it is."""
     name = ""
     try:
         name = find_recipe(RECIPE).model_fields["model"].default
@@ -122,90 +125,84 @@ def _model() -> Mapping[str, str]:
     return {"name": name, "missing": ""}
 
 
-def _served(extra: Extra) -> Sequence[str]:
-    """The adapters that need it: "training peft"."""
+def _adapters_of(extra: Extra) -> Sequence[str]:
+    """Return the adapters whose packages the extra installs, such as "training peft"."""
     return [
         f"{port} {name}"
         for port in PORTS
-        for name, wanted in _wanted(port)
-        if wanted and set(wanted) <= set(extra.packages)
+        for name, packages in _packages_of_adapters(port)
+        if packages and set(packages) <= set(extra.packages)
     ]
 
 
-def _wanted(port: str) -> Iterator[tuple[str, Sequence[str]]]:
+def _packages_of_adapters(port: str) -> Iterator[tuple[str, Sequence[str]]]:
     for name in sorted(available(port)):
         try:
             cls = adapter_class(port, name)
-        except KitchenError:  # `kitchen list` tells of it
+        except KitchenError:  # `kitchen list` shows the error
             continue
         yield name, (*required_packages(cls), *getattr(cls, "lazily", ()))
 
 
-def _missing(adapter_choice: AdapterChoice) -> Sequence[str]:
-    """What stands in the way of the default recipe."""
+def _missing(adapters: AdapterChoice) -> Sequence[str]:
+    """Return the reasons why the default recipe would not run."""
     try:
-        problems = [
-            text
-            for problem in resolve_request(RunRequest(RECIPE, (), None, adapter_choice)).problems
-            for text in reasons(problem)
-        ]
+        resolved = resolve_request(RunRequest(RECIPE, (), None, adapters))
+        missing = [reason for problem in resolved.problems for reason in reasons(problem)]
     except KitchenError as error:
-        problems = list(reasons(error))
-    local = extra_for(required_packages(adapter_class("training", DEFAULTS["training"])))
-    return problems + [
-        f"{each.name} is not whole, {', '.join(each.missing)} is missing: {each.install_command}"
-        for each in extras()
-        if each.name == local
-        and each.missing
-        and not any(each.install_command in text for text in problems)
-    ]
+        missing = list(reasons(error))
+    default_adapter = adapter_class("training", DEFAULTS["training"])
+    default_extra = extra_for(required_packages(default_adapter))
+    for extra in extras():
+        mentioned = any(extra.install_command in reason for reason in missing)
+        if extra.name == default_extra and extra.missing and not mentioned:
+            packages = ", ".join(extra.missing)
+            missing.append(
+                f"{extra.name} is incomplete, without {packages}: {extra.install_command}"
+            )
+    return missing
 
 
-def _say(found: Mapping[str, Any]) -> None:
+def _print_report(report: Mapping[str, Any]) -> None:
     out = console()
-    for shown in _tables(found):
+    for shown in _tables(report):
         out.print(table(shown))
         out.print()
-    for each in found["extras"]:
-        if each["missing"]:
-            brought = f"{', '.join(each['missing'])}, for {', '.join(each['adapters']) or 'no adapter yet'}"
-            out.print(f"{each['mend']}  # would bring {brought}", soft_wrap=True)
-    for text in found["problems"]:
-        out.print(f"missing for {RECIPE}: {text}", style="red", soft_wrap=True)
-    if not found["problems"]:
+    for extra in report["extras"]:
+        if extra["missing"]:
+            packages = ", ".join(extra["missing"])
+            adapters = ", ".join(extra["adapters"]) or "no adapter yet"
+            line = f"{extra['install_command']}  # would install {packages}, for {adapters}"
+            out.print(line, soft_wrap=True)
+    for reason in report["problems"]:
+        out.print(f"missing for {RECIPE}: {reason}", style="red", soft_wrap=True)
+    if not report["problems"]:
         out.print(f"nothing is missing for {RECIPE}", style="green")
 
 
-def _tables(found: Mapping[str, Any]) -> Iterator[Table]:
-    versions = {name: value or "not installed" for name, value in found["versions"].items()}
-    yield Table("Versions", ("package", "version"), tuple(versions.items()))
-    shown = {
-        key: _bytes(value) if "memory" in key else value for key, value in found["machine"].items()
-    }
-    shown["devices"] = ", ".join(shown["devices"]) or "not known without torch"
-    disks = {
-        f"disk for {what}": f"{_bytes(one['free'])} free at {one['where']}"
-        for what, one in found["disk"].items()
-    }
-    hub, model = found["hub"], found["model"]
-    rest = {
-        "hub": f"{hub['endpoint']} {hub['said']}",
-        "model": f"{model['name']} {'not installed' if model['missing'] else 'installed'}",
-    }
-    yield Table(
-        "Machine",
-        ("what", "is"),
-        tuple(
-            (key, "not set" if value is None else str(value))
-            for key, value in {**shown, **disks, **rest}.items()
-        ),
-    )
-    yield Table(
-        "Keys",
-        ("name", "is", "for"),
-        tuple((name, there, _KEYS[name]) for name, there in found["keys"].items()),
-    )
+def _tables(report: Mapping[str, Any]) -> Iterator[Table]:
+    versions = [(name, value or "not installed") for name, value in report["versions"].items()]
+    yield Table("Versions", ("package", "version"), tuple(versions))
+    yield Table("Machine", ("property", "value"), tuple(_machine_rows(report)))
+    keys = [(name, status, _KEYS[name]) for name, status in report["keys"].items()]
+    yield Table("Keys", ("name", "status", "for"), tuple(keys))
 
 
-def _bytes(count: int) -> str:
+def _machine_rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in report["machine"].items():
+        if name == "devices":
+            yield name, ", ".join(value) or "unknown without torch"
+        elif "memory" in name:
+            yield name, _gigabytes(value)
+        else:
+            yield name, "not set" if value is None else str(value)
+    for purpose, folder in report["disk"].items():
+        yield f"disk for {purpose}", f"{_gigabytes(folder['free'])} free at {folder['where']}"
+    hub = report["hub"]
+    yield "hub", f"{hub['endpoint']} {hub['status']}"
+    model = report["model"]
+    yield "model", f"{model['name']} {'not installed' if model['missing'] else 'installed'}"
+
+
+def _gigabytes(count: int) -> str:
     return f"{count / 1e9:,.1f} GB"

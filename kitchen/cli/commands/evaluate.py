@@ -1,4 +1,4 @@
-"""`kitchen eval`: the recipe that evaluates, cooked with the adapters of the weights."""
+"""`kitchen eval`: a run of the recipe that evaluates, with the adapters of the weights."""
 
 from __future__ import annotations
 
@@ -20,44 +20,34 @@ RECIPE = "recipes.evaluate"
 
 
 def evaluate(
-    typed: str,
+    weights: str,
     dataset: str,
     settings: Sequence[str],
-    adapter_choice: AdapterChoice,
+    adapters: AdapterChoice,
     output: OutputOptions,
 ) -> int:
-    """Cook it as a run of its own; `settings` are the other ones of that recipe, over how the run
-    was rendered.
-    """
-    name, adapter_choice = resolve_weights(typed, adapter_choice, ("training", "hub", "datasets"))
-    given = (*settings, f"weights={yaml_value(str(name))}", f"dataset={yaml_value(dataset)}")
-    code = run(
-        RunRequest(RECIPE, given, None, adapter_choice, implied=_rendering(name, adapter_choice)),
-        output,
-    )
-    if code == BackendError.exit_code and (
-        no_run := missing_run_hint(name, adapter_choice, open_blobs(adapter_choice))
-    ):
-        console(to_stderr=True).print(f"  {no_run}", soft_wrap=True)
+    """Evaluate weights in a new run; `settings` take precedence over how the run was rendered."""
+    name, adapters = resolve_weights(weights, adapters, ("training", "hub", "datasets"))
+    arguments = (*settings, f"weights={yaml_value(str(name))}", f"dataset={yaml_value(dataset)}")
+    implied = _rendering(name, adapters)
+    code = run(RunRequest(RECIPE, arguments, None, adapters, implied=implied), output)
+    if code == BackendError.exit_code:
+        hint = missing_run_hint(name, adapters, open_blobs(adapters))
+        if hint:
+            console(to_stderr=True).print(f"  {hint}", soft_wrap=True)
     return code
 
 
-def _rendering(name: WeightsName, adapter_choice: AdapterChoice) -> Sequence[Setting]:
-    """How a run was trained, as far as the recipe that evaluates knows such settings."""
+def _rendering(name: WeightsName, adapters: AdapterChoice) -> Sequence[Setting]:
+    """Return how the data of a run was rendered, as far as recipes.evaluate has the settings."""
     if name.kind != "run":
         return ()
     default = find_recipe(RECIPE).model_fields["rendering"].default
-    rendering = {
-        key: value
-        for key, value in rendering_settings(
-            read_run(open_blobs(adapter_choice), name.name)
-        ).items()
-        if key in nested_settings(type(default))
-    }
-    if changed := {
-        key: value for key, value in rendering.items() if value != getattr(default, key)
-    }:
-        console(to_stderr=True).print(
-            f"rendering={yaml_value(changed)}, as {name} was trained", soft_wrap=True
-        )
+    known = nested_settings(type(default))
+    recorded = rendering_settings(read_run(open_blobs(adapters), name.name))
+    rendering = {key: value for key, value in recorded.items() if key in known}
+    changed = {key: value for key, value in rendering.items() if value != getattr(default, key)}
+    if changed:
+        note = f"rendering={yaml_value(changed)}, as {name} was trained"
+        console(to_stderr=True).print(note, soft_wrap=True)
     return list(from_mapping({"rendering": rendering}, str(name)))

@@ -1,4 +1,4 @@
-"""`kitchen export`."""
+"""`kitchen export`: weights in a folder that peft or transformers opens."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from kitchen.cli.console import console
 from kitchen.config.request import AdapterChoice
 
 
-def export(typed: str, folder: Path, adapter_choice: AdapterChoice, *, merged: bool) -> int:
-    """Write weights into a folder for other programs."""
-    with open_weights(typed, adapter_choice) as opened:
+def export(weights: str, folder: Path, adapters: AdapterChoice, *, merged: bool) -> int:
+    """Write weights into a new folder: an adapter, or a whole model if `merged`."""
+    with open_weights(weights, adapters) as opened:
         require_export(opened.training).export(opened.weights.source, folder, merged=merged)
-    what = (
-        "a model in float32: transformers opens it"
-        if merged
-        else "an adapter: peft opens it with its base model"
-    )
-    console().print(f"{folder.expanduser().absolute()}  ({what})", soft_wrap=True)
+    content = "an adapter: peft opens it with its base model"
+    if merged:
+        content = "a model in float32: transformers opens it"
+    console().print(f"{folder.expanduser().absolute()}  ({content})", soft_wrap=True)
     return 0

@@ -1,4 +1,4 @@
-"""`kitchen new`: a recipe, a stage or an adapter to begin with, and its test."""
+"""`kitchen new`: a recipe, stage or adapter written from a template, with its test."""
 
 from __future__ import annotations
 
@@ -21,65 +21,77 @@ _CONFTEST = "conftest.py"
 
 
 def new(kind: str, name: str, folder: Path, port: str = "") -> int:
-    """Write a recipe, stage or adapter and its test into a folder, both or none; raises
-    ConfigError.
+    """Write a recipe, stage or adapter and its test into a folder: both files, or none.
+
+    `port` is that of an adapter. Raises ConfigError; no file is overwritten.
     """
     if port and port not in PORTS:
         raise ConfigError(f"--port {port}: there is no such port; {did_you_mean(port, PORTS)}")
     check_not_shadowed()
-    package, stem = f"{kind}s", port or kind
-    cls = "".join(part[:1].upper() + part[1:] for part in name.split("_")) + port.capitalize()
-    if why := _unfit(package, name, cls):
-        raise ConfigError(f"{name!r} cannot be the name of this {kind}: {why}")
-    made = {
-        f"{package}/{name}.py": _filled(stem, name, cls),
-        f"tests/test_{name}.py": _filled(f"{stem}_test", name, cls),
+    package = f"{kind}s"
+    words = name.split("_")
+    cls = "".join(word[:1].upper() + word[1:] for word in words) + port.capitalize()
+    _check_name(kind, name, cls)
+    _check_open_package(folder, package)
+    template = port or kind
+    texts = {
+        f"{package}/{name}.py": _fill_template(template, name, cls),
+        f"tests/test_{name}.py": _fill_template(f"{template}_test", name, cls),
     }
-    if any(_bound(text).count(cls) > 1 for text in made.values()):
+    if any(_top_level_names(text).count(cls) > 1 for text in texts.values()):
         raise ConfigError(
-            f"{name!r} cannot be the name of this {kind}: something else in its file is called "
-            f"{cls}; "
-            "choose another"
-        )
-    if (closed := folder / package / "__init__.py").exists():
-        raise ConfigError(
-            f"{closed} makes {package!r} a closed package, which hides the {package} of the "
-            "kitchen: "
-            "delete or rename that file"
+            f"{name!r} cannot be the name of this {kind}: another object in its file is called "
+            f"{cls}; choose another name"
         )
     if not (folder / _CONFTEST).exists():
-        made[_CONFTEST] = _filled("conftest", name, cls)
-    _write({folder / path: text for path, text in made.items()})
-    _say(folder, list(made), _next(kind, name, cls, port))
+        texts[_CONFTEST] = _fill_template("conftest", name, cls)
+    _write_all({folder / path: text for path, text in texts.items()})
+    _print_next_steps(folder, list(texts), _next_steps(kind, name, cls, port))
     return 0
 
 
-def _unfit(package: str, name: str, cls: str) -> str:
-    """Why a module or a class in it cannot be called so; empty if they can."""
+def _check_name(kind: str, name: str, cls: str) -> None:
+    """Raise ConfigError if a module cannot have this name, or a class in it that other one."""
+    if reason := _why_unusable(f"{kind}s", name, cls):
+        raise ConfigError(f"{name!r} cannot be the name of this {kind}: {reason}")
+
+
+def _why_unusable(package: str, name: str, cls: str) -> str:
     if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
-        near = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_0123456789")
-        return f"letters, digits and _ can be in it, first a letter{f'; {near!r} could be' if near else ''}"
-    if keyword.iskeyword(name) or keyword.iskeyword(cls):
-        return (
-            f"{name if keyword.iskeyword(name) else cls} is a word of Python's own; choose another"
-        )
+        suggestion = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_0123456789")
+        hint = f"; try {suggestion!r}" if suggestion else ""
+        return f"a name is a letter followed by letters, digits and underscores{hint}"
+    for word in (name, cls):
+        if keyword.iskeyword(word):
+            return f"{word} is a keyword of Python; choose another name"
     if spec := find_spec(f"{package}.{name}"):
-        return f"{package}.{name} is there already{f', in {spec.origin}' if spec.origin else ''}; choose another"
+        where = f", in {spec.origin}" if spec.origin else ""
+        return f"{package}.{name} exists already{where}; choose another name"
     return ""
 
 
-def _filled(stem: str, name: str, cls: str) -> str:
-    text = files("kitchen.cli").joinpath("scaffold", f"{stem}.txt").read_text(encoding="utf-8")
-    return Template(text).substitute(name=name, Name=cls)
+def _check_open_package(folder: Path, package: str) -> None:
+    """Raise ConfigError if an `__init__.py` in the folder would hide the installed package."""
+    init = folder / package / "__init__.py"
+    if init.exists():
+        raise ConfigError(
+            f"{init} makes {package!r} a regular package, which hides the installed {package}: "
+            "delete or rename that file"
+        )
 
 
-def _bound(text: str) -> Sequence[str]:
-    """The names that a module gives to something, at its top."""
+def _fill_template(template: str, name: str, cls: str) -> str:
+    path = files("kitchen.cli").joinpath("scaffold", f"{template}.txt")
+    return Template(path.read_text(encoding="utf-8")).substitute(name=name, Name=cls)
+
+
+def _top_level_names(text: str) -> Sequence[str]:
+    """Return the names that a module binds at its top level, with repetitions."""
     names: list[str] = []
     for node in ast.parse(text).body:
         match node:
-            case ast.Import(found) | ast.ImportFrom(names=found):
-                names += [alias.name for alias in found]
+            case ast.Import(aliases) | ast.ImportFrom(names=aliases):
+                names += [alias.name for alias in aliases]
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
                 names.append(name)
             case ast.Assign(targets):
@@ -87,11 +99,11 @@ def _bound(text: str) -> Sequence[str]:
     return names
 
 
-def _write(made: Mapping[Path, str]) -> None:
-    """All of the files, or none; nothing is overwritten."""
+def _write_all(texts: Mapping[Path, str]) -> None:
+    """Write all files or none; raises ConfigError, also for a file that exists already."""
     written: list[Path] = []
     try:
-        for path, text in made.items():
+        for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("x", encoding="utf-8") as file:
                 written.append(path)
@@ -99,47 +111,51 @@ def _write(made: Mapping[Path, str]) -> None:
     except OSError as error:
         for path in written:
             path.unlink()
-        why = f"{error.filename or path} is there already, and nothing is overwritten: choose another name or folder"
-        if not isinstance(error, FileExistsError):
-            why = f"{error.filename or path}: {error.strerror}; choose a folder that can be written"
-        raise ConfigError(why) from error
+        where = error.filename or path
+        reason = f"{where}: {error.strerror}; choose a folder that can be written"
+        if isinstance(error, FileExistsError):
+            reason = f"{where} exists already and is not overwritten: choose another name or folder"
+        raise ConfigError(reason) from error
 
 
-def _next(kind: str, name: str, cls: str, port: str) -> Sequence[tuple[str, str]]:
-    """Commands, and what each is for."""
+def _next_steps(kind: str, name: str, cls: str, port: str) -> Sequence[tuple[str, str]]:
+    """Return commands or lines of code to use next, each with its purpose."""
     module = f"{kind}s.{name}"
     if kind == "recipe":
+        check = f"kitchen check {module} --preview --training fake"
         return [
-            (f"kitchen check {module} --preview --training fake", "what it would do; nothing runs"),
-            (f"kitchen run {module} --training fake", "cook it without a model, in seconds"),
-            (f"kitchen run {module} dataset=FILE", "train a model on rows of yours"),
-            (f"kitchen describe {module}", "what can be set"),
-            ("pytest", "its test"),
+            (check, "show what it would do; nothing runs"),
+            (f"kitchen run {module} --training fake", "run it without a model, in seconds"),
+            (f"kitchen run {module} dataset=FILE", "train a model on your rows"),
+            (f"kitchen describe {module}", "show its settings"),
+            ("pytest", "run its test"),
         ]
     if kind == "stage":
         return [
-            ("pytest", "its test"),
-            (f"from {module} import {cls}", f"in a recipe, and as a step of it: {cls}()"),
+            ("pytest", "run its test"),
+            (f"from {module} import {cls}", f"in a recipe, where {cls}() is a step"),
         ]
     return [
         (
             f"pytest -x --tb=line tests/test_{name}.py",
-            "the laws: the first that fails says what to write next",
+            "run the laws: the first that fails says what to write next",
         ),
         (f"kitchen run recipes.sl_basic --{port} {module}:{cls}", "use it"),
         (
             f'[project.entry-points."kitchen.{port}"]',
-            "in pyproject.toml of a package of yours, to call it by a name:",
+            "in the pyproject.toml of your package, to give it a name:",
         ),
         (f'{name} = "{module}:{cls}"', f"--{port} {name}"),
     ]
 
 
-def _say(folder: Path, made: Sequence[str], then: Sequence[tuple[str, str]]) -> None:
+def _print_next_steps(folder: Path, paths: Sequence[str], steps: Sequence[tuple[str, str]]) -> None:
     out = console()
-    out.print(f"written: {', '.join(str(folder / path) for path in made)}\n", soft_wrap=True)
+    written = ", ".join(str(folder / path) for path in paths)
+    out.print(f"written: {written}\n", soft_wrap=True)
     if folder.resolve() != Path.cwd():
-        then = [(f"cd {shlex.quote(str(folder))}", ""), *then]
-    width = max(len(command) for command, _ in then)
-    for command, why in then:
-        out.print(f"  {command:{width}}  {'# ' * bool(why)}{why}".rstrip(), soft_wrap=True)
+        steps = [(f"cd {shlex.quote(str(folder))}", ""), *steps]
+    width = max(len(command) for command, _ in steps)
+    for command, purpose in steps:
+        comment = f"# {purpose}" if purpose else ""
+        out.print(f"  {command:{width}}  {comment}".rstrip(), soft_wrap=True)

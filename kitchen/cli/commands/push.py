@@ -1,4 +1,4 @@
-"""`kitchen push`."""
+"""`kitchen push`: weights published as an adapter with a model card."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from kitchen.config.request import AdapterChoice
 
 
 def push(
-    typed: str, repo: str, adapter_choice: AdapterChoice, *, message: str, private: bool | None
+    weights: str, repo: str, adapters: AdapterChoice, *, message: str, private: bool | None
 ) -> int:
-    """Publish weights as an adapter with a model card; `private` None leaves that to the hub's own
-    setting.
-    """
-    flag = () if private is None else (f"hub.private={str(private).lower()}",)
-    with open_weights(
-        typed, replace(adapter_choice, settings=(*adapter_choice.settings, *flag))
-    ) as opened:
+    """Publish weights to a repository; `private` None leaves the visibility to the hub adapter."""
+    visibility = () if private is None else (f"hub.private={str(private).lower()}",)
+    chosen = replace(adapters, settings=(*adapters.settings, *visibility))
+    command = _command(weights, repo, adapters, message, private)
+    with open_weights(weights, chosen) as opened:
         url = publish(
             opened.weights,
             repo,
@@ -28,19 +26,23 @@ def push(
             opened.hub,
             opened.blobs,
             message=message,
-            retry_hint=f": to try again: {_command(typed, repo, adapter_choice, message, private)}",
+            retry_hint=f": to try again: {command}",
         )
     console().print(url, soft_wrap=True)
     return 0
 
 
 def _command(
-    typed: str, repo: str, adapter_choice: AdapterChoice, message: str, private: bool | None
+    weights: str, repo: str, adapters: AdapterChoice, message: str, private: bool | None
 ) -> str:
-    """As it was typed."""
-    options = [("--" + port, name) for port, name in adapter_choice.names.items()]
-    options += [("--set", text) for text in adapter_choice.settings]
-    options += [("--runs", adapter_choice.runs), ("--message", message or None)]
-    words = [word for option, value in options if value is not None for word in (option, value)]
-    flag = [] if private is None else ["--private" if private else "--public"]
-    return shlex.join(["kitchen", "push", typed, repo, *words, *flag])
+    """Return the command as it was typed."""
+    options = [(f"--{port}", name) for port, name in adapters.names.items()]
+    options += [("--set", setting) for setting in adapters.settings]
+    options += [("--runs", adapters.runs), ("--message", message or None)]
+    words = ["kitchen", "push", weights, repo]
+    for option, value in options:
+        if value is not None:
+            words += [option, value]
+    if private is not None:
+        words.append("--private" if private else "--public")
+    return shlex.join(words)

@@ -1,15 +1,19 @@
-"""`kitchen run` and `kitchen resume`."""
+"""`kitchen run` and `kitchen resume`: a run in this process, reported on the console."""
 
 from __future__ import annotations
 
 import sys
 import time
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rich.console import Console
+
 from kitchen.artifacts.publish import NotPublished
-from kitchen.cli.commands.failure import as_json, exit_code, place, reasons, tell
+from kitchen.cli.commands.errors import INTERRUPTED, exit_code, failed_stage, reasons, report_error
+from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import ConsoleObserver, clock, console
 from kitchen.config.adapters import Kitchen
 from kitchen.config.discovery import build_workflow, find_recipe
@@ -39,10 +43,12 @@ from kitchen.runs.store import (
     run_summary,
 )
 
+Outcome = dict[str, Any]  # the JSON object that --json prints
+
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """How to tell what happens."""
+    """The options for output and resumption that `run`, `resume` and `eval` share."""
 
     json: bool = False  # one object at the end on standard output, all else on standard error
     debug: bool = False
@@ -50,171 +56,175 @@ class OutputOptions:
     take_over: bool = False
 
 
+@dataclass(frozen=True)
+class _Run:
+    """A run that is ready to start or to be resumed."""
+
+    name: str
+    order: Order
+    recipe: Recipe
+    kitchen: Kitchen
+    adapters: AdapterChoice
+    plan: Plan | None = None
+
+    def command(self, command: str, *words: str) -> str:
+        """Return a command on this run, with the options that find its store."""
+        return " ".join(["kitchen", command, self.name, *words]) + self.adapters.store_options()
+
+
 def run(request: RunRequest, output: OutputOptions, name: str | None = None) -> int:
-    """Cook it as a new run, of this name if there is one; returns the exit code."""
-    with redirect_stdout(sys.stderr) if output.json else nullcontext():
+    """Run a recipe as a new run, with this name if there is one; return the exit code."""
+    with _json_only_on_stdout(output):
         try:
-            made = resolve_request(request)
-            order, recipe, kitchen = made.require()
-            if name is not None and kitchen.blobs is not None:
-                check_new_run_name(kitchen.blobs, name)
-                discard_failed_run(kitchen.blobs, name)
+            new_run = _new_run(request, name)
         except KitchenError as error:
-            tell(error, debug=output.debug)
-            outcome = _refused(error, request.recipe)
+            report_error(error, debug=output.debug)
+            outcome = _refusal(error, request.recipe)
         else:
-            name = name or new_run_id(order.recipe)
-            outcome = _cook(order, recipe, kitchen, name, request.adapter_choice, output, made.plan)
-    return _say_json(outcome, output)
+            outcome = _execute(new_run, output)
+    return _finish(outcome, output)
 
 
-def resume(name: str, adapter_choice: AdapterChoice, output: OutputOptions) -> int:
-    """Go on with a run where it stopped; returns the exit code."""
-    with redirect_stdout(sys.stderr) if output.json else nullcontext():
+def _new_run(request: RunRequest, name: str | None) -> _Run:
+    resolved = resolve_request(request)
+    order, recipe, kitchen = resolved.require()
+    if name is not None and kitchen.blobs is not None:
+        check_new_run_name(kitchen.blobs, name)
+        discard_failed_run(kitchen.blobs, name)
+    name = name or new_run_id(order.recipe)
+    return _Run(name, order, recipe, kitchen, request.adapter_choice, resolved.plan)
+
+
+def resume(name: str, adapters: AdapterChoice, output: OutputOptions) -> int:
+    """Resume a run from its last save point; return the exit code."""
+    with _json_only_on_stdout(output):
         try:
-            store = open_blobs(adapter_choice)
-            order = read_order(store, check_run_name(name))
-            if run_summary(store, name).status == "completed":
-                console().print(
-                    f"run {name} is completed: there is nothing left to do", soft_wrap=True
-                )
-                outcome = _outcome(None, Kitchen(blobs=store), name, 0.0)
+            blobs = open_blobs(adapters)
+            order = read_order(blobs, check_run_name(name))
+            if run_summary(blobs, name).status == "completed":
+                note = f"run {name} is completed: there is nothing to resume"
+                console().print(note, soft_wrap=True)
+                outcome = _outcome(None, Kitchen(blobs=blobs), name, 0.0)
             else:
-                recipe, kitchen = _made_again(name, order, adapter_choice)
-                outcome = _cook(order, recipe, kitchen, name, adapter_choice, output)
+                outcome = _execute(_recorded_run(name, order, adapters), output)
         except KitchenError as error:
-            tell(error, debug=output.debug)
-            outcome = _refused(error, name)
-    return _say_json(outcome, output)
+            report_error(error, debug=output.debug)
+            outcome = _refusal(error, name)
+    return _finish(outcome, output)
 
 
-def _made_again(name: str, order: Order, adapter_choice: AdapterChoice) -> tuple[Recipe, Kitchen]:
+def _recorded_run(name: str, order: Order, adapters: AdapterChoice) -> _Run:
+    """Return a recorded run with its recipe and adapters; raises ConfigError or BackendError."""
     if lost := order.missing_objects(["blobs"]):
-        again = ", ".join(f"{port}=..." for port in lost)
+        arguments = ", ".join(f"{port}=..." for port in lost)
         raise ConfigError(
-            f"run {name!r}: {'; '.join(lost.values())}; go on with it in Python, "
-            f"kitchen.resume({name!r}, {again})"
+            f"run {name!r}: {'; '.join(lost.values())}; resume it in Python, "
+            f"kitchen.resume({name!r}, {arguments})"
         )
-    made = ResolvedRequest(find_recipe(order.recipe))
-    made.adapter_settings = {
-        port: dict(each) for port, each in order.adapter_settings.items() if port != "blobs"
+    resolved = ResolvedRequest(find_recipe(order.recipe))
+    resolved.adapter_settings = {
+        port: dict(settings) for port, settings in order.adapter_settings.items() if port != "blobs"
     }
-    resolve_adapters(
-        replace(
-            adapter_choice, names={**order.adapters, "blobs": adapter_choice.chosen()["blobs"]}
-        ),
-        made,
-    )
-    recipe = recipe_from_order(made.cls, name, order)
-    if made.problems or made.kitchen is None:
-        raise Problems(made.problems)
+    names = {**order.adapters, "blobs": adapters.chosen()["blobs"]}
+    resolve_adapters(replace(adapters, names=names), resolved)
+    recipe = recipe_from_order(resolved.cls, name, order)
+    if resolved.problems or resolved.kitchen is None:
+        raise Problems(resolved.problems)
     build_workflow(recipe)
-    return recipe, made.kitchen
+    return _Run(name, order, recipe, resolved.kitchen, adapters)
 
 
-def _cook(
-    order: Order,
-    recipe: Recipe,
-    kitchen: Kitchen,
-    name: str,
-    adapter_choice: AdapterChoice,
-    output: OutputOptions,
-    plan: Plan | None = None,
-) -> dict[str, Any]:
+def _execute(ready: _Run, output: OutputOptions) -> Outcome:
     configure(output.debug)
-    out, started = console(to_stderr=output.json), time.perf_counter()
+    out = console(to_stderr=output.json)
     observer = ConsoleObserver(out)
-    failed: BaseException | None = None
+    started = time.perf_counter()
+    failure: BaseException | None = None
     try:
         execute(
-            order,
-            recipe,
-            kitchen,
-            name,
+            ready.order,
+            ready.recipe,
+            ready.kitchen,
+            ready.name,
             (observer,),
             other_machine=output.other_machine,
             take_over=output.take_over,
-            plan=plan,
+            plan=ready.plan,
         )
-    except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 it is told, and is the exit code
-        failed = error
+    except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 reported below
+        failure = error
     finally:
         observer.close()
-    if failed is not None:
-        tell(failed, debug=output.debug, hints=_hints(failed, kitchen, name, adapter_choice))
-    outcome = _outcome(failed, kitchen, name, time.perf_counter() - started)
-    if failed is None:
-        out.print(f"\ncompleted in {clock(outcome['seconds'])}", style="bold", soft_wrap=True)
-        if observer.exported is not None:
-            out.print(f"weights  {_where(kitchen, observer.exported.path)}", soft_wrap=True)
-        out.print(f"record   {outcome['where']}", soft_wrap=True)
-        if observer.exported is not None and not outcome["where"].startswith("memory://"):
-            out.print(
-                f"talk     kitchen chat {name}{adapter_choice.store_options()}", soft_wrap=True
-            )
+    seconds = time.perf_counter() - started
+    if failure is not None:
+        report_error(failure, debug=output.debug, hints=_resume_hints(failure, ready))
+    outcome = _outcome(failure, ready.kitchen, ready.name, seconds)
+    if failure is None:
+        _print_completion(out, ready, observer, outcome)
     return outcome
 
 
-def _hints(
-    failed: BaseException, kitchen: Kitchen, name: str, adapter_choice: AdapterChoice
-) -> list[str]:
-    """How to go on, where that makes sense."""
-    blobs = kitchen.blobs
-    if isinstance(failed, InUse | OtherMachine):
-        return [
-            f"to go on all the same: kitchen resume {name} "
-            f"--{failed.option.replace('_', '-')}{adapter_choice.store_options()}"
-        ]
-    if blobs is None or isinstance(failed, ConfigError) or blobs.read(f"{name}/run.json") is None:
+def _print_completion(
+    out: Console, completed: _Run, observer: ConsoleObserver, outcome: Outcome
+) -> None:
+    exported = observer.exported
+    out.print(f"\ncompleted in {clock(outcome['seconds'])}", style="bold", soft_wrap=True)
+    if exported is not None:
+        out.print(f"weights  {_location(completed.kitchen, exported.path)}", soft_wrap=True)
+    out.print(f"record   {outcome['where']}", soft_wrap=True)
+    if exported is not None and not outcome["where"].startswith("memory://"):
+        out.print(f"chat     {completed.command('chat')}", soft_wrap=True)
+
+
+def _resume_hints(failure: BaseException, failed: _Run) -> list[str]:
+    """Return the commands that continue after a failure; none where nothing can be resumed."""
+    if isinstance(failure, InUse | OtherMachine):
+        option = f"--{failure.option.replace('_', '-')}"
+        return [f"to resume all the same: {failed.command('resume', option)}"]
+    blobs = failed.kitchen.blobs
+    if blobs is None or isinstance(failure, ConfigError):
         return []
-    if blobs.locate(name).startswith("memory://"):
-        return ["the run was kept in memory, and is gone"]
-    saved = any(blob.endswith(".json") for blob in blobs.list(f"{name}/save/"))
-    kept = (
-        "what it had reached is saved"
-        if saved
-        else "it had not come to a save point, and begins again"
-    )
-    push = (
-        [
-            f"to publish its weights alone: kitchen push {name} {failed.repo}{adapter_choice.store_options()}"
-        ]
-        if isinstance(failed, NotPublished)
-        else []
-    )
-    return [*push, f"to go on ({kept}): kitchen resume {name}{adapter_choice.store_options()}"]
+    if blobs.read(f"{failed.name}/run.json") is None:
+        return []
+    if blobs.locate(failed.name).startswith("memory://"):
+        return ["the run was stored in memory and is gone"]
+    hints = []
+    if isinstance(failure, NotPublished):
+        hints.append(f"to publish its weights only: {failed.command('push', failure.repo)}")
+    saved = any(blob.endswith(".json") for blob in blobs.list(f"{failed.name}/save/"))
+    state = "its progress is saved" if saved else "it had no save point and starts over"
+    return [*hints, f"to resume ({state}): {failed.command('resume')}"]
 
 
-def _outcome(
-    failed: BaseException | None, kitchen: Kitchen, name: str, seconds: float
-) -> dict[str, Any]:
-    code = 0 if failed is None else exit_code(failed)
-    status = "completed" if failed is None else "interrupted" if code == 130 else "failed"
-    outcome: dict[str, Any] = {
+def _outcome(failure: BaseException | None, kitchen: Kitchen, name: str, seconds: float) -> Outcome:
+    code = 0 if failure is None else exit_code(failure)
+    status = "completed" if failure is None else "failed"
+    if code == INTERRUPTED:
+        status = "interrupted"
+    outcome: Outcome = {
         "run": name,
         "status": status,
         "exit_code": code,
         "seconds": round(seconds, 3),
-        "where": _where(kitchen, f"{name}/run.json").removesuffix("/run.json"),
-        "metrics": {},
+        "where": _location(kitchen, f"{name}/run.json").removesuffix("/run.json"),
     }
-    if failed is not None:
-        outcome |= {"reasons": reasons(failed), "failed_in": place(failed)}
+    if failure is not None:
+        outcome["reasons"] = reasons(failure)
+        outcome["failed_in"] = failed_stage(failure)
     try:
-        outcome["metrics"] = (
-            run_summary(kitchen.blobs, name).metrics if kitchen.blobs is not None else {}
-        )
-    # a disk that is full or away: the run is over all the same, and says why
-    except KitchenError as error:
+        blobs = kitchen.blobs
+        outcome["metrics"] = {} if blobs is None else run_summary(blobs, name).metrics
+    except KitchenError as error:  # a disk is full or gone; the outcome of the run is unaffected
         outcome["metrics_missing"] = reasons(error)
     return outcome
 
 
-def _where(kitchen: Kitchen, path: str) -> str:
+def _location(kitchen: Kitchen, path: str) -> str:
     return path if kitchen.blobs is None or "://" in path else kitchen.blobs.locate(path)
 
 
-def _refused(error: KitchenError, name: str) -> dict[str, Any]:
+def _refusal(error: KitchenError, name: str) -> Outcome:
+    """Return the outcome of a request that did not become a run."""
     return {
         "run": None,
         "asked": name,
@@ -224,7 +234,17 @@ def _refused(error: KitchenError, name: str) -> dict[str, Any]:
     }
 
 
-def _say_json(outcome: dict[str, Any], output: OutputOptions) -> int:
+@contextmanager
+def _json_only_on_stdout(output: OutputOptions) -> Iterator[None]:
+    """Redirect everything that is printed in the block to standard error, if --json was given."""
+    if output.json:
+        with redirect_stdout(sys.stderr):
+            yield
+    else:
+        yield
+
+
+def _finish(outcome: Outcome, output: OutputOptions) -> int:
     if output.json:
         print(as_json(outcome))
     return int(outcome["exit_code"])

@@ -1,8 +1,10 @@
-"""`kitchen sample`."""
+"""`kitchen sample`: completions of one prompt."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kitchen.artifacts.open import (
     NO_TEMPLATE_REASON,
@@ -11,83 +13,85 @@ from kitchen.artifacts.open import (
     open_weights,
     prompt_tokens,
 )
-from kitchen.cli.commands.failure import as_json
+from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import console, printable
 from kitchen.config.request import AdapterChoice
 from kitchen.types import Sampled
 
 
-def sample(
-    typed: str,
-    prompt: str,
-    adapter_choice: AdapterChoice,
-    how: SamplingParams,
-    *,
-    count: int,
-    system: str,
-    raw: bool,
-    json: bool,
-) -> int:
-    """Completions of one prompt, "-" being standard input."""
-    text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
-    with open_weights(typed, adapter_choice) as opened:
+@dataclass(frozen=True)
+class SampleRequest:
+    """The arguments of `kitchen sample`."""
+
+    weights: str
+    prompt: str  # "-": standard input
+    params: SamplingParams
+    count: int = 1
+    system: str = ""
+    raw: bool = False  # without the chat template
+
+
+def sample(request: SampleRequest, adapters: AdapterChoice, *, json: bool) -> int:
+    """Print the completions of a prompt."""
+    prompt = request.prompt
+    if prompt == "-":
+        prompt = sys.stdin.read().removesuffix("\n")
+    with open_weights(request.weights, adapters) as opened:
         tokenizer = opened.tokenizer()
-        joined = opened.separator(tokenizer)
-        past = (
-            "--raw passes it by"
-            if raw
-            else NO_TEMPLATE_REASON
-            if tokenizer.chat and joined is not None
-            else ""
-        )
-        tokens = prompt_tokens(text, tokenizer, system, raw=past)
+        separator = opened.separator(tokenizer)
+        no_template = "--raw passes it by" if request.raw else ""
+        if not request.raw and tokenizer.chat and separator is not None:
+            no_template = NO_TEMPLATE_REASON
+        tokens = prompt_tokens(prompt, tokenizer, request.system, raw=no_template)
         with opened.sampler() as sampler:
-            drawn = sampler.sample(
+            completions = sampler.sample(
                 tokens,
-                count=count,
-                max_tokens=how.max_tokens,
-                temperature=how.temperature,
-                top_p=how.top_p,
-                seed=how.seed,
+                count=request.count,
+                max_tokens=request.params.max_tokens,
+                temperature=request.params.temperature,
+                top_p=request.params.top_p,
+                seed=request.params.seed,
             ).result()
-    if past == NO_TEMPLATE_REASON:
-        console(to_stderr=True).print(
-            f"(without the chat template: {past})", style="dim", soft_wrap=True
-        )
+    if no_template == NO_TEMPLATE_REASON:
+        _print_note(f"without the chat template: {no_template}")
+    prefix = "" if request.raw else separator or ""
     texts = [
-        answer_text(each.tokens, tokenizer).removeprefix("" if raw else joined or "")
-        for each in drawn
+        answer_text(completion.tokens, tokenizer).removeprefix(prefix) for completion in completions
     ]
     if json:
-        answers = [
-            {"text": each, "stop_reason": one.stop_reason, "tokens": len(one.tokens)}
-            for each, one in zip(texts, drawn, strict=True)
-        ]
-        print(
-            as_json(
-                {
-                    "weights": opened.weights.name,
-                    "prompt": text,
-                    "completions": answers,
-                    "exit_code": 0,
-                }
-            )
-        )
-        return 0
-    for number, (each, one) in enumerate(zip(texts, drawn, strict=True), 1):
-        if count > 1:
-            print("\n" * (number > 1) + f"[{number}/{count}]")
-        print(printable(each), flush=True)
-        _say_cut(one, how)
+        print(as_json(_summary(opened.weights.name, prompt, texts, completions)))
+    else:
+        _print_completions(texts, completions, request.params.max_tokens)
     return 0
 
 
-def _say_cut(one: Sampled, how: SamplingParams) -> None:
-    if one.stop_reason == "length":
-        why = f"cut at {len(one.tokens)} tokens"
-        mend = (
-            "; --max-tokens allows more"
-            if len(one.tokens) == how.max_tokens
-            else ": the model's context is full"
-        )
-        console(to_stderr=True).print(f"({why}{mend})", style="dim", soft_wrap=True)
+def _summary(
+    weights: str, prompt: str, texts: Sequence[str], completions: Sequence[Sampled]
+) -> dict[str, object]:
+    listed = [
+        {"text": text, "stop_reason": completion.stop_reason, "tokens": len(completion.tokens)}
+        for text, completion in zip(texts, completions, strict=True)
+    ]
+    return {"weights": weights, "prompt": prompt, "completions": listed, "exit_code": 0}
+
+
+def _print_completions(
+    texts: Sequence[str], completions: Sequence[Sampled], max_tokens: int
+) -> None:
+    for number, (text, completion) in enumerate(zip(texts, completions, strict=True), 1):
+        if len(texts) > 1:
+            print("\n" * (number > 1) + f"[{number}/{len(texts)}]")
+        print(printable(text), flush=True)
+        if completion.stop_reason == "length":
+            _print_length_note(len(completion.tokens), max_tokens)
+
+
+def _print_length_note(tokens: int, max_tokens: int) -> None:
+    reason = ": the model's context is full"
+    if tokens == max_tokens:
+        reason = "; --max-tokens allows more"
+    _print_note(f"cut at {tokens} tokens{reason}")
+
+
+def _print_note(text: str) -> None:
+    console(to_stderr=True).print(f"({text})", style="dim", soft_wrap=True)

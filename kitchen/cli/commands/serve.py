@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -13,54 +14,69 @@ from kitchen.errors import BackendError, ConfigError
 from kitchen.recipe import Recipe
 from kitchen.runs.logs import configure
 
-MODEL = "packaged:smollm2-135m-instruct"  # where none is named
+DEFAULT_MODEL = "packaged:smollm2-135m-instruct"
 
 
-def serve(
-    models: Sequence[str],
-    aliases: Sequence[str],
-    host: str,
-    port: int,
-    adapter_choice: AdapterChoice,
-    *,
-    take_over: bool,
-    debug: bool,
-) -> int:
-    """Until it is told to stop, by Ctrl-C or SIGTERM."""
-    configure(debug)
-    made = ResolvedRequest(Recipe)  # type: ignore[type-abstract] # there is none
-    resolve_adapters(adapter_choice, made)
-    if made.kitchen is None:
-        raise Problems(made.problems)
-    kitchen, out = made.kitchen, console()
-    telling = _server()(kitchen.training, kitchen.hub, kitchen.blobs).serve(
-        models if models or aliases else (MODEL,), _named(aliases), host, port, take_over=take_over
+@dataclass(frozen=True)
+class ServeOptions:
+    """The options of `kitchen serve`."""
+
+    models: Sequence[str]
+    aliases: Sequence[str]  # "NAME=MODEL"
+    host: str
+    port: int
+    take_over: bool
+    debug: bool
+
+
+def serve_models(options: ServeOptions, adapters: AdapterChoice) -> int:
+    """Serve until Ctrl-C or SIGTERM."""
+    configure(options.debug)
+    request = ResolvedRequest(Recipe)  # type: ignore[type-abstract] # no recipe is run
+    resolve_adapters(adapters, request)
+    kitchen = request.kitchen
+    if kitchen is None:
+        raise Problems(request.problems)
+    models = options.models
+    if not models and not options.aliases:
+        models = (DEFAULT_MODEL,)
+    server = _server_class()(kitchen.training, kitchen.hub, kitchen.blobs)
+    # yields the address, the key and the names of the models, then serves
+    lines = server.serve(
+        models,
+        _parse_aliases(options.aliases),
+        options.host,
+        options.port,
+        take_over=options.take_over,
     )
-    address, key = next(telling), next(telling)
+    address = next(lines)
+    key = next(lines)
+    out = console()
     out.print(f"serving the Tinker API at {address}; Ctrl-C stops it", soft_wrap=True)
     out.print(f"for clients: export TINKER_BASE_URL={address} TINKER_API_KEY={key}", soft_wrap=True)
-    for name in telling:
+    for name in lines:
         out.print(f"model {name}", soft_wrap=True)
     return 0
 
 
-def _server() -> Any:
+def _server_class() -> Any:
+    """Return the server adapter; raises BackendError if it or a package of it is not installed."""
     for entry in entry_points(group="kitchen.servers", name="tinker"):
-        found = entry.load()
-        check_installed("server", "tinker", found)
-        return found
+        server = entry.load()
+        check_installed("server", "tinker", server)
+        return server
     raise BackendError("no server is installed: pip install 'crucible-kitchen[serve]'")
 
 
-def _named(aliases: Sequence[str]) -> Mapping[str, str]:
-    """`NAME=MODEL` each; raises ConfigError."""
-    found: dict[str, str] = {}
-    for each in aliases:
-        name, equals, model = each.partition("=")
+def _parse_aliases(aliases: Sequence[str]) -> Mapping[str, str]:
+    """Return name to model, from texts "NAME=MODEL"; raises ConfigError."""
+    models: dict[str, str] = {}
+    for alias in aliases:
+        name, equals, model = alias.partition("=")
         if not (name and equals and model):
             raise ConfigError(
-                f"--alias {each}: write it as NAME=MODEL, as in Qwen/Qwen3-8B={MODEL}"
+                f"--alias {alias}: write it as NAME=MODEL, as in Qwen/Qwen3-8B={DEFAULT_MODEL}"
             )
-        if found.setdefault(name, model) != model:
-            raise ConfigError(f"--alias {each}: {name} stands for {found[name]} already")
-    return found
+        if models.setdefault(name, model) != model:
+            raise ConfigError(f"--alias {alias}: {name} is already an alias of {models[name]}")
+    return models

@@ -104,7 +104,7 @@ def chat(folder: Path) -> Iterator[Chat]:
                 timeout=30,
             )
         )
-        children[-1].expect("/help shows what can be typed")
+        children[-1].expect("type /help to see the commands")
         children[-1].expect_exact("> ")
         return children[-1]
 
@@ -142,7 +142,7 @@ def test_its_commands(chat: Chat) -> None:
     assert say(child, "/system be brief") == "(the system message is set)"
     assert say(child, "/system") == "(there is no system message now)"
     assert say(child, "/reset") == "(a new conversation)"
-    assert "/rest is no command; did you mean '/reset'" in say(child, "/rest")
+    assert "/rest is not a command; did you mean '/reset'" in say(child, "/rest")
     assert say(child, " /rest") == "é😀"
     child.sendline("/exit")
     assert left(child) == 0
@@ -177,7 +177,7 @@ def test_a_conversation_longer_than_the_context_can_be_begun_anew(chat: Chat) ->
     for _ in range(3):
         child.sendline("x" * 1500)
         child.expect(
-            ["é😀", "more than the model's context of 4096; /reset begins a new conversation"]
+            ["é😀", "more than the model's context of 4096; /reset starts a new conversation"]
         )
     assert "/reset" in str(child.after)
     child.expect_exact("\n> ")
@@ -216,7 +216,7 @@ def test_as_it_stands_on_a_screen(folder: Path) -> None:
             if line.strip()
         ]
         assert lines == [
-            "run:smile@final: /help shows what can be typed",
+            "run:smile@final: type /help to see the commands",
             "> hello",
             "é😀",
             "> /system be brief",

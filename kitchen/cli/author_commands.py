@@ -1,0 +1,146 @@
+"""The commands for authors of recipes: `kitchen new`, `doctor`, `schema` and `data`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kitchen.cli.completion import ports
+from kitchen.cli.options import (
+    Datasets,
+    Debug,
+    Json,
+    RecipeName,
+    Runs,
+    Text,
+    adapter_choice,
+    examples,
+    exit_with,
+)
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="Name of the module: a letter, then letters, digits and underscores."
+    ),
+]
+Folder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="[DIR]",
+        help="Folder to write into.  [default: the current folder]",
+        show_default=False,
+    ),
+]
+Port = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Port of the adapter: training, datasets, hub or blobs.",
+        autocompletion=ports,
+    ),
+]
+DatasetName = Annotated[
+    str, typer.Argument(metavar="NAME", help="A data set, as in the setting `dataset` of a recipe.")
+]
+Split = Annotated[
+    Text, typer.Option(metavar="NAME", help="Split whose rows are shown.  [default: the first]")
+]
+Rows = Annotated[int, typer.Option(min=1, help="Number of rows to show.")]
+
+app = typer.Typer()
+new_app = typer.Typer(
+    help="Write a new recipe, stage or adapter, and a test for it.",
+    epilog=examples("kitchen new recipe soup", "kitchen new adapter cloud --port blobs"),
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+app.add_typer(new_app, name="new")
+
+
+@new_app.command(
+    "recipe", epilog=examples("kitchen new recipe soup", "kitchen new recipe soup my_project")
+)
+def new_recipe(name: Name, folder: Folder = Path(), debug: Debug = False) -> None:
+    """Write a recipe that trains as it is.
+
+    The files are DIR/recipes/NAME.py and DIR/tests/test_NAME.py.
+    """
+    from kitchen.cli.commands.new import new
+
+    exit_with(lambda: new("recipe", name, folder), debug=debug)
+
+
+@new_app.command("stage", epilog=examples("kitchen new stage count_words"))
+def new_stage(name: Name, folder: Folder = Path(), debug: Debug = False) -> None:
+    """Write a stage, and a test that calls it.
+
+    The files are DIR/stages/NAME.py and DIR/tests/test_NAME.py.
+    """
+    from kitchen.cli.commands.new import new
+
+    exit_with(lambda: new("stage", name, folder), debug=debug)
+
+
+@new_app.command(
+    "adapter",
+    epilog=examples("kitchen new adapter cluster", "kitchen new adapter cloud --port blobs"),
+)
+def new_adapter(
+    name: Name, folder: Folder = Path(), port: Port = "training", debug: Debug = False
+) -> None:
+    """Write the skeleton of an adapter, and its tests.
+
+    The files are DIR/adapters/NAME.py and DIR/tests/test_NAME.py. The tests are the laws of the
+    port; the first one that fails says what to write next.
+    """
+    from kitchen.cli.commands.new import new
+
+    exit_with(lambda: new("adapter", name, folder, port), debug=debug)
+
+
+@app.command(epilog=examples("kitchen doctor", "kitchen doctor --json"))
+def doctor(runs: Runs = None, json: Json = False, debug: Debug = False) -> None:
+    """Show what is installed, what is missing, and how to install it.
+
+    The exit code is 4 if something is missing that recipes.sl_basic needs.
+    """
+    from kitchen.cli.commands.doctor import doctor as examine
+
+    exit_with(lambda: examine(adapter_choice(runs, None), json=json), debug=debug)
+
+
+@app.command(epilog=examples("kitchen schema recipes.sl_basic > sl_basic.schema.json"))
+def schema(recipe: RecipeName, debug: Debug = False) -> None:
+    """Print the settings of a recipe as JSON schema.
+
+    Editors check and complete a --config file with it.
+    """
+    from kitchen.cli.commands.schema import print_schema
+
+    exit_with(lambda: print_schema(recipe), debug=debug)
+
+
+@app.command(
+    epilog=examples(
+        "kitchen data ingredients",
+        "kitchen data rows.jsonl --rows 10",
+        "kitchen data OWNER/NAME --datasets hf --split test",
+    )
+)
+def data(
+    name: DatasetName,
+    datasets: Datasets = None,
+    split: Split = None,
+    rows: Rows = 3,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show the splits, columns and first rows of a data set."""
+    from kitchen.cli.commands.data import DataQuery, show_data
+
+    query = DataQuery(name, split, rows)
+    adapters = adapter_choice(None, None, datasets=datasets)
+    exit_with(lambda: show_data(query, adapters, json=json), debug=debug)

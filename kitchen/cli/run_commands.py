@@ -1,0 +1,189 @@
+"""The commands around runs: `kitchen run`, `check`, `list`, `describe`, `resume` and `runs`."""
+
+from __future__ import annotations
+
+import typer
+
+from kitchen.cli.options import (
+    Blobs,
+    Config,
+    Datasets,
+    Debug,
+    Hub,
+    Json,
+    NewName,
+    Online,
+    OtherMachine,
+    Preview,
+    Price,
+    RecipeName,
+    RunName,
+    Runs,
+    Set,
+    Settings,
+    Strict,
+    TakeOver,
+    Training,
+    adapter_choice,
+    examples,
+    exit_with,
+    run_request,
+)
+
+app = typer.Typer()
+runs_app = typer.Typer(
+    help="List the runs, or show one of them.",
+    epilog=examples("kitchen runs", "kitchen runs show RUN"),
+    rich_markup_mode=None,
+    invoke_without_command=True,
+)
+app.add_typer(runs_app, name="runs")
+
+
+@app.command(
+    epilog=examples(
+        "kitchen run recipes.sl_basic --training fake",
+        "kitchen run recipes.sl_basic dataset=rows.jsonl epochs=3 --name first",
+        "kitchen run recipes.dpo --config dpo.yaml --set training.device=cpu",
+    )
+)
+def run(
+    recipe: RecipeName,
+    settings: Settings = None,
+    config: Config = None,
+    training: Training = None,
+    datasets: Datasets = None,
+    hub: Hub = None,
+    blobs: Blobs = None,
+    adapter: Set = None,
+    runs: Runs = None,
+    strict: Strict = False,
+    name: NewName = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run a recipe and record the run.
+
+    The exit code is 0 if the run completed, 1 if it failed, 2 for a mistake in the configuration, 3
+    for bad data, 4 for a problem of the backend, 5 for a missed quality target and 130 if it was
+    interrupted.
+    """
+    from kitchen.cli.commands.run import OutputOptions
+    from kitchen.cli.commands.run import run as run_recipe
+
+    adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter)
+    request = run_request(recipe, settings, config, adapters, strict)
+    exit_with(lambda: run_recipe(request, OutputOptions(json, debug), name), debug=debug)
+
+
+@app.command(
+    epilog=examples(
+        "kitchen check recipes.sl_basic",
+        "kitchen check recipes.sl_basic dataset=rows.jsonl --training fake --preview",
+        "kitchen check recipes.sl_basic --training tinker --online --price 0.4",
+    )
+)
+def check(
+    recipe: RecipeName,
+    settings: Settings = None,
+    config: Config = None,
+    training: Training = None,
+    datasets: Datasets = None,
+    hub: Hub = None,
+    blobs: Blobs = None,
+    adapter: Set = None,
+    runs: Runs = None,
+    strict: Strict = False,
+    json: Json = False,
+    debug: Debug = False,
+    preview: Preview = False,
+    price: Price = None,
+    online: Online = False,
+) -> None:
+    """Show the plan of a recipe and every problem; nothing runs.
+
+    The exit code is the one that `kitchen run` would end with.
+    """
+    from kitchen.cli.commands.check import CheckOptions
+    from kitchen.cli.commands.check import check as check_recipe
+
+    adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter)
+    request = run_request(recipe, settings, config, adapters, strict)
+    options = CheckOptions(json, debug, preview or price is not None, price, online)
+    exit_with(lambda: check_recipe(request, options), debug=debug)
+
+
+@app.command("list", epilog=examples("kitchen list", "kitchen list --json"))
+def list_(json: Json = False, debug: Debug = False) -> None:
+    """List the recipes and adapters that are available here."""
+    from kitchen.cli.commands.list import list_recipes_and_adapters
+
+    exit_with(lambda: list_recipes_and_adapters(json=json), debug=debug)
+
+
+@app.command(epilog=examples("kitchen describe recipes.sl_basic"))
+def describe(recipe: RecipeName, json: Json = False, debug: Debug = False) -> None:
+    """Describe the settings, stages and ports of a recipe.
+
+    Each setting is shown with its default, its type and its unit.
+    """
+    from kitchen.cli.commands.describe import describe_recipe
+
+    exit_with(lambda: describe_recipe(recipe, json=json), debug=debug)
+
+
+@app.command(
+    epilog=examples("kitchen resume RUN", "kitchen resume RUN --runs s3://bucket/runs --take-over")
+)
+def resume(
+    run: RunName,
+    runs: Runs = None,
+    blobs: Blobs = None,
+    other_machine: OtherMachine = False,
+    take_over: TakeOver = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Resume a run that stopped or failed.
+
+    It continues from its last save point, and its numbers equal those of a run that never stopped.
+    """
+    from kitchen.cli.commands.run import OutputOptions
+    from kitchen.cli.commands.run import resume as resume_run
+
+    options = OutputOptions(json, debug, other_machine, take_over)
+    exit_with(lambda: resume_run(run, adapter_choice(runs, blobs), options), debug=debug)
+
+
+@runs_app.callback()
+def runs_(
+    context: typer.Context,
+    runs: Runs = None,
+    blobs: Blobs = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        runs_list(runs, blobs, json, debug)
+
+
+@runs_app.command(
+    "list", epilog=examples("kitchen runs list", "kitchen runs list --runs s3://bucket/runs")
+)
+def runs_list(
+    runs: Runs = None, blobs: Blobs = None, json: Json = False, debug: Debug = False
+) -> None:
+    """List all runs, one per line."""
+    from kitchen.cli.commands.runs import list_all_runs
+
+    exit_with(lambda: list_all_runs(adapter_choice(runs, blobs), json=json), debug=debug)
+
+
+@runs_app.command("show", epilog=examples("kitchen runs show RUN", "kitchen runs show RUN --json"))
+def runs_show(
+    run: RunName, runs: Runs = None, blobs: Blobs = None, json: Json = False, debug: Debug = False
+) -> None:
+    """Show the outcome of a run, and its settings with their sources."""
+    from kitchen.cli.commands.runs import show_run
+
+    exit_with(lambda: show_run(run, adapter_choice(runs, blobs), json=json), debug=debug)

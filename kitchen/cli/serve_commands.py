@@ -1,0 +1,81 @@
+"""The command that serves models: `kitchen serve`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+import typer
+
+from kitchen.cli.options import (
+    Blobs,
+    Debug,
+    Hub,
+    Runs,
+    Set,
+    TakeOver,
+    Training,
+    adapter_choice,
+    examples,
+    exit_with,
+)
+
+Host = Annotated[
+    str,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Address to listen on; one that other machines reach needs KITCHEN_SERVE_KEY.",
+    ),
+]
+Port = Annotated[
+    int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any free port.")
+]
+Models = Annotated[
+    Optional[list[str]],  # noqa: UP045 Typer evaluates it
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="A model to serve; may be repeated.  [default: packaged:smollm2-135m-instruct]",
+    ),
+]
+Aliases = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(
+        "--alias",
+        metavar="NAME=MODEL",
+        help="Serve a model under another name, which clients know; may be repeated.",
+    ),
+]
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog=examples(
+        "kitchen serve",
+        "kitchen serve --model packaged:smollm2-135m-instruct --port 9000",
+        "kitchen serve --alias Qwen/Qwen3-8B=packaged:smollm2-135m-instruct",
+    )
+)
+def serve(
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    model: Models = None,
+    alias: Aliases = None,
+    training: Training = None,
+    hub: Hub = None,
+    blobs: Blobs = None,
+    adapter: Set = None,
+    runs: Runs = None,
+    take_over: TakeOver = False,
+    debug: Debug = False,
+) -> None:
+    """Serve the models of this machine through the Tinker API.
+
+    The Tinker SDK, and programs built on it, then work against this machine. If KITCHEN_SERVE_KEY
+    is set, clients must send it as TINKER_API_KEY. Checkpoints are stored with the runs.
+    """
+    from kitchen.cli.commands.serve import ServeOptions, serve_models
+
+    options = ServeOptions(tuple(model or ()), tuple(alias or ()), host, port, take_over, debug)
+    adapters = adapter_choice(runs, blobs, training, None, hub, adapter)
+    exit_with(lambda: serve_models(options, adapters), debug=debug)

@@ -1,0 +1,235 @@
+"""The commands that use weights: `kitchen sample`, `chat`, `eval`, `export` and `push`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from kitchen.cli.completion import runs as run_names
+from kitchen.cli.options import (
+    Blobs,
+    Datasets,
+    Debug,
+    Hub,
+    Json,
+    Runs,
+    Set,
+    Settings,
+    Training,
+    adapter_choice,
+    examples,
+    exit_with,
+)
+
+if TYPE_CHECKING:
+    from kitchen.artifacts.open import SamplingParams
+
+app = typer.Typer()
+
+Weights = Annotated[
+    str,
+    typer.Argument(
+        metavar="WEIGHTS",
+        autocompletion=run_names,
+        help="RUN[@STEP|final|best], or a model: NAME[@REVISION], packaged:NAME or path:FOLDER. A "
+        "run is opened with its own adapters.",
+    ),
+]
+MaxTokens = Annotated[
+    int, typer.Option(metavar="N", min=1, help="Maximum number of tokens in an answer.")
+]
+Temperature = Annotated[
+    float, typer.Option(metavar="T", min=0, help="Sampling temperature; 0 is greedy decoding.")
+]
+TopP = Annotated[
+    float,
+    typer.Option(
+        metavar="P", help="Nucleus sampling: draw from the likeliest tokens with this total share."
+    ),
+]
+Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the sampling.")]
+System = Annotated[
+    str, typer.Option(metavar="TEXT", help="The system message.", show_default=False)
+]
+Private = Annotated[
+    Optional[bool],  # noqa: UP045 Typer evaluates it
+    typer.Option(
+        "--private/--public",
+        help="Visibility of the repository, if it is new.",
+        show_default=False,
+    ),
+]
+
+
+@app.command(
+    epilog=examples(
+        "kitchen sample RUN 'How do I cook a carrot?' --n 3",
+        "kitchen sample packaged:smollm2-135m-instruct - --temperature 0 < prompt.txt",
+    )
+)
+def sample(
+    weights: Weights,
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="The prompt; - reads it from standard input.")
+    ],
+    n: Annotated[int, typer.Option("--n", metavar="N", min=1, help="Number of completions.")] = 1,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.7,
+    top_p: TopP = 1.0,
+    seed: Seed = 0,
+    system: System = "",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Complete the text as it is, without the chat template.")
+    ] = False,
+    training: Training = None,
+    hub: Hub = None,
+    blobs: Blobs = None,
+    adapter: Set = None,
+    runs: Runs = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Sample completions of a prompt."""
+    from kitchen.cli.commands.sample import SampleRequest
+    from kitchen.cli.commands.sample import sample as sample_weights
+
+    adapters = adapter_choice(runs, blobs, training, None, hub, adapter)
+    params = _sampling_params(max_tokens, temperature, top_p, seed)
+    request = SampleRequest(weights, prompt, params, count=n, system=system, raw=raw)
+    exit_with(lambda: sample_weights(request, adapters, json=json), debug=debug)
+
+
+@app.command(
+    epilog=examples(
+        "kitchen chat RUN", "kitchen chat packaged:smollm2-135m-instruct --system 'Be brief.'"
+    )
+)
+def chat(
+    weights: Weights,
+    system: System = "",
+    max_tokens: MaxTokens = 512,
+    temperature: Temperature = 0.7,
+    top_p: TopP = 1.0,
+    seed: Seed = 0,
+    training: Training = None,
+    hub: Hub = None,
+    blobs: Blobs = None,
+    adapter: Set = None,
+    runs: Runs = None,
+    debug: Debug = False,
+) -> None:
+    """Chat with a model or with the weights of a run.
+
+    Type /help in the conversation to see its commands.
+    """
+    from kitchen.cli.commands.chat import chat as chat_with
+
+    adapters = adapter_choice(runs, blobs, training, None, hub, adapter)
+    params = _sampling_params(max_tokens, temperature, top_p, seed)
+    exit_with(lambda: chat_with(weights, adapters, params, system), debug=debug)
+
+
+def _sampling_params(
+    max_tokens: int, temperature: float, top_p: float, seed: int
+) -> SamplingParams:
+    from kitchen.artifacts.open import SamplingParams
+
+    return SamplingParams(max_tokens, temperature, top_p, seed)
+
+
+@app.command(
+    "eval",
+    epilog=examples(
+        "kitchen eval RUN --dataset ingredients",
+        "kitchen eval packaged:smollm2-135m-instruct --dataset rows.jsonl evaluation.max_tokens=128",
+    ),
+)
+def evaluate(
+    weights: Weights,
+    dataset: Annotated[
+        str, typer.Option("--dataset", metavar="NAME", help="A data set or a file.")
+    ],
+    settings: Settings = None,
+    training: Training = None,
+    datasets: Datasets = None,
+    hub: Hub = None,
+    blobs: Blobs = None,
+    adapter: Set = None,
+    runs: Runs = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Evaluate weights on held-out data.
+
+    The evaluation is a new run of recipes.evaluate with these settings. It covers all splits
+    except "train", or "train" if there is no other. The data is rendered as it was when the run
+    was trained, unless `rendering...` is set.
+    """
+    from kitchen.cli.commands.evaluate import evaluate as evaluate_weights
+    from kitchen.cli.commands.run import OutputOptions
+
+    adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter)
+    output = OutputOptions(json, debug)
+    exit_with(
+        lambda: evaluate_weights(weights, dataset, settings or (), adapters, output), debug=debug
+    )
+
+
+@app.command(
+    epilog=examples("kitchen export RUN my-lora", "kitchen export RUN@best my-model --merged")
+)
+def export(
+    weights: Weights,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder to write; it must not exist yet.")
+    ],
+    merged: Annotated[
+        bool,
+        typer.Option("--merged", help="Write the whole model, in float32, instead of an adapter."),
+    ] = False,
+    training: Training = None,
+    hub: Hub = None,
+    blobs: Blobs = None,
+    adapter: Set = None,
+    runs: Runs = None,
+    debug: Debug = False,
+) -> None:
+    """Export weights for other programs.
+
+    The folder holds an adapter that peft opens, or with --merged a model that transformers opens.
+    """
+    from kitchen.cli.commands.export import export as export_weights
+
+    adapters = adapter_choice(runs, blobs, training, None, hub, adapter)
+    exit_with(lambda: export_weights(weights, folder, adapters, merged=merged), debug=debug)
+
+
+@app.command(
+    epilog=examples("kitchen push RUN OWNER/NAME --private", "kitchen push RUN@best OWNER/NAME")
+)
+def push(
+    weights: Weights,
+    repo: Annotated[
+        str, typer.Argument(metavar="OWNER/NAME", help="Repository of the hub to publish to.")
+    ],
+    private: Private = None,
+    message: Annotated[
+        str, typer.Option(metavar="TEXT", help="The commit message.", show_default=False)
+    ] = "",
+    training: Training = None,
+    hub: Hub = None,
+    blobs: Blobs = None,
+    adapter: Set = None,
+    runs: Runs = None,
+    debug: Debug = False,
+) -> None:
+    """Publish weights as an adapter with a model card."""
+    from kitchen.cli.commands.push import push as push_weights
+
+    adapters = adapter_choice(runs, blobs, training, None, hub, adapter)
+    exit_with(
+        lambda: push_weights(weights, repo, adapters, message=message, private=private),
+        debug=debug,
+    )

@@ -1,0 +1,72 @@
+"""`kitchen check`: the plan, the preview, and every problem at once."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import invoke, output
+from tests.support.soup import FAKE, SMALL
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+def test_several_problems_are_numbered() -> None:
+    arguments = ("lr=1", "--training", "fak", "--set", "hbu.x=1", "--config", "no.yaml")
+    shown = output(2, "check", "recipes.sl_basic", *arguments)
+    assert "error: 4 problems" in shown
+    assert all(f"  {number}. " in shown for number in range(1, 5))
+
+
+def test_the_plan_is_shown_as_a_tree(here: Path) -> None:
+    arguments = ("check", "recipes.sl_basic", "--training", "fake", "rendering.max_tokens=512")
+    shown = output(0, *arguments)
+    assert "├── RenderDataset(max_tokens=512)  TrainRows, Tokenizer → TrainData, Metrics\n" in shown
+    assert "│       ├── ReportStep  Batch, LossOutput, Stepped, LearningRate → Metrics\n" in shown
+    assert "rendering.max_tokens    512  command line" in shown
+    assert "not honoured: lora_alpha" in shown
+    assert "no problems" in shown
+    assert not (here / "runs").exists()
+    assert "not honoured" not in output(0, "check", "recipes.sl_basic")
+
+
+def test_check_answers_in_json() -> None:
+    result = invoke("check", "recipes.sl_basic", *FAKE, "reading.limit=5", "--json")
+    found = json.loads(result.stdout)
+    assert found["exit_code"] == result.exit_code == 0
+    assert found["sources"]["reading.limit"] == "command line"
+    assert found["settings"]["reading"]["limit"] == 5
+    assert found["not_honoured"] == ["lora_alpha"]
+    assert found["problems"] == []
+    result = invoke("check", "recipes.sl_basic", "reading.limit=0", "--json")
+    assert json.loads(result.stdout)["problems"]
+    assert json.loads(result.stdout)["exit_code"] == result.exit_code == 2
+
+
+def test_a_preview_marks_the_trained_tokens(here: Path) -> None:
+    (here / "rows.jsonl").write_text('{"prompt": "two", "completion": "deux"}\n' * 20)
+    command = ("check", "recipes.sl_basic", *FAKE, "dataset=rows.jsonl")
+    shown = output(0, *command, "batch_size=4", "--preview")
+    flat = "\n".join(line.rstrip() for line in shown.splitlines())
+    assert "            <259>two<257><260>\nyes         deux<257>\n" in flat
+    # 5 of the 10 tokens of a row
+    assert "share of tokens trained on  50.0%" in shown
+    assert "optimiser steps in all      5" in flat  # 18 rows, 2 of 20 held out
+    assert re.search(r"^set +0\.001 ", flat, re.MULTILINE)
+    assert re.search(r"^suggested for supervised fine-tuning +not known ", flat, re.MULTILINE)
+    assert "tokens read in all        180" in flat
+    priced = output(0, *command, "epochs=2", "--price", "5")
+    assert "tokens read in all                  360" in priced
+    assert "what these cost, at 5 a million  0.0018" in priced
+    assert "--price" in output(2, "check", "recipes.sl_basic", *FAKE, "--price", "-1")
+    assert not (here / "runs").exists()
+
+
+def test_a_preview_of_bad_rows_ends_with_3(here: Path) -> None:
+    (here / "rows.jsonl").write_text('{"question": "two"}\n' * 20)
+    shown = output(3, "check", *SMALL, "dataset=rows.jsonl", "--preview")
+    assert re.search(r"error: rows\.jsonl:\d+: ", shown)
+    assert "{question: 'two'}" in shown

@@ -1,0 +1,74 @@
+"""`kitchen list` and `kitchen describe`; and the help of every command."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from kitchen.cli import app
+from tests.support.commands import invoke, output
+
+pytestmark = pytest.mark.usefixtures("soup")
+
+
+def test_recipes_and_adapters_are_listed() -> None:
+    shown = output(0, "list")
+    assert "recipes.sl_basic" in shown
+    assert "A recipe that fails on request." in shown
+    found = json.loads(invoke("list", "--json").stdout)
+    adapters = {(adapter["port"], adapter["name"]): adapter for adapter in found["adapters"]}
+    assert adapters["training", "peft"]["needs"] == "crucible-kitchen[local]"
+    assert adapters["training", "peft"]["default"]
+    assert adapters["training", "fake"]["needs"] == "the core"
+
+
+def test_a_recipe_is_described() -> None:
+    shown = output(0, "describe", "recipes.sl_basic")
+    assert "int > 0; conversations per optimiser step" in shown
+    assert "Ports: training, datasets, blobs" in shown
+    found = json.loads(invoke("describe", "recipes.soup", "--json").stdout)
+    assert found["settings"] == [
+        {
+            "name": "wrong",
+            "type": "no or disk or bug or secret or exit",
+            "default": "no",
+            "about": "what goes wrong",
+        }
+    ]
+    assert found["stages"] == ["Boil"]
+
+
+def commands() -> Iterator[Any]:
+    """Yield `kitchen`, its commands and theirs."""
+    waiting: list[Any] = [typer.main.get_command(app)]
+    while waiting:
+        command = waiting.pop()
+        yield command
+        waiting += getattr(command, "commands", {}).values()
+
+
+def test_every_command_has_a_summary_and_examples() -> None:
+    for command in commands():
+        summary = (command.help or "").split("\n")[0]
+        assert summary.endswith("."), command.name
+        assert command.get_short_help_str(limit=66) == summary, "it is cut at 80 columns"
+        assert "Examples:" in (command.epilog or ""), command.name
+
+
+def test_every_example_is_a_valid_command_line() -> None:
+    kitchen = typer.main.get_command(app)
+    for command in commands():
+        for line in command.epilog.splitlines()[2:]:
+            words = shlex.split(line.split(" > ")[0].split(" < ")[0])
+            assert words[0] == "kitchen"
+            parsed: Any = kitchen
+            names = []
+            while hasattr(parsed, "commands") and words[1:] and words[1] in parsed.commands:
+                parsed = parsed.commands[words.pop(1)]
+                names.append(parsed.name)
+            parsed.make_context(" ".join(names), words[1:])
