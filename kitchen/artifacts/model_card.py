@@ -1,6 +1,4 @@
-"""The model card of weights: what they came from, how they were made and how well they do, in
-Markdown.
-"""
+"""The model card of weights in Markdown: base model, training, data, settings and evaluation."""
 
 from __future__ import annotations
 
@@ -15,53 +13,52 @@ from kitchen.config.yaml import yaml_value
 from kitchen.secrets import mask
 from kitchen.types import Checkpoint
 
-# a value that is a place on some machine
-_PLACE = re.compile(r"^(path:|file:|~|\.{0,2}/|[A-Za-z]:[\\/]|\\\\)")
-_INSIDE = re.compile(  # up to its last part
-    r"(?<![\w.:/])(?:path:|file://)?~?/(?:[^\s/\"'`,;|]+/)+(?=[^\s/])|\b[A-Za-z]:\\(?:[^\s\\\"'`,;|]+\\)+"
+# a value that is a path on some machine
+_PATH = re.compile(r"^(path:|file:|~|\.{0,2}/|[A-Za-z]:[\\/]|\\\\)")
+# the folders of a path inside of a text, up to its last part
+_FOLDERS = re.compile(
+    r"(?<![\w.:/])(?:path:|file://)?~?/(?:[^\s/\"'`,;|]+/)+(?=[^\s/])"
+    r"|\b[A-Za-z]:\\(?:[^\s\\\"'`,;|]+\\)+"
 )
 _REPOSITORY = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
-_HUB_OF_DATA = "hf"  # the adapter whose data sets are those of a hub
+_HUB_ADAPTER = "hf"  # the adapter whose data sets are those of a hub
+_HUB_CODE = """from peft import AutoPeftModelForCausalLM
+from transformers import AutoTokenizer
+
+model = AutoPeftModelForCausalLM.from_pretrained("{repo}")
+tokenizer = AutoTokenizer.from_pretrained("{repo}")"""
+_LOCAL_CODE = """from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+base = AutoModelForCausalLM.from_pretrained("FOLDER")  # of the base model named above
+model = PeftModel.from_pretrained(base, "{repo}")
+tokenizer = AutoTokenizer.from_pretrained("{repo}")"""
 
 
 @dataclass(frozen=True)
 class Base:
-    """The model that weights belong to."""
+    """The base model of weights."""
 
-    name: str  # in the grammar of weights; empty where it is not known
+    name: str  # a name of weights; empty if unknown
     sha256: str = ""
     license: str = ""
 
 
 def model_card(repo: str, base: Base, weights: Weights, tables: Sequence[Mapping[str, Any]]) -> str:
-    """For the repository of an adapter; `tables` are rows of tables.jsonl. No secrets, and no
-    folders of this machine.
+    """Return the model card for the repository of an adapter, without secrets or local folders.
 
-    Of the tables those with a column "measure" are shown: others, such as answers side by side, may
-    quote the data.
+    `tables` are rows of tables.jsonl. Only those with a column "measure" are shown: others, such as
+    answers side by side, may quote the data.
     """
     record = weights.record or {}
-    shown = [table for table in tables if "measure" in table["columns"]]
+    settings = record.get("order", {}).get("settings", {})
     parts = [
-        _front(base, record),
+        _front_matter(base, record),
         f"# {repo.rpartition('/')[2]}",
-        _about(base, weights),
-        *(
-            [
-                "## Evaluation",
-                *(
-                    part
-                    for table in shown
-                    for part in (f"**{_public(table['title'])}**", _table(table))
-                ),
-            ]
-            if shown
-            else []
-        ),
-        *_section("Data", ("split", "SHA-256"), _data(record)),
-        *_section(
-            "Settings", ("setting", "value"), _flat(record.get("order", {}).get("settings", {}))
-        ),
+        _overview(base, weights),
+        *_evaluation(tables),
+        *_section("Data", ("split", "SHA-256"), _data_digests(record)),
+        *_section("Settings", ("setting", "value"), _flat_settings(settings)),
         "## How to load it",
         _loading(repo, base),
     ]
@@ -69,12 +66,13 @@ def model_card(repo: str, base: Base, weights: Weights, tables: Sequence[Mapping
 
 
 def public_name(model: str) -> str:
-    """A model by a name that says nothing of this machine: a folder by its own name alone."""
-    return f"path:{_public(model)}" if parse_weights_name(model).kind == "path" else model
+    """Return the name of a model without the folders of this machine."""
+    is_path = parse_weights_name(model).kind == "path"
+    return f"path:{_without_folders(model)}" if is_path else model
 
 
-def _front(base: Base, record: Mapping[str, Any]) -> str:
-    """What a hub reads of it, in YAML."""
+def _front_matter(base: Base, record: Mapping[str, Any]) -> str:
+    """Return the metadata that a hub reads, in YAML."""
     lines = ["library_name: peft", "pipeline_tag: text-generation"]
     if _is_of_hub(base.name):
         lines += [
@@ -84,114 +82,114 @@ def _front(base: Base, record: Mapping[str, Any]) -> str:
     if base.license:
         lines.append(f"license: {yaml_value(base.license)}")
     order = record.get("order", {})
-    if order and order["adapters"].get("datasets") == _HUB_OF_DATA:
-        repositories = [re.split("[:@]", name)[0] for name in _datasets(record)]
+    if order and order["adapters"].get("datasets") == _HUB_ADAPTER:
+        repositories = [re.split("[:@]", name)[0] for name in _dataset_names(record)]
         names = dict.fromkeys(name for name in repositories if _REPOSITORY.fullmatch(name))
-        lines += ["datasets:", *(f"- {yaml_value(name)}" for name in names)] if names else []
+        if names:
+            lines += ["datasets:", *(f"- {yaml_value(name)}" for name in names)]
     return "\n".join(["---", *lines, "tags:", "- lora", "- crucible-kitchen", "---"])
 
 
-def _about(base: Base, weights: Weights) -> str:
+def _overview(base: Base, weights: Weights) -> str:
     facts = (weights.record or {}).get("facts", {})
-    source = weights.source if isinstance(weights.source, Checkpoint) else None
+    checkpoint = weights.source if isinstance(weights.source, Checkpoint) else None
     recipe = f" with the recipe `{weights.record['recipe']}`" if weights.record else ""
     rows = [
         ("base model", f"`{public_name(base.name)}`" if base.name else ""),
         ("its SHA-256", base.sha256),
         ("LoRA", facts.get("lora", "")),
         ("trained from", facts.get("weights", "")),
-        ("optimiser steps", str(source.step) if source else ""),
-        ("SHA-256 of the checkpoint", source.sha256 if source else ""),
+        ("optimiser steps", str(checkpoint.step) if checkpoint else ""),
+        ("SHA-256 of the checkpoint", checkpoint.sha256 if checkpoint else ""),
         ("dtype of the base", facts.get("model.dtype", "")),
         ("run", weights.run),
         ("device", facts.get("machine.device", "")),
     ]
-    made = f"LoRA weights, made{recipe} by crucible-kitchen {version('crucible-kitchen')}."
-    return f"{made}\n\n{_grid(('what', 'is'), [row for row in rows if row[1]])}"
+    release = version("crucible-kitchen")
+    sentence = f"LoRA weights, trained{recipe} by crucible-kitchen {release}."
+    known = [row for row in rows if row[1]]
+    return f"{sentence}\n\n{_markdown_table(('property', 'value'), known)}"
 
 
-def _datasets(record: Mapping[str, Any]) -> Iterator[str]:
+def _evaluation(tables: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+    parts = []
+    for table in tables:
+        if "measure" in table["columns"]:
+            parts.append(f"**{_without_folders(table['title'])}**")
+            rows = [[_without_folders(str(cell)) for cell in row] for row in table["rows"]]
+            parts.append(_markdown_table(_public_value(table["columns"]), rows))
+    return ["## Evaluation", *parts] if parts else []
+
+
+def _dataset_names(record: Mapping[str, Any]) -> Iterator[str]:
     """Yield the names of the data sets that a run has read."""
     for key, value in record.get("facts", {}).items():
         if key.startswith("data.") and key.endswith(".dataset"):
             yield value
 
 
-def _data(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _data_digests(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name and SHA-256 of each split that was trained on."""
     for key, value in record.get("facts", {}).items():
         if key.startswith("data.") and key.endswith(".sha256"):
-            yield _public(key.removeprefix("data.").removesuffix(".sha256")), value
+            yield _without_folders(key.removeprefix("data.").removesuffix(".sha256")), value
 
 
-def _flat(settings: Any, above: str = "") -> Iterator[tuple[str, str]]:
+def _flat_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield dotted names and values."""
     for key, value in settings.items():
+        name = f"{prefix}{_without_folders(key)}"
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{above}{_public(key)}.")
+            yield from _flat_settings(value, f"{name}.")
         else:
-            yield f"{above}{_public(key)}", f"`{yaml_value(_without_folders(value))}`"
+            yield name, f"`{yaml_value(_public_value(value))}`"
 
 
-def _without_folders(value: Any) -> Any:
+def _public_value(value: Any) -> Any:
+    """Return a value whose texts, at any depth, name no folders."""
     if isinstance(value, str):
-        return _public(value)
+        return _without_folders(value)
     if isinstance(value, Mapping):
-        return {_public(key): _without_folders(each) for key, each in value.items()}
-    return [_without_folders(each) for each in value] if isinstance(value, list | tuple) else value
+        return {_without_folders(key): _public_value(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_public_value(inner) for inner in value]
+    return value
 
 
 def _loading(repo: str, base: Base) -> str:
-    tokenizer = f'tokenizer = AutoTokenizer.from_pretrained("{repo}")'
-    if _is_of_hub(base.name):
-        lines = [
-            "from peft import AutoPeftModelForCausalLM",
-            "from transformers import AutoTokenizer",
-            "",
-            f'model = AutoPeftModelForCausalLM.from_pretrained("{repo}")',
-            tokenizer,
-        ]
-    else:
-        lines = [
-            "from peft import PeftModel",
-            "from transformers import AutoModelForCausalLM, AutoTokenizer",
-            "",
-            'base = AutoModelForCausalLM.from_pretrained("FOLDER")  # of the base model named '
-            "above",
-            f'model = PeftModel.from_pretrained(base, "{repo}")',
-            tokenizer,
-        ]
-    code = "\n".join(lines)
+    """Return instructions to load the weights with transformers and peft, or with the kitchen."""
+    template = _HUB_CODE if _is_of_hub(base.name) else _LOCAL_CODE
+    code = template.format(repo=repo)
     shell = f"pip install 'crucible-kitchen[local,hf]'\nkitchen chat {repo}"
     if base.name.startswith("path:"):
-        shell += f"  # where the folder {public_name(base.name).removeprefix('path:')} is"
-    return f"With transformers and peft:\n\n```python\n{code}\n```\n\nOr with the kitchen:\n\n```bash\n{shell}\n```"
-
-
-def _section(title: str, columns: Sequence[str], rows: Iterator[tuple[str, str]]) -> Sequence[str]:
-    found = list(rows)
-    return [f"## {title}", _grid(columns, found)] if found else []
-
-
-def _table(table: Mapping[str, Any]) -> str:
-    return _grid(
-        _without_folders(table["columns"]),
-        [[_public(str(cell)) for cell in row] for row in table["rows"]],
+        folder = public_name(base.name).removeprefix("path:")
+        shell += f"  # in the directory that holds the folder {folder}"
+    return (
+        f"With transformers and peft:\n\n```python\n{code}\n```\n\n"
+        f"Or with the kitchen:\n\n```bash\n{shell}\n```"
     )
 
 
-def _grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _section(title: str, columns: Sequence[str], rows: Iterator[tuple[str, str]]) -> Sequence[str]:
+    """Return a titled table; nothing without rows."""
+    cells = list(rows)
+    return [f"## {title}", _markdown_table(columns, cells)] if cells else []
+
+
+def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
 
 
 def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
 
-def _public(text: str) -> str:
-    """Folders fall away, those that hold a file and those in the middle of a text."""
-    if _PLACE.match(text):
+def _without_folders(text: str) -> str:
+    """Return a path as its last part, or a text without the folders of the paths in it."""
+    if _PATH.match(text):
         return re.split(r"[\\/]", text.rstrip("\\/"))[-1].removeprefix("path:")
-    return _INSIDE.sub("", text)
+    return _FOLDERS.sub("", text)
 
 
 def _is_of_hub(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""From a name of weights as it is typed to weights that can be asked."""
+"""Opening weights: from a name as typed to a sampler, with the adapters that it needs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from kitchen.artifacts.weights import Weights, WeightsName, find_weights, parse_typed_name
 from kitchen.config.adapters import adapter_class
+from kitchen.config.order import Order
 from kitchen.config.request import (
     DEFAULT_RUNS_FOLDER,
     AdapterChoice,
@@ -30,7 +31,7 @@ NO_TEMPLATE_REASON = "the run was trained without it (rendering.chat=false)"
 
 @dataclass(frozen=True)
 class OpenWeights:
-    """Weights that are there, and the adapters that reach them."""
+    """Weights that exist, with the adapters that read them."""
 
     weights: Weights
     training: TrainingClient
@@ -41,8 +42,9 @@ class OpenWeights:
         return require_catalog(self.training).tokenizer(self.weights.model)
 
     def separator(self, tokenizer: Tokenizer) -> str | None:
-        """What stands between prompt and answer; None where a chat template does, as it did when a
-        run was trained.
+        """Return the text between prompt and answer; None where a chat template is used.
+
+        The weights of a run are prompted as the run was trained.
         """
         rendering = rendering_settings(self.weights.record)
         chat = tokenizer.chat if rendering.get("chat") is None else rendering["chat"]
@@ -59,7 +61,7 @@ class OpenWeights:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How texts are drawn."""
+    """The parameters that completions are sampled with."""
 
     max_tokens: int
     temperature: float
@@ -69,94 +71,118 @@ class SamplingParams:
 
 @contextmanager
 def open_weights(typed: str, adapter_choice: AdapterChoice) -> Iterator[OpenWeights]:
-    """Loads nothing; raises the error of what is unknown, missing or not installed."""
+    """Find weights and build their adapters, without loading the weights.
+
+    Raises ConfigError or BackendError for a name or adapter that is unknown or not installed.
+    """
     name, adapter_choice = resolve_weights(typed, adapter_choice, ("training", "hub"))
-    made = ResolvedRequest(Recipe)  # type: ignore[type-abstract] # there is none
-    resolve_adapters(adapter_choice, made)
-    kitchen = made.kitchen
+    resolved = ResolvedRequest(Recipe)  # type: ignore[type-abstract] # no recipe is run
+    resolve_adapters(adapter_choice, resolved)
+    kitchen = resolved.kitchen
     if kitchen is None or kitchen.training is None or kitchen.hub is None or kitchen.blobs is None:
-        raise Problems(made.problems)
+        raise Problems(resolved.problems)
     try:
         weights = find_weights(str(name), kitchen.training, kitchen.blobs)
         yield OpenWeights(weights, kitchen.training, kitchen.hub, kitchen.blobs)
     except BackendError as error:
-        if not (no_run := missing_run_hint(name, adapter_choice, kitchen.blobs)):
+        hint = missing_run_hint(name, adapter_choice, kitchen.blobs)
+        if not hint:
             raise
-        raise BackendError(f"{no_run}; and as a model: {error}") from error
+        raise BackendError(f"{hint}; and as a model: {error}") from error
 
 
 def resolve_weights(
     typed: str, adapter_choice: AdapterChoice, ports: Sequence[str]
 ) -> tuple[WeightsName, AdapterChoice]:
-    """The name, and the adapters to use: of a run its own at these ports, but for those that were
-    asked for.
+    """Parse a name as typed, and complete the choice of adapters at these ports.
+
+    Weights of a run are opened with the run's own adapters, except where others were chosen.
     """
     blobs = open_blobs(adapter_choice)
     name = parse_typed_name(typed, blobs)
     if name.kind != "run":
         return name, adapter_choice
     order = read_order(blobs, name.name)
-    asked = {port: each for port, each in adapter_choice.names.items() if each is not None}
-    for port, why in order.missing_objects(asked).items():
-        if port in ports:
-            raise ConfigError(
-                f"{name}: {why}; name the one to use, --{port} NAME, with its settings, "
-                f"--set {port}.KEY=VALUE"
-            )
-    made_by = order.adapters["training"]
-    if asked.get("training", made_by) != made_by and "training" not in order.objects:
-        adapter_class("training", asked["training"])  # an unknown one is another mistake
-        raise ConfigError(
-            f"{name}: its weights were made by the training adapter {made_by!r}, and only that can "
-            "open "
-            "them: leave --training away"
-        )
-    names = {
-        port: each for port, each in order.adapters.items() if port in ports and port not in asked
+    chosen = {
+        port: adapter for port, adapter in adapter_choice.names.items() if adapter is not None
     }
+    _check_chosen(name, order, chosen, ports)
+    recorded = {
+        port: adapter
+        for port, adapter in order.adapters.items()
+        if port in ports and port not in chosen
+    }
+    names = {**recorded, **chosen}
     settings = [
         f"{port}.{key}={yaml_value(value)}"
-        for port, each in order.adapter_settings.items()
-        for key, value in each.items()
-        if port in ports and {**names, **asked}[port] == order.adapters[port]
+        for port, values in order.adapter_settings.items()
+        for key, value in values.items()
+        if port in ports and names[port] == order.adapters[port]
     ]
     return name, replace(
         adapter_choice,
-        names={**adapter_choice.names, **names},
+        names={**adapter_choice.names, **recorded},
         settings=(*settings, *adapter_choice.settings),
     )
 
 
+def _check_chosen(
+    name: WeightsName, order: Order, chosen: Mapping[str, str], ports: Sequence[str]
+) -> None:
+    """Raise ConfigError for an adapter that must be named, or that cannot open the weights."""
+    for port, reason in order.missing_objects(chosen).items():
+        if port in ports:
+            raise ConfigError(
+                f"{name}: {reason}; name the adapter to use, --{port} NAME, with its settings, "
+                f"--set {port}.KEY=VALUE"
+            )
+    trained_with = order.adapters["training"]
+    training = chosen.get("training", trained_with)
+    if training != trained_with and "training" not in order.objects:
+        adapter_class("training", training)  # an unknown adapter is a problem of its own
+        raise ConfigError(
+            f"{name}: its weights were made by the training adapter {trained_with!r}, and only "
+            "that can open them: leave --training away"
+        )
+
+
 def missing_run_hint(name: WeightsName, adapter_choice: AdapterChoice, blobs: BlobStore) -> str:
-    """Where a name of a model can have been meant as that of a run; else empty."""
+    """Return a hint that a name may have been meant as that of a run; else ""."""
     if name.kind != "hub" or "/" in name.name:
         return ""
-    return f"there is no run {name.name!r} in {adapter_choice.runs or DEFAULT_RUNS_FOLDER}; {did_you_mean(name.name, run_names(blobs))}"
+    runs = adapter_choice.runs or DEFAULT_RUNS_FOLDER
+    return f"there is no run {name.name!r} in {runs}; {did_you_mean(name.name, run_names(blobs))}"
 
 
 def rendering_settings(record: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the settings with which a run rendered its data; empty where its recipe has none."""
+    """Return the settings with which a run rendered its data; empty if its recipe has none."""
     return record.get("rendering", {}) if record else {}
 
 
 def prompt_tokens(text: str, tokenizer: Tokenizer, system: str, *, raw: str) -> Tokens:
-    """(T,) what is read before the answer: through the chat template, unless a text says why not."""
+    """Return the (T,) tokens of a prompt, rendered by the chat template.
+
+    `raw` is the reason why the template is not used; empty if it is.
+    """
     raw = raw or ("" if tokenizer.chat else "the tokenizer of these weights has none")
     if raw and system:
         raise ConfigError(f"--system needs a chat template, and {raw}")
-    turns = conversation(system, [{"role": "user", "content": text}])
-    tokens = tokenizer.encode(text, special=True) if raw else tokenizer.render(turns, answer=True)
+    messages = conversation(system, [{"role": "user", "content": text}])
+    if raw:
+        tokens = tokenizer.encode(text, special=True)
+    else:
+        tokens = tokenizer.render(messages, answer=True)
     if not len(tokens):
         raise ConfigError("the prompt is empty, and the model has no token that a text begins with")
     return tokens
 
 
-def conversation(system: str, turns: Sequence[Message]) -> Sequence[Message]:
-    return [*([{"role": "system", "content": system}] if system else []), *turns]
+def conversation(system: str, messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages after a system message, if there is one."""
+    return [{"role": "system", "content": system}, *messages] if system else list(messages)
 
 
 def answer_text(tokens: Tokens, tokenizer: Tokenizer) -> str:
-    """Without the stop token at its end, be it a special one or not."""
-    return tokenizer.decode(
-        tokens[:-1] if len(tokens) and tokens[-1] in tokenizer.stop_ids else tokens
-    )
+    """Decode an answer without the stop token at its end, whether that is special or not."""
+    stopped = len(tokens) and tokens[-1] in tokenizer.stop_ids
+    return tokenizer.decode(tokens[:-1] if stopped else tokens)

@@ -1,4 +1,4 @@
-"""Weights into the world: exported, described and published."""
+"""Publishing of weights: exported, described by a model card, and uploaded to a hub."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ log = structlog.get_logger("kitchen.artifacts.publish")
 
 
 class NotPublished(KitchenError):
-    """Publishing failed, and lost nothing; it ends with the exit code of what went wrong."""
+    """Publishing failed and lost nothing; the exit code is that of the cause."""
 
-    def __init__(self, why: KitchenError, repo: str, again: str) -> None:
-        super().__init__(f"{why}; nothing is lost{again}")
-        self.exit_code, self.repo = why.exit_code, repo
+    def __init__(self, cause: KitchenError, repo: str, retry_hint: str) -> None:
+        super().__init__(f"{cause}; nothing is lost{retry_hint}")
+        self.exit_code = cause.exit_code
+        self.repo = repo
 
 
 def publish(
@@ -39,29 +40,27 @@ def publish(
     retry_hint: str = "",
     message: str = "",
 ) -> str:
-    """An adapter's folder with its model card; returns where a person finds it. Done twice, it is
-    the same.
+    """Publish an adapter with its model card; returns its address. Idempotent.
 
-    Raises NotPublished where the hub fails, with how to do it `again`, which whoever set the run
-    going may know alone.
+    Raises NotPublished if the hub fails. `retry_hint` ends that error: how to try again, which only
+    the caller knows.
     """
     check_repository_name(repo)
-    with TemporaryDirectory(prefix="kitchen-") as place:
-        folder = Path(place, "adapter")
+    with TemporaryDirectory(prefix="kitchen-") as temporary:
+        folder = Path(temporary, "adapter")
         store.export(weights.source, folder)
         base = _base(weights, folder, hub)
         tables = read_journal(blobs, weights.run, "tables") if weights.run else ()
         (folder / "README.md").write_text(model_card(repo, base, weights, tables))
+        message = message or f"Weights of {public_name(weights.name)}"
         try:
-            return hub.publish(
-                repo, folder, message=message or f"Weights of {public_name(weights.name)}"
-            )
+            return hub.publish(repo, folder, message=message)
         except KitchenError as error:
             raise NotPublished(error, repo, retry_hint) from error
 
 
 def require_export(training: TrainingClient) -> CheckpointStore:
-    """Return the store that exports weights; raises BackendError for an adapter that exports none."""
+    """Return the store that exports weights; raises BackendError if the adapter exports none."""
     if "export" not in training.capabilities:
         raise BackendError(
             f"the training adapter {type(training).__name__} cannot export weights; "
@@ -71,28 +70,32 @@ def require_export(training: TrainingClient) -> CheckpointStore:
 
 
 def check_repository_name(repo: str) -> None:
-    """Raise ConfigError for what cannot be a repository."""
+    """Raise ConfigError for a name that a repository cannot have."""
     if not _REPOSITORY.fullmatch(repo):
-        raise ConfigError(f"{repo!r} is no place to publish at; give OWNER/NAME")
+        raise ConfigError(f"{repo!r} cannot be the name of a repository; give OWNER/NAME")
 
 
 def _base(weights: Weights, folder: Path, hub: HubClient) -> Base:
-    """Of a run as it recorded it, else as the exported folder says; there, no folder of this
-    machine stays.
+    """Return the base model, as the run recorded it or else as the exported folder names it.
+
+    A folder of this machine is replaced in the exported configuration by its public name.
     """
-    config = json.loads((folder / _CONFIG).read_text()) if (folder / _CONFIG).is_file() else {}
-    said = str(config.get("base_model_name_or_path") or "")
-    place = f"path:{said}" if Path(said).is_absolute() else said
-    model = weights.model if weights.run else place
-    if place != said:
+    file = folder / _CONFIG
+    config = json.loads(file.read_text()) if file.is_file() else {}
+    exported_name = str(config.get("base_model_name_or_path") or "")
+    is_folder = Path(exported_name).is_absolute()
+    model = f"path:{exported_name}" if is_folder else exported_name
+    if weights.run:
+        model = weights.model
+    if is_folder:
         config["base_model_name_or_path"] = public_name(model)
-        (folder / _CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    digest = str(weights.record["facts"].get("model.sha256", "")) if weights.record else ""
-    return Base(model, digest, _license(model, hub))
+        file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    sha256 = str(weights.record["facts"].get("model.sha256", "")) if weights.record else ""
+    return Base(model, sha256, _license(model, hub))
 
 
 def _license(model: str, hub: HubClient) -> str:
-    """Empty where the hub does not know it, for the card is true without it."""
+    """Return the licence of a model; "" if the hub does not know it, as the card may omit it."""
     if not model:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""How sure an evaluation is: intervals for a share, and for a difference on the same questions."""
+"""Confidence intervals and tests: of proportions, means, paired differences and pass@k."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from kitchen.types import Array
 
 # indices drawn at once, so that memory does not grow with the number of resamples
-_DRAWS = 1_000_000
+_INDICES_PER_CHUNK = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -25,27 +25,27 @@ class Interval:
     confidence: float  # 0..1
 
     def format(self, digits: int = 3, *, sign: bool = False) -> str:
-        """For a table; with a sign for a difference."""
-        estimate, low, high = (
-            f"{each:{'+' * sign}.{digits}f}" for each in (self.estimate, self.low, self.high)
-        )
-        return f"{estimate} [{low}, {high}]"
+        """Return `estimate [low, high]`; with a sign for a difference."""
+        spec = f"{'+' * sign}.{digits}f"
+        return f"{self.estimate:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
 
 
 def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The score interval of a share of n (Wilson, 1927, doi:10.2307/2276774); raises ValueError if
-    there is none.
+    """Return the score interval of a proportion (Wilson, 1927, doi:10.2307/2276774).
+
+    Raises ValueError for counts that are no proportion.
     """
     if n < 1 or not 0 <= successes <= n:
         raise ValueError(
-            f"{successes} successes of {n}: a share needs n of at least 1, and no more successes "
-            "than n"
+            f"{successes} successes of {n}: a proportion needs n of at least 1, and at most n "
+            "successes"
         )
     z2 = NormalDist().inv_cdf(0.5 + _checked(confidence) / 2) ** 2
     share = successes / n
     middle = share + z2 / (2 * n)
     half = math.sqrt(z2 * (share * (1 - share) + z2 / (4 * n)) / n)
-    low, high = (middle - half) / (1 + z2 / n), (middle + half) / (1 + z2 / n)
+    low = (middle - half) / (1 + z2 / n)
+    high = (middle + half) / (1 + z2 / n)
     return (0.0 if successes == 0 else low), (1.0 if successes == n else high)
 
 
@@ -56,14 +56,13 @@ def paired_bootstrap(
     resamples: int = 10_000,
     confidence: float = 0.95,
 ) -> Interval:
-    """Percentile interval of mean(after - before), questions resampled in pairs (Efron and
-    Tibshirani, 1993, ch. 13).
+    """Return the percentile bootstrap interval of mean(after - before), resampled in pairs.
 
-    `before` and `after` are (n,) scores of the same n questions in the same order. Raises
-    ValueError if n is 0, they differ in length or a score is not finite.
+    Efron and Tibshirani, 1993, ch. 13. `before` and `after` are (n,) scores of the same n questions
+    in the same order. Raises ValueError if n is 0, they differ in length or a score is not finite.
     """
-    gain = _gains(before, after, resamples)
-    return ratio_bootstrap(gain, np.ones(len(gain)), seed, resamples, confidence)
+    differences = _paired_differences(before, after, resamples)
+    return ratio_bootstrap(differences, np.ones(len(differences)), seed, resamples, confidence)
 
 
 def ratio_bootstrap(
@@ -73,27 +72,27 @@ def ratio_bootstrap(
     resamples: int = 10_000,
     confidence: float = 0.95,
 ) -> Interval:
-    """Percentile interval of sum(parts) / sum(sizes), questions resampled whole (as above).
+    """Return the percentile bootstrap interval of sum(parts) / sum(sizes), questions resampled.
 
-    Such as nats per token, of answers that are long and short: (n,) each, sizes above 0. Raises
-    ValueError as above.
+    For ratios such as nats per token, over answers of different length. Both are (n,), sizes above
+    0. Raises ValueError as `paired_bootstrap` does.
     """
-    part, size = (
-        _gains(np.zeros(len(parts)), parts, resamples),
-        _gains(np.zeros(len(parts)), sizes, resamples),
-    )
-    if size.min() <= 0:
-        raise ValueError(f"the size at position {int(size.argmin())} is not above 0")
-    random, n = np.random.default_rng(seed), len(part)
+    numerators = _paired_differences(np.zeros(len(parts)), parts, resamples)
+    denominators = _paired_differences(np.zeros(len(parts)), sizes, resamples)
+    if denominators.min() <= 0:
+        raise ValueError(f"the size at position {int(denominators.argmin())} is not above 0")
+    random = np.random.default_rng(seed)
+    n = len(numerators)
 
-    def ratios(some: int) -> Array:
-        drawn = random.integers(n, size=(some, n))
-        found: Array = part[drawn].sum(axis=1) / size[drawn].sum(axis=1)
-        return found
+    def resampled_ratios(count: int) -> Array:
+        indices = random.integers(n, size=(count, n))
+        ratios: Array = numerators[indices].sum(axis=1) / denominators[indices].sum(axis=1)
+        return ratios
 
     tail = (1 - _checked(confidence)) / 2
-    low, high = np.quantile(_in_parts(ratios, n, resamples), [tail, 1 - tail])
-    return Interval(float(part.sum() / size.sum()), float(low), float(high), confidence)
+    low, high = np.quantile(_in_chunks(resampled_ratios, n, resamples), [tail, 1 - tail])
+    estimate = float(numerators.sum() / denominators.sum())
+    return Interval(estimate, float(low), float(high), confidence)
 
 
 def paired_permutation(
@@ -102,112 +101,121 @@ def paired_permutation(
     seed: int,
     resamples: int = 10_000,
 ) -> float:
-    """How often a mean of (after - before) as far from 0 would come by chance, were each as likely
-    of the other sign.
+    """Return the two-sided p-value of a sign-flip permutation test of mean(after - before).
 
-    Two-sided, (1 + as far) / (1 + resamples), so never 0 (Phipson and Smyth, 2010,
-    doi:10.2202/1544-6115.1585). Reads and raises what `paired_bootstrap` does.
+    The share of random sign flips whose mean is as far from 0, (1 + as far) / (1 + resamples), so
+    never 0 (Phipson and Smyth, 2010, doi:10.2202/1544-6115.1585). Takes and raises what
+    `paired_bootstrap` does.
     """
-    gain = _gains(before, after, resamples)
-    random, n = np.random.default_rng(seed), len(gain)
-    means = _in_parts(
-        lambda some: (random.integers(2, size=(some, n)) * 2 - 1) @ gain / n, n, resamples
-    )
-    return float(1 + (np.abs(means) >= abs(gain.mean()) * (1 - 1e-12)).sum()) / (1 + resamples)
+    differences = _paired_differences(before, after, resamples)
+    random = np.random.default_rng(seed)
+    n = len(differences)
+
+    def flipped_means(count: int) -> Array:
+        signs = random.integers(2, size=(count, n)) * 2 - 1
+        means: Array = signs @ differences / n
+        return means
+
+    means = _in_chunks(flipped_means, n, resamples)
+    # 1e-12: equal means may differ in their last bits
+    threshold = abs(differences.mean()) * (1 - 1e-12)
+    return float(1 + (np.abs(means) >= threshold).sum()) / (1 + resamples)
 
 
-def _gains(
+def _paired_differences(
     before: Sequence[float] | Array, after: Sequence[float] | Array, resamples: int
 ) -> Array:
-    first, second = np.asarray(before, np.float64), np.asarray(after, np.float64)
+    """Return (n,) after - before; raises ValueError if they are not paired finite scores."""
+    first = np.asarray(before, np.float64)
+    second = np.asarray(after, np.float64)
     if first.ndim != 1 or first.shape != second.shape or not len(first) or resamples < 1:
         raise ValueError(
-            "paired scores are two rows of one length, at least 1, with at least one resample; "
-            "there are "
-            f"{first.shape}, {second.shape} and {resamples}"
+            "paired scores are two arrays of one length, at least 1, with at least one resample; "
+            f"the shapes are {first.shape} and {second.shape}, with {resamples} resamples"
         )
-    gain: Array = second - first
-    if not np.isfinite(gain).all():
-        raise ValueError(f"the score at position {int(np.argmin(np.isfinite(gain)))} is not finite")
-    return gain
+    differences: Array = second - first
+    finite = np.isfinite(differences)
+    if not finite.all():
+        raise ValueError(f"the score at position {int(np.argmin(finite))} is not finite")
+    return differences
 
 
-def _in_parts(draw: Callable[[int], Array], n: int, resamples: int) -> Array:
-    """(resamples,) means, of so many draws at once."""
-    at_once = max(1, _DRAWS // n)
-    return np.concatenate(
-        [draw(min(at_once, resamples - done)) for done in range(0, resamples, at_once)]
-    )
+def _in_chunks(draw: Callable[[int], Array], n: int, resamples: int) -> Array:
+    """Return (resamples,) statistics, drawn in chunks of bounded memory."""
+    chunk = max(1, _INDICES_PER_CHUNK // n)
+    counts = [min(chunk, resamples - done) for done in range(0, resamples, chunk)]
+    return np.concatenate([draw(count) for count in counts])
 
 
 def interval(values: Sequence[float], seed: int, confidence: float = 0.95) -> Interval:
-    """Of the mean of (n,) scores from 0 to 1, one a question: Wilson's if each is 0 or 1, else a
-    bootstrap.
+    """Return the interval of the mean of (n,) scores in 0..1, one per question.
 
-    Where every question has the same score, no resample differs, and only the former has a width.
+    It is Wilson's if all scores are 0 or 1, else that of the bootstrap.
+
+    Where every question has the same score, all resamples are equal, and only Wilson's has a width.
     """
     if set(values) <= {0.0, 1.0}:
-        right = round(sum(values))
-        low, high = wilson(right, len(values), confidence)
-        return Interval(right / len(values), low, high, confidence)
+        successes = round(sum(values))
+        low, high = wilson(successes, len(values), confidence)
+        return Interval(successes / len(values), low, high, confidence)
     return paired_bootstrap([0.0] * len(values), values, seed, confidence=confidence)
 
 
 def pass_at(k: int, tries: int, right: int) -> float:
-    """The chance that one at least of k answers is right, estimated without bias from `tries` of
-    which some are.
+    """Return the unbiased estimate of pass@k: the chance that one of k answers is right.
 
-    1 - C(n - c, k) / C(n, k) (Chen et al., 2021, arXiv:2107.03374, eq. 1). Raises ValueError for
-    counts that cannot be.
+    1 - C(n - c, k) / C(n, k) for c right of n tries (Chen et al., 2021, arXiv:2107.03374, eq. 1).
+    Raises ValueError for impossible counts.
     """
     if not 1 <= k <= tries or not 0 <= right <= tries:
         raise ValueError(
-            f"pass@{k} of {right} right answers among {tries}: k is from 1 to the number of tries, "
-            "and no "
-            "more of them are right than there are"
+            f"pass@{k} of {right} right answers among {tries}: k must be from 1 to the number of "
+            "tries, and no more of them can be right"
         )
     return 1 - math.comb(tries - right, k) / math.comb(tries, k)
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Of a mean of (n,) independent values, such as one a seed, by Student's t (Student, 1908,
-    doi:10.2307/2331554).
+    """Return Student's t interval of the mean of (n,) independent values, such as one per seed.
 
-    Raises ValueError for fewer than two values.
+    Student, 1908, doi:10.2307/2331554. Raises ValueError for fewer than two values.
     """
-    found = np.asarray(values, np.float64)
-    if len(found) < 2:
+    sample = np.asarray(values, np.float64)
+    if len(sample) < 2:
         raise ValueError("the interval of a mean needs at least two values")
-    error = float(found.std(ddof=1)) / math.sqrt(len(found))
-    mean, half = (
-        float(found.mean()),
-        _t_quantile(0.5 + _checked(confidence) / 2, len(found) - 1) * error,
-    )
+    standard_error = float(sample.std(ddof=1)) / math.sqrt(len(sample))
+    mean = float(sample.mean())
+    half = _t_quantile(0.5 + _checked(confidence) / 2, len(sample) - 1) * standard_error
     return Interval(mean, mean - half, mean + half, confidence)
 
 
-def _t_quantile(share: float, freedom: int) -> float:
-    """The inverse of Student's distribution, by bisection of its integral, which is a finite sum
-    (Abramowitz and Stegun, 1964, 26.7.3 and 26.7.4).
+def _t_quantile(probability: float, degrees_of_freedom: int) -> float:
+    """Return a quantile above the median of Student's t, by bisection of its distribution.
+
+    That is a finite sum (Abramowitz and Stegun, 1964, 26.7.3 and 26.7.4).
     """
     low, high = 0.0, 1e6
     for _ in range(200):
         middle = (low + high) / 2
-        low, high = (middle, high) if _t_within(middle, freedom) < 2 * share - 1 else (low, middle)
+        if _t_central_probability(middle, degrees_of_freedom) < 2 * probability - 1:
+            low = middle
+        else:
+            high = middle
     return (low + high) / 2
 
 
-def _t_within(t: float, freedom: int) -> float:
-    """The chance that Student's t lies between -t and t."""
-    angle = math.atan2(t, math.sqrt(freedom))
-    cosine, odd = math.cos(angle), freedom % 2
-    term, total = (cosine, cosine) if odd else (1.0, 1.0)
-    for k in range(2 + odd, freedom - 1, 2):
+def _t_central_probability(t: float, degrees_of_freedom: int) -> float:
+    """Return the probability that Student's t lies between -t and t."""
+    angle = math.atan2(t, math.sqrt(degrees_of_freedom))
+    cosine = math.cos(angle)
+    odd = degrees_of_freedom % 2
+    term = total = cosine if odd else 1.0
+    for k in range(2 + odd, degrees_of_freedom - 1, 2):
         term *= cosine**2 * (k - 1) / k
         total += term
     if not odd:
         return math.sin(angle) * total
-    return 2 / math.pi * (angle + (math.sin(angle) * total if freedom > 1 else 0.0))
+    return 2 / math.pi * (angle + (math.sin(angle) * total if degrees_of_freedom > 1 else 0.0))
 
 
 def _checked(confidence: float) -> float:

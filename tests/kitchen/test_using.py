@@ -234,8 +234,8 @@ def test_an_adapter_that_was_an_object_must_be_named(here: Path) -> None:
     (here / "runs/lent/run.json").write_text(json.dumps(record))
     shown = told(2, "push", "lent", "me/soup")
     assert (
-        "the hub adapter was an object of local, and the arguments that it was built with are not recorded; name "
-        "the one" in shown
+        "the hub adapter was an object of local, and the arguments that it was built with are not recorded; "
+        "name the adapter to use" in shown
     )
     assert "--hub NAME" in shown
     assert kitchen("sample", "lent", "?", *GREEDY, "--hub", "fake").stdout == "fine\n", (

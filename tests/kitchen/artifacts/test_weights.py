@@ -69,13 +69,13 @@ def test_a_name_means_one_thing(text: str, kind: str, name: str, at: str) -> Non
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "'' names no weights; there are NAME"),
+        ("", "'' names no weights; write NAME"),
         ("run:", "names no weights"),
         ("path:", "names no weights"),
         ("@v1", "names no weights"),
         ("run:a/b", "names no weights"),
         ("packaged:tiny@v1", "has one version"),
-        ("rum:dish", "'rum' is no kind of weights; did you mean 'run'"),
+        ("rum:dish", "'rum' is not a kind of weights; did you mean 'run'"),
         ("run:dish@bset", "did you mean 'best'"),
         ("run:dish@", "by a step, 'final' or 'best', not ''"),
     ],
@@ -170,7 +170,7 @@ def test_a_run_that_never_came_to_its_end_says_what_it_has(blobs: FakeBlobs) -> 
         find_weights("run:dish", training, blobs)
     record = json.loads(blobs.read("dish/run.json") or b"")
     blobs.write("dish/run.json", json.dumps({**record, "status": "interrupted"}).encode())
-    with pytest.raises(ConfigError, match="it has none; go on with the run first"):
+    with pytest.raises(ConfigError, match="it has none; resume the run first"):
         find_weights("run:dish", training, blobs)
 
 
