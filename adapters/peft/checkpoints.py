@@ -1,4 +1,4 @@
-"""Weights and optimisers as blobs: safetensors with a digest each, the list of them written last."""
+"""Checkpoints in a blob store: safetensors with their digests, and a manifest written last."""
 
 from __future__ import annotations
 
@@ -10,24 +10,32 @@ from typing import Any, Literal
 
 import torch
 
-from adapters.peft.model.lora import Adapter
+from adapters.peft.model.lora import LoraAdapter
 from kitchen.errors import BackendError, ConfigError, CorruptCheckpoint
 from kitchen.ports.blobs import BlobStore, blob_name
 from kitchen.types import Checkpoint, Lora
 
 MANIFEST = "checkpoint.json"
-WEIGHTS, CONFIG, OPTIMISER = (
-    "adapter_model.safetensors",
-    "adapter_config.json",
-    "optimizer.safetensors",
+WEIGHTS = "adapter_model.safetensors"
+CONFIG = "adapter_config.json"
+OPTIMISER = "optimizer.safetensors"
+MANIFEST_TYPES = {"files": dict, "lora": dict, "calls": int, "model": str, "model_sha256": str}
+BEYOND_PLAIN_LORA = (  # settings of a PEFT adapter
+    "use_dora",
+    "use_rslora",
+    "rank_pattern",
+    "alpha_pattern",
+    "modules_to_save",
+    "lora_bias",
+    "trainable_token_indices",
 )
 
 Kind = Literal["training", "weights"]
 
 
 @dataclass(frozen=True)
-class Saved:
-    """What a checkpoint says of itself, and its files, each with the digest that was written down."""
+class SavedCheckpoint:
+    """The contents of a checkpoint; the digest of each file has been checked."""
 
     checkpoint: Checkpoint
     model: str
@@ -37,20 +45,24 @@ class Saved:
     files: Mapping[str, bytes]
 
     def tensors(self, file: str) -> dict[str, torch.Tensor]:
+        """Return the tensors of a safetensors file."""
         from safetensors.torch import load
 
         return load(self.files[file])
 
 
-def write(
+def write_checkpoint(
     blobs: BlobStore,
     name: str,
     files: Mapping[str, bytes],
-    meta: Mapping[str, Any],
+    metadata: Mapping[str, Any],
     *,
     overwrite: bool = False,
 ) -> Checkpoint:
-    """Raises ConfigError for a name in use; what a killed attempt left under it is written over."""
+    """Write a checkpoint; an unfinished one under its name is overwritten.
+
+    Raises ConfigError for an invalid name, and for one in use unless `overwrite` is set.
+    """
     try:
         blob_name(name)
     except ValueError as error:
@@ -64,26 +76,29 @@ def write(
     for file, data in files.items():
         blobs.write(f"{name}/{file}", data)
     digests = {file: hashlib.sha256(data).hexdigest() for file, data in files.items()}
-    manifest = json.dumps(
-        {"format": 1, **meta, "files": digests}, indent=2, sort_keys=True
-    ).encode()
+    contents = {"format": 1, **metadata, "files": digests}
+    manifest = json.dumps(contents, indent=2, sort_keys=True).encode()
     blobs.write(f"{name}/{MANIFEST}", manifest)
-    return Checkpoint(name, meta["step"], meta["kind"], hashlib.sha256(manifest).hexdigest())
+    sha256 = hashlib.sha256(manifest).hexdigest()
+    return Checkpoint(name, metadata["step"], metadata["kind"], sha256)
 
 
-def read(blobs: BlobStore, checkpoint: Checkpoint) -> Saved:
-    """Everything, every digest proved; raises CorruptCheckpoint that names the blob."""
-    handle, manifest = _manifest(blobs, checkpoint.path)
+def read_checkpoint(blobs: BlobStore, checkpoint: Checkpoint) -> SavedCheckpoint:
+    """Read a checkpoint and check every digest.
+
+    Raises CorruptCheckpoint that names the blob.
+    """
+    handle, manifest = _read_manifest(blobs, checkpoint.path)
     if checkpoint.sha256 not in ("", handle.sha256):
         raise CorruptCheckpoint(
             f"{checkpoint.path}/{MANIFEST} is not the one that was saved: its SHA-256 is "
             f"{handle.sha256[:16]}…, not {checkpoint.sha256[:16]}…; use an earlier checkpoint"
         )
     files = {
-        file: _proved(blobs, f"{checkpoint.path}/{file}", digest)
+        file: _read_checked(blobs, f"{checkpoint.path}/{file}", digest)
         for file, digest in manifest["files"].items()
     }
-    return Saved(
+    return SavedCheckpoint(
         handle,
         manifest["model"],
         manifest["model_sha256"],
@@ -93,21 +108,20 @@ def read(blobs: BlobStore, checkpoint: Checkpoint) -> Saved:
     )
 
 
-def listed(blobs: BlobStore, prefix: str) -> Sequence[Checkpoint]:
-    names = [
-        name.removesuffix(f"/{MANIFEST}")
-        for name in blobs.list(prefix)
-        if name.endswith(f"/{MANIFEST}")
-    ]
-    return [_manifest(blobs, name)[0] for name in names]
+def list_checkpoints(blobs: BlobStore, prefix: str) -> Sequence[Checkpoint]:
+    """Return the finished checkpoints whose names begin with a prefix."""
+    end = f"/{MANIFEST}"
+    names = [name.removesuffix(end) for name in blobs.list(prefix) if name.endswith(end)]
+    return [_read_manifest(blobs, name)[0] for name in names]
 
 
-def forget(blobs: BlobStore, checkpoint: Checkpoint) -> None:
+def delete_checkpoint(blobs: BlobStore, checkpoint: Checkpoint) -> None:
+    """Delete a checkpoint, finished or not."""
     _delete(blobs, checkpoint.path)
 
 
-def weight_files(adapter: Adapter, model: str) -> dict[str, bytes]:
-    """As `PeftModel.save_pretrained` writes them."""
+def weight_files(adapter: LoraAdapter, model: str) -> dict[str, bytes]:
+    """Return the files of an adapter as `PeftModel.save_pretrained` writes them."""
     from safetensors.torch import save
 
     return {
@@ -116,9 +130,10 @@ def weight_files(adapter: Adapter, model: str) -> dict[str, bytes]:
     }
 
 
-def meta(
+def checkpoint_metadata(
     kind: Kind, step: int, calls: int, model: str, model_sha256: str, lora: Lora
 ) -> dict[str, Any]:
+    """Return the entries of a manifest beside its files."""
     return {
         "kind": kind,
         "step": step,
@@ -129,33 +144,21 @@ def meta(
     }
 
 
-def adapter_lora(config: Mapping[str, Any], source: str) -> Lora:
-    """The settings of a LoRA adapter of PEFT's; raises BackendError for what is more than plain
-    LoRA.
-    """
-    unusual = (
-        "use_dora",
-        "use_rslora",
-        "rank_pattern",
-        "alpha_pattern",
-        "modules_to_save",
-        "lora_bias",
-        "trainable_token_indices",
-    )
-    beyond = [name for name in unusual if config.get(name)]
-    if config.get("peft_type") != "LORA" or beyond:
+def lora_of_config(config: Mapping[str, Any], source: str) -> Lora:
+    """Return the LoRA settings of a PEFT adapter; raises BackendError if it is not plain LoRA."""
+    unsupported = [name for name in BEYOND_PLAIN_LORA if config.get(name)]
+    if config.get("peft_type") != "LORA" or unsupported:
         raise BackendError(
-            f"{source}: the adapter is {config.get('peft_type')} with {beyond or 'no extras'}, and "
-            "the "
-            "local adapter reads plain LoRA"
+            f"{source}: the adapter is {config.get('peft_type')} with {unsupported or 'no extras'},"
+            " but the local adapter reads plain LoRA only"
         )
     return Lora(rank=int(config["r"]), alpha=float(config["lora_alpha"]))
 
 
-def _peft_config(adapter: Adapter, model: str) -> bytes:
+def _peft_config(adapter: LoraAdapter, model: str) -> bytes:
     from peft import LoraConfig, TaskType
 
-    build: Any = LoraConfig  # its types say that alpha is whole, which it need not be
+    build: Any = LoraConfig  # its type hints demand a whole alpha, which need not be whole
     config = build(
         r=adapter.lora.rank,
         lora_alpha=adapter.scale * adapter.lora.rank,
@@ -172,26 +175,19 @@ def _peft_config(adapter: Adapter, model: str) -> bytes:
     return json.dumps(plain, indent=2, sort_keys=True).encode()
 
 
-def _manifest(blobs: BlobStore, path: str) -> tuple[Checkpoint, Mapping[str, Any]]:
+def _read_manifest(blobs: BlobStore, path: str) -> tuple[Checkpoint, Mapping[str, Any]]:
     data = blobs.read(f"{path}/{MANIFEST}")
     if data is None:
         raise CorruptCheckpoint(
             f"{path}/{MANIFEST} is missing: the checkpoint was deleted or never finished; "
             "use an earlier one"
         )
+    sha256 = hashlib.sha256(data).hexdigest()
     try:
         manifest: Mapping[str, Any] = json.loads(data)
-        handle = Checkpoint(
-            path, manifest["step"], manifest["kind"], hashlib.sha256(data).hexdigest()
-        )
-        for key, kind in (
-            ("files", dict),
-            ("lora", dict),
-            ("calls", int),
-            ("model", str),
-            ("model_sha256", str),
-        ):
-            if not isinstance(manifest[key], kind):
+        handle = Checkpoint(path, manifest["step"], manifest["kind"], sha256)
+        for key, expected in MANIFEST_TYPES.items():
+            if not isinstance(manifest[key], expected):
                 raise TypeError(f"{key} is {manifest[key]!r}")
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptCheckpoint(
@@ -200,20 +196,20 @@ def _manifest(blobs: BlobStore, path: str) -> tuple[Checkpoint, Mapping[str, Any
     return handle, manifest
 
 
-def _proved(blobs: BlobStore, name: str, digest: str) -> bytes:
+def _read_checked(blobs: BlobStore, name: str, digest: str) -> bytes:
     data = blobs.read(name)
     if data is None:
         raise CorruptCheckpoint(f"{name} is missing; use an earlier checkpoint")
-    found = hashlib.sha256(data).hexdigest()
-    if found != digest:
+    actual = hashlib.sha256(data).hexdigest()
+    if actual != digest:
         raise CorruptCheckpoint(
-            f"{name} is not what was saved: {len(data):,} bytes with SHA-256 {found[:16]}…, not "
+            f"{name} is not what was saved: {len(data):,} bytes with SHA-256 {actual[:16]}…, not "
             f"{digest[:16]}…; use an earlier checkpoint"
         )
     return data
 
 
 def _delete(blobs: BlobStore, path: str) -> None:
-    """The manifest first: what is half deleted is no checkpoint."""
+    """Delete the manifest first, so that a half-deleted checkpoint counts as none."""
     for file in (MANIFEST, OPTIMISER, CONFIG, WEIGHTS):
         blobs.delete(f"{path}/{file}")

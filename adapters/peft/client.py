@@ -1,4 +1,4 @@
-"""The local training client; torch is imported once a session is opened."""
+"""The local training client; torch is imported only when a session is opened."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 
 class PeftTraining:
-    """Trains LoRA weights on this machine's CPU or CUDA device; checkpoints go through the blob
-    store.
+    """Trains LoRA weights on this machine's CPU or CUDA device; checkpoints go to the blob store.
 
-    Raises ConfigError for settings that cannot be; once a model is asked for, BackendError for what
-    is missing.
+    Raises ConfigError for invalid settings, and BackendError for missing packages or devices once a
+    model is opened.
     """
 
     packages = ("torch", "transformers", "peft", "safetensors")
@@ -57,92 +56,93 @@ class PeftTraining:
         quantization: str = "none",
         sample_batch: int = 128,
     ) -> None:
-        # Threads that spin while they wait stall each other where cores are shared: a training step
-        # beside one busy
-        # process took 1.4 s with this and 3 to 30 s without. Some rounds are worth it: to wake one
-        # for each of the 200
-        # operations of a token takes longer than to compute them. OpenMP reads both when torch is
-        # first imported.
-        if "OMP_WAIT_POLICY" not in os.environ:
-            os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-            os.environ.setdefault("GOMP_SPINCOUNT", "5000")
-        # oneDNN keeps what it has prepared for each number of rows, 1,024 such things where nothing
-        # else is said:
-        # gigabytes in bfloat16, for batches of ever new lengths. 128 are as fast, 32 are not
-        # (docs/benchmarks.md).
-        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
+        _set_environment()
         self._hub, self._blobs = hub, blobs
         self._settings = Settings(
             device, dtype, threads, micro_batch_tokens, checkpointing, quantization, sample_batch
         )
         self._lock = threading.Lock()
-        self._made: Machine | None = None
+        self._machine: Machine | None = None
 
     def find(self, model: str) -> None:
         self._hub.find(model)
 
     def tokenizer(self, model: str) -> Tokenizer:
-        """Of the model's folder, which is fetched for it, or of an adapter's."""
+        """Return the tokenizer of a model or of an adapter's folder, fetched from the hub."""
         from adapters.tokenizer import fetched_tokenizer
 
         return fetched_tokenizer(self._hub, model)
 
     def hidden_size(self, model: str) -> int | None:
-        """As the model's configuration says, of an adapter's folder that of its base."""
+        """Return the hidden size in the configuration of a model or of an adapter's base."""
         return model_size(self._hub, model)
 
     def sha256(self, model: str) -> str:
-        """As the hub says, of an adapter's folder with its base."""
+        """Return the digest of a model, or of an adapter's folder together with its base."""
         return model_sha256(self._hub, model)
 
     def open(self, model: str, lora: Lora) -> TrainingSession:
-        """Comes back at once; what is wrong with the model surfaces on the session's futures and
-        tokenizer.
+        """Open a session without waiting for the model.
+
+        Errors of the model are raised by the session's futures and tokenizer.
         """
         _check_lora(lora)
-        machine = self._machine()
+        machine = self._shared_machine()
         from adapters.peft.session import PeftSession
 
         return PeftSession(machine, self._blobs, model, lora)
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
-        """Of a model by name, an adapter's folder (`path:DIR`), or a checkpoint of either kind."""
-        machine = self._machine()
+        """Return a sampler of a model by name, an adapter's folder (`path:DIR`) or a checkpoint."""
+        machine = self._shared_machine()
         from adapters.peft.sampler import PeftSampler
 
-        return PeftSampler.named(machine, self._blobs, weights)
+        return PeftSampler.of_weights(machine, self._blobs, weights)
 
     def export(self, weights: str | Checkpoint, folder: Path, *, merged: bool = False) -> None:
-        """Of a checkpoint of either kind, or of an adapter's folder."""
-        _import()
+        """Export a checkpoint or an adapter's folder for other programs."""
+        _check_packages()
         from adapters.peft.export import export
 
         export(self._hub, self._blobs, weights, folder, merged=merged)
 
     def checkpoints(self, prefix: str = "") -> Sequence[Checkpoint]:
-        """Raises CorruptCheckpoint for one that cannot be read."""
-        _import()
-        from adapters.peft.checkpoints import listed
+        """Return the saved checkpoints; raises CorruptCheckpoint for one that cannot be read."""
+        _check_packages()
+        from adapters.peft.checkpoints import list_checkpoints
 
-        return listed(self._blobs, prefix)
+        return list_checkpoints(self._blobs, prefix)
 
     def delete(self, checkpoint: Checkpoint) -> None:
-        _import()
-        from adapters.peft.checkpoints import forget
+        _check_packages()
+        from adapters.peft.checkpoints import delete_checkpoint
 
-        forget(self._blobs, checkpoint)
+        delete_checkpoint(self._blobs, checkpoint)
 
-    def _machine(self) -> Machine:
-        _import()
+    def _shared_machine(self) -> Machine:
+        _check_packages()
         from adapters.peft.device import Machine
 
         with self._lock:
-            if self._made is None:
-                self._made = Machine(self._settings, self._hub)
-            return self._made
+            if self._machine is None:
+                self._machine = Machine(self._settings, self._hub)
+            return self._machine
 
 
-def _import() -> None:
+def _set_environment() -> None:
+    """Set defaults of OpenMP and oneDNN, which read them when torch is first imported."""
+    # Threads that spin while they wait stall each other where cores are shared: a training step
+    # beside one busy process took 1.4 s with this and 3 to 30 s without. A few spins are worth it:
+    # to wake a thread for each of the 200 operations of a token takes longer than to compute them.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+        os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+    # By default oneDNN caches prepared products for 1,024 numbers of rows: gigabytes in bfloat16,
+    # for batches of ever new lengths. 128 are as fast, 32 are not (docs/benchmarks.md).
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
+
+
+def _check_packages() -> None:
     try:
         import safetensors  # noqa: F401
         import torch  # noqa: F401
@@ -157,16 +157,23 @@ def _import() -> None:
 
 
 def _check_lora(lora: Lora) -> None:
-    rules = {
-        f"rank is {lora.rank}, and must be at least 1": lora.rank >= 1,
-        f"dropout is {lora.dropout}, and must be at least 0 and below 1": 0 <= lora.dropout < 1,
-        f"dropout is {lora.dropout}, and has not been fitted to an output layer in training: set "
-        "it to 0, or "
-        "train_unembed=false": not (lora.dropout and lora.train_unembed),
-        f"alpha is {lora.alpha}, and must be above 0": lora.alpha is None or lora.alpha > 0,
-        f"seed is {lora.seed}, and must be at least 0": lora.seed >= 0,
-        "train_attn, train_mlp and train_unembed are all false: nothing would be "
-        "trained": lora.train_attn or lora.train_mlp or lora.train_unembed,
-    }
-    if broken := [text for text, kept in rules.items() if not kept]:
-        raise ConfigError("; ".join(broken))
+    problems = []
+    if lora.rank < 1:
+        problems.append(f"rank is {lora.rank}, but must be at least 1")
+    if not 0 <= lora.dropout < 1:
+        problems.append(f"dropout is {lora.dropout}, but must be at least 0 and below 1")
+    if lora.dropout and lora.train_unembed:
+        problems.append(
+            f"dropout is {lora.dropout}, but is not supported with train_unembed: set dropout to "
+            "0, or train_unembed=false"
+        )
+    if lora.alpha is not None and not lora.alpha > 0:
+        problems.append(f"alpha is {lora.alpha}, but must be above 0")
+    if lora.seed < 0:
+        problems.append(f"seed is {lora.seed}, but must be at least 0")
+    if not (lora.train_attn or lora.train_mlp or lora.train_unembed):
+        problems.append(
+            "train_attn, train_mlp and train_unembed are all false: nothing would be trained"
+        )
+    if problems:
+        raise ConfigError("; ".join(problems))

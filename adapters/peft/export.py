@@ -1,6 +1,4 @@
-"""Weights for other programs: an adapter's folder as PEFT writes it, or a whole model with the
-adapter added in.
-"""
+"""Export of weights for other programs: a PEFT adapter folder, or a merged whole model."""
 
 from __future__ import annotations
 
@@ -15,10 +13,16 @@ import torch
 from torch import nn
 
 from adapters.folders import demand_base, is_adapter, peft_base, read_config, tokenizer_files
-from adapters.peft.checkpoints import CONFIG, WEIGHTS, Saved, adapter_lora, read
-from adapters.peft.model.base_model import Base, load_base, without_bars
-from adapters.peft.model.lora import Adapter, adapted_paths
-from adapters.peft.runtime.worker import ALONE
+from adapters.peft.checkpoints import (
+    CONFIG,
+    WEIGHTS,
+    SavedCheckpoint,
+    lora_of_config,
+    read_checkpoint,
+)
+from adapters.peft.model.base_model import BaseModel, load_base, progress_bars_disabled
+from adapters.peft.model.lora import LoraAdapter, adapted_paths
+from adapters.peft.runtime.worker import COMPUTE_LOCK
 from adapters.peft.sampling.frozen_model import check_base
 from adapters.peft.settings import Settings
 from kitchen.backend.atomic_folder import appearing, check_free
@@ -29,14 +33,14 @@ from kitchen.types import Checkpoint, Lora
 
 
 @dataclass(frozen=True)
-class _Adapter:
+class _PeftAdapter:
     """LoRA weights in PEFT's format, and the model that they belong to."""
 
     name: str
     config: dict[str, Any]
     weights: bytes
     lora: Lora
-    model: str  # as a hub knows it
+    model: str  # its name on the hub
     base: Path
     tokenizer: Path  # a folder that has one
 
@@ -44,14 +48,16 @@ class _Adapter:
 def export(
     hub: HubClient, blobs: BlobStore, weights: str | Checkpoint, folder: Path, *, merged: bool
 ) -> None:
-    """Raises BackendError where there is no adapter to export, ConfigError for a folder in use."""
+    """Export weights to a new folder.
+
+    Raises BackendError where there is no adapter to export, ConfigError for a folder in use.
+    """
     check_free(folder)
-    adapter = (
-        _of_checkpoint(hub, blobs, weights)
-        if isinstance(weights, Checkpoint)
-        else _of_folder(hub, weights)
-    )
-    with appearing(folder) as part, ALONE:
+    if isinstance(weights, Checkpoint):
+        adapter = _from_checkpoint(hub, blobs, weights)
+    else:
+        adapter = _from_folder(hub, weights)
+    with appearing(folder) as part, COMPUTE_LOCK:
         if merged:
             _write_merged(adapter, hub, part)
         else:
@@ -62,61 +68,59 @@ def export(
             shutil.copyfile(path, part / path.name)
 
 
-def _of_checkpoint(hub: HubClient, blobs: BlobStore, checkpoint: Checkpoint) -> _Adapter:
-    saved: Saved = read(blobs, checkpoint)
+def _from_checkpoint(hub: HubClient, blobs: BlobStore, checkpoint: Checkpoint) -> _PeftAdapter:
+    saved: SavedCheckpoint = read_checkpoint(blobs, checkpoint)
     base = hub.fetch(saved.model)
     check_base(saved, hub.sha256(saved.model))
     config = json.loads(saved.files[CONFIG])
-    return _Adapter(
+    return _PeftAdapter(
         checkpoint.path, config, saved.files[WEIGHTS], saved.lora, saved.model, base, base
     )
 
 
-def _of_folder(hub: HubClient, name: str) -> _Adapter:
+def _from_folder(hub: HubClient, name: str) -> _PeftAdapter:
     folder = hub.fetch(name)
     if not is_adapter(folder):
         raise BackendError(
-            f"{name} is a whole model with nothing trained beside it, so there is nothing to "
-            "export: "
-            f"other programs open it as it is, in {folder}"
+            f"{name} is a whole model without an adapter, so there is nothing to export: other "
+            f"programs open it as it is, in {folder}"
         )
     model, config = demand_base(name, folder), read_config(folder)
     base = hub.fetch(model)
-    tokenizer = folder if tokenizer_files(folder) else base
-    return _Adapter(
+    return _PeftAdapter(
         name,
         config,
         (folder / WEIGHTS).read_bytes(),
-        adapter_lora(config, name),
+        lora_of_config(config, name),
         model,
         base,
-        tokenizer,
+        folder if tokenizer_files(folder) else base,
     )
 
 
-def _write_merged(adapter: _Adapter, hub: HubClient, part: Path) -> None:
+def _write_merged(adapter: _PeftAdapter, hub: HubClient, folder: Path) -> None:
     from safetensors.torch import load
 
-    # float32 whatever the base is in: rounded to bfloat16 the sum would say something else, by 1e-2
+    # float32 whatever the dtype of the base: rounding the sum to bfloat16 changes results by 1e-2
     # nats
     base = load_base(hub, adapter.model, Settings(), torch.device("cpu"), torch.float32)
     _merge(base, adapter.lora, load(adapter.weights), adapter.name)
-    with without_bars():
-        base.model.save_pretrained(part)
+    with progress_bars_disabled():
+        base.model.save_pretrained(folder)
 
 
-def _merge(base: Base, lora: Lora, tensors: Mapping[str, torch.Tensor], source: str) -> None:
-    """W + scale · B A, in place of W."""
+def _merge(base: BaseModel, lora: Lora, tensors: Mapping[str, torch.Tensor], source: str) -> None:
+    """Replace each W by W + scale · B A."""
     model = base.model
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    put = Adapter(model, lora, torch.float32, adapted_paths(tensors))
-    put.load(tensors, source)
-    for path, layer in put.layers.items():
-        plain: Any = layer.base
-        moved = (layer.b.detach() @ layer.a.detach()) * layer.scale  # (out, in)
-        if type(plain).__name__ == "Conv1D":
-            moved = moved.t()
-        if plain is head and plain.weight is embedding.weight:  # the embedding stays as it was
+    adapter = LoraAdapter(model, lora, torch.float32, adapted_paths(tensors))
+    adapter.load(tensors, source)
+    for path, layer in adapter.layers.items():
+        linear: Any = layer.base
+        delta = (layer.b.detach() @ layer.a.detach()) * layer.scale  # (out, in)
+        if type(linear).__name__ == "Conv1D":
+            delta = delta.t()
+        if linear is head and linear.weight is embedding.weight:  # the embedding does not change
             model.config.tie_word_embeddings = False
-        plain.weight = nn.Parameter(plain.weight + moved, requires_grad=False)
-        model.set_submodule(path, plain)
+        linear.weight = nn.Parameter(linear.weight + delta, requires_grad=False)
+        model.set_submodule(path, linear)

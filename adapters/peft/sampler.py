@@ -1,4 +1,4 @@
-"""A frozen copy of some weights that answers in batches."""
+"""The local sampler: a frozen copy of some weights that answers requests in batches."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 
 from adapters.folders import whole_model
 from adapters.peft.device import Machine
-from adapters.peft.model.base_model import Base
+from adapters.peft.model.base_model import BaseModel
 from adapters.peft.model.lora import Tensors
-from adapters.peft.runtime.worker import Worker, no_turn_in_a_turn
+from adapters.peft.runtime.worker import Worker, nested_call_error
 from adapters.peft.sampling.batch import serve_batch
 from adapters.peft.sampling.frozen_model import FrozenModel, freeze, load_checkpoint, load_named
 from adapters.peft.sampling.requests import (
@@ -31,7 +31,7 @@ from kitchen.types import Checkpoint, Floats, Lora, Sampled, Tokens
 
 
 class PeftSampler:
-    """Requests wait until one of them is wanted; then all that wait are served together."""
+    """A sampler whose requests wait until one of them is awaited; then all of them are one batch."""
 
     def __init__(
         self,
@@ -40,29 +40,39 @@ class PeftSampler:
         load: Callable[[], FrozenModel],
         fetch: Callable[[], object] | None = None,
     ) -> None:
-        """`fetch` brings here what `load` opens, which then raises what is wrong with it; others go
-        on meanwhile.
+        """`fetch` downloads what `load` opens, while other workers may compute.
+
+        Its errors are ignored: `load` raises them again.
         """
         self._machine = machine
         self._worker = Worker(f"sampling {name}")
         if fetch is not None:
-            self._worker.submit(fetch, alone=False)
-        self._frozen: concurrent.futures.Future[FrozenModel] | Failed = self._worker.submit(load)
-        self._waiting: list[Request] = []
-        # what threads that block wait for, and has not begun
-        self._next: list[Request] | None = None
+            self._worker.submit(fetch, exclusive=False)
+        self.model: concurrent.futures.Future[FrozenModel] | Failed = self._worker.submit(load)
+        self._pending: list[Request] = []
+        # the batch that blocking threads wait for, as long as it has not started
+        self._next_batch: list[Request] | None = None
         self._lock, self._closed = threading.Lock(), False
 
     @classmethod
-    def of(
-        cls, machine: Machine, tokenizer: FolderTokenizer, base: Base, lora: Lora, tensors: Tensors
+    def of_adapter(
+        cls,
+        machine: Machine,
+        tokenizer: FolderTokenizer,
+        base: BaseModel,
+        lora: Lora,
+        tensors: Tensors,
     ) -> PeftSampler:
+        """Sample from a base model with LoRA weights."""
         return cls(
             machine, base.name, lambda: freeze(machine, base, tokenizer, lora, tensors, base.name)
         )
 
     @classmethod
-    def named(cls, machine: Machine, blobs: BlobStore, weights: str | Checkpoint) -> PeftSampler:
+    def of_weights(
+        cls, machine: Machine, blobs: BlobStore, weights: str | Checkpoint
+    ) -> PeftSampler:
+        """Sample from a model by name, a PEFT adapter's folder or a checkpoint."""
         if isinstance(weights, Checkpoint):
             return cls(machine, weights.path, lambda: load_checkpoint(machine, blobs, weights))
         return cls(
@@ -73,10 +83,10 @@ class PeftSampler:
         )
 
     def logprobs(self, tokens: Tokens) -> Future[Floats]:
-        return self._ask(ScoringRequest(np.array(tokens)))
+        return self._submit(ScoringRequest(np.array(tokens)))
 
     def top_logprobs(self, tokens: Tokens, k: int) -> Future[tuple[Tokens, Floats]]:
-        return self._ask(ScoringRequest(np.array(tokens), k))
+        return self._submit(ScoringRequest(np.array(tokens), k))
 
     def sample(
         self,
@@ -90,7 +100,7 @@ class PeftSampler:
         seed: int = 0,
         stop: Sequence[str] | Sequence[int] = (),
     ) -> Future[Sequence[Sampled]]:
-        return self._ask(
+        return self._submit(
             SamplingRequest(
                 np.array(prompt), count, max_tokens, temperature, top_p, top_k, seed, stop
             )
@@ -98,44 +108,48 @@ class PeftSampler:
 
     def close(self) -> None:
         with self._lock:
-            self._closed, waiting, self._waiting = True, self._waiting, []
-        _fail(waiting, RunFailed("the sampler was closed before this request had its turn"))
+            self._closed = True
+            pending, self._pending = self._pending, []
+        _reject_all(pending, RunFailed("the sampler was closed before this request had its turn"))
         self._worker.close()
-        # who keeps the sampler need not keep the weights
-        self._frozen = Failed(RunFailed("the sampler is closed"))
+        # whoever keeps a reference to the sampler need not keep the weights in memory
+        self.model = Failed(RunFailed("the sampler is closed"))
 
-    def _ask(self, request: Request) -> Future[Any]:
-        if why := no_turn_in_a_turn():
-            return Failed(why)
+    def _submit(self, request: Request) -> Future[Any]:
+        if error := nested_call_error():
+            return Failed(error)
         with self._lock:
             if self._closed:
                 return Failed(RunFailed("the sampler is closed"))
-            self._waiting.append(request)
-        return LazyFuture(request.work, lambda blocks: self._demand(request, blocks))
+            self._pending.append(request)
+        return LazyFuture(request.work, lambda blocks: self._start(request, blocks))
 
-    def _demand(self, request: Request, blocks: bool) -> None:
-        """What waits is a batch; threads that block come at no order, and theirs is whole when it
-        begins.
+    def _start(self, request: Request, blocks: bool) -> None:
+        """Start the batch of all pending requests when one of them is awaited.
+
+        Threads that block arrive in no order: what they ask while another batch computes is one
+        batch.
         """
         with self._lock:
-            if request not in self._waiting:
+            if request not in self._pending:
                 return
-            served, self._waiting = self._waiting, []
-            if blocks and self._next is not None:
-                self._next += served
+            batch, self._pending = self._pending, []
+            if blocks and self._next_batch is not None:
+                self._next_batch += batch
                 return
-            self._next = served if blocks else None
-            done = self._worker.submit(lambda: self._serve(served))
-            done.add_done_callback(lambda done: _fail(served, done.exception()))
+            self._next_batch = batch if blocks else None
+            future = self._worker.submit(lambda: self._serve(batch))
+            future.add_done_callback(lambda done: _reject_all(batch, done.exception()))
 
-    def _serve(self, served: list[Request]) -> None:
+    def _serve(self, batch: list[Request]) -> None:
         with self._lock:
-            self._next = None if self._next is served else self._next
-        serve_batch(self._frozen.result(), served, self._machine)
+            if self._next_batch is batch:
+                self._next_batch = None
+        serve_batch(self.model.result(), batch, self._machine)
 
 
-def _fail(requests: Sequence[Request], error: BaseException | None) -> None:
-    """What went wrong surfaces on every future that has no answer yet."""
+def _reject_all(requests: Sequence[Request], error: BaseException | None) -> None:
+    """Raise an error, if there is one, on every future without an answer."""
     for request in requests:
         if error is not None:
             reject(request, error)

@@ -1,4 +1,4 @@
-"""A training session: one queue, one thread, one set of LoRA weights."""
+"""The local training session: one queue, one thread, one set of LoRA weights."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from adapters.peft.checkpoints import (
     OPTIMISER,
     WEIGHTS,
     Kind,
-    forget,
-    meta,
-    read,
+    SavedCheckpoint,
+    checkpoint_metadata,
+    delete_checkpoint,
+    read_checkpoint,
     weight_files,
-    write,
+    write_checkpoint,
 )
 from adapters.peft.device import Machine
-from adapters.peft.model.lora import scale
-from adapters.peft.runtime.worker import Worker, no_turn_in_a_turn
+from adapters.peft.model.lora import lora_scale
+from adapters.peft.runtime.worker import Worker, nested_call_error
 from adapters.peft.sampler import PeftSampler
 from adapters.peft.sampling.requests import SubmittedFuture
 from adapters.peft.training.trainer import Trainer
@@ -37,19 +38,17 @@ T = TypeVar("T")
 
 
 class PeftSession:
-    """One set of LoRA weights under training on this machine; the model loads while the caller goes
-    on.
-    """
+    """One set of LoRA weights in training on this machine; the model loads in the background."""
 
     def __init__(self, machine: Machine, blobs: BlobStore, model: str, lora: Lora) -> None:
         self._machine, self._blobs, self._model, self._lora = machine, blobs, model, lora
         self._worker = Worker(f"training {model}")
-        self._folder = self._worker.submit(lambda: machine.hub.fetch(model), alone=False)
+        self._folder = self._worker.submit(lambda: machine.hub.fetch(model), exclusive=False)
         self._trainer: concurrent.futures.Future[Trainer] | Failed = self._worker.submit(
             lambda: Trainer(
                 machine.base(model),
                 lora,
-                machine.high,
+                machine.accum_dtype,
                 machine.budget,
                 machine.lanes,
                 checkpointing=machine.settings.checkpointing,
@@ -58,11 +57,11 @@ class PeftSession:
         self._lock, self._failure, self._closed = threading.Lock(), "", False
 
     def tokenizer(self) -> Tokenizer:
-        """Raises BackendError where the hub does not have the model."""
-        return self._read
+        """Return the model's tokenizer; raises BackendError where the hub has no such model."""
+        return self._tokenizer
 
     def facts(self) -> Facts:
-        """Waits until the model is loaded."""
+        """Describe the model and the machine; waits until the model is loaded."""
         base = self._trainer.result().base
         return Facts(
             {
@@ -81,7 +80,7 @@ class PeftSession:
         options: Options | None = None,
     ) -> Future[LossOutput]:
         data = tuple(data)
-        return self._ask(lambda trainer: trainer.forward(data, loss, options))
+        return self.submit(lambda trainer: trainer.forward(data, loss, options))
 
     def forward_backward(
         self,
@@ -90,39 +89,41 @@ class PeftSession:
         options: Options | None = None,
     ) -> Future[LossOutput]:
         data = tuple(data)
-        return self._ask(lambda trainer: trainer.backward(data, loss, options), update=True)
+        return self.submit(
+            lambda trainer: trainer.forward_backward(data, loss, options), updates=True
+        )
 
     def optim_step(self, adam: Adam) -> Future[Stepped]:
-        return self._ask(lambda trainer: trainer.step(adam), update=True)
+        return self.submit(lambda trainer: trainer.step(adam), updates=True)
 
     def save(self, name: str) -> Future[Checkpoint]:
-        return self._ask(lambda trainer: self._save(trainer, name))
+        return self.submit(lambda trainer: self._save(trainer, name))
 
     def save_weights(self, name: str, *, overwrite: bool = False) -> Future[Checkpoint]:
-        return self._ask(
-            lambda trainer: write(
+        return self.submit(
+            lambda trainer: write_checkpoint(
                 self._blobs,
                 name,
                 weight_files(trainer.adapter, self._model),
-                self._meta(trainer, "weights"),
+                self._metadata(trainer, "weights"),
                 overwrite=overwrite,
             )
         )
 
     def load(self, checkpoint: Checkpoint) -> Future[None]:
-        return self._ask(lambda trainer: self._load(trainer, checkpoint, with_optimiser=True))
+        return self.submit(lambda trainer: self._load(trainer, checkpoint, with_optimiser=True))
 
     def load_weights(self, checkpoint: Checkpoint) -> Future[None]:
-        return self._ask(lambda trainer: self._load(trainer, checkpoint, with_optimiser=False))
+        return self.submit(lambda trainer: self._load(trainer, checkpoint, with_optimiser=False))
 
     def delete(self, checkpoint: Checkpoint) -> Future[None]:
-        return self._ask(lambda trainer: forget(self._blobs, checkpoint))
+        return self.submit(lambda trainer: delete_checkpoint(self._blobs, checkpoint))
 
     def snapshot(self) -> Future[Sampler]:
-        return self._ask(
-            lambda trainer: PeftSampler.of(
+        return self.submit(
+            lambda trainer: PeftSampler.of_adapter(
                 self._machine,
-                self._read,
+                self._tokenizer,
                 trainer.base,
                 trainer.adapter.lora,
                 trainer.adapter.tensors(),
@@ -130,20 +131,24 @@ class PeftSession:
         )
 
     def close(self) -> None:
-        """What is running ends; what waits is cancelled."""
+        """Close the session: the running call ends, and waiting calls are cancelled."""
         with self._lock:
             self._closed = True
         self._worker.close()
-        # who keeps the session need not keep the weights
+        # whoever keeps a reference to the session need not keep the weights in memory
         self._trainer = Failed(RunFailed("the session is closed"))
 
     @cached_property
-    def _read(self) -> FolderTokenizer:
+    def _tokenizer(self) -> FolderTokenizer:
         folder: Path = self._folder.result()
         return load_tokenizer(folder)
 
-    def _ask(self, work: Callable[[Trainer], T], *, update: bool = False) -> Future[T]:
-        """An update that fails for any reason but refused input ends the session, lest it train on."""
+    def submit(self, work: Callable[[Trainer], T], *, updates: bool = False) -> Future[T]:
+        """Queue work on the trainer, after all earlier calls.
+
+        After work that `updates` has failed, for any reason but refused input, the session takes
+        no more calls, lest it trains on without that update.
+        """
 
         def job() -> T:
             if self._failure:
@@ -154,66 +159,66 @@ class PeftSession:
             try:
                 return work(trainer)
             except BaseException as error:
-                if update and not isinstance(error, DataError | ConfigError):
+                if updates and not isinstance(error, DataError | ConfigError):
                     self._failure = str(error) or repr(error)
                 raise
 
-        if why := no_turn_in_a_turn():
-            return Failed(why)
+        if error := nested_call_error():
+            return Failed(error)
         with self._lock:
             if self._closed:
                 return Failed(RunFailed("the session is closed"))
             return SubmittedFuture(self._worker.submit(job))
 
-    def _meta(self, trainer: Trainer, kind: Kind) -> dict[str, Any]:
-        return meta(
-            kind,
-            trainer.optimiser.steps,
-            trainer.calls,
-            self._model,
-            trainer.base.sha256,
-            self._lora,
-        )
+    def _metadata(self, trainer: Trainer, kind: Kind) -> dict[str, Any]:
+        steps, sha256 = trainer.optimiser.steps, trainer.base.sha256
+        return checkpoint_metadata(kind, steps, trainer.calls, self._model, sha256, self._lora)
 
     def _save(self, trainer: Trainer, name: str) -> Checkpoint:
         from safetensors.torch import save
 
         if trainer.pending:
             raise RunFailed(
-                f"save {name!r}: a gradient is not yet stepped along, and cannot be kept; step "
-                "first"
+                f"save {name!r}: a gradient has not been applied yet, and checkpoints hold no "
+                "gradient; call optim_step first"
             )
         files = {
             **weight_files(trainer.adapter, self._model),
             OPTIMISER: save(trainer.optimiser.tensors()),
         }
-        return write(self._blobs, name, files, self._meta(trainer, "training"))
+        return write_checkpoint(self._blobs, name, files, self._metadata(trainer, "training"))
 
     def _load(self, trainer: Trainer, checkpoint: Checkpoint, *, with_optimiser: bool) -> None:
-        saved = read(self._blobs, checkpoint)
+        saved = read_checkpoint(self._blobs, checkpoint)
         if with_optimiser and OPTIMISER not in saved.files:
             raise ConfigError(
-                f"checkpoint {checkpoint.path!r} keeps weights alone, no optimiser: use "
+                f"checkpoint {checkpoint.path!r} has weights but no optimiser state: use "
                 "load_weights"
             )
+        self._check_compatible(trainer, saved)
+        trainer.adapter.load(saved.tensors(WEIGHTS), checkpoint.path)
+        if with_optimiser:
+            trainer.optimiser.load(saved.tensors(OPTIMISER), saved.checkpoint.step)
+            trainer.calls = saved.calls
+        else:
+            trainer.optimiser.load({}, 0)
+            trainer.calls = 0
+        trainer.pending = False
+
+    def _check_compatible(self, trainer: Trainer, saved: SavedCheckpoint) -> None:
+        """Raise ConfigError for a checkpoint of another base model or with another LoRA scale."""
+        path = saved.checkpoint.path
         if saved.model_sha256 != trainer.base.sha256:
             raise ConfigError(
-                f"checkpoint {checkpoint.path!r} belongs to the model {saved.model!r} with SHA-256 "
-                f"{saved.model_sha256[:16]}…, and this session trains {self._model!r} with "
+                f"checkpoint {path!r} belongs to the model {saved.model!r} with SHA-256 "
+                f"{saved.model_sha256[:16]}…, but this session trains {self._model!r} with "
                 f"{trainer.base.sha256[:16]}…"
             )
-        # else the shapes say what is wrong
-        same_rank = saved.lora.rank == trainer.adapter.lora.rank
-        if same_rank and (was := scale(saved.lora)) != trainer.adapter.scale:
+        if saved.lora.rank != trainer.adapter.lora.rank:
+            return  # loading reports the shapes
+        if (scale := lora_scale(saved.lora)) != trainer.adapter.scale:
             raise ConfigError(
-                f"checkpoint {checkpoint.path!r} was trained with alpha / rank = {was:g}, and this "
-                f"session has {trainer.adapter.scale:g}: its weights would mean something else; "
-                "open the "
-                "session with the alpha that it had"
+                f"checkpoint {path!r} was trained with alpha / rank = {scale:g}, but this session "
+                f"has {trainer.adapter.scale:g}, with which its weights would give another model; "
+                "open the session with the alpha of the checkpoint"
             )
-        trainer.adapter.load(saved.tensors(WEIGHTS), checkpoint.path)
-        trainer.optimiser.load(
-            saved.tensors(OPTIMISER) if with_optimiser else {},
-            saved.checkpoint.step if with_optimiser else 0,
-        )
-        trainer.calls, trainer.pending = saved.calls if with_optimiser else 0, False

@@ -1,4 +1,4 @@
-"""What can be set on the local training adapter, checked before torch is imported."""
+"""Settings of the local training adapter, checked before torch is imported."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ QUANTIZATIONS = ("none", "4bit")
 
 @dataclass(frozen=True)
 class Settings:
-    """How the local adapter uses the machine; raises ConfigError for a value that cannot be."""
+    """How the local adapter uses the machine; raises ConfigError for an invalid value."""
 
     device: str = "auto"  # auto, cpu, cuda or cuda:N
-    # of the base model; auto is bfloat16 where the hardware multiplies it, else float32
+    # of the base model; auto: bfloat16 where the hardware multiplies it fast, else float32
     dtype: str = "auto"
-    threads: int = 0  # 0: as many as torch takes by itself
+    threads: int = 0  # torch threads; 0: torch's default
     micro_batch_tokens: int = 0  # tokens that go through the model at once; 0: by device
     checkpointing: bool = False  # of activations: less memory, a third more time
     quantization: str = "none"  # of the base model: none or 4bit
-    sample_batch: int = 128  # completions written at the same time, at most
+    sample_batch: int = 128  # completions generated at the same time, at most
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(self.device)):
@@ -38,7 +38,7 @@ class Settings:
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(
-                    f"{field} is {value!r}, and must be a whole number of at least {least}"
+                    f"{field} is {value!r}, but must be a whole number of at least {least}"
                 )
         if not isinstance(self.checkpointing, bool):
-            raise ConfigError(f"checkpointing is {self.checkpointing!r}, and must be true or false")
+            raise ConfigError(f"checkpointing is {self.checkpointing!r}, but must be true or false")

@@ -1,4 +1,4 @@
-"""Datums as tensors, and numbers as datums."""
+"""Micro-batches: datums as tensors, and scored values back as arrays of each datum."""
 
 from __future__ import annotations
 
@@ -8,68 +8,82 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from adapters.peft.batching.packed_layout import Layout, lay_out
-from adapters.peft.batching.packing import LEAST
+from adapters.peft.batching.packed_layout import PackedLayout, build_layout, to_device
+from adapters.peft.batching.packing import MIN_SHARED
 from kitchen.types import Array, Datum
 
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
-    """Datums that go through the model together, and the positions to be scored, in the order in
-    which they lie.
-    """
+    """Datums that go through the model together, and their scored positions in packed order."""
 
     indices: tuple[int, ...]  # of its datums in the batch
-    layout: Layout
-    where: torch.Tensor  # (U,) of the scored tokens in the layout, each once
-    targets: torch.Tensor  # (S, K), K the most targets of a position; what is padded has slope 0
-    row: torch.Tensor  # (S,) of each scored position, which of `where` it is; ascending
-    owner: Array  # (S,) which of `indices` it belongs to
-    position: Array  # (S,) its place in the datum
+    layout: PackedLayout
+    scored_slots: torch.Tensor  # (U,) packed slots of the scored tokens, each once
+    targets: torch.Tensor  # (S, K), K the most targets of a position; padded ones have gradient 0
+    target_rows: torch.Tensor  # (S,) index into `scored_slots` of each scored position; ascending
+    owners: Array  # (S,) index into `indices` of the datum that each scored position belongs to
+    positions: Array  # (S,) of each scored position, its place in the datum
 
     @property
-    def rows(self) -> list[tuple[int, int]]:
-        """Datum and length of each."""
+    def datum_lengths(self) -> list[tuple[int, int]]:
+        """The index and the length in tokens of each datum."""
         return [
-            (index, len(places))
-            for index, places in zip(self.indices, self.layout.places, strict=True)
+            (index, len(slots))
+            for index, slots in zip(self.indices, self.layout.slots, strict=True)
         ]
 
-    def spread(self, row: int, values: Array, datum: Datum) -> Array:
-        """Of the (S, K) values those of one datum, in the shape of its targets; 0 where not scored."""
-        targets, mine = np.asarray(datum.targets), self.owner == row
+    def unpack(self, row: int, values: Array, datum: Datum) -> Array:
+        """Return one datum's part of (S, K) values in the shape of its targets; 0 where unscored."""
+        targets, owned = np.asarray(datum.targets), self.owners == row
         out = np.zeros((len(targets), self.targets.shape[1]), values.dtype)
-        out[self.position[mine]] = values[mine]
+        out[self.positions[owned]] = values[owned]
         return out[:, 0] if targets.ndim == 1 else out[:, : targets.shape[1]]
 
 
-def micro_batch(
+def build_micro_batch(
     data: Sequence[Datum],
     masks: Sequence[Array],
     indices: tuple[int, ...],
     device: torch.device,
-    least: int = LEAST,
-    begins: int = 0,
+    min_shared: int = MIN_SHARED,
+    prefix_length: int = 0,
 ) -> MicroBatch:
-    """`masks` says where each datum of the batch is scored, (N,) bool; of the first `begins`
-    tokens, keys are known.
+    """Build the micro-batch of the datums at `indices`.
+
+    `masks` marks the scored positions of every datum of the batch, (N,) bool. Keys and values of
+    the first `prefix_length` tokens are already computed.
     """
-    chosen = [data[index] for index in indices]
-    layout = lay_out([np.asarray(datum.tokens) for datum in chosen], device, least, begins=begins)
-    wide = [np.asarray(datum.targets).reshape(len(datum.tokens), -1) for datum in chosen]
+    datums = [data[index] for index in indices]
+    tokens = [np.asarray(datum.tokens) for datum in datums]
+    layout = build_layout(tokens, device, min_shared, prefix_length=prefix_length)
     scored = [np.flatnonzero(masks[index]) for index in indices]
-    targets = np.zeros((sum(map(len, scored)), max(each.shape[1] for each in wide)), np.int64)
+    owners = np.repeat(np.arange(len(datums)), [len(positions) for positions in scored])
+    positions = np.concatenate(scored)
+    slots = np.concatenate(
+        [of_datum[positions] for of_datum, positions in zip(layout.slots, scored, strict=True)]
+    )
+    order = np.argsort(slots, kind="stable")
+    scored_slots, target_rows = np.unique(slots[order], return_inverse=True)
+    targets = _padded_targets(datums, scored)[order]
+    return MicroBatch(
+        indices,
+        layout,
+        to_device(scored_slots, device),
+        to_device(targets, device),
+        to_device(target_rows, device),
+        owners[order],
+        positions[order],
+    )
+
+
+def _padded_targets(datums: Sequence[Datum], scored: Sequence[Array]) -> Array:
+    """(S, K) targets of the scored positions, datum after datum, padded with 0."""
+    wide = [np.asarray(datum.targets).reshape(len(datum.tokens), -1) for datum in datums]
+    count, width = sum(map(len, scored)), max(targets.shape[1] for targets in wide)
+    padded = np.zeros((count, width), np.int64)
     end = 0
-    for each, places in zip(wide, scored, strict=True):
-        targets[end : (end := end + len(places)), : each.shape[1]] = each[places]
-    owner = np.repeat(np.arange(len(chosen)), [len(places) for places in scored])
-    position = np.concatenate(scored)
-    lies = np.concatenate(
-        [mine[places] for mine, places in zip(layout.places, scored, strict=True)]
-    )
-    order = np.argsort(lies, kind="stable")
-    where, row = np.unique(lies[order], return_inverse=True)
-    where_, targets_, row_ = (
-        torch.from_numpy(array).to(device) for array in (where, targets[order], row)
-    )
-    return MicroBatch(indices, layout, where_, targets_, row_, owner[order], position[order])
+    for targets, positions in zip(wide, scored, strict=True):
+        start, end = end, end + len(positions)
+        padded[start:end, : targets.shape[1]] = targets[positions]
+    return padded

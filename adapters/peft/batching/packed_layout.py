@@ -1,195 +1,227 @@
-"""How the tokens of a micro-batch lie: one after the other without padding, a shared beginning
-once.
+"""The packed layout of a micro-batch: tokens without padding, a shared prefix once, attention tiles.
+
+Comparable to packed sequences with `cu_seqlens`, but each sequence has a list of slots instead of
+one interval, so that several sequences can share the slots of a common prefix.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
 
 import numpy as np
 import torch
 
-from adapters.peft.batching.packing import LEAST, shared
+from adapters.peft.batching.packing import MIN_SHARED, shared_prefix_length
 from kitchen.types import Array, Tokens
 
-LEAST_TILE = 128
-KEPT = 1024  # keys, up to which what may not be attended to is kept from layer to layer
+MIN_TILE = 128  # queries
+MAX_CACHED_BIAS_KEYS = 1024  # up to which the mask of a tile is cached for all layers
+
+Tile = tuple[int, Array]  # the first query, and the slots of all tokens up to the last query
 
 
 @dataclass(frozen=True)
-class Cut:
-    """How queries are cut into tiles."""
+class TilingConfig:
+    """Limits of attention tiles.
 
-    # queries that attend together: what lies above the diagonal is computed within a tile alone;
-    # fewer of
-    tile: int
-    # many keys, for the area's sake, but LEAST_TILE at least
-    area: int  # of queries times keys, for each head, that are computed at once
-    waste: float  # of the area, that padding may make of it
+    Only what lies above the diagonal within a tile is computed in vain, so that small tiles waste
+    less, and large tiles need fewer operations.
+    """
+
+    max_queries: int  # per tile; fewer where there are many keys, but at least MIN_TILE
+    max_area: int  # queries times keys, for each head, that are computed at once
+    max_padding: float  # padded area of a batch of tiles, as a multiple of its real area
 
 
-# by kind of device: little in vain on a CPU, few operations on a CUDA device
-CUTS = MappingProxyType(
+# by type of device: little wasted work on a CPU, few operations on a CUDA device
+TILING = MappingProxyType(
     {
-        "cpu": Cut(LEAST_TILE, 2**18, 1.3),
-        "cuda": Cut(512, 2**22, 4.0),
+        "cpu": TilingConfig(MIN_TILE, 2**18, 1.3),
+        "cuda": TilingConfig(512, 2**22, 4.0),
     }
 )
 
 
 @dataclass(frozen=True, eq=False)
-class Tiles:
-    """Some runs of queries, each with all the keys before it; padded to one shape."""
+class TileBatch:
+    """B tiles padded to one shape: runs of t queries, each with the S keys up to its last query."""
 
-    queries: torch.Tensor  # (B, t) where they lie; padded with 0
-    padded: torch.Tensor | None  # (B, t) bool, if there is padding
-    keys: torch.Tensor  # (B, S)
-    real: torch.Tensor  # (M,) of the B·t queries, those that are no padding
-    lie: torch.Tensor  # (M,) where these lie
-    # row, first key, where it lies, how many lie there in a row
-    runs: tuple[tuple[int, int, int, int], ...]
-    depth: torch.Tensor  # (B, t) the last key that each query may attend to
+    query_slots: torch.Tensor  # (B, t), padded with 0
+    query_padding: torch.Tensor | None  # (B, t) bool; None if no query is padding
+    key_slots: torch.Tensor  # (B, S), padded with 0
+    real_queries: torch.Tensor  # (M,) indices into the B·t queries of those that are no padding
+    real_query_slots: torch.Tensor  # (M,) the slots of these
+    # tile, its first key, the slot of that key, number of keys in adjacent slots
+    key_runs: tuple[tuple[int, int, int, int], ...]
+    last_key: torch.Tensor  # (B, t) the last key that each query may attend to
     _biases: dict[tuple[int, int, torch.dtype], torch.Tensor] = field(default_factory=dict)
 
     @cached_property
-    def known(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(M,) of the B·S keys, those that are no padding, and (M,) where these lie."""
-        width = self.keys.shape[1]
-        at = np.concatenate(
-            [np.arange(first, first + length) + row * width for row, first, _, length in self.runs]
-        )
-        lie = np.concatenate([np.arange(lies, lies + length) for *_, lies, length in self.runs])
-        return _on(self.keys.device, at), _on(self.keys.device, lie)
+    def real_keys(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(M,) indices into the B·S keys of those that are no padding, and (M,) their slots."""
+        width = self.key_slots.shape[1]
+        indices, slots = [], []
+        for tile, first, slot, length in self.key_runs:
+            indices.append(np.arange(first, first + length) + tile * width)
+            slots.append(np.arange(slot, slot + length))
+        device = self.key_slots.device
+        return to_device(np.concatenate(indices), device), to_device(np.concatenate(slots), device)
 
     @property
-    def allowed(self) -> torch.Tensor:
-        """(B, t, S) bool."""
-        return torch.arange(self.keys.shape[1], device=self.depth.device) <= self.depth[:, :, None]
+    def mask(self) -> torch.Tensor:
+        """(B, t, S) bool, true where a query may attend to a key."""
+        keys = torch.arange(self.key_slots.shape[1], device=self.last_key.device)
+        return keys <= self.last_key[:, :, None]
 
-    def bias(self, groups: int, heads: int, dtype: torch.dtype) -> torch.Tensor:
-        """(B · groups, heads · t, S), 0 where a query may attend.
+    def bias(self, kv_heads: int, heads_per_kv: int, dtype: torch.dtype) -> torch.Tensor:
+        """(B · kv_heads, heads_per_kv · t, S), 0 where a query may attend, else -inf.
 
-        One for all layers that have these heads; of many keys it is made anew, for those of all
-        tiles would take memory by the square of the tokens.
+        Cached for all layers with these heads. With many keys it is built anew for each layer, for
+        together the biases of all tiles would take memory quadratic in the tokens.
         """
-        key = groups, heads, dtype
+        key = kv_heads, heads_per_kv, dtype
         if key in self._biases:
             return self._biases[key]
-        allowed = self.allowed
-        rows, queries, keys = allowed.shape
-        bias = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill_(
-            ~allowed, float("-inf")
-        )
-        bias = (
-            bias[:, None, None]
-            .expand(rows, groups, heads, queries, keys)
-            .reshape(rows * groups, -1, keys)
-        )
-        if keys <= KEPT:
+        mask = self.mask
+        tiles, queries, keys = mask.shape
+        bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+        bias.masked_fill_(~mask, float("-inf"))
+        expanded = bias[:, None, None].expand(tiles, kv_heads, heads_per_kv, queries, keys)
+        bias = expanded.reshape(tiles * kv_heads, -1, keys)
+        if keys <= MAX_CACHED_BIAS_KEYS:
             self._biases[key] = bias
         return bias
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
-    """N tokens, where those of each sequence lie, and who attends to whom."""
+class PackedLayout:
+    """N packed tokens, the slots of each sequence among them, and the tiles of its attention."""
 
     ids: torch.Tensor  # (N,)
     positions: torch.Tensor  # (N,) of each token in its sequences
-    places: tuple[Array, ...]  # of each sequence, (T,) where its tokens lie
-    starts: tuple[int, ...]  # of each sequence, how many of its tokens lie in an earlier one
-    tiles: tuple[Tiles, ...]
+    slots: tuple[Array, ...]  # of each sequence, (T,) the slots of its tokens
+    shared_lengths: tuple[int, ...]  # of each sequence, leading tokens with slots of an earlier one
+    tiles: tuple[TileBatch, ...]
 
 
-def lay_out(
+def build_layout(
     sequences: Sequence[Tokens],
     device: torch.device,
-    least: int = LEAST,
-    known: Collection[int] = (),
-    begins: int = 0,
-) -> Layout:
-    """A sequence shares what it begins with with the one before it, from `least` tokens on.
+    min_shared: int = MIN_SHARED,
+    cached: Collection[int] = (),
+    prefix_length: int = 0,
+) -> PackedLayout:
+    """Pack sequences; each shares its prefix with the one before it, from `min_shared` tokens on.
 
-    Of `known` ones, by their places, keys and values are there already: they attend to nothing. So
-    are those of the first so many tokens of all of them, which are not among the N and whose keys
-    lie behind.
+    Keys and values of the sequences at the indices `cached` are computed already: these attend to
+    nothing. So are those of the first `prefix_length` tokens of all sequences, which are not among
+    the N tokens: their slots are N, N + 1, ...
     """
-    ends = np.cumsum([len(tokens) for tokens in sequences])  # at the latest
-    places: list[Array] = []
-    starts: list[int] = []
-    end = 0
-    for index, tokens in enumerate(sequences):
-        start = max(shared(sequences[index - 1], tokens, least) if index else 0, begins)
-        own = np.arange(end, end := end + len(tokens) - start)
-        before = places[-1] if index else np.arange(begins) + ends[-1]
-        places.append(np.concatenate([before[:start], own]) if start else own)
-        starts.append(start)
-    places = (
-        [np.where(mine < end, mine, mine - ends[-1] + end) for mine in places] if begins else places
-    )
-    fresh = list(zip(sequences, starts, strict=True))
+    slots, shared_lengths = _assign_slots(sequences, min_shared, prefix_length)
+    fresh = list(zip(sequences, shared_lengths, strict=True))
     ids = np.concatenate([tokens[start:] for tokens, start in fresh]).astype(np.int64)
     positions = np.concatenate([np.arange(start, len(tokens)) for tokens, start in fresh])
-    cut = CUTS[device.type]
-    tiles = tuple(
-        _tiles(batch, device) for batch in _batched(list(_cut(places, starts, known, cut)), cut)
+    config = TILING[device.type]
+    tiles = list(_cut_into_tiles(slots, shared_lengths, cached, config))
+    return PackedLayout(
+        to_device(ids, device),
+        to_device(positions, device),
+        tuple(slots),
+        tuple(shared_lengths),
+        tuple(_tile_batch(batch, device) for batch in _batch_tiles(tiles, config)),
     )
-    on = partial(_on, device)
-    return Layout(on(ids), on(positions), tuple(places), tuple(starts), tiles)
 
 
-def _cut(
-    places: Sequence[Array], starts: Sequence[int], known: Collection[int], cut: Cut
-) -> Iterator[tuple[int, Array]]:
-    """Tiles as (first query, places of all up to the last query)."""
-    for index, (mine, start) in enumerate(zip(places, starts, strict=True)):
-        tile = min(cut.tile, max(LEAST_TILE, cut.area // len(mine)))
-        count = 0 if index in known else -(-(len(mine) - start) // tile)
-        edges = np.linspace(start, len(mine), count + 1).astype(int).tolist() if count else []
-        yield from ((first, mine[:end]) for first, end in pairwise(edges))
+def to_device(array: Array, device: torch.device) -> torch.Tensor:
+    """Return an array as a tensor on a device."""
+    return torch.from_numpy(array).to(device)
 
 
-def _batched(tiles: list[tuple[int, Array]], cut: Cut) -> list[list[tuple[int, Array]]]:
-    """Those of nearly one size together."""
-    batches: list[list[tuple[int, Array]]] = []
+def _assign_slots(
+    sequences: Sequence[Tokens], min_shared: int, prefix_length: int
+) -> tuple[list[Array], list[int]]:
+    """Return the slots of each sequence, and how many of them lie in earlier ones."""
+    # As long as N is not known, the slots of the prefix begin at this number, which is at least N.
+    prefix_start = sum(len(tokens) for tokens in sequences)
+    slots: list[Array] = []
+    shared_lengths: list[int] = []
+    end = 0
+    for index, tokens in enumerate(sequences):
+        shared = shared_prefix_length(sequences[index - 1], tokens, min_shared) if index else 0
+        start = max(shared, prefix_length)
+        first, end = end, end + len(tokens) - start
+        new = np.arange(first, end)
+        before = slots[-1] if index else np.arange(prefix_length) + prefix_start
+        slots.append(np.concatenate([before[:start], new]) if start else new)
+        shared_lengths.append(start)
+    if prefix_length:
+        moved = end - prefix_start
+        slots = [np.where(of_one < end, of_one, of_one + moved) for of_one in slots]
+    return slots, shared_lengths
+
+
+def _cut_into_tiles(
+    slots: Sequence[Array],
+    shared_lengths: Sequence[int],
+    cached: Collection[int],
+    config: TilingConfig,
+) -> Iterator[Tile]:
+    for index, (of_one, start) in enumerate(zip(slots, shared_lengths, strict=True)):
+        if index in cached:
+            continue
+        size = min(config.max_queries, max(MIN_TILE, config.max_area // len(of_one)))
+        count = -(-(len(of_one) - start) // size)
+        edges = np.linspace(start, len(of_one), count + 1).astype(int).tolist() if count else []
+        yield from ((first, of_one[:end]) for first, end in pairwise(edges))
+
+
+def _batch_tiles(tiles: list[Tile], config: TilingConfig) -> list[list[Tile]]:
+    """Batch tiles of similar size within the limits on area and padding."""
+    batches: list[list[Tile]] = []
     for tile in sorted(tiles, key=lambda tile: (len(tile[1]), tile[0])):
-        if batches:
-            wider = [*batches[-1], tile]
-            area = len(wider) * max(len(p) - first for first, p in wider) * len(tile[1])
-            if area <= cut.area and area <= cut.waste * sum(
-                (len(p) - first) * len(p) for first, p in wider
-            ):
-                batches[-1].append(tile)
-                continue
-        batches.append([tile])
+        if batches and _fits([*batches[-1], tile], config):
+            batches[-1].append(tile)
+        else:
+            batches.append([tile])
     return batches
 
 
-def _tiles(batch: Sequence[tuple[int, Array]], device: torch.device) -> Tiles:
-    most = max(len(places) - first for first, places in batch)
-    width = max(len(places) for _, places in batch)
-    queries, keys = np.zeros((len(batch), most), np.int64), np.zeros((len(batch), width), np.int64)
-    # of a padded query: to whatever there is
-    depth = np.array([[len(places) - 1] * most for _, places in batch])
-    real = np.zeros((len(batch), most), bool)
-    runs = []
-    for row, (first, places) in enumerate(batch):
-        count = len(places) - first
-        queries[row, :count], keys[row, : len(places)] = places[first:], places
-        depth[row, :count], real[row, :count] = np.arange(first, len(places)), True
-        cuts = [0, *(np.flatnonzero(np.diff(places) != 1) + 1).tolist(), len(places)]
-        runs += [(row, begin, int(places[begin]), end - begin) for begin, end in pairwise(cuts)]
-    at = np.flatnonzero(real)
-    on = partial(_on, device)
-    padded = None if real.all() else on(~real)
-    return Tiles(
-        on(queries), padded, on(keys), on(at), on(queries.ravel()[at]), tuple(runs), on(depth)
+def _fits(batch: list[Tile], config: TilingConfig) -> bool:
+    """Return true if a batch of tiles, the last of which has the most keys, is within the limits."""
+    queries = max(len(slots) - first for first, slots in batch)
+    padded_area = len(batch) * queries * len(batch[-1][1])
+    area = sum((len(slots) - first) * len(slots) for first, slots in batch)
+    return padded_area <= config.max_area and padded_area <= config.max_padding * area
+
+
+def _tile_batch(batch: Sequence[Tile], device: torch.device) -> TileBatch:
+    queries = max(len(slots) - first for first, slots in batch)
+    keys = max(len(slots) for _, slots in batch)
+    query_slots = np.zeros((len(batch), queries), np.int64)
+    key_slots = np.zeros((len(batch), keys), np.int64)
+    # a padded query attends to all real keys, so that its softmax is finite
+    last_key = np.array([[len(slots) - 1] * queries for _, slots in batch])
+    real = np.zeros((len(batch), queries), bool)
+    key_runs = []
+    for tile, (first, slots) in enumerate(batch):
+        count = len(slots) - first
+        query_slots[tile, :count] = slots[first:]
+        key_slots[tile, : len(slots)] = slots
+        last_key[tile, :count] = np.arange(first, len(slots))
+        real[tile, :count] = True
+        cuts = [0, *(np.flatnonzero(np.diff(slots) != 1) + 1).tolist(), len(slots)]
+        key_runs += [(tile, begin, int(slots[begin]), end - begin) for begin, end in pairwise(cuts)]
+    real_queries = np.flatnonzero(real)
+    return TileBatch(
+        to_device(query_slots, device),
+        None if real.all() else to_device(~real, device),
+        to_device(key_slots, device),
+        to_device(real_queries, device),
+        to_device(query_slots.ravel()[real_queries], device),
+        tuple(key_runs),
+        to_device(last_key, device),
     )
-
-
-def _on(device: torch.device, array: Array) -> torch.Tensor:
-    return torch.from_numpy(array).to(device)

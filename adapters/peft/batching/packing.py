@@ -1,4 +1,4 @@
-"""Batches cut to a budget of tokens, what several sequences begin with counted once."""
+"""Packing of sequences into micro-batches within a token budget; a shared prefix counts once."""
 
 from __future__ import annotations
 
@@ -9,67 +9,61 @@ import numpy as np
 
 from kitchen.types import Tokens
 
-LEAST = 16  # tokens that a beginning must have to be shared
-NEVER = 2**62  # as LEAST: every sequence stands alone
-APART = (0.0, 0.25, 0.5, 2.0)  # of a run's tokens: neighbours that share less may go apart; to try
-# of an even share of the tokens: limits to try for what stays together, beside the budget
-EVEN = (1.0, 1.15, 1.3)
+MIN_SHARED = 16  # tokens that two sequences must begin with alike to share them
+NO_SHARING = 2**62  # as the minimum: every sequence is computed in full
+# Neighbouring runs may be separated if they share less than this part of the next run's tokens;
+# all of these are tried.
+SPLIT_RATIOS = (0.0, 0.25, 0.5, 2.0)
+# Limits to try for what stays together, as multiples of an even share of the tokens; the budget
+# itself is tried too.
+SHARE_RATIOS = (1.0, 1.15, 1.3)
 
-Run = tuple[int, ...]
+Indices = tuple[int, ...]
 
 
 def pack(
-    sequences: Sequence[Tokens], budget: int, *, group: int = 1, least: int = LEAST, lanes: int = 1
-) -> list[Run]:
-    """Indices of the sequences of each micro-batch, those that begin alike next to each other.
+    sequences: Sequence[Tokens],
+    budget: int,
+    *,
+    group: int = 1,
+    min_shared: int = MIN_SHARED,
+    lanes: int = 1,
+) -> list[Indices]:
+    """Return the indices of the sequences of each micro-batch, those with a common prefix adjacent.
 
-    The tokens stay within `budget`, but for a single group that is larger by itself. Runs of
-    `group` adjacent sequences stay together and in order. Of several ways to cut, the one whose
-    slowest lane has the least to read, where each of `lanes` takes every so-many-th batch: what
-    begins alike is read once if it stays together, but then it is hard to share out evenly.
+    A micro-batch has at most `budget` tokens, unless it is one group that is larger by itself. Runs
+    of `group` adjacent sequences stay together and in order. A shared prefix is computed once if
+    its sequences stay together, but then the work is hard to balance: of several ways to cut, the
+    one is chosen whose slowest lane has the fewest tokens, where lane i of `lanes` takes
+    micro-batches i, i + lanes, i + 2 · lanes, ...
     """
-    keys = [rank(tokens) for tokens in sequences]
+    keys = [sort_key(tokens) for tokens in sequences]
     starts = sorted(range(0, len(sequences), group), key=lambda start: keys[start])
-    sizes = _Sizes(
-        sequences,
-        [tuple(range(start, min(start + group, len(sequences)))) for start in starts],
-        least,
-    )
-    runs = range(len(starts))
-    total = sizes.of(runs)
-    count = -(-total // (budget * lanes)) * lanes
+    runs = [tuple(range(start, min(start + group, len(sequences)))) for start in starts]
+    counts = _TokenCounts(sequences, runs, min_shared)
+    total = counts.of(range(len(runs)))
+    batch_count = -(-total // (budget * lanes)) * lanes
     while runs:
-        limits = sorted({budget, *(min(budget, int(even * total / count) + 1) for even in EVEN)})
-        tries = [
-            _dealt(sizes, _pieces(sizes, apart, limit), count)
-            for apart in APART
-            for limit in limits
-        ]
-        fitting = [
-            batches
-            for batches in tries
-            if all(len(b) == 1 or sizes.of(b) <= budget for b in batches)
-        ]
-        if fitting:
-            best = min(fitting, key=lambda batches: _slowest(sizes, batches, lanes))
-            return [tuple(index for run in batch for index in sizes.runs[run]) for batch in best]
-        count += lanes * max(count // (16 * lanes), 1)
+        candidates = _candidates(counts, budget, total, batch_count)
+        if candidates:
+            best = min(candidates, key=lambda batches: _slowest_lane(counts, batches, lanes))
+            return [tuple(index for run in batch for index in runs[run]) for batch in best]
+        batch_count += lanes * max(batch_count // (16 * lanes), 1)
     return []
 
 
-def rank(tokens: Tokens) -> bytes:
-    """By which sequences are sorted, so that those that begin alike are neighbours."""
+def sort_key(tokens: Tokens) -> bytes:
+    """Return a key by which sequences sort such that those with a common prefix are adjacent."""
     return np.asarray(tokens).astype(">u4").tobytes()
 
 
-def padded(lengths: Sequence[int], budget: int) -> list[Run]:
-    """Indices of sequences of such lengths, cut where they come to more than a budget, each as long
-    as the longest.
+def pack_padded(lengths: Sequence[int], budget: int) -> list[Indices]:
+    """Return the indices of each batch of sequences that are padded to the longest of the batch.
 
-    A sequence that is longer by itself stands alone.
+    A batch has at most `budget` tokens, padding included, unless it is one longer sequence.
     """
     batches: list[list[int]] = []
-    # the next is the longest of its batch
+    # in ascending order, so that the next sequence is the longest of its batch
     for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
         if batches and lengths[index] * (len(batches[-1]) + 1) <= budget:
             batches[-1].append(index)
@@ -78,73 +72,101 @@ def padded(lengths: Sequence[int], budget: int) -> list[Run]:
     return [tuple(batch) for batch in batches]
 
 
-def shared(before: Tokens, after: Tokens, least: int = LEAST) -> int:
-    """How many tokens two sequences begin with alike; 0 if less than `least`."""
-    most = min(len(before), len(after))
-    differ = np.flatnonzero(before[:most] != after[:most])
-    alike = int(differ[0]) if len(differ) else most
-    return alike if alike >= least else 0
+def shared_prefix_length(first: Tokens, second: Tokens, min_shared: int = MIN_SHARED) -> int:
+    """Return how many tokens two sequences begin with alike; 0 if fewer than `min_shared`."""
+    shorter = min(len(first), len(second))
+    differences = np.flatnonzero(first[:shorter] != second[:shorter])
+    length = int(differences[0]) if len(differences) else shorter
+    return length if length >= min_shared else 0
 
 
-class _Sizes:
-    """How many tokens runs have, each by its place among them."""
+class _TokenCounts:
+    """Token counts of runs of sequences, where a prefix shared with the run before counts once."""
 
-    def __init__(self, sequences: Sequence[Tokens], runs: Sequence[Run], least: int) -> None:
-        self.runs, self._sequences, self._least = runs, sequences, least
-        self.alone = [
-            sum(len(sequences[index]) for index in run)
-            - sum(shared(sequences[index], sequences[index + 1], least) for index in run[:-1])
-            for run in runs
-        ]
-        self._alike: dict[tuple[int, int], int] = {}
+    def __init__(
+        self, sequences: Sequence[Tokens], runs: Sequence[Indices], min_shared: int
+    ) -> None:
+        self._runs = runs
+        self._sequences = sequences
+        self._min_shared = min_shared
+        self.alone = [self._count(run) for run in runs]  # tokens of each run by itself
+        self._shared: dict[tuple[int, int], int] = {}
 
-    def alike(self, before: int, run: int) -> int:
-        """What a run has in common with one that it lies behind."""
-        if (known := self._alike.get((before, run))) is None:
-            pair = self._sequences[self.runs[before][-1]], self._sequences[self.runs[run][0]]
-            known = self._alike[before, run] = shared(*pair, self._least)
-        return known
+    def shared(self, before: int, run: int) -> int:
+        """Return how many tokens a run shares with the run packed directly before it."""
+        if (length := self._shared.get((before, run))) is None:
+            last = self._sequences[self._runs[before][-1]]
+            first = self._sequences[self._runs[run][0]]
+            length = shared_prefix_length(last, first, self._min_shared)
+            self._shared[before, run] = length
+        return length
 
     def of(self, runs: Sequence[int]) -> int:
-        return sum(
-            self.alone[run] - (self.alike(runs[at - 1], run) if at else 0)
-            for at, run in enumerate(runs)
-        )
+        """Return how many tokens some runs have when they are packed together in this order."""
+        total = 0
+        for at, run in enumerate(runs):
+            total += self.alone[run] - (self.shared(runs[at - 1], run) if at else 0)
+        return total
+
+    def _count(self, run: Indices) -> int:
+        total = sum(len(self._sequences[index]) for index in run)
+        for index in run[:-1]:
+            pair = self._sequences[index], self._sequences[index + 1]
+            total -= shared_prefix_length(*pair, self._min_shared)
+        return total
 
 
-def _pieces(sizes: _Sizes, apart: float, limit: int) -> list[Run]:
-    """Runs that stay together, as neighbours that begin alike, up to a limit."""
+def _candidates(
+    counts: _TokenCounts, budget: int, total: int, batch_count: int
+) -> list[list[Indices]]:
+    """Return the ways to cut into at most so many batches of which none exceeds the budget."""
+    limits = {budget}
+    limits |= {min(budget, int(ratio * total / batch_count) + 1) for ratio in SHARE_RATIOS}
+    candidates = []
+    for split_ratio in SPLIT_RATIOS:
+        for limit in sorted(limits):
+            pieces = _pieces(counts, split_ratio, limit)
+            batches = _assign_to_batches(counts, pieces, batch_count)
+            if all(len(batch) == 1 or counts.of(batch) <= budget for batch in batches):
+                candidates.append(batches)
+    return candidates
+
+
+def _pieces(counts: _TokenCounts, split_ratio: float, limit: int) -> list[Indices]:
+    """Return pieces of adjacent runs that stay together because they share enough, up to a limit."""
     pieces: list[list[int]] = []
     size = 0
-    for run, alone in enumerate(sizes.alone):
-        alike = sizes.alike(run - 1, run) if pieces else 0
-        if pieces and alike >= apart * alone and size + alone - alike <= limit:
+    for run, alone in enumerate(counts.alone):
+        shared = counts.shared(run - 1, run) if pieces else 0
+        if pieces and shared >= split_ratio * alone and size + alone - shared <= limit:
             pieces[-1].append(run)
-            size += alone - alike
+            size += alone - shared
         else:
             pieces.append([run])
             size = alone
     return [tuple(piece) for piece in pieces]
 
 
-def _dealt(sizes: _Sizes, pieces: Sequence[Run], count: int) -> list[Run]:
-    """The largest piece first, each to the batch that has least (Graham, 1969: at most 4/3 of the
-    best).
+def _assign_to_batches(
+    counts: _TokenCounts, pieces: Sequence[Indices], batch_count: int
+) -> list[Indices]:
+    """Assign the largest piece first, each to the batch with the fewest tokens.
+
+    At most 4/3 of the optimum (Graham, 1969).
     """
-    batches: list[list[int]] = [[] for _ in range(count)]
-    heap = [(0, place) for place in range(count)]
-    for size, piece in sorted(
-        ((sizes.of(piece), piece) for piece in pieces), key=lambda pair: (-pair[0], pair[1])
-    ):
-        load, place = heapq.heappop(heap)
-        batches[place] += piece
-        heapq.heappush(heap, (load + size, place))
+    batches: list[list[int]] = [[] for _ in range(batch_count)]
+    heap = [(0, number) for number in range(batch_count)]
+    sized = [(counts.of(piece), piece) for piece in pieces]
+    for size, piece in sorted(sized, key=lambda pair: (-pair[0], pair[1])):
+        load, number = heapq.heappop(heap)
+        batches[number] += piece
+        heapq.heappush(heap, (load + size, number))
     return [tuple(sorted(batch)) for batch in batches if batch]
 
 
-def _slowest(sizes: _Sizes, batches: Sequence[Run], lanes: int) -> int:
-    """Tokens of the lane that has most to read."""
+def _slowest_lane(counts: _TokenCounts, batches: Sequence[Indices], lanes: int) -> int:
+    """Return the tokens of the lane that has the most to compute."""
     return max(
-        sum(sizes.of(batch) for batch in batches[lane::lanes])
+        sum(counts.of(batch) for batch in batches[lane::lanes])
         for lane in range(min(lanes, len(batches)))
     )

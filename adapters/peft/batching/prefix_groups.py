@@ -1,5 +1,6 @@
-"""Which sequences go through a lane together, and in what bits, where what begins alike is too long
-to go at once.
+"""Prefix groups: sequences with a long common prefix that need more than one micro-batch.
+
+One lane computes the micro-batches of a group one after the other, and the common prefix once.
 """
 
 from __future__ import annotations
@@ -10,161 +11,163 @@ from itertools import pairwise
 
 import numpy as np
 
-from adapters.peft.batching.packing import Run, pack, rank, shared
+from adapters.peft.batching.packing import Indices, pack, shared_prefix_length, sort_key
 from kitchen.types import Tokens
 
-# tokens that micro-batches must begin with alike, for these to be read once for all of them
-CARRIED = 64
-MOST = 8  # micro-batches of a family
-# times the least that neighbours have in common: where they have no more, they may go apart
-NEAR = 1.25
+MIN_CARRIED = 64  # tokens that micro-batches must begin with alike to compute them once for all
+MAX_MICRO_BATCHES = 8  # of a group
+# Neighbours may be separated where they share at most this many times the least that any share.
+SPLIT_RATIO = 1.25
 
 
 @dataclass(frozen=True)
-class Family:
-    """Micro-batches that a lane takes one after the other; what all their sequences begin with is
-    read once.
-    """
+class PrefixGroup:
+    """Micro-batches that one lane computes in order, their common prefix once."""
 
-    runs: tuple[Run, ...] = ()
-    begins: int = 0  # tokens that are carried from one to the next
+    micro_batches: tuple[Indices, ...] = ()
+    prefix_length: int = 0  # tokens that are carried from one micro-batch to the next
 
 
-def gathered(
+def group_by_prefix(
     sequences: Sequence[Tokens],
     budget: int,
     *,
     group: int = 1,
-    least: int,
+    min_shared: int,
     lanes: int,
-    carries: bool,
-) -> tuple[list[Family], list[Family]]:
-    """Those that have something to carry, and the others in micro-batches; of each, a lane takes
-    every so-many-th.
+    carries_prefix: bool,
+) -> tuple[list[PrefixGroup], list[PrefixGroup]]:
+    """Return the groups that carry a prefix, and the other sequences as single micro-batches.
 
-    The others share less than CARRIED tokens, fit into a micro-batch together or must stay in runs:
-    they are packed as `pack` does it.
+    In both lists lane i takes items i, i + lanes, i + 2 · lanes, ... The other sequences share
+    fewer than MIN_CARRIED tokens, fit into one micro-batch or must stay in runs of `group`: they
+    are packed by `pack`.
     """
-    families = _dealt(_Kin(sequences, budget), lanes) if carries and group == 1 else []
-    mine = {index for family in families for run in family.runs for index in run}
-    rest = [index for index in range(len(sequences)) if index not in mine]
+    groups: list[PrefixGroup] = []
+    if carries_prefix and group == 1:
+        groups = assign_to_lanes(_PrefixOrder(sequences, budget), lanes)
+    grouped = {
+        index for prefix_group in groups for batch in prefix_group.micro_batches for index in batch
+    }
+    others = [index for index in range(len(sequences)) if index not in grouped]
     packed = pack(
-        [sequences[index] for index in rest], budget, group=group, least=least, lanes=lanes
+        [sequences[index] for index in others],
+        budget,
+        group=group,
+        min_shared=min_shared,
+        lanes=lanes,
     )
-    return families, [Family((tuple(rest[at] for at in run),)) for run in packed]
+    singles = [PrefixGroup((tuple(others[at] for at in batch),)) for batch in packed]
+    return groups, singles
 
 
 @dataclass(frozen=True)
-class _Clan:
-    """Neighbours in the order of `_Kin`, and where they are cut into micro-batches."""
+class _PrefixSpan:
+    """Neighbours in a `_PrefixOrder`, and where they are cut into micro-batches."""
 
     edges: tuple[int, ...]
-    begins: int  # tokens that all have in common and that are carried; 0 where they go together
-    tokens: int  # that are read, what is carried once
+    prefix_length: int  # tokens common to all and carried; 0 where one micro-batch holds them all
+    tokens: int  # to compute, those of the carried prefix once
 
 
-class _Kin:
-    """Sequences in an order in which those that begin alike are neighbours."""
+class _PrefixOrder:
+    """Sequences sorted such that those with a common prefix are adjacent."""
 
     def __init__(self, sequences: Sequence[Tokens], budget: int) -> None:
         self._budget = budget
-        self._order = sorted(range(len(sequences)), key=lambda at: rank(sequences[at]))
+        self._order = sorted(range(len(sequences)), key=lambda at: sort_key(sequences[at]))
         self._lengths = [len(sequences[at]) for at in self._order]
-        self._alike = [
-            0,
-            *(
-                shared(sequences[one], sequences[other], CARRIED)
-                # of each, with the one before it
-                for one, other in pairwise(self._order)
-            ),
-        ]
+        # tokens that each shares with the one before it
+        self._shared = [0]
+        for before, index in pairwise(self._order):
+            length = shared_prefix_length(sequences[before], sequences[index], MIN_CARRIED)
+            self._shared.append(length)
 
-    def clans(self) -> list[_Clan]:
-        """Those that are too long for one micro-batch, and begin alike."""
-        found = self._apart(0, len(self._order)) if self._order else []
-        return [clan for clan in found if clan.begins]
+    def spans(self) -> list[_PrefixSpan]:
+        """Return the spans that share a prefix and are too long for one micro-batch."""
+        spans = self._split(0, len(self._order)) if self._order else []
+        return [span for span in spans if span.prefix_length]
 
-    def families(self, clan: _Clan) -> list[Family]:
-        """Of at most MOST micro-batches, for others wait until one has gone through."""
-        runs = [tuple(self._order[one:other]) for one, other in pairwise(clan.edges)]
+    def groups(self, span: _PrefixSpan) -> list[PrefixGroup]:
+        """Return groups of at most MAX_MICRO_BATCHES each, for other work waits for a whole group."""
+        batches = [tuple(self._order[first:end]) for first, end in pairwise(span.edges)]
         return [
-            Family(tuple(runs[at : at + MOST]), clan.begins) for at in range(0, len(runs), MOST)
+            PrefixGroup(tuple(batches[at : at + MAX_MICRO_BATCHES]), span.prefix_length)
+            for at in range(0, len(batches), MAX_MICRO_BATCHES)
         ]
 
-    def parts(self, clan: _Clan, lanes: int) -> list[_Clan]:
-        """With as many tokens each, as far as that can be."""
-        first, end = clan.edges[0], clan.edges[-1]
-        ends = np.cumsum(
-            [
-                self._lengths[at] - (self._alike[at] if at > first else clan.begins)
-                for at in range(first, end)
-            ]
-        )
+    def split_evenly(self, span: _PrefixSpan, lanes: int) -> list[_PrefixSpan]:
+        """Split a span into one part for each lane, with nearly equal token counts."""
+        first, end = span.edges[0], span.edges[-1]
+        new_tokens = []
+        for at in range(first, end):
+            shared = self._shared[at] if at > first else span.prefix_length
+            new_tokens.append(self._lengths[at] - shared)
+        ends = np.cumsum(new_tokens)
         cuts = first + np.searchsorted(ends, ends[-1] * np.arange(1, lanes) / lanes) + 1
-        return [self._whole(*part) for part in pairwise(sorted({first, end, *cuts.tolist()}))]
+        return [self._span(*part) for part in pairwise(sorted({first, end, *cuts.tolist()}))]
 
-    def _apart(self, first: int, end: int) -> list[_Clan]:
-        """Cut where they have least in common, if then there is less to read."""
-        whole = self._whole(first, end)
+    def _split(self, first: int, end: int) -> list[_PrefixSpan]:
+        """Split where neighbours share least, as long as that leaves fewer tokens to compute."""
+        whole = self._span(first, end)
         if whole.tokens <= self._budget or end - first == 1:
             return [whole]
-        edges = [
-            first,
-            *(at for at in range(first + 1, end) if self._alike[at] <= NEAR * whole.begins),
-            end,
-        ]
-        parts = [clan for part in pairwise(edges) for clan in self._apart(*part)]
-        return (
-            parts
-            if not whole.begins or sum(part.tokens for part in parts) < whole.tokens
-            else [whole]
-        )
+        limit = SPLIT_RATIO * whole.prefix_length
+        inner = [at for at in range(first + 1, end) if self._shared[at] <= limit]
+        parts = [span for part in pairwise([first, *inner, end]) for span in self._split(*part)]
+        if whole.prefix_length and sum(part.tokens for part in parts) >= whole.tokens:
+            return [whole]
+        return parts
 
-    def _whole(self, first: int, end: int) -> _Clan:
-        """In as few micro-batches as the budget allows for what is not carried."""
-        begins = min(self._alike[first + 1 : end], default=0)
-        # that the one before does not have
-        new = [self._lengths[at] - self._alike[at] for at in range(first, end)]
-        new[0] = self._lengths[first] - begins
-        total = begins + sum(new)
+    def _span(self, first: int, end: int) -> _PrefixSpan:
+        """Cut neighbours into as few micro-batches as the budget allows beside the carried prefix."""
+        prefix_length = min(self._shared[first + 1 : end], default=0)
+        # tokens of each that the one before does not have
+        new_tokens = [self._lengths[at] - self._shared[at] for at in range(first, end)]
+        new_tokens[0] = self._lengths[first] - prefix_length
+        total = prefix_length + sum(new_tokens)
         if total <= self._budget:
-            return _Clan((first, end), 0, total)
-        # beside what is carried
-        budget = self._budget if 2 * begins <= self._budget else self._budget // 2
+            return _PrefixSpan((first, end), 0, total)
+        # a long prefix takes memory of its own beside the micro-batch
+        budget = self._budget if 2 * prefix_length <= self._budget else self._budget // 2
         edges, size = [first], 0
-        for at, own in enumerate(new, first):
-            if size and size + own > budget:
+        for at, count in enumerate(new_tokens, first):
+            if size and size + count > budget:
                 edges.append(at)
-                size, own = 0, self._lengths[at] - begins
-                total += self._alike[at] - begins
-            size += own
-        return _Clan((*edges, end), begins, total)
+                size = self._lengths[at] - prefix_length
+                total += self._shared[at] - prefix_length
+            else:
+                size += count
+        return _PrefixSpan((*edges, end), prefix_length, total)
 
 
-def _dealt(kin: _Kin, lanes: int) -> list[Family]:
-    """The largest first, each to the lane that has least; some are cut for all lanes, as many as
-    make it even.
+def assign_to_lanes(order: _PrefixOrder, lanes: int) -> list[PrefixGroup]:
+    """Return the groups such that lane i of `lanes` takes items i, i + lanes, i + 2 · lanes, ...
+
+    Spans are balanced whole, or the smallest of them are split for all lanes first: as many as give
+    the slowest lane the fewest tokens. A lane without work for its turn has an empty group.
     """
-    clans = sorted(kin.clans(), key=lambda clan: -clan.tokens)
-    tries = [
-        _hands(
-            [*clans[:whole], *(part for clan in clans[whole:] for part in kin.parts(clan, lanes))],
-            lanes,
-        )
-        for whole in range(len(clans), max(len(clans) - lanes, -1), -1)
-    ]
-    best = min(tries, key=lambda hands: max(sum(clan.tokens for clan in hand) for hand in hands))
-    hands = [[family for clan in hand for family in kin.families(clan)] for hand in best]
+    spans = sorted(order.spans(), key=lambda span: -span.tokens)
+    candidates = []
+    for whole in range(len(spans), max(len(spans) - lanes, -1), -1):
+        parts = [part for span in spans[whole:] for part in order.split_evenly(span, lanes)]
+        candidates.append(balance([*spans[:whole], *parts], lanes))
+    best = min(candidates, key=lambda loads: max(map(_token_count, loads)))
+    groups = [[group for span in load for group in order.groups(span)] for load in best]
     return [
-        hand[turn] if turn < len(hand) else Family()
-        for turn in range(max(map(len, hands)))
-        for hand in hands
+        of_lane[turn] if turn < len(of_lane) else PrefixGroup()
+        for turn in range(max(map(len, groups)))
+        for of_lane in groups
     ]
 
 
-def _hands(clans: Sequence[_Clan], lanes: int) -> list[list[_Clan]]:
-    """What each lane takes."""
-    hands = [list[_Clan]() for _ in range(lanes)]
-    for clan in clans:
-        min(hands, key=lambda hand: sum(each.tokens for each in hand)).append(clan)
-    return hands
+def balance(spans: Sequence[_PrefixSpan], lanes: int) -> list[list[_PrefixSpan]]:
+    """Assign each span in turn to the lane with the fewest tokens."""
+    loads = [list[_PrefixSpan]() for _ in range(lanes)]
+    for span in spans:
+        min(loads, key=_token_count).append(span)
+    return loads
+
+
+def _token_count(spans: Sequence[_PrefixSpan]) -> int:
+    return sum(span.tokens for span in spans)

@@ -1,4 +1,4 @@
-"""The body of a Llama-like model over a layout: embeddings, layers, last norm."""
+"""The fused body of a Llama-like model over a packed layout: embeddings, layers, final norm."""
 
 from __future__ import annotations
 
@@ -8,93 +8,95 @@ from typing import Any
 import torch
 from torch import nn
 
-from adapters.peft.batching.packed_layout import Layout
-from adapters.peft.model.linear import lay_together
-from adapters.peft.model.llama_layer import Layer, Norm, Rope, Trained
+from adapters.peft.batching.packed_layout import PackedLayout
+from adapters.peft.model.linear import make_contiguous
+from adapters.peft.model.llama_layer import Layer, LayerFunction, RMSNorm, Rope
 from adapters.peft.model.lora import LoraLinear
 
-FAMILIES = frozenset({"llama", "mistral", "qwen2"})  # others may do more between the same parts
-PARTS = {
+# model types of transformers; others may compute more between the same modules
+MODEL_TYPES = frozenset({"llama", "mistral", "qwen2"})
+PROJECTIONS = {
     "self_attn": ("q_proj", "k_proj", "v_proj", "o_proj"),
     "mlp": ("gate_proj", "up_proj", "down_proj"),
 }
 
 
-def fits(model: Any) -> bool:
-    """Whether a model is built of such layers; that the sums agree too, `way_of` proves."""
+def is_llama_like(model: Any) -> bool:
+    """Return true if a model has such layers; `choose_forward_mode` checks the numbers too."""
     config = model.config.get_text_config()
     return (
-        config.model_type in FAMILIES
+        config.model_type in MODEL_TYPES
         and config.hidden_act == "silu"
         and all(_is_plain(layer) for layer in model.base_model.layers)
     )
 
 
-def gather(model: Any) -> None:
-    """Put weights that are multiplied together next to each other, without a second copy of the
-    model.
-    """
+def make_weights_contiguous(model: Any) -> None:
+    """Move weights that are multiplied together next to each other, without copying the model."""
     for layer in model.base_model.layers:
-        lay_together([getattr(layer.self_attn, name) for name in ("q_proj", "k_proj", "v_proj")])
-        lay_together([getattr(layer.mlp, name) for name in ("gate_proj", "up_proj")])
+        attends, mlp = layer.self_attn, layer.mlp
+        make_contiguous([attends.q_proj, attends.k_proj, attends.v_proj])
+        make_contiguous([mlp.gate_proj, mlp.up_proj])
 
 
 class Decoder:
-    """The layers of one tree of modules, computed by hand; dropout it has none."""
+    """The layers of a model, computed by hand-written functions; they have no dropout."""
 
     def __init__(self, model: Any, *, checkpointing: bool = False) -> None:
-        self._body, self._again = model.base_model, checkpointing
+        self._body = model.base_model
+        self._checkpointing = checkpointing
         self.layers = [Layer(layer) for layer in self._body.layers]
-        self.norm = Norm(self._body.norm)
+        self.norm = RMSNorm(self._body.norm)
 
     def hidden(
         self,
-        layout: Layout,
-        at_layer: Callable[[], None],
-        before: Sequence[torch.Tensor] = (),
-        keys: list[torch.Tensor] | None = None,
+        layout: PackedLayout,
+        before_layer: Callable[[], None],
+        prefix_kv: Sequence[torch.Tensor] = (),
+        kv_out: list[torch.Tensor] | None = None,
     ) -> torch.Tensor:
-        """(N, H); `at_layer` is called before each layer.
+        """Return the (N, H) final states; `before_layer` is called before each layer.
 
-        `before`: of each layer (P, 2 · groups, D) keys and values of what a layout begins with;
-        into `keys` go its own.
+        `prefix_kv`: for each layer, (P, 2 · kv_heads, D) keys and values of the layout's prefix.
+        Those of the N tokens are appended to `kv_out`.
         """
         x = self.embed(layout.ids)
         rope = self.rope(x, layout.positions)
-        trained: Any = Trained.apply
-        normed: Any = _Normed.apply
+        apply_layer: Any = LayerFunction.apply
+        apply_norm: Any = _FinalNorm.apply
         for number, layer in enumerate(self.layers):
-            at_layer()
-            x, own = trained(
+            before_layer()
+            x, kv = apply_layer(
                 x,
                 layer,
                 layout,
                 rope,
-                self._again,
-                before[number] if before else None,
-                *layer.trained,
+                self._checkpointing,
+                prefix_kv[number] if prefix_kv else None,
+                *layer.trainable,
             )
-            if keys is not None:
-                keys.append(own.contiguous())
-        out: torch.Tensor = normed(x, self.norm)
-        return out
+            if kv_out is not None:
+                kv_out.append(kv.contiguous())
+        states: torch.Tensor = apply_norm(x, self.norm)
+        return states
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self._body.embed_tokens(ids)
-        return found
+        """(N,) ids to (N, H)."""
+        embedded: torch.Tensor = self._body.embed_tokens(ids)
+        return embedded
 
     def rope(self, x: torch.Tensor, positions: torch.Tensor) -> Rope:
-        """Of (N,) positions, in the dtype of x."""
+        """Return the rotations of (N,) positions in the dtype of x."""
         cos, sin = self._body.rotary_emb(x[None], positions[None])
         half = cos.shape[-1] // 2
         return cos[0, :, None, :half].contiguous(), sin[0, :, None, :half].contiguous()
 
 
-class _Normed(torch.autograd.Function):
+class _FinalNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, norm: Norm) -> torch.Tensor:
-        out, spread = norm.forward(x)
-        ctx.save_for_backward(x, spread)
+    def forward(ctx: Any, x: torch.Tensor, norm: RMSNorm) -> torch.Tensor:
+        out, rms = norm.forward(x)
+        ctx.save_for_backward(x, rms)
         ctx.norm = norm
         return out
 
@@ -104,8 +106,10 @@ class _Normed(torch.autograd.Function):
 
 
 def _is_plain(layer: Any) -> bool:
-    """Its parts are frozen or LoRA matrices, not packed ones."""
-    parts = [
-        getattr(getattr(layer, holder), name) for holder, names in PARTS.items() for name in names
-    ]
-    return all(type(part) is nn.Linear or isinstance(part, LoraLinear) for part in parts)
+    """Return true if all projections are frozen or LoRA matrices, not quantised ones."""
+    for holder, names in PROJECTIONS.items():
+        for name in names:
+            projection = getattr(getattr(layer, holder), name)
+            if type(projection) is not nn.Linear and not isinstance(projection, LoraLinear):
+                return False
+    return True

@@ -1,180 +1,193 @@
-"""Linear layers that read the same input, as one product, and the low-rank weights beside them."""
+"""Linear layers that read the same input as one matrix product, with LoRA weights beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from adapters.peft.model.lora import LoraLinear
-from adapters.peft.runtime.cpu import best_by_onednn, multiplied_in
+from adapters.peft.runtime.cpu import matmul_dtype, prefers_onednn
 
 # rows: oneDNN keeps memory for each number of rows that it has seen, so there must not be many
-BLOCK = 64
+ONEDNN_ROW_BLOCK = 64
 
 
-def lay_together(layers: Sequence[nn.Linear]) -> None:
-    """Put the weights of some layers, and their biases, one after the other into memory: a view
-    then has them all.
+def make_contiguous(layers: Sequence[nn.Linear]) -> None:
+    """Move the weights of some layers, and their biases, next to each other in memory.
+
+    One view then has them all.
     """
     for name in ("weight", "bias"):
         parts = [getattr(layer, name) for layer in layers]
         if all(part is not None for part in parts):
             whole = torch.cat([part.detach() for part in parts])
-            for part, piece in zip(
-                parts, torch.split(whole, [len(part) for part in parts]), strict=True
-            ):
+            pieces = torch.split(whole, [len(part) for part in parts])
+            for part, piece in zip(parts, pieces, strict=True):
                 part.data = piece
 
 
-class Product:
+class LoraSlice(NamedTuple):
+    """The LoRA weights of one layer, and the columns of the fused product that belong to them."""
+
+    columns: slice  # of y
+    ranks: slice  # of A x
+    layer: LoraLinear
+
+
+class FusedLinear:
     """y = W x + b + scale · B A x over layers side by side, and its gradient; W is frozen.
 
     The products with A and B are in the dtype of the base, as in mixed-precision training, or in
-    what that is multiplied in; their gradients are added up in the dtype of A and B.
+    its matmul dtype; their gradients are accumulated in the dtype of A and B.
     """
 
     def __init__(self, layers: Sequence[nn.Linear | LoraLinear]) -> None:
         bases: list[Any] = [
             layer.base if isinstance(layer, LoraLinear) else layer for layer in layers
         ]
-        self.weight = _whole([base.weight for base in bases])  # (out, in)
-        self.bias = None if bases[0].bias is None else _whole([base.bias for base in bases])
-        # columns of y, columns of A x, the weights
-        self.low: list[tuple[slice, slice, LoraLinear]] = []
-        out = rank = 0
+        self.weight = _concatenated([base.weight for base in bases])  # (out, in)
+        self.bias = None if bases[0].bias is None else _concatenated([base.bias for base in bases])
+        self.lora: list[LoraSlice] = []
+        column = rank = 0
         for layer, base in zip(layers, bases, strict=True):
-            size = base.weight.shape[0]
+            columns = slice(column, column + base.weight.shape[0])
             if isinstance(layer, LoraLinear):
-                more = layer.a.shape[0]
-                self.low.append((slice(out, out + size), slice(rank, rank + more), layer))
-                rank += more
-            out += size
+                ranks = slice(rank, rank + layer.a.shape[0])
+                self.lora.append(LoraSlice(columns, ranks, layer))
+                rank = ranks.stop
+            column = columns.stop
 
     @property
-    def trained(self) -> list[nn.Parameter]:
+    def trainable(self) -> list[nn.Parameter]:
         """A and B of each layer."""
-        return [side for _, _, layer in self.low for side in (layer.a, layer.b)]
+        return [side for _, _, layer in self.lora for side in (layer.a, layer.b)]
 
     def forward(
-        self, x: torch.Tensor, onto: torch.Tensor | None = None
+        self, x: torch.Tensor, residual: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(N, in) to (N, out), added to `onto` if that is given, and scale · A x (N, ranks)."""
-        narrow, wide = x.dtype, multiplied_in(x)
-        x = x.to(wide)
-        late = bool(self.low) and rounds(wide)
-        out = dense(x, self.weight.to(wide), to(self.bias, wide), None if late else to(onto, wide))
-        if not self.low:
-            return out.to(narrow), out.new_empty(0, dtype=narrow)
-        down = x @ self._a(wide).t()
-        for columns, ranks, layer in self.low:
+        """(N, in) to (N, out), added to a residual (N, out) if given, and scale · A x (N, ranks)."""
+        dtype, wide = x.dtype, matmul_dtype(x)
+        x, bias = x.to(wide), cast_optional(self.bias, wide)
+        add_last = bool(self.lora) and is_low_precision(wide)
+        first = None if add_last else cast_optional(residual, wide)
+        out = linear(x, self.weight.to(wide), bias, first)
+        if not self.lora:
+            return out.to(dtype), out.new_empty(0, dtype=dtype)
+        low_rank = x @ self._stacked_a(wide).t()
+        for columns, ranks, layer in self.lora:
             if layer.scale != 1:
-                down[:, ranks].mul_(layer.scale)
-            out[:, columns].addmm_(down[:, ranks], layer.b.to(wide).t())
-        if late and onto is not None:
-            out.add_(onto)
-        return out.to(narrow), down.to(narrow)
+                low_rank[:, ranks].mul_(layer.scale)
+            out[:, columns].addmm_(low_rank[:, ranks], layer.b.to(wide).t())
+        if add_last and residual is not None:
+            out.add_(residual)
+        return out.to(dtype), low_rank.to(dtype)
 
     def backward(
-        self, gradient: torch.Tensor, x: torch.Tensor, down: torch.Tensor
+        self, gradient: torch.Tensor, x: torch.Tensor, low_rank: torch.Tensor
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """The gradient by x, and those of `trained`."""
-        narrow, wide = x.dtype, multiplied_in(x)
+        """Return the gradient by x, and those by `trainable`."""
+        dtype, wide = x.dtype, matmul_dtype(x)
         gradient = gradient.to(wide)
-        found, low = self.gradients(gradient, x, down)
-        dx = dense(gradient, self.weight.to(wide).t())
-        return (dx.addmm_(low, self._a(wide)) if self.low else dx).to(narrow), found
+        dparameters, dlow_rank = self.parameter_gradients(gradient, x, low_rank)
+        dx = linear(gradient, self.weight.to(wide).t())
+        if self.lora:
+            dx = dx.addmm_(dlow_rank, self._stacked_a(wide))
+        return dx.to(dtype), dparameters
 
-    def gradients(
-        self, gradient: torch.Tensor, x: torch.Tensor, down: torch.Tensor
+    def parameter_gradients(
+        self, gradient: torch.Tensor, x: torch.Tensor, low_rank: torch.Tensor
     ) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """Those of `trained`, and the gradient by A x (N, ranks), in what is multiplied in."""
-        wide = multiplied_in(x)
-        gradient, x, down = gradient.to(wide), x.to(wide), down.to(wide)
-        low = torch.empty_like(down)
-        if not self.low:
-            return [], low
-        for columns, ranks, layer in self.low:
-            torch.mm(gradient[:, columns], layer.b.to(wide), out=low[:, ranks])
+        """Return the gradients by `trainable`, and that by A x (N, ranks) in the matmul dtype."""
+        wide = matmul_dtype(x)
+        gradient, x, low_rank = gradient.to(wide), x.to(wide), low_rank.to(wide)
+        dlow_rank = torch.empty_like(low_rank)
+        if not self.lora:
+            return [], dlow_rank
+        for columns, ranks, layer in self.lora:
+            torch.mm(gradient[:, columns], layer.b.to(wide), out=dlow_rank[:, ranks])
             if layer.scale != 1:
-                low[:, ranks].mul_(layer.scale)
-        da = low.t() @ x
-        found = []
-        for columns, ranks, layer in self.low:
-            db = gradient[:, columns].t() @ down[:, ranks]
-            found += [da[ranks].to(layer.a.dtype), db.to(layer.b.dtype)]
-        return found, low
+                dlow_rank[:, ranks].mul_(layer.scale)
+        da = dlow_rank.t() @ x
+        gradients = []
+        for columns, ranks, layer in self.lora:
+            db = gradient[:, columns].t() @ low_rank[:, ranks]
+            gradients += [da[ranks].to(layer.a.dtype), db.to(layer.b.dtype)]
+        return gradients, dlow_rank
 
-    def _a(self, dtype: torch.dtype) -> torch.Tensor:
-        sides: list[torch.Tensor] = [layer.a for *_, layer in self.low]
+    def _stacked_a(self, dtype: torch.dtype) -> torch.Tensor:
+        """(ranks, in)."""
+        sides: list[torch.Tensor] = [layer.a for *_, layer in self.lora]
         return (sides[0] if len(sides) == 1 else torch.cat(sides)).to(dtype)
 
 
-def rounds(dtype: torch.dtype) -> bool:
-    """Whether B A x, small as it is at first, is lost where it is added to what a residual stream
-    has come to.
+def is_low_precision(dtype: torch.dtype) -> bool:
+    """Return true if B A x, small at first, is lost in rounding when added to a residual stream.
 
-    Added to W x and rounded there, and to the stream with it, the most of it stays
+    Added to W x and rounded there, and to the stream together with it, most of it stays
     (docs/benchmarks.md).
     """
     return dtype.itemsize < torch.float32.itemsize
 
 
-def to(x: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+def cast_optional(x: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """Cast a tensor, if there is one."""
     return None if x is None else x.to(dtype)
 
 
-def dense(
+def linear(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
-    onto: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """x W^T + b + onto, with W (out, in) as it lies, or turned."""
-    whole = len(x) - len(x) % BLOCK if best_by_onednn(x) else 0
-    if whole == len(x) > 0:
-        return by_onednn(x, weight, bias, onto)
-    if whole:
+    """x W^T + b + residual, with W (out, in) contiguous or transposed."""
+    blocked = len(x) - len(x) % ONEDNN_ROW_BLOCK if prefers_onednn(x) else 0
+    if blocked == len(x) > 0:
+        return linear_onednn(x, weight, bias, residual)
+    if blocked:
         out = x.new_empty(len(x), len(weight))
-        for rows, product in ((slice(whole), by_onednn), (slice(whole, None), by_torch)):
-            out[rows] = product(x[rows], weight, bias, None if onto is None else onto[rows])
-        return out
-    return by_torch(x, weight, bias, onto)
-
-
-def by_torch(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, onto: torch.Tensor | None
-) -> torch.Tensor:
-    if bias is None:
-        return x @ weight.t() if onto is None else torch.addmm(onto, x, weight.t())
-    found = torch.addmm(bias, x, weight.t())
-    return found if onto is None else found.add_(onto)
-
-
-def by_onednn(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, onto: torch.Tensor | None
-) -> torch.Tensor:
-    """The same as torch.compile has it done, with W as it lies or laid out for it."""
-    found: torch.Tensor
-    if onto is None:
-        found = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    else:
-        found = torch.ops.mkldnn._linear_pointwise.binary(x, onto, weight, bias, "add")
-    return found
-
-
-def _whole(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Them all, without a copy where `lay_together` has been."""
-    first = parts[0].detach()
-    end, stored = first.storage_offset(), first.untyped_storage().data_ptr()
-    for part in parts:
-        if (
-            part.untyped_storage().data_ptr() != stored
-            or part.storage_offset() != end
-            or not part.is_contiguous()
+        for rows, product in (
+            (slice(blocked), linear_onednn),
+            (slice(blocked, None), linear_torch),
         ):
+            added = None if residual is None else residual[rows]
+            out[rows] = product(x[rows], weight, bias, added)
+        return out
+    return linear_torch(x, weight, bias, residual)
+
+
+def linear_torch(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None
+) -> torch.Tensor:
+    """x W^T + b + residual by torch's own products."""
+    if bias is None:
+        return x @ weight.t() if residual is None else torch.addmm(residual, x, weight.t())
+    out = torch.addmm(bias, x, weight.t())
+    return out if residual is None else out.add_(residual)
+
+
+def linear_onednn(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None
+) -> torch.Tensor:
+    """x W^T + b + residual by oneDNN, as torch.compile calls it, with W plain or reordered."""
+    out: torch.Tensor
+    if residual is None:
+        out = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    else:
+        out = torch.ops.mkldnn._linear_pointwise.binary(x, residual, weight, bias, "add")
+    return out
+
+
+def _concatenated(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Concatenate tensors; a view, without a copy, after `make_contiguous`."""
+    first = parts[0].detach()
+    end, storage = first.storage_offset(), first.untyped_storage().data_ptr()
+    for part in parts:
+        adjacent = part.untyped_storage().data_ptr() == storage and part.storage_offset() == end
+        if not (adjacent and part.is_contiguous()):
             return torch.cat([part.detach() for part in parts])
         end += part.numel()
     return first.as_strided((sum(len(part) for part in parts), *first.shape[1:]), first.stride())

@@ -1,6 +1,4 @@
-"""One layer of a Llama-like decoder in as few, large operations as there can be, forward and
-backward by hand.
-"""
+"""One layer of a Llama-like decoder in few, large operations, with a hand-written backward pass."""
 
 from __future__ import annotations
 
@@ -12,91 +10,96 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from adapters.peft.batching.packed_layout import Layout
+from adapters.peft.batching.packed_layout import PackedLayout
 from adapters.peft.model import tiled_attention as attention
-from adapters.peft.model.linear import Product
+from adapters.peft.model.linear import FusedLinear
 
 Rope = tuple[torch.Tensor, torch.Tensor]  # cosines and sines, (N, 1, D / 2)
 
 
 class Layer:
-    """y = x + out(attention(norm x)); z = y + down(silu(gate(norm y)) · up(norm y)).
+    """y = x + o(attention(qkv(norm x))); z = y + down(silu(gate(norm y)) · up(norm y)).
 
     Touvron et al., 2023, arXiv:2302.13971.
     """
 
-    def __init__(self, inner: Any) -> None:
-        """`inner`: a layer of transformers, whose weights, LoRA's among them, it computes with."""
-        attends, mlp = inner.self_attn, inner.mlp
-        self.into = Product([attends.q_proj, attends.k_proj, attends.v_proj])
-        self.out = Product([attends.o_proj])
-        self.up = Product([mlp.gate_proj, mlp.up_proj])
-        self.down = Product([mlp.down_proj])
-        self.norms = Norm(inner.input_layernorm), Norm(inner.post_attention_layernorm)
-        self.scale, self.width = float(attends.scaling), int(attends.head_dim)
-        self.heads = self.out.weight.shape[1] // self.width
-        self.groups = (len(self.into.weight) // self.width - self.heads) // 2
+    def __init__(self, module: Any) -> None:
+        """`module`: a layer of transformers, whose weights, LoRA's among them, it computes with."""
+        attends, mlp = module.self_attn, module.mlp
+        self.qkv_proj = FusedLinear([attends.q_proj, attends.k_proj, attends.v_proj])
+        self.o_proj = FusedLinear([attends.o_proj])
+        self.gate_up_proj = FusedLinear([mlp.gate_proj, mlp.up_proj])
+        self.down_proj = FusedLinear([mlp.down_proj])
+        self.input_norm = RMSNorm(module.input_layernorm)
+        self.post_attention_norm = RMSNorm(module.post_attention_layernorm)
+        self.scale = float(attends.scaling)
+        self.head_dim = int(attends.head_dim)
+        self.heads = self.o_proj.weight.shape[1] // self.head_dim
+        self.kv_heads = (len(self.qkv_proj.weight) // self.head_dim - self.heads) // 2
 
     @property
-    def trained(self) -> list[nn.Parameter]:
-        return [*self.into.trained, *self.out.trained, *self.up.trained, *self.down.trained]
+    def trainable(self) -> list[nn.Parameter]:
+        """A and B of all its projections."""
+        projections = (self.qkv_proj, self.o_proj, self.gate_up_proj, self.down_proj)
+        return [parameter for projection in projections for parameter in projection.trainable]
 
     def split(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Views of (N, heads + 2 · groups, D)."""
-        return torch.split(qkv, [self.heads, self.groups, self.groups], 1)  # type: ignore[return-value]
+        """(N, heads + 2 · kv_heads, D) to views of its queries, keys and values."""
+        sizes = [self.heads, self.kv_heads, self.kv_heads]
+        return torch.split(qkv, sizes, 1)  # type: ignore[return-value]
 
-    def beside(
-        self, qkv: torch.Tensor, before: torch.Tensor | None
+    def with_prefix_kv(
+        self, qkv: torch.Tensor, prefix_kv: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Of (N, heads + 2 · groups, D), with (P, 2 · groups, D) keys and values of what lies
-        before behind its own.
-        """
+        """Split (N, heads + 2 · kv_heads, D); append the prefix's (P, 2 · kv_heads, D)."""
         query, key, value = self.split(qkv)
-        if before is None:
+        if prefix_kv is None:
             return query, key, value
-        keys, values = before.chunk(2, 1)
-        return query, torch.cat([key, keys]), torch.cat([value, values])
+        prefix_key, prefix_value = prefix_kv.chunk(2, 1)
+        return query, torch.cat([key, prefix_key]), torch.cat([value, prefix_value])
 
-    def attend_to(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
-        """(N, H) to queries, keys and values side by side, (N, heads + 2 · groups, D), turned by
-        their positions.
-        """
-        found = self.into.forward(self.norms[0].alone(x))[0].view(len(x), -1, self.width)
-        turn(found[:, : self.heads + self.groups], rope)
-        return found
+    def project_qkv(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
+        """(N, H) to queries, keys and values (N, heads + 2 · kv_heads, D), rotated by position."""
+        flat = self.qkv_proj.forward(self.input_norm.normalize(x))[0]
+        qkv = flat.view(len(x), -1, self.head_dim)
+        apply_rope(qkv[:, : self.heads + self.kv_heads], rope)
+        return qkv
 
     def finish(self, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        """(N, H) and (N, heads · D) to (N, H)."""
-        y = self.out.forward(attended, x)[0]
-        gate, up = self.up.forward(self.norms[1].alone(y))[0].chunk(2, -1)
-        return self.down.forward(functional.silu(gate).mul_(up), y)[0]
+        """(N, H) inputs and (N, heads · D) attention outputs to the layer's (N, H) outputs."""
+        y = self.o_proj.forward(attended, x)[0]
+        gate_up = self.gate_up_proj.forward(self.post_attention_norm.normalize(y))[0]
+        gate, up = gate_up.chunk(2, -1)
+        return self.down_proj.forward(functional.silu(gate).mul_(up), y)[0]
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What a layer keeps of its way there for the way back."""
+class Activations:
+    """The activations of a layer that its backward pass needs."""
 
     x: torch.Tensor
-    spreads: tuple[torch.Tensor, torch.Tensor]  # of the norms
+    rms: tuple[torch.Tensor, torch.Tensor]  # of the inputs of both norms
     qkv: torch.Tensor
     attended: torch.Tensor
     y: torch.Tensor
     gate_up: torch.Tensor
-    low: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]  # of the products
+    # scale · A x of qkv_proj, o_proj, gate_up_proj and down_proj
+    low_rank: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        return (self.x, *self.spreads, self.qkv, self.attended, self.y, self.gate_up, *self.low)
+        return (self.x, *self.rms, self.qkv, self.attended, self.y, self.gate_up, *self.low_rank)
 
     @classmethod
-    def of(cls, kept: Sequence[torch.Tensor]) -> Kept:
-        x, spread0, spread1, qkv, attended, y, gate_up, *low = kept
-        return cls(x, (spread0, spread1), qkv, attended, y, gate_up, tuple(low))  # type: ignore[arg-type]
+    def from_tensors(cls, tensors: Sequence[torch.Tensor]) -> Activations:
+        x, rms_x, rms_y, qkv, attended, y, gate_up, *low_rank = tensors
+        return cls(x, (rms_x, rms_y), qkv, attended, y, gate_up, tuple(low_rank))  # type: ignore[arg-type]
 
 
-class Trained(torch.autograd.Function):
-    """A layer whose gradient is computed by hand; with `again`, what goes into it alone is kept
-    (Chen et al., 2016, arXiv:1604.06174). Gives (N, H) and its (N, 2 · groups, D) keys and values;
-    those `before` are attended to as well.
+class LayerFunction(torch.autograd.Function):
+    """A layer with a hand-written gradient; gives (N, H) and its (N, 2 · kv_heads, D) keys and values.
+
+    With `checkpointing` only its input is saved, and activations are recomputed (Chen et al., 2016,
+    arXiv:1604.06174). Tokens attend to the keys and values of `prefix_kv` as well.
     """
 
     @staticmethod
@@ -104,145 +107,173 @@ class Trained(torch.autograd.Function):
         ctx: Any,
         x: torch.Tensor,
         layer: Layer,
-        layout: Layout,
+        layout: PackedLayout,
         rope: Rope,
-        again: bool,
-        before: torch.Tensor | None,
-        *trained: torch.Tensor,
+        checkpointing: bool,
+        prefix_kv: torch.Tensor | None,
+        *trainable: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        out, kept = _there(layer, x, layout, rope, before)
+        out, activations = _forward(layer, x, layout, rope, prefix_kv)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(before, *((x,) if again else kept.tensors()))
-        ctx.layer, ctx.layout, ctx.rope, ctx.again = layer, layout, rope, again
-        return out, kept.qkv[:, layer.heads :]
+        ctx.save_for_backward(prefix_kv, *((x,) if checkpointing else activations.tensors()))
+        ctx.layer, ctx.layout, ctx.rope, ctx.checkpointing = layer, layout, rope, checkpointing
+        return out, activations.qkv[:, layer.heads :]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor | None, ...]:
-        before, *saved = ctx.saved_tensors
-        kept = (
-            _there(ctx.layer, saved[0], ctx.layout, ctx.rope, before)[1]
-            if ctx.again
-            else Kept.of(saved)
-        )
-        dx, dbefore, found = _back(ctx, kept, before, *gradients)
-        return dx, None, None, None, None, dbefore, *found
+        prefix_kv, *saved = ctx.saved_tensors
+        if ctx.checkpointing:
+            _, activations = _forward(ctx.layer, saved[0], ctx.layout, ctx.rope, prefix_kv)
+        else:
+            activations = Activations.from_tensors(saved)
+        dx, dprefix_kv, dtrainable = _backward(ctx, activations, prefix_kv, *gradients)
+        return dx, None, None, None, None, dprefix_kv, *dtrainable
 
 
-def _there(
-    layer: Layer, x: torch.Tensor, layout: Layout, rope: Rope, before: torch.Tensor | None
-) -> tuple[torch.Tensor, Kept]:
-    normed, spread = layer.norms[0].forward(x)
-    flat, low = layer.into.forward(normed)
-    qkv = flat.view(len(x), -1, layer.width)
-    turn(qkv[:, : layer.heads + layer.groups], rope)
-    attended = attention.forward(*layer.beside(qkv, before), layout, layer.scale).view(len(x), -1)
-    y, low_out = layer.out.forward(attended, x)
-    normed, spread_y = layer.norms[1].forward(y)
-    gate_up, low_up = layer.up.forward(normed)
+def _forward(
+    layer: Layer,
+    x: torch.Tensor,
+    layout: PackedLayout,
+    rope: Rope,
+    prefix_kv: torch.Tensor | None,
+) -> tuple[torch.Tensor, Activations]:
+    normed, rms_x = layer.input_norm.forward(x)
+    flat, low_qkv = layer.qkv_proj.forward(normed)
+    qkv = flat.view(len(x), -1, layer.head_dim)
+    apply_rope(qkv[:, : layer.heads + layer.kv_heads], rope)
+    attended = attention.forward(*layer.with_prefix_kv(qkv, prefix_kv), layout, layer.scale)
+    attended = attended.view(len(x), -1)
+    y, low_o = layer.o_proj.forward(attended, x)
+    normed, rms_y = layer.post_attention_norm.forward(y)
+    gate_up, low_gate_up = layer.gate_up_proj.forward(normed)
     gate, up = gate_up.chunk(2, -1)
-    z, low_down = layer.down.forward(functional.silu(gate).mul_(up), y)
-    return z, Kept(
-        x, (spread, spread_y), qkv, attended, y, gate_up, (low, low_out, low_up, low_down)
-    )
+    z, low_down = layer.down_proj.forward(functional.silu(gate).mul_(up), y)
+    low_rank = low_qkv, low_o, low_gate_up, low_down
+    return z, Activations(x, (rms_x, rms_y), qkv, attended, y, gate_up, low_rank)
 
 
-def _back(
-    ctx: Any, kept: Kept, before: torch.Tensor | None, dz: Any, dkeys: torch.Tensor | None
+def _backward(
+    ctx: Any,
+    saved: Activations,
+    prefix_kv: torch.Tensor | None,
+    dz: Any,
+    dkv: torch.Tensor | None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, list[torch.Tensor]]:
-    """`dkeys` is what others that attended to its keys and values give back."""
-    layer, layout, rope = ctx.layer, ctx.layout, ctx.rope
-    dnormed, of_mlp = _back_through_mlp(layer, dz, kept)
-    dy = layer.norms[1].backward(dnormed, kept.y, kept.spreads[1]).add_(dz)
-    dattended, of_out = layer.out.backward(dy, kept.attended, kept.low[1])
-    dqkv, shape = torch.empty_like(kept.qkv), (len(dy), layer.heads, layer.width)
-    query, key, value = layer.beside(kept.qkv, before)
-    found = torch.cat(
+    """Return the gradients by x, by `prefix_kv` and by the trainable parameters.
+
+    `dkv` is the gradient by its keys and values from other micro-batches that attended to them.
+    """
+    layer = ctx.layer
+    dnormed, dmlp = _mlp_backward(layer, dz, saved)
+    dy = layer.post_attention_norm.backward(dnormed, saved.y, saved.rms[1]).add_(dz)
+    dattended, do_proj = layer.o_proj.backward(dy, saved.attended, saved.low_rank[1])
+    dqkv, dprefix_kv = _attention_backward(ctx, saved, prefix_kv, dattended, dkv)
+    cos, sin = ctx.rope
+    apply_rope(dqkv[:, : layer.heads + layer.kv_heads], (cos, -sin))
+    normed = layer.input_norm.rescale(saved.x, saved.rms[0])
+    of_qkv = dqkv.view(len(dy), -1), normed, saved.low_rank[0]
+    if not ctx.needs_input_grad[0]:
+        dqkv_proj, _ = layer.qkv_proj.parameter_gradients(*of_qkv)
+        return None, dprefix_kv, [*dqkv_proj, *do_proj, *dmlp]
+    dnormed, dqkv_proj = layer.qkv_proj.backward(*of_qkv)
+    dx = layer.input_norm.backward(dnormed, saved.x, saved.rms[0]).add_(dy)
+    return dx, dprefix_kv, [*dqkv_proj, *do_proj, *dmlp]
+
+
+def _attention_backward(
+    ctx: Any,
+    saved: Activations,
+    prefix_kv: torch.Tensor | None,
+    dattended: torch.Tensor,
+    dkv: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the gradients by rotated queries, keys and values, and by `prefix_kv`."""
+    layer, count = ctx.layer, len(saved.qkv)
+    shape = count, layer.heads, layer.head_dim
+    dqkv = torch.empty_like(saved.qkv)
+    query, key, value = layer.with_prefix_kv(saved.qkv, prefix_kv)
+    dkey_value = torch.cat(
         attention.backward(
             dattended.view(shape),
             query,
             key,
             value,
-            kept.attended.view(shape),
-            layout,
+            saved.attended.view(shape),
+            ctx.layout,
             layer.scale,
             dqkv[:, : layer.heads],
         ),
         1,
     )
-    dqkv[:, layer.heads :] = found[: len(dy)] if dkeys is None else found[: len(dy)] + dkeys
-    dbefore = None if before is None else found[len(dy) :].to(before.dtype)
-    turn(dqkv[:, : layer.heads + layer.groups], (rope[0], -rope[1]))
-    normed = layer.norms[0].again(kept.x, kept.spreads[0])
-    of_layer = dqkv.view(len(dy), -1), normed, kept.low[0]
-    if not ctx.needs_input_grad[0]:
-        return None, dbefore, [*layer.into.gradients(*of_layer)[0], *of_out, *of_mlp]
-    dnormed, of_into = layer.into.backward(*of_layer)
-    dx = layer.norms[0].backward(dnormed, kept.x, kept.spreads[0]).add_(dy)
-    return dx, dbefore, [*of_into, *of_out, *of_mlp]
+    own = dkey_value[:count]
+    dqkv[:, layer.heads :] = own if dkv is None else own + dkv
+    return dqkv, None if prefix_kv is None else dkey_value[count:].to(prefix_kv.dtype)
 
 
-def _back_through_mlp(
-    layer: Layer, dz: torch.Tensor, kept: Kept
+def _mlp_backward(
+    layer: Layer, dz: torch.Tensor, saved: Activations
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    gate, up = kept.gate_up.chunk(2, -1)
-    bent = functional.silu(gate)
-    dhidden, of_down = layer.down.backward(dz, bent * up, kept.low[3])
-    dgate_up = torch.empty_like(kept.gate_up)
+    """Return the gradients by the normalised input of the MLP and by its trainable parameters."""
+    gate, up = saved.gate_up.chunk(2, -1)
+    activated = functional.silu(gate)
+    dhidden, ddown_proj = layer.down_proj.backward(dz, activated * up, saved.low_rank[3])
+    dgate_up = torch.empty_like(saved.gate_up)
     dgate, dup = dgate_up.chunk(2, -1)
-    torch.mul(dhidden, bent, out=dup)
+    torch.mul(dhidden, activated, out=dup)
     torch.ops.aten.silu_backward.grad_input(dhidden.mul_(up), gate, grad_input=dgate)
-    normed = layer.norms[1].again(kept.y, kept.spreads[1])
-    dnormed, of_up = layer.up.backward(dgate_up, normed, kept.low[2])
-    return dnormed, [*of_up, *of_down]
+    normed = layer.post_attention_norm.rescale(saved.y, saved.rms[1])
+    dnormed, dgate_up_proj = layer.gate_up_proj.backward(dgate_up, normed, saved.low_rank[2])
+    return dnormed, [*dgate_up_proj, *ddown_proj]
 
 
-class Norm:
-    """x / sqrt(mean x² + eps) · weight (Zhang and Sennrich, 2019, arXiv:1910.07467); the mean in
-    float32 or better.
+class RMSNorm:
+    """x / sqrt(mean x² + eps) · weight; the mean in float32 or better.
+
+    Zhang and Sennrich, 2019, arXiv:1910.07467.
     """
 
-    def __init__(self, inner: Any) -> None:
-        self.weight, self._eps, width = (
-            inner.weight.detach(),
-            float(inner.variance_epsilon),
-            len(inner.weight),
-        )
-        high = torch.promote_types(self.weight.dtype, torch.float32)
+    def __init__(self, module: Any) -> None:
+        width = len(module.weight)
+        self.weight = module.weight.detach()
+        self._eps = float(module.variance_epsilon)
+        accum_dtype = torch.promote_types(self.weight.dtype, torch.float32)
         self._root = width**0.5
-        self._least = self.weight.new_tensor((width * inner.variance_epsilon) ** 0.5, dtype=high)
+        least = (width * module.variance_epsilon) ** 0.5
+        self._least = self.weight.new_tensor(least, dtype=accum_dtype)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(N, H) to the same, and sqrt(mean x² + eps), (N, 1); in few calls, for few rows feel each
-        of them.
+        """(N, H) to the same, and sqrt(mean x² + eps), (N, 1).
+
+        In few calls, for with few rows the cost of each call shows.
         """
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=self._least.dtype)
-        spread = length.hypot_(self._least).div_(self._root)
-        return self.again(x, spread), spread
+        rms = length.hypot_(self._least).div_(self._root)
+        return self.rescale(x, rms), rms
 
-    def alone(self, x: torch.Tensor) -> torch.Tensor:
+    def normalize(self, x: torch.Tensor) -> torch.Tensor:
         """(N, H) to the same; on a CUDA device in one call."""
         if x.device.type == "cpu":
             return self.forward(x)[0]
         return functional.rms_norm(x, self.weight.shape, self.weight, self._eps)
 
-    def again(self, x: torch.Tensor, spread: torch.Tensor) -> torch.Tensor:
-        return (x / spread).to(x.dtype).mul_(self.weight)
+    def rescale(self, x: torch.Tensor, rms: torch.Tensor) -> torch.Tensor:
+        """Normalise (N, H) whose root mean squares (N, 1) are known."""
+        return (x / rms).to(x.dtype).mul_(self.weight)
 
-    def backward(
-        self, gradient: torch.Tensor, x: torch.Tensor, spread: torch.Tensor
-    ) -> torch.Tensor:
-        """Consumes `gradient`."""
+    def backward(self, gradient: torch.Tensor, x: torch.Tensor, rms: torch.Tensor) -> torch.Tensor:
+        """Return the gradient by x; overwrites `gradient`."""
         gradient.mul_(self.weight)
-        along = torch.linalg.vecdot(gradient, x)[:, None] / (spread.pow(3) * x.shape[-1])
-        return gradient.div_(spread).addcmul_(x, along.to(x.dtype), value=-1)
+        along = torch.linalg.vecdot(gradient, x)[:, None] / (rms.pow(3) * x.shape[-1])
+        return gradient.div_(rms).addcmul_(x, along.to(x.dtype), value=-1)
 
 
-def turn(x: torch.Tensor, rope: Rope) -> None:
-    """Rotate (N, heads, D) by position, in place: feature i with i + D / 2 (Su et al., 2021,
-    arXiv:2104.09864).
+def apply_rope(x: torch.Tensor, rope: Rope) -> None:
+    """Rotate (N, heads, D) by position, in place: feature i with i + D / 2.
+
+    Su et al., 2021, arXiv:2104.09864.
     """
     first, second = x.chunk(2, -1)
     cos, sin = rope
-    kept = first * sin
+    rotated = first * sin
     first.mul_(cos).addcmul_(second, sin, value=-1)
-    second.mul_(cos).add_(kept)
+    second.mul_(cos).add_(rotated)

@@ -1,5 +1,6 @@
-"""Log-probabilities from hidden states, and the gradient back, never with logits for all positions
-at once.
+"""Log-probabilities from hidden states, and their gradient, in chunks of positions.
+
+Logits never exist for all positions at once.
 """
 
 from __future__ import annotations
@@ -14,142 +15,151 @@ import torch
 from torch import nn
 
 from adapters.peft.batching.micro_batch import MicroBatch
-from adapters.peft.model.linear import dense, to
-from adapters.peft.runtime.cpu import multiplied_in
+from adapters.peft.model.linear import cast_optional, linear
+from adapters.peft.runtime.cpu import matmul_dtype
 from kitchen.types import Array
 
-ROWS = 256  # positions whose logits exist at the same time
-# numbers that torch adds by index with one thread, on a CPU; several add in no order
-IN_ORDER = 2**15 - 1
-# positions and their (s, K) log-probabilities to (s, K) dloss/dlogprob
-Slope = Callable[[slice, Array], Array]
+CHUNK_ROWS = 256  # positions whose logits exist at the same time
+# Numbers that torch adds by index with one thread on a CPU; with more, several threads add in no
+# fixed order.
+MAX_SERIAL_INDEX_ADD = 2**15 - 1
+# d loss / d logprob per position: scored positions and their (s, K) nats to (s, K)
+LogprobGradFn = Callable[[slice, Array], Array]
+LogitsFn = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Scored:
-    """Log-probabilities, and with slopes the gradients by the states and by the head's own trained
-    weights.
-    """
+class HeadOutput:
+    """Log-probabilities, and the gradients by states and by trainable head weights if computed."""
 
     logprobs: Array  # (S, K) nats
-    states: torch.Tensor | None = None  # (U, H)
-    head: tuple[torch.Tensor, ...] = ()
+    dstates: torch.Tensor | None = None  # (U, H)
+    dhead: tuple[torch.Tensor, ...] = ()
 
 
 def score(
     head: nn.Module,
-    hidden: torch.Tensor,
+    states: torch.Tensor,
     batch: MicroBatch,
-    high: torch.dtype,
-    slope: Slope | None = None,
-) -> Scored:
-    """(U, H) states to log-probabilities of the targets, and the gradient back where there is a
-    slope.
+    accum_dtype: torch.dtype,
+    grad_fn: LogprobGradFn | None = None,
+) -> HeadOutput:
+    """Return the targets' log-probabilities from (U, H) states, and gradients if `grad_fn` is given.
 
-    dloss/dlogits = sum over targets of dloss/dlogprob times (onehot - softmax). Logits are computed
-    once for each state, however many targets it has.
+    d loss / d logits = sum over targets of d loss / d logprob times (onehot - softmax). Logits are
+    computed once for each state, however many targets it has.
     """
     logprobs = np.empty(
-        tuple(batch.targets.shape), np.float64 if high == torch.float64 else np.float32
+        tuple(batch.targets.shape), np.float64 if accum_dtype == torch.float64 else np.float32
     )
-    gradient = torch.empty_like(hidden) if slope else None
-    trained, to_logits = trained_of(head), _multiplied(head, hidden)
-    sums = [torch.zeros_like(parameter) for parameter in trained] if slope else []
-    edges = torch.searchsorted(
-        batch.row, torch.arange(0, len(hidden) + ROWS, ROWS, device=hidden.device)
-    ).tolist()
-    for start, (first, last) in zip(range(0, len(hidden), ROWS), pairwise(edges), strict=False):
-        rows, scored = slice(start, start + ROWS), slice(first, last)
-        piece = hidden[rows].detach().requires_grad_(slope is not None)
-        with torch.set_grad_enabled(slope is not None):
-            logits = to_logits(piece)
+    dstates = torch.empty_like(states) if grad_fn else None
+    parameters, to_logits = trainable_parameters(head), _logits_fn(head, states)
+    dhead = [torch.zeros_like(parameter) for parameter in parameters] if grad_fn else []
+    for rows, scored in _chunks(states, batch):
+        chunk = states[rows].detach().requires_grad_(grad_fn is not None)
+        with torch.set_grad_enabled(grad_fn is not None):
+            logits = to_logits(chunk)
+        indices, targets = (batch.target_rows[scored] - rows.start)[:, None], batch.targets[scored]
         with torch.no_grad():
-            likely = torch.softmax(logits, -1, dtype=high)
-            places, targets = (batch.row[scored] - start)[:, None], batch.targets[scored]
-            logprobs[scored] = _logprobs(logits, likely, places, targets, high).cpu().numpy()
-        if slope is not None and gradient is not None:
-            given = slope(scored, logprobs[scored])
-            # in an order, on any device
-            total = np.bincount(places[:, 0].cpu().numpy(), given.sum(1), len(piece))
-            slopes = torch.from_numpy(given).to(likely)
-            pushed = likely.mul_(-torch.from_numpy(total).to(likely)[:, None])
-            add_in_order(pushed, places, targets, slopes)
-            gradient[rows], *found = torch.autograd.grad(
-                logits, [piece, *trained], pushed.to(logits.dtype)
+            probs = torch.softmax(logits, -1, dtype=accum_dtype)
+            values = _target_logprobs(logits, probs, indices, targets)
+            logprobs[scored] = values.cpu().numpy()
+        if grad_fn is not None and dstates is not None:
+            dlogits = _logit_gradient(probs, indices, targets, grad_fn(scored, logprobs[scored]))
+            dstates[rows], *dparts = torch.autograd.grad(
+                logits, [chunk, *parameters], dlogits.to(logits.dtype)
             )
-            sums = [total + part for total, part in zip(sums, found, strict=True)]
-    return Scored(logprobs, gradient, tuple(sums))
+            dhead = [total + part for total, part in zip(dhead, dparts, strict=True)]
+    return HeadOutput(logprobs, dstates, tuple(dhead))
+
+
+def top_logprobs(
+    head: nn.Module, states: torch.Tensor, k: int, accum_dtype: torch.dtype
+) -> tuple[Array, Array]:
+    """(S, H) states to (S, k) ids and (S, k) nats, the most likely first."""
+    ids, values = np.empty((len(states), k), np.int64), np.empty((len(states), k), np.float32)
+    to_logits = _logits_fn(head, states)
+    for start in range(0, len(states), CHUNK_ROWS):
+        rows = slice(start, start + CHUNK_ROWS)
+        top = torch.log_softmax(to_logits(states[rows]), -1, dtype=accum_dtype).topk(k, -1)
+        ids[rows], values[rows] = top.indices.cpu().numpy(), top.values.cpu().numpy()
+    return ids, values
 
 
 def add_in_order(
-    pushed: torch.Tensor, places: torch.Tensor, targets: torch.Tensor, slopes: torch.Tensor
+    dlogits: torch.Tensor, rows: torch.Tensor, targets: torch.Tensor, grads: torch.Tensor
 ) -> None:
-    """(s, K) slopes where (s, 1) places and (s, K) targets say, in their order: else the bits are
-    left to threads.
+    """Add (s, K) gradients at (s, 1) rows and (s, K) targets of (n, V), in a fixed order.
+
+    Otherwise the last bits would depend on the timing of threads.
     """
-    some = max(1, IN_ORDER // targets.shape[1])
-    for at in range(0, len(targets), some):
-        part = slice(at, at + some)
-        where = places[part].expand_as(targets[part]), targets[part]
-        pushed.index_put_(where, slopes[part], accumulate=True)
+    step = max(1, MAX_SERIAL_INDEX_ADD // targets.shape[1])
+    for start in range(0, len(targets), step):
+        part = slice(start, start + step)
+        where = rows[part].expand_as(targets[part]), targets[part]
+        dlogits.index_put_(where, grads[part], accumulate=True)
 
 
-def _multiplied(head: nn.Module, hidden: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The head as it is, or if it is not trained the fastest product with its weights, cast once
-    for (U, H) states.
+def trainable_parameters(head: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of a head that are in training."""
+    return [parameter for parameter in head.parameters() if parameter.requires_grad]
 
-    Lanes share the head, so nothing is ever put into it.
+
+def _chunks(states: torch.Tensor, batch: MicroBatch) -> list[tuple[slice, slice]]:
+    """Return chunks of the states, and the scored positions that belong to each."""
+    starts = torch.arange(0, len(states) + CHUNK_ROWS, CHUNK_ROWS, device=states.device)
+    edges = torch.searchsorted(batch.target_rows, starts).tolist()
+    rows = [slice(start, start + CHUNK_ROWS) for start in range(0, len(states), CHUNK_ROWS)]
+    scored = [slice(first, last) for first, last in pairwise(edges)]
+    return list(zip(rows, scored, strict=False))
+
+
+def _target_logprobs(
+    logits: torch.Tensor, probs: torch.Tensor, rows: torch.Tensor, targets: torch.Tensor
+) -> torch.Tensor:
+    """(s, K) nats, normalised by the most likely token's logit and probability.
+
+    A target's own probability may be too small for a logarithm.
+    """
+    top, token = logits.max(-1, keepdim=True)
+    normaliser = top.to(probs.dtype) - probs.gather(1, token).log()
+    return logits[rows, targets].to(probs.dtype) - normaliser[rows[:, 0]]
+
+
+def _logit_gradient(
+    probs: torch.Tensor, rows: torch.Tensor, targets: torch.Tensor, grads: Array
+) -> torch.Tensor:
+    """Return d loss / d logits (n, V) from (s, K) d loss / d logprob; overwrites `probs`."""
+    # numpy adds in a fixed order, on any device
+    totals = np.bincount(rows[:, 0].cpu().numpy(), grads.sum(1), len(probs))
+    on_device = torch.from_numpy(grads).to(probs)
+    dlogits = probs.mul_(-torch.from_numpy(totals).to(probs)[:, None])
+    add_in_order(dlogits, rows, targets, on_device)
+    return dlogits
+
+
+def _logits_fn(head: nn.Module, states: torch.Tensor) -> LogitsFn:
+    """Return the head, or if it is not trained the fastest product with its weights, cast once.
+
+    Lanes share the head, so nothing is ever stored in it.
     """
     if type(head) is not nn.Linear or head.weight.requires_grad:
         return head
-    wide, apply = multiplied_in(hidden), cast(Callable[..., torch.Tensor], _Frozen.apply)
-    weight, bias = head.weight.to(wide), to(head.bias, wide)
-    return lambda states: apply(states.to(wide), weight, bias)
+    wide, apply = matmul_dtype(states), cast(Callable[..., torch.Tensor], _FrozenHead.apply)
+    weight, bias = head.weight.to(wide), cast_optional(head.bias, wide)
+    return lambda chunk: apply(chunk.to(wide), weight, bias)
 
 
-class _Frozen(torch.autograd.Function):
-    """(S, H) states to (S, V) logits, and the gradient by the states alone."""
+class _FrozenHead(torch.autograd.Function):
+    """(S, H) states to (S, V) logits, with a gradient by the states alone."""
 
     @staticmethod
     def forward(
         ctx: Any, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         ctx.weight = weight
-        return dense(states, weight, bias)
+        return linear(states, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return dense(gradients[0], ctx.weight.t()), None, None
-
-
-def trained_of(head: nn.Module) -> list[nn.Parameter]:
-    """What of it is in training."""
-    return [parameter for parameter in head.parameters() if parameter.requires_grad]
-
-
-def _logprobs(
-    logits: torch.Tensor,
-    likely: torch.Tensor,
-    places: torch.Tensor,
-    targets: torch.Tensor,
-    high: torch.dtype,
-) -> torch.Tensor:
-    """(S, K) nats, by the likeliest token's logit and probability; a target's own may be too small
-    for a logarithm.
-    """
-    top, token = logits.max(-1, keepdim=True)
-    normaliser = top.to(high) - likely.gather(1, token).log()
-    return logits[places, targets].to(high) - normaliser[places[:, 0]]
-
-
-def likeliest(
-    head: nn.Module, hidden: torch.Tensor, k: int, high: torch.dtype
-) -> tuple[Array, Array]:
-    """(S, H) states to (S, k) ids and (S, k) nats, the likeliest first."""
-    ids, values = np.empty((len(hidden), k), np.int64), np.empty((len(hidden), k), np.float32)
-    to_logits = _multiplied(head, hidden)
-    for start in range(0, len(hidden), ROWS):
-        rows = slice(start, start + ROWS)
-        found = torch.log_softmax(to_logits(hidden[rows]), -1, dtype=high).topk(k, -1)
-        ids[rows], values[rows] = found.indices.cpu().numpy(), found.values.cpu().numpy()
-    return ids, values
+        return linear(gradients[0], ctx.weight.t()), None, None

@@ -1,4 +1,4 @@
-"""Low-rank weights beside the frozen linear layers of a model (Hu et al., 2021, arXiv:2106.09685)."""
+"""LoRA: low-rank weights beside frozen linear layers (Hu et al., 2021, arXiv:2106.09685)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from adapters.peft.model.lora_dropout import Dropout
 from kitchen.errors import BackendError, ConfigError
 from kitchen.types import Lora
 
-ALPHA = 32.0  # at every rank, unless set
-PREFIX = "base_model.model."  # what PEFT puts before the name of each layer
+DEFAULT_ALPHA = 32.0  # at every rank
+PREFIX = "base_model.model."  # PEFT puts this before the name of each layer
 ATTENTION, MLP = re.compile(r"attn|attention"), re.compile(r"mlp|ffn|feed_forward|experts|^fc")
-ROUTERS = frozenset({"gate", "router"})  # of mixtures of experts: left as they are
+ROUTERS = frozenset({"gate", "router"})  # of mixtures of experts: never trained
 
 Tensors = Mapping[str, torch.Tensor]
 
 
 class LoraLinear(nn.Module):
-    """y = W x + scale · B A x, with W frozen in the dtype of the base, A and B in float32 or
-    better.
-    """
+    """y = W x + scale · B A x, with W frozen in the dtype of the base, A and B in float32 or better."""
 
     def __init__(
         self,
@@ -36,9 +34,11 @@ class LoraLinear(nn.Module):
         sizes: tuple[int, int],
         device: torch.device,
     ) -> None:
+        """`sizes`: inputs and outputs."""
         super().__init__()
         self.base, self.scale = base, scale
-        # (out, in), or None where the base is no plain matrix; a list, for it is not ours
+        # (out, in), or None where the base is no plain matrix; in a list, so that torch does not
+        # register it as a parameter of this module
         self.weight = [weight]
         self.a = nn.Parameter(torch.zeros(rank, sizes[0], dtype=dtype, device=device))
         self.b = nn.Parameter(torch.zeros(sizes[1], rank, dtype=dtype, device=device))
@@ -47,23 +47,21 @@ class LoraLinear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight = self.weight[0]
         if weight is not None and self.dropout is None:
-            apply: Any = _Fused.apply
+            apply: Any = _FusedLora.apply
             fused: torch.Tensor = apply(x, weight, self.base.bias, self.a, self.b, self.scale)
             return fused
         dropped = x if self.dropout is None else self.dropout(x, self)
-        low = nn.functional.linear(dropped, self.a.to(x.dtype))
-        out: torch.Tensor = self.base(x) + nn.functional.linear(
-            low, _scaled(self.b, self.scale, x.dtype)
-        )
+        low_rank = nn.functional.linear(dropped, self.a.to(x.dtype))
+        scaled_b = _scaled(self.b, self.scale, x.dtype)
+        out: torch.Tensor = self.base(x) + nn.functional.linear(low_rank, scaled_b)
         return out
 
 
-class _Fused(torch.autograd.Function):
-    """LoraLinear in as few passes over memory as there can be; on a CPU they take as long as the
-    products.
+class _FusedLora(torch.autograd.Function):
+    """LoraLinear in few passes over memory; on a CPU these take as long as the products.
 
     The products with A and B are in the dtype of the base, as in mixed-precision training; their
-    gradients are added up in the dtype of A and B.
+    gradients are accumulated in the dtype of A and B.
     """
 
     @staticmethod
@@ -77,139 +75,135 @@ class _Fused(torch.autograd.Function):
         scale: float,
     ) -> torch.Tensor:
         flat = x.reshape(-1, x.shape[-1])
-        low, weight = flat @ a.to(x.dtype).t(), weight.to(x.dtype)
+        low_rank, weight = flat @ a.to(x.dtype).t(), weight.to(x.dtype)
         out = flat @ weight.t() if bias is None else torch.addmm(bias, flat, weight.t())
-        out.addmm_(low, _scaled(b, scale, x.dtype).t())
-        ctx.save_for_backward(flat, weight, a, b, low)
+        out.addmm_(low_rank, _scaled(b, scale, x.dtype).t())
+        ctx.save_for_backward(flat, weight, a, b, low_rank)
         ctx.scale, ctx.shape = scale, x.shape
         return out.view(*x.shape[:-1], -1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        flat, weight, a, b, low = ctx.saved_tensors
-        out = gradients[0].reshape(-1, gradients[0].shape[-1])
-        down = out @ _scaled(b, ctx.scale, out.dtype)
-        db = (out.t() @ low).to(b.dtype).mul_(ctx.scale)
-        da = (down.t() @ flat).to(a.dtype)
-        dx = (
-            (out @ weight).addmm_(down, a.to(out.dtype)).view(ctx.shape)
-            if ctx.needs_input_grad[0]
-            else None
-        )
+        flat, weight, a, b, low_rank = ctx.saved_tensors
+        dout = gradients[0].reshape(-1, gradients[0].shape[-1])
+        dlow_rank = dout @ _scaled(b, ctx.scale, dout.dtype)
+        db = (dout.t() @ low_rank).to(b.dtype).mul_(ctx.scale)
+        da = (dlow_rank.t() @ flat).to(a.dtype)
+        dx = None
+        if ctx.needs_input_grad[0]:
+            dx = (dout @ weight).addmm_(dlow_rank, a.to(dout.dtype)).view(ctx.shape)
         return dx, None, None, da, db, None
 
 
-class Adapter:
-    """All the LoRA layers of one model, put into its tree of modules; raises BackendError where
-    nothing is found.
-    """
+class LoraAdapter:
+    """All LoRA layers of a model, inserted into its modules."""
 
     def __init__(
         self, model: Any, lora: Lora, dtype: torch.dtype, paths: Sequence[str] = ()
     ) -> None:
-        """`paths`: the layers; those that the settings mean, unless told."""
+        """`paths`: the layers to adapt; by default those that the settings select.
+
+        Raises BackendError if there are none.
+        """
         self.lora = lora
-        self.scale = scale(lora)
+        self.scale = lora_scale(lora)
         self.layers: dict[str, LoraLinear] = {}
-        linear = [path for path, module in model.named_modules() if _is_linear(module)]
-        self.transposed = False
+        linear_paths = [path for path, module in model.named_modules() if _is_linear(module)]
+        self.transposed = False  # some weights are stored as (in, out)
         for path in paths or target_paths(model, lora):
             parent, _, leaf = path.rpartition(".")
             base = model.get_submodule(path)
-            weight, sizes = _matrix(base)
+            weight, sizes = _weight_and_sizes(base)
             self.layers[path] = LoraLinear(
                 base, weight, lora.rank, self.scale, dtype, sizes, base.weight.device
             )
             setattr(model.get_submodule(parent), leaf, self.layers[path])
             self.transposed |= type(base).__name__ == "Conv1D"
         leaves = sorted({path.rpartition(".")[2] for path in self.layers})
-        same = {path for path in linear if path.rpartition(".")[2] in leaves} == set(self.layers)
-        self.targets = leaves if same else list(self.layers)  # as PEFT names them
+        with_leaves = {path for path in linear_paths if path.rpartition(".")[2] in leaves}
+        # PEFT's target_modules: names of modules, or whole paths where names match others too
+        self.targets = leaves if with_leaves == set(self.layers) else list(self.layers)
 
-    def named(self) -> dict[str, nn.Parameter]:
-        """The weights in training, under the names that PEFT gives them."""
+    def named_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the weights in training, under the names that PEFT gives them."""
         return {
             f"{PREFIX}{path}.lora_{side.upper()}.weight": getattr(layer, side)
             for path, layer in self.layers.items()
             for side in "ab"
         }
 
-    def start(self) -> None:
-        """A uniform within ±1/√inputs, B zero, as PEFT does; from the seed alone, on any device."""
+    def initialise(self) -> None:
+        """Draw A uniformly within ±1/√inputs and set B to zero, as PEFT does.
+
+        The draws depend on the seed alone, not on the device.
+        """
         generator = torch.Generator().manual_seed(self.lora.seed)
         with torch.no_grad():
             for layer in self.layers.values():
-                drawn = (
-                    torch.rand(layer.a.shape, generator=generator, dtype=torch.float64)
-                    .mul_(2)
-                    .sub_(1)
-                )
-                layer.a.copy_(drawn / layer.a.shape[1] ** 0.5)
+                uniform = torch.rand(layer.a.shape, generator=generator, dtype=torch.float64)
+                layer.a.copy_(uniform.mul_(2).sub_(1) / layer.a.shape[1] ** 0.5)
                 layer.b.zero_()
 
     def freeze(self, tensors: Tensors, dtype: torch.dtype, source: str) -> None:
-        """Take these weights for good, in the dtype of the base, which saves casting them at each
-        token.
-        """
+        """Load weights for good, in the dtype of the base, which saves casting them at each token."""
         self.load(tensors, source)
         for layer in self.layers.values():
             layer.b = nn.Parameter((layer.b.detach() * layer.scale).to(dtype), requires_grad=False)
-            layer.a, layer.scale = (
-                nn.Parameter(layer.a.detach().to(dtype), requires_grad=False),
-                1.0,
-            )
+            layer.a = nn.Parameter(layer.a.detach().to(dtype), requires_grad=False)
+            layer.scale = 1.0
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Copies on the CPU."""
-        return {name: tensor.detach().cpu().clone() for name, tensor in self.named().items()}
+        """Return copies of the weights on the CPU."""
+        return {
+            name: tensor.detach().cpu().clone() for name, tensor in self.named_parameters().items()
+        }
 
     def load(self, tensors: Tensors, source: str) -> None:
-        """Raises ConfigError where the layers or their shapes are others than ours."""
-        named = self.named()
-        ours = {name: tuple(tensor.shape) for name, tensor in named.items()}
-        theirs = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        for name in sorted(ours.keys() | theirs.keys()):
-            if ours.get(name) != theirs.get(name):
+        """Load weights; raises ConfigError where their layers or shapes differ from these."""
+        parameters = self.named_parameters()
+        expected = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
+        saved = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        for name in sorted(expected.keys() | saved.keys()):
+            if expected.get(name) != saved.get(name):
                 raise ConfigError(
-                    f"{source}: {name} has shape {theirs.get(name)} there and {ours.get(name)} "
-                    "here; "
-                    "open the session with the model, rank and layers that were saved"
+                    f"{source}: {name} has shape {saved.get(name)} there and {expected.get(name)} "
+                    "here; open the session with the model, rank and layers that were saved"
                 )
         with torch.no_grad():
-            for name, parameter in named.items():
+            for name, parameter in parameters.items():
                 parameter.copy_(tensors[name])
 
 
-def scale(lora: Lora) -> float:
-    """What B A x is multiplied by: alpha / rank."""
-    return (ALPHA if lora.alpha is None else lora.alpha) / lora.rank
+def lora_scale(lora: Lora) -> float:
+    """Return alpha / rank, by which B A x is multiplied."""
+    return (DEFAULT_ALPHA if lora.alpha is None else lora.alpha) / lora.rank
 
 
 def adapted_paths(tensors: Tensors) -> list[str]:
-    """The layers that some weights under PEFT's names belong to."""
+    """Return the paths of the layers that weights under PEFT's names belong to."""
     end = ".lora_A.weight"
     return [name.removeprefix(PREFIX).removesuffix(end) for name in tensors if name.endswith(end)]
 
 
 def target_paths(model: Any, lora: Lora) -> list[str]:
-    """Paths of the layers that the LoRA settings mean, by what architectures call their parts."""
+    """Return the paths of the layers that the LoRA settings select, by the usual module names."""
     head = model.get_output_embeddings()
-    found = [
+    paths = [
         path
         for path, module in model.named_modules()
-        if module is not head and _is_linear(module) and _meant(path.split("."), lora)
+        if module is not head and _is_linear(module) and _is_selected(path.split("."), lora)
     ]
     if lora.train_unembed:
-        found += [path for path, module in model.named_modules() if module is head]
-    if not found:
+        paths += [path for path, module in model.named_modules() if module is head]
+    if not paths:
         raise BackendError(
             f"{type(model).__name__}: no linear layer of attention or MLP was found to train; set "
             "train_attn, train_mlp or train_unembed, or choose another architecture"
         )
-    return found
+    return paths
 
 
-def _meant(parts: list[str], lora: Lora) -> bool:
+def _is_selected(parts: list[str], lora: Lora) -> bool:
     if parts[-1] in ROUTERS:
         return False
     if any(ATTENTION.search(part) for part in parts):
@@ -221,12 +215,12 @@ def _is_linear(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
 
 
-def _matrix(module: nn.Module) -> tuple[torch.Tensor | None, tuple[int, int]]:
-    """(out, in) and (inputs, outputs)."""
+def _weight_and_sizes(module: nn.Module) -> tuple[torch.Tensor | None, tuple[int, int]]:
+    """Return the (out, in) matrix, None if quantised, and the numbers of inputs and outputs."""
     weight: Any = module.weight
     if type(module) is nn.Linear:
         return weight, (module.in_features, module.out_features)
-    if type(module).__name__ == "Conv1D":  # GPT-2 keeps (in, out)
+    if type(module).__name__ == "Conv1D":  # GPT-2 stores (in, out)
         return weight.t(), (weight.shape[0], weight.shape[1])
     packed: Any = module  # quantised: its weight is no matrix
     return None, (packed.in_features, packed.out_features)

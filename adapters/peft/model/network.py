@@ -1,6 +1,4 @@
-"""A tree of modules as losses and samplers see it: a body that gives hidden states and a head that
-gives logits.
-"""
+"""A network: a body that gives hidden states, a head that gives logits, and how they are computed."""
 
 from __future__ import annotations
 
@@ -13,82 +11,85 @@ import numpy as np
 import torch
 from torch import nn
 
-from adapters.peft.batching.packed_layout import Layout, lay_out
-from adapters.peft.batching.packing import LEAST, NEVER
-from adapters.peft.model.decoder import Decoder, fits
-from adapters.peft.model.hf_attention import NAME
-from adapters.peft.model.shared_prefix import Begun
-from adapters.peft.runtime.worker import stop_if_closed
+from adapters.peft.batching.packed_layout import PackedLayout, build_layout
+from adapters.peft.batching.packing import MIN_SHARED, NO_SHARING
+from adapters.peft.model.decoder import Decoder, is_llama_like
+from adapters.peft.model.hf_attention import IMPLEMENTATION
+from adapters.peft.model.shared_prefix import SharedPrefix
+from adapters.peft.runtime.worker import raise_if_closed
 from kitchen.errors import BackendError
-from kitchen.types import Tokens
+from kitchen.types import Array, Tokens
 
 
-class Way(StrEnum):
+class ForwardMode(StrEnum):
     """How the body is computed, the fastest first."""
 
-    FUSED = "by hand, over tokens without padding"
-    TILED = "by transformers, over tokens without padding"
-    ALONE = "by transformers, one sequence after the other"
+    FUSED = "hand-written layers over packed tokens"
+    PACKED = "transformers over packed tokens"
+    SEQUENTIAL = "transformers, one sequence at a time"
 
 
 class Network:
-    """A body and a head; `way` is one that `way_of` has found to give the right states."""
+    """A body and a head; `mode` is one that `choose_forward_mode` has found to be correct."""
 
-    def __init__(self, model: Any, way: Way, *, checkpointing: bool = False) -> None:
+    def __init__(self, model: Any, mode: ForwardMode, *, checkpointing: bool = False) -> None:
         config = model.config.get_text_config()
-        self.model, self.way = model, way
-        self.vocabulary = int(model.get_input_embeddings().num_embeddings)
-        self.context = int(getattr(config, "max_position_embeddings", 0) or 2**31)  # tokens
-        self.layers = int(config.num_hidden_layers)
-        self.device = model.get_input_embeddings().weight.device
-        self.decoder = Decoder(model, checkpointing=checkpointing) if way == Way.FUSED else None
+        embeddings = model.get_input_embeddings()
+        self.model, self.mode = model, mode
+        self.vocab_size = int(embeddings.num_embeddings)
+        self.context_length = int(getattr(config, "max_position_embeddings", 0) or 2**31)  # tokens
+        self.layer_count = int(config.num_hidden_layers)
+        self.device = embeddings.weight.device
+        fused = mode == ForwardMode.FUSED
+        self.decoder = Decoder(model, checkpointing=checkpointing) if fused else None
         # tokens that sequences must begin with alike to share them
-        self.least = NEVER if way == Way.ALONE else LEAST
+        self.min_shared = NO_SHARING if mode == ForwardMode.SEQUENTIAL else MIN_SHARED
         if checkpointing and self.decoder is None:
             checkpoint_activations(model)
 
     @property
     def head(self) -> nn.Module:
-        """(..., H) to (..., V) logits."""
+        """The output layer: (..., H) to (..., V) logits."""
         head: nn.Module = self.model.get_output_embeddings()
         return head
 
-    def hidden(self, layout: Layout, begun: Begun | None = None) -> torch.Tensor:
-        """(N, H) states of a layout's tokens, and behind them those of what it begins with."""
-        if begun is not None and not len(layout.ids):
-            return begun.states
-        if self.decoder is not None and begun is not None:
-            return torch.cat(
-                [self.decoder.hidden(layout, stop_if_closed, begun.keys), begun.states]
-            )
+    def hidden(self, layout: PackedLayout, prefix: SharedPrefix | None = None) -> torch.Tensor:
+        """Return the (N, H) states of a layout's tokens, and after them the (P, H) of its prefix."""
+        if prefix is not None and not len(layout.ids):
+            return prefix.states
+        if self.decoder is not None and prefix is not None:
+            states = self.decoder.hidden(layout, raise_if_closed, prefix.kv)
+            return torch.cat([states, prefix.states])
         if self.decoder is not None:
-            return self.decoder.hidden(layout, stop_if_closed)
-        if self.way == Way.ALONE:
-            pieces = torch.split(layout.ids, [len(places) for places in layout.places])
-            return torch.cat([self.padded(piece[None])[0] for piece in pieces])
-        return self.padded(layout.ids[None], position_ids=layout.positions[None], layout=layout)[0]
+            return self.decoder.hidden(layout, raise_if_closed)
+        if self.mode == ForwardMode.SEQUENTIAL:
+            sequences = torch.split(layout.ids, [len(slots) for slots in layout.slots])
+            return torch.cat([self.hidden_padded(ids[None])[0] for ids in sequences])
+        positions = layout.positions[None]
+        return self.hidden_padded(layout.ids[None], position_ids=positions, layout=layout)[0]
 
-    def begun(self, tokens: Tokens) -> Begun | None:
-        """For layouts that begin with these tokens; None where transformers computes."""
-        return None if self.decoder is None else Begun(self.decoder, tokens, self.device)
+    def shared_prefix(self, tokens: Tokens) -> SharedPrefix | None:
+        """Return a prefix for layouts that begin with it; None where transformers computes."""
+        return None if self.decoder is None else SharedPrefix(self.decoder, tokens, self.device)
 
-    def padded(self, ids: torch.Tensor, **more: Any) -> torch.Tensor:
-        """(R, T) ids to (R, T, H); rows may be padded on the right, for what follows a token does
-        not reach it.
+    def hidden_padded(self, ids: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        """(R, T) ids to (R, T, H) by transformers.
+
+        Rows may be padded on the right: attention is causal, so padding does not reach the tokens.
         """
-        stop_if_closed()
+        raise_if_closed()
         states: torch.Tensor = self.model.base_model(
-            input_ids=ids, use_cache="past_key_values" in more, **more
+            input_ids=ids, use_cache="past_key_values" in kwargs, **kwargs
         )[0]
         return states
 
 
 def checkpoint_activations(model: Any) -> None:
-    """Keep only what goes into each layer, and compute the rest again on the way back (Chen et al.,
-    2016, arXiv:1604.06174). Raises BackendError for an architecture without such layers.
+    """Save only the input of each layer, and recompute activations in the backward pass.
 
-    By hand, for the switch that transformers has also turns off the cache, and turns on the dropout
-    of the base.
+    Chen et al., 2016, arXiv:1604.06174. Not by the switch of transformers, which also turns off the
+    KV cache and turns on the dropout of the base. Raises BackendError for an architecture without
+    such layers.
     """
     from torch.utils.checkpoint import checkpoint
     from transformers.modeling_layers import GradientCheckpointingLayer
@@ -98,7 +99,8 @@ def checkpoint_activations(model: Any) -> None:
     ]
     if not layers:
         raise BackendError(
-            f"checkpointing: a {type(model).__name__} has no layers to checkpoint; leave it off"
+            f"checkpointing: a {type(model).__name__} has no layers to checkpoint; set "
+            "checkpointing=false"
         )
     for layer in layers:
         layer.forward = partial(
@@ -106,86 +108,96 @@ def checkpoint_activations(model: Any) -> None:
         )
 
 
-def way_of(name: str, model: Any) -> Way:
-    """The fastest way that gives what the model itself gives, on a trial with a shared beginning.
+def choose_forward_mode(name: str, model: Any) -> ForwardMode:
+    """Return the fastest mode that gives the model's own logits, on a trial with a shared prefix.
 
-    Raises BackendError for an architecture that changes its logits after the output layer: losses
-    and samples read them off it.
+    Raises BackendError for an architecture that changes its logits after the output layer, whose
+    results losses and samplers read.
     """
-    network = Network(model, Way.ALONE)
-    first = (np.arange(2 * LEAST) * 7 + 1) % network.vocabulary
-    sequences = [first, np.concatenate([first[: LEAST + 2], first[:LEAST]]), first[3:10]]
+    network = Network(model, ForwardMode.SEQUENTIAL)
+    first = (np.arange(2 * MIN_SHARED) * 7 + 1) % network.vocab_size
+    second = np.concatenate([first[: MIN_SHARED + 2], first[:MIN_SHARED]])
+    sequences = [first, second, first[3:10]]
     with torch.inference_mode():
-        expected = [
-            model(input_ids=torch.from_numpy(ids)[None].to(network.device), use_cache=False)
-            .logits[0]
-            .float()
-            for ids in sequences
-        ]
-        if not _agrees(network, sequences, expected, same=True):
+        expected = [_model_logits(network, ids) for ids in sequences]
+        if not _matches(network, sequences, expected, same_operations=True):
             raise BackendError(
                 f"{name}: a {type(model).__name__} changes its logits after the output layer, "
-                "which the "
-                "local adapter cannot train; choose another architecture"
+                "which the local adapter cannot train; choose another architecture"
             )
-        ways = [Way.FUSED] * fits(model) + [Way.TILED] * (model.config._attn_implementation == NAME)
-        if _changes_with_length(model.config.get_text_config()):
-            return Way.ALONE
-        return next(
-            (way for way in ways if _agrees(Network(model, way), sequences, expected)), Way.ALONE
-        )
+        if _depends_on_length(model.config.get_text_config()):
+            return ForwardMode.SEQUENTIAL
+        candidates = [ForwardMode.FUSED] if is_llama_like(model) else []
+        if model.config._attn_implementation == IMPLEMENTATION:
+            candidates.append(ForwardMode.PACKED)
+        for mode in candidates:
+            if _matches(Network(model, mode), sequences, expected):
+                return mode
+        return ForwardMode.SEQUENTIAL
 
 
-def _changes_with_length(config: Any) -> bool:
-    """Windows, and what stands alone: a short trial misses them."""
-    window, kinds = (
-        getattr(config, "sliding_window", None),
-        set(getattr(config, "layer_types", None) or ()),
-    )
-    return window is not None or "sliding_attention" in kinds or stands_alone(config)
+def cannot_batch(config: Any) -> bool:
+    """Return true for layers that are no attention, or rotations that depend on the longest row.
 
-
-def stands_alone(config: Any) -> bool:
-    """Layers that are no attention, or rotations by the longest sequence there is: rows cannot
-    share a batch.
+    Rows of such a model cannot share a batch.
     """
-    kinds = set(getattr(config, "layer_types", None) or ())
+    layer_types = set(getattr(config, "layer_types", None) or ())
     rope = getattr(config, "rope_parameters", None) or {}
-    turns = {each.get("rope_type") for each in (rope, *rope.values()) if isinstance(each, dict)}
-    return bool(kinds - {"full_attention", "sliding_attention"}) or bool(
-        turns & {"dynamic", "longrope"}
+    rope_types = {
+        parameters.get("rope_type")
+        for parameters in (rope, *rope.values())
+        if isinstance(parameters, dict)
+    }
+    return bool(layer_types - {"full_attention", "sliding_attention"}) or bool(
+        rope_types & {"dynamic", "longrope"}
     )
 
 
-def _agrees(
+def _depends_on_length(config: Any) -> bool:
+    """Return true for sliding windows and for `cannot_batch`, which a short trial would miss."""
+    layer_types = set(getattr(config, "layer_types", None) or ())
+    has_window = getattr(config, "sliding_window", None) is not None
+    return has_window or "sliding_attention" in layer_types or cannot_batch(config)
+
+
+def _model_logits(network: Network, ids: Array) -> torch.Tensor:
+    """(T,) ids to (T, V) float32 logits as the model computes them."""
+    on_device = torch.from_numpy(ids)[None].to(network.device)
+    logits: torch.Tensor = network.model(input_ids=on_device, use_cache=False).logits[0].float()
+    return logits
+
+
+def _matches(
     network: Network,
     sequences: Sequence[Any],
     expected: Sequence[torch.Tensor],
     *,
-    same: bool = False,
+    same_operations: bool = False,
 ) -> bool:
-    """Whether it gives these logits; with `same`, by the same operations, so that nothing is
-    rounded otherwise.
+    """Return true if a network gives these logits.
+
+    With `same_operations` nothing is rounded differently, so that even bfloat16 is compared
+    strictly.
     """
-    layout = lay_out(sequences, network.device, network.least)
+    layout = build_layout(sequences, network.device, network.min_shared)
     try:
         states = network.hidden(layout)
-        found = [network.head(states[places]).float() for places in layout.places]
-    except TypeError:  # it takes no layout
+        computed = [network.head(states[slots]).float() for slots in layout.slots]
+    except TypeError:  # the model takes no layout
         return False
     exact = next(network.model.parameters()).dtype in (torch.float32, torch.float64)
-    bound, share = (1e-3, 1.0) if exact or same else (0.1, 0.75)
+    bound, share = (1e-3, 1.0) if exact or same_operations else (0.1, 0.75)
     return all(
-        whole.shape == logits.shape and _near(logits, whole, bound, share)
-        for whole, logits in zip(expected, found, strict=True)
+        whole.shape == logits.shape and _is_close(logits, whole, bound, share)
+        for whole, logits in zip(expected, computed, strict=True)
     )
 
 
-def _near(logits: torch.Tensor, expected: torch.Tensor, bound: float, share: float) -> bool:
-    """(T, V) each: so near in that share of the tokens, by the spread of what is expected.
+def _is_close(logits: torch.Tensor, expected: torch.Tensor, bound: float, share: float) -> bool:
+    """Compare (T, V) logits: close in that share of the tokens, relative to the expected spread.
 
-    What attends or adds otherwise is further off in most; what is rounded otherwise is, in some
-    (docs/benchmarks.md).
+    Different attention or a different sum is further off in most tokens; different rounding only in
+    some (docs/benchmarks.md).
     """
-    away = (logits - expected).square().mean(-1).sqrt()
-    return float(away.quantile(share)) <= bound * float(expected.std())
+    distance = (logits - expected).square().mean(-1).sqrt()
+    return float(distance.quantile(share)) <= bound * float(expected.std())

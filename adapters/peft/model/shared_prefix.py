@@ -1,6 +1,4 @@
-"""What several micro-batches begin with, read once: keys and values go to each of them, and
-gradients come back.
-"""
+"""A prefix shared by several micro-batches: computed once, its gradient accumulated over them."""
 
 from __future__ import annotations
 
@@ -11,72 +9,66 @@ import numpy as np
 import torch
 from torch import nn
 
-from adapters.peft.batching.packed_layout import lay_out
+from adapters.peft.batching.packed_layout import build_layout
 from adapters.peft.model.decoder import Decoder
-from adapters.peft.runtime.worker import stop_if_closed
+from adapters.peft.model.gradient_sums import GradientSums
+from adapters.peft.runtime.worker import raise_if_closed
 from kitchen.types import Tokens
 
 
-class Begun:
-    """P tokens that the sequences of several micro-batches have in common at their beginning.
+class SharedPrefix:
+    """P tokens with which the sequences of several micro-batches begin.
 
-    They are read when the first of them asks, with a way back if gradients are computed then. What
-    the micro-batches attend to are leaves, so that each has its own way back and none is kept for
-    the others.
+    They are computed when the first micro-batch needs them, with a graph if gradients are computed
+    then. What the micro-batches attend to are detached leaves, so that each has a graph of its own
+    and none is retained for the others.
     """
 
     def __init__(self, decoder: Decoder, tokens: Tokens, device: torch.device) -> None:
-        self._decoder, self._layout = decoder, lay_out([np.asarray(tokens)], device)
-        self._sums: list[torch.Tensor | None] = []
+        self._decoder = decoder
+        self._layout = build_layout([np.asarray(tokens)], device)
+        self._gradients = GradientSums[int]()  # by index among the leaves
 
     @property
     def states(self) -> torch.Tensor:
-        """(P, H)."""
+        """(P, H) final states."""
         return self.leaves[0]
 
     @property
-    def keys(self) -> Sequence[torch.Tensor]:
-        """And values, of each layer (P, 2 · groups, D)."""
+    def kv(self) -> Sequence[torch.Tensor]:
+        """(P, 2 · kv_heads, D) keys and values of each layer."""
         return self.leaves[1:]
 
     @cached_property
     def leaves(self) -> list[torch.Tensor]:
-        """States and keys, as all who read them have them."""
-        return [each.detach().requires_grad_(each.requires_grad) for each in self._read]
+        """States, keys and values as leaves of the micro-batches' graphs."""
+        return [output.detach().requires_grad_(output.requires_grad) for output in self._outputs]
 
-    def add(self, gradients: Sequence[torch.Tensor | None]) -> None:
-        """Those by `leaves` of one micro-batch; added up in float32 or better."""
-        high = [
-            None if each is None else each.to(torch.promote_types(each.dtype, torch.float32))
-            for each in gradients
-        ]
-        before = self._sums or [None] * len(high)
-        self._sums = [
-            one if other is None else other if one is None else one.add_(other)
-            for one, other in zip(before, high, strict=True)
-        ]
-
-    def back(self, parameters: Sequence[nn.Parameter]) -> Sequence[torch.Tensor | None]:
-        """The gradients by parameters of what has come back."""
-        found = (
+    def accumulate(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Add one micro-batch's gradients by `leaves`, in float32 or better."""
+        self._gradients.add(
+            range(len(gradients)),
             [
-                (read, total.to(read.dtype))
-                for read, total in zip(self._read, self._sums, strict=True)
-                if total is not None
-            ]
-            if self._sums
-            else []
+                None if grad is None else grad.to(torch.promote_types(grad.dtype, torch.float32))
+                for grad in gradients
+            ],
         )
-        if not found:
+
+    def backward(self, parameters: Sequence[nn.Parameter]) -> Sequence[torch.Tensor | None]:
+        """Return the gradients by parameters of what has been accumulated."""
+        totals = self._gradients.totals
+        reached = sorted(totals)
+        if not reached:
             return [None] * len(parameters)
+        outputs = [self._outputs[index] for index in reached]
         return torch.autograd.grad(
-            [read for read, _ in found],
+            outputs,
             parameters,
-            [total for _, total in found],
+            [totals[index].to(self._outputs[index].dtype) for index in reached],
             allow_unused=True,
         )
 
     @cached_property
-    def _read(self) -> list[torch.Tensor]:
-        keys = list[torch.Tensor]()
-        return [self._decoder.hidden(self._layout, stop_if_closed, keys=keys), *keys]
+    def _outputs(self) -> list[torch.Tensor]:
+        kv = list[torch.Tensor]()
+        return [self._decoder.hidden(self._layout, raise_if_closed, kv_out=kv), *kv]

@@ -1,11 +1,10 @@
-"""Causal attention over a layout, tile by tile, with the gradient by hand: no tile's probabilities
-are kept.
+"""Causal attention over a packed layout, tile by tile, with a hand-written gradient.
 
 Plain matrix products, in which the query heads that share a key head are stacked so that keys are
 not repeated: on a CPU faster than torch's own kernel, which computes what lies above the diagonal
 too, and takes ten times as long as this for the gradient in bfloat16 (docs/benchmarks.md). As in
-FlashAttention (Dao et al., 2022, arXiv:2205.14135) the probabilities are computed again on the way
-back.
+FlashAttention (Dao et al., 2022, arXiv:2205.14135) no tile's probabilities are saved: they are
+recomputed in the backward pass.
 """
 
 from __future__ import annotations
@@ -14,24 +13,25 @@ from typing import Any
 
 import torch
 
-from adapters.peft.batching.packed_layout import Layout, Tiles
-from adapters.peft.runtime.cpu import multiplied_in
+from adapters.peft.batching.packed_layout import PackedLayout, TileBatch
+from adapters.peft.runtime.cpu import matmul_dtype
 
 
 def forward(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Layout, scale: float
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: PackedLayout, scale: float
 ) -> torch.Tensor:
-    """Query (N, H, D), key (M, K, D) and value (M, K, V) with H a multiple of K, to (N, H, V); what
-    N has no queries of, lies behind.
+    """Query (N, H, D), key (M, K, D), value (M, K, V), with H a multiple of K, to (N, H, V).
+
+    M is at least N: keys and values that have no query here have the slots N to M - 1.
     """
-    narrow, wide = query.dtype, multiplied_in(query)
+    dtype, wide = query.dtype, matmul_dtype(query)
     query, key, value = query.to(wide), key.to(wide), value.to(wide)
     out = query.new_empty(*query.shape[:2], value.shape[-1])
     for tiles in layout.tiles:
-        queries, keys = _queries(query, tiles, key.shape[1]), _keys(key, tiles)
-        weights = _weights(queries, keys, tiles, key.shape[1], scale)
-        _put(out, torch.bmm(weights, _keys(value, tiles)), tiles)
-    return out.to(narrow)
+        queries = _gather_queries(query, tiles, key.shape[1])
+        weights = _softmax_weights(queries, _gather_keys(key, tiles), tiles, key.shape[1], scale)
+        _scatter_queries(out, torch.bmm(weights, _gather_keys(value, tiles)), tiles)
+    return out.to(dtype)
 
 
 def backward(
@@ -40,42 +40,36 @@ def backward(
     key: torch.Tensor,
     value: torch.Tensor,
     out: torch.Tensor,
-    layout: Layout,
+    layout: PackedLayout,
     scale: float,
     dquery: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradient by query goes into a tensor of its shape; returns those by key and value, in
-    float32 or better.
+    """Write the gradient by query into `dquery`; return those by key and value.
 
-    Many tiles add to those: in bfloat16 what comes late would be lost.
+    The latter are in float32 or better, for many tiles add to them: in bfloat16 late terms would be
+    lost.
     """
-    groups, wide = key.shape[1], multiplied_in(query)
+    kv_heads, wide = key.shape[1], matmul_dtype(query)
     gradient, query, key, value, out = (x.to(wide) for x in (gradient, query, key, value, out))
-    dkey, dvalue = (
-        torch.zeros(x.shape, dtype=torch.promote_types(wide, torch.float32), device=x.device)
-        for x in (key, value)
-    )
+    accumulated = torch.promote_types(wide, torch.float32)
+    dkey = torch.zeros(key.shape, dtype=accumulated, device=key.device)
+    dvalue = torch.zeros(value.shape, dtype=accumulated, device=value.device)
     inner = torch.linalg.vecdot(gradient, out)[..., None]  # (N, H, 1)
     for tiles in layout.tiles:
-        queries, keys, values = (
-            _queries(query, tiles, groups),
-            _keys(key, tiles),
-            _keys(value, tiles),
-        )
-        down, drop = (
-            _queries(gradient, tiles, groups, blank=True),
-            _queries(inner, tiles, groups, blank=True),
-        )
-        weights = _weights(queries, keys, tiles, groups, scale)
-        _add(dvalue, torch.bmm(weights.transpose(1, 2), down), tiles)
-        slopes = torch.bmm(down, values.transpose(1, 2)).sub_(drop).mul_(weights)
-        _put(dquery, torch.bmm(slopes, keys).mul_(scale), tiles)
-        _add(dkey, torch.bmm(slopes.transpose(1, 2), queries).mul_(scale), tiles)
+        queries = _gather_queries(query, tiles, kv_heads)
+        keys, values = _gather_keys(key, tiles), _gather_keys(value, tiles)
+        dout = _gather_queries(gradient, tiles, kv_heads, zero_padding=True)
+        delta = _gather_queries(inner, tiles, kv_heads, zero_padding=True)
+        weights = _softmax_weights(queries, keys, tiles, kv_heads, scale)
+        _add_to_keys(dvalue, torch.bmm(weights.transpose(1, 2), dout), tiles)
+        dscores = torch.bmm(dout, values.transpose(1, 2)).sub_(delta).mul_(weights)
+        _scatter_queries(dquery, torch.bmm(dscores, keys).mul_(scale), tiles)
+        _add_to_keys(dkey, torch.bmm(dscores.transpose(1, 2), queries).mul_(scale), tiles)
     return dkey, dvalue
 
 
 class TiledAttention(torch.autograd.Function):
-    """`forward` and `backward` for a model whose other parts are left to autograd."""
+    """`forward` and `backward` for models whose other parts are left to autograd."""
 
     @staticmethod
     def forward(
@@ -83,7 +77,7 @@ class TiledAttention(torch.autograd.Function):
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        layout: Layout,
+        layout: PackedLayout,
         scale: float,
     ) -> torch.Tensor:
         out = forward(query, key, value, layout, scale)
@@ -99,61 +93,65 @@ class TiledAttention(torch.autograd.Function):
         return dquery, dkey.to(key.dtype), dvalue.to(value.dtype), None, None
 
 
-def _weights(
-    queries: torch.Tensor, keys: torch.Tensor, tiles: Tiles, groups: int, scale: float
+def _softmax_weights(
+    queries: torch.Tensor, keys: torch.Tensor, tiles: TileBatch, kv_heads: int, scale: float
 ) -> torch.Tensor:
     """(B · K, H / K · t, S)."""
-    heads = queries.shape[1] // tiles.queries.shape[1]
-    bias = tiles.bias(groups, heads, queries.dtype)
+    heads_per_kv = queries.shape[1] // tiles.query_slots.shape[1]
+    bias = tiles.bias(kv_heads, heads_per_kv, queries.dtype)
     return torch.softmax(torch.baddbmm(bias, queries, keys.transpose(1, 2), alpha=scale), -1)
 
 
-def _queries(x: torch.Tensor, tiles: Tiles, groups: int, *, blank: bool = False) -> torch.Tensor:
-    """(N, H, D) to (B · K, H / K · t, D); where padded, 0 if `blank`, else of any token."""
-    rows, count = tiles.queries.shape
-    found = x.index_select(0, tiles.queries.view(-1)).view(rows, count, groups, -1, x.shape[-1])
-    if blank and tiles.padded is not None:
-        found.masked_fill_(tiles.padded[:, :, None, None, None], 0)
-    return found.permute(0, 2, 3, 1, 4).reshape(rows * groups, -1, x.shape[-1])
+def _gather_queries(
+    x: torch.Tensor, tiles: TileBatch, kv_heads: int, *, zero_padding: bool = False
+) -> torch.Tensor:
+    """(N, H, D) to (B · K, H / K · t, D); padding is 0 if `zero_padding`, else any token."""
+    count, queries = tiles.query_slots.shape
+    gathered = x.index_select(0, tiles.query_slots.view(-1))
+    gathered = gathered.view(count, queries, kv_heads, -1, x.shape[-1])
+    if zero_padding and tiles.query_padding is not None:
+        gathered.masked_fill_(tiles.query_padding[:, :, None, None, None], 0)
+    return gathered.permute(0, 2, 3, 1, 4).reshape(count * kv_heads, -1, x.shape[-1])
 
 
-def _keys(x: torch.Tensor, tiles: Tiles) -> torch.Tensor:
+def _gather_keys(x: torch.Tensor, tiles: TileBatch) -> torch.Tensor:
     """(N, K, D) to (B · K, S, D)."""
-    rows, count = tiles.keys.shape
-    found = x.index_select(0, tiles.keys.view(-1)).view(rows, count, *x.shape[1:])
-    return found.transpose(1, 2).reshape(-1, count, x.shape[-1])
+    count, keys = tiles.key_slots.shape
+    gathered = x.index_select(0, tiles.key_slots.view(-1)).view(count, keys, *x.shape[1:])
+    return gathered.transpose(1, 2).reshape(-1, keys, x.shape[-1])
 
 
-def _put(x: torch.Tensor, found: torch.Tensor, tiles: Tiles) -> None:
-    """(B · K, H / K · t, D) into (N, H, D)."""
-    rows, count = tiles.queries.shape
+def _scatter_queries(x: torch.Tensor, values: torch.Tensor, tiles: TileBatch) -> None:
+    """Copy (B · K, H / K · t, D) without padding into (N, H, D)."""
+    count, queries = tiles.query_slots.shape
     width = x.shape[-1]
-    heads = x.shape[1] * rows // len(found)
-    found = (
-        found.view(rows, -1, heads, count, width)
-        .permute(0, 3, 1, 2, 4)
-        .reshape(rows * count, -1, width)
-    )
-    found = found if len(found) == len(tiles.real) else found.index_select(0, tiles.real)
-    x.index_copy_(0, tiles.lie, found.to(x.dtype))
+    heads_per_kv = x.shape[1] * count // len(values)
+    values = values.view(count, -1, heads_per_kv, queries, width).permute(0, 3, 1, 2, 4)
+    values = values.reshape(count * queries, -1, width)
+    if len(values) != len(tiles.real_queries):
+        values = values.index_select(0, tiles.real_queries)
+    x.index_copy_(0, tiles.real_query_slots, values.to(x.dtype))
 
 
-def _add(x: torch.Tensor, found: torch.Tensor, tiles: Tiles) -> None:
-    """(B · K, S, D) onto (N, K, D), in the same order each time."""
-    rows, count = tiles.keys.shape
-    found = found.view(rows, -1, count, x.shape[-1]).transpose(1, 2)
-    (_add_by_run if x.device.type == "cpu" else _add_by_index)(x, found, tiles)
+def _add_to_keys(x: torch.Tensor, values: torch.Tensor, tiles: TileBatch) -> None:
+    """Add (B · K, S, D) to (N, K, D), in the same order each time."""
+    count, keys = tiles.key_slots.shape
+    values = values.view(count, -1, keys, x.shape[-1]).transpose(1, 2)
+    add = _add_by_run if x.device.type == "cpu" else _add_by_index
+    add(x, values, tiles)
 
 
-def _add_by_run(x: torch.Tensor, found: torch.Tensor, tiles: Tiles) -> None:
-    """(B, S, K, D): on a CPU adding by index takes several times as long."""
-    for row, first, lies, length in tiles.runs:
-        x[lies : lies + length].add_(found[row, first : first + length])
+def _add_by_run(x: torch.Tensor, values: torch.Tensor, tiles: TileBatch) -> None:
+    """Add (B, S, K, D) run by run: on a CPU adding by index takes several times as long."""
+    for tile, first, slot, length in tiles.key_runs:
+        x[slot : slot + length].add_(values[tile, first : first + length])
 
 
-def _add_by_index(x: torch.Tensor, found: torch.Tensor, tiles: Tiles) -> None:
-    """(B, S, K, D): one operation, which sorts, where a CUDA device would take as long for each of
-    many small ones.
+def _add_by_index(x: torch.Tensor, values: torch.Tensor, tiles: TileBatch) -> None:
+    """Add (B, S, K, D) in one operation, which sorts.
+
+    A CUDA device would take as long for each of many small operations.
     """
-    at, lie = tiles.known
-    x.index_put_((lie,), found.flatten(0, 1).index_select(0, at).to(x.dtype), accumulate=True)
+    indices, slots = tiles.real_keys
+    real = values.flatten(0, 1).index_select(0, indices).to(x.dtype)
+    x.index_put_((slots,), real, accumulate=True)

@@ -1,1 +1,1 @@
-"""The runtime: worker threads, lanes and CPU features."""
+"""Runtime: threads, lanes, and the capabilities of the processor."""

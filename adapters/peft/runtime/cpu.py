@@ -1,4 +1,4 @@
-"""What the processor multiplies quickly."""
+"""The capabilities of the processor: which number formats it multiplies fast, and by what library."""
 
 from __future__ import annotations
 
@@ -7,60 +7,64 @@ from functools import cache
 
 import torch
 
-KNOWN = ("GenuineIntel", "AuthenticAMD", "avx512_bf16", "amx_bf16", "bf16", "i8mm", "sve")
+REPORTED_FLAGS = ("GenuineIntel", "AuthenticAMD", "avx512_bf16", "amx_bf16", "bf16", "i8mm", "sve")
 
 
-def multiplies_bfloat16() -> bool:
-    """AMX, or AVX512-BF16 that is not Intel's: there it runs at half the rate of float32
-    (docs/benchmarks.md).
+def has_fast_bfloat16() -> bool:
+    """Return true for AMX, or for AVX512-BF16 on a processor that is not Intel's.
 
-    Where that cannot be told, float32 is the safe choice.
+    On Intel's, AVX512-BF16 runs at half the rate of float32 (docs/benchmarks.md). Where the
+    processor is unknown, float32 is the safe choice.
     """
-    return "amx_bf16" in _words() or ("avx512_bf16" in _words() and not is_intel())
+    flags = _cpu_flags()
+    return "amx_bf16" in flags or ("avx512_bf16" in flags and not is_intel())
 
 
 def is_intel() -> bool:
-    return "GenuineIntel" in _words()
+    """Return true for Intel's processors."""
+    return "GenuineIntel" in _cpu_flags()
 
 
-def described() -> str:
-    """Its maker and what it multiplies with, as far as Linux says: by these torch and its libraries
-    choose how to multiply, and so the last bits.
+def describe_cpu() -> str:
+    """Return the processor's maker and vector extensions, as far as Linux reports them.
+
+    By these torch and its libraries choose how to multiply, and so the last bits of results.
     """
-    known = [word for word in KNOWN if word in _words()]
-    return " ".join([platform.machine(), torch.backends.cpu.get_cpu_capability(), *known])
+    flags = [flag for flag in REPORTED_FLAGS if flag in _cpu_flags()]
+    return " ".join([platform.machine(), torch.backends.cpu.get_cpu_capability(), *flags])
 
 
 @cache
 def has_onednn() -> bool:
-    """And one that multiplies bfloat16, so that all its formats are there."""
-    there: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return there and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    """Return true if torch has a oneDNN that multiplies bfloat16, and so has all its formats."""
+    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return available and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def best_by_onednn(x: torch.Tensor) -> bool:
-    """Products of float32 with hundreds of rows, on a processor that is not Intel's: MKL takes 1.1
-    to 1.4 times as long (docs/benchmarks.md).
+def prefers_onednn(x: torch.Tensor) -> bool:
+    """Return true for float32 products with hundreds of rows on a processor that is not Intel's.
+
+    There MKL takes 1.1 to 1.4 times as long (docs/benchmarks.md).
     """
     return x.dtype == torch.float32 and x.device.type == "cpu" and has_onednn() and not is_intel()
 
 
+def matmul_dtype(x: torch.Tensor) -> torch.dtype:
+    """Return the dtype in which products with x are computed.
+
+    float32 for bfloat16 on a processor without fast bfloat16: there torch takes up to three times
+    as long as for casting first, and a sum in float32 is rounded once, where a product in bfloat16
+    is rounded before more is added to it (docs/benchmarks.md). Else the dtype of x.
+    """
+    slow = x.dtype == torch.bfloat16 and x.device.type == "cpu" and not has_fast_bfloat16()
+    return torch.float32 if slow else x.dtype
+
+
 @cache
-def _words() -> frozenset[str]:
+def _cpu_flags() -> frozenset[str]:
+    """Return all words of /proc/cpuinfo."""
     try:
         with open("/proc/cpuinfo") as file:
             return frozenset(file.read().split())
     except OSError:
         return frozenset()
-
-
-def multiplied_in(x: torch.Tensor) -> torch.dtype:
-    """Of products with x: float32 for bfloat16 on a processor that does not multiply it quickly,
-    else as it is.
-
-    There torch takes up to three times as long as for casting first; and what is added up in
-    float32 is rounded once, where a product in bfloat16 is rounded before more is added to it
-    (docs/benchmarks.md).
-    """
-    narrow = x.dtype == torch.bfloat16 and x.device.type == "cpu" and not multiplies_bfloat16()
-    return torch.float32 if narrow else x.dtype

@@ -1,4 +1,4 @@
-"""Micro-batches side by side, each lane with its share of the cores."""
+"""Lanes: threads that compute micro-batches side by side, each with its share of the cores."""
 
 from __future__ import annotations
 
@@ -8,74 +8,79 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from adapters.peft.runtime.threads import Loop, all_cores
-from adapters.peft.runtime.worker import owner, pass_on, working_for
+from adapters.peft.runtime.threads import TaskThread, all_cores_thread
+from adapters.peft.runtime.worker import current_worker, working_for, yield_turn
 
 T = TypeVar("T")
 R = TypeVar("R")
-PART = 4  # items that a lane does before others may have their turn
+CHUNK = 4  # items of each lane before other workers may have their turn
 
 
 class Lanes:
-    """Threads that need not wait for each other between operations, as torch's own do after every
-    single one.
+    """A pool of threads that need not wait for each other between operations.
+
+    torch's own threads wait for each other after every single one.
     """
 
     def __init__(self, count: int, threads: int) -> None:
-        """`threads`: of torch, those of all lanes together."""
-        self.count, self._threads, self._lanes = count, threads, list[Loop]()
+        """`threads`: torch threads of all lanes together."""
+        self.count, self._threads, self._lanes = count, threads, list[TaskThread]()
         for number in range(count if count > 1 else 0):
             share = max(threads // count + (number < threads % count), 1)
-            self._lanes.append(Loop(f"lane {number}", share))
-            weakref.finalize(self, self._lanes[-1].jobs.put, None).atexit = False
+            self._lanes.append(TaskThread(f"lane {number}", share))
+            weakref.finalize(self, self._lanes[-1].tasks.put, None).atexit = False
 
-    def one(self) -> Lanes:
-        """All threads for one thing after the other, for what is not made for several."""
+    def single(self) -> Lanes:
+        """Return one lane with all threads, for work that cannot be done side by side."""
         return Lanes(1, self._threads)
 
-    def together(self, work: Callable[[], R]) -> R:
-        """All threads for this."""
-        return all_cores(self._threads).begin(_for(owner(), work)).result()
+    def run(self, work: Callable[[], R]) -> R:
+        """Run one task with all threads."""
+        return all_cores_thread(self._threads).submit(_bind_worker(work)).result()
 
-    def each(self, work: Callable[[int, T], R], items: Sequence[T]) -> list[R]:
-        """`work(lane, item)` of all, in their order; each lane takes every so-many-th, whatever the
-        others do.
+    def map(self, work: Callable[[int, T], R], items: Sequence[T]) -> list[R]:
+        """Return `work(lane, item)` of all items, in their order.
 
-        An error surfaces once all lanes have ended.
+        Lane i takes items i, i + count, i + 2 · count, ..., whatever the timing. An error is raised
+        once all lanes have ended.
         """
         if self.count == 1 or len(items) == 1:
-            return self.together(lambda: [work(0, item) for item in items])
+            return self.run(lambda: [work(0, item) for item in items])
 
-        def go(lane: int) -> list[R]:
+        def run_lane(lane: int) -> list[R]:
             return [work(lane, item) for item in items[lane :: self.count]]
 
-        lanes = [
-            lane.begin(_for(owner(), partial(go, number)))
-            for number, lane in enumerate(self._lanes[: len(items)])
+        futures = [
+            thread.submit(_bind_worker(partial(run_lane, number)))
+            for number, thread in enumerate(self._lanes[: len(items)])
         ]
-        errors = [error for lane in lanes if (error := lane.exception()) is not None]
+        errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
-        done = [lane.result() for lane in lanes]
-        return [done[place % self.count][place // self.count] for place in range(len(items))]
+        results = [future.result() for future in futures]
+        return [results[at % self.count][at // self.count] for at in range(len(items))]
 
-    def in_parts(self, work: Callable[[int, T], R], items: Sequence[T], part: int = 0) -> list[R]:
-        """The same, `part` items a lane at a time (0: PART); in between, other workers have their
-        turn.
+    def map_in_chunks(
+        self, work: Callable[[int, T], R], items: Sequence[T], chunk: int = 0
+    ) -> list[R]:
+        """Map with `chunk` items of each lane at a time (0: CHUNK).
+
+        Between chunks other workers have their turn.
         """
-        done, most = list[R](), (part or PART) * self.count
-        for first in range(0, len(items), most):
+        results, size = list[R](), (chunk or CHUNK) * self.count
+        for first in range(0, len(items), size):
             if first:
-                pass_on()
-            done += self.each(work, items[first : first + most])
-        return done
+                yield_turn()
+            results += self.map(work, items[first : first + size])
+        return results
 
 
-def _for(worker: threading.Thread, work: Callable[[], R]) -> Callable[[], R]:
-    """What it does stops when that worker is closed."""
+def _bind_worker(work: Callable[[], R]) -> Callable[[], R]:
+    """Let work stop when the worker that this thread works for is closed."""
+    worker: threading.Thread = current_worker()
 
-    def go() -> R:
+    def bound() -> R:
         with working_for(worker):
             return work()
 
-    return go
+    return bound

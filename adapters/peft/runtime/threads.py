@@ -1,4 +1,4 @@
-"""Threads of ours, and how many of torch's each of them computes with."""
+"""Compute threads, each with its own number of torch threads."""
 
 from __future__ import annotations
 
@@ -15,23 +15,21 @@ import torch
 T = TypeVar("T")
 
 
-class CoreThread(threading.Thread):
-    """A daemon that computes with so many threads of torch, from the moment on that `start` comes
-    back.
-    """
+class ComputeThread(threading.Thread):
+    """A daemon thread that computes with its own number of torch threads once `start` returns."""
 
     def __init__(self, name: str, threads: int) -> None:
         super().__init__(name=name, daemon=True)
         self._threads, self._ready = threads, concurrent.futures.Future[None]()
 
     def start(self) -> None:
-        """Raises RuntimeError where the system has no thread more."""
+        """Start the thread; raises RuntimeError where the system allows no more threads."""
         super().start()
         self._ready.result()
 
     def run(self) -> None:
         try:
-            _use(self._threads)
+            _set_torch_threads(self._threads)
         except BaseException as error:  # noqa: BLE001 it surfaces where the thread was started
             self._ready.set_exception(error)
         else:
@@ -39,90 +37,94 @@ class CoreThread(threading.Thread):
             self.work()
 
     def work(self) -> None:
-        """For subclasses."""
+        """Run the body of the thread; subclasses override it."""
 
 
-class Loop(CoreThread):
-    """One thing after the other.
+class TaskThread(ComputeThread):
+    """A compute thread that runs submitted tasks one after the other.
 
-    It is not of concurrent.futures: that takes nothing more on while the process ends, which is
+    Not an executor of concurrent.futures: that accepts no tasks while the process exits, which is
     when a run saves.
     """
 
     def __init__(self, name: str, threads: int) -> None:
         super().__init__(name, threads)
-        self.jobs: queue.SimpleQueue[
+        self.tasks: queue.SimpleQueue[
             tuple[concurrent.futures.Future[Any], Callable[[], Any]] | None
         ]
-        self.jobs = queue.SimpleQueue()
+        self.tasks = queue.SimpleQueue()
         self.start()
 
-    def begin(self, work: Callable[[], T]) -> concurrent.futures.Future[T]:
+    def submit(self, task: Callable[[], T]) -> concurrent.futures.Future[T]:
+        """Queue a task and return its future."""
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self.jobs.put((future, work))
+        self.tasks.put((future, task))
         return future
 
     def work(self) -> None:
-        while (job := self.jobs.get()) is not None:
-            do(*job)
-            del job  # else what the last job holds would live until the next one comes
+        while (item := self.tasks.get()) is not None:
+            run_into(*item)
+            del item  # else what the last task holds would live until the next one comes
 
 
-def do(future: concurrent.futures.Future[T], work: Callable[[], T]) -> None:
-    """Now; its error surfaces on the future too."""
+def run_into(future: concurrent.futures.Future[T], task: Callable[[], T]) -> None:
+    """Run a task now; its result or its error goes to the future."""
     try:
-        future.set_result(work())
+        future.set_result(task())
     except BaseException as error:  # noqa: BLE001
         future.set_exception(error)
 
 
-def all_cores(threads: int) -> Loop:
-    """The one loop of this process with so many threads.
+def all_cores_thread(threads: int) -> TaskThread:
+    """Return this process's only task thread with so many torch threads.
 
     OpenMP's threads belong to the thread that calls them, and sleep between any two operations once
-    there are more of them in the process than processors (docs/benchmarks.md): whatever computes
-    with several is to do it there. (Lanes that have several each, on three cores and more, have
-    their own besides.)
+    the process has more of them than processors (docs/benchmarks.md): whatever computes with
+    several threads runs there. (With three cores and more, lanes have several each besides.)
     """
-    with _MAKING:
-        return _loop(os.getpid(), threads)  # a fork begins without
+    with _CREATING:
+        return _task_thread(os.getpid(), threads)  # a forked process has none yet
 
 
 @functools.cache
-def _loop(_process: int, threads: int) -> Loop:
-    return Loop("all cores", threads)
+def _task_thread(_process: int, threads: int) -> TaskThread:
+    return TaskThread("all cores", threads)
 
 
-def usual() -> int:
-    """Threads of torch that whatever begins now computes with, unless told."""
-    found = list[int]()
+def default_threads() -> int:
+    """Return the number of torch threads with which a new thread computes by default."""
+    counts = list[int]()
     with _SETTING:
-        thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+        thread = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
         thread.start()
         thread.join()
-    return found[0]
+    return counts[0]
 
 
-def _use(count: int) -> None:
-    """In what this thread computes; what others use, and those that begin later, stays as it is."""
+def _set_torch_threads(count: int) -> None:
+    """Set the number of torch threads of this thread alone.
+
+    torch.set_num_threads also changes the number with which later threads start: another thread
+    sets that back.
+    """
     known, done = threading.Event(), threading.Event()
 
-    def keep() -> None:
+    def restore() -> None:
         before = torch.get_num_threads()
         known.set()
         done.wait()
         torch.set_num_threads(before)
 
     with _SETTING:
-        keeper = threading.Thread(target=keep)
-        keeper.start()  # before anything is set: where there is no thread more, nothing is
+        restorer = threading.Thread(target=restore)
+        restorer.start()  # before anything is set: if the system allows no thread, nothing changes
         known.wait()
         try:
             torch.get_num_threads()  # else the first operation of this thread would set it again
             torch.set_num_threads(count)
         finally:
             done.set()
-            keeper.join()
+            restorer.join()
 
 
-_MAKING, _SETTING = threading.Lock(), threading.Lock()
+_CREATING, _SETTING = threading.Lock(), threading.Lock()

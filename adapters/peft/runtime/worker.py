@@ -1,4 +1,4 @@
-"""A thread that does one thing after the other."""
+"""Workers: threads with a queue that take turns on the cores."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
-from adapters.peft.runtime.threads import CoreThread, do
+from adapters.peft.runtime.threads import ComputeThread, run_into
 from kitchen.errors import RunFailed
 
 T = TypeVar("T")
 Job = tuple["concurrent.futures.Future[Any]", Callable[[], Any], bool]
-PATIENCE = 10.0  # seconds that the end of the process waits for a worker to stop
+EXIT_TIMEOUT = 10.0  # seconds that the exit of the process waits for a worker to stop
 
 
-class Turns:
-    """A lock that whoever waits longest gets next: no worker waits for all that another has to do."""
+class FairLock:
+    """A lock that goes to whoever has waited longest, so that no worker is starved by another."""
 
     def __init__(self) -> None:
         self._lock, self._held = threading.Lock(), False
@@ -33,117 +33,121 @@ class Turns:
             if not self._held:
                 self._held = True
                 return
-            mine = threading.Event()
-            self._waiting.append(mine)
+            turn = threading.Event()
+            self._waiting.append(turn)
         try:
-            mine.wait()
-        except BaseException:  # Ctrl-C; nobody else would be let in by whoever does not come in
+            turn.wait()
+        except BaseException:  # Ctrl-C: leave the queue, or pass on a lock that was handed over
             with self._lock:
-                came = mine not in self._waiting
-                if not came:
-                    self._waiting.remove(mine)
-            if came:
+                handed_over = turn not in self._waiting
+                if not handed_over:
+                    self._waiting.remove(turn)
+            if handed_over:
                 self.__exit__()
             raise
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             if self._waiting:
-                self._waiting.popleft().set()  # it is held on, by the next
+                self._waiting.popleft().set()  # the lock stays held, by the next
             else:
                 self._held = False
 
-    def pass_on(self) -> None:
-        """Whoever has it lets those go first who wait for it now."""
+    def locked(self) -> bool:
+        """Return whether anybody holds the lock."""
+        return self._held
+
+    def waiting(self) -> int:
+        """Return the number of threads that wait for the lock."""
+        return len(self._waiting)
+
+    def yield_turn(self) -> None:
+        """Release the lock to those who wait for it now, and acquire it again after them."""
         if self._waiting:
             self.__exit__()
             self.__enter__()
 
 
-ALONE = Turns()  # of whoever computes or loads, in all the process: see Worker
-_OWNER = threading.local()  # of a thread that helps a worker, that worker's
+COMPUTE_LOCK = FairLock()  # held by whoever computes or loads, in the whole process: see Worker
+_LOCAL = threading.local()  # `worker`: of a thread that helps a worker, that worker's thread
 
 
 class Worker:
-    """First in, first out.
+    """A first-in, first-out queue of jobs, run by a thread of its own.
 
     Workers take turns: two at once on the same cores are slower than one after the other, and
     transformers changes settings of torch for the whole process while it opens a model.
     """
 
     def __init__(self, name: str) -> None:
-        self._thread = _Thread(name)
+        self._thread = _WorkerThread(name)
         self._thread.start()
         weakref.finalize(self, self._thread.jobs.put, None).atexit = False
 
-    def submit(self, job: Callable[[], T], *, alone: bool = True) -> concurrent.futures.Future[T]:
-        """`alone`: it has its turn, as all that computes must; what waits for a network would hold
-        up the others.
+    def submit(
+        self, job: Callable[[], T], *, exclusive: bool = True
+    ) -> concurrent.futures.Future[T]:
+        """Queue a job.
 
-        Whoever stops waiting for it does not stop it: a queue that has lost one call would train on
-        without it.
+        `exclusive`: it holds COMPUTE_LOCK, as all that computes must; a job that waits for a
+        network would block the other workers. Whoever stops waiting for the future does not cancel
+        the job: a session that has lost one call would train on without it.
         """
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()  # from here on it cannot be cancelled
-        self._thread.jobs.put((future, job, alone))
+        self._thread.jobs.put((future, job, exclusive))
         return future
 
     def close(self) -> None:
-        """What is running stops at its next `stop_if_closed`; what was waiting fails."""
+        """Stop the running job at its next `raise_if_closed`; jobs in the queue fail."""
         self._thread.close()
 
 
-def stop_if_closed() -> None:
-    """For the work of a worker to call now and then; raises RunFailed if the worker has been
-    closed.
-    """
-    thread = owner()
-    if isinstance(thread, _Thread) and thread.closed.is_set():
+def raise_if_closed() -> None:
+    """Raise RunFailed if the worker of this thread has been closed; long jobs call it often."""
+    thread = current_worker()
+    if isinstance(thread, _WorkerThread) and thread.closed.is_set():
         raise RunFailed("it was closed while this call was running")
 
 
-def no_turn_in_a_turn() -> RunFailed | None:
-    """What is wrong with asking in the work of a worker: to wait there for another's turn is to
-    wait for ever.
-    """
-    if not isinstance(owner(), _Thread):
+def nested_call_error() -> RunFailed | None:
+    """Return the error of a call from within a worker's job, which would wait for its own turn."""
+    if not isinstance(current_worker(), _WorkerThread):
         return None
     return RunFailed(
-        "while a loss is computed it cannot ask a local session or sampler for anything: they take "
-        "turns, "
-        "and this one is its own; ask before the step, wait, and put the answers into loss_inputs"
+        "a loss function cannot call a local session or sampler while it runs: only one of them "
+        "computes at a time, and this one would wait for itself; compute those values before the "
+        "step, and put them into loss_inputs"
     )
 
 
-def pass_on() -> None:
-    """For the work of a worker that takes long, to call where it can pause: others have their turn,
-    if any wait.
-    """
-    if isinstance(threading.current_thread(), _Thread):
-        ALONE.pass_on()
+def yield_turn() -> None:
+    """Let waiting workers compute first; long jobs call it where they can pause."""
+    if isinstance(threading.current_thread(), _WorkerThread):
+        COMPUTE_LOCK.yield_turn()
 
 
-def owner() -> threading.Thread:
-    """Whom this thread works for: a worker, or else itself."""
-    found: threading.Thread = getattr(_OWNER, "thread", threading.current_thread())
-    return found
+def current_worker() -> threading.Thread:
+    """Return the worker that this thread works for, or else this thread."""
+    worker: threading.Thread = getattr(_LOCAL, "worker", threading.current_thread())
+    return worker
 
 
 @contextmanager
 def working_for(worker: threading.Thread) -> Iterator[None]:
-    """What this thread does in here stops when that worker is closed."""
-    _OWNER.thread = worker
+    """Let this thread work for a worker within a block: it stops when that worker is closed."""
+    _LOCAL.worker = worker
     try:
         yield
     finally:
-        del _OWNER.thread
+        del _LOCAL.worker
 
 
-class _Thread(CoreThread):
-    """A daemon, so that an interrupted process ends; one that torch is busy in at that moment would
-    be a crash.
+class _WorkerThread(ComputeThread):
+    """A daemon with one torch thread, for lanes do the heavy work.
 
-    It computes with one thread of torch: what takes long is for lanes.
+    As a daemon it lets an interrupted process end. It is stopped and joined at exit, for a process
+    that ends while torch computes would crash.
     """
 
     def __init__(self, name: str) -> None:
@@ -153,25 +157,26 @@ class _Thread(CoreThread):
 
     def start(self) -> None:
         super().start()
-        atexit.register(self._leave)
+        atexit.register(self._close_and_join)
 
     def work(self) -> None:
         while (job := self.jobs.get()) is not None:
-            with ALONE if job[2] else nullcontext():
-                do(job[0], partial(self._unless_closed, job[1]))
+            future, function, exclusive = job
+            with COMPUTE_LOCK if exclusive else nullcontext():
+                run_into(future, partial(self._unless_closed, function))
             # else the last job, and all that it holds, would live until the next one comes
-            job = None
-        atexit.unregister(self._leave)
+            del job, future, function
+        atexit.unregister(self._close_and_join)
 
     def close(self) -> None:
         self.closed.set()
         self.jobs.put(None)
 
-    def _leave(self) -> None:
+    def _close_and_join(self) -> None:
         self.close()
-        self.join(PATIENCE)
+        self.join(EXIT_TIMEOUT)
 
-    def _unless_closed(self, work: Callable[[], T]) -> T:
+    def _unless_closed(self, function: Callable[[], T]) -> T:
         if self.closed.is_set():
             raise RunFailed("it was closed before this call had its turn")
-        return work()
+        return function()

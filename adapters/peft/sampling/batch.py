@@ -8,13 +8,13 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from adapters.peft.batching.micro_batch import micro_batch
-from adapters.peft.batching.packing import pack, shared
+from adapters.peft.batching.micro_batch import build_micro_batch
+from adapters.peft.batching.packing import pack, shared_prefix_length
 from adapters.peft.device import Machine
-from adapters.peft.model.logprob_head import likeliest, score
-from adapters.peft.model.network import Network, Way
+from adapters.peft.model.logprob_head import score, top_logprobs
+from adapters.peft.model.network import ForwardMode, Network
 from adapters.peft.runtime.lanes import Lanes
-from adapters.peft.runtime.worker import pass_on
+from adapters.peft.runtime.worker import yield_turn
 from adapters.peft.sampling.conversation_cache import KV
 from adapters.peft.sampling.draw import Row
 from adapters.peft.sampling.frozen_model import FrozenModel
@@ -39,7 +39,7 @@ def serve_batch(model: FrozenModel, requests: Sequence[Request], machine: Machin
     valid = [request for request in active if not _rejected(request, model.network)]
     scoring = [request for request in valid if isinstance(request, ScoringRequest)]
     sampling = [request for request in valid if isinstance(request, SamplingRequest)]
-    lanes = machine.lanes if model.network.way == Way.FUSED else machine.lanes.one()
+    lanes = machine.lanes if model.network.mode == ForwardMode.FUSED else machine.lanes.single()
     _score(model.network, scoring, machine, lanes)
     if sampling:
         _sample(model, sampling, machine, lanes)
@@ -49,7 +49,7 @@ def _rejected(request: Request, network: Network) -> bool:
     """Reject an invalid request, and return whether it was invalid."""
     room = 1 if isinstance(request, SamplingRequest) else 0
     try:
-        problem = request.problem(network.vocabulary, network.context - room)
+        problem = request.problem(network.vocab_size, network.context_length - room)
     except (TypeError, ValueError) as error:  # otherwise the whole batch would fail with it
         problem = ConfigError(f"the request cannot be read: {error}")
     if problem is not None:
@@ -70,14 +70,17 @@ def _score(
             _resolve_scoring(request, empty, empty.astype(np.int64) if request.k else None)
     budget = max(machine.budget // lanes.count, 1)
     packed = pack(
-        [data[place].tokens for place in scorable], budget, least=network.least, lanes=lanes.count
+        [data[place].tokens for place in scorable],
+        budget,
+        min_shared=network.min_shared,
+        lanes=lanes.count,
     )
-    lanes.in_parts(
+    lanes.map_in_chunks(
         lambda _, members: _score_packed(
             network,
             [requests[scorable[place]] for place in members],
             [data[scorable[place]] for place in members],
-            machine.high,
+            machine.accum_dtype,
         ),
         packed,
     )
@@ -87,27 +90,29 @@ def _score_packed(
     network: Network, requests: Sequence[ScoringRequest], data: Sequence[Datum], high: torch.dtype
 ) -> None:
     masks = [np.ones(len(datum.tokens), bool) for datum in data]
-    batch = micro_batch(data, masks, tuple(range(len(data))), network.device, network.least)
+    batch = build_micro_batch(
+        data, masks, tuple(range(len(data))), network.device, network.min_shared
+    )
     with torch.inference_mode():
         states = network.hidden(batch.layout)
         if not all(request.k for request in requests):
-            scored_states = states.index_select(0, batch.where)
+            scored_states = states.index_select(0, batch.scored_slots)
             logprobs = score(network.head, scored_states, batch, high).logprobs
-        top_logprobs = {}
+        tops_by_count = {}
         for count in sorted({request.k for request in requests if request.k}):
             rows = [row for row, index in enumerate(batch.indices) if requests[index].k == count]
             # a shared prefix is scored once
-            places = np.unique(np.concatenate([batch.layout.places[row] for row in rows]))
+            places = np.unique(np.concatenate([batch.layout.slots[row] for row in rows]))
             on_device = torch.from_numpy(places).to(states.device)
-            ids, values = likeliest(network.head, states.index_select(0, on_device), count, high)
-            top_logprobs[count] = (places, ids, values)
+            ids, values = top_logprobs(network.head, states.index_select(0, on_device), count, high)
+            tops_by_count[count] = (places, ids, values)
     for row, index in enumerate(batch.indices):
         if k := requests[index].k:
-            places, ids, values = top_logprobs[k]
-            at = np.searchsorted(places, batch.layout.places[row])
+            places, ids, values = tops_by_count[k]
+            at = np.searchsorted(places, batch.layout.slots[row])
             _resolve_scoring(requests[index], values[at], ids[at])
         else:
-            spread = batch.spread(row, logprobs, data[index]).astype(np.float32)
+            spread = batch.unpack(row, logprobs, data[index]).astype(np.float32)
             _resolve_scoring(requests[index], spread)
 
 
@@ -140,16 +145,16 @@ def _sample(
                 model.decoder_body(budget, _cached_of(rows, cached), prefilled),
                 rows,
                 decode_text,
-                machine.high,
+                machine.accum_dtype,
                 max_rows // count,
             )
             for rows in shares
         ]
 
-    parts = lanes.together(schedulers)
+    parts = lanes.run(schedulers)
     cached.clear()  # each lane releases what it has read
-    while any(lanes.each(lambda _, part: part.advance(STEPS_PER_TURN), parts)):
-        pass_on()
+    while any(lanes.map(lambda _, part: part.advance(STEPS_PER_TURN), parts)):
+        yield_turn()
     model.conversations.put(part.finished for part in parts)
     completions: dict[SamplingRequest, list[Sampled]] = {request: [] for request in requests}
     for row in rows:
@@ -162,7 +167,7 @@ def _rows(
     model: FrozenModel, request: SamplingRequest, cached: Mapping[bytes, KV | None]
 ) -> list[Row]:
     """Create one row for each completion of a request."""
-    max_new_tokens = min(request.max_tokens, model.network.context - len(request.prompt))
+    max_new_tokens = min(request.max_tokens, model.network.context_length - len(request.prompt))
     extra_stops = {int(stop) for stop in request.stop if not isinstance(stop, str)}
     stop_ids = frozenset(model.tokenizer.stop_ids) | extra_stops
     continued = prompt_key(request.prompt) in cached
@@ -192,7 +197,7 @@ def _mostly_shared(key: bytes, prompts: Mapping[bytes, Tokens]) -> bool:
     """Whether another prompt begins with more than half of this one's tokens."""
     prompt = prompts[key]
     return any(
-        2 * shared(prompt, other) > len(prompt)
+        2 * shared_prefix_length(prompt, other) > len(prompt)
         for other_key, other in prompts.items()
         if other_key != key
     )

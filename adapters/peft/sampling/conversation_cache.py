@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import torch
 
-from adapters.peft.batching.packing import LEAST, shared
+from adapters.peft.batching.packing import MIN_SHARED, shared_prefix_length
 from adapters.peft.sampling.kv_grid import prompt_key
 from kitchen.types import Tokens
 
@@ -50,13 +50,15 @@ class ConversationCache:
 def _longest_prefix(ordered: Sequence[bytes], sequence: bytes) -> bytes | None:
     """Return the longest of some sorted sequences that is a prefix of another one.
 
-    Sequences are `prompt_key`s; a prefix has at least `LEAST` tokens.
+    Sequences are `prompt_key`s; a prefix has at least `MIN_SHARED` tokens.
     """
     while at := bisect_right(ordered, sequence):
         before = ordered[at - 1]
         if sequence.startswith(before):
-            return before if len(before) >= LEAST * TOKEN_BYTES else None
-        common = shared(np.frombuffer(before, np.int64), np.frombuffer(sequence, np.int64))
+            return before if len(before) >= MIN_SHARED * TOKEN_BYTES else None
+        common = shared_prefix_length(
+            np.frombuffer(before, np.int64), np.frombuffer(sequence, np.int64)
+        )
         # any prefix sorts before it, and is no longer than this
         sequence = sequence[: common * TOKEN_BYTES]
     return None

@@ -7,8 +7,8 @@ from math import gcd
 import torch
 
 from adapters.peft.model.decoder import Decoder
-from adapters.peft.model.linear import Product, by_onednn, rounds, to
-from adapters.peft.runtime.cpu import has_onednn, is_intel, multiplied_in
+from adapters.peft.model.linear import FusedLinear, cast_optional, is_low_precision, linear_onednn
+from adapters.peft.runtime.cpu import has_onednn, is_intel, matmul_dtype
 
 # Up to this many rows, reading the weights as they lie takes all the time (a GEMV).
 MAX_GEMV_ROWS = 2
@@ -19,20 +19,18 @@ MAX_SPLIT_ROWS = 128
 PACKED_FOR_ROWS = 32  # the batch size that oneDNN packs the weights for
 
 
-class FrozenLinear(Product):
+class FrozenLinear(FusedLinear):
     """y = W x + b + B A x with frozen A and B; on a CPU, W is a copy packed for some tens of rows.
 
     Where products are computed in float32, so is the copy, with B A merged into it. In bfloat16
     the merge would be lost in rounding, so B A stays separate.
     """
 
-    def __init__(self, product: Product) -> None:
-        self.weight, self.low, self._compute_dtype = (
-            product.weight,
-            [],
-            multiplied_in(product.weight),
-        )
-        self.bias = to(product.bias, self._compute_dtype)
+    def __init__(self, product: FusedLinear) -> None:
+        self.weight = product.weight
+        self.lora = []
+        self._compute_dtype = matmul_dtype(product.weight)
+        self.bias = cast_optional(product.bias, self._compute_dtype)
         self._lora = _lora_matrices(product, self._compute_dtype)  # (in, ranks), (ranks, out)
         self._packed = (
             self._pack()
@@ -55,16 +53,22 @@ class FrozenLinear(Product):
         return packed
 
     def forward(
-        self, x: torch.Tensor, onto: torch.Tensor | None = None
+        self, x: torch.Tensor, residual: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Map (N, in) to (N, out), added to `onto` if given; nothing is saved for backward."""
-        narrow, x, onto = x.dtype, x.to(self._compute_dtype), to(onto, self._compute_dtype)
-        late = onto if self._lora is not None and rounds(self._compute_dtype) else None
-        first = onto if late is None else None
+        """Map (N, in) to (N, out), added to `residual` if given; nothing is saved for backward."""
+        narrow, x, residual = (
+            x.dtype,
+            x.to(self._compute_dtype),
+            cast_optional(residual, self._compute_dtype),
+        )
+        late = (
+            residual if self._lora is not None and is_low_precision(self._compute_dtype) else None
+        )
+        first = residual if late is None else None
         if self._packed is None or len(x) <= self._max_gemv_rows:
             out = self._plain(x, first)
         else:
-            out = by_onednn(x, self._packed, self.bias, first)
+            out = linear_onednn(x, self._packed, self.bias, first)
             if self._lora is not None and self._compute_dtype != torch.float32:
                 self._add_lora(out, x, *self._lora)
         return (out if late is None else out + late).to(narrow), self._empty
@@ -78,12 +82,12 @@ class FrozenLinear(Product):
         else:
             out.add_((x.float() @ self._lora_fp32[0]) @ self._lora_fp32[1])
 
-    def _plain(self, x: torch.Tensor, onto: torch.Tensor | None) -> torch.Tensor:
+    def _plain(self, x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
         """Compute W x on top of its addends: with few rows every operation counts."""
         weight = self.weight.to(self._compute_dtype)
-        added = onto
+        added = residual
         if self.bias is not None:
-            added = self.bias.expand(len(x), -1) if onto is None else onto + self.bias
+            added = self.bias.expand(len(x), -1) if residual is None else residual + self.bias
         if self._lora is not None:
             low = x @ self._lora[0]
             added = low @ self._lora[1] if added is None else torch.addmm(added, low, self._lora[1])
@@ -97,19 +101,22 @@ class FrozenLinear(Product):
 def freeze_layers(decoder: Decoder) -> None:
     """Replace the linear layers of a decoder by FrozenLinear."""
     for layer in decoder.layers:
-        layer.into, layer.out = FrozenLinear(layer.into), FrozenLinear(layer.out)
-        layer.up, layer.down = FrozenLinear(layer.up), FrozenLinear(layer.down)
+        layer.qkv_proj, layer.o_proj = FrozenLinear(layer.qkv_proj), FrozenLinear(layer.o_proj)
+        layer.gate_up_proj, layer.down_proj = (
+            FrozenLinear(layer.gate_up_proj),
+            FrozenLinear(layer.down_proj),
+        )
 
 
 def _lora_matrices(
-    product: Product, dtype: torch.dtype
+    product: FusedLinear, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return A and B of all LoRA layers as one matrix each: (in, ranks), (ranks, out)."""
-    if not product.low:
+    if not product.lora:
         return None
-    down = torch.cat([layer.a.detach() for *_, layer in product.low]).to(dtype).t()
+    down = torch.cat([layer.a.detach() for *_, layer in product.lora]).to(dtype).t()
     up = down.new_zeros(down.shape[1], len(product.weight))  # 0 between different layers
-    for columns, ranks, layer in product.low:
+    for columns, ranks, layer in product.lora:
         up[ranks, columns] = (layer.b.detach() * layer.scale).t().to(up.dtype)
     return down, up
 

@@ -10,13 +10,19 @@ from functools import cached_property
 from torch import nn
 
 from adapters.folders import demand_base, is_adapter
-from adapters.peft.checkpoints import CONFIG, WEIGHTS, Saved, adapter_lora, read
+from adapters.peft.checkpoints import (
+    CONFIG,
+    WEIGHTS,
+    SavedCheckpoint,
+    lora_of_config,
+    read_checkpoint,
+)
 from adapters.peft.device import Machine
-from adapters.peft.model.base_model import Base
+from adapters.peft.model.base_model import BaseModel
 from adapters.peft.model.decoder import Decoder
-from adapters.peft.model.linear import Product
-from adapters.peft.model.lora import Adapter, LoraLinear, Tensors, adapted_paths
-from adapters.peft.model.network import Network, stands_alone
+from adapters.peft.model.linear import FusedLinear
+from adapters.peft.model.lora import LoraAdapter, LoraLinear, Tensors, adapted_paths
+from adapters.peft.model.network import Network, cannot_batch
 from adapters.peft.sampling.conversation_cache import KV, ConversationCache
 from adapters.peft.sampling.frozen_linear import FrozenLinear, freeze_layers
 from adapters.peft.sampling.fused_body import FusedBody, PrefilledPrompts
@@ -35,7 +41,7 @@ class FrozenModel:
 
     network: Network
     tokenizer: FolderTokenizer
-    base: Base
+    base: BaseModel
     conversations: ConversationCache = field(default_factory=ConversationCache)
 
     def decoder_body(
@@ -51,7 +57,7 @@ class FrozenModel:
         """
         if (frozen := self._frozen_layers) is not None:
             return FusedBody(*frozen, budget, cached, prefilled)
-        alone = stands_alone(self.network.model.config.get_text_config())
+        alone = cannot_batch(self.network.model.config.get_text_config())
         return OneRowBody(self.network) if alone else HfBody(self.network, budget)
 
     def prefill_only(
@@ -72,35 +78,35 @@ class FrozenModel:
             return None
         decoder = Decoder(self.network.model)
         freeze_layers(decoder)
-        return decoder, FrozenLinear(Product([self.network.head]))
+        return decoder, FrozenLinear(FusedLinear([self.network.head]))
 
 
 def freeze(
     machine: Machine,
-    base: Base,
+    base: BaseModel,
     tokenizer: FolderTokenizer,
     lora: Lora,
     tensors: Tensors,
     source: str,
 ) -> FrozenModel:
-    model = base.tree()
+    model = base.copy_modules()
     # with B = 0 the LoRA weights change nothing
     if any(bool(tensor.any()) for name, tensor in tensors.items() if ".lora_B." in name):
-        Adapter(model, lora, machine.high, adapted_paths(tensors)).freeze(
+        LoraAdapter(model, lora, machine.accum_dtype, adapted_paths(tensors)).freeze(
             tensors, machine.dtype, source
         )
-    return FrozenModel(Network(model, base.way), tokenizer, base)
+    return FrozenModel(Network(model, base.mode), tokenizer, base)
 
 
 def load_checkpoint(machine: Machine, blobs: BlobStore, checkpoint: Checkpoint) -> FrozenModel:
-    saved = read(blobs, checkpoint)
+    saved = read_checkpoint(blobs, checkpoint)
     base = machine.base(saved.model)
     check_base(saved, base.sha256)
     tensors = saved.tensors(WEIGHTS)
     return freeze(machine, base, load_tokenizer(base.folder), saved.lora, tensors, checkpoint.path)
 
 
-def check_base(saved: Saved, sha256: str) -> None:
+def check_base(saved: SavedCheckpoint, sha256: str) -> None:
     """Raise BackendError unless the base model is the one that the checkpoint was trained on."""
     if sha256 != saved.model_sha256:
         raise BackendError(
@@ -118,7 +124,7 @@ def load_named(machine: Machine, name: str) -> FrozenModel:
         base = machine.base(name)
         return freeze(machine, base, load_tokenizer(base.folder), Lora(), {}, name)
     base = machine.base(demand_base(name, folder))
-    lora = adapter_lora(json.loads((folder / CONFIG).read_text()), name)
+    lora = lora_of_config(json.loads((folder / CONFIG).read_text()), name)
     return freeze(
         machine, base, load_tokenizer(folder, base.folder), lora, load_file(folder / WEIGHTS), name
     )

@@ -9,8 +9,8 @@ import torch
 
 from adapters.peft.model import tiled_attention as attention
 from adapters.peft.model.decoder import Decoder
-from adapters.peft.runtime.cpu import multiplied_in
-from adapters.peft.runtime.worker import stop_if_closed
+from adapters.peft.runtime.cpu import matmul_dtype
+from adapters.peft.runtime.worker import raise_if_closed
 from adapters.peft.sampling.conversation_cache import CAPACITY_FACTOR, KV
 from adapters.peft.sampling.frozen_linear import FrozenLinear
 from adapters.peft.sampling.kv_grid import (
@@ -51,7 +51,7 @@ class FusedBody:
         self._head = head
         self._budget = budget
         self._device = head.weight.device
-        self._heads = HeadLayout(layer.heads, layer.groups, layer.width, layer.scale)
+        self._heads = HeadLayout(layer.heads, layer.kv_heads, layer.head_dim, layer.scale)
         self._cached = cached
         self._cache_room = CAPACITY_FACTOR * budget  # tokens whose KV may still be handed out
         self._grids: list[KVGrid] = []
@@ -62,7 +62,7 @@ class FusedBody:
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         # not rounded, as in scoring
-        return self._head.forward(states.to(multiplied_in(states)))[0]
+        return self._head.forward(states.to(matmul_dtype(states)))[0]
 
     def prefill(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
         """Add one row for each prompt and return their (r, H) states.
@@ -97,19 +97,19 @@ class FusedBody:
 
     def step(self, ids: torch.Tensor) -> torch.Tensor:
         """Feed the (R,) newest token of each row and return their (R, H) states."""
-        stop_if_closed()
+        raise_if_closed()
         x = self._decoder.embed(ids)
         rope = self._decoder.rope(x, self._positions)
         self._positions = self._positions + 1
         for grid in self._grids:
             grid.reserve_token()
         for number, layer in enumerate(self._decoder.layers):
-            qkv = layer.attend_to(x, rope)
+            qkv = layer.project_qkv(x, rope)
             parts = [grid.attend(number, qkv) for grid in self._grids]
             joined = parts[0] if len(parts) == 1 else torch.cat(parts)
             attended = gather_rows(joined, self._output_index)
             x = layer.finish(x, attended.view(len(x), -1))
-        return self._decoder.norm.alone(x)
+        return self._decoder.norm.normalize(x)
 
     def retain(self, rows: Sequence[int]) -> None:
         """Drop all rows but these, which keep this order."""
@@ -172,8 +172,8 @@ class FusedBody:
         x = self._decoder.embed(batch.layout.ids[batch.new])
         rope = self._decoder.rope(x, batch.layout.positions[batch.new])
         for number, layer in enumerate(self._decoder.layers):
-            stop_if_closed()
-            qkv = batch.with_cached(number, layer.attend_to(x, rope))
+            raise_if_closed()
+            qkv = batch.with_cached(number, layer.project_qkv(x, rope))
             for grid, prompts, positions in batch.targets:
                 kv = qkv[:, layer.heads :].index_select(0, positions.flatten())
                 grid.write_prompts(number, prompts, kv.view(*positions.shape, *kv.shape[1:]))
@@ -184,4 +184,4 @@ class FusedBody:
             else:
                 attended = attended[batch.new]
             x = layer.finish(x, attended)
-        return self._decoder.norm.alone(x)
+        return self._decoder.norm.normalize(x)

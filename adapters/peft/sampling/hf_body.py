@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers.cache_utils import DynamicCache
 
-from adapters.peft.batching.packing import padded
+from adapters.peft.batching.packing import pack_padded
 from adapters.peft.model.network import Network
 from adapters.peft.sampling.kv_cache import PaddedCache
 from adapters.peft.sampling.kv_grid import prompt_key
@@ -57,7 +57,7 @@ class HfBody:
         columns = torch.arange(self._cache.capacity, device=ids.device)
         mask = (columns >= self._starts) & (columns <= self._cache.length)
         positions = torch.where(rows[:, None] >= 0, self._cache.length - self._starts, 0)
-        states = self._network.padded(
+        states = self._network.hidden_padded(
             ids[rows.clamp(min=0)][:, None],
             position_ids=positions,
             attention_mask=mask,
@@ -89,10 +89,10 @@ class HfBody:
         column where each prompt begins.
         """
         lengths = [len(prompt) for prompt in prompts]
-        cache = PaddedCache(self._network.layers, len(prompts), max(lengths))
+        cache = PaddedCache(self._network.layer_count, len(prompts), max(lengths))
         states = []
         order = list[int]()
-        for indices in padded(lengths, self._budget):
+        for indices in pack_padded(lengths, self._budget):
             states.append(
                 self._prefill_padded([prompts[index] for index in indices], indices, cache)
             )
@@ -110,7 +110,7 @@ class HfBody:
         for row, prompt in enumerate(prompts):
             ids[row, : len(prompt)] = prompt
         prefilled: Any = DynamicCache()
-        hidden = self._network.padded(
+        hidden = self._network.hidden_padded(
             torch.from_numpy(ids).to(self._network.device), past_key_values=prefilled
         )
         cache.put(prefilled, indices, lengths)

@@ -60,4 +60,4 @@ class OneRowBody:
     def _forward(self, ids: torch.Tensor, cache: Any) -> torch.Tensor:
         """Read (T,) tokens after those in the cache; return the (H,) state of the last one."""
         ids = ids[None].to(self._network.device)
-        return self._network.padded(ids, past_key_values=cache)[0, -1]
+        return self._network.hidden_padded(ids, past_key_values=cache)[0, -1]

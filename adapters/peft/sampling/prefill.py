@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from adapters.peft.batching.packed_layout import lay_out
-from adapters.peft.batching.packing import pack, padded, shared
+from adapters.peft.batching.packed_layout import build_layout
+from adapters.peft.batching.packing import pack, pack_padded, shared_prefix_length
 from adapters.peft.sampling.conversation_cache import KV
 from adapters.peft.sampling.kv_grid import KVGrid, prompt_key, row_index
 from kitchen.types import Array, Tokens
@@ -41,14 +41,14 @@ def prefill_batches(slots: Sequence[PromptSlot], budget: int) -> Iterator[list[P
     continued = [
         (slot, len(slot.prompt) - slot.cached.shape[1]) for slot in slots if slot.cached is not None
     ]
-    for batch in padded([left for _, left in continued], budget):
+    for batch in pack_padded([left for _, left in continued], budget):
         yield [continued[at][0] for at in batch]
 
 
 def _shared_tokens(slots: Sequence[PromptSlot]) -> int:
     """Count the tokens that need not be read because another prompt begins with them too."""
     ordered = sorted((slot.prompt for slot in slots), key=prompt_key)
-    return sum(shared(before, after) for before, after in pairwise(ordered))
+    return sum(shared_prefix_length(before, after) for before, after in pairwise(ordered))
 
 
 class Prefill:
@@ -64,8 +64,8 @@ class Prefill:
                 sequences.append(slot.prompt[: slot.cached.shape[1]])
             whole.append(len(sequences))
             sequences.append(slot.prompt)
-        self.layout = lay_out(sequences, device, known=cached)
-        places, starts = self.layout.places, self.layout.starts
+        self.layout = build_layout(sequences, device, cached=cached)
+        places, starts = self.layout.slots, self.layout.shared_lengths
         new = np.concatenate([places[at][starts[at] :] for at in whole])
         ends = np.array([places[at][-1] for at in whole])
         self.new = row_index(new, device)  # (n,) positions of the new tokens in the layout

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, Generic, TypeVar
 
-from adapters.peft.runtime.worker import no_turn_in_a_turn
+from adapters.peft.runtime.worker import nested_call_error
 from kitchen.backend.sampling_checks import unfit, unreadable
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.ports.future import Pending
@@ -83,7 +83,7 @@ def reject(request: Request, error: BaseException) -> None:
 
 def _refuse_deadlock(work: concurrent.futures.Future[Any]) -> None:
     """Raise RunFailed where a custom loss waits for work that is queued behind that loss."""
-    if not work.done() and (why := no_turn_in_a_turn()):
+    if not work.done() and (why := nested_call_error()):
         raise why
 
 

@@ -1,5 +1,6 @@
-"""AdamW with its hyper-parameters given at each step (Loshchilov and Hutter, 2019,
-arXiv:1711.05101).
+"""AdamW with hyperparameters given at each step.
+
+Loshchilov and Hutter, 2019, arXiv:1711.05101.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from torch import nn
 from kitchen.errors import RunFailed
 from kitchen.types import Adam
 
+STATE = ("exp_avg", "exp_avg_sq", "step")
+
 
 class Optimiser:
-    """Steps along the summed gradient of named parameters, and clears it."""
+    """Applies the accumulated gradient of named parameters, and clears it."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         self._parameters = dict(parameters)
@@ -22,25 +25,23 @@ class Optimiser:
         self.steps = 0
 
     def step(self, adam: Adam) -> float:
-        """Returns the norm of the gradient before clipping; raises RunFailed, weights as they were,
-        if not finite.
+        """Apply one step and return the norm of the gradient before clipping.
+
+        Raises RunFailed, with the weights unchanged, if the norm is not finite.
         """
-        parameters = list(self._parameters.values())
-        for parameter in parameters:
+        for parameter in self._parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
+        gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
         limit = adam.grad_clip_norm or float("inf")
-        norm = float(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+        norm = float(nn.utils.get_total_norm(gradients))
         if norm != norm or norm == float("inf"):
             raise RunFailed(
-                f"optimiser step {self.steps + 1}: the gradient's norm is {norm}; the step is not "
-                "applied. "
-                "A smaller learning rate or clipping (grad_clip_norm) may mend it"
+                f"optimiser step {self.steps + 1}: the norm of the gradient is {norm}, so the step "
+                "is not applied; lower the learning rate or clip the gradient (grad_clip_norm)"
             )
         if norm > limit:
-            torch._foreach_mul_(
-                [p.grad for p in parameters if p.grad is not None], limit / (norm + 1e-6)
-            )
+            torch._foreach_mul_(gradients, limit / (norm + 1e-6))
         self._inner.param_groups[0].update(
             lr=adam.learning_rate,
             betas=(adam.beta1, adam.beta2),
@@ -53,12 +54,11 @@ class Optimiser:
         return norm
 
     def clear(self) -> None:
+        """Discard the accumulated gradient."""
         self._inner.zero_grad(set_to_none=True)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Copies on the CPU: `NAME/exp_avg`, `NAME/exp_avg_sq`, `NAME/step`; empty before the first
-        step.
-        """
+        """Return copies of the state on the CPU, as `NAME/KEY`; empty before the first step."""
         return {
             f"{name}/{key}": value.detach().cpu().clone()
             for name, parameter in self._parameters.items()
@@ -66,11 +66,12 @@ class Optimiser:
         }
 
     def load(self, tensors: Mapping[str, torch.Tensor], steps: int) -> None:
+        """Replace the state by a saved one; empty tensors reset it."""
         self.clear()
         self.steps = steps
         self._inner.state.clear()
         for name, parameter in self._parameters.items():
-            keys = [key for key in ("exp_avg", "exp_avg_sq", "step") if f"{name}/{key}" in tensors]
+            keys = [key for key in STATE if f"{name}/{key}" in tensors]
             if keys:
                 self._inner.state[parameter] = {
                     key: tensors[f"{name}/{key}"].to(parameter.device, copy=True) for key in keys

@@ -1,30 +1,37 @@
-"""Micro-batches through a network and back again."""
+"""Forward and backward passes of micro-batches through a network."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
 
 import torch
 from torch import nn
 
-from adapters.peft.batching.micro_batch import MicroBatch, micro_batch
-from adapters.peft.batching.prefix_groups import Family, gathered
-from adapters.peft.model.logprob_head import Scored, Slope, score, trained_of
+from adapters.peft.batching.micro_batch import MicroBatch, build_micro_batch
+from adapters.peft.batching.prefix_groups import PrefixGroup, group_by_prefix
+from adapters.peft.model.gradient_sums import GradientSums
+from adapters.peft.model.logprob_head import (
+    HeadOutput,
+    LogprobGradFn,
+    score,
+    trainable_parameters,
+)
 from adapters.peft.model.lora_dropout import Dropout
 from adapters.peft.model.network import Network
-from adapters.peft.model.shared_prefix import Begun
+from adapters.peft.model.shared_prefix import SharedPrefix
 from adapters.peft.runtime.lanes import Lanes
 from kitchen.types import Array, Datum
 
 R = TypeVar("R")
-Logprobs = dict[int, Array]  # of each datum by its place in the batch, in the shape of its targets
-Judge = Callable[[Logprobs], Slope]
+Logprobs = Mapping[int, Array]  # by the index of each datum, in the shape of its targets
+LossFn = Callable[[Logprobs], LogprobGradFn]
+Gradients = GradientSums[nn.Parameter]
 
 
-class Passes:
-    """What all calls of one session have in common."""
+class MicroBatchRunner:
+    """Cuts batches into micro-batches and runs them in lanes; one for all calls of a session."""
 
     def __init__(
         self,
@@ -34,162 +41,157 @@ class Passes:
         lanes: Lanes,
         *,
         budget: int,
-        least: int,
-        high: torch.dtype,
+        min_shared: int,
+        accum_dtype: torch.dtype,
     ) -> None:
-        self.network, self.dropout, self.high, self.least = network, dropout, high, least
-        self._parameters, self._lanes, self._budget = (
-            list(parameters),
-            lanes,
-            max(budget // lanes.count, 1),
-        )
-        of_head = set(map(id, trained_of(network.head)))
-        self.of_body = [one for one in self._parameters if id(one) not in of_head]
+        """`budget`: tokens of the micro-batches of all lanes together."""
+        self.network, self.dropout, self.accum_dtype = network, dropout, accum_dtype
+        self.min_shared = min_shared
+        self._parameters = list(parameters)
+        self._lanes = lanes
+        self._budget = max(budget // lanes.count, 1)
+        of_head = set(map(id, trainable_parameters(network.head)))
+        self.body_parameters = [p for p in self._parameters if id(p) not in of_head]
 
-    def each(
+    def run(
         self,
         data: Sequence[Datum],
         masks: Sequence[Array],
-        work: Callable[[Pass], R],
+        work: Callable[[MicroBatchPass], R],
         *,
         group: int = 1,
         call: int | None = None,
     ) -> list[R]:
-        """`work` on all micro-batches, side by side; runs of `group` datums stay together.
+        """Return `work` of all micro-batches; runs of `group` datums stay together.
 
-        What is too long for one micro-batch and begins alike goes through a lane bit by bit, the
-        beginning once. Gradients add up lane by lane, and come to what is there once all have gone
-        well, in the order of the lanes: the same sums each time. `call` counts forward_backwards,
-        for dropout; without it there is none.
+        Sequences with a long common prefix that do not fit into one micro-batch go through one lane
+        micro-batch by micro-batch, and their prefix once. Gradients are summed in each lane, and
+        added to those of the parameters once all lanes have succeeded, in the order of the lanes:
+        the same sums each time. `call` counts forward_backwards, for dropout; without it there is
+        none.
         """
-        families, alone = gathered(
+        groups, singles = group_by_prefix(
             [datum.tokens for datum in data],
             self._budget,
             group=group,
-            least=self.least,
+            min_shared=self.min_shared,
             lanes=self._lanes.count,
-            carries=self.network.decoder is not None,
+            carries_prefix=self.network.decoder is not None,
         )
-        sums = [Sums() for _ in range(self._lanes.count)]
+        sums = [Gradients() for _ in range(self._lanes.count)]
 
-        def go(lane: int, family: Family) -> list[R]:
-            begun = (
-                self.network.begun(data[family.runs[0][0]].tokens[: family.begins])
-                if family.begins
-                else None
-            )
-            found = [
-                work(
-                    Pass(
-                        self,
-                        micro_batch(
-                            data, masks, run, self.network.device, self.least, family.begins
-                        ),
-                        data,
-                        call,
-                        sums[lane],
-                        begun,
-                    )
-                )
-                for run in family.runs
-            ]
-            if begun is not None:
-                sums[lane].add(self.of_body, begun.back(self.of_body))
-            return found
+        def run_group(lane: int, prefix_group: PrefixGroup) -> list[R]:
+            return self._run_group(data, masks, work, prefix_group, sums[lane], call)
 
-        done = [*self._lanes.in_parts(go, families, part=1), *self._lanes.in_parts(go, alone)]
-        for found in sums:
-            for parameter in self._parameters:
-                if (gradient := found.of.get(parameter)) is not None:
-                    parameter.grad = (
-                        gradient if parameter.grad is None else parameter.grad.add_(gradient)
-                    )
-        return [found for some in done for found in some]
+        results = [
+            *self._lanes.map_in_chunks(run_group, groups, chunk=1),
+            *self._lanes.map_in_chunks(run_group, singles),
+        ]
+        for of_lane in sums:
+            self._add_to_parameters(of_lane)
+        return [result for of_group in results for result in of_group]
 
+    def _run_group(
+        self,
+        data: Sequence[Datum],
+        masks: Sequence[Array],
+        work: Callable[[MicroBatchPass], R],
+        group: PrefixGroup,
+        sums: Gradients,
+        call: int | None,
+    ) -> list[R]:
+        length, device, prefix = group.prefix_length, self.network.device, None
+        if length:
+            prefix = self.network.shared_prefix(data[group.micro_batches[0][0]].tokens[:length])
+        results = []
+        for indices in group.micro_batches:
+            batch = build_micro_batch(data, masks, indices, device, self.min_shared, length)
+            results.append(work(MicroBatchPass(self, batch, data, call, sums, prefix)))
+        if prefix is not None:
+            sums.add(self.body_parameters, prefix.backward(self.body_parameters))
+        return results
 
-class Sums:
-    """Gradients by weight, added up."""
-
-    def __init__(self) -> None:
-        self.of: dict[nn.Parameter, torch.Tensor] = {}
-
-    def add(
-        self, parameters: Sequence[nn.Parameter], gradients: Sequence[torch.Tensor | None]
-    ) -> None:
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            if gradient is not None:
-                before = self.of.get(parameter)
-                self.of[parameter] = gradient if before is None else before.add_(gradient)
+    def _add_to_parameters(self, sums: Gradients) -> None:
+        for parameter in self._parameters:
+            gradient = sums.totals.get(parameter)
+            if gradient is None:
+                continue
+            if parameter.grad is None:
+                parameter.grad = gradient
+            else:
+                parameter.grad.add_(gradient)
 
 
-class Pass:
-    """One micro-batch on its way."""
+class MicroBatchPass:
+    """The passes of one micro-batch."""
 
     def __init__(
         self,
-        passes: Passes,
+        runner: MicroBatchRunner,
         batch: MicroBatch,
         data: Sequence[Datum],
         call: int | None,
-        sums: Sums,
-        begun: Begun | None,
+        sums: Gradients,
+        prefix: SharedPrefix | None,
     ) -> None:
         self.batch = batch
-        self._passes, self._data, self._call, self._sums, self._begun = (
-            passes,
-            data,
-            call,
-            sums,
-            begun,
-        )
+        self._runner, self._data, self._call = runner, data, call
+        self._sums, self._prefix = sums, prefix
 
-    def there(self) -> Logprobs:
-        """The log-probabilities alone."""
-        with torch.no_grad(), self._dropping():
-            return self._spread(self._score(self._states()))
+    def forward(self) -> Logprobs:
+        """Return the log-probabilities."""
+        with torch.no_grad(), self._dropout():
+            return self._unpack(self._score(self._states()))
 
-    def and_back(self, slope: Slope | None = None, judge: Judge | None = None) -> Logprobs:
-        """The gradient too, along a slope that is known, or that a judge gives who has seen the
-        log-probabilities.
+    def forward_backward(
+        self, grad_fn: LogprobGradFn | None = None, loss_fn: LossFn | None = None
+    ) -> Logprobs:
+        """Add the gradient to the sums of the lane, and return the log-probabilities.
+
+        d loss / d logprob comes from `grad_fn`, or from what `loss_fn` returns for the
+        log-probabilities of the whole micro-batch.
         """
-        with self._dropping():
+        with self._dropout():
             states = self._states()
-            known = states.detach()
-            if judge is not None:
-                slope = judge(self._spread(self._score(known)))  # the graph waits
-            scored = self._score(known, slope)
+            detached = states.detach()
+            if loss_fn is not None:
+                # the graph of the body is retained meanwhile
+                grad_fn = loss_fn(self._unpack(self._score(detached)))
+            output = self._score(detached, grad_fn)
             if states.requires_grad:
-                self._back(states, scored.states)
-            self._sums.add(trained_of(self._passes.network.head), scored.head)
-            return self._spread(scored)
+                self._backward(states, output.dstates)
+            self._sums.add(trainable_parameters(self._runner.network.head), output.dhead)
+            return self._unpack(output)
 
-    def _back(self, states: torch.Tensor, gradient: torch.Tensor | None) -> None:
-        body, begun = self._passes.of_body, self._begun
-        leaves = [] if begun is None else begun.leaves
-        found = torch.autograd.grad(states, [*body, *leaves], gradient, allow_unused=True)
-        self._sums.add(body, found[: len(body)])
-        if begun is not None:
-            begun.add(found[len(body) :])
+    def _backward(self, states: torch.Tensor, dstates: torch.Tensor | None) -> None:
+        body = self._runner.body_parameters
+        leaves = [] if self._prefix is None else self._prefix.leaves
+        gradients = torch.autograd.grad(states, [*body, *leaves], dstates, allow_unused=True)
+        self._sums.add(body, gradients[: len(body)])
+        if self._prefix is not None:
+            self._prefix.accumulate(gradients[len(body) :])
 
-    def _dropping(self) -> Any:
+    def _dropout(self) -> AbstractContextManager[None]:
         if self._call is None:
             return nullcontext()
-        return self._passes.dropout.during(self._call, self.batch.rows)
+        return self._runner.dropout.active(self._call, self.batch.datum_lengths)
 
     def _states(self) -> torch.Tensor:
-        """(U, H) of the scored tokens, also of what they begin with; where there are none, the
-        model is not asked.
+        """(U, H) of the scored tokens, those of the prefix included.
+
+        The model is not run if there are none.
         """
-        if not len(self.batch.where):
-            return torch.zeros(0, 1, device=self.batch.where.device)
-        states = self._passes.network.hidden(self.batch.layout, self._begun)
-        return states.index_select(0, self.batch.where)
+        if not len(self.batch.scored_slots):
+            return torch.zeros(0, 1, device=self.batch.scored_slots.device)
+        states = self._runner.network.hidden(self.batch.layout, self._prefix)
+        return states.index_select(0, self.batch.scored_slots)
 
-    def _score(self, states: torch.Tensor, slope: Slope | None = None) -> Scored:
-        return score(self._passes.network.head, states, self.batch, self._passes.high, slope)
+    def _score(self, states: torch.Tensor, grad_fn: LogprobGradFn | None = None) -> HeadOutput:
+        head, accum_dtype = self._runner.network.head, self._runner.accum_dtype
+        return score(head, states, self.batch, accum_dtype, grad_fn)
 
-    def _spread(self, scored: Scored) -> Logprobs:
+    def _unpack(self, output: HeadOutput) -> Logprobs:
         return {
-            index: self.batch.spread(row, scored.logprobs, self._data[index])
+            index: self.batch.unpack(row, output.logprobs, self._data[index])
             for row, index in enumerate(self.batch.indices)
         }

@@ -1,4 +1,4 @@
-"""What losses say of scored positions: values and slopes, for named losses and for one's own."""
+"""d loss / d logprob of scored positions, and how values and metrics of micro-batches combine."""
 
 from __future__ import annotations
 
@@ -12,69 +12,73 @@ from kitchen.backend.losses import Options, value_and_grad
 from kitchen.types import Array, Datum
 
 
-class NamedSlopes:
-    """Slopes of a named loss, piece by piece; adds its values up."""
+class NamedLossGrads:
+    """d loss / d logprob of a named loss, chunk by chunk; adds up the values of the loss."""
 
     def __init__(
         self, data: Sequence[Datum], batch: MicroBatch, loss: str, options: Options | None
     ) -> None:
         self._data, self._batch, self._loss, self._options = data, batch, loss, options
-        self.total = 0.0
+        self.total = 0.0  # of the loss
 
     def __call__(self, rows: slice, logprobs: Array) -> Array:
-        """(s, K) nats to (s, K) dloss/dlogprob."""
-        slopes = np.zeros(logprobs.shape)
-        owner, position = self._batch.owner[rows], self._batch.position[rows]
-        for row in np.unique(owner):
-            index, mine = self._batch.indices[row], owner == row
-            datum = _part(self._data[index], position[mine])
+        """(s, K) nats of the scored positions `rows` to (s, K) d loss / d logprob."""
+        grads = np.zeros(logprobs.shape)
+        owners, positions = self._batch.owners[rows], self._batch.positions[rows]
+        for row in np.unique(owners):
+            index, owned = self._batch.indices[row], owners == row
+            datum = _select_positions(self._data[index], positions[owned])
             shape = np.shape(datum.targets)
             width = shape[1] if len(shape) == 2 else 1
-            value, slope = value_and_grad(
-                self._loss, self._options, datum, logprobs[mine, :width].reshape(shape)
-            )
-            check_finite(index, len(self._data), value, slope)
+            of_datum = logprobs[owned, :width].reshape(shape)
+            value, grad = value_and_grad(self._loss, self._options, datum, of_datum)
+            check_finite(index, len(self._data), value, grad)
             self.total += float(value.sum())
-            slopes[mine, :width] = slope.reshape(-1, width)
-        return slopes
+            grads[owned, :width] = grad.reshape(-1, width)
+        return grads
 
 
-class GivenSlopes:
-    """Slopes that are known already, of the shape of each datum's targets."""
+class PrecomputedGrads:
+    """d loss / d logprob that are known already, in the shape of each datum's targets."""
 
-    def __init__(self, slopes: Mapping[int, Array], batch: MicroBatch) -> None:
-        self._slopes, self._batch = slopes, batch
+    def __init__(self, grads: Mapping[int, Array], batch: MicroBatch) -> None:
+        """`grads`: by the index of each datum."""
+        self._grads, self._batch = grads, batch
 
     def __call__(self, rows: slice, logprobs: Array) -> Array:
-        slopes = np.zeros(logprobs.shape)
-        owner, position = self._batch.owner[rows], self._batch.position[rows]
-        for row in np.unique(owner):
-            mine = owner == row
-            given = self._slopes[self._batch.indices[row]][position[mine]].reshape(
-                int(mine.sum()), -1
-            )
-            slopes[mine, : given.shape[1]] = given
-        return slopes
+        """(s, K) nats of the scored positions `rows` to (s, K) d loss / d logprob."""
+        grads = np.zeros(logprobs.shape)
+        owners, positions = self._batch.owners[rows], self._batch.positions[rows]
+        for row in np.unique(owners):
+            owned = owners == row
+            of_datum = self._grads[self._batch.indices[row]][positions[owned]]
+            of_datum = of_datum.reshape(int(owned.sum()), -1)
+            grads[owned, : of_datum.shape[1]] = of_datum
+        return grads
 
 
-def combined(parts: Sequence[tuple[int, Mapping[str, float]]]) -> Mapping[str, float]:
-    """Metrics of several calls with so many datums each, joined as the ends of their keys say."""
-    joined: dict[str, float] = {}
+def combine_metrics(parts: Sequence[tuple[int, Mapping[str, float]]]) -> Mapping[str, float]:
+    """Combine metrics of several calls, each with its number of datums, by the ends of their keys.
+
+    `:sum`, `:min` and `:max` as they say; others are means over datums.
+    """
+    combined: dict[str, float] = {}
     for key in dict.fromkeys(key for _, metrics in parts for key in metrics):
-        found = [(count, metrics[key]) for count, metrics in parts if key in metrics]
-        numbers = [number for _, number in found]
+        counts = [count for count, metrics in parts if key in metrics]
+        values = [metrics[key] for _, metrics in parts if key in metrics]
         if key.endswith(":sum"):
-            joined[key] = float(sum(numbers))
-        elif key.endswith((":min", ":max")):
-            joined[key] = float(min(numbers) if key.endswith(":min") else max(numbers))
+            combined[key] = float(sum(values))
+        elif key.endswith(":min"):
+            combined[key] = float(min(values))
+        elif key.endswith(":max"):
+            combined[key] = float(max(values))
         else:
-            joined[key] = float(
-                sum(count * number for count, number in found) / sum(count for count, _ in found)
-            )
-    return joined
+            weighted = sum(count * value for count, value in zip(counts, values, strict=True))
+            combined[key] = float(weighted / sum(counts))
+    return combined
 
 
-def _part(datum: Datum, places: Array) -> Datum:
-    """Some positions of a datum; named losses are sums over positions."""
-    inputs = {name: np.asarray(values)[places] for name, values in datum.loss_inputs.items()}
-    return Datum(np.asarray(datum.tokens)[places], inputs)
+def _select_positions(datum: Datum, positions: Array) -> Datum:
+    """Select positions of a datum; named losses are sums over positions."""
+    inputs = {name: np.asarray(values)[positions] for name, values in datum.loss_inputs.items()}
+    return Datum(np.asarray(datum.tokens)[positions], inputs)

@@ -1,4 +1,4 @@
-"""One set of LoRA weights under training, call by call."""
+"""The trainer of one set of LoRA weights."""
 
 from __future__ import annotations
 
@@ -8,189 +8,182 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from adapters.peft.batching.packing import NEVER
-from adapters.peft.model.base_model import Base
-from adapters.peft.model.logprob_head import Slope
-from adapters.peft.model.lora import Adapter
+from adapters.peft.batching.packing import NO_SHARING
+from adapters.peft.model.base_model import BaseModel
+from adapters.peft.model.logprob_head import LogprobGradFn
+from adapters.peft.model.lora import LoraAdapter
 from adapters.peft.model.lora_dropout import Dropout
-from adapters.peft.model.network import Network, Way
+from adapters.peft.model.network import ForwardMode, Network
 from adapters.peft.runtime.lanes import Lanes
 from adapters.peft.training.adamw import Optimiser
-from adapters.peft.training.forward_backward import Logprobs, Pass, Passes
-from adapters.peft.training.logprob_grads import GivenSlopes, NamedSlopes, combined
+from adapters.peft.training.forward_backward import Logprobs, MicroBatchPass, MicroBatchRunner
+from adapters.peft.training.logprob_grads import NamedLossGrads, PrecomputedGrads, combine_metrics
 from kitchen.backend.custom_loss import check_finite, own_slopes
 from kitchen.backend.datum_checks import check_data
 from kitchen.backend.losses import Options, scored, value_and_grad
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.types import Adam, Array, Datum, Lora, Loss, LossOutput, Stepped
 
-_Owned = tuple[Mapping[str, float], Sequence[Array]]  # metrics and slopes of a custom loss
-_Answer = tuple[tuple[Array, ...], Mapping[str, float]]  # log-probabilities and metrics
+Metrics = Mapping[str, float]
 
 
 class Trainer:
-    """Gradients add up over calls until a step; every call is synchronous."""
+    """LoRA weights in training: gradients accumulate over calls until a step; calls are synchronous."""
 
     def __init__(
         self,
-        base: Base,
+        base: BaseModel,
         lora: Lora,
-        high: torch.dtype,
+        accum_dtype: torch.dtype,
         budget: int,
         lanes: Lanes,
         *,
         checkpointing: bool = False,
     ) -> None:
+        """`budget`: tokens that go through the model at once."""
         self.base = base
-        model = base.tree()
-        self.adapter = Adapter(model, lora, high)
-        self.adapter.start()
-        self.network = Network(model, _way(base, lora), checkpointing=checkpointing)
-        self.optimiser = Optimiser(self.adapter.named())
-        self.calls = 0  # of forward_backward, which dropout follows
-        self.pending = False  # a gradient not yet stepped along
-        # what is dropped of a beginning differs by datum
-        least = NEVER if lora.dropout else self.network.least
-        self._passes = Passes(
+        model = base.copy_modules()
+        self.adapter = LoraAdapter(model, lora, accum_dtype)
+        self.adapter.initialise()
+        self.network = Network(model, _forward_mode(base, lora), checkpointing=checkpointing)
+        parameters = self.adapter.named_parameters()
+        self.optimiser = Optimiser(parameters)
+        self.calls = 0  # of forward_backward; dropout depends on it
+        self.pending = False  # whether a gradient has not been applied yet
+        self._runner = MicroBatchRunner(
             self.network,
-            list(self.adapter.named().values()),
+            list(parameters.values()),
             Dropout(lora.dropout, lora.seed, list(self.adapter.layers.values())),
-            lanes if self.network.way == Way.FUSED else lanes.one(),
+            lanes if self.network.mode == ForwardMode.FUSED else lanes.single(),
             budget=budget,
-            least=least,
-            high=high,
+            # dropout of a prefix differs from datum to datum
+            min_shared=NO_SHARING if lora.dropout else self.network.min_shared,
+            accum_dtype=accum_dtype,
         )
-        self._together = lanes.together
-        self._turn = threading.Lock()  # a custom loss is asked by one lane at a time
+        self._run = lanes.run
+        self._loss_lock = threading.Lock()  # a custom loss is called by one lane at a time
 
     def check(self, data: Sequence[Datum], loss: str | Loss, options: Options | None) -> None:
-        """Raises DataError or ConfigError before anything is computed."""
-        check_data(
-            data, loss, options, vocabulary=self.network.vocabulary, context=self.network.context
-        )
+        """Raise DataError or ConfigError for bad input, before anything is computed."""
+        vocabulary, context = self.network.vocab_size, self.network.context_length
+        check_data(data, loss, options, vocabulary=vocabulary, context=context)
 
     def forward(
         self, data: Sequence[Datum], loss: str | Loss, options: Options | None
     ) -> LossOutput:
+        """Return the log-probabilities of all positions and the loss."""
         self.check(data, loss, options)
         everywhere = [np.ones(len(datum.tokens), bool) for datum in data]
-        logprobs = _ordered(self._passes.each(data, everywhere, lambda one: one.there()))
+        logprobs = _in_order(self._runner.run(data, everywhere, MicroBatchPass.forward))
         if not isinstance(loss, str):
-            return LossOutput(
-                logprobs, combined([(len(data), self._own(loss, data, logprobs)[0])]), ()
-            )
+            metrics, _ = self._call_loss(loss, data, logprobs)
+            return LossOutput(logprobs, combine_metrics([(len(data), metrics)]), ())
         total = 0.0
         for index, (datum, logprob) in enumerate(zip(data, logprobs, strict=True)):
-            value, slope = value_and_grad(loss, options, datum, logprob)
-            check_finite(index, len(data), value, slope)
+            value, grad = value_and_grad(loss, options, datum, logprob)
+            check_finite(index, len(data), value, grad)
             total += float(value.sum())
         return LossOutput(logprobs, {"loss:sum": total}, ())
 
-    def backward(
+    def forward_backward(
         self, data: Sequence[Datum], loss: str | Loss, options: Options | None
     ) -> LossOutput:
+        """Add the gradient of the loss to the accumulated one."""
         self.check(data, loss, options)
         masks = [scored(loss, datum) for datum in data]
         self.pending = True
         try:
-            logprobs, metrics = self._gradient(data, masks, loss, options)
-        # not refused input any more: a part may have been added
+            if isinstance(loss, str):
+                logprobs, metrics = self._named_loss(data, masks, loss, options)
+            elif group := int(getattr(loss, "group", 0) or 0):
+                logprobs, metrics = self._custom_loss_by_group(data, masks, loss, group)
+            else:
+                logprobs, metrics = self._custom_loss_in_two_passes(data, masks, loss)
+        # no longer refused input: part of the gradient may have been added
         except (DataError, ConfigError) as error:
-            raise RunFailed(f"the loss failed on the way: {error}") from error
+            raise RunFailed(f"the loss failed during forward_backward: {error}") from error
         self.calls += 1
-        return LossOutput(logprobs, metrics, tuple(masks))
-
-    def _gradient(
-        self,
-        data: Sequence[Datum],
-        masks: Sequence[Array],
-        loss: str | Loss,
-        options: Options | None,
-    ) -> _Answer:
-        if isinstance(loss, str):
-            return self._named(data, masks, loss, options)
-        if group := int(getattr(loss, "group", 0) or 0):
-            return self._own_in_runs(data, masks, loss, group)
-        return self._own_in_two_passes(data, masks, loss)
+        return LossOutput(_in_order(logprobs), metrics, tuple(masks))
 
     def step(self, adam: Adam) -> Stepped:
+        """Apply the accumulated gradient; raises RunFailed if there is none."""
         if not self.pending:
-            raise RunFailed("optim_step has no gradient to step along: call forward_backward first")
-        norm = self._together(lambda: self.optimiser.step(adam))
+            raise RunFailed("optim_step has no gradient to apply: call forward_backward first")
+        norm = self._run(lambda: self.optimiser.step(adam))
         self.pending = False
         return Stepped({"grad_norm": norm})
 
-    def _named(
+    def _named_loss(
         self, data: Sequence[Datum], masks: Sequence[Array], loss: str, options: Options | None
-    ) -> _Answer:
-        def work(one: Pass) -> tuple[Logprobs, float]:
-            slopes = NamedSlopes(data, one.batch, loss, options)
-            return one.and_back(slopes), slopes.total
+    ) -> tuple[list[Logprobs], Metrics]:
+        def work(batch_pass: MicroBatchPass) -> tuple[Logprobs, float]:
+            grads = NamedLossGrads(data, batch_pass.batch, loss, options)
+            return batch_pass.forward_backward(grads), grads.total
 
-        done = self._passes.each(data, masks, work, call=self.calls)
-        return _ordered([logprobs for logprobs, _ in done]), {
-            "loss:sum": sum(total for _, total in done)
-        }
+        results = self._runner.run(data, masks, work, call=self.calls)
+        logprobs = [of_batch for of_batch, _ in results]
+        return logprobs, {"loss:sum": sum(total for _, total in results)}
 
-    def _own(self, loss: Loss, data: Sequence[Datum], logprobs: tuple[Array, ...]) -> _Owned:
-        return self._together(lambda: own_slopes(loss, data, logprobs, range(len(data)), len(data)))
+    def _call_loss(
+        self, loss: Loss, data: Sequence[Datum], logprobs: tuple[Array, ...]
+    ) -> tuple[Metrics, Sequence[Array]]:
+        """Return metrics and d loss / d logprob of a custom loss over the whole batch."""
+        return self._run(lambda: own_slopes(loss, data, logprobs, range(len(data)), len(data)))
 
-    def _own_in_two_passes(
+    def _custom_loss_in_two_passes(
         self, data: Sequence[Datum], masks: Sequence[Array], loss: Loss
-    ) -> _Answer:
-        logprobs = _ordered(
-            self._passes.each(data, masks, lambda one: one.there(), call=self.calls)
-        )
-        metrics, slopes = self._own(loss, data, logprobs)
-        known = dict(enumerate(slopes))
-        self._passes.each(
-            data, masks, lambda one: one.and_back(GivenSlopes(known, one.batch)), call=self.calls
-        )
-        return logprobs, combined([(len(data), metrics)])
+    ) -> tuple[list[Logprobs], Metrics]:
+        """A forward pass of the whole batch for the loss, then forward and backward."""
+        logprobs = self._runner.run(data, masks, MicroBatchPass.forward, call=self.calls)
+        metrics, grads = self._call_loss(loss, data, _in_order(logprobs))
+        by_index = dict(enumerate(grads))
 
-    def _own_in_runs(
+        def work(batch_pass: MicroBatchPass) -> None:
+            batch_pass.forward_backward(PrecomputedGrads(by_index, batch_pass.batch))
+
+        self._runner.run(data, masks, work, call=self.calls)
+        return logprobs, combine_metrics([(len(data), metrics)])
+
+    def _custom_loss_by_group(
         self, data: Sequence[Datum], masks: Sequence[Array], loss: Loss, group: int
-    ) -> _Answer:
-        """One pass: each micro-batch has whole runs."""
+    ) -> tuple[list[Logprobs], Metrics]:
+        """One pass: each micro-batch has whole groups, on which the loss is called."""
 
-        def work(one: Pass) -> tuple[Logprobs, tuple[int, Mapping[str, float]]]:
-            found: list[Mapping[str, float]] = []
+        def work(batch_pass: MicroBatchPass) -> tuple[Logprobs, tuple[int, Metrics]]:
+            indices = batch_pass.batch.indices
+            metrics: list[Metrics] = []
 
-            def judge(known: Logprobs) -> Slope:
-                indices = one.batch.indices
-                with self._turn:
-                    metrics, slopes = own_slopes(
-                        loss,
-                        [data[index] for index in indices],
-                        [known[index] for index in indices],
-                        indices,
-                        len(data),
-                    )
-                found.append(metrics)
-                return GivenSlopes(dict(zip(indices, slopes, strict=True)), one.batch)
+            def loss_fn(logprobs: Logprobs) -> LogprobGradFn:
+                datums = [data[index] for index in indices]
+                of_datums = [logprobs[index] for index in indices]
+                with self._loss_lock:
+                    of_batch, grads = own_slopes(loss, datums, of_datums, indices, len(data))
+                metrics.append(of_batch)
+                return PrecomputedGrads(dict(zip(indices, grads, strict=True)), batch_pass.batch)
 
-            return one.and_back(judge=judge), (len(one.batch.indices), found[0])
+            return batch_pass.forward_backward(loss_fn=loss_fn), (len(indices), metrics[0])
 
-        done = self._passes.each(data, masks, work, group=group, call=self.calls)
-        return _ordered([logprobs for logprobs, _ in done]), combined(
-            [metrics for _, metrics in done]
-        )
+        results = self._runner.run(data, masks, work, group=group, call=self.calls)
+        logprobs = [of_batch for of_batch, _ in results]
+        return logprobs, combine_metrics([metrics for _, metrics in results])
 
 
-def _ordered(parts: Sequence[Logprobs]) -> tuple[Array, ...]:
-    """By the places of the datums in the batch."""
-    everything = {index: logprobs for part in parts for index, logprobs in part.items()}
-    return tuple(everything[index] for index in range(len(everything)))
+def _in_order(parts: Sequence[Logprobs]) -> tuple[Array, ...]:
+    """Return the arrays of all micro-batches in the order of the datums."""
+    by_index = {index: logprobs for part in parts for index, logprobs in part.items()}
+    return tuple(by_index[index] for index in range(len(by_index)))
 
 
-def _way(base: Base, lora: Lora) -> Way:
-    """Dropout needs the layers one by one; raises BackendError where it cannot be."""
-    if not lora.dropout or base.way == Way.TILED:
-        return base.way
-    if base.way == Way.ALONE:
+def _forward_mode(base: BaseModel, lora: Lora) -> ForwardMode:
+    """Return the base's mode, or with dropout one in which modules of transformers apply it.
+
+    Raises BackendError where there is none.
+    """
+    if not lora.dropout or base.mode == ForwardMode.PACKED:
+        return base.mode
+    if base.mode == ForwardMode.SEQUENTIAL:
         raise BackendError(
-            f"lora dropout is {lora.dropout}, and a {type(base.model).__name__} reads one sequence "
-            "at a "
-            "time here, to which dropout has not been fitted; set it to 0"
+            f"lora dropout is {lora.dropout}, and a {type(base.model).__name__} is computed one "
+            "sequence at a time here, for which dropout is not supported; set it to 0"
         )
-    return Way.TILED
+    return ForwardMode.PACKED

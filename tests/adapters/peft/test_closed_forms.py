@@ -65,13 +65,13 @@ def stir(session: PeftSession) -> None:
                     torch.randn(layer.b.shape, generator=generator, dtype=layer.b.dtype) * 0.05
                 )
 
-    session._ask(move).result()
+    session.submit(move).result()
 
 
 def gradients(session: PeftSession) -> dict[str, Array]:
-    named = session._ask(
+    named = session.submit(
         lambda trainer: {
-            name: parameter.grad for name, parameter in trainer.adapter.named().items()
+            name: parameter.grad for name, parameter in trainer.adapter.named_parameters().items()
         }
     ).result()
     return {name: gradient.numpy() for name, gradient in named.items() if gradient is not None}

@@ -21,12 +21,12 @@ import torch
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.peft.client import PeftTraining
-from adapters.peft.model.hf_attention import attend
+from adapters.peft.model.hf_attention import attention_forward
 from adapters.peft.model.lora import target_paths
 from adapters.peft.runtime import cpu as processor
 from adapters.peft.runtime.lanes import Lanes
-from adapters.peft.runtime.threads import usual
-from adapters.peft.runtime.worker import ALONE, Turns, Worker, pass_on, stop_if_closed
+from adapters.peft.runtime.threads import default_threads
+from adapters.peft.runtime.worker import COMPUTE_LOCK, FairLock, Worker, raise_if_closed, yield_turn
 from adapters.tokenizer import load_tokenizer
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.types import Lora
@@ -166,9 +166,9 @@ def test_facts(opened: Callable[..., Any]) -> None:
 def test_a_processor_is_known_by_its_maker_and_what_it_multiplies_with(
     monkeypatch: pytest.MonkeyPatch, words: set[str], told: str
 ) -> None:
-    monkeypatch.setattr(processor, "_words", lambda: frozenset(words))
+    monkeypatch.setattr(processor, "_cpu_flags", lambda: frozenset(words))
     known = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
-    assert processor.described() == known + told
+    assert processor.describe_cpu() == known + told
 
 
 def test_which_layers_are_trained(folder: Path) -> None:
@@ -251,7 +251,7 @@ def test_plain_attention_is_attention(length: int, source: int) -> None:
     mask = None if length > 1 else torch.rand(3, 1, 1, source, generator=generator) > 0.3
     module = torch.nn.Module()
     module.num_key_value_groups, module.is_causal = 3, True  # type: ignore[assignment]
-    got, _ = attend(module, query, key, value, mask, scaling=0.3)
+    got, _ = attention_forward(module, query, key, value, mask, scaling=0.3)
     expected, _ = sdpa_attention_forward(module, query, key, value, mask, scaling=0.3)
     torch.testing.assert_close(got, expected)
 
@@ -362,7 +362,7 @@ def test_what_runs_stops_at_its_next_look() -> None:
     def run() -> None:
         started.set()
         while True:
-            stop_if_closed()
+            raise_if_closed()
 
     running = worker.submit(run)
     assert started.wait(60)
@@ -375,13 +375,13 @@ def test_an_interrupted_process_ends_at_once_and_without_a_crash() -> None:
     program = """
 import threading
 from adapters.peft.runtime import worker
-from adapters.peft.runtime.worker import Worker, stop_if_closed
-worker.PATIENCE = 600.0
+from adapters.peft.runtime.worker import Worker, raise_if_closed
+worker.EXIT_TIMEOUT = 600.0
 started = threading.Event()
 def run():
     started.set()
     while True:
-        stop_if_closed()
+        raise_if_closed()
 worker = Worker("test")
 worker.submit(run)
 started.wait(60)
@@ -408,12 +408,12 @@ def test_work_that_pauses_lets_others_go_first() -> None:
 
     def work() -> None:
         begun.set()
-        while not ALONE._waiting:
+        while not COMPUTE_LOCK.waiting():
             time.sleep(0.001)
         order.append("before")
-        pass_on()
+        yield_turn()
         order.append("after")
-        pass_on()  # nobody waits
+        yield_turn()  # nobody waits
 
     running = long.submit(work)
     assert begun.wait(60)
@@ -426,7 +426,7 @@ def test_work_that_pauses_lets_others_go_first() -> None:
 
 @pytest.mark.parametrize("came", [False, True])
 def test_whoever_stops_waiting_holds_up_nobody(came: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = Turns()
+    turns = FairLock()
 
     class Interrupted(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
@@ -438,13 +438,13 @@ def test_whoever_stops_waiting_holds_up_nobody(came: bool, monkeypatch: pytest.M
     monkeypatch.setattr("adapters.peft.runtime.worker.threading.Event", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         turns.__enter__()
-    assert not turns._waiting
-    assert turns._held is not came
+    assert not turns.waiting()
+    assert turns.locked() is not came
 
 
 def test_what_waits_for_a_network_needs_no_turn() -> None:
     slow, other, there = Worker("slow"), Worker("other"), threading.Event()
-    fetching = slow.submit(lambda: there.wait(60), alone=False)
+    fetching = slow.submit(lambda: there.wait(60), exclusive=False)
     assert other.submit(lambda: 1).result(timeout=60) == 1
     there.set()
     assert fetching.result(timeout=60)
@@ -454,14 +454,14 @@ def test_what_waits_for_a_network_needs_no_turn() -> None:
 
 @pytest.mark.parametrize(("threads", "shares"), [(2, [1, 1]), (3, [2, 1]), (5, [3, 2])])
 def test_lanes_have_all_threads_between_them(threads: int, shares: list[int]) -> None:
-    before = usual()
-    assert Lanes(2, threads).each(lambda *_: torch.get_num_threads(), [0, 1]) == shares
-    assert usual() == before
+    before = default_threads()
+    assert Lanes(2, threads).map(lambda *_: torch.get_num_threads(), [0, 1]) == shares
+    assert default_threads() == before
 
 
 def test_a_closed_session_keeps_no_weights(opened: Callable[..., Any]) -> None:
     session = opened()
-    trainer = weakref.ref(session._trainer.result())
+    trainer = weakref.ref(session.submit(lambda trainer: trainer).result())
     session.close()
     for _ in range(200):
         gc.collect()
@@ -474,7 +474,7 @@ def test_a_closed_session_keeps_no_weights(opened: Callable[..., Any]) -> None:
 
 
 def test_pausing_where_nobody_has_a_turn_does_nothing() -> None:
-    pass_on()
+    yield_turn()
     worker = Worker("still works")
     assert worker.submit(lambda: 1).result(timeout=60) == 1
     worker.close()

@@ -65,7 +65,7 @@ def pair_data(session: PeftSession, client: Any) -> tuple[Datum, ...]:
     """As recipes/dpo.py makes them: three pairs, their reference the model as it came."""
     comparisons = LoadComparisons("pairs").run(DATA)[0]
     pairs = RenderPairs(RenderDataset()).run(comparisons, Mistakes({}), session.tokenizer())[0]
-    reference = asyncio.run(ScoreReference("tiny").run(client, session.tokenizer(), pairs))
+    reference = asyncio.run(ScoreReference("tiny").run(client, client, session.tokenizer(), pairs))
     return as_batch(JoinReference().run(pairs, reference)[0].data)
 
 

@@ -179,7 +179,7 @@ def test_from_the_third_turn_on_what_is_new_alone_is_read(sampler: Any, read: li
 def test_what_is_asked_once_is_not_kept(sampler: Any) -> None:
     asked(sampler, begin(), 0)
     asked(sampler, begin(), 1)
-    kept = sampler._frozen.result().conversations._last
+    kept = sampler.model.result().conversations._last
     assert len(kept) >= GAMES
     assert all(keys is None for keys in kept.values())
 
@@ -227,7 +227,7 @@ def test_what_several_go_on_with_alike_is_read_once(sampler: Any, read: list[int
 def test_equal_rows_are_kept_once_and_of_some_none_can_be_found(sampler: Any) -> None:
     whole = talked(sampler)
     [first, *_] = sampler.sample(whole, count=4, max_tokens=5, temperature=0.0).result()
-    kept = sampler._frozen.result().conversations
+    kept = sampler.model.result().conversations
     assert [None if keys is None else keys.shape[1] for keys in kept._last.values()] == [
         len(whole) + 4
     ]

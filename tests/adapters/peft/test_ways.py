@@ -16,14 +16,14 @@ import torch
 from adapters.local.blobs import LocalBlobs
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
-from adapters.peft.model.network import Way, _agrees
+from adapters.peft.model.network import ForwardMode, _matches
 from adapters.peft.session import PeftSession
 from kitchen.errors import BackendError
 from kitchen.types import Datum, Lora
 
 Opened = Callable[..., PeftSession]
 BOUND = 1e-4  # relative, of a gradient in float32
-# tokens: of windows, and of whatever else changes with length; beyond the trial of `way_of`
+# tokens: of windows, and of whatever else changes with length; beyond the trial of `choose_forward_mode`
 REACH = 40
 SIZES = {
     "vocab_size": 96,
@@ -54,7 +54,7 @@ class Kind:
     """An architecture, and how it is best computed."""
 
     name: str  # of transformers, what comes before ForCausalLM
-    way: Way
+    mode: ForwardMode
     changed: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
 
@@ -63,33 +63,33 @@ class Kind:
 
 
 KINDS = [
-    Kind("Llama", Way.FUSED),
+    Kind("Llama", ForwardMode.FUSED),
     Kind(
         "Llama",
-        Way.FUSED,
+        ForwardMode.FUSED,
         {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4},
         "biases",
     ),
-    Kind("Llama", Way.TILED, {"hidden_act": "gelu"}, "gelu"),
-    Kind("Mistral", Way.FUSED, {"sliding_window": None}),
-    Kind("Qwen2", Way.FUSED, {}, "biases of queries, keys and values"),
-    Kind("Qwen2", Way.ALONE, {**MIXED, "use_sliding_window": True}, "windows"),
-    Kind("Qwen3", Way.TILED, {"head_dim": 8}),
-    Kind("SmolLM3", Way.TILED, {"no_rope_layers": [1, 0]}, "no positions in a layer"),
+    Kind("Llama", ForwardMode.PACKED, {"hidden_act": "gelu"}, "gelu"),
+    Kind("Mistral", ForwardMode.FUSED, {"sliding_window": None}),
+    Kind("Qwen2", ForwardMode.FUSED, {}, "biases of queries, keys and values"),
+    Kind("Qwen2", ForwardMode.SEQUENTIAL, {**MIXED, "use_sliding_window": True}, "windows"),
+    Kind("Qwen3", ForwardMode.PACKED, {"head_dim": 8}),
+    Kind("SmolLM3", ForwardMode.PACKED, {"no_rope_layers": [1, 0]}, "no positions in a layer"),
     Kind(
         "Granite",
-        Way.TILED,
+        ForwardMode.PACKED,
         {"residual_multiplier": 0.3, "embedding_multiplier": 4.0},
         "multipliers",
     ),
-    Kind("Helium", Way.TILED, {"head_dim": 8}, "pairs turned side by side"),
-    Kind("Gemma", Way.TILED, {"head_dim": 8}),
-    Kind("Gemma3", Way.ALONE, {**MIXED, "head_dim": 8}, "windows"),
-    Kind("GPT2LMHead", Way.TILED, {"n_inner": 48}),
-    Kind("OPT", Way.TILED, {"ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.0}),
+    Kind("Helium", ForwardMode.PACKED, {"head_dim": 8}, "pairs turned side by side"),
+    Kind("Gemma", ForwardMode.PACKED, {"head_dim": 8}),
+    Kind("Gemma3", ForwardMode.SEQUENTIAL, {**MIXED, "head_dim": 8}, "windows"),
+    Kind("GPT2LMHead", ForwardMode.PACKED, {"n_inner": 48}),
+    Kind("OPT", ForwardMode.PACKED, {"ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.0}),
     Kind(
         "Phi",
-        Way.TILED,
+        ForwardMode.PACKED,
         {
             "rope_parameters": {
                 "rope_type": "default",
@@ -99,13 +99,13 @@ KINDS = [
         },
         "half turned",
     ),
-    Kind("Bloom", Way.ALONE, {"n_layer": 2, "n_head": 4}, "ALiBi"),
-    Kind("Falcon", Way.ALONE, {"alibi": True}, "ALiBi"),
-    Kind("Mixtral", Way.TILED, {**EXPERTS, "sliding_window": None}, "experts"),
-    Kind("GraniteMoe", Way.TILED, EXPERTS, "experts"),
+    Kind("Bloom", ForwardMode.SEQUENTIAL, {"n_layer": 2, "n_head": 4}, "ALiBi"),
+    Kind("Falcon", ForwardMode.SEQUENTIAL, {"alibi": True}, "ALiBi"),
+    Kind("Mixtral", ForwardMode.PACKED, {**EXPERTS, "sliding_window": None}, "experts"),
+    Kind("GraniteMoe", ForwardMode.PACKED, EXPERTS, "experts"),
     Kind(
         "Qwen3_5",
-        Way.ALONE,
+        ForwardMode.SEQUENTIAL,
         {
             "head_dim": 8,
             "linear_num_value_heads": 4,
@@ -116,15 +116,22 @@ KINDS = [
         },
         "linear attention",
     ),
-    Kind("Lfm2", Way.ALONE, {"layer_types": ["conv", "full_attention"]}, "convolutions"),
+    Kind(
+        "Lfm2", ForwardMode.SEQUENTIAL, {"layer_types": ["conv", "full_attention"]}, "convolutions"
+    ),
 ]
-# each of these agrees on the trial of `way_of`, and is another model beyond it
+# each of these agrees on the trial of `choose_forward_mode`, and is another model beyond it
 MISTAKEN = [
-    Kind("Mistral", Way.ALONE, {"sliding_window": REACH}, "windows"),
-    Kind("Phimoe", Way.ALONE, {**EXPERTS, "sliding_window": REACH}, "windows by mask alone"),
+    Kind("Mistral", ForwardMode.SEQUENTIAL, {"sliding_window": REACH}, "windows"),
+    Kind(
+        "Phimoe",
+        ForwardMode.SEQUENTIAL,
+        {**EXPERTS, "sliding_window": REACH},
+        "windows by mask alone",
+    ),
     Kind(
         "Ministral3",
-        Way.TILED,
+        ForwardMode.PACKED,
         {
             "sliding_window": None,
             "head_dim": 8,
@@ -138,27 +145,32 @@ MISTAKEN = [
         },
         "queries scaled by position",
     ),
-    Kind("Llama", Way.ALONE, {"rope_parameters": {**LONG, **FACTORS}}, "turns slower when longer"),
+    Kind(
+        "Llama",
+        ForwardMode.SEQUENTIAL,
+        {"rope_parameters": {**LONG, **FACTORS}},
+        "turns slower when longer",
+    ),
 ]
 # each of these agrees in bfloat16 only because the bound is wider there
 ROUNDED = [
     Kind(
         "SmolLM3",
-        Way.TILED,
+        ForwardMode.PACKED,
         {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0], "initializer_range": 0.06},
         "no positions in a layer",
     ),
-    Kind("Llama", Way.TILED, {"hidden_act": "gelu", "initializer_range": 0.02}, "gelu"),
+    Kind("Llama", ForwardMode.PACKED, {"hidden_act": "gelu", "initializer_range": 0.02}, "gelu"),
     Kind(
         "Lfm2",
-        Way.ALONE,
+        ForwardMode.SEQUENTIAL,
         {"layer_types": ["conv", "full_attention"], "initializer_range": 0.02},
         "convolutions",
     ),
 ]
 DEEPSEEK = Kind(
     "DeepseekV3",
-    Way.TILED,
+    ForwardMode.PACKED,
     {
         "num_key_value_heads": 4,
         "q_lora_rank": 16,
@@ -251,12 +263,12 @@ def stirred(trainer: Any) -> Any:
 
 def compare(opened: Opened, folder: Path, batch: Sequence[Datum]) -> None:
     session = opened(Lora(rank=4, alpha=8.0, seed=1))
-    adapter = session._ask(stirred).result()
+    adapter = session.submit(stirred).result()
     loss, expected = plain_step(plain(folder, adapter), batch)
     output = session.forward_backward(batch).result()
     assert output.metrics["loss:sum"] == pytest.approx(loss, rel=BOUND, abs=BOUND * len(batch))
     largest = max(float(gradient.norm()) for gradient in expected.values())
-    named = adapter.named()
+    named = adapter.named_parameters()
     assert named.keys() == expected.keys()
     for name, gradient in expected.items():
         away = float((named[name].grad - gradient).norm())
@@ -268,7 +280,7 @@ def compare(opened: Opened, folder: Path, batch: Sequence[Datum]) -> None:
 def test_every_architecture_trains_as_it_does_elsewhere(
     kind: Kind, folder: Path, opened: Opened, batch: list[Datum]
 ) -> None:
-    assert opened()._trainer.result().base.way == kind.way
+    assert opened().submit(lambda trainer: trainer).result().base.mode == kind.mode
     compare(opened, folder, batch)
 
 
@@ -315,20 +327,22 @@ def test_values_may_be_narrower_than_queries(
     kind: Kind, opened: Opened, batch: list[Datum]
 ) -> None:
     session = opened(Lora(rank=4, alpha=8.0, seed=1))
-    assert session._trainer.result().base.way == kind.way  # so its logits agreed
+    assert (
+        session.submit(lambda trainer: trainer).result().base.mode == kind.mode
+    )  # so its logits agreed
     assert np.isfinite(session.forward_backward(batch).result().metrics["loss:sum"])
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", [*KINDS, *ROUNDED], ids=str)
 def test_a_way_does_not_depend_on_the_number_format(kind: Kind, opened: Opened) -> None:
-    assert opened(dtype="bfloat16")._trainer.result().base.way == kind.way
+    assert opened(dtype="bfloat16").submit(lambda trainer: trainer).result().base.mode == kind.mode
 
 
 class Giving:
     """In the place of a network: gives these logits, whatever it is asked."""
 
-    device, least = torch.device("cpu"), 16
+    device, min_shared = torch.device("cpu"), 16
 
     def __init__(self, logits: torch.Tensor, dtype: torch.dtype) -> None:
         self.hidden, self.head = lambda layout: logits, torch.nn.Identity()
@@ -355,7 +369,7 @@ def test_rounding_may_lead_some_tokens_astray_but_not_many(
     found = expected.clone()
     found[:astray] += by * expected.std()
     network: Any = Giving(found, dtype)
-    assert _agrees(network, [np.arange(100)], [expected], same=same) is agrees
+    assert _matches(network, [np.arange(100)], [expected], same_operations=same) is agrees
 
 
 @pytest.mark.slow
@@ -363,14 +377,16 @@ def test_rounding_may_lead_some_tokens_astray_but_not_many(
 def test_the_packaged_model_is_computed_by_hand(dtype: str, tmp_path: Path) -> None:
     training = PeftTraining(LocalHub(), LocalBlobs(str(tmp_path)), device="cpu", dtype=dtype)
     session = training.open("packaged:smollm2-135m-instruct", Lora(rank=4))
-    assert session._trainer.result().base.way == Way.FUSED
+    assert session.submit(lambda trainer: trainer).result().base.mode == ForwardMode.FUSED
     session.close()
 
 
 @pytest.mark.parametrize(
-    "kind", [Kind("Gemma2", Way.ALONE, {"head_dim": 8, "final_logit_softcapping": 30.0})], ids=str
+    "kind",
+    [Kind("Gemma2", ForwardMode.SEQUENTIAL, {"head_dim": 8, "final_logit_softcapping": 30.0})],
+    ids=str,
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_model_that_bends_its_logits_is_refused(kind: Kind, opened: Opened, dtype: str) -> None:
     with pytest.raises(BackendError, match="changes its logits after the output layer"):
-        opened(dtype=dtype)._trainer.result()
+        opened(dtype=dtype).submit(lambda trainer: trainer).result()

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.peft.batching.packing import NEVER, pack, padded, shared
+from adapters.peft.batching.packing import NO_SHARING, pack, pack_padded, shared_prefix_length
 from adapters.peft.model import linear as products
 from adapters.peft.model import logprob_head as head
 from adapters.peft.runtime import lanes, worker
@@ -46,7 +46,7 @@ def test_a_sequence_above_the_budget_goes_alone() -> None:
 
 @given(st.lists(st.integers(1, 30), max_size=12), st.integers(1, 60))
 def test_padding_counts_where_sequences_are_padded(lengths: list[int], budget: int) -> None:
-    batches = padded(lengths, budget)
+    batches = pack_padded(lengths, budget)
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     for batch in batches:
         assert len(batch) == 1 or len(batch) * max(lengths[index] for index in batch) <= budget
@@ -77,7 +77,7 @@ def test_what_sequences_begin_with_counts_once() -> None:
         sequences[3],
     ]
     assert sorted(pack(mixed, 500)) == [(0, 2, 4, 5), (1, 3)]
-    assert len(pack(mixed, 500, least=NEVER)) > 2
+    assert len(pack(mixed, 500, min_shared=NO_SHARING)) > 2
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
@@ -125,16 +125,18 @@ def test_no_more_is_read_than_where_the_budget_is_filled_in_order(
 
 def read(sequences: list[Array]) -> int:
     """Tokens, with what each begins with as the one before it counted once."""
-    return sum(map(len, sequences)) - sum(shared(*pair) for pair in pairwise(sequences))
+    return sum(map(len, sequences)) - sum(
+        shared_prefix_length(*pair) for pair in pairwise(sequences)
+    )
 
 
 def gradient(session: PeftSession, *calls: list[Datum]) -> dict[str, Array]:
     for data in calls:
         session.forward_backward(data)
-    got: dict[str, Any] = session._ask(
+    got: dict[str, Any] = session.submit(
         lambda trainer: {
             name: parameter.grad.clone()
-            for name, parameter in trainer.adapter.named().items()
+            for name, parameter in trainer.adapter.named_parameters().items()
             if parameter.grad is not None
         }
     ).result()
@@ -207,15 +209,15 @@ def test_no_logits_of_a_whole_batch_exist(opened: Opened, monkeypatch: pytest.Mo
     once for each.
     """
     session, asked = opened(), list[int]()
-    vocabulary = session._ask(lambda trainer: trainer.network.vocabulary).result()
+    vocabulary = session.submit(lambda trainer: trainer.network.vocab_size).result()
 
     def dense(x: torch.Tensor, weight: torch.Tensor, *more: torch.Tensor | None) -> torch.Tensor:
-        found = products.dense(x, weight, *more)
+        found = products.linear(x, weight, *more)
         if found.shape[1] == vocabulary:  # not a gradient
             asked.append(len(found))
         return found
 
-    monkeypatch.setattr(head, "dense", dense)
+    monkeypatch.setattr(head, "linear", dense)
     rng, many = np.random.default_rng(1), []
     for length in rng.integers(20, 60, 30):
         ids = rng.integers(3, 300, length + 1)
@@ -237,7 +239,7 @@ def test_checkpointing_keeps_less(
     opened: Opened, weighted: list[Datum], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # for hooks are of the thread that sets them
-    monkeypatch.setattr(lanes.Lanes, "together", lambda _, work: work())
+    monkeypatch.setattr(lanes.Lanes, "run", lambda _, work: work())
 
     def kept(session: PeftSession) -> int:
         sizes = list[int]()
@@ -246,9 +248,9 @@ def test_checkpointing_keeps_less(
             with torch.autograd.graph.saved_tensors_hooks(
                 lambda x: sizes.append(x.numel()) or x, lambda x: x
             ):
-                trainer.backward(weighted, "cross_entropy", None)
+                trainer.forward_backward(weighted, "cross_entropy", None)
 
-        session._ask(work).result()
+        session.submit(work).result()
         return sum(sizes)
 
     assert kept(opened(checkpointing=True)) < 0.25 * kept(opened())
@@ -258,14 +260,14 @@ def test_a_call_that_lets_another_session_go_first_has_the_same_bits(
     opened: Opened, weighted: list[Datum], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = gradient(opened(micro_batch_tokens=16), weighted)
-    monkeypatch.setattr(lanes, "PART", 1)
+    monkeypatch.setattr(lanes, "CHUNK", 1)
     pauses = list[int]()
 
     def paused() -> None:
         pauses.append(1)
-        worker.pass_on()
+        worker.yield_turn()
 
-    monkeypatch.setattr(lanes, "pass_on", paused)
+    monkeypatch.setattr(lanes, "yield_turn", paused)
     session, other = opened(micro_batch_tokens=16), opened()
     asked = session.forward_backward(weighted)
     meanwhile = other.forward_backward(weighted)

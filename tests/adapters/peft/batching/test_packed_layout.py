@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.peft.batching import packed_layout as layout
-from adapters.peft.batching.packed_layout import CUTS, Layout, Tiles, lay_out
-from adapters.peft.batching.packing import NEVER, pack
+from adapters.peft.batching.packed_layout import TILING, PackedLayout, TileBatch, build_layout
+from adapters.peft.batching.packing import NO_SHARING, pack
 from kitchen.types import Array
 
 CPU = torch.device("cpu")
@@ -36,7 +36,7 @@ def families(draw: st.DrawFn, longest: int = 60) -> list[Array]:
     return [tokens if len(tokens) else trunks[0][:1] for tokens in found]
 
 
-leasts = st.sampled_from([1, 2, 16, NEVER])
+leasts = st.sampled_from([1, 2, 16, NO_SHARING])
 
 
 def alike(before: Array, after: Array, least: int) -> int:
@@ -47,25 +47,25 @@ def alike(before: Array, after: Array, least: int) -> int:
     return count if count >= least else 0
 
 
-def attended(tiles: Tiles) -> list[tuple[int, frozenset[int]]]:
+def attended(tiles: TileBatch) -> list[tuple[int, frozenset[int]]]:
     """Each query that is no padding, and where the keys lie that it may attend to."""
-    rows, columns = np.unravel_index(tiles.real.numpy(), tuple(tiles.queries.shape))
+    rows, columns = np.unravel_index(tiles.real_queries.numpy(), tuple(tiles.query_slots.shape))
     return [
-        (int(lies), frozenset(tiles.keys[row][tiles.allowed[row, column]].tolist()))
-        for lies, row, column in zip(tiles.lie.tolist(), rows, columns, strict=True)
+        (int(lies), frozenset(tiles.key_slots[row][tiles.mask[row, column]].tolist()))
+        for lies, row, column in zip(tiles.real_query_slots.tolist(), rows, columns, strict=True)
     ]
 
 
-def check(layout: Layout, sequences: Sequence[Array], least: int) -> None:
+def check(layout: PackedLayout, sequences: Sequence[Array], least: int) -> None:
     before: dict[int, frozenset[int]] = {}
     end = 0
     for index, (tokens, places, start) in enumerate(
-        zip(sequences, layout.places, layout.starts, strict=True)
+        zip(sequences, layout.slots, layout.shared_lengths, strict=True)
     ):
         np.testing.assert_array_equal(layout.ids[places], tokens)
         np.testing.assert_array_equal(layout.positions[places], np.arange(len(tokens)))
         assert start == (alike(sequences[index - 1], tokens, least) if index else 0)
-        np.testing.assert_array_equal(places[:start], layout.places[index - 1][:start])
+        np.testing.assert_array_equal(places[:start], layout.slots[index - 1][:start])
         np.testing.assert_array_equal(
             places[start:], np.arange(end, end := end + len(tokens) - start)
         )
@@ -81,23 +81,23 @@ def check(layout: Layout, sequences: Sequence[Array], least: int) -> None:
 @given(families(), leasts)
 @settings(max_examples=120)
 def test_tokens_lie_once_and_attend_to_their_own_past(sequences: list[Array], least: int) -> None:
-    check(lay_out(sequences, CPU, least), sequences, least)
+    check(build_layout(sequences, CPU, least), sequences, least)
 
 
 @pytest.mark.parametrize(("tokens", "most"), [(200, 200), (1000, 250), (4000, 128)])
 def test_of_many_keys_fewer_queries_attend_together(
     tokens: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layout, "CUTS", {"cpu": layout.Cut(512, 250_000, 4.0)})
-    lies = lay_out([np.arange(tokens)], CPU)
-    assert max(tiles.queries.shape[1] for tiles in lies.tiles) <= most
+    monkeypatch.setattr(layout, "TILING", {"cpu": layout.TilingConfig(512, 250_000, 4.0)})
+    lies = build_layout([np.arange(tokens)], CPU)
+    assert max(tiles.query_slots.shape[1] for tiles in lies.tiles) <= most
     assert len(attended(lies.tiles[-1])) > most / 2
 
 
 @given(families(longest=400), leasts)
 @settings(max_examples=20)
 def test_so_they_do_over_several_tiles(sequences: list[Array], least: int) -> None:
-    check(lay_out(sequences, CPU, least), sequences, least)
+    check(build_layout(sequences, CPU, least), sequences, least)
 
 
 @given(families(longest=400), leasts)
@@ -105,45 +105,45 @@ def test_so_they_do_over_several_tiles(sequences: list[Array], least: int) -> No
 def test_tiles_are_little_padded_and_their_runs_are_their_keys(
     sequences: list[Array], least: int
 ) -> None:
-    for tiles in lay_out(sequences, CPU, least).tiles:
-        rows, queries, keys = tiles.allowed.shape
+    for tiles in build_layout(sequences, CPU, least).tiles:
+        rows, queries, keys = tiles.mask.shape
         real = (
             torch.zeros(rows * queries, dtype=torch.bool)
-            .index_fill_(0, tiles.real, True)
+            .index_fill_(0, tiles.real_queries, True)
             .view(rows, queries)
         )
-        assert (tiles.padded is None) if real.all() else torch.equal(real, ~tiles.padded)  # type: ignore[operator]
-        reached = (tiles.allowed & real[:, :, None]).any(1)  # (B, S)
+        assert (
+            (tiles.query_padding is None) if real.all() else torch.equal(real, ~tiles.query_padding)
+        )  # type: ignore[operator]
+        reached = (tiles.mask & real[:, :, None]).any(1)  # (B, S)
         covered = torch.zeros_like(reached)
-        for row, first, lies, length in tiles.runs:
-            assert tiles.keys[row, first : first + length].tolist() == list(
+        for row, first, lies, length in tiles.key_runs:
+            assert tiles.key_slots[row, first : first + length].tolist() == list(
                 range(lies, lies + length)
             )
             assert not covered[row, first : first + length].any()
             covered[row, first : first + length] = True
         assert torch.equal(covered, reached)
-        assert rows * queries * keys <= CUTS["cpu"].waste * int(
+        assert rows * queries * keys <= TILING["cpu"].max_padding * int(
             (real.sum(1) * reached.sum(1)).sum()
         )
 
 
 def test_a_bias_says_what_is_allowed_to_every_head() -> None:
-    [tiles] = lay_out([np.arange(5), np.arange(10, 16)], CPU).tiles
+    [tiles] = build_layout([np.arange(5), np.arange(10, 16)], CPU).tiles
     bias = tiles.bias(2, 3, torch.float64)
     assert bias.dtype == torch.float64
-    for allowed, mine in zip(
-        tiles.allowed, bias.view(2, 2, 3, *tiles.allowed.shape[1:]), strict=True
-    ):
+    for allowed, mine in zip(tiles.mask, bias.view(2, 2, 3, *tiles.mask.shape[1:]), strict=True):
         assert (mine == torch.where(allowed, 0.0, -torch.inf)).all()
 
 
 def test_of_many_keys_no_bias_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    [tiles] = lay_out([np.arange(5), np.arange(10, 16)], CPU).tiles
-    monkeypatch.setattr(layout, "KEPT", tiles.keys.shape[1] - 1)
+    [tiles] = build_layout([np.arange(5), np.arange(10, 16)], CPU).tiles
+    monkeypatch.setattr(layout, "MAX_CACHED_BIAS_KEYS", tiles.key_slots.shape[1] - 1)
     first, second = (tiles.bias(2, 3, torch.float64) for _ in range(2))
     assert first is not second
     assert torch.equal(first, second)
-    monkeypatch.setattr(layout, "KEPT", tiles.keys.shape[1])
+    monkeypatch.setattr(layout, "MAX_CACHED_BIAS_KEYS", tiles.key_slots.shape[1])
     assert tiles.bias(2, 3, torch.float64) is tiles.bias(2, 3, torch.float64)
 
 
@@ -160,7 +160,7 @@ def added(sequences: Sequence[Array], batch: Sequence[int], least: int) -> int:
 def test_batches_keep_runs_together_and_stay_within_the_budget(
     sequences: list[Array], least: int, group: int, budget: int
 ) -> None:
-    packed = pack(sequences, budget, group=group, least=least)
+    packed = pack(sequences, budget, group=group, min_shared=least)
     runs = [
         tuple(range(start, min(start + group, len(sequences))))
         for start in range(0, len(sequences), group)
@@ -204,18 +204,18 @@ def test_whatever_is_alike_comes_next_to_each_other(sequences: list[Array]) -> N
     """Of all the beginnings there are, each is read once: as many tokens as a tree of the sequences
     has nodes.
     """
-    [batch] = pack(sequences, 10**6, least=1)
+    [batch] = pack(sequences, 10**6, min_shared=1)
     nodes = {
         tuple(tokens[: end + 1].tolist()) for tokens in sequences for end in range(len(tokens))
     }
     assert added(sequences, batch, 1) == len(nodes)
-    assert len(lay_out([sequences[index] for index in batch], CPU, 1).ids) == len(nodes)
+    assert len(build_layout([sequences[index] for index in batch], CPU, 1).ids) == len(nodes)
 
 
 @pytest.mark.parametrize("times", [2, 7])
 def test_identical_sequences_are_read_once(times: int) -> None:
     tokens = np.arange(200)
     [batch] = pack([tokens] * times, 200)
-    layout = lay_out([tokens] * len(batch), CPU)
+    layout = build_layout([tokens] * len(batch), CPU)
     assert len(layout.ids) == 200
-    assert layout.starts == (0, *[200] * (times - 1))
+    assert layout.shared_lengths == (0, *[200] * (times - 1))

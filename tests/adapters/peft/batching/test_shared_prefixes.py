@@ -103,7 +103,7 @@ def stirred(session: PeftSession) -> PeftSession:
             )
             layer.b.data.copy_(drawn * 0.05)
 
-    session._ask(move).result()
+    session.submit(move).result()
     return session
 
 
@@ -120,7 +120,7 @@ def both(opened: Opened, **settings: Any) -> tuple[PeftSession, PeftSession]:
 def read(session: PeftSession) -> list[int]:
     """From now on, how many tokens went into the model each time."""
     counts: list[int] = []
-    session._ask(
+    session.submit(
         lambda trainer: trainer.network.model.get_input_embeddings().register_forward_hook(
             lambda module, inputs, output: counts.append(inputs[0].numel())
         )
@@ -131,10 +131,10 @@ def read(session: PeftSession) -> list[int]:
 def step(session: PeftSession, data: Sequence[Datum], loss: Any = "cross_entropy") -> Step:
     """What comes back, and the gradient."""
     output = session.forward_backward(data, loss).result()
-    return output, session._ask(
+    return output, session.submit(
         lambda trainer: {
             name: parameter.grad.cpu().numpy().copy()
-            for name, parameter in trainer.adapter.named().items()
+            for name, parameter in trainer.adapter.named_parameters().items()
         }
     ).result()
 
@@ -297,7 +297,7 @@ def test_in_bfloat16_the_gradient_points_the_same_way(
     opened: Opened, monkeypatch: pytest.MonkeyPatch, fast: bool
 ) -> None:
     """Whether the processor multiplies it, or products are in float32."""
-    monkeypatch.setattr(processor, "multiplies_bfloat16", lambda: fast)
+    monkeypatch.setattr(processor, "has_fast_bfloat16", lambda: fast)
     data = datums(completions(2, 4))
     exact, rounded = (
         stirred(opened(LORA, dtype=dtype, **TOGETHER)) for dtype in ("float32", "bfloat16")
@@ -330,7 +330,7 @@ def test_a_loaded_session_goes_on_to_the_last_bit(opened: Opened, dtype: str, th
     train(straight, 2)
     train(resumed, 2)
     ours, theirs = (
-        session._ask(lambda trainer: trainer.adapter.tensors()).result()
+        session.submit(lambda trainer: trainer.adapter.tensors()).result()
         for session in (resumed, straight)
     )
     assert ours.keys() == theirs.keys()

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from adapters.peft.batching.packed_layout import Layout, lay_out
-from adapters.peft.model.decoder import Decoder, fits, gather
-from adapters.peft.model.linear import Product, lay_together
-from adapters.peft.model.llama_layer import Norm, turn
-from adapters.peft.model.lora import Adapter, LoraLinear
+from adapters.peft.batching.packed_layout import PackedLayout, build_layout
+from adapters.peft.model.decoder import Decoder, is_llama_like, make_weights_contiguous
+from adapters.peft.model.linear import FusedLinear, make_contiguous
+from adapters.peft.model.llama_layer import RMSNorm, apply_rope
+from adapters.peft.model.lora import LoraAdapter, LoraLinear
 from kitchen.types import Array, Lora
 
 RNG = np.random.default_rng(2)
@@ -60,12 +60,14 @@ def llama(**changed: Any) -> Any:
     for parameter in model.parameters():
         drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
         parameter.copy_(drawn * 0.2 + (parameter.ndim == 1))
-    assert fits(model)
-    gather(model)
+    assert is_llama_like(model)
+    make_weights_contiguous(model)
     return model
 
 
-def plain_states(model: Any, adapter: Adapter, sequences: Sequence[Array]) -> list[torch.Tensor]:
+def plain_states(
+    model: Any, adapter: LoraAdapter, sequences: Sequence[Array]
+) -> list[torch.Tensor]:
     """Of each sequence (T, H), one after the other."""
     plain, merged = (
         of_float64(model),
@@ -97,7 +99,7 @@ def of_float64(model: Any) -> Any:
     return plain
 
 
-def adapted(model: Any, lora: Lora, leaves: Sequence[str]) -> tuple[Any, Adapter]:
+def adapted(model: Any, lora: Lora, leaves: Sequence[str]) -> tuple[Any, LoraAdapter]:
     """A copy of the modules with low-rank weights, B away from zero, in the layers called so."""
     tree = copy.deepcopy(model, {id(shared): shared for shared in model.parameters()})
     paths = [
@@ -105,8 +107,8 @@ def adapted(model: Any, lora: Lora, leaves: Sequence[str]) -> tuple[Any, Adapter
         for path, module in model.named_modules()
         if isinstance(module, nn.Linear) and any(path.endswith(leaf) for leaf in leaves)
     ]
-    adapter = Adapter(tree, lora, torch.float64, paths)
-    adapter.start()
+    adapter = LoraAdapter(tree, lora, torch.float64, paths)
+    adapter.initialise()
     for layer in adapter.layers.values():
         nn.init.normal_(layer.b, std=0.3, generator=torch.Generator().manual_seed(len(paths)))
     return tree, adapter
@@ -120,21 +122,21 @@ def compare(
     model: Any, leaves: Sequence[str], alpha: float = 8.0, *, checkpointing: bool = False
 ) -> None:
     tree, adapter = adapted(model, Lora(rank=4, alpha=alpha), leaves)
-    lies: Layout = lay_out(SEQUENCES, torch.device("cpu"))
-    assert lies.starts[1] == len(START)
+    lies: PackedLayout = build_layout(SEQUENCES, torch.device("cpu"))
+    assert lies.shared_lengths[1] == len(START)
     got = Decoder(tree, checkpointing=checkpointing).hidden(lies, no_stop)
     expected = plain_states(model, adapter, SEQUENCES)
     slopes = [random(len(tokens), model.config.hidden_size) for tokens in SEQUENCES]
-    for places, states in zip(lies.places, expected, strict=True):
+    for places, states in zip(lies.slots, expected, strict=True):
         torch.testing.assert_close(got[places], states, **EXACT)
-    weights = list(adapter.named().values())
+    weights = list(adapter.named_parameters().values())
     theirs = torch.autograd.grad(
         sum((s * g).sum() for s, g in zip(expected, slopes, strict=True)), weights
     )
     ours = torch.autograd.grad(
-        sum((got[p] * g).sum() for p, g in zip(lies.places, slopes, strict=True)), weights
+        sum((got[p] * g).sum() for p, g in zip(lies.slots, slopes, strict=True)), weights
     )
-    for name, mine, other in zip(adapter.named(), ours, theirs, strict=True):
+    for name, mine, other in zip(adapter.named_parameters(), ours, theirs, strict=True):
         assert float(other.abs().max()) > 1e-3, name
         torch.testing.assert_close(
             mine, other, rtol=1e-8, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}"
@@ -194,12 +196,12 @@ def test_other_shapes(changed: dict[str, Any]) -> None:
 
 def test_without_low_rank_weights_there_is_nothing_to_go_back_for() -> None:
     model = llama()
-    lies = lay_out(SEQUENCES, torch.device("cpu"))
+    lies = build_layout(SEQUENCES, torch.device("cpu"))
     states = Decoder(model).hidden(lies, no_stop)
     assert not states.requires_grad
     given = torch.from_numpy(SEQUENCES[1])[None]
     expected = of_float64(model)(input_ids=given, output_hidden_states=True).hidden_states[-1][0]
-    torch.testing.assert_close(states[lies.places[1]], expected, **EXACT)
+    torch.testing.assert_close(states[lies.slots[1]], expected, **EXACT)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -211,7 +213,7 @@ def test_a_norm_is_transformers_own(dtype: torch.dtype) -> None:
     x, gradient = random(7, 64).to(dtype).requires_grad_(), random(7, 64).to(dtype)
     expected = inner.to(dtype)(x)
     norm, near = (
-        Norm(inner),
+        RMSNorm(inner),
         {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-5},
     )
     out, spread = norm.forward(x.detach())
@@ -235,11 +237,11 @@ def test_turning_is_transformers_own_and_turning_back_is_its_transpose() -> None
     part = whole[:, :4]  # as the layers do: a view of queries and keys beside values
     part.copy_(x[:, :4])
     last = whole[:, 4].clone()
-    turn(part, (cos[:, None], sin[:, None]))
+    apply_rope(part, (cos[:, None], sin[:, None]))
     torch.testing.assert_close(part, expected[0].transpose(0, 1)[:, :4], **EXACT)
     torch.testing.assert_close(whole[:, 4], last, rtol=0, atol=0)
     back = y.clone()
-    turn(back, (cos[:, None], -sin[:, None]))
+    apply_rope(back, (cos[:, None], -sin[:, None]))
     torch.testing.assert_close((part * y).sum(), (x[:, :4] * back).sum(), **EXACT)
 
 
@@ -258,7 +260,7 @@ def test_a_product_is_its_layers_side_by_side(
 ) -> None:
     layers: list[Any] = linears(biases, 4, 3, 5)
     if together:
-        lay_together(layers)
+        make_contiguous(layers)
     for place in trained:
         base = layers[place]
         layers[place] = LoraLinear(
@@ -266,18 +268,18 @@ def test_a_product_is_its_layers_side_by_side(
         )
         nn.init.normal_(layers[place].a)
         nn.init.normal_(layers[place].b)
-    product = Product(layers)
+    product = FusedLinear(layers)
     first = layers[0].base if 0 in trained else layers[0]
     assert (product.weight.data_ptr() == first.weight.data_ptr()) == together
     x, gradient, onto = random(8, 6).requires_grad_(), random(8, 12), random(8, 12)
     expected = torch.cat([plain(layer, x) for layer in layers], -1)
-    slopes = torch.autograd.grad(expected, [x, *product.trained], gradient)
+    slopes = torch.autograd.grad(expected, [x, *product.trainable], gradient)
     with torch.no_grad():
         out, down = product.forward(x)
         torch.testing.assert_close(out, expected, **EXACT)
         torch.testing.assert_close(product.forward(x, onto)[0], expected + onto, **EXACT)
         dx, found = product.backward(gradient, x, down)
-    assert len(product.trained) == len(found) == 2 * len(trained)
+    assert len(product.trainable) == len(found) == 2 * len(trained)
     for got, slope in zip([dx, *found], slopes, strict=True):
         torch.testing.assert_close(got, slope, **EXACT)
 
@@ -294,9 +296,9 @@ def plain(layer: Any, x: torch.Tensor) -> torch.Tensor:
 def test_laying_together_changes_no_weight_and_copies_none() -> None:
     layers = linears(True, 4, 3)
     before = [layer.weight.clone() for layer in layers]
-    lay_together(layers)
+    make_contiguous(layers)
     assert all(torch.equal(layer.weight, was) for layer, was in zip(layers, before, strict=True))
-    product = Product(layers)
+    product = FusedLinear(layers)
     product.weight.mul_(2)
     assert product.bias is not None
     product.bias.zero_()

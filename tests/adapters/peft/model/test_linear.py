@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from adapters.peft.model import linear as products
-from adapters.peft.model.linear import Product, by_onednn
+from adapters.peft.model.linear import FusedLinear, linear_onednn
 from adapters.peft.model.lora import LoraLinear
 from adapters.peft.runtime import cpu as processor
 from adapters.peft.sampling.frozen_linear import FrozenLinear
@@ -22,7 +22,7 @@ WIDTH, STREAM = 64, 100.0
 def test_an_update_smaller_than_the_rounding_of_the_stream_is_not_lost(
     monkeypatch: pytest.MonkeyPatch, frozen: bool, rows: int, quick: bool
 ) -> None:
-    monkeypatch.setattr(processor, "multiplies_bfloat16", lambda: quick)
+    monkeypatch.setattr(processor, "has_fast_bfloat16", lambda: quick)
     torch.manual_seed(1)
     layer = nn.Linear(WIDTH, 4096 // rows, bias=False, dtype=torch.bfloat16)
     adapted = LoraLinear(
@@ -37,7 +37,7 @@ def test_an_update_smaller_than_the_rounding_of_the_stream_is_not_lost(
     with torch.inference_mode():
         update = (x.float() @ adapted.a.t() @ adapted.b.t()) * adapted.scale
         products = [
-            FrozenLinear(Product([each])) if frozen else Product([each])
+            FrozenLinear(FusedLinear([each])) if frozen else FusedLinear([each])
             for each in (layer, adapted)
         ]
         plain, updated = (product.forward(x, stream.clone())[0].float() for product in products)
@@ -59,7 +59,9 @@ def test_onednn_multiplies_as_torch_does(turned: bool, biased: bool, added: bool
         + (0 if bias is None else bias)
         + (0 if onto is None else onto)
     )
-    torch.testing.assert_close(by_onednn(x, weight, bias, onto).double(), exact, rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        linear_onednn(x, weight, bias, onto).double(), exact, rtol=0, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("rows", [50, 128, 150])
@@ -67,13 +69,13 @@ def test_onednn_multiplies_as_torch_does(turned: bool, biased: bool, added: bool
 def test_a_product_and_its_gradient_are_the_same_by_either_library(
     monkeypatch: pytest.MonkeyPatch, quick: bool, rows: int
 ) -> None:
-    monkeypatch.setattr(products, "best_by_onednn", lambda x: quick)
+    monkeypatch.setattr(products, "prefers_onednn", lambda x: quick)
     torch.manual_seed(1)
     layer = nn.Linear(24, 40)
     x, gradient = torch.randn(rows, 24), torch.randn(rows, 40)
-    out, low = Product([layer]).forward(x)
-    added, _ = Product([layer]).forward(x, gradient)
-    dx, _ = Product([layer]).backward(gradient, x, low)
+    out, low = FusedLinear([layer]).forward(x)
+    added, _ = FusedLinear([layer]).forward(x, gradient)
+    dx, _ = FusedLinear([layer]).backward(gradient, x, low)
     torch.testing.assert_close(out, layer(x).detach())
     torch.testing.assert_close(added, layer(x).detach() + gradient)
     torch.testing.assert_close(dx, gradient @ layer.weight.detach())
@@ -85,11 +87,11 @@ def test_onednn_sees_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def noted(x: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
         seen.add(len(x))
-        return by_onednn(x, *others)  # type: ignore[arg-type]
+        return linear_onednn(x, *others)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(products, "best_by_onednn", lambda x: True)
-    monkeypatch.setattr(products, "by_onednn", noted)
-    product = Product([nn.Linear(24, 40)])
+    monkeypatch.setattr(products, "prefers_onednn", lambda x: True)
+    monkeypatch.setattr(products, "linear_onednn", noted)
+    product = FusedLinear([nn.Linear(24, 40)])
     for rows in range(0, 320):
         assert product.forward(torch.randn(rows, 24))[0].shape == (rows, 40)
     assert seen == {64, 128, 192, 256}

@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from adapters.peft.batching import packed_layout as layout
-from adapters.peft.batching.packed_layout import CUTS, Cut, Layout, lay_out
+from adapters.peft.batching.packed_layout import TILING, PackedLayout, TilingConfig, build_layout
 from adapters.peft.model import tiled_attention as attention
 from adapters.peft.model.tiled_attention import TiledAttention
 from kitchen.types import Array
@@ -52,11 +52,11 @@ def inputs(
 
 
 def plain(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lies: Layout, scale: float
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lies: PackedLayout, scale: float
 ) -> torch.Tensor:
     """(N, H, D): each token's state as the sequence that it is first in gives it."""
     states = []
-    for places, start in zip(lies.places, lies.starts, strict=True):
+    for places, start in zip(lies.slots, lies.shared_lengths, strict=True):
         mine = [x[places].transpose(0, 1)[None] for x in (query, key, value)]
         found: Any = scaled_dot_product_attention(
             *mine, is_causal=True, scale=scale, enable_gqa=True
@@ -68,7 +68,7 @@ def plain(
 @pytest.fixture(params=["cpu", "cuda"])
 def _as_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut and added up on the CPU as on such a device."""
-    monkeypatch.setattr(layout, "CUTS", {"cpu": CUTS[request.param]})
+    monkeypatch.setattr(layout, "TILING", {"cpu": TILING[request.param]})
     if request.param == "cuda":
         monkeypatch.setattr(attention, "_add_by_run", attention._add_by_index)
 
@@ -77,8 +77,10 @@ def _as_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("heads", "groups"), [(6, 2), (3, 3), (4, 1)])
 def test_states_and_gradients_are_torchs(case: str, heads: int, groups: int) -> None:
-    lies = lay_out(CASES[case], torch.device("cpu"))
-    assert any(lies.starts) == (case in ("shared", "shared, several tiles", "identical", "long"))
+    lies = build_layout(CASES[case], torch.device("cpu"))
+    assert any(lies.shared_lengths) == (
+        case in ("shared", "shared, several tiles", "identical", "long")
+    )
     query, key, value, gradient = inputs(len(lies.ids), heads, groups)
     expected = plain(query, key, value, lies, 0.3)
     out = attention.forward(query.detach(), key.detach(), value.detach(), lies, 0.3)
@@ -97,7 +99,7 @@ def test_added_by_index_and_run_by_run_gradients_are_the_same(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That by query into a part of a tensor, as a layer has it."""
-    lies = lay_out(CASES["shared, several tiles"], torch.device("cpu"))
+    lies = build_layout(CASES["shared, several tiles"], torch.device("cpu"))
     query, key, value, gradient = (x.detach().to(dtype) for x in inputs(len(lies.ids), 4, 2))
     out = attention.forward(query, key, value, lies, 0.3)
     found = []
@@ -116,11 +118,11 @@ def test_added_by_index_and_run_by_run_gradients_are_the_same(
     assert apart < (1e-6 if dtype == torch.float32 else 1e-2)
 
 
-def cut_small(monkeypatch: pytest.MonkeyPatch, given: Sequence[Array]) -> Layout:
-    """Tiles of four queries, padded ones among them."""
-    monkeypatch.setattr(layout, "CUTS", {"cpu": Cut(4, 2**18, 1.3)})
-    lies = lay_out(given, torch.device("cpu"), 3)
-    assert any(tiles.padded is not None for tiles in lies.tiles)
+def cut_small(monkeypatch: pytest.MonkeyPatch, given: Sequence[Array]) -> PackedLayout:
+    """TileBatch of four queries, padded ones among them."""
+    monkeypatch.setattr(layout, "TILING", {"cpu": TilingConfig(4, 2**18, 1.3)})
+    lies = build_layout(given, torch.device("cpu"), 3)
+    assert any(tiles.query_padding is not None for tiles in lies.tiles)
     assert len(lies.tiles) > 2
     return lies
 
@@ -138,7 +140,7 @@ def test_padded_queries_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies at place 0, which padding points to, may be anything."""
     lies = cut_small(monkeypatch, sequences((0, 9), (0, 10), (0, 5)))
     query, key, value, gradient = (x.detach() for x in inputs(len(lies.ids), 2, 1))
-    others = lies.places[1]
+    others = lies.slots[1]
 
     def of_others(query: torch.Tensor) -> list[torch.Tensor]:
         out = attention.forward(query, key, value, lies, 0.3)
@@ -153,7 +155,7 @@ def test_padded_queries_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_values_may_be_narrower_than_queries() -> None:
-    lies = lay_out(CASES["unequal"], torch.device("cpu"))
+    lies = build_layout(CASES["unequal"], torch.device("cpu"))
     query, key, value, _ = inputs(len(lies.ids), 4, 4, 8, 6)
     out = attention.forward(query.detach(), key.detach(), value.detach(), lies, 0.3)
     torch.testing.assert_close(out, plain(query, key, value, lies, 0.3).detach())
@@ -161,7 +163,7 @@ def test_values_may_be_narrower_than_queries() -> None:
 
 @pytest.mark.parametrize("case", ["unequal", "shared, several tiles"])
 def test_in_bfloat16_it_is_as_near_as_numbers_of_eight_bits_can_be(case: str) -> None:
-    lies = lay_out(CASES[case], torch.device("cpu"))
+    lies = build_layout(CASES[case], torch.device("cpu"))
     low = [x.detach().to(torch.bfloat16) for x in inputs(len(lies.ids), 6, 2)]
     query, key, value = (x.double().requires_grad_() for x in low[:3])
     expected = plain(query, key, value, lies, 0.3)
@@ -177,7 +179,7 @@ def test_gradients_of_a_key_that_many_attend_to_are_added_up_in_float32() -> Non
     """Eighty short completions of one prompt."""
     rng = np.random.default_rng(4)
     prompt = rng.integers(0, 50, 80)
-    lies = lay_out(
+    lies = build_layout(
         [np.concatenate([prompt, rng.integers(50, 90, 3)]) for _ in range(80)], torch.device("cpu")
     )
     low = [x.detach().to(torch.bfloat16) for x in inputs(len(lies.ids), 4, 2)]

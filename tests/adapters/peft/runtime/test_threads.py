@@ -14,13 +14,13 @@ import torch
 
 from adapters.peft import device as machine
 from adapters.peft.runtime.lanes import Lanes
-from adapters.peft.runtime.threads import CoreThread, all_cores, usual
-from adapters.peft.runtime.worker import Worker, stop_if_closed
+from adapters.peft.runtime.threads import ComputeThread, all_cores_thread, default_threads
+from adapters.peft.runtime.worker import Worker, raise_if_closed
 from adapters.peft.sampling import batch as serving
 from adapters.peft.sampling.fused_body import FusedBody
 from adapters.peft.training import trainer
 from adapters.peft.training.adamw import Optimiser
-from adapters.peft.training.forward_backward import Pass
+from adapters.peft.training.forward_backward import MicroBatchPass
 from kitchen.errors import RunFailed
 from kitchen.types import Adam, Datum, Floats
 
@@ -36,23 +36,24 @@ def in_a_new_thread(work: Callable[[], T]) -> T:
 
 
 def test_a_thread_uses_as_many_as_it_wants_and_others_as_many_as_before() -> None:
-    before, found, go = usual(), list[int](), threading.Event()
+    before, found, go = default_threads(), list[int](), threading.Event()
 
-    class Few(CoreThread):
+    class Few(ComputeThread):
         def work(self) -> None:
             go.wait(60)
             found.append(torch.get_num_threads())
 
     few = Few("few", before + 2)
     few.start()
-    assert in_a_new_thread(torch.get_num_threads) == usual() == before
+    assert in_a_new_thread(torch.get_num_threads) == default_threads() == before
     go.set()
     few.join(60)
     assert found == [before + 2]
 
 
 @pytest.mark.parametrize(
-    ("owner", "start"), [("threading.Thread", "start"), ("adapters.peft.runtime.threads", "_use")]
+    ("owner", "start"),
+    [("threading.Thread", "start"), ("adapters.peft.runtime.threads", "_set_torch_threads")],
 )
 def test_a_thread_that_cannot_begin_says_so(
     monkeypatch: pytest.MonkeyPatch, owner: str, start: str
@@ -69,19 +70,19 @@ def test_a_thread_that_cannot_begin_says_so(
 
 def test_what_takes_all_cores_is_done_by_one_thread_for_everybody() -> None:
     found = [
-        lanes.together(lambda: (threading.current_thread().name, torch.get_num_threads()))
-        for lanes in (Lanes(1, 3), Lanes(2, 3), Lanes(2, 3).one())
+        lanes.run(lambda: (threading.current_thread().name, torch.get_num_threads()))
+        for lanes in (Lanes(1, 3), Lanes(2, 3), Lanes(2, 3).single())
     ]
     assert found == [("all cores", 3)] * 3
-    assert all_cores(3) is all_cores(3)
-    assert all_cores(3) is not all_cores(2)
+    assert all_cores_thread(3) is all_cores_thread(3)
+    assert all_cores_thread(3) is not all_cores_thread(2)
 
 
 def test_what_goes_wrong_there_surfaces_and_others_go_on() -> None:
     lanes = Lanes(1, 2)
     with pytest.raises(ZeroDivisionError):
-        lanes.together(lambda: 1 // 0)
-    assert lanes.each(lambda lane, item: (lane, item), "ab") == [(0, "a"), (0, "b")]
+        lanes.run(lambda: 1 // 0)
+    assert lanes.map(lambda lane, item: (lane, item), "ab") == [(0, "a"), (0, "b")]
 
 
 def test_what_all_cores_do_for_a_worker_stops_when_it_is_closed() -> None:
@@ -90,14 +91,14 @@ def test_what_all_cores_do_for_a_worker_stops_when_it_is_closed() -> None:
     def long() -> None:
         begun.set()
         while True:
-            stop_if_closed()
+            raise_if_closed()
 
-    running = worker.submit(lambda: lanes.together(long))
+    running = worker.submit(lambda: lanes.run(long))
     assert begun.wait(60)
     worker.close()
     with pytest.raises(RunFailed, match="closed while this call was running"):
         running.result(timeout=60)
-    assert lanes.together(lambda: 1) == 1
+    assert lanes.run(lambda: 1) == 1
 
 
 def down(
@@ -131,7 +132,7 @@ def test_the_engine_computes_there(
         (trainer, "own_slopes"),
         (serving, "Scheduler"),
         (FusedBody, "step"),
-        (Pass, "there"),
+        (MicroBatchPass, "forward"),
     ):
         seen(owner, name)
     session = opened(threads=2)

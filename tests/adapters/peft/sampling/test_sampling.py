@@ -87,7 +87,7 @@ def test_pauses_change_no_bit(
 
     before, pauses = run(), list[int]()
     monkeypatch.setattr(serving, "STEPS_PER_TURN", steps)
-    monkeypatch.setattr(serving, "pass_on", lambda: pauses.append(1))
+    monkeypatch.setattr(serving, "yield_turn", lambda: pauses.append(1))
     for one, other in zip(before, run(), strict=True):
         np.testing.assert_array_equal(one.tokens, other.tokens)
         np.testing.assert_array_equal(one.logprobs, other.logprobs)
@@ -121,8 +121,10 @@ def test_a_task_that_is_cancelled_before_it_asked_is_not_written_for(sampler: An
 
 
 def test_weights_that_are_no_numbers_are_an_error(session: PeftSession) -> None:
-    session._ask(
-        lambda trainer: [a.data.fill_(float("nan")) for a in trainer.adapter.named().values()]
+    session.submit(
+        lambda trainer: [
+            a.data.fill_(float("nan")) for a in trainer.adapter.named_parameters().values()
+        ]
     ).result()
     broken = session.snapshot().result()
     with pytest.raises(RunFailed, match="logits of the model are not finite"):
@@ -141,7 +143,7 @@ def test_what_nobody_waits_for_any_more_is_written_no_further(
     )
     pauses: list[bool] = []
     monkeypatch.setattr(serving, "STEPS_PER_TURN", 2)
-    monkeypatch.setattr(serving, "pass_on", lambda: pauses.append(dropped.work.cancel()))
+    monkeypatch.setattr(serving, "yield_turn", lambda: pauses.append(dropped.work.cancel()))
     assert same(kept.result()[0], alone[0])
     assert 1 <= len(pauses) <= 3
     with pytest.raises(concurrent.futures.CancelledError):
@@ -288,8 +290,8 @@ def test_a_closed_sampler_says_so(sampler: Any) -> None:
 
 def test_base_weights_are_shared(session: PeftSession, sampler: Any) -> None:
     trained, sampled = (
-        session._trainer.result().network.model,
-        sampler._frozen.result().network.model,
+        session.submit(lambda trainer: trainer).result().network.model,
+        sampler.model.result().network.model,
     )
     assert trained.lm_head.weight.data_ptr() == sampled.lm_head.weight.data_ptr()
     assert isinstance(session.tokenizer(), FolderTokenizer)

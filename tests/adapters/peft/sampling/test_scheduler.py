@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from adapters.peft.model.linear import Product
+from adapters.peft.model.linear import FusedLinear
 from adapters.peft.model.lora import LoraLinear
 from adapters.peft.runtime import cpu as processor
 from adapters.peft.runtime.lanes import Lanes
-from adapters.peft.runtime.threads import usual
-from adapters.peft.runtime.worker import ALONE
+from adapters.peft.runtime.threads import default_threads
+from adapters.peft.runtime.worker import COMPUTE_LOCK
 from adapters.peft.sampling import frozen_linear as fixed
 from adapters.peft.sampling import scheduler as decoding
 from adapters.peft.sampling.batch import prompts_split_between, serve_batch
@@ -48,7 +48,7 @@ def frozen(opened: Callable[..., PeftSession], weighted: list[Datum]) -> Iterato
         session.forward_backward(weighted)
         session.optim_step(Adam(0.02))
     sampler: Any = session.snapshot().result()
-    yield sampler._frozen.result()
+    yield sampler.model.result()
     sampler.close()
 
 
@@ -212,9 +212,9 @@ def test_lanes_change_nothing(client: Callable[..., Any]) -> None:
         sampler.close()
         return found
 
-    before = usual()
+    before = default_threads()
     pairs = list(zip(run(1), run(2), strict=True))
-    assert usual() == before
+    assert default_threads() == before
     for one, other in pairs:
         assert one.tokens.tolist() == other.tokens.tolist()
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
@@ -241,7 +241,7 @@ def test_learned_positions_do_not_run_out_beside_a_long_prompt(
 def test_scores_alone_make_no_copy_of_the_weights(client: Callable[..., Any]) -> None:
     sampler = client().sampler("tiny")
     sampler.logprobs(PROMPTS[0]).result()
-    frozen = sampler._frozen.result()
+    frozen = sampler.model.result()
     assert "_frozen_layers" not in vars(frozen)
     sampler.sample(PROMPTS[0], max_tokens=1).result()
     assert "_frozen_layers" in vars(frozen)
@@ -268,7 +268,7 @@ def test_four_hundred_threads_each_get_their_own_answer(
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(400)]
     sampler.sample(PROMPTS[0], max_tokens=1).result()
-    with ALONE if held_up else nullcontext():
+    with COMPUTE_LOCK if held_up else nullcontext():
         for thread in threads:
             thread.start()
         while held_up and len(sampler._next or ()) < 400:
@@ -303,7 +303,7 @@ def test_fixed_products_are_the_plain_ones(
     if lora:
         layers = [adapted(layer) for layer in layers]
     product, x, onto = (
-        Product(layers),
+        FusedLinear(layers),
         torch.randn(rows, 48).to(dtype),
         torch.randn(rows, 48).to(dtype),
     )
@@ -335,7 +335,7 @@ def test_fixed_products_in_float32_lose_no_small_update(
     """Of weights in bfloat16, on a processor that does not multiply that quickly: as in training,
     rounded once.
     """
-    monkeypatch.setattr(processor, "multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr(processor, "has_fast_bfloat16", lambda: False)
     torch.manual_seed(3)
     layer: Any = nn.Linear(48, 32, False, dtype=torch.bfloat16)
     weights = adapted(layer)
@@ -344,7 +344,7 @@ def test_fixed_products_in_float32_lose_no_small_update(
     x = torch.randn(rows, 48).to(torch.bfloat16)
     with torch.inference_mode():
         found = (
-            FrozenLinear(Product([weights])).forward(x.float())[0]
+            FrozenLinear(FusedLinear([weights])).forward(x.float())[0]
             - x.float() @ layer.weight.float().t()
         )
         torch.testing.assert_close(
@@ -479,7 +479,7 @@ def test_many_short_answers_let_others_have_their_turn(
 def test_who_multiplies_bfloat16_quickly(
     monkeypatch: pytest.MonkeyPatch, words: str, quick: bool
 ) -> None:
-    monkeypatch.setattr(processor, "_words", lambda: frozenset(words.split()))
+    monkeypatch.setattr(processor, "_cpu_flags", lambda: frozenset(words.split()))
     assert processor.multiplies_bfloat16() is quick
 
 
@@ -487,7 +487,7 @@ def test_after_scores_in_two_lanes_a_sampler_still_writes(
     opened: Callable[..., PeftSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In bfloat16 with products in float32, the lanes share a head that each casts."""
-    monkeypatch.setattr(processor, "multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr(processor, "has_fast_bfloat16", lambda: False)
     sampler = opened(dtype="bfloat16", threads=2, micro_batch_tokens=200).snapshot().result()
     for _ in range(20):
         found = [
