@@ -1,3 +1,1 @@
-"""The Tinker API over any training client, so that the SDK and what is built on it work against
-one's own machine.
-"""
+"""A server of the Tinker API over any training client, for the SDK on your own machine."""

@@ -1,4 +1,4 @@
-"""The routes of the API, and what each answers."""
+"""The HTTP application of the server."""
 
 from __future__ import annotations
 
@@ -20,28 +20,27 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from tinker import types
 
-from adapters.server.listing import Listing
+from adapters.server.futures import Gone, QueueFull
 from adapters.server.loopback import is_loopback
 from adapters.server.metrics import Metrics
-from adapters.server.promises import Full, Gone
+from adapters.server.protobuf import parse_forward_backward
+from adapters.server.rest import RestApi
 from adapters.server.sampling import SamplingApi
-from adapters.server.sessions import Absent, Sessions
+from adapters.server.sessions import NotFound, Sessions
 from adapters.server.training import TrainingApi, parse
-from adapters.server.wire import passing
 from kitchen.errors import ConfigError, DataError, KitchenError, RunFailed
 from kitchen.secrets import mask
 
 log = structlog.get_logger("kitchen.serve")
-LONGEST = 32 * 2**20  # bytes of a request; the SDK cuts its own at 5 MB
-POLL = 20.0  # seconds that a client's question for an answer is held; the SDK asks again after 45
-TICK = 10.0  # seconds from one sweep to the next
-OPEN = ("/healthz", "/api/v1/healthz")  # what needs no key
+PUBLIC_PATHS = ("/healthz", "/api/v1/healthz")  # need no key
+API = "/api/v1"
 PROTOBUF = "application/x-protobuf"
 Handler = Callable[[Request], Awaitable[Response]]
+Endpoint = tuple[str, str, Handler]  # method, path, handler
 STATUSES: Mapping[type[Exception], int] = {
-    Absent: 404,
+    NotFound: 404,
     Gone: 410,
-    Full: 429,
+    QueueFull: 429,
     ConfigError: 400,
     DataError: 400,
     RunFailed: 503,
@@ -50,267 +49,260 @@ STATUSES: Mapping[type[Exception], int] = {
 }
 
 
-class Named(BaseModel):
-    """Weights by their path."""
+class WeightsPath(BaseModel):
+    """The body of weights_info: weights by their path."""
 
     tinker_path: str
 
 
-class Lifetime(BaseModel):
-    """How long a checkpoint is kept; None is for ever."""
+class TimeToLive(BaseModel):
+    """The body of a checkpoint's ttl; None is for ever."""
 
     ttl_seconds: StrictInt | None
 
 
-class Refused(Exception):
-    """A request that is not even looked at."""
+class RequestRejected(Exception):
+    """A request that is rejected before it is parsed."""
 
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
         self.status = status
 
 
-def app(sessions: Sessions, key: str | None) -> Starlette:
-    """Every request but those for health must bring the key, if there is one."""
-    api, metrics = Api(sessions), Metrics(sessions)
+def create_app(sessions: Sessions, key: str | None) -> Starlette:
+    """Return the application; with a key, every request but those for health must bring it."""
+    api = Api(sessions)
+    metrics = Metrics(sessions)
 
     @asynccontextmanager
-    async def living(app: Starlette) -> AsyncIterator[None]:
-        sweeping = asyncio.create_task(_sweep(api))
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        sweeping = asyncio.create_task(_sweep(api, sessions.limits.sweep_interval))
         yield
         sweeping.cancel()
         api.close()
 
-    routes = [
-        Route(path, api.told(handler), methods=[method]) for method, path, handler in api.routes()
-    ]
-    made = Starlette(
-        lifespan=living,
-        routes=[*routes, Route("/metrics", metrics.shown)],
-        middleware=[Middleware(Door, key=key, metrics=metrics)],
+    gate = Middleware(Gate, key=key, metrics=metrics, max_bytes=sessions.limits.request_bytes)
+    app = Starlette(
+        lifespan=lifespan,
+        routes=[*api.routes(), Route("/metrics", metrics.render)],
+        middleware=[gate],
         exception_handlers={404: _unknown, 405: _unknown},
     )
-    made.state.sessions, made.state.api = sessions, api
-    return made
+    app.state.sessions = sessions
+    app.state.api = api
+    return app
 
 
 class Api:
-    """From requests of HTTP to what they ask for."""
+    """Routes HTTP requests to the training, sampling and REST parts of the API."""
 
     def __init__(self, sessions: Sessions) -> None:
-        self._all, self._listing = sessions, Listing(sessions)
-        self._training, self._sampling = TrainingApi(sessions), SamplingApi(sessions)
+        self.sampling = SamplingApi(sessions)
+        self._sessions = sessions
+        self._training = TrainingApi(sessions)
+        self._rest = RestApi(sessions)
 
-    def routes(self) -> list[tuple[str, str, Handler]]:
-        training, listing = self._training, self._listing
-        checkpoint = "/api/v1/training_runs/{run}/checkpoints/{kind}/{name}"
-        return [
+    def routes(self) -> list[Route]:
+        endpoints = [
             ("GET", "/healthz", _ok),
-            ("GET", "/api/v1/healthz", _ok),
-            ("POST", "/api/v1/client/config", _as_json(types.ClientConfigResponse())),
-            (
-                "POST",
-                "/api/v1/client/dynamic_config",
-                _as_json(types.ClientDynamicConfigResponse()),
-            ),
-            (
-                "GET",
-                "/api/v1/get_server_capabilities",
-                _read(lambda request: listing.capabilities()),
-            ),
-            ("POST", "/api/v1/telemetry", _as_json(types.TelemetryResponse(status="accepted"))),
-            ("POST", "/api/v1/create_session", self._open),
-            ("POST", "/api/v1/session_heartbeat", self._heartbeat),
-            ("POST", "/api/v1/sessions/{id}/finish", self._finish),
-            (
-                "POST",
-                "/api/v1/create_model",
-                self._promise(types.CreateModelRequest, training.create_model),
-            ),
-            (
-                "POST",
-                "/api/v1/load_weights",
-                self._promise(types.LoadWeightsRequest, training.load_weights),
-            ),
-            ("POST", "/api/v1/forward_backward", self._pass),
-            ("POST", "/api/v1/forward", self._pass),
-            (
-                "POST",
-                "/api/v1/optim_step",
-                self._promise(types.OptimStepRequest, training.optim_step),
-            ),
-            (
-                "POST",
-                "/api/v1/save_weights",
-                self._promise(types.SaveWeightsRequest, training.save_weights),
-            ),
-            (
-                "POST",
-                "/api/v1/save_weights_external",
-                self._promise(types.SaveWeightsExternalRequest, training.save_external),
-            ),
-            (
-                "POST",
-                "/api/v1/save_weights_for_sampler",
-                self._promise(types.SaveWeightsForSamplerRequest, training.save_for_sampler),
-            ),
-            ("POST", "/api/v1/get_info", self._info),
-            ("POST", "/api/v1/retrieve_future", self._retrieve),
-            ("POST", "/api/v1/create_sampling_session", self._open_sampling),
-            ("POST", "/api/v1/asample", self._sample),
-            ("POST", "/api/v1/weights_info", self._weights_info),
-            ("GET", "/api/v1/training_runs", _read(lambda request: listing.runs(*_page(request)))),
-            (
-                "GET",
-                "/api/v1/training_runs/{run}",
-                _read(lambda request: listing.run(request.path_params["run"])),
-            ),
-            (
-                "GET",
-                "/api/v1/training_runs/{run}/checkpoints",
-                _read(lambda request: listing.checkpoints(request.path_params["run"])),
-            ),
-            ("DELETE", checkpoint, self._delete),
-            ("PUT", f"{checkpoint}/ttl", self._live),
-            (
-                "GET",
-                f"{checkpoint}/external_weights_urls",
-                _read(
-                    lambda request: listing.files(
-                        **_of(request), url=str(request.base_url).rstrip("/")
-                    )
-                ),
-            ),
-            ("GET", "/api/v1/files/{run}/{kind}/{name}/{file:path}", self._file),
-            (
-                "GET",
-                "/api/v1/checkpoints",
-                _read(lambda request: listing.all_checkpoints(*_page(request))),
-            ),
-            ("GET", "/api/v1/sessions", _read(lambda request: listing.sessions(*_page(request)))),
-            (
-                "GET",
-                "/api/v1/sessions/{id}",
-                _read(lambda request: listing.session(request.path_params["id"])),
-            ),
-            (
-                "GET",
-                "/api/v1/samplers/{id}",
-                _read(lambda request: listing.sampler(request.path_params["id"])),
-            ),
+            *((method, API + path, handler) for method, path, handler in self._api_endpoints()),
+        ]
+        return [
+            Route(path, _with_errors(handler), methods=[method])
+            for method, path, handler in endpoints
         ]
 
     def sweep(self) -> None:
-        self._sampling.lines.sweep()
-        self._all.sweep()
+        self.sampling.scheduler.sweep()
+        self._sessions.sweep()
 
     def close(self) -> None:
-        self._sampling.lines.close()
-        self._all.close()
+        self.sampling.scheduler.close()
+        self._sessions.close()
 
-    @staticmethod
-    def told(handler: Handler) -> Handler:
-        """What it answers, or what is wrong with the request."""
+    def _api_endpoints(self) -> list[Endpoint]:
+        return [
+            *self._session_endpoints(),
+            *self._training_endpoints(),
+            *self._sampling_endpoints(),
+            *self._rest_endpoints(),
+            *self._checkpoint_endpoints(),
+        ]
 
-        async def answer(request: Request) -> Response:
-            try:
-                return await handler(request)
-            except Refused as error:
-                return _wrong(error.status, error)
-            except ClientDisconnect:
-                return Response(status_code=499)
-            except tuple(STATUSES) as error:
-                return _wrong(
-                    next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), error
-                )
+    def _session_endpoints(self) -> list[Endpoint]:
+        telemetry = types.TelemetryResponse(status="accepted")
+        return [
+            ("GET", "/healthz", _ok),
+            ("POST", "/client/config", _constant(types.ClientConfigResponse())),
+            ("POST", "/client/dynamic_config", _constant(types.ClientDynamicConfigResponse())),
+            ("POST", "/telemetry", _constant(telemetry)),
+            ("POST", "/create_session", self._create_session),
+            ("POST", "/session_heartbeat", self._heartbeat),
+            ("POST", "/sessions/{id}/finish", self._finish_session),
+            ("POST", "/retrieve_future", self._retrieve_future),
+        ]
 
-        return answer
+    def _training_endpoints(self) -> list[Endpoint]:
+        api = self._training
+        create = self._queued(types.CreateModelRequest, api.create_model)
+        load = self._queued(types.LoadWeightsRequest, api.load_weights)
+        step = self._queued(types.OptimStepRequest, api.optim_step)
+        save = self._queued(types.SaveWeightsRequest, api.save_weights)
+        export = self._queued(types.SaveWeightsExternalRequest, api.save_external)
+        save_for_sampler = self._queued(types.SaveWeightsForSamplerRequest, api.save_for_sampler)
+        return [
+            ("POST", "/create_model", create),
+            ("POST", "/load_weights", load),
+            ("POST", "/forward_backward", self._forward_backward),
+            ("POST", "/forward", self._forward_backward),
+            ("POST", "/optim_step", step),
+            ("POST", "/save_weights", save),
+            ("POST", "/save_weights_external", export),
+            ("POST", "/save_weights_for_sampler", save_for_sampler),
+            ("POST", "/get_info", self._get_info),
+        ]
 
-    def _promise(self, kind: Any, verb: Callable[[Any], str]) -> Handler:
-        async def promise(request: Request) -> Response:
-            return self._promised(verb(parse(kind, await _body(request))))
+    def _sampling_endpoints(self) -> list[Endpoint]:
+        return [
+            ("POST", "/create_sampling_session", self._create_sampling_session),
+            ("POST", "/asample", self._sample),
+        ]
 
-        return promise
+    def _rest_endpoints(self) -> list[Endpoint]:
+        rest = self._rest
+        return [
+            ("GET", "/get_server_capabilities", _read(lambda _: rest.capabilities())),
+            ("POST", "/weights_info", self._weights_info),
+            ("GET", "/training_runs", _read(lambda request: rest.runs(*_page(request)))),
+            ("GET", "/training_runs/{run}", _read(lambda request: rest.run(_run(request)))),
+            ("GET", "/sessions", _read(lambda request: rest.sessions(*_page(request)))),
+            ("GET", "/sessions/{id}", _read(lambda request: rest.session(_id(request)))),
+            ("GET", "/samplers/{id}", _read(lambda request: rest.sampler(_id(request)))),
+        ]
 
-    def _promised(self, request_id: str, **more: Any) -> Response:
-        return JSONResponse({"request_id": request_id, **more})
+    def _checkpoint_endpoints(self) -> list[Endpoint]:
+        rest = self._rest
+        checkpoints = "/training_runs/{run}/checkpoints"
+        checkpoint = f"{checkpoints}/{{kind}}/{{name}}"
 
-    async def _open(self, request: Request) -> Response:
-        asked = parse(types.CreateSessionRequest, await _body(request))
-        client = self._all.open(asked.user_metadata, asked.display_name, asked.project_id)
+        def file_urls(request: Request) -> Mapping[str, Any]:
+            return rest.file_urls(*_checkpoint(request), str(request.base_url).rstrip("/"))
+
+        return [
+            ("GET", "/checkpoints", _read(lambda request: rest.all_checkpoints(*_page(request)))),
+            ("GET", checkpoints, _read(lambda request: rest.checkpoints(_run(request)))),
+            ("DELETE", checkpoint, self._delete_checkpoint),
+            ("PUT", f"{checkpoint}/ttl", self._set_ttl),
+            ("GET", f"{checkpoint}/external_weights_urls", _read(file_urls)),
+            ("GET", "/files/{run}/{kind}/{name}/{file:path}", self._file),
+        ]
+
+    def _queued(self, kind: Any, submit: Callable[[Any], str]) -> Handler:
+        """Return a handler that queues a request and answers with the id of its result."""
+
+        async def handle(request: Request) -> Response:
+            return _request_id(submit(parse(kind, await self._body(request))))
+
+        return handle
+
+    async def _create_session(self, request: Request) -> Response:
+        body = parse(types.CreateSessionRequest, await self._body(request))
+        client = self._sessions.open(body.user_metadata, body.display_name, body.project_id)
         return JSONResponse({"type": "create_session", "session_id": client.record.id})
 
     async def _heartbeat(self, request: Request) -> Response:
-        self._all.client(parse(types.SessionHeartbeatRequest, await _body(request)).session_id)
+        body = parse(types.SessionHeartbeatRequest, await self._body(request))
+        self._sessions.client(body.session_id)  # notes that the client is active
         return JSONResponse({"type": "session_heartbeat"})
 
-    async def _finish(self, request: Request) -> Response:
-        self._all.end(self._all.client(request.path_params["id"]))
+    async def _finish_session(self, request: Request) -> Response:
+        self._sessions.end(self._sessions.client(_id(request)))
         return Response(status_code=204)
 
-    async def _pass(self, request: Request) -> Response:
+    async def _forward_backward(self, request: Request) -> Response:
         if request.headers.get("content-type") != PROTOBUF:
-            raise Refused(415, f"forward_backward takes {PROTOBUF}, as the SDK 0.38 sends it")
-        return self._promised(self._training.forward_backward(passing(await _body(request))))
-
-    async def _info(self, request: Request) -> Response:
-        return JSONResponse(self._training.info(parse(types.GetInfoRequest, await _body(request))))
-
-    async def _retrieve(self, request: Request) -> Response:
-        asked = parse(types.FutureRetrieveRequest, await _body(request))
-        self._all.seen(asked.request_id)
-        answer = await self._all.promises.fetch(asked.request_id, POLL)
-        if answer is None:
-            return JSONResponse(
-                {"type": "try_again", "request_id": asked.request_id, "queue_state": "active"}, 408
+            raise RequestRejected(
+                415, f"forward_backward needs the content type {PROTOBUF}, which the SDK 0.38 sends"
             )
-        if answer.message:
-            return Response(answer.message, media_type=PROTOBUF)
-        return JSONResponse(answer.json)
+        body = parse_forward_backward(await self._body(request))
+        return _request_id(self._training.forward_backward(body))
 
-    async def _open_sampling(self, request: Request) -> Response:
-        asked = parse(types.CreateSamplingSessionRequest, await _body(request))
-        return JSONResponse(
-            {"type": "create_sampling_session", "sampling_session_id": self._sampling.create(asked)}
-        )
+    async def _get_info(self, request: Request) -> Response:
+        body = parse(types.GetInfoRequest, await self._body(request))
+        return JSONResponse(self._training.info(body))
+
+    async def _retrieve_future(self, request: Request) -> Response:
+        body = parse(types.FutureRetrieveRequest, await self._body(request))
+        self._sessions.note_poll(body.request_id)
+        timeout = self._sessions.limits.long_poll
+        result = await self._sessions.futures.fetch(body.request_id, timeout)
+        if result is None:
+            return JSONResponse(
+                {"type": "try_again", "request_id": body.request_id, "queue_state": "active"}, 408
+            )
+        if result.message:
+            return Response(result.message, media_type=PROTOBUF)
+        return JSONResponse(result.json)
+
+    async def _create_sampling_session(self, request: Request) -> Response:
+        body = parse(types.CreateSamplingSessionRequest, await self._body(request))
+        sampler_id = self.sampling.create(body)
+        return JSONResponse({"type": "create_sampling_session", "sampling_session_id": sampler_id})
 
     async def _sample(self, request: Request) -> Response:
-        asked = parse(types.SampleRequest, await _body(request))
-        request_id, sequences = self._sampling.sample(asked)
-        return self._promised(request_id, sample_sequence_ids=sequences)
+        body = parse(types.SampleRequest, await self._body(request))
+        request_id, sequence_ids = self.sampling.sample(body)
+        return _request_id(request_id, sample_sequence_ids=sequence_ids)
 
     async def _weights_info(self, request: Request) -> Response:
-        asked = parse(Named, await _body(request))
-        return JSONResponse(self._listing.weights_info(asked.tinker_path))
+        body = parse(WeightsPath, await self._body(request))
+        return JSONResponse(self._rest.weights_info(body.tinker_path))
 
-    async def _delete(self, request: Request) -> Response:
-        self._listing.delete(**_of(request))
+    async def _delete_checkpoint(self, request: Request) -> Response:
+        self._rest.delete(*_checkpoint(request))
         return Response(status_code=204)
 
-    async def _live(self, request: Request) -> Response:
-        self._listing.live(
-            **_of(request), seconds=parse(Lifetime, await _body(request)).ttl_seconds
-        )
+    async def _set_ttl(self, request: Request) -> Response:
+        body = parse(TimeToLive, await self._body(request))
+        self._rest.set_ttl(*_checkpoint(request), body.ttl_seconds)
         return Response(status_code=204)
 
     async def _file(self, request: Request) -> Response:
-        where, query = request.path_params, request.query_params
-        until = query.get("until", "")
+        until = request.query_params.get("until", "")
         data = await run_in_threadpool(
-            self._listing.file,
-            f"{where['run']}/{where['kind']}/{where['name']}",
-            where["file"],
+            self._rest.file,
+            "/".join(_checkpoint(request)),
+            request.path_params["file"],
             int(until) if until.isdecimal() else 0,
-            query.get("signature", ""),
+            request.query_params.get("signature", ""),
         )
         return Response(data, media_type="application/octet-stream")
 
+    async def _body(self, request: Request) -> bytes:
+        """Read the body up to the limit, whatever its header declares."""
+        limit = self._sessions.limits.request_bytes
+        parts = []
+        size = 0
+        async for part in request.stream():
+            size += len(part)
+            if size > limit:
+                raise _too_long(limit)
+            parts.append(part)
+        if (encoding := request.headers.get("content-encoding", "identity")) != "identity":
+            raise RequestRejected(
+                415, f"this server does not read the content encoding {encoding!r}"
+            )
+        return b"".join(parts)
 
-class Door:
-    """Lets in who brings the key and no more than is taken."""
 
-    def __init__(self, app: ASGIApp, key: str | None, metrics: Metrics) -> None:
-        self._app, self._key, self._metrics = app, key, metrics
+class Gate:
+    """Middleware that rejects requests without the key or that are too long, and counts all."""
+
+    def __init__(self, app: ASGIApp, key: str | None, metrics: Metrics, max_bytes: int) -> None:
+        self._app = app
+        self._key = key
+        self._metrics = metrics
+        self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -319,107 +311,129 @@ class Door:
         request = Request(scope)
         with self._metrics.request(request) as status:
 
-            async def sending(message: Any) -> None:
+            async def send_and_note(message: Any) -> None:
                 if message["type"] == "http.response.start":
                     status.code = message["status"]
                 await send(message)
 
-            if why := self._refused(request):
-                await _wrong(why.status, why)(scope, receive, sending)
+            rejection = self._rejection(request)
+            if rejection is not None:
+                response = _error_response(rejection.status, rejection)
+                await response(scope, receive, send_and_note)
             else:
-                await self._app(scope, receive, sending)
+                await self._app(scope, receive, send_and_note)
 
-    def _refused(self, request: Request) -> Refused | None:
-        # what is routed by; the URL has the host in it, which is the client's word
+    def _rejection(self, request: Request) -> RequestRejected | None:
+        # the path that is routed; the URL contains the host, which the client chooses
         path = request.scope["path"]
-        if path not in OPEN and not path.startswith("/api/v1/files/") and self._key is not None:
-            given = request.headers.get("x-api-key", "")
-            if not hmac.compare_digest(given.encode(), self._key.encode()):
-                return Refused(401, "the API key is missing or wrong: it comes as X-API-Key")
-        if self._key is None and not _from_here(request):
-            return Refused(
+        needs_key = path not in PUBLIC_PATHS and not path.startswith(f"{API}/files/")
+        if self._key is not None and needs_key:
+            sent = request.headers.get("x-api-key", "")
+            if not hmac.compare_digest(sent.encode(), self._key.encode()):
+                return RequestRejected(401, "the API key is missing or wrong: send it as X-API-Key")
+        if self._key is None and not _is_local_program(request):
+            return RequestRejected(
                 403,
-                "without a key this server answers programs of this machine alone, which ask for "
-                "it by "
-                "an address of its own; set KITCHEN_SERVE_KEY for others, and for pages in a "
-                "browser",
+                "without a key this server answers only programs on this machine that reach it at "
+                "a loopback address; set KITCHEN_SERVE_KEY for others, and for pages in a browser",
             )
         length = request.headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > LONGEST:
-            return Refused(413, f"a request may have {LONGEST} bytes")
+        if not length.isdecimal() or int(length) > self._max_bytes:
+            return _too_long(self._max_bytes)
         return None
 
 
-def _from_here(request: Request) -> bool:
-    """Not from a page that a browser has open, which could have a name of its own lead to this
-    machine.
-    """
+def _is_local_program(request: Request) -> bool:
+    """Return False for a page in a browser, whose host name may resolve to this machine."""
     host = request.headers.get("host", "")
     name, _, port = host.rpartition(":")
-    return "origin" not in request.headers and is_loopback(
-        (name if port.isdecimal() else host).strip("[]")
-    )
+    address = (name if port.isdecimal() else host).strip("[]")
+    return "origin" not in request.headers and is_loopback(address)
 
 
-async def _body(request: Request) -> bytes:
-    """Whatever its header says, no more than is taken."""
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > LONGEST:
-            raise Refused(413, f"a request may have {LONGEST} bytes")
-        parts.append(part)
-    if (encoding := request.headers.get("content-encoding", "identity")) != "identity":
-        raise Refused(415, f"this server reads no {encoding!r}")
-    return b"".join(parts)
+def _too_long(limit: int) -> RequestRejected:
+    return RequestRejected(413, f"a request may have at most {limit} bytes")
 
 
-async def _sweep(api: Api) -> None:
+async def _sweep(api: Api, interval: float) -> None:
     while True:
-        await asyncio.sleep(TICK)
+        await asyncio.sleep(interval)
         try:
             api.sweep()
         except Exception as error:
-            log.error("sweeping failed; it is tried again", exc_info=error)
+            log.error("sweeping failed; the next sweep tries again", exc_info=error)
+
+
+def _with_errors(handler: Handler) -> Handler:
+    """Return a handler that answers with the status of the error when one is raised."""
+
+    async def handle(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except RequestRejected as error:
+            return _error_response(error.status, error)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except tuple(STATUSES) as error:
+            status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+            return _error_response(status, error)
+
+    return handle
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
-    """Of a path or method that is none of the API's."""
+    """Answer a request whose path or method is not in the API."""
     status = error.status_code if isinstance(error, HTTPException) else 404
-    return _wrong(status, Absent(f"{request.method} {request.scope['path']} is not served here"))
+    path = request.scope["path"]
+    return _error_response(status, NotFound(f"{request.method} {path} is not served here"))
 
 
 async def _ok(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-def _as_json(answer: Any) -> Handler:
-    async def same(request: Request) -> Response:
-        return JSONResponse(answer.model_dump(mode="json"))
+def _constant(response: Any) -> Handler:
+    async def handle(request: Request) -> Response:
+        return JSONResponse(response.model_dump(mode="json"))
 
-    return same
+    return handle
 
 
-def _read(verb: Callable[[Request], Mapping[str, Any] | None]) -> Handler:
-    async def read(request: Request) -> Response:
-        found = await run_in_threadpool(verb, request)
-        return Response(status_code=204) if found is None else JSONResponse(found)
+def _read(read: Callable[[Request], Mapping[str, Any]]) -> Handler:
+    """Return a handler that answers with JSON computed on another thread."""
 
-    return read
+    async def handle(request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(read, request))
+
+    return handle
+
+
+def _request_id(request_id: str, **more: Any) -> Response:
+    return JSONResponse({"request_id": request_id, **more})
 
 
 def _page(request: Request) -> tuple[int, int]:
-    """Limit and offset."""
-    asked = [request.query_params.get("limit", "20"), request.query_params.get("offset", "0")]
-    if not all(each.isdecimal() for each in asked):
-        raise ValueError(f"limit={asked[0]!r} and offset={asked[1]!r} must be whole numbers")
-    return min(int(asked[0]), 1000), int(asked[1])
+    """Return limit and offset."""
+    limit = request.query_params.get("limit", "20")
+    offset = request.query_params.get("offset", "0")
+    if not limit.isdecimal() or not offset.isdecimal():
+        raise ValueError(f"limit={limit!r} and offset={offset!r} must be whole numbers")
+    return min(int(limit), 1000), int(offset)
 
 
-def _of(request: Request) -> dict[str, str]:
-    where = request.path_params
-    return {"run_id": where["run"], "kind": where["kind"], "name": where["name"]}
+def _id(request: Request) -> str:
+    return str(request.path_params["id"])
 
 
-def _wrong(status: int, error: Exception) -> Response:
+def _run(request: Request) -> str:
+    return str(request.path_params["run"])
+
+
+def _checkpoint(request: Request) -> tuple[str, str, str]:
+    """Return the run, kind and name of a checkpoint."""
+    params = request.path_params
+    return params["run"], params["kind"], params["name"]
+
+
+def _error_response(status: int, error: Exception) -> Response:
     return JSONResponse({"detail": mask(f"{type(error).__name__}: {error}")}, status)

@@ -1,4 +1,4 @@
-"""Which addresses are this machine's own."""
+"""Tell addresses of this machine from others."""
 
 from __future__ import annotations
 

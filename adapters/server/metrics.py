@@ -1,4 +1,4 @@
-"""Numbers for Prometheus."""
+"""Metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -16,47 +16,52 @@ from adapters.server.sessions import Sessions
 
 @dataclass
 class Status:
-    """Of HTTP; 500 until something else was said."""
+    """The HTTP status of a response; 500 until one is sent."""
 
     code: int = 500
 
 
 class Metrics:
-    """Requests by path and status, their time, and what there is at the moment."""
+    """Requests by path and status, their duration, and what the server holds in memory."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
-            "kitchen_requests", "Requests of HTTP.", ["path", "status"], registry=self._registry
+            "kitchen_requests", "HTTP requests.", ["path", "status"], registry=self._registry
         )
         self._seconds = Histogram(
-            "kitchen_request_seconds", "Time to answer one.", ["path"], registry=self._registry
+            "kitchen_request_seconds",
+            "Seconds until a request is answered.",
+            ["path"],
+            registry=self._registry,
         )
-        for name, about, count in (
-            ("kitchen_sessions", "Sessions that have not ended.", lambda: len(list(sessions))),
+        for name, help_text, count in (
+            ("kitchen_sessions", "Open sessions.", lambda: len(list(sessions))),
             (
                 "kitchen_models",
                 "Models under training.",
-                lambda: sum(len(each.models) for each in sessions),
+                lambda: sum(len(client.models) for client in sessions),
             ),
             (
                 "kitchen_promises",
-                "Requests whose answers are kept.",
-                lambda: len(sessions.promises),
+                "Requests in progress, and results held for clients to fetch.",
+                lambda: len(sessions.futures),
             ),
         ):
-            Gauge(name, about, registry=self._registry).set_function(count)
+            Gauge(name, help_text, registry=self._registry).set_function(count)
 
     @contextmanager
     def request(self, request: Request) -> Iterator[Status]:
-        status, began = Status(), time.perf_counter()
+        """Count and time a request; the caller sets the status."""
+        status = Status()
+        start = time.perf_counter()
         try:
             yield status
         finally:
             route = request.scope.get("route")
             path = getattr(route, "path", "other")
             self._requests.labels(path, str(status.code)).inc()
-            self._seconds.labels(path).observe(time.perf_counter() - began)
+            self._seconds.labels(path).observe(time.perf_counter() - start)
 
-    async def shown(self, request: Request) -> Response:
+    async def render(self, request: Request) -> Response:
         return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4")

@@ -1,6 +1,4 @@
-"""What is kept in the blob store, so that it outlives the server: sessions, runs, samplers and
-checkpoints.
-"""
+"""Sessions, runs, samplers and checkpoints in the blob store, which outlive the server."""
 
 from __future__ import annotations
 
@@ -11,18 +9,23 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.ports.blobs import BlobStore
 from kitchen.types import Checkpoint, Lora
 
-ROOT = "_served"  # which no run can be called
-# with optimiser, for sampling, for other programs
+ROOT = "_served"  # no run can have this name
+# with optimiser state, for sampling, for other programs
 Kind = Literal["weights", "sampler_weights", "external_weights"]
-# what the API calls them
-TYPES = {"weights": "training", "sampler_weights": "sampler", "external_weights": "external"}
-SHORTEST, LONGEST = 3600, 10 * 366 * 24 * 3600  # seconds that a checkpoint may be given to live
+# the API's names of the kinds
+CHECKPOINT_TYPES = {
+    "weights": "training",
+    "sampler_weights": "sampler",
+    "external_weights": "external",
+}
+MIN_TTL = 3600  # seconds that a checkpoint lives at least
+MAX_TTL = 10 * 366 * 24 * 3600  # seconds
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,127}")
 _PATH = re.compile(r"tinker://([\w:-]+)/(weights|sampler_weights|external_weights)/([^/]+)")
 
@@ -32,15 +35,16 @@ def now() -> datetime:
 
 
 class Record(BaseModel):
-    """Something kept under its id; `folder` is where those of its kind lie."""
+    """A record stored under its id in the folder of its kind."""
 
+    model_config = ConfigDict(populate_by_name=True)
     folder: ClassVar[str]
     id: str
-    made: datetime = Field(default_factory=now)
+    created_at: datetime = Field(default_factory=now, alias="made")
 
 
 class SessionRecord(Record):
-    """A client and the time it was there."""
+    """A client's session."""
 
     folder = "sessions"
     metadata: dict[str, Any] | None = None
@@ -49,34 +53,34 @@ class SessionRecord(Record):
 
 
 class RunRecord(Record):
-    """A model under training, or that was."""
+    """A model that is or was under training."""
 
     folder = "runs"
     session: str
-    base: str  # as the client called it
+    base: str  # the base model, as the client named it
     lora: Lora
-    last: datetime = Field(default_factory=now)
+    last_request_at: datetime = Field(default_factory=now, alias="last")
     metadata: dict[str, Any] | None = None
 
 
 class SamplerRecord(Record):
-    """What a sampling session draws from: a base model, or weights as they were when it began."""
+    """A sampling session of a base model, or of weights as they were when it began."""
 
     folder = "samplers"
     session: str
     base: str
-    path: str | None = None  # by which the client knows the weights
-    inner: Checkpoint | None = None  # the weights; None is the base model itself
-    own: bool = False  # nobody else has them, so they are deleted with it
+    path: str | None = None  # the client's path of the weights
+    weights: Checkpoint | None = Field(default=None, alias="inner")  # None is the base model itself
+    is_only_user: bool = Field(default=False, alias="own")  # the weights are deleted with it
 
 
 class CheckpointRecord(Record):
-    """Saved weights; the id is RUN/KIND/NAME, as in their path of the API."""
+    """Saved weights; the id is RUN/KIND/NAME, as in their path in the API."""
 
     folder = "checkpoints"
     base: str
     lora: Lora
-    inner: Checkpoint  # what the training client calls it
+    weights: Checkpoint = Field(alias="inner")  # the training client's checkpoint
     expires: datetime | None = None
     metadata: dict[str, str] | None = None
 
@@ -93,7 +97,7 @@ class CheckpointRecord(Record):
         return f"tinker://{self.id}"
 
     @property
-    def over(self) -> bool:
+    def is_expired(self) -> bool:
         return self.expires is not None and self.expires <= now()
 
 
@@ -101,95 +105,94 @@ R = TypeVar("R", bound=Record)
 
 
 class Records:
-    """Each is written whole or not at all, and read once: nobody else writes here while this server
-    has the lease.
+    """All records of a server, each written whole or not at all.
 
-    Raises RunFailed for one that cannot be read.
+    They are read once, because nobody else writes here while this server holds the lease. Raises
+    RunFailed for a record that cannot be read.
     """
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
-        self._lock = threading.Lock()  # listings are asked for by threads of their own
+        self._lock = threading.Lock()  # listings run on threads of their own
         kinds: Sequence[type[Record]] = (SessionRecord, RunRecord, SamplerRecord, CheckpointRecord)
-        self._read = {
-            name: _record(kind, name, blobs)
+        self._records = {
+            name: _read(kind, name, blobs)
             for kind in kinds
-            for name in blobs.list(_blob(kind.folder, "", ""))
+            for name in blobs.list(_blob_name(kind.folder, "", ""))
         }
 
     def put(self, record: Record) -> None:
-        name = _blob(record.folder, record.id)
+        name = _blob_name(record.folder, record.id)
         with self._lock:
-            self._blobs.write(name, record.model_dump_json().encode())
-            self._read[name] = record
+            self._blobs.write(name, record.model_dump_json(by_alias=True).encode())
+            self._records[name] = record
 
     def get(self, kind: type[R], id: str) -> R | None:
-        found = self._read.get(_blob(kind.folder, id))
-        return found if isinstance(found, kind) else None
+        record = self._records.get(_blob_name(kind.folder, id))
+        return record if isinstance(record, kind) else None
 
     def all(self, kind: type[R], prefix: str = "") -> Sequence[R]:
-        """Those whose id begins so, the oldest first."""
-        beginning = _blob(kind.folder, prefix, "")
+        """Return the records whose id starts with the prefix, oldest first."""
+        blob_prefix = _blob_name(kind.folder, prefix, "")
         with self._lock:
-            found = [
+            records = [
                 record
-                for name, record in self._read.items()
-                if isinstance(record, kind) and name.startswith(beginning)
+                for name, record in self._records.items()
+                if isinstance(record, kind) and name.startswith(blob_prefix)
             ]
-        return sorted(found, key=lambda record: record.made)
+        return sorted(records, key=lambda record: record.created_at)
 
     def remove(self, record: Record) -> None:
-        name = _blob(record.folder, record.id)
+        name = _blob_name(record.folder, record.id)
         with self._lock:
             self._blobs.delete(name)
-            self._read.pop(name, None)
+            self._records.pop(name, None)
 
 
-def _record(kind: type[Record], name: str, blobs: BlobStore) -> Record:
+def _read(kind: type[Record], name: str, blobs: BlobStore) -> Record:
     try:
         return kind.model_validate_json(blobs.read(name) or b"")
     except ValidationError as error:
         raise RunFailed(
-            f"the record {name!r} of the server cannot be read: {error.errors()[0]['msg']}; delete "
-            "it, and "
-            "what it names is no longer known"
+            f"the server's record {name!r} cannot be read: {error.errors()[0]['msg']}; delete it, "
+            "and the server forgets what it describes"
         ) from error
 
 
-def _blob(folder: str, id: str, end: str = ".json") -> str:
-    """Ids of runs have colons, which names of files on some systems cannot."""
-    return f"{ROOT}/{folder}/{id.replace(':', '~')}{end}"
+def _blob_name(folder: str, id: str, suffix: str = ".json") -> str:
+    """Return the blob of an id; colons, which some file systems do not allow, become tildes."""
+    return f"{ROOT}/{folder}/{id.replace(':', '~')}{suffix}"
 
 
 def checkpoint_id(path: str) -> str:
-    """Of a path of the API; raises DataError."""
+    """Return the record id of an API path; raises DataError."""
     if (match := _PATH.fullmatch(path)) is None:
         raise DataError(
-            f"{path!r} is no path of weights: tinker://RUN/weights/NAME and "
-            "tinker://RUN/sampler_weights/NAME are"
+            f"{path!r} is not a path of weights; give tinker://RUN/weights/NAME or "
+            "tinker://RUN/sampler_weights/NAME"
         )
     return f"{match[1]}/{match[2]}/{match[3]}"
 
 
 def check_name(name: str | None) -> str:
-    """What a client calls a checkpoint, or one made up; raises ConfigError."""
+    """Return the client's name for a checkpoint, or a generated one; raises ConfigError."""
     if name is None:
         return f"unnamed-{secrets.token_hex(4)}"
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{name!r} cannot be the name of a checkpoint: up to 128 letters, digits and . _ + - "
-            "can"
+            f"{name!r} cannot be the name of a checkpoint; use up to 128 letters, digits and "
+            "._+-, with a letter or digit first"
         )
     return name
 
 
 def expiry(seconds: int | None) -> datetime | None:
-    """Raises ConfigError for what is not between an hour and ten years."""
+    """Return when a checkpoint expires; raises ConfigError outside an hour to ten years."""
     if seconds is None:
         return None
-    if not SHORTEST <= seconds <= LONGEST:
+    if not MIN_TTL <= seconds <= MAX_TTL:
         raise ConfigError(
-            f"ttl_seconds is {seconds}, and must be from {SHORTEST} (an hour) to {LONGEST} (ten "
+            f"ttl_seconds is {seconds}, and must be from {MIN_TTL} (an hour) to {MAX_TTL} (ten "
             "years)"
         )
     return now() + timedelta(seconds=seconds)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from adapters.server.limits import Limits
 from adapters.server.loopback import is_loopback
 from kitchen.errors import BackendError, ConfigError
 from kitchen.ports.blobs import BlobStore
@@ -17,31 +18,39 @@ from kitchen.ports.training import TrainingBackend, require_catalog, require_che
 from kitchen.runs.lock import lease
 
 if TYPE_CHECKING:
-    from adapters.server.sessions import Dish
+    from adapters.server.sessions import ServedModel
 
 KEY = "KITCHEN_SERVE_KEY"  # the environment variable with the key that clients must bring
-SHORTEST = 12  # characters of a key
-STOPPING = 30  # seconds that requests under way have when the server is told to stop
+MIN_KEY_LENGTH = 12  # characters
+SHUTDOWN_GRACE = 30  # seconds that requests in progress have when the server stops
 
 
 class TinkerServer:
-    """Serves models of a training client by the names they are given here."""
+    """Serves the models of a training client under their names and aliases."""
 
     packages = ("tinker", "starlette", "uvicorn", "prometheus_client")
 
     def __init__(self, training: TrainingBackend, hub: HubClient, blobs: BlobStore) -> None:
         require_catalog(training)
         require_checkpoints(training)
-        self._training, self._hub, self._blobs = training, hub, blobs
+        self._training = training
+        self._hub = hub
+        self._blobs = blobs
 
-    def app(self, models: Sequence[str], aliases: Mapping[str, str], key: str | None = None) -> Any:
-        """An ASGI application; raises BackendError for a model that cannot be had."""
-        from adapters.server.app import app
+    def app(
+        self,
+        models: Sequence[str],
+        aliases: Mapping[str, str],
+        key: str | None = None,
+        limits: Limits | None = None,
+    ) -> Any:
+        """Return an ASGI application; raises BackendError for a model that cannot be fetched."""
+        from adapters.server.app import create_app
         from adapters.server.records import Records
-        from adapters.server.sessions import Menu, Sessions
+        from adapters.server.sessions import ServedModels, Sessions
 
-        menu = Menu(dict(self._offered(models, aliases)))
-        return app(Sessions(self._training, Records(self._blobs), menu), key)
+        served = ServedModels(dict(self._fetch_models(models, aliases)))
+        return create_app(Sessions(self._training, Records(self._blobs), served, limits), key)
 
     def serve(
         self,
@@ -52,119 +61,123 @@ class TinkerServer:
         *,
         take_over: bool = False,
     ) -> Iterator[str]:
-        """Where, the key that clients bring, the names of the models; and then serves until it is
-        told to stop.
+        """Yield the address, the key that clients bring, and the models' names; then serve.
 
-        Raises ConfigError for an address that is not this machine's own where no key is set.
+        Serves until a signal stops it. Raises ConfigError for an address that other machines can
+        reach if no key is set.
         """
         import uvicorn
 
         from adapters.server.records import ROOT
 
         key = os.environ.get(KEY) or None
-        if key is None and not is_loopback(host):
-            raise ConfigError(
-                f"host={host} can be reached from other machines, and there is no key: set {KEY}, "
-                "which "
-                "clients then bring as TINKER_API_KEY, or listen on 127.0.0.1"
-            )
-        if key is not None and not (key.startswith("tml-") and len(key) >= SHORTEST):
-            raise ConfigError(
-                f"{KEY} must begin with tml-, for the SDK takes no other key, and have {SHORTEST} "
-                "characters or more"
-            )
-        # of two servers, each would end the other's sessions
+        _check_key(key, host)
+        # two servers on one store would each end the other's sessions
         alone = lease(self._blobs, ROOT, take_over=take_over)
-        with _ended_by_sigterm(), _listen(host, port) as listening, alone:
-            made = self.app(models, aliases, key)
-            yield f"http://{_reached(host)}:{listening.getsockname()[1]}"
+        with _exit_on_sigterm(), _listen(host, port) as listening, alone:
+            app = self.app(models, aliases, key)
+            yield f"http://{_reachable_name(host)}:{listening.getsockname()[1]}"
             yield "tml-any" if key is None else f"${KEY}"
-            yield from made.state.sessions.menu.dishes
+            yield from app.state.sessions.models.by_name
             server = uvicorn.Server(
                 uvicorn.Config(
-                    made, log_config=None, access_log=False, timeout_graceful_shutdown=STOPPING
+                    app, log_config=None, access_log=False, timeout_graceful_shutdown=SHUTDOWN_GRACE
                 )
             )
-            with _held_back(server) as signals:
+            with deferred_signals(server) as signals:
                 server.run(sockets=[listening])
         for number in signals:
             signal.raise_signal(number)
 
-    def _offered(
+    def _fetch_models(
         self, models: Sequence[str], aliases: Mapping[str, str]
-    ) -> Iterator[tuple[str, Dish]]:
-        """Each model by its name, by its folder, which the SDK finds the tokenizer in, and by its
-        aliases.
-        """
-        from adapters.server.sessions import Dish
+    ) -> Iterator[tuple[str, ServedModel]]:
+        """Yield each model under its name, its folder and its aliases.
 
-        dishes = {}
+        The SDK finds the tokenizer by the folder.
+        """
+        from adapters.server.sessions import ServedModel
+
+        fetched = {}
         for model in dict.fromkeys([*models, *aliases.values()]):
             self._training.find(model)
-            dishes[model] = Dish.of(model, self._hub)
-            yield from ((name, dishes[model]) for name in (model, dishes[model].folder) if name)
+            fetched[model] = ServedModel.fetch(model, self._hub)
+            yield model, fetched[model]
+            if fetched[model].folder:
+                yield fetched[model].folder, fetched[model]
         for name, model in aliases.items():
-            if name in dishes and name != model:
+            if name in fetched and name != model:
                 raise ConfigError(
-                    f"--alias {name}={model}: {name} is served by its own name; leave one of them "
-                    "out"
+                    f"--alias {name}={model}: {name} is already the name of a served model; leave "
+                    "one of them out"
                 )
-            yield name, dishes[model]
+            yield name, fetched[model]
+
+
+def _check_key(key: str | None, host: str) -> None:
+    if key is None and not is_loopback(host):
+        raise ConfigError(
+            f"host={host} can be reached from other machines, and there is no key: set {KEY}, "
+            "which clients then bring as TINKER_API_KEY, or listen on 127.0.0.1"
+        )
+    if key is not None and not (key.startswith("tml-") and len(key) >= MIN_KEY_LENGTH):
+        raise ConfigError(
+            f"{KEY} must begin with tml-, because the SDK accepts no other key, and have "
+            f"{MIN_KEY_LENGTH} characters or more"
+        )
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """While a server starts: what was begun is put in order, as it is for Ctrl-C."""
+def _exit_on_sigterm() -> Iterator[None]:
+    """While a server starts, SIGTERM cleans up as Ctrl-C does."""
 
-    def end(number: int, _: object) -> None:
+    def exit_now(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    with _handled(end, signal.SIGTERM):
+    with _handler(exit_now, signal.SIGTERM):
         yield
 
 
 @contextmanager
-def _held_back(server: Any) -> Iterator[list[int]]:
-    """The signals that uvicorn was ended with: it raises them once more when it is done, before all
-    here is closed.
+def deferred_signals(server: Any) -> Iterator[list[int]]:
+    """Stop the server on SIGINT and SIGTERM, and yield the list of signals that arrived.
 
-    One that comes before it listens to them itself ends it too.
+    uvicorn raises them again when it is done, before everything here is closed; they are collected
+    instead. A signal that arrives before uvicorn listens stops it too.
     """
-    came: list[int] = []
+    received: list[int] = []
 
-    def end(number: int, _: object) -> None:
-        came.append(number)
+    def stop(number: int, _: object) -> None:
+        received.append(number)
         server.should_exit = True
 
-    with _handled(end, signal.SIGINT, signal.SIGTERM):
-        yield came
+    with _handler(stop, signal.SIGINT, signal.SIGTERM):
+        yield received
 
 
 @contextmanager
-def _handled(handler: Callable[[int, object], None], *numbers: signal.Signals) -> Iterator[None]:
-    before = {each: signal.signal(each, handler) for each in numbers}
+def _handler(handler: Callable[[int, object], None], *numbers: signal.Signals) -> Iterator[None]:
+    previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for each, earlier in before.items():
-            signal.signal(each, earlier)
+        for number, handler_before in previous.items():
+            signal.signal(number, handler_before)
 
 
-def _reached(host: str) -> str:
-    """What others call this machine, where it listens on all its addresses."""
+def _reachable_name(host: str) -> str:
+    """Return the host part of a URL; this machine's name if it listens on all its addresses."""
     name = socket.gethostname() if host in ("0.0.0.0", "::") else host
     return f"[{name}]" if ":" in name else name
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Raises BackendError where the port is taken or the address is not this machine's."""
+    """Raise BackendError if the port is taken or the address is not this machine's."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
-        )
+        return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise BackendError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port, or stop "
-            "what "
-            "has it"
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port, or stop the "
+            "program that uses it"
         ) from error

@@ -1,4 +1,4 @@
-"""Clients, the models that they train, and what the server has to offer them."""
+"""Clients, the models they train, and the models that the server offers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import secrets
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
 from adapters.folders import model_config
-from adapters.server.promises import Gone, Promises, Turns
+from adapters.server.futures import FutureStore, Gone, RequestOrder
+from adapters.server.limits import Limits
 from adapters.server.records import (
     ROOT,
     CheckpointRecord,
@@ -29,89 +30,96 @@ from kitchen.ports.training import TrainingBackend, TrainingSession
 from kitchen.types import Checkpoint
 
 log = structlog.get_logger("kitchen.serve")
-# what the names of all weights begin with that the training client keeps for this server
-SERVED = f"{ROOT}/"
-SNAPSHOTS = 64  # of a session, that are kept for sampling; the one used longest ago goes first
-# seconds without a word from a client, after which its session ends; the SDK calls every 10
-PATIENCE = 300.0
+# prefix of the names of all weights that the training client stores for this server
+PREFIX = f"{ROOT}/"
 
 
-class Absent(LookupError):
-    """Something that there never was."""
+class NotFound(LookupError):
+    """Something that never existed here."""
 
 
 @dataclass
 class Model:
-    """A training session and the order of its requests."""
+    """A model under training, and the order of its requests."""
 
     run: RunRecord
     session: TrainingSession
-    turns: Turns = field(default_factory=Turns)
+    order: RequestOrder = field(default_factory=RequestOrder)
     saving: set[str] = field(default_factory=set)  # ids of checkpoints that are being written
 
 
 @dataclass
 class Client:
-    """A session of the API."""
+    """An open session of the API."""
 
     record: SessionRecord
-    seen: float = field(default_factory=time.monotonic)
+    last_seen: float  # seconds on the clock of Sessions
     models: dict[str, Model] = field(default_factory=dict)
-    # the one used last at the end
+    # ids of samplers of snapshots, the most recently used last
     snapshots: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
 
 @dataclass(frozen=True)
-class Dish:
-    """A model that is offered."""
+class ServedModel:
+    """A base model that the server offers."""
 
-    ours: str  # what the training client calls it
-    # tokens that it reads at most, as its configuration says, if it has one
-    context: int | None = None
+    name: str  # the training client's name for it
+    context: int | None = None  # tokens that it reads at most, if its configuration says so
     folder: str = ""  # where AutoTokenizer of transformers finds its tokenizer
 
     @classmethod
-    def of(cls, model: str, hub: HubClient) -> Dish:
-        """Fetched now, so that no client waits for it; raises BackendError for one that is not
-        there.
-        """
+    def fetch(cls, model: str, hub: HubClient) -> ServedModel:
+        """Fetch a model, so that no client waits for it later; raises BackendError."""
         if "config.json" not in hub.files(model):  # a stand-in for a model
             return cls(model)
         folder = hub.fetch(model)
-        return cls(
-            model, model_config(folder).get("max_position_embeddings"), _for_sdk(str(folder))
-        )
+        context = model_config(folder).get("max_position_embeddings")
+        return cls(model, context, _sdk_path(str(folder)))
 
 
 @dataclass(frozen=True)
-class Menu:
-    """What is offered, by the names that clients say."""
+class ServedModels:
+    """The base models that the server offers, by the names that clients use."""
 
-    dishes: Mapping[str, Dish]
+    by_name: Mapping[str, ServedModel]
 
-    def dish(self, name: str) -> Dish:
-        """Raises BackendError for a model that is not offered."""
-        if name not in self.dishes:
+    def get(self, name: str) -> ServedModel:
+        """Return a model; raises BackendError if it is not offered."""
+        if name not in self.by_name:
             raise BackendError(
-                f"the model {name!r} is not served here; {did_you_mean(name, self.dishes)}"
+                f"the model {name!r} is not served here; {did_you_mean(name, self.by_name)}"
             )
-        return self.dishes[name]
+        return self.by_name[name]
 
 
 class Sessions:
-    """All that there is at the moment; only to be touched in the event loop of the server."""
+    """The state of the server; to be used in its event loop only."""
 
-    def __init__(self, training: TrainingBackend, records: Records, menu: Menu) -> None:
-        self.training, self.records, self.menu, self.promises = training, records, menu, Promises()
-        self.ended: list[Callable[[str], None]] = []  # called with the id of each session that ends
-        self._clients = {record.id: Client(record) for record in records.all(SessionRecord)}
+    def __init__(
+        self,
+        training: TrainingBackend,
+        records: Records,
+        models: ServedModels,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.training = training
+        self.records = records
+        self.models = models
+        self.limits = limits or Limits()
+        self.futures = FutureStore(self.limits, clock)
+        self.on_end: list[Callable[[str], None]] = []  # called with the id of a session that ends
+        self._clock = clock
+        self._clients = {
+            record.id: Client(record, clock()) for record in records.all(SessionRecord)
+        }
         for sampler in records.all(SamplerRecord):
-            if sampler.own and sampler.session in self._clients:
+            if sampler.is_only_user and sampler.session in self._clients:
                 self._clients[sampler.session].snapshots[sampler.id] = None
-        # of saves that an earlier server did not live to record
-        self.let_go(self.training.checkpoints(SERVED))
+        # left by saves that an earlier server did not record before it stopped
+        self.delete_unused(self.training.checkpoints(PREFIX))
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Client]:
         return iter(list(self._clients.values()))
 
     def open(
@@ -121,138 +129,138 @@ class Sessions:
             id=str(uuid.uuid4()), metadata=dict(metadata or {}), name=name, project=project
         )
         self.records.put(record)
-        self._clients[record.id] = Client(record)
+        self._clients[record.id] = Client(record, self._clock())
         return self._clients[record.id]
 
     def client(self, session_id: str) -> Client:
-        """Raises Gone."""
+        """Return an open session, and note that its client is active; raises Gone."""
         if session_id not in self._clients:
-            raise Gone(f"there is no session {session_id!r}: it has ended, or is another server's")
-        found = self._clients[session_id]
-        found.seen = time.monotonic()
-        return found
+            raise Gone(
+                f"there is no session {session_id!r}: it has ended, or belongs to another server"
+            )
+        client = self._clients[session_id]
+        client.last_seen = self._clock()
+        return client
 
-    def run(self, run: RunRecord) -> RunRecord:
-        """As it is now, if it is under training here."""
+    def current_run(self, run: RunRecord) -> RunRecord:
+        """Return the live record of a run that is under training, else the given one."""
         client = self._clients.get(run.session)
         model = client.models.get(run.id) if client is not None else None
         return run if model is None else model.run
 
-    def seen(self, request_id: str) -> None:
-        """A client is there that asks for the answer to this."""
-        if (found := self._clients.get(request_id.partition(":")[0])) is not None:
-            found.seen = time.monotonic()
+    def note_poll(self, request_id: str) -> None:
+        """Note that the client that polls for this request is active."""
+        client = self._clients.get(request_id.partition(":")[0])
+        if client is not None:
+            client.last_seen = self._clock()
 
     def model(self, model_id: str) -> Model:
-        """Raises Gone for one that was lost with an earlier server or session, Absent for one that
-        never was.
+        """Return a model under training.
+
+        Raises Gone for one that ended with its session or server, NotFound for an unknown one.
         """
         client = self._clients.get(model_id.partition(":")[0])
         if client is not None and model_id in client.models:
-            client.seen = time.monotonic()
+            client.last_seen = self._clock()
             return client.models[model_id]
         if self.records.get(RunRecord, model_id) is not None:
             raise Gone(
-                f"the model {model_id!r} is not in memory any more: its session or its server has "
-                "ended; go on "
-                "from one of its checkpoints"
+                f"the model {model_id!r} is no longer in memory: its session or its server has "
+                "ended; load one of its checkpoints"
             )
-        raise Absent(f"there is no model {model_id!r}")
+        raise NotFound(f"there is no model {model_id!r}")
 
     def checkpoint(self, path: str) -> CheckpointRecord:
-        """Raises DataError for a path that is none, or of weights that are not there or have
-        expired.
-        """
-        found = self.records.get(CheckpointRecord, checkpoint_id(path))
-        if found is None or found.over:
-            raise DataError(
-                f"there are no weights {path!r}" + (": they have expired" if found else "")
-            )
-        return found
+        """Return saved weights; raises DataError for a bad path, missing or expired weights."""
+        record = self.records.get(CheckpointRecord, checkpoint_id(path))
+        if record is None:
+            raise DataError(f"there are no weights {path!r}")
+        if record.is_expired:
+            raise DataError(f"there are no weights {path!r}: they have expired")
+        return record
 
     def checkpoints(self, prefix: str = "") -> Sequence[CheckpointRecord]:
-        return [record for record in self.records.all(CheckpointRecord, prefix) if not record.over]
+        records = self.records.all(CheckpointRecord, prefix)
+        return [record for record in records if not record.is_expired]
 
-    def snapshot(self, record: SamplerRecord) -> None:
-        """Keep one that a model has made for itself, and no more of them than there may be."""
+    def add_snapshot(self, record: SamplerRecord) -> None:
+        """Record the sampler of a snapshot, and delete the oldest ones above the limit."""
         self.records.put(record)
-        mine = self._clients[record.session].snapshots
-        mine[record.id] = None
-        for old in list(mine)[: max(len(mine) - SNAPSHOTS, 0)]:
-            del mine[old]
-            if (sampler := self.records.get(SamplerRecord, old)) is not None:
+        snapshots = self._clients[record.session].snapshots
+        snapshots[record.id] = None
+        excess = max(len(snapshots) - self.limits.snapshots_per_session, 0)
+        for sampler_id in list(snapshots)[:excess]:
+            del snapshots[sampler_id]
+            sampler = self.records.get(SamplerRecord, sampler_id)
+            if sampler is not None:
                 self.records.remove(sampler)
-                self.let_go([sampler.inner])
+                self.delete_unused([sampler.weights])
 
-    def remove(self, record: CheckpointRecord) -> None:
-        self.records.remove(record)  # first: what is half deleted is no checkpoint
-        self.let_go([record.inner])
+    def delete_checkpoint(self, record: CheckpointRecord) -> None:
+        self.records.remove(record)  # first: a half-deleted checkpoint must not be listed
+        self.delete_unused([record.weights])
 
-    def let_go(self, inners: Iterable[Checkpoint | None]) -> None:
-        """Delete the weights that nothing names any more: a sampler goes on with those it began
-        with.
-        """
-        named = {
-            each.inner.path for each in self.records.all(SamplerRecord) if each.inner is not None
-        }
-        named |= {each.inner.path for each in self.records.all(CheckpointRecord)}
-        for path, inner in {each.path: each for each in inners if each is not None}.items():
-            if path not in named:
-                self.training.delete(inner)
+    def delete_unused(self, checkpoints: Iterable[Checkpoint | None]) -> None:
+        """Delete those weights that no record references: samplers keep the weights they opened."""
+        samplers = self.records.all(SamplerRecord)
+        used = {record.weights.path for record in samplers if record.weights is not None}
+        used |= {record.weights.path for record in self.records.all(CheckpointRecord)}
+        by_path = {weights.path: weights for weights in checkpoints if weights is not None}
+        for path, weights in by_path.items():
+            if path not in used:
+                self.training.delete(weights)
 
     def sweep(self) -> None:
-        """End the sessions of clients that are silent, forget what was fetched, delete what has
-        expired.
-        """
-        self.promises.sweep()
+        """End sessions of silent clients, and drop old results and expired checkpoints."""
+        self.futures.sweep()
         for client in self:
-            if time.monotonic() - client.seen > PATIENCE:
+            if self._clock() - client.last_seen > self.limits.session_timeout:
                 self.end(client)
         for record in self.records.all(CheckpointRecord):
-            if record.over:
-                self.remove(record)
+            if record.is_expired:
+                self.delete_checkpoint(record)
 
     def end(self, client: Client) -> None:
-        """Close what it trains, and delete what only it could sample from."""
-        log.info("session ends", session=client.record.id)
-        del self._clients[client.record.id]
-        self.promises.end(client.record.id)
-        for forget in self.ended:
-            forget(client.record.id)
+        """End a session: close its models, and delete weights that only it could sample from."""
+        session_id = client.record.id
+        log.info("session ends", session=session_id)
+        del self._clients[session_id]
+        self.futures.end_session(session_id)
+        for callback in self.on_end:
+            callback(session_id)
         for model in client.models.values():
             model.session.close()
             self.records.put(model.run)
         self.records.remove(client.record)
-        samplers = self.records.all(SamplerRecord, f"{client.record.id}:")
+        samplers = self.records.all(SamplerRecord, f"{session_id}:")
         for sampler in samplers:
             self.records.remove(sampler)
-        # what was saved and nobody waited for
-        unawaited = self.training.checkpoints(own(f"{client.record.id}:"))
-        self.let_go([*(each.inner for each in samplers), *unawaited])
+        # snapshots that were saved, and whose request nobody waited for
+        unrecorded = self.training.checkpoints(snapshot_name(f"{session_id}:"))
+        self.delete_unused([*(sampler.weights for sampler in samplers), *unrecorded])
 
     def close(self) -> None:
-        """The server stops: what is in memory is let go, what is kept stays for the next one."""
+        """Stop the server: release what is in memory; the records stay for the next server."""
         for client in self:
-            self.promises.end(client.record.id)
+            self.futures.end_session(client.record.id)
             for model in client.models.values():
                 model.session.close()
                 self.records.put(model.run)
 
 
-def _for_sdk(folder: str) -> str:
-    """The same folder by a name that the SDK 0.38 leaves alone: of one with two slashes it cuts the
-    last part off.
+def _sdk_path(folder: str) -> str:
+    """Return an equivalent path that the SDK 0.38 leaves alone.
+
+    It cuts the last part off a path with exactly two slashes.
     """
     return f"/{folder}" if folder.count("/") == 2 else folder
 
 
-def kept(record_id: str) -> str:
-    """What the training client calls weights that clients have a name for; each save has a name of
-    its own.
-    """
-    return f"{SERVED}kept/{record_id.replace(':', '~')}/{secrets.token_hex(4)}"
+def checkpoint_name(record_id: str) -> str:
+    """Return a new name, for the training client, for weights that clients have a name for."""
+    return f"{PREFIX}kept/{record_id.replace(':', '~')}/{secrets.token_hex(4)}"
 
 
-def own(sampler_id: str) -> str:
-    """What the training client calls a snapshot that nobody but a sampling session has."""
-    return f"{SERVED}own/{sampler_id.replace(':', '~')}"
+def snapshot_name(sampler_id: str) -> str:
+    """Return the name, for the training client, of a snapshot that only a sampling session uses."""
+    return f"{PREFIX}own/{sampler_id.replace(':', '~')}"

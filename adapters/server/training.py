@@ -1,4 +1,4 @@
-"""The requests that train."""
+"""Requests that train models, and save and load their weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from tinker import types
 
-from adapters.server.promises import Answer
+from adapters.server.futures import Result
+from adapters.server.protobuf import ForwardBackward, loss_output_message
 from adapters.server.records import (
     CheckpointRecord,
     Kind,
@@ -20,156 +21,155 @@ from adapters.server.records import (
     expiry,
     now,
 )
-from adapters.server.sessions import Client, Model, Sessions, kept, own
-from adapters.server.wire import Passing, loss_output
+from adapters.server.sessions import Client, Model, Sessions, checkpoint_name, snapshot_name
 from kitchen.errors import BackendError, ConfigError
 from kitchen.ports.future import Done, Failed, Future, start
 from kitchen.types import Adam, Checkpoint, Lora, LossOutput, Stepped
 
 T = TypeVar("T")
-MOST_RANK = 1024
-MOST_MODELS = 64  # of one session, under training at once
+MAX_RANK = 1024
 
 
 class TrainingApi:
-    """Each verb returns the id of the request, whose answer is fetched later; asked again, it is
-    not done again.
+    """The training requests of the API.
+
+    Each method returns the id of the request, whose result is fetched later; a request that arrives
+    again does not run again.
     """
 
     def __init__(self, sessions: Sessions) -> None:
-        self._all = sessions
+        self._sessions = sessions
 
-    def create_model(self, asked: types.CreateModelRequest) -> str:
-        client = self._all.client(asked.session_id)
-        lora = _lora(asked.lora_config or types.LoraConfig(rank=32))
+    def create_model(self, request: types.CreateModelRequest) -> str:
+        client = self._sessions.client(request.session_id)
+        lora = _lora(request.lora_config or types.LoraConfig(rank=32))
 
-        def made() -> Future[Any]:
-            _check_optimizer(asked.optimizer_config)
-            model = self._opened(
-                client, asked.model_seq_id, asked.base_model, lora, asked.user_metadata
+        def begin() -> Future[Any]:
+            _check_optimizer(request.optimizer_config)
+            model = self._open(
+                client, request.model_seq_id, request.base_model, lora, request.user_metadata
             )
-            return start(self._loaded(client, model, Done(None)))
+            return start(self._wait_until_open(client, model, Done(None)))
 
-        model_id = _model_id(client, asked.model_seq_id)
-        return self._at_once(
-            f"{model_id}:0", client, made, lambda _: {"model_id": model_id, "type": "create_model"}
+        model_id = _model_id(client, request.model_seq_id)
+        return self._submit(
+            f"{model_id}:0",
+            client,
+            begin,
+            lambda _: {"model_id": model_id, "type": "create_model"},
         )
 
-    def load_weights(self, asked: types.LoadWeightsRequest) -> str:
-        """As the first request of a new model, or of one that there is."""
-        told = {"path": asked.path, "type": "load_weights"}
-        if asked.session_id is None:
-            model = self._all.model(str(asked.model_id))
-            return self._in_turn(
+    def load_weights(self, request: types.LoadWeightsRequest) -> str:
+        """Load weights into a new model, as its first request, or into an existing one."""
+        response = {"path": request.path, "type": "load_weights"}
+        if request.session_id is None:
+            model = self._sessions.model(str(request.model_id))
+            return self._submit_in_order(
                 model,
-                asked.seq_id,
-                lambda: _load(model, self._all.checkpoint(asked.path), asked.optimizer),
-                lambda _: {**told, "model_id": model.run.id},
+                request.seq_id,
+                lambda: _load(model, self._sessions.checkpoint(request.path), request.optimizer),
+                lambda _: {**response, "model_id": model.run.id},
             )
-        client = self._all.client(asked.session_id)
-        model_id = _model_id(client, asked.model_seq_id)
+        client = self._sessions.client(request.session_id)
+        model_id = _model_id(client, request.model_seq_id)
 
-        def made() -> Future[Any]:
-            _check_optimizer(asked.optimizer_config)
-            saved = self._all.checkpoint(asked.path)
-            model = self._opened(
+        def begin() -> Future[Any]:
+            _check_optimizer(request.optimizer_config)
+            saved = self._sessions.checkpoint(request.path)
+            model = self._open(
                 client,
-                asked.model_seq_id,
-                asked.base_model or saved.base,
+                request.model_seq_id,
+                request.base_model or saved.base,
                 saved.lora,
-                asked.user_metadata,
+                request.user_metadata,
             )
-            return start(self._loaded(client, model, _load(model, saved, asked.optimizer)))
+            loading = _load(model, saved, request.optimizer)
+            return start(self._wait_until_open(client, model, loading))
 
-        return self._at_once(
-            f"{model_id}:0", client, made, lambda _: {**told, "model_id": model_id}
+        return self._submit(
+            f"{model_id}:0", client, begin, lambda _: {**response, "model_id": model_id}
         )
 
-    def forward_backward(self, asked: Passing) -> str:
-        model = self._all.model(asked.model)
+    def forward_backward(self, request: ForwardBackward) -> str:
+        model = self._sessions.model(request.model)
 
-        def begun() -> Future[LossOutput]:
-            verb = model.session.forward if asked.forward_only else model.session.forward_backward
-            return verb(asked.data(), asked.loss, asked.options())
+        def begin() -> Future[LossOutput]:
+            session = model.session
+            run = session.forward if request.forward_only else session.forward_backward
+            return run(request.data(), request.loss, request.options())
 
-        return self._in_turn(
+        return self._submit_in_order(
             model,
-            asked.number,
-            begun,
-            lambda output: Answer(message=loss_output(output)),
-            asked.message.ByteSize(),
+            request.number,
+            begin,
+            lambda output: Result(message=loss_output_message(output)),
+            request.message.ByteSize(),
         )
 
-    def optim_step(self, asked: types.OptimStepRequest) -> str:
-        model = self._all.model(asked.model_id)
+    def optim_step(self, request: types.OptimStepRequest) -> str:
+        model = self._sessions.model(request.model_id)
 
-        def begun() -> Future[Stepped]:
-            return model.session.optim_step(_adam(asked.optim_params))
+        def begin() -> Future[Stepped]:
+            return model.session.optim_step(_adam(request.optim_params))
 
-        return self._in_turn(
-            model, asked.seq_id, begun, lambda stepped: {"metrics": dict(stepped.metrics)}
+        return self._submit_in_order(
+            model, request.seq_id, begin, lambda stepped: {"metrics": dict(stepped.metrics)}
         )
 
-    def save_weights(self, asked: types.SaveWeightsRequest) -> str:
-        return self._saved(
-            asked, "weights", overwrite=asked.overwrite, metadata=asked.user_metadata
+    def save_weights(self, request: types.SaveWeightsRequest) -> str:
+        return self._save(
+            request, "weights", overwrite=request.overwrite, metadata=request.user_metadata
         )
 
-    def save_external(self, asked: types.SaveWeightsExternalRequest) -> str:
-        refused = (
-            "age_encryption_recipients: this server encrypts nothing"
-            if asked.age_encryption_recipients
-            else ""
-        )
-        return self._saved(
-            asked, "external_weights", overwrite=False, metadata=None, refused=refused
+    def save_external(self, request: types.SaveWeightsExternalRequest) -> str:
+        unsupported = ""
+        if request.age_encryption_recipients:
+            unsupported = "age_encryption_recipients: this server does not encrypt weights"
+        return self._save(
+            request, "external_weights", overwrite=False, metadata=None, unsupported=unsupported
         )
 
-    def save_for_sampler(self, asked: types.SaveWeightsForSamplerRequest) -> str:
-        """Under a name, or for a sampling session of its own that ends with this one."""
-        if asked.path is not None:
-            return self._saved(
-                asked, "sampler_weights", overwrite=False, metadata=asked.user_metadata
+    def save_for_sampler(self, request: types.SaveWeightsForSamplerRequest) -> str:
+        """Save weights under a name, or for one sampling session that ends with this session."""
+        if request.path is not None:
+            return self._save(
+                request, "sampler_weights", overwrite=False, metadata=request.user_metadata
             )
-        model = self._all.model(asked.model_id)
-        sampler_id = f"{model.run.session}:sample:{asked.sampling_session_seq_id}"
+        model = self._sessions.model(request.model_id)
+        sampler_id = f"{model.run.session}:sample:{request.sampling_session_seq_id}"
 
-        def begun() -> Future[Checkpoint]:
-            if asked.sampling_session_seq_id is None:
-                raise ConfigError(
-                    "path and sampling_session_seq_id are missing: one of them names the weights"
-                )
-            if asked.kind != "snapshot":
-                raise ConfigError(f"kind={asked.kind!r}: this server samples from snapshots alone")
-            return start(self._whole(model.session.save_weights(own(sampler_id), overwrite=True)))
+        def begin() -> Future[Checkpoint]:
+            _check_snapshot(request)
+            saving = model.session.save_weights(snapshot_name(sampler_id), overwrite=True)
+            return start(self._finish_or_delete(saving))
 
-        def told(inner: Checkpoint) -> Mapping[str, Any]:
-            self._all.snapshot(
+        def respond(weights: Checkpoint) -> Mapping[str, Any]:
+            self._sessions.add_snapshot(
                 SamplerRecord(
                     id=sampler_id,
                     session=model.run.session,
                     base=model.run.base,
-                    inner=inner,
-                    own=True,
+                    weights=weights,
+                    is_only_user=True,
                 )
             )
             return {"sampling_session_id": sampler_id, "type": "save_weights_for_sampler"}
 
-        return self._in_turn(model, asked.seq_id, begun, told)
+        return self._submit_in_order(model, request.seq_id, begin, respond)
 
-    def info(self, asked: types.GetInfoRequest) -> Mapping[str, Any]:
-        run = self._all.model(asked.model_id).run
-        folder = self._all.menu.dish(run.base).folder
+    def info(self, request: types.GetInfoRequest) -> Mapping[str, Any]:
+        run = self._sessions.model(request.model_id).run
+        tokenizer_id = self._sessions.models.get(run.base).folder or run.base
         return {
             "type": "get_info",
             "model_id": run.id,
             "model_name": run.base,
             "is_lora": True,
             "lora_rank": run.lora.rank,
-            "model_data": {"arch": "", "model_name": run.base, "tokenizer_id": folder or run.base},
+            "model_data": {"arch": "", "model_name": run.base, "tokenizer_id": tokenizer_id},
         }
 
-    def _opened(
+    def _open(
         self,
         client: Client,
         number: int | None,
@@ -177,7 +177,7 @@ class TrainingApi:
         lora: Lora,
         metadata: Mapping[str, Any] | None,
     ) -> Model:
-        """A model in the client's session, which loads."""
+        """Open a model in the client's session; it loads in the background."""
         run = RunRecord(
             id=_model_id(client, number),
             session=client.record.id,
@@ -187,156 +187,173 @@ class TrainingApi:
         )
         if run.id in client.models:
             raise ConfigError(f"the session has a model of number {number} already")
-        if len(client.models) >= MOST_MODELS:
+        limit = self._sessions.limits.models_per_session
+        if len(client.models) >= limit:
             raise ConfigError(
-                f"the session has {MOST_MODELS} models under training; end it and open another"
+                f"the session has {limit} models under training; end it and open another"
             )
-        client.models[run.id] = Model(
-            run, self._all.training.open(self._all.menu.dish(base).ours, lora)
-        )
+        session = self._sessions.training.open(self._sessions.models.get(base).name, lora)
+        client.models[run.id] = Model(run, session)
         return client.models[run.id]
 
-    async def _loaded(self, client: Client, model: Model, loading: Future[None]) -> None:
-        """One that cannot be loaded is let go."""
+    async def _wait_until_open(self, client: Client, model: Model, loading: Future[None]) -> None:
+        """Record the model once it is open; a model that fails to open is dropped."""
         try:
             await asyncio.to_thread(model.session.facts)
             await loading
         except BaseException:
             client.models.pop(model.run.id, model).session.close()
             raise
-        self._all.records.put(model.run)
+        self._sessions.records.put(model.run)
 
-    def _saved(
+    def _save(
         self,
-        asked: Any,
+        request: Any,
         kind: Kind,
         *,
         overwrite: bool,
         metadata: Mapping[str, str] | None,
-        refused: str = "",
+        unsupported: str = "",
     ) -> str:
-        model = self._all.model(asked.model_id)
+        model = self._sessions.model(request.model_id)
 
-        def begun() -> Future[CheckpointRecord]:
-            if refused:
-                raise ConfigError(f"{refused}; leave it out")
+        def begin() -> Future[CheckpointRecord]:
+            if unsupported:
+                raise ConfigError(f"{unsupported}; leave it out")
             record = CheckpointRecord(
-                id=f"{model.run.id}/{kind}/{check_name(asked.path)}",
+                id=f"{model.run.id}/{kind}/{check_name(request.path)}",
                 base=model.run.base,
                 lora=model.run.lora,
-                inner=Checkpoint("", 0),
-                expires=expiry(asked.ttl_seconds),
+                weights=Checkpoint("", 0),
+                expires=expiry(request.ttl_seconds),
                 metadata=dict(metadata or {}) or None,
             )
-            there = self._all.records.get(CheckpointRecord, record.id)
-            if not overwrite and (
-                record.id in model.saving or (there is not None and not there.over)
-            ):
-                raise ConfigError(
-                    f"the run has {kind} named {record.name!r} already; choose another name"
-                )
-            verb = model.session.save if kind == "weights" else model.session.save_weights
+            if not overwrite:
+                self._check_free(model, record)
+            session = model.session
+            save = session.save if kind == "weights" else session.save_weights
             model.saving.add(record.id)
-            return start(self._kept(model, record, verb(kept(record.id))))
+            return start(self._record_save(model, record, save(checkpoint_name(record.id))))
 
-        return self._in_turn(model, asked.seq_id, begun, lambda record: {"path": record.path})
+        return self._submit_in_order(
+            model, request.seq_id, begin, lambda record: {"path": record.path}
+        )
 
-    async def _kept(
+    def _check_free(self, model: Model, record: CheckpointRecord) -> None:
+        existing = self._sessions.records.get(CheckpointRecord, record.id)
+        exists = existing is not None and not existing.is_expired
+        if exists or record.id in model.saving:
+            raise ConfigError(
+                f"the run has {record.kind} named {record.name!r} already; choose another name"
+            )
+
+    async def _record_save(
         self, model: Model, record: CheckpointRecord, saving: Future[Checkpoint]
     ) -> CheckpointRecord:
-        """Once it is saved, in the place of the one that may be there."""
+        """Record the checkpoint after it is saved, in place of one that had its name."""
         try:
-            record = record.model_copy(update={"inner": await self._whole(saving), "made": now()})
+            weights = await self._finish_or_delete(saving)
+            record = record.model_copy(update={"weights": weights, "created_at": now()})
         finally:
             model.saving.discard(record.id)
-        there = self._all.records.get(CheckpointRecord, record.id)
-        self._all.records.put(record)
-        if there is not None:
-            self._all.let_go([there.inner])
+        replaced = self._sessions.records.get(CheckpointRecord, record.id)
+        self._sessions.records.put(record)
+        if replaced is not None:
+            self._sessions.delete_unused([replaced.weights])
         return record
 
-    async def _whole(self, saving: Future[Checkpoint]) -> Checkpoint:
-        """What is saved for a session that has ended in the meantime is deleted."""
+    async def _finish_or_delete(self, saving: Future[Checkpoint]) -> Checkpoint:
+        """Wait for a save; delete the weights if the session ends in the meantime."""
         try:
             return await saving
         except asyncio.CancelledError:
-            start(self._deleted(saving))
+            start(self._delete(saving))
             raise
 
-    async def _deleted(self, saving: Future[Checkpoint]) -> None:
-        self._all.training.delete(await saving)
+    async def _delete(self, saving: Future[Checkpoint]) -> None:
+        self._sessions.training.delete(await saving)
 
-    def _in_turn(
+    def _submit_in_order(
         self,
         model: Model,
         number: int | None,
         begin: Callable[[], Future[T]],
-        told: Callable[[T], Any],
+        respond: Callable[[T], Any],
         size: int = 0,
     ) -> str:
+        """Run a request of a model after those with smaller numbers."""
         if number is None or number < 1:
             raise ConfigError(
-                f"seq_id is {number}: requests of a model are done in its order, from 1 on"
+                f"seq_id is {number}: the requests of a model are numbered in order, from 1 on"
             )
         request_id = f"{model.run.id}:{number}"
-        if request_id not in self._all.promises:
-            # else it is what all that is here waits for
-            if not (number == model.turns.following and model.turns.held):
-                self._all.promises.check_room(model.run.id)
-            begun: asyncio.Future[Future[T]] = asyncio.get_running_loop().create_future()
-            model.turns.take(
-                number, lambda: None if begun.done() else begun.set_result(_surely(begin))
-            )
-            self._all.promises.make(
+        futures = self._sessions.futures
+        if request_id not in futures:
+            # requests that arrived early wait for this one, so it must not be turned away
+            is_awaited = number == model.order.next_number and model.order.early
+            if not is_awaited:
+                futures.check_room(model.run.id)
+            turn: asyncio.Future[Future[T]] = asyncio.get_running_loop().create_future()
+
+            def begin_now() -> None:
+                if not turn.done():
+                    turn.set_result(_begin_safely(begin))
+
+            model.order.submit(number, begin_now)
+            futures.add(
                 request_id,
                 model.run.session,
-                _told(_begun(begun), told),
+                _result(_await_turn(turn), respond),
                 queue=model.run.id,
                 size=size,
             )
-            model.run.last = now()
+            model.run.last_request_at = now()
         return request_id
 
-    def _at_once(
+    def _submit(
         self,
         request_id: str,
         client: Client,
         begin: Callable[[], Future[Any]],
-        told: Callable[[Any], Any],
+        respond: Callable[[Any], Any],
     ) -> str:
-        if request_id not in self._all.promises:
-            self._all.promises.check_room(client.record.id)
-            self._all.promises.make(
-                request_id, client.record.id, _told(_surely(begin), told), queue=client.record.id
+        """Run a request at once."""
+        futures = self._sessions.futures
+        if request_id not in futures:
+            futures.check_room(client.record.id)
+            futures.add(
+                request_id,
+                client.record.id,
+                _result(_begin_safely(begin), respond),
+                queue=client.record.id,
             )
         return request_id
 
 
 def parse(kind: type[BaseModel], body: bytes) -> Any:
-    """A request of the API from its JSON; raises ValueError that names the field."""
+    """Parse a JSON request of the API; raises ValueError that names the field."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
         [first, *_] = error.errors(include_url=False, include_input=False)
-        raise ValueError(
-            f"{'.'.join(map(str, first['loc'])) or 'the body'}: {first['msg']}"
-        ) from None
+        field = ".".join(map(str, first["loc"])) or "the body"
+        raise ValueError(f"{field}: {first['msg']}") from None
 
 
-def _surely(begin: Callable[[], Future[T]]) -> Future[T]:
+def _begin_safely(begin: Callable[[], Future[T]]) -> Future[T]:
     try:
         return begin()
-    except Exception as error:  # noqa: BLE001 it is the answer, and the turn is taken all the same
+    except Exception as error:  # noqa: BLE001 it is the result, and the request has had its turn
         return Failed(error)
 
 
-async def _begun(begun: asyncio.Future[Future[T]]) -> T:
-    return await (await begun)
+async def _await_turn(turn: asyncio.Future[Future[T]]) -> T:
+    return await (await turn)
 
 
-async def _told(coming: Awaitable[T], told: Callable[[T], Any]) -> Answer:
-    answer = told(await coming)
-    return answer if isinstance(answer, Answer) else Answer(answer)
+async def _result(work: Awaitable[T], respond: Callable[[T], Any]) -> Result:
+    response = respond(await work)
+    return response if isinstance(response, Result) else Result(response)
 
 
 def _model_id(client: Client, number: int | None) -> str:
@@ -345,40 +362,53 @@ def _model_id(client: Client, number: int | None) -> str:
     return f"{client.record.id}:train:{number}"
 
 
-def _load(model: Model, saved: CheckpointRecord, optimizer: bool) -> Future[None]:
+def _load(model: Model, saved: CheckpointRecord, with_optimizer: bool) -> Future[None]:
     if saved.kind == "external_weights":
-        raise ConfigError(f"{saved.path!r} is for other programs; load tinker://RUN/weights/NAME")
-    return (model.session.load if optimizer else model.session.load_weights)(saved.inner)
+        raise ConfigError(
+            f"{saved.path!r} is in a format for other programs; load tinker://RUN/weights/NAME"
+        )
+    session = model.session
+    load = session.load if with_optimizer else session.load_weights
+    return load(saved.weights)
 
 
-def _lora(asked: types.LoraConfig) -> Lora:
-    if asked.rank > MOST_RANK:
-        raise ConfigError(f"rank is {asked.rank}, and may be {MOST_RANK} here")
+def _lora(config: types.LoraConfig) -> Lora:
+    if config.rank > MAX_RANK:
+        raise ConfigError(f"rank is {config.rank}, and this server supports at most {MAX_RANK}")
     return Lora(
-        rank=asked.rank,
-        seed=asked.seed if asked.seed is not None else secrets.randbelow(2**31),
-        train_attn=asked.train_attn,
-        train_mlp=asked.train_mlp,
-        train_unembed=asked.train_unembed,
+        rank=config.rank,
+        seed=config.seed if config.seed is not None else secrets.randbelow(2**31),
+        train_attn=config.train_attn,
+        train_mlp=config.train_mlp,
+        train_unembed=config.train_unembed,
     )
 
 
-def _check_optimizer(asked: Any) -> None:
-    if asked is not None and asked.type != "adamw":
+def _check_snapshot(request: types.SaveWeightsForSamplerRequest) -> None:
+    if request.sampling_session_seq_id is None:
+        raise ConfigError(
+            "path and sampling_session_seq_id are missing: one of them names the weights"
+        )
+    if request.kind != "snapshot":
+        raise ConfigError(f"kind={request.kind!r} is not supported; this server has snapshot only")
+
+
+def _check_optimizer(config: Any) -> None:
+    if config is not None and config.type != "adamw":
         raise BackendError(
-            f"the optimiser {asked.type!r} is not served here: it has no published formula; "
-            "AdamW is there"
+            f"the optimiser {config.type!r} is not supported: it has no published formula; use "
+            "AdamW"
         )
 
 
-def _adam(asked: Any) -> Adam:
-    if not isinstance(asked, types.AdamParams):
-        raise BackendError(f"the optimiser {asked.type!r} is not served here; AdamW is there")
+def _adam(params: Any) -> Adam:
+    if not isinstance(params, types.AdamParams):
+        raise BackendError(f"the optimiser {params.type!r} is not supported; use AdamW")
     return Adam(
-        asked.learning_rate,
-        asked.beta1,
-        asked.beta2,
-        asked.eps,
-        asked.weight_decay,
-        asked.grad_clip_norm,
+        params.learning_rate,
+        params.beta1,
+        params.beta2,
+        params.eps,
+        params.weight_decay,
+        params.grad_clip_norm,
     )

@@ -1,5 +1,6 @@
-"""The Tinker service, or another server of its API, as a training client; the SDK is imported once
-it is asked.
+"""The Tinker service, or another server of its API, as a training client.
+
+The SDK is imported on first use.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from adapters.folders import model_size
-from adapters.tinker.online import models
-from adapters.tinker.pointers import Pointers
+from adapters.tinker.checkpoint_index import CheckpointIndex
+from adapters.tinker.http_client import models
 from adapters.tinker.service import Service
 from kitchen.backend.losses import LOSSES
 from kitchen.errors import BackendError, ConfigError, check_name, did_you_mean
@@ -22,23 +23,23 @@ from kitchen.ports.sampling import Sampler, Tokenizer
 from kitchen.ports.training import TrainingSession
 from kitchen.types import Checkpoint, Lora
 
-OURS = frozenset(f"loss {name}" for name in LOSSES)
-WHOLE = OURS | {"custom loss", "top_logprobs", "export"}
-# kind of server to what it has; "loss ?": it may have more than is listed
-SERVERS: Mapping[str, frozenset[str]] = {
-    "tinker": WHOLE | {"loss gspo", "loss stable_reinforce", "loss ?"},
-    "kitchen": WHOLE,
-    # its cross-entropy cannot carry the slopes of a custom loss
-    "skyrl": OURS - {"loss dro"} | {"loss dppo"},
+NAMED_LOSSES = frozenset(f"loss {name}" for name in LOSSES)
+ALL_CAPABILITIES = NAMED_LOSSES | {"custom loss", "top_logprobs", "export"}
+# capabilities by kind of server; "loss ?": it may have more losses than are listed
+SERVER_CAPABILITIES: Mapping[str, frozenset[str]] = {
+    "tinker": ALL_CAPABILITIES | {"loss gspo", "loss stable_reinforce", "loss ?"},
+    "kitchen": ALL_CAPABILITIES,
+    # its cross-entropy cannot carry the gradients of a custom loss
+    "skyrl": NAMED_LOSSES - {"loss dro"} | {"loss dppo"},
 }
-HOUR = 3600  # seconds, the shortest that servers keep a checkpoint that expires
-REACH = 3.0  # seconds that a server has to say what it offers
+MIN_EXPIRY = 3600  # seconds; servers accept no shorter time to live
+ONLINE_TIMEOUT = 3.0  # seconds that a server has to list its models
 
 
 class TinkerTraining:
-    """Trains and samples on a server; checkpoints stay there, and the blob store keeps where.
+    """Trains and samples on a server; checkpoints stay there, and the blob store indexes them.
 
-    The key comes from the environment variable that `key` names. Several of these may work at once,
+    The key comes from the environment variable that `key` names. Several clients may work at once,
     each on a server of its own. Raises BackendError for a key that is missing or a server that does
     not answer.
     """
@@ -51,83 +52,83 @@ class TinkerTraining:
         blobs: BlobStore,
         *,
         base_url: str = "",  # of the server; else TINKER_BASE_URL, else the hosted service
-        key: str = "TINKER_API_KEY",
-        server: str = "tinker",  # its kind, which says what it has
-        project: str = "",
-        metadata: Mapping[str, str] | None = None,  # that the server keeps with each session
-        tokenizer: str = "",  # the model whose tokenizer is used; else that which is trained
+        key: str = "TINKER_API_KEY",  # environment variable that holds the API key
+        server: str = "tinker",  # kind of server, which decides its capabilities
+        project: str = "",  # project that the server files the sessions under
+        metadata: Mapping[str, str] | None = None,  # that the server stores with each session
+        tokenizer: str = "",  # model whose tokenizer is used; else that of the trained model
         expire_after: int = 0,  # seconds that the server keeps checkpoints; 0 is for ever
         patience: float = 10.0,  # seconds that the server has to answer at all
         away: float = 300.0,  # seconds that it may be away before the session counts as lost
     ) -> None:
-        check_name("server", server, SERVERS)
-        if 0 != expire_after < HOUR or patience <= 0 or away <= 0:
+        check_name("server", server, SERVER_CAPABILITIES)
+        if 0 != expire_after < MIN_EXPIRY:
             raise ConfigError(
-                f"expire_after is {expire_after}, and must be 0 or at least {HOUR}; patience is "
-                f"{patience} and away is {away}, and must be above 0"
+                f"expire_after is {expire_after}, and must be 0 or at least {MIN_EXPIRY}"
             )
-        self._hub, self._kind, self._tokenizer, self._expire_after = (
-            hub,
-            server,
-            tokenizer,
-            expire_after,
-        )
-        self._pointers = Pointers(blobs)
+        if patience <= 0 or away <= 0:
+            raise ConfigError(f"patience is {patience} and away is {away}; both must be above 0")
+        self._hub = hub
+        self._server_kind = server
+        self._tokenizer_model = tokenizer
+        self._expire_after = expire_after
+        self._checkpoints = CheckpointIndex(blobs)
         self._service = Service(base_url, key, project, metadata or {}, patience, away)
-        self._lock, self._tokenizers = threading.Lock(), dict[str, Tokenizer]()
+        self._lock = threading.Lock()
+        self._tokenizers = dict[str, Tokenizer]()
 
     @property
     def capabilities(self) -> frozenset[str]:
-        # the SDK differentiates it with torch
+        # the SDK differentiates a custom loss with torch
         without_torch = set() if find_spec("torch") else {"custom loss"}
-        return SERVERS[self._kind] - without_torch
+        return SERVER_CAPABILITIES[self._server_kind] - without_torch
 
     def find(self, model: str) -> None:
-        """That there is a key, and a tokenizer; whether the server has the model, `online` asks."""
-        self._service.check()
-        self._hub.find(self._tokenizer or model)
+        """Check that there are a key and a tokenizer; only `online` asks for the model itself."""
+        self._service.read_key()
+        self._hub.find(self._tokenizer_model or model)
 
     def online(self, model: str) -> str:
-        """What the server says of a model; raises BackendError where it does not have it, or does
-        not answer.
+        """Ask the server for a model, and return what it reports.
+
+        Raises BackendError if it does not serve the model, or does not answer.
         """
-        key = self._service.check()
-        found = models(self._service.address, key, patience=REACH)
-        if model not in found:
+        key = self._service.read_key()
+        served = models(self._service.address, key, timeout=ONLINE_TIMEOUT)
+        if model not in served:
             raise BackendError(
-                f"{self._service.address} does not serve {model!r}; {did_you_mean(model, found)}"
+                f"{self._service.address} does not serve {model!r}; {did_you_mean(model, served)}"
             )
-        length = found[model]
-        return f"{self._service.address} serves {model}" + (
-            f", up to {length} tokens" if length else ""
-        )
+        length = served[model]
+        limit = f", up to {length} tokens" if length else ""
+        return f"{self._service.address} serves {model}{limit}"
 
     def tokenizer(self, model: str) -> Tokenizer:
-        """Of a folder of the hub; raises BackendError."""
+        """Read the tokenizer from a folder of the hub; raises BackendError."""
         from adapters.tokenizer import fetched_tokenizer
 
-        name = self._tokenizer or model
+        name = self._tokenizer_model or model
         with self._lock:
             if name not in self._tokenizers:
                 self._tokenizers[name] = fetched_tokenizer(self._hub, name)
             return self._tokenizers[name]
 
     def hidden_size(self, model: str) -> int | None:
-        """As a folder of the hub says, if it is there."""
+        """Return the hidden size that the model's folder on the hub gives, if it is there."""
         self.find(model)
-        return None if self._tokenizer else model_size(self._hub, model)
+        return None if self._tokenizer_model else model_size(self._hub, model)
 
     def sha256(self, model: str) -> None:
-        """A server does not say; what a tinker:// path names never changes."""
+        """Return None: a server reports no digest, and a tinker:// path never changes."""
         self.find(model)
 
     def open(self, model: str, lora: Lora) -> TrainingSession:
-        """Comes back at once; what is wrong surfaces on the session's futures."""
+        """Return at once; errors surface on the session's futures."""
         from adapters.tinker.session import TinkerSession
 
         return TinkerSession(
             self._service,
-            self._pointers,
+            self._checkpoints,
             model,
             lora,
             lambda: self.tokenizer(model),
@@ -135,30 +136,35 @@ class TinkerTraining:
         )
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
-        """Of a base model of the server, of a checkpoint, or of weights by their tinker:// path."""
+        """Open a sampler of a base model, a checkpoint, or weights by their tinker:// path."""
         from adapters.tinker.sampler import TinkerSampler
 
-        def opening(client: Any) -> Any:
-            path = self._pointers.path(weights) if isinstance(weights, Checkpoint) else weights
-            kind = "model_path" if path.startswith("tinker://") else "base_model"
-            return client.create_sampling_client(**{kind: path}).result()
+        def create_client(service_client: Any) -> Any:
+            path = self._path(weights)
+            parameter = "model_path" if path.startswith("tinker://") else "base_model"
+            return service_client.create_sampling_client(**{parameter: path}).result()
 
-        return TinkerSampler(self._service, opening)
+        return TinkerSampler(self._service, create_client)
 
     def export(self, weights: str | Checkpoint, folder: Path, *, merged: bool = False) -> None:
-        """As a folder of PEFT's that the server makes; it merges nothing."""
+        """Download weights as a PEFT folder that the server writes; it cannot merge them."""
         from adapters.tinker.downloads import download
 
-        path = self._pointers.path(weights) if isinstance(weights, Checkpoint) else weights
+        path = self._path(weights)
         if not path.startswith("tinker://"):
-            raise BackendError(f"{path!r} is a model as it came, so there is nothing to export")
+            raise BackendError(f"{path!r} is a base model, so there is nothing to export")
         download(self._service, path, folder, merged=merged)
 
     def checkpoints(self, prefix: str = "") -> Sequence[Checkpoint]:
-        return self._pointers.all(prefix)
+        return self._checkpoints.all(prefix)
 
     def delete(self, checkpoint: Checkpoint) -> None:
-        """Here and on the server."""
-        from adapters.tinker.session import forget
+        """Delete a checkpoint here and on the server."""
+        from adapters.tinker.session import delete_checkpoint
 
-        forget(self._service, self._pointers, checkpoint)
+        delete_checkpoint(self._service, self._checkpoints, checkpoint)
+
+    def _path(self, weights: str | Checkpoint) -> str:
+        if isinstance(weights, Checkpoint):
+            return self._checkpoints.path(weights)
+        return weights

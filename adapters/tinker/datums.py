@@ -1,4 +1,4 @@
-"""From the kitchen's datums to the SDK's, and back from what it answers."""
+"""Datums of the kitchen as the SDK's, and the SDK's results as ours."""
 
 from __future__ import annotations
 
@@ -11,71 +11,76 @@ from tinker import types
 from kitchen.errors import BackendError
 from kitchen.types import Array, Datum, LossOutput, Sampled, Tokens
 
+ABSENT_LOGPROB = -99999.0  # nats; marks an empty cell of a top-k matrix on the wire
+
 
 def model_input(tokens: Tokens) -> Any:
     return types.ModelInput(chunks=[types.EncodedTextChunk(tokens=np.asarray(tokens).tolist())])
 
 
-def theirs(datum: Datum) -> Any:
-    """Integers as int64, all else as float32, each array with its shape."""
+def sdk_datum(datum: Datum) -> Any:
+    """Convert a datum: integers as int64, everything else as float32, each array with its shape."""
     inputs = {
-        name: types.TensorData.from_numpy(_wire(values))
+        name: types.TensorData.from_numpy(_wire_array(values))
         for name, values in datum.loss_inputs.items()
     }
     return types.Datum(model_input=model_input(datum.tokens), loss_fn_inputs=inputs)
 
 
 def without_extras(datum: Datum) -> Datum:
-    """What a server reads of data for a custom loss, which may have more."""
+    """Drop the inputs that only a custom loss reads; targets and weights stay."""
     weights = datum.loss_inputs.get("weights", np.zeros(np.shape(datum.targets), np.float32))
     return Datum(datum.tokens, {"target_tokens": datum.targets, "weights": weights})
 
 
-def loss_output(answer: Any, data: Sequence[Datum]) -> LossOutput:
-    """Raises BackendError where the server did not score every datum."""
-    found = [_array(one.get("logprobs")) for one in answer.loss_fn_outputs]
-    if len(found) != len(data) or any(
-        lp is None or lp.size != np.size(d.targets) for lp, d in zip(found, data, strict=False)
-    ):
-        raise BackendError(
-            f"the server answered with {len(found)} log-probabilities for {len(data)} datums, or "
-            "with "
-            "others than their targets'"
-        )
-    shaped = tuple(
-        lp.reshape(np.shape(d.targets)) for lp, d in zip(found, data, strict=True) if lp is not None
+def loss_output(result: Any, data: Sequence[Datum]) -> LossOutput:
+    """Convert the result of a pass; raises BackendError unless the server scored every datum."""
+    logprobs = [_array(output.get("logprobs")) for output in result.loss_fn_outputs]
+    if len(logprobs) != len(data):
+        raise _unlike_targets(len(logprobs), len(data))
+    shaped = []
+    for array, datum in zip(logprobs, data, strict=True):
+        if array is None or array.size != np.size(datum.targets):
+            raise _unlike_targets(len(logprobs), len(data))
+        shaped.append(array.reshape(np.shape(datum.targets)))
+    return LossOutput(tuple(shaped), dict(result.metrics))
+
+
+def _unlike_targets(outputs: int, datums: int) -> BackendError:
+    return BackendError(
+        f"the server returned {outputs} arrays of log-probabilities for {datums} datums, or arrays "
+        "that do not match their targets"
     )
-    return LossOutput(shaped, dict(answer.metrics))
 
 
 def sampled(sequence: Any) -> Sampled:
-    tokens = np.asarray(
-        sequence.tokens_np if sequence.tokens_np is not None else sequence.tokens, np.int64
+    tokens = sequence.tokens_np if sequence.tokens_np is not None else sequence.tokens
+    logprobs = sequence.logprobs_np if sequence.logprobs_np is not None else sequence.logprobs
+    if logprobs is None:
+        raise BackendError("the server returned a completion without log-probabilities")
+    return Sampled(
+        np.asarray(tokens, np.int64), np.asarray(logprobs, np.float32), sequence.stop_reason
     )
-    nats = sequence.logprobs_np if sequence.logprobs_np is not None else sequence.logprobs
-    if nats is None:
-        raise BackendError("the server gave no log-probabilities with what it wrote")
-    return Sampled(tokens, np.asarray(nats, np.float32), sequence.stop_reason)
 
 
-def prompt_logprobs(answer: Any) -> Array:
-    """(T,) nats; NaN for the first."""
-    return np.array([np.nan if each is None else each for each in answer], np.float32)
+def prompt_logprobs(result: Any) -> Array:
+    """Return (T,) log-probabilities in nats; NaN for the first token."""
+    return np.array([np.nan if value is None else value for value in result], np.float32)
 
 
-def top_logprobs(answer: Any) -> tuple[Tokens, Array]:
-    """(T, k) ids and nats; -1 and NaN where there are none."""
-    found = answer.topk_prompt_logprobs_np
-    if found is None:
-        raise BackendError("the server gave no likeliest tokens of the prompt")
-    absent = found.logprobs <= -99999.0
+def top_logprobs(result: Any) -> tuple[Tokens, Array]:
+    """Return (T, k) token ids and nats; -1 and NaN in empty cells."""
+    top = result.topk_prompt_logprobs_np
+    if top is None:
+        raise BackendError("the server returned no top tokens for the prompt")
+    absent = top.logprobs <= ABSENT_LOGPROB
     return (
-        np.where(absent, -1, found.token_ids).astype(np.int64),
-        np.where(absent, np.nan, found.logprobs).astype(np.float32),
+        np.where(absent, -1, top.token_ids).astype(np.int64),
+        np.where(absent, np.nan, top.logprobs).astype(np.float32),
     )
 
 
-def _wire(values: Array) -> Array:
+def _wire_array(values: Array) -> Array:
     array = np.asarray(values)
     return array.astype(np.int64 if np.issubdtype(array.dtype, np.integer) else np.float32)
 

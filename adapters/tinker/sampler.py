@@ -9,52 +9,59 @@ from typing import Any, TypeVar
 from tinker import types
 
 from adapters.tinker.datums import model_input, prompt_logprobs, sampled, top_logprobs
+from adapters.tinker.errors import translate_error
+from adapters.tinker.futures import ConcurrentFuture, new_future, set_error
+from adapters.tinker.job_queue import JobQueue, hold_service, resolve_from, run_into
+from adapters.tinker.queue_state import QueueStateLogger
 from adapters.tinker.service import Service
-from adapters.tinker.tickets import Line, explained, follow, settle, using
-from adapters.tinker.waiting import Waiting
-from adapters.tinker.works import Work, fail, work
 from kitchen.backend.sampling_checks import unfit, unreadable
 from kitchen.errors import ConfigError, RunFailed, SessionLost
 from kitchen.ports.future import Failed, Future, Pending
 from kitchen.types import Floats, Sampled, Tokens
 
 T = TypeVar("T")
-SEEDS = 2**31  # some servers read them as 32 bits with a sign
-IDS = 2**31 - 1  # token ids, and tokens of a prompt: how many there may be, the server knows
+NUM_SEEDS = 2**31  # some servers read seeds as signed 32-bit integers
+# largest token id and prompt length; the server knows the model's own, smaller limits
+MAX_ID = 2**31 - 1
 
 
 class TinkerSampler:
-    """Requests go out in the order they are made, and do not wait for each other."""
+    """Samples on a server: requests go out in order, and do not wait for each other."""
 
     def __init__(
-        self, service: Service, opening: Callable[[Any], Any], waiting: Waiting | None = None
+        self,
+        service: Service,
+        create_client: Callable[[Any], Any],
+        queue_states: QueueStateLogger | None = None,
     ) -> None:
-        """`opening` makes the SDK's client, on a thread of the sampler's own; `waiting` hears of
-        queues.
+        """Open the sampler in the background.
+
+        `create_client` makes the SDK's SamplingClient from its ServiceClient, on another thread.
         """
         self._service = service
-        self._line, heard = Line("sampler on a server"), waiting or Waiting("sampling")
-        self._connected: Any = None
-        self._client = work()
+        self._jobs = JobQueue("sampler on a server")
+        self._service_client: Any = None
+        self._client = new_future()
+        states = queue_states or QueueStateLogger("sampling")
 
-        def opened() -> Any:
-            self._connected = service.client()
-            return heard.over(opening(self._connected))
+        def open_client() -> Any:
+            self._service_client = service.client()
+            return states.attach(create_client(self._service_client))
 
-        self._end = using(service, self, self._line)
-        self._line.put(lambda: settle(self._client, opened))
+        self._release = hold_service(service, self, self._jobs)
+        self._jobs.put(lambda: run_into(self._client, open_client))
 
     def logprobs(self, tokens: Tokens) -> Future[Floats]:
-        if problem := unreadable(tokens, vocabulary=IDS, context=IDS):
+        if problem := unreadable(tokens, vocabulary=MAX_ID, context=MAX_ID):
             return Failed(problem)
-        return self._ask(
+        return self._submit(
             lambda client: client.compute_logprobs(model_input(tokens)), prompt_logprobs
         )
 
     def top_logprobs(self, tokens: Tokens, k: int) -> Future[tuple[Tokens, Floats]]:
-        if problem := unreadable(tokens, vocabulary=IDS, context=IDS) or _bad_k(k):
+        if problem := unreadable(tokens, vocabulary=MAX_ID, context=MAX_ID) or _check_k(k):
             return Failed(problem)
-        return self._ask(
+        return self._submit(
             lambda client: client.sample(
                 model_input(tokens),
                 1,
@@ -85,45 +92,47 @@ class TinkerSampler:
             top_k=top_k,
             seed=seed,
             stop=stop,
-        ) or unreadable(prompt, vocabulary=IDS, context=IDS)
+        ) or unreadable(prompt, vocabulary=MAX_ID, context=MAX_ID)
         if problem:
             return Failed(problem)
-        how = types.SamplingParams(
+        params = types.SamplingParams(
             max_tokens=max_tokens,
             temperature=temperature,
             top_p=top_p,
             top_k=top_k or -1,
-            seed=seed % SEEDS,
-            stop=[each if isinstance(each, str) else int(each) for each in stop] or None,
+            seed=seed % NUM_SEEDS,
+            stop=[item if isinstance(item, str) else int(item) for item in stop] or None,
         )
-        return self._ask(
-            lambda client: client.sample(model_input(prompt), count, how),
-            lambda answer: [sampled(each) for each in answer.sequences],
+        return self._submit(
+            lambda client: client.sample(model_input(prompt), count, params),
+            lambda response: [sampled(sequence) for sequence in response.sequences],
         )
 
     def close(self) -> None:
-        self._end()
+        self._release()
 
-    def _ask(self, ask: Callable[[Any], Any], told: Callable[[Any], T]) -> Future[T]:
-        answer = work()
-        answer.add_done_callback(self._look)
+    def _submit(self, request: Callable[[Any], Any], convert: Callable[[Any], T]) -> Future[T]:
+        """Send a request in the background, and convert the SDK's result when it arrives."""
+        future = new_future()
+        future.add_done_callback(self._on_done)
 
         def job() -> None:
             try:
-                follow(ask(self._client.result()), told, answer)
+                resolve_from(request(self._client.result()), convert, future)
             except BaseException as error:  # noqa: BLE001 it surfaces on the future
-                fail(answer, explained(error))
+                set_error(future, translate_error(error))
 
-        if not self._line.put(job):
+        if not self._jobs.put(job):
             return Failed(RunFailed("the sampler is closed"))
-        self._service.watch(answer)
-        return Pending(answer)
+        self._service.watch(future)
+        return Pending(future)
 
-    def _look(self, answer: Work[Any]) -> None:
-        if isinstance(answer.exception(), SessionLost):
-            self._service.lose(self._connected)
+    def _on_done(self, future: ConcurrentFuture[Any]) -> None:
+        if isinstance(future.exception(), SessionLost):
+            self._service.discard(self._service_client)
 
 
-def _bad_k(k: int) -> ConfigError | None:
-    fits = isinstance(k, Integral) and k >= 1
-    return None if fits else ConfigError(f"k is {k!r}, and must be a whole number of at least 1")
+def _check_k(k: int) -> ConfigError | None:
+    if isinstance(k, Integral) and k >= 1:
+        return None
+    return ConfigError(f"k is {k!r}, and must be a whole number of at least 1")

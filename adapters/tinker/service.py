@@ -1,4 +1,4 @@
-"""One connection of the SDK to a server."""
+"""One connection of the SDK to a server, shared by its sessions and samplers."""
 
 from __future__ import annotations
 
@@ -11,60 +11,58 @@ from typing import Any
 
 import structlog
 
-from adapters.tinker.online import address, healthy, key_in
-from adapters.tinker.works import Work, fail
+from adapters.tinker.futures import ConcurrentFuture, set_error
+from adapters.tinker.http_client import address, check_health, read_key
 from kitchen.errors import BackendError, RunFailed, SessionLost
 
 log = structlog.get_logger("kitchen.tinker")
-PARTING = 2.0  # seconds that servers have at the end of the process to hear that sessions are over
-_ENDING = set[threading.Thread]()  # who tells them
-# seconds from one look at whether the server is there to the next, while answers are waited for
-LOOK = 10.0
+# seconds at the end of the process in which servers are told that their sessions are over
+EXIT_GRACE = 2.0
+HEALTH_INTERVAL = 10.0  # seconds between health checks while results are pending
+_closing_threads = set[threading.Thread]()
 
 
 class Service:
-    """Opened when it is first needed and again after it was lost; over once nobody uses it any
-    more.
-    """
+    """A connection that opens on first use, reopens after a loss, and closes with its last user."""
 
     def __init__(
         self,
         base_url: str,
-        variable: str,
+        key_variable: str,
         project: str,
         metadata: Mapping[str, str],
-        patience: float,
-        away: float,
+        timeout: float,  # seconds for an answer of any kind
+        max_outage: float,  # seconds without an answer before pending requests fail
     ) -> None:
-        self._base_url, self._variable, self._project, self._patience = (
-            base_url,
-            variable,
-            project,
-            patience,
-        )
-        self._metadata, self._away = dict(metadata), away
-        # again in the same thread: garbage is collected at any moment
-        self._lock, self._users = threading.RLock(), 0
-        self._opening = threading.Lock()  # held while the server is asked, which takes its time
+        self._base_url = base_url
+        self._key_variable = key_variable
+        self._project = project
+        self._metadata = dict(metadata)
+        self._timeout = timeout
+        self._max_outage = max_outage
+        # reentrant: garbage collection can run a user's finalizer in the same thread
+        self._lock = threading.RLock()
+        self._users = 0
+        self._connecting = threading.Lock()  # held while the server is asked, which takes time
         self._client: Any = None
-        self._pending: set[Work[Any]] = set()
+        self._pending: set[ConcurrentFuture[Any]] = set()
         self._watching = False
 
     @property
     def address(self) -> str:
         return address(self._base_url)
 
-    def check(self) -> str:
-        """The key; raises BackendError where it is missing, and asks nobody."""
-        return key_in(self._variable)
+    def read_key(self) -> str:
+        """Return the API key without a request; raises BackendError if it is missing."""
+        return read_key(self._key_variable)
 
     def enter(self) -> None:
-        """Somebody uses it, until they `leave`."""
+        """Register a user, until it calls `leave`."""
         with self._lock:
             self._users += 1
 
     def leave(self) -> None:
-        """The last one ends the session with the server, and all that was opened in it."""
+        """Unregister a user; the last one ends the server's session and all that it holds."""
         with self._lock:
             self._users -= 1
             client = None
@@ -74,7 +72,7 @@ class Service:
 
     @contextmanager
     def used(self) -> Iterator[Any]:
-        """The SDK's ServiceClient, for as long as the block lasts."""
+        """Yield the SDK's ServiceClient, with the connection held open for the block."""
         self.enter()
         try:
             yield self.client()
@@ -82,26 +80,26 @@ class Service:
             self.leave()
 
     def client(self) -> Any:
-        """The SDK's ServiceClient, whose session begins with its first use; raises BackendError."""
-        with self._opening:
-            if (there := self._client) is not None:
-                return there
-            made = self._connect()
+        """Return the SDK's ServiceClient, connected on first use; raises BackendError."""
+        with self._connecting:
+            current = self._client
+            if current is not None:
+                return current
+            client = self._connect()
             with self._lock:
                 if self._users:
-                    self._client = made
-                    return made
-        _close(made, "success")
-        raise RunFailed("the connection to the server was closed before it was there")
+                    self._client = client
+                    return client
+        _close(client, "success")
+        raise RunFailed("the connection to the server was closed before it was open")
 
     def _connect(self) -> Any:
-        key = key_in(self._variable)
-        healthy(self.address, key, patience=self._patience)
+        key = self._checked_key()
         from tinker import ServiceClient
 
-        from adapters.tinker.events import listen
+        from adapters.tinker import request_log
 
-        listen()
+        request_log.install()
         return ServiceClient(
             user_metadata=self._metadata or None,
             project_id=self._project or None,
@@ -110,85 +108,90 @@ class Service:
         )
 
     def rest(self) -> Any:
-        """The SDK's RestClient, which needs no session; raises BackendError."""
-        key = key_in(self._variable)
-        healthy(self.address, key, patience=self._patience)
+        """Return the SDK's RestClient, which needs no session; raises BackendError."""
+        key = self._checked_key()
         from tinker import RestClient
 
         return RestClient(base_url=self.address, api_key=key)
 
-    def lose(self, client: Any) -> None:
-        """Open another when it is next asked for."""
+    def _checked_key(self) -> str:
+        key = self.read_key()
+        check_health(self.address, key, timeout=self._timeout)
+        return key
+
+    def discard(self, client: Any) -> None:
+        """Drop a client that was lost; the next use connects again."""
         with self._lock:
             if client is None or self._client is not client:
                 return
             self._client = None
         _close(client, "errored")
 
-    def watch(self, answer: Work[Any]) -> None:
-        """Have it fail with SessionLost where the server stays away, for which the SDK would wait
-        for ever.
-        """
+    def watch(self, future: ConcurrentFuture[Any]) -> None:
+        """Fail the future with SessionLost if the server stays away; the SDK waits for ever."""
         with self._lock:
-            self._pending.add(answer)
-            begin, self._watching = not self._watching, True
-        answer.add_done_callback(self._seen)
-        if begin:
+            self._pending.add(future)
+            starts_thread = not self._watching
+            self._watching = True
+        future.add_done_callback(self._unwatch)
+        if starts_thread:
             threading.Thread(target=self._watch, name="watch over a server", daemon=True).start()
 
-    def _seen(self, answer: Work[Any]) -> None:
+    def _unwatch(self, future: ConcurrentFuture[Any]) -> None:
         with self._lock:
-            self._pending.discard(answer)
+            self._pending.discard(future)
 
     def _watch(self) -> None:
-        there = time.monotonic()
+        last_healthy = time.monotonic()
         while True:
-            time.sleep(min(LOOK, self._away))
+            time.sleep(min(HEALTH_INTERVAL, self._max_outage))
             with self._lock:
                 if not self._pending:
                     self._watching = False
                     return
             try:
-                healthy(self.address, key_in(self._variable), patience=self._patience)
-                there = time.monotonic()
+                check_health(self.address, self.read_key(), timeout=self._timeout)
+                last_healthy = time.monotonic()
             except BackendError as error:
-                if time.monotonic() - there >= self._away:
-                    self._give_up(
-                        SessionLost(f"the server has been away for {self._away:g} s: {error}")
+                if time.monotonic() - last_healthy >= self._max_outage:
+                    self._fail_pending(
+                        SessionLost(f"the server has been away for {self._max_outage:g} s: {error}")
                     )
 
-    def _give_up(self, why: SessionLost) -> None:
+    def _fail_pending(self, error: SessionLost) -> None:
         with self._lock:
-            pending, client = list(self._pending), self._client
-        for answer in pending:
-            fail(answer, why)
-        self.lose(client)
+            pending = list(self._pending)
+            client = self._client
+        for future in pending:
+            set_error(future, error)
+        self.discard(client)
 
 
-def _close(client: Any, how: str) -> None:
-    """Without waiting: a server that is away would be asked for minutes, and a client that opens
-    holds its lock.
+def _close(client: Any, status: str) -> None:
+    """Close a client in the background.
+
+    The SDK would ask a server that is away for minutes, and holds its lock while a client opens.
     """
     if client is not None:
-        ending = threading.Thread(
-            target=_end, args=(client, how), name="end of a session with a server", daemon=True
+        thread = threading.Thread(
+            target=_close_now, args=(client, status), name="close a server session", daemon=True
         )
-        _ENDING.add(ending)
-        ending.start()
+        _closing_threads.add(thread)
+        thread.start()
 
 
-def _end(client: Any, how: str) -> None:
+def _close_now(client: Any, status: str) -> None:
     try:
-        client.close(how).result()
-    except Exception as error:  # noqa: BLE001 the server ends it by itself, once nobody calls
+        client.close(status).result()
+    except Exception as error:  # noqa: BLE001 the server ends a session that nobody uses by itself
         log.debug("the session could not be ended", why=str(error))
     finally:
-        _ENDING.discard(threading.current_thread())
+        _closing_threads.discard(threading.current_thread())
 
 
 @atexit.register
-def _part() -> None:
-    """Give the last sessions their time, all at once."""
-    until = time.monotonic() + PARTING
-    for each in list(_ENDING):
-        each.join(max(until - time.monotonic(), 0.0))
+def _wait_for_closing() -> None:
+    """Give the last sessions their time to end, all at once."""
+    deadline = time.monotonic() + EXIT_GRACE
+    for thread in list(_closing_threads):
+        thread.join(max(deadline - time.monotonic(), 0.0))

@@ -12,14 +12,15 @@ from typing import Any, TypeVar
 import structlog
 from tinker import types
 
-from adapters.tinker.datums import loss_output, theirs, without_extras
-from adapters.tinker.own import Own
-from adapters.tinker.pointers import Pointers
-from adapters.tinker.sampler import IDS, TinkerSampler
+from adapters.tinker.checkpoint_index import CheckpointIndex
+from adapters.tinker.custom_loss import CustomLoss
+from adapters.tinker.datums import loss_output, sdk_datum, without_extras
+from adapters.tinker.errors import NOT_FOUND_STATUSES, translate_error
+from adapters.tinker.futures import new_future, set_error
+from adapters.tinker.job_queue import JobQueue, hold_service, resolve_from, run_into
+from adapters.tinker.queue_state import QueueStateLogger
+from adapters.tinker.sampler import MAX_ID, TinkerSampler
 from adapters.tinker.service import Service
-from adapters.tinker.tickets import OVER, Line, explained, follow, settle, using
-from adapters.tinker.waiting import Waiting
-from adapters.tinker.works import fail, work
 from kitchen.backend.custom_loss import own_slopes
 from kitchen.backend.datum_checks import check_data
 from kitchen.backend.losses import LOSSES, Options, scored
@@ -42,34 +43,33 @@ log = structlog.get_logger("kitchen.tinker")
 
 
 class TinkerSession:
-    """One set of LoRA weights under training; it opens while the caller goes on."""
+    """One set of LoRA weights under training; it opens in the background."""
 
     def __init__(
         self,
         service: Service,
-        pointers: Pointers,
+        checkpoints: CheckpointIndex,
         model: str,
         lora: Lora,
         tokenizer: Callable[[], Tokenizer],
-        expire_after: int,
+        expire_after: int,  # seconds that the server keeps checkpoints; 0 is for ever
     ) -> None:
-        self._service, self._pointers, self._model, self._tokenizer = (
-            service,
-            pointers,
-            model,
-            tokenizer,
-        )
-        self._expire_after, self._steps = expire_after or None, 0
-        self._waiting = Waiting(f"training {model}")
-        self._line = Line(f"training {model} on a server")
-        self._end = using(service, self, self._line)
+        self._service = service
+        self._checkpoints = checkpoints
+        self._model = model
+        self._tokenizer = tokenizer
+        self._ttl_seconds = expire_after or None
+        self._steps = 0
+        self._queue_states = QueueStateLogger(f"training {model}")
+        self._jobs = JobQueue(f"training {model} on a server")
+        self._release = hold_service(service, self, self._jobs)
         self._saving = set[str]()  # names of checkpoints that are being written
         self._failure: BaseException | None = None
-        self._connected: Any = None  # the ServiceClient that the session was opened with
-        self._opened = work()  # the SDK's TrainingClient; another after a load
-        self._line.put(
-            lambda: self._reopen(
-                lambda client: client.create_lora_training_client(
+        self._service_client: Any = None  # the SDK's ServiceClient that opened the session
+        self._client = new_future()  # the SDK's TrainingClient; a load replaces it
+        self._jobs.put(
+            lambda: self._open(
+                lambda service_client: service_client.create_lora_training_client(
                     model,
                     rank=lora.rank,
                     seed=lora.seed,
@@ -84,8 +84,8 @@ class TinkerSession:
         return self._tokenizer()
 
     def facts(self) -> Facts:
-        """Waits until the session is open. What the server computes with, it does not say."""
-        info = self._put(self._opened_now).result().get_info()
+        """Wait until the session is open; the server does not report its dtype or device."""
+        info = self._put(lambda: self._client.result()).result().get_info()
         return Facts(
             {
                 "model": self._model,
@@ -103,19 +103,24 @@ class TinkerSession:
     ) -> Future[LossOutput]:
         data = tuple(data)
         if isinstance(loss, str):
-            return self._passed(data, loss, options, lambda client: client.forward)
-
-        def ask(client: Any) -> Any:
-            check_data(data, loss, None, vocabulary=IDS, context=IDS)
-            return client.forward(
-                [theirs(without_extras(datum)) for datum in data], "cross_entropy"
+            return self._submit(
+                lambda client: client.forward(
+                    _checked(data, loss, options), loss, dict(options or {}) or None
+                ),
+                lambda result: loss_output(result, data),
             )
 
-        def told(answer: Any) -> LossOutput:
-            nats = loss_output(answer, data).logprobs
-            return LossOutput(nats, own_slopes(loss, data, nats)[0])
+        def request(client: Any) -> Any:
+            check_data(data, loss, None, vocabulary=MAX_ID, context=MAX_ID)
+            plain = [sdk_datum(without_extras(datum)) for datum in data]
+            return client.forward(plain, "cross_entropy")
 
-        return self._ask(ask, told)
+        def convert(result: Any) -> LossOutput:
+            logprobs = loss_output(result, data).logprobs
+            metrics, _ = own_slopes(loss, data, logprobs)
+            return LossOutput(logprobs, metrics)
+
+        return self._submit(request, convert)
 
     def forward_backward(
         self,
@@ -125,20 +130,24 @@ class TinkerSession:
     ) -> Future[LossOutput]:
         data = tuple(data)
         if isinstance(loss, str):
-            return self._passed(
-                data, loss, options, lambda client: client.forward_backward, update=True
+            return self._submit(
+                lambda client: client.forward_backward(
+                    _checked(data, loss, options), loss, dict(options or {}) or None
+                ),
+                lambda result: _with_scored(result, data, loss),
+                is_update=True,
             )
-        own = Own(loss, data)
+        custom = CustomLoss(loss, data)
 
-        return self._ask(
-            lambda client: client.forward_backward_custom(_checked(data, loss, None), own),
-            lambda answer: replace(_scored(answer, data, loss), metrics=own.metrics),
-            update=True,
+        return self._submit(
+            lambda client: client.forward_backward_custom(_checked(data, loss, None), custom),
+            lambda result: replace(_with_scored(result, data, loss), metrics=custom.metrics),
+            is_update=True,
         )
 
     def optim_step(self, adam: Adam) -> Future[Stepped]:
-        def ask(client: Any) -> Any:
-            asked = client.optim_step(
+        def request(client: Any) -> Any:
+            sdk_future = client.optim_step(
                 types.AdamParams(
                     learning_rate=adam.learning_rate,
                     beta1=adam.beta1,
@@ -149,228 +158,233 @@ class TinkerSession:
                 )
             )
             self._steps += 1
-            return asked
+            return sdk_future
 
-        return self._ask(ask, lambda answer: Stepped(dict(answer.metrics or {})), update=True)
+        return self._submit(
+            request, lambda result: Stepped(dict(result.metrics or {})), is_update=True
+        )
 
     def save(self, name: str) -> Future[Checkpoint]:
-        """The state with its optimiser."""
+        """Save the weights with the state of the optimiser."""
 
-        def ask(client: Any) -> Any:
-            self._pointers.check_free(name)
-            return client.save_state(_remote(name), ttl_seconds=self._expire_after)
+        def request(client: Any) -> Any:
+            self._checkpoints.check_free(name)
+            return client.save_state(_remote_name(name), ttl_seconds=self._ttl_seconds)
 
-        return self._saved(ask, name, "training")
+        return self._save(request, name, "training")
 
     def save_weights(self, name: str, *, overwrite: bool = False) -> Future[Checkpoint]:
-        """For sampling; what is overwritten is deleted once the new is there."""
+        """Save weights for sampling; those they replace are deleted after the save succeeded."""
 
-        def ask(client: Any) -> Any:
+        def request(client: Any) -> Any:
             if not overwrite:
-                self._pointers.check_free(name)
-            return client.save_weights_for_sampler(_remote(name), ttl_seconds=self._expire_after)
+                self._checkpoints.check_free(name)
+            return client.save_weights_for_sampler(
+                _remote_name(name), ttl_seconds=self._ttl_seconds
+            )
 
-        return self._saved(ask, name, "weights")
+        return self._save(request, name, "weights")
 
     def load(self, checkpoint: Checkpoint) -> Future[None]:
-        return self._loaded(checkpoint, with_optimiser=True)
+        return self._load(checkpoint, with_optimiser=True)
 
     def load_weights(self, checkpoint: Checkpoint) -> Future[None]:
-        return self._loaded(checkpoint, with_optimiser=False)
+        return self._load(checkpoint, with_optimiser=False)
 
     def delete(self, checkpoint: Checkpoint) -> Future[None]:
-        """One that cannot be deleted now stays, and costs no run."""
+        """Delete a checkpoint; one that cannot be deleted now stays, and does not stop the run."""
         return self._put(
-            lambda: self._removed(
-                checkpoint.path, lambda: forget(self._service, self._pointers, checkpoint)
+            lambda: self._try_delete(
+                checkpoint.path,
+                lambda: delete_checkpoint(self._service, self._checkpoints, checkpoint),
             )
         )
 
-    def _removed(self, name: str, remove: Callable[[], None]) -> None:
+    def _try_delete(self, name: str, delete: Callable[[], None]) -> None:
         try:
-            remove()
+            delete()
         except BackendError as error:
             log.warning("a checkpoint could not be deleted", checkpoint=name, why=str(error))
 
     def snapshot(self) -> Future[Sampler]:
-        return self._ask(
+        return self._submit(
             lambda client: client.save_weights_and_get_sampling_client(),
-            lambda client: TinkerSampler(self._service, lambda _: client, self._waiting),
+            lambda sampling: TinkerSampler(self._service, lambda _: sampling, self._queue_states),
         )
 
     def close(self) -> None:
-        """What waits is let go; the server ends the session with the last that uses it."""
-        self._end()
+        """Drop what is pending; the server ends its session with the last user of the service."""
+        self._release()
 
-    def _passed(
+    def _submit(
         self,
-        data: Sequence[Datum],
-        loss: str,
-        options: Options | None,
-        verb: Callable[[Any], Any],
+        request: Callable[[Any], Any],
+        convert: Callable[[Any], T],
         *,
-        update: bool = False,
-    ) -> Future[LossOutput]:
-        return self._ask(
-            lambda client: verb(client)(
-                _checked(data, loss, options), loss, dict(options or {}) or None
-            ),
-            lambda answer: _scored(answer, data, loss) if update else loss_output(answer, data),
-            update=update,
-        )
-
-    def _ask(
-        self, ask: Callable[[Any], Any], told: Callable[[Any], T], *, update: bool = False
+        is_update: bool = False,
     ) -> Future[T]:
-        """An update that fails ends the session, lest it train on; input that was not even sent
-        does not.
+        """Send a request in the background, and convert the SDK's result when it arrives.
+
+        An update that fails ends the session, so that nothing trains on from an unknown state;
+        input that was rejected before it was sent does not.
         """
-        answer = work()
+        future = new_future()
 
         def job() -> None:
             try:
                 self._check_alive()
-                asked = ask(self._opened.result())
+                sdk_future = request(self._client.result())
             except BaseException as error:  # noqa: BLE001 it surfaces on the future
-                found = explained(error)
-                self._look(found, update and not isinstance(found, DataError | ConfigError))
-                fail(answer, found)
+                translated = translate_error(error)
+                is_input_error = isinstance(translated, DataError | ConfigError)
+                self._note_error(translated, fatal=is_update and not is_input_error)
+                set_error(future, translated)
                 return
-            answer.add_done_callback(lambda answer: self._look(answer.exception(), update))
-            follow(asked, told, answer)
+            future.add_done_callback(
+                lambda done: self._note_error(done.exception(), fatal=is_update)
+            )
+            resolve_from(sdk_future, convert, future)
 
-        if not self._line.put(job):
+        if not self._jobs.put(job):
             return Failed(RunFailed("the session is closed"))
-        self._service.watch(answer)
-        return Pending(answer)
+        self._service.watch(future)
+        return Pending(future)
 
     def _put(self, job: Callable[[], T]) -> Future[T]:
-        """Something to be done on the line, that is no request of the SDK's training client."""
-        answer = work()
-        if not self._line.put(lambda: settle(answer, job)):
+        """Queue a job that is not a request to the SDK's training client."""
+        future = new_future()
+        if not self._jobs.put(lambda: run_into(future, job)):
             return Failed(RunFailed("the session is closed"))
-        return Pending(answer)
+        return Pending(future)
 
     def _check_alive(self) -> None:
         if self._failure is not None:
             kind = SessionLost if isinstance(self._failure, SessionLost) else RunFailed
             raise kind(
-                f"the session takes no more calls, for an earlier one failed: {self._failure}"
+                f"the session accepts no more calls because an earlier one failed: {self._failure}"
             )
 
-    def _look(self, error: BaseException | None, fatal: bool) -> None:
+    def _note_error(self, error: BaseException | None, *, fatal: bool) -> None:
+        """End the session after a fatal error, and the connection after a lost session."""
         if isinstance(error, SessionLost):
-            self._service.lose(self._connected)
+            self._service.discard(self._service_client)
         if error is not None and (fatal or isinstance(error, SessionLost)):
             self._failure = self._failure or error
 
-    def _saved(self, ask: Callable[[Any], Any], name: str, kind: str) -> Future[Checkpoint]:
-        steps: list[int] = []
+    def _save(self, request: Callable[[Any], Any], name: str, kind: str) -> Future[Checkpoint]:
+        saved_steps: list[int] = []  # the step count, once the request was sent
 
-        def counted(client: Any) -> Any:
+        def send(client: Any) -> Any:
             if name in self._saving:
                 raise ConfigError(f"checkpoint {name!r} is being written; choose another name")
-            asked = ask(client)
+            sdk_future = request(client)
             self._saving.add(name)
-            steps.append(self._steps)
-            return asked
+            saved_steps.append(self._steps)
+            return sdk_future
 
-        def told(answer: Any) -> Checkpoint:
-            before = self._pointers.path_of(name)
-            found = self._pointers.put(name, answer.path, step=steps[0], kind=kind)
-            if before is not None:
-                self._put(lambda: self._removed(name, lambda: remove(self._service, before)))
-            return found
+        def record(result: Any) -> Checkpoint:
+            replaced = self._checkpoints.path_of(name)
+            saved = self._checkpoints.add(name, result.path, step=saved_steps[0], kind=kind)
+            if replaced is not None:
+                self._put(
+                    lambda: self._try_delete(name, lambda: delete_path(self._service, replaced))
+                )
+            return saved
 
-        future = self._ask(counted, told)
+        future = self._submit(send, record)
         if isinstance(future, Pending):
-            future.work.add_done_callback(lambda _: self._saving.discard(name) if steps else None)
+            future.work.add_done_callback(
+                lambda _: self._saving.discard(name) if saved_steps else None
+            )
         return future
 
-    def _loaded(self, checkpoint: Checkpoint, *, with_optimiser: bool) -> Future[None]:
+    def _load(self, checkpoint: Checkpoint, *, with_optimiser: bool) -> Future[None]:
         def job() -> None:
-            path = self._pointers.path(checkpoint)
+            path = self._checkpoints.path(checkpoint)
             if with_optimiser and checkpoint.kind != "training":
                 raise ConfigError(
-                    f"checkpoint {checkpoint.path!r} keeps weights alone, no optimiser: use "
+                    f"checkpoint {checkpoint.path!r} has weights but no optimiser state: use "
                     "load_weights"
                 )
-            self._opened = work()
-            self._reopen(
-                lambda client: (
-                    client.create_training_client_from_state_with_optimizer
-                    if with_optimiser
-                    else client.create_training_client_from_state
-                )(path)
-            )
+            self._client = new_future()
+            self._open(lambda service_client: _load_state(service_client, path, with_optimiser))
             try:
-                self._opened.result()
+                self._client.result()
             except KitchenError as error:
                 if not isinstance(error, SessionLost) and is_gone(self._service, path):
                     raise CorruptCheckpoint(
-                        f"{checkpoint.path}: the server does not have it any more: {error}"
+                        f"{checkpoint.path}: the server no longer has it: {error}"
                     ) from error
                 raise
-            self._steps, self._failure = checkpoint.step if with_optimiser else 0, None
+            self._steps = checkpoint.step if with_optimiser else 0
+            self._failure = None
 
         return self._put(job)
 
-    def _reopen(self, opening: Callable[[Any], Any]) -> None:
-        def opened() -> Any:
-            self._connected = self._service.client()
-            return self._waiting.over(opening(self._connected).result())
+    def _open(self, create_client: Callable[[Any], Any]) -> None:
+        def open_client() -> Any:
+            self._service_client = self._service.client()
+            return self._queue_states.attach(create_client(self._service_client).result())
 
-        settle(self._opened, opened)
-        self._look(self._opened.exception(), False)
-
-    def _opened_now(self) -> Any:
-        return self._opened.result()
+        run_into(self._client, open_client)
+        self._note_error(self._client.exception(), fatal=False)
 
 
-def forget(service: Service, pointers: Pointers, checkpoint: Checkpoint) -> None:
-    """Here and on the server; one that is gone already is no error."""
-    path = pointers.path_of(checkpoint.path)
-    pointers.forget(checkpoint.path)  # first: what is half deleted is no checkpoint
+def delete_checkpoint(
+    service: Service, checkpoints: CheckpointIndex, checkpoint: Checkpoint
+) -> None:
+    """Delete a checkpoint here and on the server; one that is gone already is no error."""
+    path = checkpoints.path_of(checkpoint.path)
+    checkpoints.remove(checkpoint.path)  # first: a half-deleted checkpoint must not be listed
     if path is not None:
-        remove(service, path)
+        delete_path(service, path)
 
 
-def remove(service: Service, path: str) -> None:
-    """Delete weights from the server; raises what `explained` makes of its refusal."""
+def delete_path(service: Service, path: str) -> None:
+    """Delete weights from the server; raises the translated error if it refuses."""
     try:
         service.rest().delete_checkpoint_from_tinker_path(path).result()
     except Exception as error:
-        if getattr(error, "status_code", 0) not in OVER:
-            raise explained(error) from error
+        if getattr(error, "status_code", 0) not in NOT_FOUND_STATUSES:
+            raise translate_error(error) from error
 
 
 def is_gone(service: Service, path: str) -> bool:
-    """Whether the server says that it has no such weights."""
+    """Return whether the server reports that it has no such weights."""
     try:
         service.rest().get_weights_info_by_tinker_path(path).result()
-    except Exception as error:  # noqa: BLE001 others do not say so
-        return getattr(error, "status_code", 0) in (400, *OVER)
+    except Exception as error:  # noqa: BLE001 any other error says nothing about the weights
+        return getattr(error, "status_code", 0) in (400, *NOT_FOUND_STATUSES)
     return False
 
 
+def _load_state(service_client: Any, path: str, with_optimiser: bool) -> Any:
+    if with_optimiser:
+        return service_client.create_training_client_from_state_with_optimizer(path)
+    return service_client.create_training_client_from_state(path)
+
+
 def _checked(data: Sequence[Datum], loss: str | Loss, options: Options | None) -> list[Any]:
-    """Ids and lengths the server knows better."""
-    check_data(data, loss, options, vocabulary=IDS, context=IDS)
-    return [theirs(datum) for datum in data]
+    """Check and convert the data; the server knows the limits of token ids and lengths better."""
+    check_data(data, loss, options, vocabulary=MAX_ID, context=MAX_ID)
+    return [sdk_datum(datum) for datum in data]
 
 
-def _scored(answer: Any, data: Sequence[Datum], loss: str | Loss) -> LossOutput:
-    """A server may leave out what can have no gradient; of a loss that is not known here, it is not
-    known what.
+def _with_scored(result: Any, data: Sequence[Datum], loss: str | Loss) -> LossOutput:
+    """Return the output with its mask of scored tokens, which is unknown for a loss not known here.
+
+    A server may leave out tokens that can have no gradient.
     """
-    found = loss_output(answer, data)
-    known = not isinstance(loss, str) or loss in LOSSES
-    return replace(found, scored=tuple(scored(loss, datum) for datum in data) if known else ())
+    output = loss_output(result, data)
+    if isinstance(loss, str) and loss not in LOSSES:
+        return replace(output, scored=())
+    return replace(output, scored=tuple(scored(loss, datum) for datum in data))
 
 
-def _remote(name: str) -> str:
-    """A name that the server takes and has never had: of two attempts at one save, either may have
-    arrived.
+def _remote_name(name: str) -> str:
+    """Return a name that the server accepts and has never seen.
+
+    When a save is attempted twice, either attempt may have arrived.
     """
     clean = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[-100:].strip("-._")
     return f"{clean or 'checkpoint'}-{secrets.token_hex(4)}"

@@ -19,7 +19,7 @@ from kitchen.ports.sampling import Sampler
 from kitchen.ports.training import TrainingClient
 from kitchen.testing.training import TrainingLaws
 from kitchen.types import Checkpoint
-from tests.adapters.tinker.serving import KEY, ByteTinker, Served, serving
+from tests.support.tinker_server import KEY, ByteTinker, RunningServer, serving
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,7 +33,7 @@ def _key() -> Iterator[None]:
 class Laws(TrainingLaws):
     """With pointers to checkpoints that can be spoiled here, as those of any adapter can."""
 
-    served: Served
+    served: RunningServer
     blobs: FakeBlobs
 
     def corrupt(self, client: TrainingClient, checkpoint: Checkpoint) -> None:

@@ -2,7 +2,7 @@
 is not ours.
 
 SkyRL 0.3.0 from PyPI, in a virtual environment of its own in build/skyrl, computes in JAX on this
-processor. It speaks an earlier form of the API, so a bridge stands between. Each recipe is cooked
+processor. It speaks an earlier form of the API, so a bridge stands between. Each recipe is run
 on the local engine too: both begin with the same weights, so the first losses must be equal; later
 ones not, for each draws its own start of the LoRA weights. Prints a table; exits with 1 where a
 recipe failed.
@@ -31,9 +31,9 @@ from adapters.tinker.client import TinkerTraining
 from kitchen.errors import ConfigError
 from tests.acceptance.environments import BUILD, TORCH, environment, install, run
 from tests.acceptance.others.bridge import Bridge
-from tests.adapters.tinker.dishes import cooked
-from tests.adapters.tinker.serving import Served
 from tests.support import letters
+from tests.support.fake_runs import run_recipe
+from tests.support.tinker_server import RunningServer
 from tests.support.tiny_model import tiny_model
 
 SKYRL, PORT, STARTS = "skyrl[tinker,jax]==0.3.0", 8123, 180  # seconds
@@ -66,7 +66,7 @@ def main() -> int:
         folder = tiny_model(Path(place) / "tiny")
         with skyrl(Path(place), folder) as url:
             bridge = Bridge(url)
-            through = Served(bridge.app)
+            through = RunningServer(bridge.app)
             for name in ("sl_basic", "rl", "dpo"):
                 try:
                     here, there = both(name, folder, through.url)
@@ -162,9 +162,9 @@ def both(name: str, model: Path, url: str) -> tuple[Rows, Rows]:
     """The metrics of the steps here, and of those through the server."""
     hub, ours, theirs = LocalHub(), FakeBlobs(), FakeBlobs()
     engine = PeftTraining(hub, ours, device="cpu", dtype="float32")
-    here = cooked(name, engine, ours, model=f"path:{model}", lora_rank=16)
+    here = run_recipe(name, engine, ours, model=f"path:{model}", lora_rank=16)
     client = TinkerTraining(hub, theirs, base_url=url, server="skyrl", tokenizer=f"path:{model}")
-    there = cooked(name, client, theirs, model=str(model), lora_rank=16)
+    there = run_recipe(name, client, theirs, model=str(model), lora_rank=16)
     return [row for row in here if "learning_rate" in row], [
         row for row in there if "learning_rate" in row
     ]

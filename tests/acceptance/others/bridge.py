@@ -20,7 +20,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from adapters.server.app import PROTOBUF
-from adapters.server.wire import Passing, loss_output, passing, samples
+from adapters.server.protobuf import (
+    ForwardBackward,
+    loss_output_message,
+    parse_forward_backward,
+    sample_response,
+)
 from kitchen.types import Datum, LossOutput, Sampled
 
 API = "/api/v1"
@@ -50,7 +55,7 @@ class Bridge:
 
     async def _pass(self, request: Request) -> Response:
         self._count("forward and backward in protobuf")
-        asked = passing(await request.body())
+        asked = parse_forward_backward(await request.body())
         field = "forward_input" if asked.forward_only else "forward_backward_input"
         path = "forward" if asked.forward_only else "forward_backward"
         return await self._post(
@@ -145,7 +150,7 @@ class Bridge:
         self.needed[what] = self.needed.get(what, 0) + 1
 
 
-def _told(asked: Passing) -> Mapping[str, Any]:
+def _told(asked: ForwardBackward) -> Mapping[str, Any]:
     return {
         "data": [_datum(datum) for datum in asked.data()],
         "loss_fn": asked.loss,
@@ -168,7 +173,9 @@ def _output(said: Mapping[str, Any]) -> bytes:
     outputs = said["loss_fn_outputs"]
     total = sum(float(np.sum(one["elementwise_loss"]["data"])) for one in outputs)
     arrays = tuple(np.array(one["logprobs"]["data"], np.float32) for one in outputs)
-    return loss_output(LossOutput(arrays, {"loss:sum": total, **(said.get("metrics") or {})}))
+    return loss_output_message(
+        LossOutput(arrays, {"loss:sum": total, **(said.get("metrics") or {})})
+    )
 
 
 def _samples(said: Mapping[str, Any]) -> bytes:
@@ -177,7 +184,9 @@ def _samples(said: Mapping[str, Any]) -> bytes:
         for one in said["sequences"]
     ]
     prompt = said.get("prompt_logprobs")  # SkyRL begins with the second token
-    return samples(drawn, None if prompt is None else np.array([np.nan, *prompt], np.float32))
+    return sample_response(
+        drawn, None if prompt is None else np.array([np.nan, *prompt], np.float32)
+    )
 
 
 def _through(answer: httpx.Response) -> Response:

@@ -1,10 +1,10 @@
-"""The key that clients of these tests bring."""
+"""The API key that clients of these tests bring."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.adapters.tinker.serving import KEY
+from tests.support.tinker_server import KEY
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -24,14 +24,14 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.hub import FakeHub
 from adapters.fake.training import FakeTraining
 from adapters.local.hub import LocalHub
-from adapters.server.serve import TinkerServer, _held_back
+from adapters.server.serve import TinkerServer, deferred_signals
 from kitchen.errors import BackendError, ConfigError
-from tests.adapters.tinker.serving import KEY, MODELS
+from tests.support.tinker_server import KEY, MODELS
 
 MODEL = "fake/bigram"
 
 
-def started(folder: Path, *more: str, key: str | None = KEY) -> subprocess.Popen[str]:
+def start_server(folder: Path, *more: str, key: str | None = KEY) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
     environment.pop("KITCHEN_SERVE_KEY", None)
     if key is not None:
@@ -66,15 +66,15 @@ def address(server: subprocess.Popen[str]) -> str:
     while line := out.readline():
         if (found := re.search(r"serving the Tinker API at (http://[\d.]+:\d+)", line)) is not None:
             return found[1]
-    raise AssertionError("the server ended without a word of where it is")
+    raise AssertionError("the server ended without printing its address")
 
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    server = started(tmp_path)
+    server = start_server(tmp_path)
     yield address(server)
     server.send_signal(signal.SIGTERM)
-    assert server.wait(30) == -signal.SIGTERM, "it ends as it was told to, once all is closed"
+    assert server.wait(30) == -signal.SIGTERM, "it closes everything, then ends with the signal"
     assert not list(tmp_path.rglob("_served/lease/*.json")), "it still holds the folder"
 
 
@@ -98,7 +98,7 @@ def tinker(url: str, *words: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_sdk_and_its_command_line(url: str, tmp_path: Path) -> None:
+def test_sdk_and_its_command_line(url: str, tmp_path: Path) -> None:
     from tinker import RestClient, ServiceClient, types
 
     with ServiceClient(base_url=url, api_key=KEY) as service:
@@ -134,29 +134,27 @@ def test_the_sdk_and_its_command_line(url: str, tmp_path: Path) -> None:
         assert path not in tinker(url, "checkpoint", "list")
 
 
-def test_a_signal_that_comes_before_it_listens_to_signals_stops_it_too() -> None:
+def test_signal_before_the_server_listens_stops_it() -> None:
     server = uvicorn.Server(uvicorn.Config(lambda: None))
-    with _held_back(server) as signals:
+    with deferred_signals(server) as signals:
         signal.raise_signal(signal.SIGTERM)
     assert server.should_exit
     assert signals == [signal.SIGTERM]
 
 
-def test_one_that_comes_while_it_starts_leaves_the_folder_free(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_signal_during_startup_releases_the_lease() -> None:
     kept = FakeBlobs()
     held: list[str] = []
 
-    def ended(*_: object) -> None:
-        held.extend(kept.list("_served/lease"))
-        signal.raise_signal(signal.SIGTERM)
+    class Interrupted(TinkerServer):
+        def app(self, *args: Any, **options: Any) -> Any:
+            held.extend(kept.list("_served/lease"))
+            signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(TinkerServer, "app", ended)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as end:
         next(
-            TinkerServer(FakeTraining(kept), FakeHub(MODELS), kept).serve(
+            Interrupted(FakeTraining(kept), FakeHub(MODELS), kept).serve(
                 ["tiny"], {}, "127.0.0.1", 0
             )
         )
@@ -166,17 +164,17 @@ def test_one_that_comes_while_it_starts_leaves_the_folder_free(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_what_is_offered_is_there_and_has_one_name_of_its_own() -> None:
+def test_served_models_exist_and_names_are_unique() -> None:
     kept = FakeBlobs()
     server = TinkerServer(FakeTraining(kept), FakeHub(MODELS), kept)
     with pytest.raises(BackendError, match="nobody"):
         server.app(["nobody"], {})
-    with pytest.raises(ConfigError, match="other is served by its own name"):
+    with pytest.raises(ConfigError, match="--alias other=tiny"):
         server.app(["other"], {"other": "tiny"})
 
 
-def test_the_sdk_opens_the_tokenizer_of_any_folder() -> None:
-    """Of one with exactly two slashes it would cut the last part."""
+def test_sdk_opens_the_tokenizer_of_any_folder() -> None:
+    """The SDK would cut the last part off a path with exactly two slashes."""
     from tinker.lib.public_interfaces.training_client import _load_tokenizer_from_model_info
 
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
@@ -187,28 +185,30 @@ def test_the_sdk_opens_the_tokenizer_of_any_folder() -> None:
         assert folder.count("/") == 2
         kept = FakeBlobs()
         app = TinkerServer(FakeTraining(kept), LocalHub(), kept).app([f"path:{folder}"], {})
-        [name] = [name for name in app.state.sessions.menu.dishes if not name.startswith("path:")]
+        [name] = [
+            name for name in app.state.sessions.models.by_name if not name.startswith("path:")
+        ]
         assert Path(name) == Path(folder) or Path(name).samefile(folder)
         assert _load_tokenizer_from_model_info(name).encode("a carrot")
 
 
-def test_ctrl_c_stops_it(tmp_path: Path) -> None:
-    server = started(tmp_path)
+def test_ctrl_c_stops_the_server(tmp_path: Path) -> None:
+    server = start_server(tmp_path)
     address(server)
     server.send_signal(signal.SIGINT)
     assert server.wait(30) in (0, 130)
 
 
-def test_a_folder_that_another_host_may_serve_is_taken_over_when_told_to(tmp_path: Path) -> None:
+def test_take_over_replaces_the_lease_of_another_host(tmp_path: Path) -> None:
     claim = tmp_path / "runs/_served/lease/theirs.json"
     claim.parent.mkdir(parents=True)
     claim.write_text(json.dumps({"host": "gone.example", "pid": 1, "born": "1"}))
-    refused = started(tmp_path)
-    said, _ = refused.communicate(timeout=60)
-    assert refused.returncode == 2, said
-    assert "gone.example" in said
-    assert "--take-over" in said
-    server = started(tmp_path, "--take-over")
+    rejected = start_server(tmp_path)
+    output, _ = rejected.communicate(timeout=60)
+    assert rejected.returncode == 2, output
+    assert "gone.example" in output
+    assert "--take-over" in output
+    server = start_server(tmp_path, "--take-over")
     address(server)
     server.send_signal(signal.SIGINT)
     assert server.wait(30) in (0, 130)
@@ -216,7 +216,7 @@ def test_a_folder_that_another_host_may_serve_is_taken_over_when_told_to(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "key, more, code, why",
+    "key, more, code, message",
     [
         (None, ("--host", "0.0.0.0"), 2, "KITCHEN_SERVE_KEY"),
         ("secret-of-mine", (), 2, "tml-"),
@@ -226,11 +226,11 @@ def test_a_folder_that_another_host_may_serve_is_taken_over_when_told_to(tmp_pat
         (KEY, ("--model", "no such model"), 4, "no such model"),
     ],
 )
-def test_what_cannot_be_served_is_refused(
-    tmp_path: Path, key: str | None, more: tuple[str, ...], code: int, why: str
+def test_bad_options_are_rejected(
+    tmp_path: Path, key: str | None, more: tuple[str, ...], code: int, message: str
 ) -> None:
-    server = started(tmp_path, *more, key=key)
-    said, _ = server.communicate(timeout=60)
-    assert server.returncode == code, said
-    assert why in said
-    assert "secret-of-mine" not in said
+    server = start_server(tmp_path, *more, key=key)
+    output, _ = server.communicate(timeout=60)
+    assert server.returncode == code, output
+    assert message in output
+    assert "secret-of-mine" not in output

@@ -1,4 +1,4 @@
-"""What the command line says of a server, before anything is asked of it and after."""
+"""The command line checks a server's key and models before a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kitchen.engine.plan import check as plan
 from kitchen.ports import TrainingClient
 from stages.rl.dro import Dro
 from stages.train.optim import ForwardBackward
-from tests.adapters.tinker.serving import KEY, MODELS, serving
+from tests.support.tinker_server import KEY, MODELS, serving
 
 ADAPTERS = ("--training", "tinker", "--hub", "fake", "--datasets", "fake", "--blobs", "fake")
 MODEL = "fake/bigram"  # of the fake hub
@@ -50,36 +50,36 @@ def kitchen(
 def check(
     folder: Path, *more: str, url: str = NOBODY, key: str | None = KEY
 ) -> subprocess.CompletedProcess[str]:
-    asked = ("check", "recipes.sl_basic", *ADAPTERS, f"model={MODEL}", "dataset=greetings", *more)
-    return kitchen(folder, *asked, url=url, key=key)
+    words = ("check", "recipes.sl_basic", *ADAPTERS, f"model={MODEL}", "dataset=greetings", *more)
+    return kitchen(folder, *words, url=url, key=key)
 
 
 @pytest.mark.parametrize(
-    "key, why",
+    "key, message",
     [
         (None, "TINKER_API_KEY is missing"),
         ("hf_of-another-hub", "begin with tml-"),
         ("tml-of-another-hub\r", "no spaces or line ends"),
     ],
 )
-def test_a_key_that_is_missing_or_none_is_found_by_check(
-    tmp_path: Path, key: str | None, why: str
+def test_check_finds_missing_and_malformed_keys(
+    tmp_path: Path, key: str | None, message: str
 ) -> None:
     done = check(tmp_path, key=key)
     assert done.returncode == 4, done.stdout + done.stderr
-    assert why in done.stdout + done.stderr
+    assert message in done.stdout + done.stderr
     assert "of-another-hub" not in done.stdout + done.stderr
 
 
-def test_check_asks_nobody_and_imports_no_sdk(tmp_path: Path) -> None:
-    watched = (
+def test_check_sends_nothing_and_imports_no_sdk(tmp_path: Path) -> None:
+    script = (
         "import sys, runpy\nsys.argv = ['kitchen', 'check', 'recipes.sl_basic', *%r, 'model=%s', "
         "'dataset=greetings']\ntry:\n    runpy.run_module('kitchen.cli', "
         "run_name='__main__')\nfinally:\n"
         "    print('imported', [name for name in ('tinker', 'torch') if name in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", watched % (ADAPTERS, MODEL)],
+        [sys.executable, "-c", script % (ADAPTERS, MODEL)],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -90,34 +90,35 @@ def test_check_asks_nobody_and_imports_no_sdk(tmp_path: Path) -> None:
     assert "imported []" in done.stdout, done.stdout + done.stderr
 
 
-def test_check_online_asks_for_the_model(tmp_path: Path) -> None:
+def test_check_online_asks_the_server_for_the_model(tmp_path: Path) -> None:
     kept = FakeBlobs()
     with serving(FakeTraining(kept), kept, models=["tiny"]) as served:
         unknown = check(tmp_path, "--online", url=served.url)
-        refused = check(tmp_path, "--online", url=served.url, key="tml-another")
+        rejected = check(tmp_path, "--online", url=served.url, key="tml-another")
     assert unknown.returncode == 4
     assert f"does not serve '{MODEL}'; there are: tiny" in unknown.stdout + unknown.stderr
-    assert "401" in refused.stdout + refused.stderr
+    assert "401" in rejected.stdout + rejected.stderr
     nobody = check(tmp_path, "--online")
     assert nobody.returncode == 4
     assert "does not answer as a server of the Tinker API" in nobody.stdout + nobody.stderr
 
 
-def test_a_loss_that_is_not_listed_is_a_warning_of_the_service_and_a_problem_of_others() -> None:
-    def found(server: str, loss: Any) -> Plan:
+def test_unlisted_losses_depend_on_the_kind_of_server() -> None:
+    def plan_with(server: str, loss: Any) -> Plan:
         training = TinkerTraining(FakeHub(MODELS), FakeBlobs(), server=server)
         return plan(ForwardBackward(loss), {TrainingClient: training})
 
-    newest, own = found("tinker", "next_year"), found("skyrl", Dro())
+    newest = plan_with("tinker", "next_year")
+    custom = plan_with("skyrl", Dro())
     assert newest.not_honoured == ["loss next_year"]
-    assert not [each for each in newest.problems if "lacks" in each]
+    assert not [problem for problem in newest.problems if "lacks" in problem]
     assert "needs 'loss next_year', which TinkerTraining lacks" in " ".join(
-        found("kitchen", "next_year").problems
+        plan_with("kitchen", "next_year").problems
     )
-    assert 'needs "loss of one\'s own"' in " ".join(own.problems)
+    assert 'needs "loss of one\'s own"' in " ".join(custom.problems)
 
 
-def test_what_cannot_be_honoured_is_shown(tmp_path: Path) -> None:
+def test_check_lists_what_is_not_honoured(tmp_path: Path) -> None:
     done = check(tmp_path)  # recipes want twice the rank
     assert done.returncode == 0, done.stdout + done.stderr
     assert "not honoured: lora_alpha" in done.stdout

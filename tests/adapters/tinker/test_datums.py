@@ -1,4 +1,4 @@
-"""What is sent says the same when it is read: kitchen, SDK, bytes, server, kitchen."""
+"""Data survive the way from the kitchen through SDK, bytes and server back to the kitchen."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ from tinker.proto.response_conv import (
     deserialize_sample_response,
 )
 
-from adapters.server.wire import loss_output as written
-from adapters.server.wire import passing, samples
-from adapters.tinker.datums import loss_output, prompt_logprobs, sampled, theirs, top_logprobs
+from adapters.server.protobuf import (
+    ForwardBackward,
+    loss_output_message,
+    parse_forward_backward,
+    sample_response,
+)
+from adapters.tinker.datums import loss_output, prompt_logprobs, sampled, sdk_datum, top_logprobs
 from kitchen.errors import BackendError
 from kitchen.types import Datum, LossOutput, Sampled
 
@@ -39,28 +43,28 @@ def datums(draw: Any) -> Datum:
     return Datum(draw(arrays.arrays(np.int64, (count,), elements=IDS)), inputs)
 
 
-def through(data: list[Datum], **more: Any) -> Any:
-    asked = types.ForwardBackwardRequest(
+def round_trip(data: list[Datum], **more: Any) -> ForwardBackward:
+    request = types.ForwardBackwardRequest(
         forward_backward_input=types.ForwardBackwardInput(
-            data=[theirs(datum) for datum in data], loss_fn="cross_entropy", **more
+            data=[sdk_datum(datum) for datum in data], loss_fn="cross_entropy", **more
         ),
         model_id="a:train:0",
         seq_id=3,
     )
-    return passing(forward_backward_request_to_proto(asked).SerializeToString())
+    return parse_forward_backward(forward_backward_request_to_proto(request).SerializeToString())
 
 
 @settings(max_examples=150)
 @given(st.lists(datums(), min_size=1, max_size=4))
-def test_a_datum_comes_as_it_was_sent(data: list[Datum]) -> None:
-    came = through(data)
-    assert (came.model, came.number, came.forward_only, came.loss) == (
+def test_datums_survive_the_round_trip(data: list[Datum]) -> None:
+    request = round_trip(data)
+    assert (request.model, request.number, request.forward_only, request.loss) == (
         "a:train:0",
         3,
         False,
         "cross_entropy",
     )
-    for sent, got in zip(data, came.data(), strict=True):
+    for sent, got in zip(data, request.data(), strict=True):
         np.testing.assert_array_equal(got.tokens, sent.tokens)
         assert got.loss_inputs.keys() == sent.loss_inputs.keys()
         for name, values in sent.loss_inputs.items():
@@ -76,7 +80,7 @@ def test_a_datum_comes_as_it_was_sent(data: list[Datum]) -> None:
         elements=st.sampled_from([0.0, 0.0, 0.0, 1.5, -2.25]),
     )
 )
-def test_a_sparse_matrix_comes_whole(weights: Any) -> None:
+def test_sparse_matrix_arrives_dense(weights: Any) -> None:
     torch = pytest.importorskip("torch")
     datum = types.Datum(
         model_input=types.ModelInput.from_ints([1] * len(weights)),
@@ -85,34 +89,36 @@ def test_a_sparse_matrix_comes_whole(weights: Any) -> None:
             "weights": torch.from_numpy(weights),
         },
     )
-    asked = types.ForwardBackwardRequest(
+    request = types.ForwardBackwardRequest(
         forward_backward_input=types.ForwardBackwardInput(data=[datum], loss_fn="cross_entropy"),
         model_id="m",
         seq_id=1,
     )
-    [got] = passing(forward_backward_request_to_proto(asked).SerializeToString()).data()
+    [got] = parse_forward_backward(
+        forward_backward_request_to_proto(request).SerializeToString()
+    ).data()
     np.testing.assert_array_equal(got.loss_inputs["weights"], weights)
 
 
-def test_options_come_as_numbers() -> None:
+def test_loss_options_arrive_as_numbers() -> None:
     datum = Datum(np.array([1]), {"target_tokens": np.array([2])})
-    assert through([datum], loss_fn_config={"clip_low_threshold": 0.7}).options() == {
+    assert round_trip([datum], loss_fn_config={"clip_low_threshold": 0.7}).options() == {
         "clip_low_threshold": 0.7
     }
 
 
 @settings(max_examples=80)
 @given(st.lists(datums(), min_size=1, max_size=5), st.randoms(use_true_random=False))
-def test_an_answer_comes_as_it_was_given(data: list[Datum], random: Any) -> None:
+def test_loss_output_survives_the_round_trip(data: list[Datum], random: Any) -> None:
     nats = tuple(np.full(np.shape(datum.targets), random.random(), np.float32) for datum in data)
-    given_ = LossOutput(nats, {"loss:sum": 1.25, "data:sum": 3.0})
-    got = loss_output(deserialize_forward_backward_output(written(given_)), data)
-    assert got.metrics == given_.metrics
+    output = LossOutput(nats, {"loss:sum": 1.25, "data:sum": 3.0})
+    got = loss_output(deserialize_forward_backward_output(loss_output_message(output)), data)
+    assert got.metrics == output.metrics
     for mine, sent in zip(got.logprobs, nats, strict=True):
         np.testing.assert_array_equal(mine, sent)
 
 
-def test_completions_and_scores_come_as_they_were_given() -> None:
+def test_samples_and_scores_survive_the_round_trip() -> None:
     drawn = [
         Sampled(np.array([5, 6]), np.array([-0.5, -1.0], np.float32), "stop"),
         Sampled(np.array([7]), np.array([-2.0], np.float32), "length"),
@@ -122,7 +128,7 @@ def test_completions_and_scores_come_as_they_were_given() -> None:
         np.array([[-1, -1], [4, 9], [1, 0]]),
         np.array([[np.nan] * 2, [-0.1, -3.0], [-0.2, -2.0]], np.float32),
     )
-    answer = deserialize_sample_response(samples(drawn, nats, (ids, values)))
+    answer = deserialize_sample_response(sample_response(drawn, nats, (ids, values)))
     for mine, sent in zip(map(sampled, answer.sequences), drawn, strict=True):
         np.testing.assert_array_equal(mine.tokens, sent.tokens)
         np.testing.assert_array_equal(mine.logprobs, sent.logprobs)
@@ -133,9 +139,9 @@ def test_completions_and_scores_come_as_they_were_given() -> None:
     np.testing.assert_array_equal(got[1], values)
 
 
-def test_an_answer_that_leaves_data_out_is_an_error() -> None:
+def test_missing_logprobs_are_an_error() -> None:
     data = [Datum(np.array([1, 2]), {"target_tokens": np.array([2, 3])})]
     for nats in ((), (np.zeros(1, np.float32),)):
-        answer = deserialize_forward_backward_output(written(LossOutput(nats, {})))
+        answer = deserialize_forward_backward_output(loss_output_message(LossOutput(nats, {})))
         with pytest.raises(BackendError, match="log-probabilities"):
             loss_output(answer, data)

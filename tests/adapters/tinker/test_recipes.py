@@ -1,4 +1,4 @@
-"""A recipe gives the same curve directly and through a server."""
+"""A recipe gives the same metrics directly and through a server."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ pytest.importorskip("starlette")
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.training import FakeTraining
-from tests.adapters.tinker.dishes import cooked
-from tests.adapters.tinker.serving import ByteTinker, serving
 from tests.soak.victims import RECIPES
+from tests.support.fake_runs import run_recipe
+from tests.support.tinker_server import ByteTinker, serving
 
 QUICK = (
     "sl_basic",
@@ -35,13 +35,13 @@ QUICK = (
     "name",
     [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in RECIPES],
 )
-def test_the_curve_is_the_same(name: str, ahead: int) -> None:
+def test_metrics_equal_those_of_a_direct_run(name: str, ahead: int) -> None:
     kept, blobs, alone = FakeBlobs(), FakeBlobs(), FakeBlobs()
     with serving(FakeTraining(kept), kept) as served:
-        through: list[dict[str, Any]] = cooked(
+        through: list[dict[str, Any]] = run_recipe(
             name, ByteTinker(blobs, served.url), blobs, ahead=ahead
         )
-    direct = cooked(name, FakeTraining(alone), alone, ahead=ahead)
+    direct = run_recipe(name, FakeTraining(alone), alone, ahead=ahead)
     assert [row["stage"] for row in through] == [row["stage"] for row in direct]
     for mine, theirs in zip(through, direct, strict=True):
         assert mine == pytest.approx(theirs, abs=1e-4)
@@ -50,10 +50,8 @@ def test_the_curve_is_the_same(name: str, ahead: int) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("letters")
 @pytest.mark.parametrize("name", ["sl_basic", "dpo", "rl"])
-def test_the_curve_is_the_same_over_the_engine(name: str, tmp_path: Path) -> None:
-    """In float32, on a Llama of two layers; rank 16, for a server has an alpha of 32 whatever the
-    rank.
-    """
+def test_metrics_equal_over_the_local_engine(name: str, tmp_path: Path) -> None:
+    """On a Llama of two layers in float32; rank 16, because a server's alpha is always 32."""
     pytest.importorskip("torch")
     from adapters.local.hub import LocalHub
     from adapters.peft.client import PeftTraining
@@ -66,10 +64,10 @@ def test_the_curve_is_the_same_over_the_engine(name: str, tmp_path: Path) -> Non
     def engine(store: FakeBlobs) -> PeftTraining:
         return PeftTraining(hub, store, device="cpu", dtype="float32", threads=2)
 
-    direct = cooked(name, engine(alone), alone, model=model, lora_rank=16)
+    direct = run_recipe(name, engine(alone), alone, model=model, lora_rank=16)
     with serving(engine(kept), kept, hub, [model]) as served:
         client = TinkerTraining(hub, blobs, base_url=served.url, server="kitchen")
-        through = cooked(name, client, blobs, model=model, lora_rank=16)
+        through = run_recipe(name, client, blobs, model=model, lora_rank=16)
     assert [row["stage"] for row in through] == [row["stage"] for row in direct]
     for mine, theirs in zip(through, direct, strict=True):
         assert mine == pytest.approx(theirs, abs=1e-4)

@@ -1,4 +1,4 @@
-"""Faults that a server, or the network before it, may have: put around its application."""
+"""Faults of a server, or of the network before it, put around an ASGI application."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Send = Callable[[Any], Any]
 
 @dataclass
 class Fault:
-    """`kind` befalls the requests of these numbers, counted from 1, to a path that ends so."""
+    """A fault of the given kind in the requests of these numbers, from 1, to a path's suffix."""
 
     kind: str
     path: str
@@ -23,72 +23,67 @@ class Fault:
 
 
 @dataclass
-class Faulty:
-    """An ASGI application with faults; `befell` counts those that came."""
+class FaultyApp:
+    """An ASGI application with faults; `injected` counts those that occurred."""
 
     app: Any
     faults: tuple[Fault, ...]
-    # seconds that each answer takes at least; answers that are waited for together overlap
+    # seconds that each result takes at least; results that are awaited together overlap
     latency: float = 0.0
-    seen: Counter[str] = field(default_factory=Counter)
-    befell: int = 0
-    gate: threading.Event = field(default_factory=threading.Event)  # what is held waits for it
+    requests: Counter[str] = field(default_factory=Counter)  # by path
+    injected: int = 0
+    gate: threading.Event = field(default_factory=threading.Event)  # releases "held" requests
 
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         path = scope["path"]
-        self.seen[path] += 1
+        self.requests[path] += 1
         if self.latency and path.endswith("retrieve_future"):
             await asyncio.sleep(self.latency)
         for fault in self.faults:
-            if path.endswith(fault.path) and self.seen[path] in fault.numbers:
-                self.befell += 1
+            if path.endswith(fault.path) and self.requests[path] in fault.numbers:
+                self.injected += 1
                 await getattr(self, f"_{fault.kind}")(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
     async def _busy(self, scope: Any, receive: Any, send: Send) -> None:
-        await _say(send, 429, {"detail": "too many requests"})
+        await _respond(send, 429, {"detail": "too many requests"})
 
     async def _busy_for_a_second(self, scope: Any, receive: Any, send: Send) -> None:
-        await _say(send, 429, {"detail": "too many requests"}, (b"retry-after", b"1"))
+        await _respond(send, 429, {"detail": "too many requests"}, (b"retry-after", b"1"))
 
     async def _broken(self, scope: Any, receive: Any, send: Send) -> None:
-        await _say(send, 500, {"detail": "out of order"})
+        await _respond(send, 500, {"detail": "out of order"})
 
     async def _reset(self, scope: Any, receive: Any, send: Any) -> None:
-        """Before it was looked at."""
+        """Break the connection before the request is read."""
         send.__self__.transport.abort()
 
     async def _lost(self, scope: Any, receive: Any, send: Any) -> None:
-        """It was done, and its answer did not arrive."""
+        """Execute the request, and break the connection before the response."""
 
-        async def nowhere(message: Any) -> None:
+        async def discard(message: Any) -> None:
             pass
 
-        await self.app(scope, receive, nowhere)
+        await self.app(scope, receive, discard)
         send.__self__.transport.abort()
 
     async def _truncated(self, scope: Any, receive: Any, send: Any) -> None:
-        """Half of the answer, and the end of the connection."""
+        """Send half of the response, and break the connection."""
 
-        async def half(message: Any) -> None:
+        async def send_half(message: Any) -> None:
             if message["type"] == "http.response.body" and message.get("body"):
-                await send(
-                    {
-                        **message,
-                        "body": message["body"][: len(message["body"]) // 2],
-                        "more_body": True,
-                    }
-                )
-                await asyncio.sleep(0.05)  # so that the half goes out
+                half = message["body"][: len(message["body"]) // 2]
+                await send({**message, "body": half, "more_body": True})
+                await asyncio.sleep(0.05)  # so that the half is sent
                 send.__self__.transport.abort()
             else:
                 await send(message)
 
-        await self.app(scope, receive, half)
+        await self.app(scope, receive, send_half)
 
     async def _slow(self, scope: Any, receive: Any, send: Send) -> None:
         await asyncio.sleep(1.5)
@@ -99,26 +94,26 @@ class Faulty:
         await self.app(scope, receive, send)
 
     async def _expired(self, scope: Any, receive: Any, send: Send) -> None:
-        await _say(send, 410, {"detail": "the session has expired"})
+        await _respond(send, 410, {"detail": "the session has expired"})
 
     async def _paused(self, scope: Any, receive: Any, send: Send) -> None:
-        await _say(send, 408, {"type": "try_again", "queue_state": "paused_capacity"})
+        await _respond(send, 408, {"type": "try_again", "queue_state": "paused_capacity"})
 
     async def _failed(self, scope: Any, receive: Any, send: Send) -> None:
-        await _say(send, 200, {"error": "the machine behind it is gone", "category": "server"})
+        await _respond(send, 200, {"error": "the machine behind it is gone", "category": "server"})
 
 
-async def _say(send: Send, status: int, answer: Any, *headers: tuple[bytes, bytes]) -> None:
-    body = json.dumps(answer).encode()
+async def _respond(send: Send, status: int, body: Any, *headers: tuple[bytes, bytes]) -> None:
+    data = json.dumps(body).encode()
     await send(
         {
             "type": "http.response.start",
             "status": status,
             "headers": [
                 (b"content-type", b"application/json"),
-                (b"content-length", str(len(body)).encode()),
+                (b"content-length", str(len(data)).encode()),
                 *headers,
             ],
         }
     )
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": data})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +12,11 @@ import uvicorn
 
 from adapters.fake.hub import FakeHub
 from adapters.fake.tokenizer import Bytes
+from adapters.server.limits import Limits
 from adapters.server.serve import TinkerServer
 from adapters.tinker.client import TinkerTraining
 from kitchen.ports import BlobStore, HubClient, Tokenizer, TrainingBackend
+from tests.support.polling import wait_until
 
 KEY = "tml-of-these-tests"
 MODELS: dict[str, dict[str, bytes]] = {
@@ -24,8 +25,8 @@ MODELS: dict[str, dict[str, bytes]] = {
 }
 
 
-class Served:
-    """A server that is running; `wrap` goes around its application."""
+class RunningServer:
+    """An ASGI application served on a thread."""
 
     def __init__(self, app: Any, port: int = 0) -> None:
         config = uvicorn.Config(
@@ -34,9 +35,8 @@ class Served:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
-        while not self._server.started:
-            assert self._thread.is_alive(), "the server did not start"
-            time.sleep(0.01)
+        wait_until(lambda: self._server.started or not self._thread.is_alive())
+        assert self._thread.is_alive(), "the server did not start"
         self.port: int = self._server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
 
@@ -52,8 +52,9 @@ def application(
     hub: HubClient | None = None,
     models: Sequence[str] = ("tiny", "other"),
     key: str | None = KEY,
+    limits: Limits | None = None,
 ) -> Any:
-    return TinkerServer(training, hub or FakeHub(MODELS), blobs).app(models, {}, key)
+    return TinkerServer(training, hub or FakeHub(MODELS), blobs).app(models, {}, key, limits)
 
 
 @contextmanager
@@ -63,16 +64,17 @@ def serving(
     hub: HubClient | None = None,
     models: Sequence[str] = ("tiny", "other"),
     wrap: Callable[[Any], Any] = lambda app: app,
-) -> Iterator[Served]:
-    served = Served(wrap(application(training, blobs, hub, models)))
+) -> Iterator[RunningServer]:
+    """Run a server for the block; `wrap` goes around its application."""
+    server = RunningServer(wrap(application(training, blobs, hub, models)))
     try:
-        yield served
+        yield server
     finally:
-        served.stop()
+        server.stop()
 
 
 class ByteTinker(TinkerTraining):
-    """For models that are the fake's, which read bytes."""
+    """A client whose models are the fake's, which read bytes."""
 
     def __init__(self, blobs: BlobStore, url: str, **settings: Any) -> None:
         super().__init__(FakeHub(MODELS), blobs, base_url=url, server="kitchen", **settings)

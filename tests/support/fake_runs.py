@@ -1,4 +1,4 @@
-"""Recipes cooked on the stand-in for models: directly, and through a server."""
+"""Recipes run on the fake adapters, directly or through a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.soak.victims import DATA, made, order_of
 CLOCKS = ("seconds", "timestamp")
 
 
-def cooked(
+def run_recipe(
     name: str,
     training: Any,
     blobs: FakeBlobs,
@@ -26,7 +26,7 @@ def cooked(
     data: Mapping[str, Any] = DATA,
     **settings: Any,
 ) -> list[dict[str, Any]]:
-    """All its metrics, without what clocks say."""
+    """Run a recipe, and return its metrics without those that clocks set."""
     recipe = made(name, model, "other", ahead, **{"save_every": 2, **settings})
     kitchen = Kitchen(training, FakeDatasets(data), None, blobs)
     execute(order_of(recipe), recipe, kitchen, "run", observers)

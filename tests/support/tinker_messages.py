@@ -1,4 +1,4 @@
-"""Messages as the SDK would send them."""
+"""Messages as the SDK sends them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import numpy as np
 from tinker import types
 from tinker.proto.request_conv import forward_backward_request_to_proto
 
-from adapters.tinker.datums import theirs
+from adapters.tinker.datums import sdk_datum
 from kitchen.types import Datum
 
 
-def forward_backward(model: str, number: int, *, only: bool = False) -> bytes:
-    """Two short sequences; `only` forward."""
+def forward_backward(model: str, number: int, *, forward_only: bool = False) -> bytes:
+    """Return a request with two short sequences."""
     data = [
         Datum(
             np.arange(1, length),
@@ -19,14 +19,14 @@ def forward_backward(model: str, number: int, *, only: bool = False) -> bytes:
         )
         for length in (4, 6)
     ]
-    asked = types.ForwardBackwardRequest(
+    request = types.ForwardBackwardRequest(
         forward_backward_input=types.ForwardBackwardInput(
-            data=[theirs(each) for each in data], loss_fn="cross_entropy"
+            data=[sdk_datum(datum) for datum in data], loss_fn="cross_entropy"
         ),
         model_id=model,
         seq_id=number,
     )
-    message = forward_backward_request_to_proto(asked)
-    message.forward_only = only
+    message = forward_backward_request_to_proto(request)
+    message.forward_only = forward_only
     body: bytes = message.SerializeToString()
     return body

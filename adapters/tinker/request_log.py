@@ -1,0 +1,51 @@
+"""Log and trace every request of the SDK in the run that caused it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import structlog
+from opentelemetry import trace
+
+log = structlog.get_logger("kitchen.tinker")
+_STARTED = "kitchen.started"  # key among the extensions of a request
+# requests that the SDK makes on its own account
+_BACKGROUND = ("session_heartbeat", "telemetry", "dynamic_config")
+
+
+def install() -> None:
+    """Log the requests of every SDK client in this process from now on.
+
+    A request is made in the context of the call that caused it, so it is logged in that call's run
+    alone. The SDK calls `_prepare_request` before each request, and leaves it empty for subclasses.
+    """
+    from tinker import _client
+
+    if getattr(_client.AsyncTinker, "_kitchen_logs_requests", False):
+        return
+
+    async def prepare(self: Any, request: Any) -> None:
+        request.extensions[_STARTED] = time.perf_counter()
+        if _log_response not in self._client.event_hooks["response"]:
+            hooks = self._client.event_hooks
+            self._client.event_hooks = {**hooks, "response": [*hooks["response"], _log_response]}
+
+    setattr(_client.AsyncTinker, "_prepare_request", prepare)  # noqa: B010 mypy knows it as a method
+    setattr(_client.AsyncTinker, "_kitchen_logs_requests", True)  # noqa: B010
+
+
+async def _log_response(response: Any) -> None:
+    request = response.request
+    path = request.url.path.rsplit("/api/v1/", 1)[-1]
+    if path.rsplit("/", 1)[-1] in _BACKGROUND or _STARTED not in request.extensions:
+        return
+    fields = {
+        "path": path,
+        "status": response.status_code,
+        "seconds": round(time.perf_counter() - request.extensions[_STARTED], 6),
+        "retries": int(request.headers.get("x-stainless-retry-count", 0)),
+        "client": request.headers.get("x-sdk-method", "").partition(".")[0] or "SDK",
+    }
+    log.debug("request", **fields)
+    trace.get_current_span().add_event("tinker.request", fields)
