@@ -115,11 +115,8 @@ class SavePointStore:
         """Discard the newest save point, whose checkpoint is damaged; False if it is the only one."""
         if self._previous is None:
             return False
-        log.warning(
-            "a checkpoint is damaged; returning to the save point before it",
-            why=str(why),
-            run=self._run,
-        )
+        text = "a checkpoint is damaged; returning to the save point before it"
+        log.warning(text, why=str(why), run=self._run)
         self._blobs.delete(self._file(self._number))
         return True
 
@@ -192,11 +189,8 @@ class SavePointStore:
                 raise ValueError("its SHA-256 differs")
             return _STATE_JSON.validate_json(signed["record"])
         except (ValueError, KeyError, TypeError, ValidationError) as error:
-            log.warning(
-                "a save point is damaged; the one before is used",
-                file=self._blobs.locate(name),
-                why=str(error),
-            )
+            text = "a save point is damaged; the one before is used"
+            log.warning(text, file=self._blobs.locate(name), why=str(error))
             return None
 
     def _numbers(self) -> list[int]:

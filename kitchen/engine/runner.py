@@ -26,15 +26,7 @@ from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import is_future
 from kitchen.progress import NOWHERE, Progress, shares_of
 from kitchen.types import RunId
-from kitchen.workflow import (
-    ForEach,
-    Parallel,
-    Series,
-    Step,
-    When,
-    has_save_points,
-    is_resumable,
-)
+from kitchen.workflow import ForEach, Parallel, Series, Step, When, has_save_points, is_resumable
 
 log = structlog.get_logger("kitchen.engine.runner")
 
@@ -60,39 +52,23 @@ def run(
     """
     refuse_running_loop()
     ports = {**ports, RunId: RunId(name)}
-    title = title or name
     plan = plan or check(step, ports, outputs)
     if plan.problems:
         raise PlanError("\n".join(plan.problems))
     group = ObserverGroup(observers)
     group.run_started(name, step)
-    attempt = _Attempt(step, ports, outputs, name, title, group, stop_signal or StopSignal())
-    with span("run", {"kitchen.recipe": title, "kitchen.run": name}):
-        while True:
-            store = _save_point_store(attempt, plan)
-            try:
-                return attempt.run(store)
-            except SessionLost as lost:
-                if not retries:
-                    raise
-                retries -= 1
-                log.warning(
-                    "the session was lost; resuming from the last save point",
-                    why=str(lost),
-                    run=name,
-                )
-            except DamagedSavePoint as damage:
-                if store is None or not store.fall_back(damage):
-                    raise RunFailed(
-                        f"{damage}; there is no save point before it: start a new run"
-                    ) from damage
+    stop_signal = stop_signal or StopSignal()
+    execution = _Run(step, plan, ports, outputs, name, title or name, group, stop_signal)
+    with span("run", {"kitchen.recipe": execution.title, "kitchen.run": name}):
+        return execution.with_retries(retries)
 
 
 @dataclass(frozen=True)
-class _Attempt:
+class _Run:
     """The arguments of every attempt to run a workflow to its end."""
 
     step: Step
+    plan: Plan
     ports: Mapping[Any, Any]
     outputs: tuple[Any, ...]
     name: str
@@ -100,20 +76,37 @@ class _Attempt:
     observers: ObserverGroup
     stop_signal: StopSignal
 
-    def run(self, store: SavePointStore | None) -> Scope:
+    def with_retries(self, retries: int) -> Scope:
+        """Run, again from the last save point if the session is lost or a save point is damaged."""
+        while True:
+            store = self.save_points()
+            try:
+                return self.attempt(store)
+            except SessionLost as lost:
+                if not retries:
+                    raise
+                retries -= 1
+                text = "the session was lost; resuming from the last save point"
+                log.warning(text, why=str(lost), run=self.name)
+            except DamagedSavePoint as damage:
+                if store is None or not store.fall_back(damage):
+                    raise RunFailed(
+                        f"{damage}; there is no save point before it: start a new run"
+                    ) from damage
+
+    def save_points(self) -> SavePointStore | None:
+        if BlobStore not in self.ports or not is_resumable(self.step):
+            return None
+        fingerprint = f"{self.plan}\n{self.step!r}"
+        return SavePointStore(self.ports[BlobStore], self.name, fingerprint)
+
+    def attempt(self, store: SavePointStore | None) -> Scope:
         memo = MemoStore(self.ports[BlobStore], self.name) if store else None
         caller = StageCaller(self.observers, self.title, self.stop_signal, store, memo)
         location = NOWHERE.recipe(self.title)
         scope = Scope({Progress: Progress(), **self.ports}, location=location)
         asyncio.run(_Walk(caller).workflow(self.step, scope, self.outputs))
         return scope
-
-
-def _save_point_store(attempt: _Attempt, plan: Plan) -> SavePointStore | None:
-    if BlobStore not in attempt.ports or not is_resumable(attempt.step):
-        return None
-    fingerprint = f"{plan}\n{attempt.step!r}"
-    return SavePointStore(attempt.ports[BlobStore], attempt.name, fingerprint)
 
 
 @dataclass

@@ -1,6 +1,4 @@
-"""Graceful stop: a loop with save points finishes its iteration and saves; a second request stops
-at once.
-"""
+"""Graceful stop: an iteration is finished and saved first; a second request stops at once."""
 
 from __future__ import annotations
 
