@@ -45,8 +45,8 @@ class Line:
     outputs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        arrow = f": {', '.join(self.reads)} -> {', '.join(self.outputs)}"
-        return f"{'  ' * self.depth}{self.text}{arrow if self.reads or self.outputs else ''}"
+        types = f"{', '.join(self.reads)} -> {', '.join(self.outputs)}".strip()
+        return f"{'  ' * self.depth}{self.text}{f': {types}' if types != '->' else ''}"
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Secrets are masked in what people see and in the record, and nothing else is."""
+"""Secrets are masked in output and in records, and nothing else is."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from kitchen.runs.store import read_run
 from kitchen.secrets import mask, masked
 from recipes.sl_basic import SlBasic
 
-HUSH = 'hunter2-"geheim"\\é'
+SECRET = 'hunter2-"geheim"\\é'
 
 
 @pytest.mark.parametrize(
     "name", ["HF_TOKEN", "TINKER_API_KEY", "AWS_SECRET_ACCESS_KEY", "db_password", "APIKEY"]
 )
 def test_values_of_secret_variables_are_masked(name: str) -> None:
-    assert mask(f"cannot log in with {HUSH}", {name: HUSH}) == "cannot log in with ***"
+    assert mask(f"cannot log in with {SECRET}", {name: SECRET}) == "cannot log in with ***"
 
 
 @pytest.mark.parametrize(
     "name", ["MAX_TOKENS", "KEYBOARD", "TOKENIZERS_PARALLELISM", "HOME", "PWD", "OLDPWD"]
 )
-def test_other_variables_are_not(name: str) -> None:
+def test_values_of_other_variables_are_not_masked(name: str) -> None:
     assert mask("seed 123456", {name: "123456"}) == "seed 123456"
 
 
 def test_credentials_in_urls_are_masked() -> None:
-    assert mask("s3://me:hush@host/bucket", {}) == "s3://***@host/bucket"
+    assert mask("s3://me:s3cret@host/bucket", {}) == "s3://***@host/bucket"
 
 
-def test_only_texts_inside_a_value_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_inside_a_json_value_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_TOKEN", "123456")
     assert masked({"seed": 123456, "a": ["x123456", {"b": "123456"}]}) == {
         "seed": 123456,
@@ -45,15 +45,15 @@ def test_only_texts_inside_a_value_are_masked(monkeypatch: pytest.MonkeyPatch) -
     }
 
 
-def test_a_secret_reaches_no_file_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOME_API_KEY", HUSH)
+def test_secrets_reach_no_file_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", SECRET)
     rows = [{"prompt": "?", "completion": "{}"}] * 4
     blobs = FakeBlobs()
     recipe = SlBasic(model="any", dataset="rows", batch_size=2, max_steps=2, seed=123456)
     order = Order(
         "recipes.sl_basic:SlBasic",
-        {"model": f"path:{HUSH}"},
-        adapter_settings={"blobs": {"root": HUSH}},
+        {"model": f"path:{SECRET}"},
+        adapter_settings={"blobs": {"root": SECRET}},
     )
     data = FakeDatasets({"rows": {"train": rows, "held": rows}})
     execute(order, recipe, Kitchen(FakeTraining(blobs), data, None, blobs), "r")

@@ -1,4 +1,4 @@
-"""Arrays through JSON and back."""
+"""Arrays in types survive JSON to the last bit."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from kitchen.types import Floats, Mask, Tokens
         (Tokens, np.zeros(0, np.int64)),
     ],
 )
-def test_they_come_back_to_the_last_bit(kind: Any, array: Any) -> None:
+def test_arrays_survive_json_to_the_last_bit(kind: Any, array: Any) -> None:
     adapter = json_adapter(tuple[kind, ...])
-    [back] = adapter.validate_json(adapter.dump_json((array,)))
-    assert (back.dtype, back.shape) == (array.dtype, array.shape)
-    assert back.tobytes() == array.tobytes()
+    [decoded] = adapter.validate_json(adapter.dump_json((array,)))
+    assert (decoded.dtype, decoded.shape) == (array.dtype, array.shape)
+    assert decoded.tobytes() == array.tobytes()

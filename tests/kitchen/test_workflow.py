@@ -1,6 +1,4 @@
-"""The five words at work: state in loops, look-ahead, phases, parallel branches, closing, and where
-errors are.
-"""
+"""Workflows that run: state in loops, look-ahead, phases, parallel branches, closing, errors."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Asked(Result):
+class Reply(Result):
     n: int
 
 
@@ -52,7 +50,7 @@ class Items(Stage):
 
 @dataclass(frozen=True)
 class Round(Result):
-    """Nobody need read it."""
+    """An item that no stage needs to read."""
 
 
 class Rounds(Stage):
@@ -76,28 +74,28 @@ class Add(Stage):
 
 
 class Ask(Stage):
-    def run(self, item: Item) -> Future[Asked]:
-        return Done(Asked(item.n))
+    def run(self, item: Item) -> Future[Reply]:
+        return Done(Reply(item.n))
 
 
-class ReadIfThere(Stage):
-    def run(self, asked: Asked | None = None) -> Metrics:
-        return Metrics(n=-1 if asked is None else asked.n)
+class ReadOptional(Stage):
+    def run(self, reply: Reply | None = None) -> Metrics:
+        return Metrics(n=-1 if reply is None else reply.n)
 
 
 class Read(Stage):
-    def run(self, asked: Asked) -> Metrics:
-        return Metrics(n=asked.n)
+    def run(self, reply: Reply) -> Metrics:
+        return Metrics(n=reply.n)
 
 
 class Refuse(Stage):
     at: int
 
-    def run(self, item: Item) -> Future[Asked]:
-        return Failed(ValueError("no")) if item.n == self.at else Done(Asked(item.n))
+    def run(self, item: Item) -> Future[Reply]:
+        return Failed(ValueError("no")) if item.n == self.at else Done(Reply(item.n))
 
 
-class Burst(Stage):
+class Fail(Stage):
     def run(self, item: Item) -> Metrics:
         raise ValueError("no")
 
@@ -116,27 +114,27 @@ class Seen(Observer):
             self.progress.append(event.progress)
 
 
-def test_state_that_is_read_and_rewritten_survives_the_loop() -> None:
+def test_state_read_and_rewritten_survives_the_loop() -> None:
     assert run(sequence(Start(), for_each(Items())(Add())), {})[Total] == Total(4.25)
 
 
-def test_a_stage_needs_no_kitchen() -> None:
+def test_stage_runs_without_a_kitchen() -> None:
     assert Add().run(Total(2.0), Item(10)) == Total(11.0)
 
 
-def test_what_a_when_left_can_be_read_if_it_is_there() -> None:
+def test_outputs_of_a_when_are_optional() -> None:
     seen = Seen()
-    run(for_each(Items())(every(2)(Ask()), ReadIfThere()), {}, (seen,))
+    run(for_each(Items())(every(2)(Ask()), ReadOptional()), {}, (seen,))
     assert [m["n"] for m in seen.metrics] == [-1, 1, -1, 3]
 
 
-def test_every_zero_means_never() -> None:
+def test_every_zero_never_runs() -> None:
     seen = Seen()
-    run(for_each(Items())(every(0)(Ask()), ReadIfThere()), {}, (seen,))
+    run(for_each(Items())(every(0)(Ask()), ReadOptional()), {}, (seen,))
     assert [m["n"] for m in seen.metrics] == [-1] * 4
 
 
-def test_progress_knows_the_share_done_unless_a_length_is_unknown() -> None:
+def test_progress_of_sized_and_unsized_loops() -> None:
     seen = Seen()
     run(for_each(Rounds())(for_each(Items(2))(Ask(), Read())), {}, (seen,))
     shown = [(p.step, p.done, p.width) for p in seen.progress]
@@ -146,9 +144,9 @@ def test_progress_knows_the_share_done_unless_a_length_is_unknown() -> None:
     assert [p.done for p in seen.progress] == [None, None]
 
 
-@pytest.mark.parametrize("body", [(Burst(),), (Refuse(0),), (Refuse(0), Read())])
+@pytest.mark.parametrize("body", [(Fail(),), (Refuse(0),), (Refuse(0), Read())])
 @pytest.mark.parametrize("ahead", [0, 2])
-def test_an_error_says_where(body: tuple[Stage, ...], ahead: int) -> None:
+def test_error_names_its_location(body: tuple[Stage, ...], ahead: int) -> None:
     with pytest.raises(ValueError, match="no") as error:
         run(for_each(Items(), ahead=ahead)(*body), {}, title="recipes.mine")
     assert any("in recipes.mine > Items step 0 > " in note for note in error.value.__notes__), (
@@ -157,31 +155,21 @@ def test_an_error_says_where(body: tuple[Stage, ...], ahead: int) -> None:
 
 
 class Half(Stage):
-    def run(self) -> tuple[Total, Asked]:
+    def run(self) -> tuple[Total, Reply]:
         return Total(1.0)  # type: ignore[return-value]
 
 
-def test_a_stage_that_does_not_keep_its_promise_is_named() -> None:
-    with pytest.raises(TypeError, match=r"Half.run promises Total, Asked and returned Total"):
+def test_result_that_breaks_the_contract_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Half.run promises Total, Reply and returned Total"):
         run(sequence(Half()), {})
 
 
-class Untyped(Stage):
-    def run(self, total):  # type: ignore[no-untyped-def]
-        return total
-
-
-def test_a_signature_without_types_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"Untyped.run: 'total' has no type"):
-        run(sequence(Start(), Untyped()), {})
-
-
 @dataclass
-class Late:
-    """A future that notes when it is first waited for."""
+class LateFuture:
+    """A future that logs when it is first waited for."""
 
     log: list[str]
-    what: str
+    name: str
     value: Any
     waited: bool = False
 
@@ -190,7 +178,7 @@ class Late:
 
     def __await__(self) -> Generator[Any, Any, Any]:
         if not self.waited:
-            self.log.append(f"wait{self.what}")
+            self.log.append(f"wait{self.name}")
         self.waited = True
         return self.value
         yield
@@ -201,16 +189,16 @@ class Log:
     lines: list[str] = field(default_factory=list)
 
 
-class AskLate(Stage):
-    def run(self, item: Item, log: Log) -> Future[Asked]:
+class AskLater(Stage):
+    def run(self, item: Item, log: Log) -> Future[Reply]:
         log.lines.append(f"ask{item.n}")
-        return Late(log.lines, str(item.n), Asked(item.n))
+        return LateFuture(log.lines, str(item.n), Reply(item.n))
 
 
 class Report(Stage):
-    def run(self, asked: Asked, log: Log) -> Metrics:
-        log.lines.append(f"report{asked.n}")
-        return Metrics(n=asked.n)
+    def run(self, reply: Reply, log: Log) -> Metrics:
+        log.lines.append(f"report{reply.n}")
+        return Metrics(n=reply.n)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +211,7 @@ class Report(Stage):
 )
 def test_look_ahead_submits_before_it_waits(ahead: int, order: str) -> None:
     log = Log()
-    run(for_each(Items(3), ahead=ahead)(AskLate(), Report()), {Log: log})
+    run(for_each(Items(3), ahead=ahead)(AskLater(), Report()), {Log: log})
     assert " ".join(log.lines) == order
 
 
@@ -259,44 +247,44 @@ class Through(Stage):
         return Metrics(n=1)
 
 
-def test_what_has_a_close_is_closed_when_its_scope_ends() -> None:
+def test_values_are_closed_when_their_scope_ends() -> None:
     log = Log()
     run(sequence(Open(), for_each(Items(2))(OpenInner(), Through())), {Log: log})
     assert log.lines == ["close inner 0", "close inner 1", "close outer"]
 
 
-def test_it_is_closed_on_failure_too() -> None:
+def test_values_are_closed_on_failure() -> None:
     log = Log()
     with pytest.raises(ValueError, match="stuck"):
         run(sequence(Open(), for_each(Items(2))(OpenInner(), Through(fail=True))), {Log: log})
     assert log.lines[-1] == "close outer"
 
 
-def test_parallel_branches_run_at_once_on_the_same_inputs_and_both_leave() -> None:
+def test_parallel_branches_run_concurrently() -> None:
     events: list[str] = []
+    other_ran = asyncio.Event()
 
     class Slow(Stage):
-        def run(self) -> Future[Asked]:
+        def run(self) -> Future[Reply]:
             return start(self.wait())
 
-        async def wait(self) -> Asked:
-            events.append("slow begins")
-            await asyncio.sleep(0.01)
+        async def wait(self) -> Reply:
+            await other_ran.wait()
             events.append("slow ends")
-            return Asked(1)
+            return Reply(1)
 
-    class Waits(Stage):
+    class Other(Stage):
         async def run(self) -> Total:
-            await asyncio.sleep(0)
             events.append("other")
+            other_ran.set()
             return Total(2.0)
 
-    counter = run(parallel(Slow(), Waits()), {})
-    assert (counter[Asked], counter[Total]) == (Asked(1), Total(2.0))
-    assert events.index("other") < events.index("slow ends")
+    values = run(parallel(Slow(), Other()), {})
+    assert (values[Reply], values[Total]) == (Reply(1), Total(2.0))
+    assert events == ["other", "slow ends"]
 
 
-def test_an_error_in_a_branch_is_the_error_itself() -> None:
+def test_error_in_a_branch_is_raised_unwrapped() -> None:
     class Fails(Stage):
         def run(self) -> Total:
             raise KeyError("branch")
@@ -317,7 +305,7 @@ class Takes(Stage):
         return Metrics(total=total.value)
 
 
-def test_a_recipe_can_be_a_step_of_another_one() -> None:
+def test_recipe_can_be_a_step_of_another() -> None:
     seen = Seen()
     run(sequence(Inner(), Takes()), {}, (seen,))
     assert seen.metrics == [{"total": 4.25}]

@@ -1,4 +1,4 @@
-"""What people see of a run, with and without a terminal."""
+"""Console output of a run, with and without a terminal."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ RECIPE = Location(("recipes.mine",))
 
 
 class Batches(Stage):
-    """Four numbers."""
+    """A loop of four steps."""
 
     def run(self) -> Iterable[int]:
         return range(4)
 
 
 class Report(Stage):
-    """Report."""
+    """A stage that publishes metrics."""
 
     def run(self) -> Metrics:
         return Metrics()
 
 
-def plain() -> tuple[Console, io.StringIO]:
+def plain_console() -> tuple[Console, io.StringIO]:
     file = io.StringIO()
     return Console(file=file, width=100, markup=False, highlight=False), file
 
@@ -43,8 +43,8 @@ def step(number: int, of: int, *published: Published, replayed: bool = False) ->
     return StageDone(Report(), progress, 0.01, published, replayed=replayed, location=location)
 
 
-def test_without_a_terminal_there_is_a_line_per_tenth_of_a_loop() -> None:
-    out, file = plain()
+def test_plain_output_has_a_line_per_tenth_of_a_loop() -> None:
+    out, file = plain_console()
     observer = ConsoleObserver(out)
     observer.run_started("mine-1", sequence(Report()))
     for number in range(100):
@@ -62,8 +62,8 @@ def test_without_a_terminal_there_is_a_line_per_tenth_of_a_loop() -> None:
     assert "\x1b" not in file.getvalue()
 
 
-def test_a_loop_of_unknown_length_has_no_share_and_no_end() -> None:
-    out, file = plain()
+def test_loop_of_unknown_length_shows_no_total() -> None:
+    out, file = plain_console()
     observer = ConsoleObserver(out)
     progress = Progress(4, None, 0.0)
     location = RECIPE.iteration("Items", progress)
@@ -73,8 +73,8 @@ def test_a_loop_of_unknown_length_has_no_share_and_no_end() -> None:
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_a_step_has_one_line_with_the_metrics_of_all_its_stages(ahead: int) -> None:
-    out, file = plain()
+def test_step_has_one_line_with_metrics_of_all_stages(ahead: int) -> None:
+    out, file = plain_console()
     observer = ConsoleObserver(out)
     observer.run_started("mine-1", sequence(for_each(Batches(), ahead=ahead)(Report())))
     for number in range(4):
@@ -93,16 +93,16 @@ def test_a_step_has_one_line_with_the_metrics_of_all_its_stages(ahead: int) -> N
     ]
 
 
-def test_a_slow_stage_gets_a_line_and_a_quick_one_none() -> None:
-    out, file = plain()
+def test_only_slow_stages_outside_loops_get_a_line() -> None:
+    out, file = plain_console()
     observer = ConsoleObserver(out)
     for seconds in (0.5, 75.0):
         observer.stage_done(StageDone(Report(), Progress(), seconds, location=RECIPE))
     assert file.getvalue() == "Report  1:15\n"
 
 
-def test_a_table_is_printed_once_and_its_text_is_nobody_s_markup() -> None:
-    out, file = plain()
+def test_table_is_printed_once_and_without_markup() -> None:
+    out, file = plain_console()
     observer = ConsoleObserver(out)
     shown = Table("Answers", ("asked", "n"), (("[red]a[/red] :smile: \x1b[31m", "12"), ("b", "3")))
     observer.stage_done(step(0, 2, shown))
@@ -118,20 +118,20 @@ def test_a_table_is_printed_once_and_its_text_is_nobody_s_markup() -> None:
     ]
 
 
-def test_long_texts_stay_within_the_columns() -> None:
-    out, file = plain()
+def test_long_cells_are_wrapped() -> None:
+    out, file = plain_console()
     out.print(table(Table("T", ("a", "b"), (("word " * 40, "x" * 300), ("short", "line\nline")))))
     assert max(map(len, file.getvalue().splitlines())) <= 100
     assert file.getvalue().count("x") == 300
 
 
-def test_secrets_do_not_show() -> None:
-    out, file = plain()
+def test_tables_show_no_secrets() -> None:
+    out, file = plain_console()
     out.print(table(Table("T", ("where",), (("s3://user:hunter2hunter2@host/x",),))))
     assert "hunter2" not in file.getvalue()
 
 
-def test_on_a_terminal_a_bar_shows_where_it_stands_and_leaves_nothing_behind() -> None:
+def test_bar_on_a_terminal_is_removed_at_the_end() -> None:
     file = io.StringIO()
     out = Console(file=file, width=100, force_terminal=True, markup=False, highlight=False)
     observer = ConsoleObserver(out)
@@ -143,10 +143,10 @@ def test_on_a_terminal_a_bar_shows_where_it_stands_and_leaves_nothing_behind() -
     observer.run_ended(KeyboardInterrupt())
     assert "Batches step 3/4" in file.getvalue()
     assert "loss 1.5" in file.getvalue()
-    # the cursor is back
+    # the cursor is hidden once and shown again once
     assert file.getvalue().count("\x1b[?25l") == file.getvalue().count("\x1b[?25h") == 1
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(3.21, "3.2 s"), (245, "4:05"), (3845, "1:04:05")])
-def test_durations_are_shown_as_on_a_clock(seconds: float, shown: str) -> None:
+def test_durations_read_like_a_clock(seconds: float, shown: str) -> None:
     assert clock(seconds) == shown

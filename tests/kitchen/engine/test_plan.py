@@ -1,4 +1,4 @@
-"""What the plan refuses, each by name, and what it lets pass."""
+"""Plans: every mistake is reported by stage and type, and sound workflows pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from kitchen import (
     Metrics,
     Need,
     PlanError,
-    Progress,
     Result,
     RunId,
     Stage,
@@ -52,7 +51,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Asked(Result):
+class Reply(Result):
     n: int
 
 
@@ -88,18 +87,18 @@ class Start(Stage):
 
 
 class Ask(Stage):
-    def run(self, item: Item) -> Future[Asked]:
-        return Done(Asked(item.n))
+    def run(self, item: Item) -> Future[Reply]:
+        return Done(Reply(item.n))
 
 
 class AskByScore(Stage):
-    def run(self, item: Item, score: Score) -> Future[Asked]:
-        return Done(Asked(int(score.value)))
+    def run(self, item: Item, score: Score) -> Future[Reply]:
+        return Done(Reply(int(score.value)))
 
 
-class Keep(Stage):
-    def run(self, asked: Asked, score: Score) -> Score:
-        return Score(max(score.value, asked.n))
+class KeepBest(Stage):
+    def run(self, reply: Reply, score: Score) -> Score:
+        return Score(max(score.value, reply.n))
 
 
 class Wrap(Stage):
@@ -118,8 +117,8 @@ class First(Stage):
 
 
 class Read(Stage):
-    def run(self, asked: Asked) -> Metrics:
-        return Metrics(n=asked.n)
+    def run(self, reply: Reply) -> Metrics:
+        return Metrics(n=reply.n)
 
 
 class Look(Stage):
@@ -127,12 +126,12 @@ class Look(Stage):
         return Metrics(n=item.n)
 
 
-class LeaveUnread(Stage):
+class WriteUnread(Stage):
     def run(self) -> Unread:
         return Unread()
 
 
-class Slow(Stage):
+class AddGradient(Stage):
     loss: str = "cross_entropy"
 
     def run(self, session: TrainingSession, item: Item) -> Future[LossOutput]:
@@ -145,13 +144,13 @@ class Step(Stage):
 
 
 class Encode(Stage):
-    """Reads what OpenSession leaves, so that it is not in the way of these tests."""
+    """Reads the outputs of OpenSession, which would be unread otherwise."""
 
     def run(self, session: TrainingSession, tokenizer: Any = None) -> Metrics:
         return Metrics()
 
 
-class Greedy(Stage):
+class Demanding(Stage):
     def run(self, score: Score) -> Metrics:
         return Metrics()
 
@@ -159,28 +158,28 @@ class Greedy(Stage):
         return [Need(TrainingClient, "telepathy", must=False), Need(DatasetStore, "flight")]
 
 
-class Kept(Stage):
+class MemoizesSession(Stage):
     memoize = True
 
     def run(self, session: TrainingSession) -> tuple[Wrapped, Metrics]:
         return Wrapped(session), Metrics()
 
 
-class Known(Stage):
+class MemoizesFacts(Stage):
     memoize = True
 
     def run(self) -> tuple[Metrics, Facts]:
         return Metrics(), Facts({"a": "b"})
 
 
-class KeepsNothing(Stage):
+class MemoizesNothing(Stage):
     memoize = True
 
     def run(self) -> None:
-        """Has no answer that could be written down."""
+        """Returns no value to memoize."""
 
 
-class Remember(Stage):
+class MemoizesOption(Stage):
     memoize = True
     of: Any
 
@@ -188,19 +187,19 @@ class Remember(Stage):
         return Metrics()
 
 
-GIVEN = {TrainingClient: FakeTraining(), BlobStore: FakeBlobs(), RunId: RunId("x")}
+PORTS = {TrainingClient: FakeTraining(), BlobStore: FakeBlobs(), RunId: RunId("x")}
 
 
 def problems(*steps: Any, outputs: tuple[Any, ...] = ()) -> list[str]:
-    return check(sequence(*steps), GIVEN, outputs).problems
+    return check(sequence(*steps), PORTS, outputs).problems
 
 
 @pytest.mark.parametrize(
     ("steps", "problem"),
     [
-        ((Read(),), "Read.. reads Asked, which no stage before it writes"),
+        ((Read(),), "Read.. reads Reply, which no stage before it writes"),
         (
-            (Start(), for_each(Items(), ahead=1)(AskByScore(), Keep())),
+            (Start(), for_each(Items(), ahead=1)(AskByScore(), KeepBest())),
             "Score changes in the head or the tail",
         ),
         (
@@ -225,10 +224,13 @@ def problems(*steps: Any, outputs: tuple[Any, ...] = ()) -> list[str]:
         ),
         ((parallel(Start(), Start()),), "both write Score"),
         ((OpenSession("m"), Wrap()), "Wrapped hides a checkpointable value"),
-        ((OpenSession("m"), Kept()), "is memoized, but pydantic cannot serialize Wrapped"),
-        ((Known(),), "is memoized, but publishes Facts"),
-        ((KeepsNothing(),), "is memoized, but returns no value"),
-        ((Remember(object()),), "option that is compared by identity"),
+        (
+            (OpenSession("m"), MemoizesSession()),
+            "is memoized, but pydantic cannot serialize Wrapped",
+        ),
+        ((MemoizesFacts(),), "is memoized, but publishes Facts"),
+        ((MemoizesNothing(),), "is memoized, but returns no value"),
+        ((MemoizesOption(object()),), "option that is compared by identity"),
         ((for_each(Items())(every(2)(Ask()), Read()),), "only a `when` writes"),
         ((for_each(Items())(every(2)(Ask()), every(3)(Read())),), "only a `when` writes"),
         ((for_each(Items())(when(Ask())(Look())),), "does not return bool"),
@@ -247,48 +249,43 @@ def problems(*steps: Any, outputs: tuple[Any, ...] = ()) -> list[str]:
             "outputs Score, which is already in scope",
         ),
         ((OpenSession("m"), OpenSession("m")), "overwrites TrainingSession"),
-        ((LeaveUnread(),), "LeaveUnread.. writes Unread, which no later stage reads"),
+        ((WriteUnread(),), "WriteUnread.. writes Unread, which no later stage reads"),
         ((for_each(Items())(Start()),), r"Items.. writes Item, which no later stage reads"),
         (
-            (OpenSession("m"), for_each(Items())(Slow()), SaveFinal()),
+            (OpenSession("m"), for_each(Items())(AddGradient()), SaveFinal()),
             "writes LossOutput, and no later stage applies it",
         ),
         (
-            (OpenSession("m"), for_each(Items())(Slow(), Step())),
+            (OpenSession("m"), for_each(Items())(AddGradient(), Step())),
             "trains TrainingSession, and no later stage reads it",
         ),
         (
-            (OpenSession("m"), for_each(Items())(Slow(), Step(), every(2)(Encode()))),
+            (OpenSession("m"), for_each(Items())(AddGradient(), Step(), every(2)(Encode()))),
             "no later stage reads it: the training would be lost",
         ),
     ],
 )
-def test_the_plan_refuses(steps: tuple[Any, ...], problem: str) -> None:
-    found = problems(*steps)
-    assert any(re.search(problem, text) for text in found), found
+def test_plan_refuses(steps: tuple[Any, ...], problem: str) -> None:
+    texts = problems(*steps)
+    assert any(re.search(problem, text) for text in texts), texts
 
 
-def test_it_lets_pass_what_works() -> None:
+def test_sound_workflows_pass() -> None:
     encode = Encode()
     assert problems(
-        OpenSession("m"), for_each(Items(), save=2, ahead=1)(Slow(), Step()), encode
+        OpenSession("m"), for_each(Items(), save=2, ahead=1)(AddGradient(), Step()), encode
     ) == ["OpenSession(model='m') writes Tokenizer, which no later stage reads"]
     assert not problems(
-        Start(), for_each(Items(), ahead=1, stale=(Score,), save=2)(AskByScore(), Keep())
+        Start(), for_each(Items(), ahead=1, stale=(Score,), save=2)(AskByScore(), KeepBest())
     )
     assert not problems(for_each(Items())(every(2)(Ask()), Look(), every(2)(Read())))
 
 
-def test_roles_are_other_types() -> None:
-    critic = {TrainingSession: Critic, LossOutput: Score}
-    contract = OptimStep(Linear(1.0)).using(critic).contract()
-    assert [read.kind for read in contract.reads] == [Critic, Score, Progress]
-
-
-def test_a_recipe_must_leave_what_it_says() -> None:
+def test_recipe_must_write_its_outputs() -> None:
     [problem] = problems(outputs=(Score,))
     assert (
-        problem == "the recipe must output Score, which no stage in it writes (Keep or Start would)"
+        problem
+        == "the recipe must output Score, which no stage in it writes (KeepBest or Start would)"
     )
     assert not problems(Start(), outputs=(Score,))
     assert problems(for_each(Items(), save=0)(when(IsTwo())(Start()), Look()), outputs=(Score,))
@@ -299,19 +296,19 @@ class IsTwo(Stage):
         return item.n == 2
 
 
-def test_what_a_setting_asks_and_an_adapter_lacks_is_said() -> None:
-    plan = check(sequence(Start(), Greedy()), GIVEN)
+def test_capabilities_that_an_adapter_lacks_are_listed() -> None:
+    plan = check(sequence(Start(), Demanding()), PORTS)
     assert plan.not_honoured == ["telepathy"]
-    assert not plan.problems  # there is no data-set adapter to ask
+    assert not plan.problems  # no dataset adapter is given, so its capabilities are unknown
 
 
-def test_every_problem_is_named_at_once_and_nothing_runs() -> None:
+def test_all_problems_are_raised_at_once() -> None:
     class Explodes(Stage):
         def run(self, batch: Batch) -> Metrics:
             raise AssertionError("it ran")
 
     with pytest.raises(PlanError) as error:
-        run(sequence(Explodes(), OptimStep(Linear(1e-4)), LeaveUnread()), {})
+        run(sequence(Explodes(), OptimStep(Linear(1e-4)), WriteUnread()), {})
     text = str(error.value)
     assert len(text.splitlines()) == 5
     assert all(
@@ -320,11 +317,23 @@ def test_every_problem_is_named_at_once_and_nothing_runs() -> None:
     )
 
 
-def test_saving_needs_a_blob_store() -> None:
+def test_lines_show_futures_as_signatures_do() -> None:
+    plan = check(for_each(Items(), ahead=1)(Ask(), Read()), PORTS)
+    assert [str(line) for line in plan.lines] == [
+        "for each of Items(), ahead=1",
+        "  Items(count=4): -> Item",
+        "  Ask(): Item -> Future[Reply]",
+        "  Read(): Reply -> Metrics",
+    ]
+    plan = check(sequence(Step()), PORTS)
+    assert str(plan.lines[0]) == ("Step(): TrainingSession, Future[LossOutput] -> Future[Stepped]")
+
+
+def test_save_points_need_a_blob_store() -> None:
     plan = check(for_each(Items(), save=1)(Look()), {})
     assert any("no BlobStore" in problem for problem in plan.problems)
     assert BlobStore in plan.missing
 
 
-def test_the_ports_in_use_are_known() -> None:
-    assert check(sequence(OpenSession("m"), Encode()), GIVEN).ports == {TrainingClient, BlobStore}
+def test_plan_lists_the_ports_in_use() -> None:
+    assert check(sequence(OpenSession("m"), Encode()), PORTS).ports == {TrainingClient, BlobStore}

@@ -1,6 +1,4 @@
-"""What stages can show before a run: each that finds what it reads, in loops and conditions too,
-once.
-"""
+"""Previews: each stage whose inputs exist is previewed once, in loops and conditions too."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from kitchen.engine.preview import preview
 
 
 class Flour(Stage):
-    """It can be weighed before it is used."""
+    """Its preview writes what a run writes."""
 
     grams: int
 
@@ -23,14 +21,14 @@ class Flour(Stage):
 
 
 class Rounds(Stage):
-    """Nothing to preview."""
+    """Has no preview."""
 
     def run(self) -> Iterable[Batch]:
         return [Batch(())] * 3
 
 
 class Bread(Stage):
-    """Of flour."""
+    """Its preview reads what the preview of Flour writes."""
 
     def run(self, flour: int) -> float:
         return flour * 1.5
@@ -40,7 +38,7 @@ class Bread(Stage):
 
 
 class Cake(Stage):
-    """It needs what no preview leaves."""
+    """Its preview reads a type that no preview writes."""
 
     def run(self, butter: bytes) -> None: ...
 
@@ -48,26 +46,26 @@ class Cake(Stage):
         raise AssertionError("there is no butter")
 
 
-def shown(step: Any, ports: dict[Any, Any] | None = None) -> list[str]:
+def previews(step: Any, ports: dict[Any, Any] | None = None) -> list[str]:
     return [table.rows[0][0] for table in preview(step, ports or {})]
 
 
-def test_stages_in_a_loop_are_asked_once_with_what_is_there_before_it() -> None:
+def test_stages_in_loops_are_previewed_once() -> None:
     inner = for_each(Rounds())(Bread(), Cake())
-    assert shown(sequence(Flour(100), for_each(Rounds())(inner, every(2)(Bread())))) == [
+    assert previews(sequence(Flour(100), for_each(Rounds())(inner, every(2)(Bread())))) == [
         "150",
         "150",
     ]
-    assert shown(sequence(Flour(100), parallel(Bread(), Cake()))) == ["150"]
+    assert previews(sequence(Flour(100), parallel(Bread(), Cake()))) == ["150"]
 
 
-def test_what_nobody_leaves_is_not_asked_for() -> None:
-    assert shown(sequence(Bread(), Flour(10), Cake())) == []
+def test_stages_without_their_inputs_are_skipped() -> None:
+    assert previews(sequence(Bread(), Flour(10), Cake())) == []
 
 
-def test_what_is_given_counts_and_roles_are_what_they_are_in_the_run() -> None:
+def test_ports_and_roles_apply_as_in_a_run() -> None:
     role = {int: Sized}
-    assert shown(sequence(Flour(2).using(role), Bread().using(role)), {str: " salted"}) == [
+    assert previews(sequence(Flour(2).using(role), Bread().using(role)), {str: " salted"}) == [
         "3 salted"
     ]
-    assert shown(sequence(Flour(2).using(role), Bread())) == []
+    assert previews(sequence(Flour(2).using(role), Bread())) == []

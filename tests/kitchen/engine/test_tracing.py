@@ -1,6 +1,4 @@
-"""Spans, with the SDK's in-memory exporter; in a process of its own, for a tracer provider is set
-once.
-"""
+"""Spans in the SDK's in-memory exporter, in a subprocess because a provider is set only once."""
 
 from __future__ import annotations
 
@@ -44,20 +42,20 @@ print(json.dumps([{"name": s.name, "id": s.context.span_id, "parent": s.parent.s
 
 
 def spans(code: str) -> list[dict[str, Any]]:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
     )
-    assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    assert process.returncode == 0, process.stderr
+    records: list[dict[str, Any]] = json.loads(process.stdout.splitlines()[-1])
+    return records
 
 
 def test_spans_nest_and_carry_recipe_step_and_stage() -> None:
-    found = spans(SPANS + COOK + SHOW)
-    by_id = {span["id"]: span for span in found}
-    [whole] = [span for span in found if span["name"] == "run"]
-    assert whole["attributes"] == {"kitchen.recipe": "recipes.sl_basic", "kitchen.run": "run"}
-    calls = [span for span in found if span["name"] == "TrainingSession.forward_backward"]
+    records = spans(SPANS + COOK + SHOW)
+    by_id = {span["id"]: span for span in records}
+    [run] = [span for span in records if span["name"] == "run"]
+    assert run["attributes"] == {"kitchen.recipe": "recipes.sl_basic", "kitchen.run": "run"}
+    calls = [span for span in records if span["name"] == "TrainingSession.forward_backward"]
     assert [call["attributes"]["kitchen.step"] for call in calls] == [0, 1]
     for call in calls:
         stage = by_id[call["parent"]]
@@ -65,17 +63,17 @@ def test_spans_nest_and_carry_recipe_step_and_stage() -> None:
         assert stage["attributes"]["kitchen.recipe"] == "recipes.sl_basic"
         assert stage["attributes"]["kitchen.step"] == call["attributes"]["kitchen.step"]
         assert by_id[stage["parent"]]["name"] == "run"
-    named = {span["name"] for span in found}
+    names = {span["name"] for span in records}
     assert {
         "DatasetStore.load",
         "TrainingClient.open",
         "TrainingSession.optim_step",
         "TrainingClient.sampler",
-    } <= named
-    assert all(span["ended"] for span in found)
+    } <= names
+    assert all(span["ended"] for span in records)
 
 
-def test_without_an_sdk_nothing_happens() -> None:
+def test_without_an_sdk_ports_are_not_wrapped() -> None:
     wrapped = """
 from kitchen.ports import TrainingClient
 from kitchen.engine.tracing import traced
@@ -85,7 +83,7 @@ print(json.dumps([{"same": traced(TrainingClient, client, {}) is client}]))
     assert spans(COOK + wrapped) == [{"same": True}]
 
 
-def test_a_failing_port_call_ends_its_span_with_the_error() -> None:
+def test_failing_port_call_ends_its_span_with_the_error() -> None:
     failing = """
 from kitchen.ports import Failed, TrainingClient
 from kitchen.engine.tracing import traced

@@ -1,0 +1,110 @@
+"""Stages: contracts read from signatures, roles, and the text that people see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pytest
+
+from kitchen import Metrics, Progress, Result, Stage
+from kitchen.ports import Done, Future
+from kitchen.stage import contract_of
+
+
+@dataclass(frozen=True)
+class Batch(Result):
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Output(Result):
+    value: float = 0.0
+
+
+class Critic(Output):
+    """Another type in the role of Output."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    tokens: int = 256
+    words: tuple[str, ...] = ()
+
+
+class Train(Stage):
+    rate: float = 0.1
+    options: dict[str, float] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+
+    def run(
+        self, batch: Batch, output: Future[Output], hint: str | None = None
+    ) -> tuple[Future[Output], Metrics]:
+        return Done(Output()), Metrics()
+
+
+class Batches(Stage):
+    def run(self) -> Iterable[Batch]:
+        return [Batch()]
+
+
+class Half(Stage):
+    def run(self, progress: Progress) -> bool:
+        return progress.step % 2 == 0
+
+
+class Untyped(Stage):
+    def run(self, output):  # type: ignore[no-untyped-def]
+        return output
+
+
+def test_contract_is_read_from_the_signature() -> None:
+    contract = Train().contract()
+    assert [(r.name, r.kind, r.pending, r.optional) for r in contract.reads] == [
+        ("batch", Batch, False, False),
+        ("output", Output, True, False),
+        ("hint", str, False, True),
+    ]
+    assert contract.returns == (Output, Metrics)
+    assert contract.writes == (Output,)
+    assert contract.pending == {Output}
+    assert contract.rewrites(Output)
+    assert not contract.rewrites(Batch)
+
+
+def test_contract_of_sources_and_conditions() -> None:
+    assert (Batches().contract().yields, Batches().contract().returns) == (Batch, ())
+    assert Half().contract().is_condition
+    assert not Train().contract().is_condition
+
+
+def test_parameter_without_a_type_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Untyped.run: 'output' has no type"):
+        contract_of(Untyped)
+
+
+def test_roles_replace_types_in_the_contract() -> None:
+    stage = Train().using({Output: Critic})
+    assert [read.kind for read in stage.contract().reads] == [Batch, Critic, str]
+    assert stage.contract().pending == {Critic}
+    assert (stage.role(Output), stage.role(Batch)) == (Critic, Batch)
+    assert stage.without_roles() == Train()
+    assert (stage.title(), str(stage)) == ("Train", "Train()")
+
+
+@pytest.mark.parametrize(
+    ("stage", "text"),
+    [
+        (Train(), "Train()"),
+        (Train(options={}), "Train()"),
+        (Train(0.2, {"clip": 0.2}), "Train(rate=0.2, options={'clip': 0.2})"),
+        (Train(limits=Limits(tokens=8)), "Train(limits=Limits(tokens=8))"),
+    ],
+)
+def test_text_shows_changed_options_only(stage: Stage, text: str) -> None:
+    assert str(stage) == text
+
+
+def test_long_options_are_shortened() -> None:
+    words = tuple(f"word{n}" for n in range(20))
+    assert str(Train(limits=Limits(words=words))).endswith("...))")
