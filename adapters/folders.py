@@ -1,4 +1,4 @@
-"""What a folder of weights says of itself, read without torch."""
+"""Facts about a folder of weights, read without torch."""
 
 from __future__ import annotations
 
@@ -28,22 +28,31 @@ TOKENIZER = (
 
 
 def is_adapter(folder: Path) -> bool:
+    """Return whether a folder has an adapter of PEFT's rather than a whole model."""
     return (folder / CONFIG).is_file()
 
 
-def base_name(folder: Path) -> str:
-    """The model that an adapter's folder belongs to, as a hub knows it; empty where it does not
-    say.
-    """
+def base_model_name(folder: Path) -> str:
+    """Return the base model of an adapter's folder, as a hub knows it; empty if it is not named."""
     config = read_config(folder)
     name, revision = str(config.get("base_model_name_or_path") or ""), config.get("revision")
-    if name and Path(name).is_dir():  # as PEFT reads it: a folder that is there comes before a name
+    if name and Path(name).is_dir():  # as PEFT reads it: an existing folder comes before a name
         return f"path:{name}"
     return f"{name}@{revision}" if name and revision and ":" not in name else name
 
 
+def require_base_model(name: str, folder: Path) -> str:
+    """Return the base model of an adapter's folder; raises BackendError if it is not named."""
+    base = base_model_name(folder)
+    if not base:
+        raise BackendError(
+            f"{name}: {CONFIG} does not name its base model (base_model_name_or_path)"
+        )
+    return base
+
+
 def read_config(folder: Path, file: str = CONFIG, what: str = "adapter") -> dict[str, Any]:
-    """Raises BackendError that names the file where it cannot be read."""
+    """Read a JSON object; raises BackendError that names the file where it cannot be read."""
     try:
         config = json.loads((folder / file).read_bytes())
     except ValueError as error:
@@ -51,13 +60,16 @@ def read_config(folder: Path, file: str = CONFIG, what: str = "adapter") -> dict
             f"{folder / file} is not JSON ({error}); fetch or export the {what} again"
         ) from error
     if not isinstance(config, dict):
-        raise BackendError(f"{folder / file} is no JSON object; fetch or export the {what} again")
+        raise BackendError(
+            f"{folder / file} is not a JSON object; fetch or export the {what} again"
+        )
     return config
 
 
 def model_config(folder: Path) -> Mapping[str, Any]:
-    """Of a whole model, or of the language model in one that also sees; empty where its folder does
-    not say.
+    """Return the configuration of a model, of a multimodal one that of its language model too.
+
+    Empty where the folder has none.
     """
     if not (folder / "config.json").is_file():
         return {}
@@ -65,52 +77,38 @@ def model_config(folder: Path) -> Mapping[str, Any]:
     return {**(config.get("text_config") or {}), **config}
 
 
-def hidden_size(folder: Path) -> int | None:
-    """How wide the layers of a model are; None where its folder does not say."""
-    size = model_config(folder).get("hidden_size")
+def hidden_size(hub: HubClient, model: str) -> int | None:
+    """Return the hidden size of a model or of an adapter's base; None if it is not configured."""
+    size = model_config(model_folder(hub, model)).get("hidden_size")
     return size if isinstance(size, int) else None
 
 
-def model_size(hub: HubClient, model: str) -> int | None:
-    """How wide the layers of a model are, of an adapter's folder those of its base; None where it
-    does not say.
-    """
-    return hidden_size(whole_model(hub, model))
-
-
 def model_sha256(hub: HubClient, model: str) -> str:
-    """Of the weights of a model; of an adapter's folder of its own, of how they are used, and of
-    its base's weights.
+    """Return the digest of a model's weights.
+
+    That of an adapter covers its weights, how they are applied, and the weights of its base.
     """
-    own, folder = hub.sha256(model), hub.fetch(model)
-    if not is_adapter(folder):
-        return own
-    used = {
-        key: value for key, value in read_config(folder).items() if key != "base_model_name_or_path"
-    }
-    base = hub.sha256(demand_base(model, folder))
-    return sha256(f"{own} {base} {json.dumps(used, sort_keys=True)}".encode()).hexdigest()
-
-
-def whole_model(hub: HubClient, model: str) -> Path:
-    """Where a model is, of an adapter's folder its base; all of it is fetched. Raises BackendError."""
+    digest = hub.sha256(model)
     folder = hub.fetch(model)
-    return hub.fetch(demand_base(model, folder)) if is_adapter(folder) else folder
+    if not is_adapter(folder):
+        return digest
+    settings = read_config(folder)
+    settings.pop("base_model_name_or_path", None)
+    base_digest = hub.sha256(require_base_model(model, folder))
+    applied = json.dumps(settings, sort_keys=True)
+    return sha256(f"{digest} {base_digest} {applied}".encode()).hexdigest()
 
 
-def demand_base(name: str, folder: Path) -> str:
-    """Raises BackendError where an adapter's folder does not say which model it belongs to."""
-    if not (base := base_name(folder)):
-        raise BackendError(
-            f"{name}: {CONFIG} does not say which base model it belongs to "
-            "(base_model_name_or_path)"
-        )
-    return base
+def model_folder(hub: HubClient, model: str) -> Path:
+    """Fetch a model, or the base of an adapter, and return its folder; raises BackendError."""
+    folder = hub.fetch(model)
+    return hub.fetch(require_base_model(model, folder)) if is_adapter(folder) else folder
 
 
-def peft_base(model: str, folder: Path) -> dict[str, Any]:
-    """What PEFT opens a model by: the name and revision that a hub has it under, or else the folder
-    that it is in.
+def peft_base_fields(model: str, folder: Path) -> dict[str, Any]:
+    """Return the fields by which PEFT finds a base model.
+
+    They are the name and revision that a hub has it under, or else its folder.
     """
     name = parse_weights_name(model)
     if name.kind == "hub":
@@ -119,12 +117,12 @@ def peft_base(model: str, folder: Path) -> dict[str, Any]:
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    """The files of its tokenizer and of how it answers; empty where it has no tokenizer."""
-    found = sorted(
+    """Return the files of a folder's tokenizer and generation settings.
+
+    Empty where the folder has no tokenizer.
+    """
+    files = sorted(
         {path for pattern in TOKENIZER for path in folder.glob(pattern) if path.is_file()}
     )
-    return (
-        found
-        if any(path.name.startswith(("tokenizer", "vocab", "spiece")) for path in found)
-        else []
-    )
+    has_tokenizer = any(path.name.startswith(("tokenizer", "vocab", "spiece")) for path in files)
+    return files if has_tokenizer else []

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from adapters.folders import demand_base, is_adapter, read_config, tokenizer_files
+from adapters.folders import is_adapter, read_config, require_base_model, tokenizer_files
 from kitchen.errors import BackendError, DataError
 from kitchen.ports.hub import HubClient
 from kitchen.ports.sampling import Message, ToolSchema
@@ -26,22 +26,22 @@ TURN_ENDS = (
     "<turn|>",
     "<|eom_id|>",
 )
-TODAY = datetime(2024, 7, 26)  # for templates: Llama 3's own is this where none is told
+# for templates that write the date: Llama 3's own template falls back to this day
+TODAY = datetime(2024, 7, 26)
 
 
-def fetched_tokenizer(hub: HubClient, model: str) -> FolderTokenizer:
-    """Of the model's folder, which is fetched for it, or of an adapter's; raises BackendError."""
+def fetch_tokenizer(hub: HubClient, model: str) -> FolderTokenizer:
+    """Fetch a model, or an adapter and its base, and open its tokenizer; raises BackendError."""
     folder = hub.fetch(model)
-    return load_tokenizer(
-        folder, hub.fetch(demand_base(model, folder)) if is_adapter(folder) else None
-    )
+    base = hub.fetch(require_base_model(model, folder)) if is_adapter(folder) else None
+    return load_tokenizer(folder, base)
 
 
 def load_tokenizer(folder: Path, base: Path | None = None) -> FolderTokenizer:
-    """Of a model's folder, without loading the model; raises BackendError where there is none.
+    """Open the tokenizer of a model's folder without loading the model; raises BackendError.
 
-    An adapter's folder may have one of its own; if not, it is that of the `base` model, whose
-    answers end alike.
+    An adapter's folder may have a tokenizer; if not, it is that of the `base` model, whose stop
+    tokens hold for both.
     """
     source = folder if base is None or tokenizer_files(folder) else base
     try:
@@ -59,7 +59,7 @@ def load_tokenizer(folder: Path, base: Path | None = None) -> FolderTokenizer:
 
 
 class FolderTokenizer:
-    """Text to ids and back, as the model was trained to read it."""
+    """Text to token ids and back, as the model was trained to read it."""
 
     def __init__(self, inner: Any, folder: Path, model: Path) -> None:
         self._inner, self._folder = inner, folder
@@ -68,6 +68,11 @@ class FolderTokenizer:
     @property
     def chat(self) -> bool:
         return bool(self._inner.chat_template)
+
+    @property
+    def tools(self) -> bool:
+        """True if the chat template reads the variable in which transformers passes tools."""
+        return self.chat and _reads_tools(self._inner.get_chat_template(tools=[{}]))
 
     @property
     def end_id(self) -> int:
@@ -84,57 +89,48 @@ class FolderTokenizer:
         return len(self._inner)
 
     def encode(self, text: str, *, special: bool = False) -> Tokens:
-        """(T,) ids."""
+        """Return (T,) ids."""
         return np.asarray(self._inner.encode(text, add_special_tokens=special), np.int64)
 
     def decode(self, tokens: Tokens) -> str:
-        return str(
-            self._inner.decode(
-                list(map(int, tokens)), skip_special_tokens=True, clean_up_tokenization_spaces=False
-            )
-        )
+        return self._decode(list(map(int, tokens)), skip_special_tokens=True)
 
-    def spell(self, tokens: Sequence[int]) -> str:
-        """The text with special tokens written out, which stop strings are looked for in."""
-        return str(
-            self._inner.decode(
-                list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
-            )
-        )
+    def decode_with_special(self, tokens: Sequence[int]) -> str:
+        """Return the text with special tokens written out, in which stop strings are searched."""
+        return self._decode(list(tokens), skip_special_tokens=False)
 
-    @property
-    def tools(self) -> bool:
-        """Whether its chat template reads the variable by which transformers hands tools to it."""
-        return self.chat and _reads_tools(self._inner.get_chat_template(tools=[{}]))
+    def _decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+        text = self._inner.decode(
+            ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+        )
+        return str(text)
 
     def render(
         self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
     ) -> Tokens:
-        """(T,) ids; raises DataError where there is no chat template, or where it refuses the
-        conversation.
+        """Return (T,) ids; raises DataError without a chat template, or where it refuses.
 
-        A template that writes the date has the same one every day, or a run that goes on tomorrow
-        would read others.
+        A template that writes the date writes the same one every day, or a run that is resumed
+        tomorrow would read other tokens.
         """
         if tools and not self.tools:
             raise DataError(f"{self._folder}: the chat template has no place for tools")
         if not self.chat:
             raise DataError(
                 f"{self._folder}: the tokenizer has no chat template, so conversations cannot be "
-                "rendered; "
-                "choose an instruct model, or data of prompts and completions"
+                "rendered; choose an instruct model, or data of prompts and completions"
             )
         from jinja2.exceptions import TemplateError
 
-        listed = [dict(tool) for tool in tools] or None
+        schemas = [dict(tool) for tool in tools] or None
         try:
             ids = self._inner.apply_chat_template(
                 [dict(message) for message in messages],
-                tools=listed,
+                tools=schemas,
                 tokenize=True,
                 add_generation_prompt=answer,
                 return_dict=False,
-                chat_template=_dated(self._inner.get_chat_template(tools=listed)),
+                chat_template=_with_fixed_date(self._inner.get_chat_template(tools=schemas)),
             )
         except TemplateError as error:
             raise DataError(
@@ -144,11 +140,11 @@ class FolderTokenizer:
 
 
 @cache
-def _dated(template: str) -> str:
-    """With TODAY where it asks for the time (transformers takes no function of ours for that)."""
+def _with_fixed_date(template: str) -> str:
+    """Write TODAY where a template calls strftime_now, which transformers does not let us replace."""
     return re.sub(
         r"""strftime_now\(\s*(["'])([^"']*)\1\s*\)""",
-        lambda asked: repr(TODAY.strftime(asked[2])),
+        lambda call: repr(TODAY.strftime(call[2])),
         template,
     )
 
@@ -159,27 +155,23 @@ def _reads_tools(template: str) -> bool:
     from jinja2.ext import loopcontrols
     from jinja2.meta import find_undeclared_variables
 
-    plain = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", template)  # a word of transformers' own
+    # `generation` is a tag that transformers adds to jinja
+    plain = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", template)
     try:
         return "tools" in find_undeclared_variables(
             Environment(extensions=[loopcontrols]).parse(plain)
         )
-    except TemplateSyntaxError:  # `render` says what is wrong with it
+    except TemplateSyntaxError:  # `render` reports what is wrong with it
         return False
 
 
 def _stop_ids(inner: Any, folder: Path) -> tuple[int, ...]:
-    """The tokenizer's end, those of the generation settings, and the ends of turn that it has as
-    single tokens.
-    """
-    found = [inner.eos_token_id]
+    """Collect the stop tokens of the tokenizer, the generation settings and the chat format."""
+    vocabulary = inner.get_vocab()
+    candidates = [inner.eos_token_id]
     for file in ("generation_config.json", "config.json"):
-        named = (
-            read_config(folder, file, "model").get("eos_token_id")
-            if (folder / file).is_file()
-            else None
-        )
-        found += named if isinstance(named, list) else [named]
-    known = inner.get_vocab()
-    found += [known.get(end) for end in TURN_ENDS]
-    return tuple(dict.fromkeys(int(one) for one in found if one is not None))
+        if (folder / file).is_file():
+            ids = read_config(folder, file, "model").get("eos_token_id")
+            candidates += ids if isinstance(ids, list) else [ids]
+    candidates += [vocabulary.get(end) for end in TURN_ENDS]
+    return tuple(dict.fromkeys(int(each) for each in candidates if each is not None))

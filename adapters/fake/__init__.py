@@ -1,1 +1,1 @@
-"""Stand-ins that really work, in memory: every port without a file, a network or a graphics card."""
+"""Working fakes of every port, in memory: no files, no network, no GPU."""

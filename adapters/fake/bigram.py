@@ -1,4 +1,4 @@
-"""A bigram model with weights of its own to train, and their optimiser, in float64."""
+"""A bigram model, trainable weights over it, and their optimiser, in float64."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from adapters.fake.tokenizer import VOCABULARY
 from kitchen.errors import RunFailed
 from kitchen.types import Adam, Array, Datum, Tokens
 
-Table = npt.NDArray[np.float64]  # (V, V): token before, token after
+Table = npt.NDArray[np.float64]  # (V, V): previous token, next token
 # logits per unit of weight: one weight stands for all those by which a LoRA moves a logit
-REACH = 16.0
+LOGITS_PER_WEIGHT = 16.0
 
 
 class Bigram:
@@ -30,44 +30,43 @@ class Bigram:
         return log_softmax(self.logits)
 
     def score(self, tokens: Tokens, targets: Tokens) -> Table:
-        """(N,) ids before and (N,) or (N, K) ids after, to nats of the shape of the latter."""
-        return self.logprobs[_before(tokens, targets), np.asarray(targets)]
+        """Map (N,) previous ids and (N,) or (N, K) next ids to nats of the shape of the latter."""
+        return self.logprobs[_like_targets(tokens, targets), np.asarray(targets)]
 
-    def gradient(self, data: Sequence[Datum], slopes: Sequence[Array]) -> Table:
-        """dloss/dlogits from dloss/dlogprob of each target: a softmax gives slope * (1[target] - p)
-        at each row.
+    def gradient(self, data: Sequence[Datum], logprob_grads: Sequence[Array]) -> Table:
+        """Return dloss/dlogits from dloss/dlogprob of each target.
+
+        A softmax gives grad * (1[target] - p) at each row.
         """
         cells = np.concatenate(
-            [(_before(d.tokens, d.targets) * VOCABULARY + d.targets).ravel() for d in data]
+            [(_like_targets(d.tokens, d.targets) * VOCABULARY + d.targets).ravel() for d in data]
         )
-        pull = np.concatenate([slope.ravel() for slope in slopes])
-        summed = np.bincount(cells, pull, VOCABULARY**2).reshape(VOCABULARY, VOCABULARY)
+        grads = np.concatenate([grad.ravel() for grad in logprob_grads])
+        summed = np.bincount(cells, grads, VOCABULARY**2).reshape(VOCABULARY, VOCABULARY)
         return np.asarray(summed - np.exp(self.logprobs) * summed.sum(1, keepdims=True))
 
 
-def base(model: str) -> Table:
-    """The logits of a model that was never trained: near zero, drawn from its name."""
-    return 0.01 * np.random.default_rng(list(digest(model))).standard_normal(
-        (VOCABULARY, VOCABULARY)
-    )
+def base_logits(model: str) -> Table:
+    """Return the logits of an untrained model: near zero, drawn from its name."""
+    rng = np.random.default_rng(list(name_digest(model)))
+    return 0.01 * rng.standard_normal((VOCABULARY, VOCABULARY))
 
 
-def digest(model: str) -> bytes:
+def name_digest(model: str) -> bytes:
     return hashlib.sha256(model.encode()).digest()
 
 
 class Adapter:
-    """Logits are base + A B, where A is diagonal and random and B begins at 0: LoRA at its
-    smallest.
-    """
+    """Logits are base + A B, where A is diagonal and random and B starts at 0: LoRA at its smallest."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
         # fixed; its seed shows once B moves
-        self.a: Table = REACH * rng.uniform(0.8, 1.25, (VOCABULARY, 1))
+        self.a: Table = LOGITS_PER_WEIGHT * rng.uniform(0.8, 1.25, (VOCABULARY, 1))
         self.b: Table = np.zeros((VOCABULARY, VOCABULARY))
 
-    def over(self, logits: Table) -> Bigram:
+    def apply(self, logits: Table) -> Bigram:
+        """Return the model that these weights make of base logits."""
         return Bigram(logits + self.a * self.b)
 
 
@@ -80,8 +79,9 @@ class AdamW:
         self.steps = 0
 
     def step(self, weights: Table, gradient: Table, adam: Adam) -> tuple[Table, float]:
-        """New weights, and the global norm before clipping; raises RunFailed, with nothing changed,
-        if not finite.
+        """Return new weights, and the global norm before clipping.
+
+        Raises RunFailed, with nothing changed, for a gradient that is not finite.
         """
         norm = float(np.sqrt(np.sum(gradient**2)))
         if not np.isfinite(norm):
@@ -99,8 +99,8 @@ class AdamW:
         return decayed - adam.learning_rate / (1 - adam.beta1**self.steps) * self.first / size, norm
 
 
-def _before(tokens: Tokens, targets: Tokens) -> Tokens:
-    """(N,), or (N, 1) where there are K targets at each position."""
+def _like_targets(tokens: Tokens, targets: Tokens) -> Tokens:
+    """Return (N,) tokens as (N,), or as (N, 1) where there are K targets at each position."""
     return np.asarray(tokens).reshape(-1, *[1] * (np.ndim(targets) - 1))
 
 

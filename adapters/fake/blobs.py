@@ -1,4 +1,4 @@
-"""Bytes in memory."""
+"""A blob store in memory."""
 
 from __future__ import annotations
 

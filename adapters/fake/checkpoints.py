@@ -1,4 +1,4 @@
-"""Arrays kept as blobs: each with its digest, the list of them written last."""
+"""Checkpoints of arrays in a blob store: each file has a digest, and the manifest is written last."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Arrays = Mapping[str, Array]
 MANIFEST = "checkpoint.json"
 
 
-def keep(
+def save_checkpoint(
     blobs: BlobStore,
     name: str,
     files: Mapping[str, Arrays],
@@ -32,7 +32,7 @@ def keep(
         raise ConfigError(
             f"checkpoint {name!r} exists already; choose another name, or delete it first"
         )
-    # else a kill from here on would leave the old list over new files
+    # without this, a kill from here on would leave the old manifest over new files
     blobs.delete(f"{name}/{MANIFEST}")
     digests = {}
     for file, arrays in files.items():
@@ -42,12 +42,13 @@ def keep(
     manifest = {"step": step, "kind": kind, "files": digests}
     manifest["sha256"] = _digest(manifest)
     blobs.write(f"{name}/{MANIFEST}", json.dumps(manifest, indent=2).encode())
-    return _handle(name, manifest)
+    return _checkpoint(name, manifest)
 
 
-def kept(blobs: BlobStore, checkpoint: Checkpoint, file: str) -> Arrays:
-    """One file of a checkpoint; raises CorruptCheckpoint that names the blob, ConfigError where it
-    never had one.
+def load_arrays(blobs: BlobStore, checkpoint: Checkpoint, file: str) -> Arrays:
+    """Read one file of a checkpoint.
+
+    Raises CorruptCheckpoint that names the blob, ConfigError for a file that it never had.
     """
     manifest = _manifest(blobs, checkpoint.path)
     if checkpoint.sha256 not in ("", manifest["sha256"]):
@@ -56,7 +57,7 @@ def kept(blobs: BlobStore, checkpoint: Checkpoint, file: str) -> Arrays:
         )
     if file not in manifest["files"]:
         raise ConfigError(
-            f"checkpoint {checkpoint.path!r} keeps weights alone, no optimiser: use load_weights"
+            f"checkpoint {checkpoint.path!r} has weights alone, no optimiser: use load_weights"
         )
     data = blobs.read(f"{checkpoint.path}/{file}")
     if data is None:
@@ -69,17 +70,15 @@ def kept(blobs: BlobStore, checkpoint: Checkpoint, file: str) -> Arrays:
         return dict(arrays)
 
 
-def listed(blobs: BlobStore, prefix: str) -> Sequence[Checkpoint]:
-    names = [
-        name.removesuffix(f"/{MANIFEST}")
-        for name in blobs.list(prefix)
-        if name.endswith(f"/{MANIFEST}")
-    ]
-    return [_handle(name, _manifest(blobs, name)) for name in names]
+def list_checkpoints(blobs: BlobStore, prefix: str) -> Sequence[Checkpoint]:
+    """List the checkpoints whose path begins with a prefix."""
+    suffix = f"/{MANIFEST}"
+    paths = [name.removesuffix(suffix) for name in blobs.list(prefix) if name.endswith(suffix)]
+    return [_checkpoint(path, _manifest(blobs, path)) for path in paths]
 
 
-def forget(blobs: BlobStore, checkpoint: Checkpoint) -> None:
-    """The manifest first: what is half deleted is no checkpoint."""
+def delete_checkpoint(blobs: BlobStore, checkpoint: Checkpoint) -> None:
+    """Delete the manifest first, so that a half-deleted checkpoint is none."""
     blobs.delete(f"{checkpoint.path}/{MANIFEST}")
     for name in blobs.list(f"{checkpoint.path}/"):
         blobs.delete(name)
@@ -105,7 +104,7 @@ def _digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _handle(path: str, manifest: Mapping[str, Any]) -> Checkpoint:
+def _checkpoint(path: str, manifest: Mapping[str, Any]) -> Checkpoint:
     return Checkpoint(path, manifest["step"], manifest["kind"], manifest["sha256"])
 
 

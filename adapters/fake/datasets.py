@@ -1,4 +1,4 @@
-"""Rows in memory."""
+"""Data sets in memory."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ Splits = Mapping[str, Sequence[Row]]
 
 
 class FakeDatasets:
-    """Data sets by name, given as {name: {split: rows}}; without any, small ones made for a
-    demonstration.
-    """
+    """Data sets by name, as {name: {split: rows}}; by default, two small ones for demonstrations."""
 
     def __init__(self, data: Mapping[str, Splits] | None = None) -> None:
         self._data = _built_in() if data is None else data
 
     def splits(self, name: str, *, revision: str | None = None) -> Sequence[str]:
-        return sorted(self._named(name, revision), key=lambda split: (split != "train", split))
+        return sorted(self._splits_of(name, revision), key=lambda split: (split != "train", split))
 
     def info(self, name: str, *, revision: str | None = None) -> DatasetInfo:
         splits = self.splits(name, revision=revision)
@@ -31,7 +29,7 @@ class FakeDatasets:
         )
 
     def load(self, name: str, *, split: str = "train", revision: str | None = None) -> Dataset:
-        splits = self._named(name, revision)
+        splits = self._splits_of(name, revision)
         if split not in splits:
             raise DataError(
                 f"data set {name!r} has no split {split!r}; {did_you_mean(split, splits)}"
@@ -44,7 +42,7 @@ class FakeDatasets:
         data = self.load(name, split=split, revision=revision)
         return (StreamedRow(data.where(index), data[index]) for index in range(len(data)))
 
-    def _named(self, name: str, revision: str | None) -> Splits:
+    def _splits_of(self, name: str, revision: str | None) -> Splits:
         if name not in self._data:
             raise DataError(
                 f"data set {name!r} is unknown to the fake data sets; "
@@ -52,14 +50,14 @@ class FakeDatasets:
             )
         if revision is not None:
             raise DataError(
-                f"data set {name!r} has no revision {revision!r}: what is in memory has none; "
+                f"data set {name!r} has no revision {revision!r}: data in memory has none; "
                 "leave revision out"
             )
         return self._data[name]
 
 
 class FakeDataset:
-    """Rows in the order they were given."""
+    """Rows in a fixed order."""
 
     def __init__(self, name: str, rows: Sequence[Row]) -> None:
         self._name, self._rows = name, tuple(rows)
@@ -83,8 +81,8 @@ class FakeDataset:
 
 
 def _built_in() -> Mapping[str, Splits]:
-    """Two ways to tell a chat: messages, and prompt with completion."""
-    names = (
+    """Return one data set of messages, and one of prompts with completions."""
+    people = (
         "Ada",
         "Alan",
         "Barbara",
@@ -96,7 +94,7 @@ def _built_in() -> Mapping[str, Splits]:
         "John",
         "Katherine",
     )
-    times = (
+    salutations = (
         "Good morning",
         "Good afternoon",
         "Good evening",
@@ -106,12 +104,14 @@ def _built_in() -> Mapping[str, Splits]:
         "Welcome",
     )
     greetings = [
-        _chat(f"Greet {name}: {time.lower()}.", f"{time}, {name}!")
-        for name, time in product(names, times)
+        _chat(f"Greet {person}: {salutation.lower()}.", f"{salutation}, {person}!")
+        for person, salutation in product(people, salutations)
     ]
-    facts = product(range(1, 11), range(1, 11))
-    sums: list[Row] = [{"prompt": f"{a} + {b} =", "completion": f"{a + b}"} for a, b in facts]
-    return {"greetings": _halves(greetings), "sums": _halves(sums)}
+    sums: list[Row] = [
+        {"prompt": f"{a} + {b} =", "completion": f"{a + b}"}
+        for a, b in product(range(1, 11), repeat=2)
+    ]
+    return {"greetings": _train_and_held_out(greetings), "sums": _train_and_held_out(sums)}
 
 
 def _chat(question: str, answer: str) -> Row:
@@ -123,7 +123,7 @@ def _chat(question: str, answer: str) -> Row:
     }
 
 
-def _halves(rows: Sequence[Row]) -> Splits:
-    """Every seventh row is held out."""
-    kept = [row for index, row in enumerate(rows) if index % 7 != 3]
-    return {"train": kept, "held_out": rows[3::7]}
+def _train_and_held_out(rows: Sequence[Row]) -> Splits:
+    """Split rows in two; every seventh row is held out."""
+    train = [row for index, row in enumerate(rows) if index % 7 != 3]
+    return {"train": train, "held_out": rows[3::7]}

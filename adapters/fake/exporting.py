@@ -1,6 +1,4 @@
-"""Bigram weights in a folder like that of a real adapter or model, written and read with numpy
-alone.
-"""
+"""Bigram weights in a folder like that of a real adapter or model, read and written with numpy."""
 
 from __future__ import annotations
 
@@ -12,41 +10,45 @@ import numpy as np
 
 from adapters.fake.bigram import Table
 from adapters.fake.checkpoints import Arrays
-from kitchen.backend.atomic_folder import appearing
+from kitchen.backend.atomic_folder import atomic_folder
 
-_CONFIGS = {"config.json": "model.safetensors", "adapter_config.json": "adapter_model.safetensors"}
+# configuration file to weights file, of a model and of an adapter
+_MODEL = ("config.json", "model.safetensors")
+_ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 _TYPE = "bigram"
 
 
 def write_folder(arrays: Arrays, folder: Path, *, merged: bool) -> None:
-    """`base`, `a` and `b`, or the logits that they come to; raises ConfigError for a folder in use."""
-    config, file = list(_CONFIGS.items())[0 if merged else 1]
-    kept = (
-        {"logits": logits(arrays)}
-        if merged
-        else {name: arrays[name] for name in ("base", "a", "b")}
-    )
-    with appearing(folder) as part:
+    """Write an adapter (`base`, `a` and `b`) or a merged model (the logits of both).
+
+    Raises ConfigError for a folder in use.
+    """
+    config, file = _MODEL if merged else _ADAPTER
+    if merged:
+        exported: Arrays = {"logits": logits_of(arrays)}
+    else:
+        exported = {name: arrays[name] for name in ("base", "a", "b")}
+    with atomic_folder(folder) as part:
         (part / config).write_text(json.dumps({"model_type": _TYPE}) + "\n")
-        (part / file).write_bytes(_safetensors(kept))
+        (part / file).write_bytes(_to_safetensors(exported))
 
 
 def read_folder(folder: Path) -> Table | None:
-    """The logits of a folder that was written here; None for any other."""
-    for config, file in _CONFIGS.items():
+    """Return the logits of a folder that was written here; None for any other."""
+    for config, file in (_MODEL, _ADAPTER):
         path = folder / config
         if path.is_file() and json.loads(path.read_text()).get("model_type") == _TYPE:
-            return logits(_arrays((folder / file).read_bytes()))
+            return logits_of(_from_safetensors((folder / file).read_bytes()))
     return None
 
 
-def logits(arrays: Arrays) -> Table:
-    return np.asarray(
-        arrays["logits"] if "logits" in arrays else arrays["base"] + arrays["a"] * arrays["b"]
-    )
+def logits_of(arrays: Arrays) -> Table:
+    if "logits" in arrays:
+        return np.asarray(arrays["logits"])
+    return np.asarray(arrays["base"] + arrays["a"] * arrays["b"])
 
 
-def _safetensors(arrays: Arrays) -> bytes:
+def _to_safetensors(arrays: Arrays) -> bytes:
     header: dict[str, Any] = {"__metadata__": {"format": "np"}}
     body = b""
     for name, array in arrays.items():
@@ -61,11 +63,12 @@ def _safetensors(arrays: Arrays) -> bytes:
     return len(head).to_bytes(8, "little") + head + body
 
 
-def _arrays(data: bytes) -> Arrays:
-    start = 8 + int.from_bytes(data[:8], "little")
-    header: dict[str, Any] = json.loads(data[8:start])
+def _from_safetensors(data: bytes) -> Arrays:
+    body_start = 8 + int.from_bytes(data[:8], "little")
+    header: dict[str, Any] = json.loads(data[8:body_start])
+    body = data[body_start:]
     return {
-        name: np.frombuffer(data[start:][slice(*about["data_offsets"])]).reshape(about["shape"])
-        for name, about in header.items()
+        name: np.frombuffer(body[slice(*entry["data_offsets"])]).reshape(entry["shape"])
+        for name, entry in header.items()
         if name != "__metadata__"
     }

@@ -1,4 +1,4 @@
-"""Models in memory, and in a temporary folder when they are fetched."""
+"""A model hub in memory; fetched models are written to a temporary folder."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ Files = Mapping[str, bytes]  # relative path to content
 
 
 class FakeHub:
-    """Models by name, given as {name: {path: content}}; fetched folders last as long as the object
-    does.
-    """
+    """Models by name, as {name: {path: content}}; fetched folders last as long as the object does."""
 
     def __init__(self, models: Mapping[str, Files] | None = None) -> None:
         self._models = dict(_built_in() if models is None else models)
         self._folders = TemporaryDirectory(prefix="kitchen-fake-hub-")
 
     def fetch(self, model: str) -> Path:
-        """A folder with the files of the model; raises BackendError for an unknown name."""
+        """Return a folder with the files of a model; raises BackendError for an unknown name."""
         files = self._files(model)
         folder = Path(self._folders.name, hashlib.sha256(model.encode()).hexdigest()[:16])
         for path, content in files.items():
@@ -33,7 +31,7 @@ class FakeHub:
         return folder
 
     def file(self, model: str, path: str) -> Path:
-        """Raises BackendError for an unknown name, and for a file that the model does not have."""
+        """Return one file; raises BackendError for an unknown name or path."""
         if path not in self._files(model):
             raise BackendError(
                 f"model {model!r} has no file {path!r}; {did_you_mean(path, self._files(model))}"
@@ -41,17 +39,15 @@ class FakeHub:
         return self.fetch(model) / path
 
     def find(self, model: str) -> None:
-        """Raises BackendError for an unknown name."""
+        """Raise BackendError for an unknown name."""
         self._files(model)
 
     def info(self, model: str) -> ModelInfo:
-        """Raises BackendError for an unknown name."""
+        """Return name and size; raises BackendError for an unknown name."""
         return ModelInfo(model, size=sum(len(content) for content in self._files(model).values()))
 
     def sha256(self, model: str) -> str:
-        """Of the safetensors files in order of their names; raises BackendError for an unknown
-        name.
-        """
+        """Return the digest of the safetensors files, in order of their names."""
         digest = hashlib.sha256()
         for path, content in sorted(self._files(model).items()):
             if path.endswith(".safetensors"):
@@ -59,11 +55,11 @@ class FakeHub:
         return digest.hexdigest()
 
     def files(self, model: str) -> Sequence[str]:
-        """Sorted; raises BackendError for an unknown name."""
+        """Return sorted paths; raises BackendError for an unknown name."""
         return sorted(self._files(model))
 
     def publish(self, model: str, folder: Path, *, message: str) -> str:
-        """Keep the files of a folder under a name; raises BackendError if there are none."""
+        """Store the files of a folder under a name; raises BackendError if there are none."""
         paths = [path for path in folder.rglob("*") if path.is_file()]
         if not paths:
             raise BackendError(
@@ -83,7 +79,7 @@ class FakeHub:
 
 
 def _built_in() -> Mapping[str, Files]:
-    """One model whose files open, and hold nothing."""
+    """Return one model whose files can be opened and hold no weights."""
     header = json.dumps({"__metadata__": {"format": "pt"}}).encode()
     return {
         "fake/bigram": {

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from numbers import Integral
+from typing import Literal
 
 import numpy as np
 
 from adapters.fake.bigram import Bigram, Table, log_softmax
-from adapters.fake.tokenizer import END, VOCABULARY, Bytes
-from kitchen.backend.sampling_checks import unfit, unreadable
+from adapters.fake.tokenizer import END, VOCABULARY, ByteTokenizer
+from kitchen.backend.sampling_checks import prompt_error, sampling_error
 from kitchen.errors import ConfigError
 from kitchen.ports.future import Done, Failed, Future
 from kitchen.types import Floats, Sampled, Tokens
@@ -19,20 +20,20 @@ CONTEXT = 4096  # tokens
 
 
 class FakeSampler:
-    """Draws from a bigram model; the drawing tables of the last settings are kept."""
+    """Samples from a bigram model; the cumulative tables of the last settings are cached."""
 
     def __init__(self, model: Bigram) -> None:
-        self._model = model
-        self._drawing: dict[tuple[float, float, int], Table] = {}
+        self.model = model
+        self._tables: dict[tuple[float, float, int], Table] = {}
 
     def logprobs(self, tokens: Tokens) -> Future[Floats]:
-        if problem := unreadable(tokens, vocabulary=VOCABULARY, context=CONTEXT):
+        if problem := prompt_error(tokens, vocabulary=VOCABULARY, context=CONTEXT):
             return Failed(problem)
-        scored = self._model.score(tokens[:-1], tokens[1:])
-        return Done(np.concatenate([[np.nan], scored]).astype(np.float32))
+        logprobs = self.model.score(tokens[:-1], tokens[1:])
+        return Done(np.concatenate([[np.nan], logprobs]).astype(np.float32))
 
     def top_logprobs(self, tokens: Tokens, k: int) -> Future[tuple[Tokens, Floats]]:
-        if problem := unreadable(tokens, vocabulary=VOCABULARY, context=CONTEXT):
+        if problem := prompt_error(tokens, vocabulary=VOCABULARY, context=CONTEXT):
             return Failed(problem)
         if not (isinstance(k, Integral) and 1 <= k <= VOCABULARY):
             return Failed(
@@ -41,15 +42,11 @@ class FakeSampler:
                     f"{VOCABULARY}"
                 )
             )
-        rows = self._model.logprobs[tokens[:-1]]
+        rows = self.model.logprobs[tokens[:-1]]
         best = np.argsort(-rows, axis=1, kind="stable")[:, :k]
-        values = np.take_along_axis(rows, best, axis=1)
-        return Done(
-            (
-                np.vstack([np.full((1, k), -1), best]),
-                np.vstack([np.full((1, k), np.nan), values]).astype("f4"),
-            )
-        )
+        ids = np.vstack([np.full((1, k), -1), best])
+        values = np.vstack([np.full((1, k), np.nan), np.take_along_axis(rows, best, axis=1)])
+        return Done((ids, values.astype("f4")))
 
     def sample(
         self,
@@ -63,7 +60,7 @@ class FakeSampler:
         seed: int = 0,
         stop: Sequence[str] | Sequence[int] = (),
     ) -> Future[Sequence[Sampled]]:
-        problem = unreadable(prompt, vocabulary=VOCABULARY, context=CONTEXT) or unfit(
+        problem = prompt_error(prompt, vocabulary=VOCABULARY, context=CONTEXT) or sampling_error(
             count=count,
             max_tokens=max_tokens,
             temperature=temperature,
@@ -74,28 +71,26 @@ class FakeSampler:
         )
         if problem:
             return Failed(problem)
-        stops = frozenset(Bytes.stop_ids) | {int(one) for one in stop if not isinstance(one, str)}
-        texts = tuple(one.encode() for one in stop if isinstance(one, str))
-        scores = (
-            self._model.logprobs
-            if temperature == 0
-            else log_softmax(self._model.logits / temperature)
-        )
-        drawn = []
+        last = int(prompt[-1])
+        logprobs = self._scaled_logprobs(temperature)
+        completions = []
         for index in range(count):
-            steps = (
-                self._greedy(int(prompt[-1]))
-                if temperature == 0 or top_k == 1
-                else self._random(int(prompt[-1]), (temperature, top_p, top_k), [seed, index])
-            )
-            ids, reason = _until(steps, stops, texts, max_tokens)
-            before = np.concatenate([prompt[-1:], ids[:-1]])
-            drawn.append(
-                Sampled(ids, scores[before, ids].astype(np.float32), "stop" if reason else "length")
-            )
-        return Done(drawn)
+            if temperature == 0 or top_k == 1:
+                tokens = self._greedy(last)
+            else:
+                tokens = self._random(last, (temperature, top_p, top_k), [seed, index])
+            ids, stop_reason = _until_stop(tokens, stop, max_tokens)
+            chosen = logprobs[np.concatenate([[last], ids[:-1]]), ids].astype(np.float32)
+            completions.append(Sampled(ids, chosen, stop_reason))
+        return Done(completions)
 
     def close(self) -> None: ...
+
+    def _scaled_logprobs(self, temperature: float) -> Table:
+        """Log-probabilities at a temperature; those of greedy sampling are the model's."""
+        if temperature == 0:
+            return self.model.logprobs
+        return log_softmax(self.model.logits / temperature)
 
     def _greedy(self, last: int) -> Iterator[int]:
         while True:
@@ -105,24 +100,25 @@ class FakeSampler:
     def _random(
         self, last: int, setting: tuple[float, float, int], seed: Sequence[int]
     ) -> Iterator[int]:
-        table, rng = self._table(setting), np.random.default_rng(seed)
+        table = self._cumulative(setting)
+        rng = np.random.default_rng(seed)
         while True:
             last = int(table[last].searchsorted(rng.random(), side="right"))
             yield last
 
     @cached_property
     def _likeliest(self) -> Sequence[int]:
-        found: list[int] = self._model.logits.argmax(1).tolist()
-        return found
+        ids: list[int] = self.model.logits.argmax(1).tolist()
+        return ids
 
-    def _table(self, setting: tuple[float, float, int]) -> Table:
-        """(V, V) cumulative probabilities; top-p as in Holtzman et al., 2020 (arXiv:1904.09751)."""
-        if setting not in self._drawing:
-            self._drawing = {setting: _cumulative(self._model.logits, *setting)}
-        return self._drawing[setting]
+    def _cumulative(self, setting: tuple[float, float, int]) -> Table:
+        if setting not in self._tables:
+            self._tables = {setting: _cumulative(self.model.logits, *setting)}
+        return self._tables[setting]
 
 
 def _cumulative(logits: Table, temperature: float, top_p: float, top_k: int) -> Table:
+    """(V, V) cumulative probabilities; top-p as in Holtzman et al., 2020 (arXiv:1904.09751)."""
     probabilities = np.exp(log_softmax(logits / temperature))
     order = np.argsort(-probabilities, axis=1, kind="stable")
     ranked = np.take_along_axis(probabilities, order, axis=1)
@@ -130,23 +126,25 @@ def _cumulative(logits: Table, temperature: float, top_p: float, top_k: int) -> 
         ranked[:, top_k:] = 0.0
     ranked /= ranked.sum(1, keepdims=True)
     ranked[ranked.cumsum(1) - ranked >= top_p] = 0.0  # the token that reaches top_p stays
-    kept = np.zeros_like(ranked)
-    np.put_along_axis(kept, order, ranked, axis=1)
-    summed = kept.cumsum(1)
+    truncated = np.zeros_like(ranked)
+    np.put_along_axis(truncated, order, ranked, axis=1)
+    summed = truncated.cumsum(1)
     return np.asarray(summed / summed[:, -1:])
 
 
-def _until(
-    steps: Iterator[int], stops: frozenset[int], texts: Sequence[bytes], max_tokens: int
-) -> tuple[Tokens, bool]:
-    """(T,) ids up to and with the first stop, and whether there was one."""
+def _until_stop(
+    tokens: Iterator[int], stop: Sequence[str] | Sequence[int], max_tokens: int
+) -> tuple[Tokens, Literal["stop", "length"]]:
+    """Return (T,) ids up to and with the first stop, and the reason why they end."""
+    stop_ids = {*ByteTokenizer.stop_ids, *(int(each) for each in stop if not isinstance(each, str))}
+    stop_texts = tuple(each.encode() for each in stop if isinstance(each, str))
     ids: list[int] = []
-    written = bytearray()
-    for token in steps:
+    text = bytearray()
+    for token in tokens:
         ids.append(token)
         if token < END:
-            written.append(token)
-        stopped = token in stops or any(written.endswith(text) for text in texts)
+            text.append(token)
+        stopped = token in stop_ids or any(text.endswith(each) for each in stop_texts)
         if stopped or len(ids) == max_tokens:
-            return np.array(ids, np.int64), stopped
+            return np.array(ids, np.int64), "stop" if stopped else "length"
     raise AssertionError("a bigram model never ends by itself")

@@ -1,4 +1,4 @@
-"""One token per byte, and a few for the turns of a chat."""
+"""A tokenizer with one token per byte, and a few for the turns of a chat."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ ROLES = {"system": 258, "user": 259, "assistant": 260, "tool": 261}
 VOCABULARY = 262
 
 
-class Bytes:
-    """UTF-8, where a message is its role, its bytes and an end of turn; so a conversation begins
-    with its prefixes.
+class ByteTokenizer:
+    """UTF-8 bytes; a message is its role, its bytes and an end of turn.
+
+    So the tokens of a conversation begin with those of its first messages.
     """
 
     chat, tools = True, False
@@ -26,12 +27,12 @@ class Bytes:
     vocabulary = VOCABULARY
 
     def encode(self, text: str, *, special: bool = False) -> Tokens:
-        """(T,) ids; a text of its own begins with the end of the one before."""
+        """Return (T,) ids; a text that stands alone starts with an end-of-sequence token."""
         ids = np.frombuffer(text.encode(), np.uint8).astype(np.int64)
         return np.concatenate([[END], ids]) if special else ids
 
     def decode(self, tokens: Tokens) -> str:
-        """The text; half a character shows as U+FFFD."""
+        """Return the text; part of a character shows as U+FFFD."""
         return bytes(token for token in np.asarray(tokens).tolist() if token < END).decode(
             errors="replace"
         )
@@ -39,15 +40,16 @@ class Bytes:
     def render(
         self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
     ) -> Tokens:
-        """(T,) ids; raises DataError for a role that is none, and for tools."""
+        """Return (T,) ids; raises DataError for an unknown role, and for tools."""
         if tools:
             raise DataError("the fake chat template has no place for tools")
         parts = [
             np.concatenate([[_role(m["role"])], self.encode(m["content"]), [END_OF_TURN]])
             for m in messages
         ]
-        begun = [np.array([ROLES["assistant"]])] if answer else []
-        return np.concatenate([np.empty(0, np.int64), *parts, *begun]).astype(np.int64)
+        if answer:
+            parts.append(np.array([ROLES["assistant"]]))
+        return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
 
 
 def _role(name: str) -> int:

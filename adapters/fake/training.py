@@ -1,4 +1,4 @@
-"""A training client that learns without a graphics card: a bigram model over bytes, in numpy."""
+"""A training backend that learns without a GPU: a bigram model over bytes, in numpy."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ from typing import TypeVar
 
 import numpy as np
 
-from adapters.fake.bigram import AdamW, Adapter, Bigram, Table, base, digest
+from adapters.fake.bigram import AdamW, Adapter, Bigram, Table, base_logits, name_digest
 from adapters.fake.blobs import FakeBlobs
-from adapters.fake.checkpoints import Arrays, forget, keep, kept, listed
-from adapters.fake.exporting import logits, read_folder, write_folder
+from adapters.fake.checkpoints import (
+    Arrays,
+    delete_checkpoint,
+    list_checkpoints,
+    load_arrays,
+    save_checkpoint,
+)
+from adapters.fake.exporting import logits_of, read_folder, write_folder
 from adapters.fake.sampling import CONTEXT, FakeSampler
-from adapters.fake.tokenizer import VOCABULARY, Bytes
-from kitchen.backend.atomic_folder import check_free
-from kitchen.backend.custom_loss import check_finite, own_slopes
+from adapters.fake.tokenizer import VOCABULARY, ByteTokenizer
+from kitchen.backend.atomic_folder import check_folder_unused
+from kitchen.backend.custom_loss import check_finite, custom_loss_grads
 from kitchen.backend.datum_checks import check_data
-from kitchen.backend.losses import LOSSES, Options, value_and_grad
+from kitchen.backend.losses import LOSSES, Options, value_and_logprob_grads
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Done, Failed, Future
@@ -30,6 +36,8 @@ from kitchen.types import Adam, Array, Checkpoint, Datum, Facts, Lora, Loss, Los
 
 T = TypeVar("T")
 NAME = re.compile(r"path:\S.*|[A-Za-z0-9]([\w.:/@+-]*\w)?")
+_WEIGHTS = "weights.npz"
+_OPTIMISER = "optimiser.npz"
 
 
 class FakeTraining:
@@ -48,74 +56,77 @@ class FakeTraining:
     def __init__(self, blobs: BlobStore | None = None) -> None:
         self._blobs = blobs if blobs is not None else FakeBlobs()
 
-    def find(self, model: str) -> None:
-        """Raises BackendError for what cannot be a model's name."""
-        _model(model)
-
-    def tokenizer(self, model: str) -> Tokenizer:
-        _model(model)
-        return Bytes()
-
-    def hidden_size(self, model: str) -> int | None:
-        """None: it stands in for models of all sizes."""
-        _model(model)
-        return None
-
-    def sha256(self, model: str) -> str:
-        """Of its name, which is all that there is of it, or of what lies in a folder that was
-        exported.
-        """
-        exported = _exported(_model(model))
-        return (digest(model) if exported is None else sha256(exported.tobytes()).digest()).hex()
-
     def open(self, model: str, lora: Lora) -> TrainingSession:
-        """Raises BackendError for what cannot be a model's name."""
-        return FakeSession(_model(model), lora, self._blobs)
+        """Open a session; raises BackendError for what cannot be a model's name."""
+        return FakeSession(_check_name(model), lora, self._blobs)
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
-        """Raises BackendError for what cannot be a model's name, CorruptCheckpoint for a damaged
+        """Return a sampler of a model or checkpoint.
+
+        Raises BackendError for what cannot be a model's name, CorruptCheckpoint for a damaged
         checkpoint.
         """
         if isinstance(weights, Checkpoint):
-            return FakeSampler(Bigram(logits(kept(self._blobs, weights, "weights.npz"))))
-        exported = _exported(_model(weights))
-        return FakeSampler(Bigram(base(weights) if exported is None else exported))
+            return FakeSampler(Bigram(logits_of(load_arrays(self._blobs, weights, _WEIGHTS))))
+        exported = _exported_logits(_check_name(weights))
+        return FakeSampler(Bigram(base_logits(weights) if exported is None else exported))
 
-    def export(self, weights: str | Checkpoint, folder: Path, *, merged: bool = False) -> None:
-        """Of a checkpoint; raises BackendError for a model, which was never trained."""
-        if isinstance(weights, str):
-            raise BackendError(
-                f"{_model(weights)!r} is a model as it came, so there is nothing to export"
-            )
-        check_free(folder)
-        write_folder(kept(self._blobs, weights, "weights.npz"), folder, merged=merged)
+    def find(self, model: str) -> None:
+        """Raise BackendError for what cannot be a model's name."""
+        _check_name(model)
+
+    def tokenizer(self, model: str) -> Tokenizer:
+        _check_name(model)
+        return ByteTokenizer()
+
+    def hidden_size(self, model: str) -> int | None:
+        """Return None: the fake stands in for models of all sizes."""
+        _check_name(model)
+        return None
+
+    def sha256(self, model: str) -> str:
+        """Return the digest of a model's name, or of the logits in an exported folder."""
+        exported = _exported_logits(_check_name(model))
+        if exported is None:
+            return name_digest(model).hex()
+        return sha256(exported.tobytes()).hexdigest()
 
     def checkpoints(self, prefix: str = "") -> Sequence[Checkpoint]:
-        return listed(self._blobs, prefix)
+        return list_checkpoints(self._blobs, prefix)
 
     def delete(self, checkpoint: Checkpoint) -> None:
-        forget(self._blobs, checkpoint)
+        delete_checkpoint(self._blobs, checkpoint)
+
+    def export(self, weights: str | Checkpoint, folder: Path, *, merged: bool = False) -> None:
+        """Export a checkpoint; raises BackendError for a model, which was never trained."""
+        if isinstance(weights, str):
+            raise BackendError(
+                f"{_check_name(weights)!r} is an untrained model, so there is nothing to export"
+            )
+        check_folder_unused(folder)
+        write_folder(load_arrays(self._blobs, weights, _WEIGHTS), folder, merged=merged)
 
 
 class FakeSession:
-    """One adapter under training; every call is answered before it returns."""
+    """One adapter in training; every call is answered before it returns."""
 
     def __init__(self, model: str, lora: Lora, blobs: BlobStore) -> None:
         self._name, self._blobs, self._lock = model, blobs, RLock()
-        self._base: Table = base(model)
-        self._adapter, self._optimiser = Adapter(lora.seed), AdamW()
-        self._model = self._adapter.over(self._base)
-        self._gradient: Table | None = None  # with respect to B; None where none was asked for
+        self.base: Table = base_logits(model)
+        self.adapter = Adapter(lora.seed)
+        self.model = self.adapter.apply(self.base)
+        self.gradient: Table | None = None  # with respect to B; None where none is pending
+        self._optimiser = AdamW()
         self._failure: Exception | None = None
 
     def tokenizer(self) -> Tokenizer:
-        return Bytes()
+        return ByteTokenizer()
 
     def facts(self) -> Facts:
         return Facts(
             {
                 "model": self._name,
-                "model.sha256": digest(self._name).hex(),
+                "model.sha256": name_digest(self._name).hex(),
                 "model.dtype": "float64",
                 "machine.device": "none",
                 "machine.numpy": np.__version__,
@@ -128,7 +139,7 @@ class FakeSession:
         loss: str | Loss = "cross_entropy",
         options: Options | None = None,
     ) -> Future[LossOutput]:
-        return self._ask(lambda: self._loss(data, loss, options)[0])
+        return self._submit(lambda: self._loss(data, loss, options)[0])
 
     def forward_backward(
         self,
@@ -136,26 +147,26 @@ class FakeSession:
         loss: str | Loss = "cross_entropy",
         options: Options | None = None,
     ) -> Future[LossOutput]:
-        return self._ask(lambda: self._backward(data, loss, options), update=True)
+        return self._submit(lambda: self._backward(data, loss, options), update=True)
 
     def optim_step(self, adam: Adam) -> Future[Stepped]:
-        return self._ask(lambda: self._step(adam), update=True)
+        return self._submit(lambda: self._step(adam), update=True)
 
     def save(self, name: str) -> Future[Checkpoint]:
-        return self._ask(lambda: self._save(name))
+        return self._submit(lambda: self._save(name))
 
     def load(self, checkpoint: Checkpoint) -> Future[None]:
-        return self._ask(lambda: self._load(checkpoint, with_optimiser=True))
+        return self._submit(lambda: self._load(checkpoint, with_optimiser=True))
 
     def load_weights(self, checkpoint: Checkpoint) -> Future[None]:
-        return self._ask(lambda: self._load(checkpoint, with_optimiser=False))
+        return self._submit(lambda: self._load(checkpoint, with_optimiser=False))
 
     def save_weights(self, name: str, *, overwrite: bool = False) -> Future[Checkpoint]:
-        return self._ask(
-            lambda: keep(
+        return self._submit(
+            lambda: save_checkpoint(
                 self._blobs,
                 name,
-                {"weights.npz": self._weights()},
+                {_WEIGHTS: self._weights()},
                 step=self._optimiser.steps,
                 kind="weights",
                 overwrite=overwrite,
@@ -163,17 +174,17 @@ class FakeSession:
         )
 
     def delete(self, checkpoint: Checkpoint) -> Future[None]:
-        return self._ask(lambda: forget(self._blobs, checkpoint))
+        return self._submit(lambda: delete_checkpoint(self._blobs, checkpoint))
 
     def snapshot(self) -> Future[Sampler]:
-        return self._ask(lambda: FakeSampler(self._model))
+        return self._submit(lambda: FakeSampler(self.model))
 
     def close(self) -> None:
         with self._lock:
             self._failure = self._failure or RunFailed("the session is closed")
 
-    def _ask(self, work: Callable[[], T], *, update: bool = False) -> Future[T]:
-        """An update that fails for any reason but refused input ends the session, lest it train on."""
+    def _submit(self, work: Callable[[], T], *, update: bool = False) -> Future[T]:
+        """Do the work now; an update that fails for anything but bad input ends the session."""
         with self._lock:
             if self._failure is not None:
                 return Failed(RunFailed(f"the session takes no more calls: {self._failure}"))
@@ -187,79 +198,88 @@ class FakeSession:
     def _loss(
         self, data: Sequence[Datum], loss: str | Loss, options: Options | None
     ) -> tuple[LossOutput, Sequence[Array]]:
-        """The output, and dloss/dlogprob of each datum."""
+        """Return the output, and dloss/dlogprob of each datum."""
         check_data(data, loss, options, vocabulary=VOCABULARY, context=CONTEXT)
-        exact = [self._model.score(d.tokens, d.targets) for d in data]
+        exact = [self.model.score(datum.tokens, datum.targets) for datum in data]
         rounded = tuple(lp.astype(np.float32) for lp in exact)
         if isinstance(loss, str):
-            pairs = [
-                value_and_grad(loss, options, d, lp) for d, lp in zip(data, exact, strict=True)
-            ]
-            for index, pair in enumerate(pairs):
-                check_finite(index, len(data), *pair)
-            totals: Mapping[str, float] = {
-                "loss:sum": float(sum(value.sum() for value, _ in pairs))
-            }
-            slopes: Sequence[Array] = [slope for _, slope in pairs]
+            metrics, grads = _named_loss_grads(loss, options, data, exact)
         else:
-            totals, slopes = own_slopes(loss, data, rounded)
-        return LossOutput(rounded, totals), slopes
+            metrics, grads = custom_loss_grads(loss, data, rounded)
+        return LossOutput(rounded, metrics), grads
 
     def _backward(
         self, data: Sequence[Datum], loss: str | Loss, options: Options | None
     ) -> LossOutput:
-        output, slopes = self._loss(data, loss, options)
-        gradient = self._adapter.a * self._model.gradient(data, slopes)
-        self._gradient = gradient if self._gradient is None else self._gradient + gradient
+        output, logprob_grads = self._loss(data, loss, options)
+        gradient = self.adapter.a * self.model.gradient(data, logprob_grads)
+        self.gradient = gradient if self.gradient is None else self.gradient + gradient
         return output
 
     def _step(self, adam: Adam) -> Stepped:
-        if self._gradient is None:
+        if self.gradient is None:
             raise RunFailed("optim_step has no gradient to step along: call forward_backward first")
-        self._adapter.b, norm = self._optimiser.step(self._adapter.b, self._gradient, adam)
-        self._gradient, self._model = None, self._adapter.over(self._base)
+        self.adapter.b, norm = self._optimiser.step(self.adapter.b, self.gradient, adam)
+        self.gradient = None
+        self.model = self.adapter.apply(self.base)
         return Stepped({"grad_norm": norm})
 
     def _weights(self) -> Arrays:
-        return {"base": self._base, "a": self._adapter.a, "b": self._adapter.b}
+        return {"base": self.base, "a": self.adapter.a, "b": self.adapter.b}
 
     def _save(self, name: str) -> Checkpoint:
-        if self._gradient is not None:
+        if self.gradient is not None:
             raise RunFailed(
-                f"save {name!r}: a gradient is not yet stepped along, and cannot be kept; step "
-                "first"
+                f"save {name!r}: a gradient waits for its step, and cannot be saved; call "
+                "optim_step first"
             )
-        moments = {"first": self._optimiser.first, "second": self._optimiser.second}
-        files = {
-            "weights.npz": self._weights(),
-            "optimiser.npz": {**moments, "steps": np.array(self._optimiser.steps)},
+        optimiser = {
+            "first": self._optimiser.first,
+            "second": self._optimiser.second,
+            "steps": np.array(self._optimiser.steps),
         }
-        return keep(self._blobs, name, files, step=self._optimiser.steps, kind="training")
-
-    def _load(self, checkpoint: Checkpoint, *, with_optimiser: bool) -> None:
-        weights, optimiser = kept(self._blobs, checkpoint, "weights.npz"), AdamW()
-        if with_optimiser:
-            state = kept(self._blobs, checkpoint, "optimiser.npz")
-            optimiser.first, optimiser.second, optimiser.steps = (
-                state["first"],
-                state["second"],
-                int(state["steps"]),
-            )
-        self._base, self._adapter.a, self._adapter.b = weights["base"], weights["a"], weights["b"]
-        self._optimiser, self._gradient, self._model = (
-            optimiser,
-            None,
-            self._adapter.over(self._base),
+        files = {_WEIGHTS: self._weights(), _OPTIMISER: optimiser}
+        return save_checkpoint(
+            self._blobs, name, files, step=self._optimiser.steps, kind="training"
         )
 
+    def _load(self, checkpoint: Checkpoint, *, with_optimiser: bool) -> None:
+        weights = load_arrays(self._blobs, checkpoint, _WEIGHTS)
+        optimiser = AdamW()
+        if with_optimiser:
+            state = load_arrays(self._blobs, checkpoint, _OPTIMISER)
+            optimiser.first = state["first"]
+            optimiser.second = state["second"]
+            optimiser.steps = int(state["steps"])
+        self.base = weights["base"]
+        self.adapter.a = weights["a"]
+        self.adapter.b = weights["b"]
+        self.model = self.adapter.apply(self.base)
+        self.gradient = None
+        self._optimiser = optimiser
 
-def _exported(model: str) -> Table | None:
-    """The logits in a folder; None for another kind of name, and for a folder of other weights."""
+
+def _named_loss_grads(
+    loss: str, options: Options | None, data: Sequence[Datum], logprobs: Sequence[Array]
+) -> tuple[Mapping[str, float], Sequence[Array]]:
+    """Return the summed loss, and dloss/dlogprob of each datum."""
+    pairs = [
+        value_and_logprob_grads(loss, options, datum, lp)
+        for datum, lp in zip(data, logprobs, strict=True)
+    ]
+    for index, pair in enumerate(pairs):
+        check_finite(index, len(data), *pair)
+    total = float(sum(value.sum() for value, _ in pairs))
+    return {"loss:sum": total}, [grads for _, grads in pairs]
+
+
+def _exported_logits(model: str) -> Table | None:
+    """Return the logits in an exported folder; None for any other name or folder."""
     kind, _, folder = model.partition(":")
     return read_folder(Path(folder).expanduser()) if kind == "path" else None
 
 
-def _model(name: str) -> str:
+def _check_name(name: str) -> str:
     if not NAME.fullmatch(name):
         raise BackendError(
             f"{name!r} cannot be the name of a model; NAME, NAME@revision and path:FOLDER can"

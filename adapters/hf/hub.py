@@ -10,7 +10,7 @@ from pathlib import Path
 
 from adapters.hf.cache import noted, write
 from adapters.hf.snapshots import Name, Snapshots, wanted
-from kitchen.backend.atomic_folder import digest_of
+from kitchen.backend.atomic_folder import sha256_of_files
 from kitchen.errors import BackendError
 from kitchen.ports import HubClient, ModelInfo
 
@@ -95,7 +95,7 @@ class HfHub:
         note = folder.parents[1] / "kitchen" / f"{folder.name}.json"
         known = noted(note)
         if known is None or known["files"] != stamps:
-            known = {"sha256": digest_of(weights), "files": stamps}
+            known = {"sha256": sha256_of_files(weights), "files": stamps}
             write(note, json.dumps(known))
         return str(known["sha256"])
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import structlog
 
-from kitchen.backend.atomic_folder import digest_of
+from kitchen.backend.atomic_folder import sha256_of_files
 from kitchen.errors import BackendError, Interrupted, RunFailed, did_you_mean
 from kitchen.ports import ModelInfo
 
@@ -79,7 +79,7 @@ class LocalHub:
         note = _note(folder)
         if note and note["files"] == _stamps(folder):
             return str(note["sha256"])
-        return digest_of(_weights(folder))
+        return sha256_of_files(_weights(folder))
 
     def files(self, model: str) -> Sequence[str]:
         folder = self.fetch(model)
@@ -133,7 +133,7 @@ class LocalHub:
             _run(name, source, part)
             note = {
                 "gguf_sha256": digest,
-                "sha256": digest_of(_weights(part)),
+                "sha256": sha256_of_files(_weights(part)),
                 "files": _stamps(part),
             }
             (part / _NOTE).write_text(json.dumps(note, indent=2) + "\n")

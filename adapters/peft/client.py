@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adapters.folders import model_sha256, model_size
+from adapters.folders import hidden_size, model_sha256
 from adapters.peft.settings import Settings
 from kitchen.backend.losses import LOSSES
 from kitchen.errors import BackendError, ConfigError
@@ -69,13 +69,13 @@ class PeftTraining:
 
     def tokenizer(self, model: str) -> Tokenizer:
         """Return the tokenizer of a model or of an adapter's folder, fetched from the hub."""
-        from adapters.tokenizer import fetched_tokenizer
+        from adapters.tokenizer import fetch_tokenizer
 
-        return fetched_tokenizer(self._hub, model)
+        return fetch_tokenizer(self._hub, model)
 
     def hidden_size(self, model: str) -> int | None:
         """Return the hidden size in the configuration of a model or of an adapter's base."""
-        return model_size(self._hub, model)
+        return hidden_size(self._hub, model)
 
     def sha256(self, model: str) -> str:
         """Return the digest of a model, or of an adapter's folder together with its base."""

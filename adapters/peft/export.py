@@ -12,7 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from adapters.folders import demand_base, is_adapter, peft_base, read_config, tokenizer_files
+from adapters.folders import (
+    is_adapter,
+    peft_base_fields,
+    read_config,
+    require_base_model,
+    tokenizer_files,
+)
 from adapters.peft.checkpoints import (
     CONFIG,
     WEIGHTS,
@@ -25,7 +31,7 @@ from adapters.peft.model.lora import LoraAdapter, adapted_paths
 from adapters.peft.runtime.worker import COMPUTE_LOCK
 from adapters.peft.sampling.frozen_model import check_base
 from adapters.peft.settings import Settings
-from kitchen.backend.atomic_folder import appearing, check_free
+from kitchen.backend.atomic_folder import atomic_folder, check_folder_unused
 from kitchen.errors import BackendError
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.hub import HubClient
@@ -52,16 +58,16 @@ def export(
 
     Raises BackendError where there is no adapter to export, ConfigError for a folder in use.
     """
-    check_free(folder)
+    check_folder_unused(folder)
     if isinstance(weights, Checkpoint):
         adapter = _from_checkpoint(hub, blobs, weights)
     else:
         adapter = _from_folder(hub, weights)
-    with appearing(folder) as part, COMPUTE_LOCK:
+    with atomic_folder(folder) as part, COMPUTE_LOCK:
         if merged:
             _write_merged(adapter, hub, part)
         else:
-            config = {**adapter.config, **peft_base(adapter.model, adapter.base)}
+            config = {**adapter.config, **peft_base_fields(adapter.model, adapter.base)}
             (part / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
             (part / WEIGHTS).write_bytes(adapter.weights)
         for path in tokenizer_files(adapter.tokenizer):
@@ -85,7 +91,7 @@ def _from_folder(hub: HubClient, name: str) -> _PeftAdapter:
             f"{name} is a whole model without an adapter, so there is nothing to export: other "
             f"programs open it as it is, in {folder}"
         )
-    model, config = demand_base(name, folder), read_config(folder)
+    model, config = require_base_model(name, folder), read_config(folder)
     base = hub.fetch(model)
     return _PeftAdapter(
         name,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from adapters.folders import whole_model
+from adapters.folders import model_folder
 from adapters.peft.device import Machine
 from adapters.peft.model.base_model import BaseModel
 from adapters.peft.model.lora import Tensors
@@ -79,7 +79,7 @@ class PeftSampler:
             machine,
             weights,
             lambda: load_named(machine, weights),
-            lambda: whole_model(machine.hub, weights),
+            lambda: model_folder(machine.hub, weights),
         )
 
     def logprobs(self, tokens: Tokens) -> Future[Floats]:

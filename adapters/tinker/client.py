@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from adapters.folders import model_size
+from adapters.folders import hidden_size
 from adapters.tinker.checkpoint_index import CheckpointIndex
 from adapters.tinker.http_client import models
 from adapters.tinker.service import Service
@@ -105,18 +105,18 @@ class TinkerTraining:
 
     def tokenizer(self, model: str) -> Tokenizer:
         """Read the tokenizer from a folder of the hub; raises BackendError."""
-        from adapters.tokenizer import fetched_tokenizer
+        from adapters.tokenizer import fetch_tokenizer
 
         name = self._tokenizer_model or model
         with self._lock:
             if name not in self._tokenizers:
-                self._tokenizers[name] = fetched_tokenizer(self._hub, name)
+                self._tokenizers[name] = fetch_tokenizer(self._hub, name)
             return self._tokenizers[name]
 
     def hidden_size(self, model: str) -> int | None:
         """Return the hidden size that the model's folder on the hub gives, if it is there."""
         self.find(model)
-        return None if self._tokenizer_model else model_size(self._hub, model)
+        return None if self._tokenizer_model else hidden_size(self._hub, model)
 
     def sha256(self, model: str) -> None:
         """Return None: a server reports no digest, and a tinker:// path never changes."""

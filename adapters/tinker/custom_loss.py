@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kitchen.backend.custom_loss import own_slopes
+from kitchen.backend.custom_loss import custom_loss_grads
 from kitchen.types import Datum, Loss
 
 
@@ -29,7 +29,7 @@ class CustomLoss:
             tensor.detach().numpy().reshape(np.shape(datum.targets))
             for tensor, datum in zip(logprobs, self._data, strict=True)
         ]
-        self.metrics, grads = own_slopes(self._loss, self._data, arrays)
+        self.metrics, grads = custom_loss_grads(self._loss, self._data, arrays)
         terms = [
             (tensor * torch.from_numpy(grad).to(tensor).reshape(tensor.shape)).sum()
             for tensor, grad in zip(logprobs, grads, strict=True)

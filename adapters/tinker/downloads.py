@@ -11,7 +11,7 @@ from typing import Any
 
 from adapters.tinker.errors import translate_error
 from adapters.tinker.service import Service
-from kitchen.backend.atomic_folder import appearing
+from kitchen.backend.atomic_folder import atomic_folder
 from kitchen.errors import BackendError
 
 # seconds that the server keeps the exported files, if this process dies before it deletes them
@@ -27,7 +27,7 @@ def download(service: Service, path: str, folder: Path, *, merged: bool) -> None
             "--merged, and then export path:FOLDER with --merged where the base model is"
         )
     try:
-        with _exported(service, path) as (rest, exported), appearing(folder) as part:
+        with _exported(service, path) as (rest, exported), atomic_folder(folder) as part:
             for name, url in rest.get_external_weights_urls(exported).result().urls.items():
                 _fetch(url, part, name)
     except Exception as error:

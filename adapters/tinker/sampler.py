@@ -14,7 +14,7 @@ from adapters.tinker.futures import ConcurrentFuture, new_future, set_error
 from adapters.tinker.job_queue import JobQueue, hold_service, resolve_from, run_into
 from adapters.tinker.queue_state import QueueStateLogger
 from adapters.tinker.service import Service
-from kitchen.backend.sampling_checks import unfit, unreadable
+from kitchen.backend.sampling_checks import prompt_error, sampling_error
 from kitchen.errors import ConfigError, RunFailed, SessionLost
 from kitchen.ports.future import Failed, Future, Pending
 from kitchen.types import Floats, Sampled, Tokens
@@ -52,14 +52,14 @@ class TinkerSampler:
         self._jobs.put(lambda: run_into(self._client, open_client))
 
     def logprobs(self, tokens: Tokens) -> Future[Floats]:
-        if problem := unreadable(tokens, vocabulary=MAX_ID, context=MAX_ID):
+        if problem := prompt_error(tokens, vocabulary=MAX_ID, context=MAX_ID):
             return Failed(problem)
         return self._submit(
             lambda client: client.compute_logprobs(model_input(tokens)), prompt_logprobs
         )
 
     def top_logprobs(self, tokens: Tokens, k: int) -> Future[tuple[Tokens, Floats]]:
-        if problem := unreadable(tokens, vocabulary=MAX_ID, context=MAX_ID) or _check_k(k):
+        if problem := prompt_error(tokens, vocabulary=MAX_ID, context=MAX_ID) or _check_k(k):
             return Failed(problem)
         return self._submit(
             lambda client: client.sample(
@@ -84,7 +84,7 @@ class TinkerSampler:
         seed: int = 0,
         stop: Sequence[str] | Sequence[int] = (),
     ) -> Future[Sequence[Sampled]]:
-        problem = unfit(
+        problem = sampling_error(
             count=count,
             max_tokens=max_tokens,
             temperature=temperature,
@@ -92,7 +92,7 @@ class TinkerSampler:
             top_k=top_k,
             seed=seed,
             stop=stop,
-        ) or unreadable(prompt, vocabulary=MAX_ID, context=MAX_ID)
+        ) or prompt_error(prompt, vocabulary=MAX_ID, context=MAX_ID)
         if problem:
             return Failed(problem)
         params = types.SamplingParams(

@@ -21,9 +21,9 @@ from adapters.tinker.job_queue import JobQueue, hold_service, resolve_from, run_
 from adapters.tinker.queue_state import QueueStateLogger
 from adapters.tinker.sampler import MAX_ID, TinkerSampler
 from adapters.tinker.service import Service
-from kitchen.backend.custom_loss import own_slopes
+from kitchen.backend.custom_loss import custom_loss_grads
 from kitchen.backend.datum_checks import check_data
-from kitchen.backend.losses import LOSSES, Options, scored
+from kitchen.backend.losses import LOSSES, Options, scored_positions
 from kitchen.errors import (
     BackendError,
     ConfigError,
@@ -117,7 +117,7 @@ class TinkerSession:
 
         def convert(result: Any) -> LossOutput:
             logprobs = loss_output(result, data).logprobs
-            metrics, _ = own_slopes(loss, data, logprobs)
+            metrics, _ = custom_loss_grads(loss, data, logprobs)
             return LossOutput(logprobs, metrics)
 
         return self._submit(request, convert)
@@ -378,7 +378,7 @@ def _with_scored(result: Any, data: Sequence[Datum], loss: str | Loss) -> LossOu
     output = loss_output(result, data)
     if isinstance(loss, str) and loss not in LOSSES:
         return replace(output, scored=())
-    return replace(output, scored=tuple(scored(loss, datum) for datum in data))
+    return replace(output, scored=tuple(scored_positions(loss, datum) for datum in data))
 
 
 def _remote_name(name: str) -> str:

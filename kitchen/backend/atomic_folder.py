@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all, and what is in them."""
+"""Folders that appear whole or not at all, and the digest of files."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from kitchen.errors import ConfigError, RunFailed
 
 
 @contextmanager
-def appearing(folder: Path) -> Iterator[Path]:
-    """A new folder beside it to write into, renamed when the block is over; nothing stays of one
-    that fails.
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder to write into, and rename it to `folder` when the block succeeds.
 
-    Raises ConfigError for a folder in use, RunFailed, which names the mend, where the disk is full
-    or not writable.
+    Nothing is left behind if the block fails. Raises ConfigError for a folder that is in use, and
+    RunFailed, which says what to do, where the disk is full or not writable.
     """
     folder = folder.expanduser().absolute()
-    check_free(folder)
+    check_folder_unused(folder)
     part = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
     try:
         part.mkdir(parents=True)
@@ -31,27 +30,26 @@ def appearing(folder: Path) -> Iterator[Path]:
     except OSError as error:
         raise RunFailed(
             f"{error.filename or folder}: {error.strerror or error}; make room there or make it "
-            "writable, "
-            "or give another folder"
+            "writable, or give another folder"
         ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def check_free(folder: Path) -> None:
-    """Raise ConfigError for a file, a folder that is not empty, and the one that we stand in."""
+def check_folder_unused(folder: Path) -> None:
+    """Raise ConfigError for a file, a folder that is not empty, and the working directory."""
     if folder.is_symlink() or folder.is_file():
-        raise ConfigError(f"{folder} is there already, and is no folder; give another")
+        raise ConfigError(f"{folder} exists and is not a folder; give another")
     if folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty; delete it, or give another folder")
     if folder.absolute() == Path.cwd():
         raise ConfigError(
-            f"{folder} is where you stand, and cannot be replaced; give a folder inside of it"
+            f"{folder} is the working directory, which cannot be replaced; give a folder inside it"
         )
 
 
-def digest_of(files: Iterable[Path]) -> str:
-    """Of the bytes of files, one after the other, in hex: `cat FILES | sha256sum`."""
+def sha256_of_files(files: Iterable[Path]) -> str:
+    """Return the digest of the bytes of files in a row, in hex: `cat FILES | sha256sum`."""
     digest = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:

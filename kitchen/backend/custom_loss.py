@@ -1,4 +1,4 @@
-"""A custom loss, and what no loss may give."""
+"""Custom losses: call one, mask its gradients, and refuse values that are not finite."""
 
 from __future__ import annotations
 
@@ -6,46 +6,46 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from kitchen.backend.losses import scored
+from kitchen.backend.losses import like_targets, scored_positions
 from kitchen.errors import ConfigError, RunFailed
 from kitchen.types import Array, Datum, Floats, Loss
 
 
-def own_slopes(
+def custom_loss_grads(
     loss: Loss,
     data: Sequence[Datum],
     logprobs: Sequence[Floats],
     indices: Sequence[int] = (),
     count: int = 0,
 ) -> tuple[Mapping[str, float], Sequence[Array]]:
-    """Metrics and slopes of a custom loss, which sees 0 where it does not score; slopes there
-    count for nothing.
+    """Return the metrics of a custom loss and d loss / d logprob of each datum.
 
-    `indices` are the datums' places in a batch of `count`, for errors, if they are not the whole
-    batch.
+    The loss sees 0 at positions that it does not score, and its gradients there are dropped.
+    `indices` are the places of the datums in a batch of `count`, for errors, where they are not the
+    whole batch.
     """
-    indices, count = indices or range(len(data)), count or len(data)
-    live = [
-        np.broadcast_to(scored(loss, d).reshape(-1, *[1] * (lp.ndim - 1)), lp.shape)
-        for d, lp in zip(data, logprobs, strict=True)
+    indices = indices or range(len(data))
+    count = count or len(data)
+    masks = [
+        like_targets(scored_positions(loss, datum), lp)
+        for datum, lp in zip(data, logprobs, strict=True)
     ]
-    seen = [
-        np.where(mask, lp, np.zeros((), lp.dtype)) for mask, lp in zip(live, logprobs, strict=True)
+    visible = [
+        np.where(mask, lp, np.zeros((), lp.dtype)) for mask, lp in zip(masks, logprobs, strict=True)
     ]
-    value, slopes, metrics = loss(data, seen)
-    if len(slopes) != len(data):
+    value, grads, metrics = loss(data, visible)
+    if len(grads) != len(data):
         raise ConfigError(
-            f"the custom loss gave {len(slopes)} arrays of slopes for {len(data)} datums"
+            f"the custom loss returned {len(grads)} arrays of gradients for {len(data)} datums"
         )
     masked = []
-    for index, slope, lp, mask in zip(indices, slopes, logprobs, live, strict=True):
-        if np.shape(slope) != lp.shape:
+    for index, grad, lp, mask in zip(indices, grads, logprobs, masks, strict=True):
+        if np.shape(grad) != lp.shape:
             raise ConfigError(
-                f"the custom loss gave datum {index} slopes of shape {np.shape(slope)}, and "
-                "its "
-                f"log-probabilities have {lp.shape}"
+                f"the custom loss returned gradients of shape {np.shape(grad)} for datum {index}, "
+                f"whose log-probabilities have shape {lp.shape}"
             )
-        masked.append(np.where(mask, np.asarray(slope, np.float64), 0.0))
+        masked.append(np.where(mask, np.asarray(grad, np.float64), 0.0))
         check_finite(index, count, masked[-1])
     if not np.isfinite(value):
         raise RunFailed(
@@ -55,10 +55,9 @@ def own_slopes(
 
 
 def check_finite(index: int, count: int, *arrays: Array) -> None:
-    """Raises RunFailed that names the datum."""
+    """Raise RunFailed, which names the datum, for a value that is not finite."""
     if not all(np.isfinite(array).all() for array in arrays):
         raise RunFailed(
-            f"datum {index} of {count}: its loss or the slope of it is not a finite number; "
-            "nothing is "
-            "stepped along. A smaller learning rate or a check of the data may mend it"
+            f"datum {index} of {count}: its loss or its gradient is not a finite number; no step "
+            "was taken. Lower the learning rate, or check the data"
         )

@@ -1,4 +1,4 @@
-"""What every adapter asks of training data, before any gradient is touched."""
+"""Checks of training data, which every adapter makes before it touches a gradient."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kitchen.backend.losses import Options, named
+from kitchen.backend.losses import Options, find_loss
 from kitchen.errors import DataError, did_you_mean
 from kitchen.types import Datum, Loss
 
@@ -20,12 +20,12 @@ def check_data(
     vocabulary: int,
     context: int,
 ) -> None:
-    """Raises DataError that names datum and field, or ConfigError for an unknown loss or option.
+    """Raise DataError that names datum and field, or ConfigError for an unknown loss or option.
 
     `vocabulary` is the number of token ids, `context` the most tokens that the model reads at once.
     """
     if isinstance(loss, str):
-        named(loss, options)
+        find_loss(loss, options)
     if not len(data):
         raise DataError("the batch is empty: forward and forward_backward need at least one datum")
     group = 1 if isinstance(loss, str) else int(getattr(loss, "group", None) or 1)
@@ -36,25 +36,25 @@ def check_data(
     for index, datum in enumerate(data):
         where = f"datum {index} of {len(data)}"
         if not isinstance(datum, Datum):
-            raise DataError(f"{where}: {_unrendered(datum)}")
+            raise DataError(f"{where}: {_not_a_datum(datum)}")
         _check_tokens(datum, where, vocabulary, context)
-        _check_inputs(datum, loss, where)
+        _check_fields(datum, loss, where)
 
 
-def _unrendered(datum: Any) -> str:
-    fields = (
-        f"a mapping with {', '.join(map(repr, datum))}"
-        if isinstance(datum, Mapping)
-        else f"{datum!r:.80}"
-    )
+def _not_a_datum(value: Any) -> str:
+    if isinstance(value, Mapping):
+        shown = f"a mapping with {', '.join(map(repr, value))}"
+    else:
+        shown = f"{value!r:.80}"
     return (
-        f"a training client takes Datum(tokens, loss_inputs), not {fields}; "
+        f"a training client takes Datum(tokens, loss_inputs), not {shown}; "
         "the stage RenderDataset (stages.chat.render) turns rows of text into datums"
     )
 
 
 def _check_tokens(datum: Datum, where: str, vocabulary: int, context: int) -> None:
-    tokens, targets = np.asarray(datum.tokens), datum.loss_inputs.get("target_tokens")
+    tokens = np.asarray(datum.tokens)
+    targets = datum.loss_inputs.get("target_tokens")
     if targets is None:
         raise DataError(
             f"{where}: the field 'target_tokens' is missing; there are {sorted(datum.loss_inputs)}"
@@ -78,13 +78,12 @@ def _check_tokens(datum: Datum, where: str, vocabulary: int, context: int) -> No
             )
 
 
-def _check_inputs(datum: Datum, loss: str | Loss, where: str) -> None:
-    shape = np.shape(datum.targets)
-    allowed = (
-        {"target_tokens", *named(loss)[0].inputs}
-        if isinstance(loss, str)
-        else set(datum.loss_inputs)
-    )
+def _check_fields(datum: Datum, loss: str | Loss, where: str) -> None:
+    """Check the loss inputs; a custom loss may read any field."""
+    if isinstance(loss, str):
+        allowed = {"target_tokens", *find_loss(loss)[0].inputs}
+    else:
+        allowed = set(datum.loss_inputs)
     for field in sorted(allowed - set(datum.loss_inputs)):
         raise DataError(f"{where}: the field {field!r} is missing, which the loss {loss!r} reads")
     for field, values in datum.loss_inputs.items():
@@ -93,15 +92,20 @@ def _check_inputs(datum: Datum, loss: str | Loss, where: str) -> None:
                 f"{where}: the loss {loss!r} reads no field {field!r}; "
                 f"{did_you_mean(field, allowed)}"
             )
-        if np.shape(values)[:1] != np.shape(datum.tokens) or (
-            isinstance(loss, str) and np.shape(values) != shape
-        ):
-            raise DataError(
-                f"{where}: the field {field!r} has shape {np.shape(values)}; tokens have "
-                f"{np.shape(datum.tokens)}, target_tokens {shape}"
-            )
-        if not np.isfinite(np.asarray(values, np.float64)).all():
-            at = int(np.argwhere(~np.isfinite(np.asarray(values, np.float64)))[0][0])
-            raise DataError(
-                f"{where}: the field {field!r} is {np.asarray(values)[at]} at position {at}"
-            )
+        _check_field(datum, field, values, where, same_shape=isinstance(loss, str))
+
+
+def _check_field(datum: Datum, field: str, values: Any, where: str, *, same_shape: bool) -> None:
+    shape = np.shape(datum.targets)
+    wrong_length = np.shape(values)[:1] != np.shape(datum.tokens)
+    if wrong_length or (same_shape and np.shape(values) != shape):
+        raise DataError(
+            f"{where}: the field {field!r} has shape {np.shape(values)}; tokens have "
+            f"{np.shape(datum.tokens)}, target_tokens {shape}"
+        )
+    finite = np.isfinite(np.asarray(values, np.float64))
+    if not finite.all():
+        position = int(np.argwhere(~finite)[0][0])
+        raise DataError(
+            f"{where}: the field {field!r} is {np.asarray(values)[position]} at position {position}"
+        )

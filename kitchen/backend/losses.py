@@ -1,168 +1,170 @@
-"""The named losses, token by token: what each reads, its value and its slope; no backend needs to
-know more.
+"""The named losses, token by token: their inputs, options, values and gradients.
 
-Every loss here is a sum over tokens, so that its gradient is fixed by dloss/dlogprob at each token:
-adapters compute log-probabilities, take the slope from here, and push it back through the model.
-The formulas are those that the Tinker API documents for its losses of the same names.
+Every loss here is a sum over tokens, so d loss / d logprob at each token fixes its gradient:
+adapters compute log-probabilities, take the gradients by them from here, and push those back
+through the model. No backend needs to know more. The formulas are those that the Tinker API
+documents for its losses of the same names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from kitchen.errors import ConfigError, did_you_mean
 from kitchen.types import Array, Datum, Loss
 
+Inputs = Mapping[str, Array]  # loss inputs of a datum, by name
 Options = Mapping[str, float]
-# value and dvalue/dlogprob of each token, both of the shape of the targets
-Sloped = tuple[Array, Array]
+# value and d value / d logprob of each token, both of the shape of the targets
+ValueAndGrads = tuple[Array, Array]
 
 
 @dataclass(frozen=True)
 class NamedLoss:
-    """A loss by name; `at` maps log-probabilities (of the targets, nats), inputs and options to
-    value and slope.
-    """
+    """A loss by name: `compute` maps logprobs (of the targets, nats), inputs and options to values."""
 
     inputs: tuple[str, ...]  # beside target_tokens
     defaults: Options
-    at: Callable[[Array, Mapping[str, Array], Options], Sloped]
-    idle: str = ""  # the input that makes a token idle where it is 0
-    # what is wrong with values of options; empty: nothing
-    refused: Callable[[Options], str] = lambda options: ""
+    compute: Callable[[Array, Inputs, Options], ValueAndGrads]
+    mask_input: str = ""  # the input that takes a token out of the loss where it is 0
+    # returns what is wrong with the values of options; empty where nothing is
+    check: Callable[[Options], str] = lambda options: ""
 
 
-def _cross_entropy(lp: Array, inputs: Mapping[str, Array], options: Options) -> Sloped:
+def _cross_entropy(lp: Array, inputs: Inputs, options: Options) -> ValueAndGrads:
     weights = inputs["weights"]
     return np.where(weights == 0, 0.0, -lp * weights), -weights
 
 
-def _importance_sampling(lp: Array, inputs: Mapping[str, Array], options: Options) -> Sloped:
+def _importance_sampling(lp: Array, inputs: Inputs, options: Options) -> ValueAndGrads:
     value = -np.exp(lp - inputs["logprobs"]) * inputs["advantages"]
     return value, value
 
 
-def _ppo(lp: Array, inputs: Mapping[str, Array], options: Options) -> Sloped:
+def _ppo(lp: Array, inputs: Inputs, options: Options) -> ValueAndGrads:
     """Schulman et al., 2017 (arXiv:1707.06347), eq. 7."""
-    ratio, advantages = np.exp(lp - inputs["logprobs"]), inputs["advantages"]
-    clipped = (
-        np.clip(ratio, options["clip_low_threshold"], options["clip_high_threshold"]) * advantages
-    )
-    free = ratio * advantages
-    return -np.minimum(free, clipped), np.where(free <= clipped, -free, 0.0)
-
-
-def _cispo(lp: Array, inputs: Mapping[str, Array], options: Options) -> Sloped:
-    """MiniMax, 2025 (arXiv:2506.13585), eq. 4: the clipped ratio is a constant weight."""
-    ratio = np.exp(lp - inputs["logprobs"])
-    slope = (
-        -np.clip(ratio, options["clip_low_threshold"], options["clip_high_threshold"])
-        * inputs["advantages"]
-    )
-    return slope * lp, slope
-
-
-def _dro(lp: Array, inputs: Mapping[str, Array], options: Options) -> Sloped:
-    """Richemond et al., 2024 (arXiv:2405.19107), with the mean over tokens left to the caller."""
-    away, beta = lp - inputs["logprobs"], options["beta"]
-    return -(lp * inputs["advantages"] - 0.5 * beta * away**2), -(
-        inputs["advantages"] - beta * away
-    )
-
-
-def _crossed(options: Options) -> str:
     low, high = options["clip_low_threshold"], options["clip_high_threshold"]
+    ratio = np.exp(lp - inputs["logprobs"])
+    advantages = inputs["advantages"]
+    clipped = np.clip(ratio, low, high) * advantages
+    unclipped = ratio * advantages
+    return -np.minimum(unclipped, clipped), np.where(unclipped <= clipped, -unclipped, 0.0)
+
+
+def _cispo(lp: Array, inputs: Inputs, options: Options) -> ValueAndGrads:
+    """MiniMax, 2025 (arXiv:2506.13585), eq. 4: the clipped ratio is a constant weight."""
+    low, high = options["clip_low_threshold"], options["clip_high_threshold"]
+    ratio = np.exp(lp - inputs["logprobs"])
+    grad = -np.clip(ratio, low, high) * inputs["advantages"]
+    return grad * lp, grad
+
+
+def _dro(lp: Array, inputs: Inputs, options: Options) -> ValueAndGrads:
+    """Richemond et al., 2024 (arXiv:2405.19107), with the mean over tokens left to the caller."""
+    log_ratio = lp - inputs["logprobs"]
+    advantages = inputs["advantages"]
+    beta = options["beta"]
+    value = -(lp * advantages - 0.5 * beta * log_ratio**2)
+    return value, -(advantages - beta * log_ratio)
+
+
+def _check_thresholds(options: Options) -> str:
+    low, high = options["clip_low_threshold"], options["clip_high_threshold"]
+    if 0 <= low <= high:
+        return ""
     return (
-        ""
-        if 0 <= low <= high
-        else (
-            f"clip_low_threshold={low:g} and clip_high_threshold={high:g} bound a ratio of "
-            "chances: neither may be below 0, nor the first above the second"
-        )
+        f"clip_low_threshold={low:g} and clip_high_threshold={high:g} bound a ratio of "
+        "probabilities: neither may be below 0, nor the first above the second"
     )
 
 
-def _repelled(options: Options) -> str:
-    return (
-        ""
-        if options["beta"] >= 0
-        else f"beta={options['beta']:g} would push the policy away; it is at least 0"
-    )
+def _check_beta(options: Options) -> str:
+    beta = options["beta"]
+    return "" if beta >= 0 else f"beta={beta:g} would push the policy away; it is at least 0"
 
 
 _POLICY = ("logprobs", "advantages")
 LOSSES: Mapping[str, NamedLoss] = {
-    "cross_entropy": NamedLoss(("weights",), {}, _cross_entropy, idle="weights"),
-    "importance_sampling": NamedLoss(_POLICY, {}, _importance_sampling, idle="advantages"),
+    "cross_entropy": NamedLoss(("weights",), {}, _cross_entropy, mask_input="weights"),
+    "importance_sampling": NamedLoss(_POLICY, {}, _importance_sampling, mask_input="advantages"),
     "ppo": NamedLoss(
         _POLICY,
         {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
         _ppo,
-        idle="advantages",
-        refused=_crossed,
+        mask_input="advantages",
+        check=_check_thresholds,
     ),
     "cispo": NamedLoss(
         _POLICY,
         {"clip_low_threshold": 0.0, "clip_high_threshold": 4.0},
         _cispo,
-        idle="advantages",
-        refused=_crossed,
+        mask_input="advantages",
+        check=_check_thresholds,
     ),
-    "dro": NamedLoss(_POLICY, {"beta": 0.05}, _dro, refused=_repelled),
+    "dro": NamedLoss(_POLICY, {"beta": 0.05}, _dro, check=_check_beta),
 }
 
 
-def named(loss: str, options: Options | None = None) -> tuple[NamedLoss, Options]:
-    """The loss and its options with defaults filled in; raises ConfigError for a name or an option
-    that is unknown.
+def find_loss(name: str, options: Options | None = None) -> tuple[NamedLoss, Options]:
+    """Return a loss and its options with defaults filled in.
+
+    Raises ConfigError for an unknown name or option, and for a value that cannot be.
     """
-    if loss not in LOSSES:
-        raise ConfigError(f"loss {loss!r} is unknown here; {did_you_mean(loss, LOSSES)}")
-    found = LOSSES[loss]
+    if name not in LOSSES:
+        raise ConfigError(f"loss {name!r} is unknown here; {did_you_mean(name, LOSSES)}")
+    loss = LOSSES[name]
     for option in options or {}:
-        if option not in found.defaults:
+        if option not in loss.defaults:
             raise ConfigError(
-                f"loss {loss!r} has no option {option!r}; {did_you_mean(option, found.defaults)}"
+                f"loss {name!r} has no option {option!r}; {did_you_mean(option, loss.defaults)}"
             )
-    full = {**found.defaults, **(options or {})}
-    if wrong := found.refused(full):
-        raise ConfigError(f"loss {loss!r}: {wrong}")
-    return found, full
+    complete = {**loss.defaults, **(options or {})}
+    if problem := loss.check(complete):
+        raise ConfigError(f"loss {name!r}: {problem}")
+    return loss, complete
 
 
-def value_and_grad(loss: str, options: Options | None, datum: Datum, logprobs: Array) -> Sloped:
-    """Value and slope of each token of a datum, 0 where it is idle; float64, of the shape of the
-    targets.
+def value_and_logprob_grads(
+    name: str, options: Options | None, datum: Datum, logprobs: Array
+) -> ValueAndGrads:
+    """Return value and d value / d logprob of each token, 0 where the loss does not score it.
+
+    Both are float64, of the shape of the targets.
     """
-    found, full = named(loss, options)
+    loss, options = find_loss(name, options)
     lp = np.asarray(logprobs, np.float64)
-    inputs = {name: np.asarray(datum.loss_inputs[name], np.float64) for name in found.inputs}
-    live = np.broadcast_to(_live(loss, datum).reshape(-1, *[1] * (lp.ndim - 1)), lp.shape)
-    # of idle tokens; what is not finite elsewhere, adapters refuse
+    inputs = {field: np.asarray(datum.loss_inputs[field], np.float64) for field in loss.inputs}
+    mask = like_targets(_has_gradient(name, datum), lp)
+    # overflow at masked tokens is harmless; adapters refuse what is not finite elsewhere
     with np.errstate(over="ignore", invalid="ignore"):
-        value, slope = found.at(np.where(live, lp, 0.0), inputs, full)
-    return np.where(live, value, 0.0), np.where(live, slope, 0.0)
+        value, grads = loss.compute(np.where(mask, lp, 0.0), inputs, options)
+    return np.where(mask, value, 0.0), np.where(mask, grads, 0.0)
 
 
-def scored(loss: str | Loss, datum: Datum) -> Array:
-    """(N,) bool: where a backend must compute log-probabilities.
+def scored_positions(loss: str | Loss, datum: Datum) -> Array:
+    """Return an (N,) mask of the positions whose log-probabilities a backend must compute.
 
-    Where the loss can have a gradient; and a token that was sampled, whatever its advantage, for
-    how far the policy strayed is measured on it too.
+    Those are where the loss can have a gradient, and every sampled token, whatever its advantage:
+    the KL from the sampling policy is measured on it too.
     """
-    live = _live(loss, datum)
-    sampled = isinstance(loss, str) and "logprobs" in LOSSES[loss].inputs
-    return live | (datum.loss_inputs["logprobs"] != 0) if sampled else live
+    mask = _has_gradient(loss, datum)
+    if isinstance(loss, str) and "logprobs" in LOSSES[loss].inputs:
+        return np.asarray(mask | (datum.loss_inputs["logprobs"] != 0))
+    return mask
 
 
-def _live(loss: str | Loss, datum: Datum) -> Array:
-    """(N,) bool: where the loss can have a gradient."""
-    idle: Any = datum.loss_inputs.get("weights" if not isinstance(loss, str) else LOSSES[loss].idle)
-    if idle is None:
+def like_targets(mask: Array, targets: Array) -> Array:
+    """Broadcast an (N,) mask to the shape of targets, (N,) or (N, K)."""
+    return np.broadcast_to(mask.reshape(-1, *[1] * (targets.ndim - 1)), targets.shape)
+
+
+def _has_gradient(loss: str | Loss, datum: Datum) -> Array:
+    """Return an (N,) mask of the positions where the loss can have a gradient."""
+    field = LOSSES[loss].mask_input if isinstance(loss, str) else "weights"
+    if field not in datum.loss_inputs:
         return np.ones(len(datum.tokens), bool)
-    active: Array = np.asarray(idle) != 0
-    return active if active.ndim == 1 else np.asarray(active.any(-1))
+    nonzero = np.asarray(np.asarray(datum.loss_inputs[field]) != 0)
+    return nonzero if nonzero.ndim == 1 else np.asarray(nonzero.any(-1))

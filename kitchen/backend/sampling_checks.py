@@ -1,9 +1,10 @@
-"""What every adapter asks of a request to sample or to score, before anything is computed."""
+"""Checks of a request to sample or to score, before anything is computed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +12,10 @@ from kitchen.errors import ConfigError, DataError
 from kitchen.types import Tokens
 
 
-def unreadable(tokens: Tokens, *, vocabulary: int, context: int) -> DataError | None:
-    """Why a model of so many token ids, which reads at most `context` tokens, cannot read these;
-    None if it can.
+def prompt_error(tokens: Tokens, *, vocabulary: int, context: int) -> DataError | None:
+    """Return the error for tokens that a model cannot read, or None.
+
+    `vocabulary` is the number of token ids, `context` the most tokens that the model reads at once.
     """
     ids = np.asarray(tokens)
     if ids.ndim != 1 or not len(ids) or not np.issubdtype(ids.dtype, np.integer):
@@ -31,7 +33,7 @@ def unreadable(tokens: Tokens, *, vocabulary: int, context: int) -> DataError | 
     return None
 
 
-def unfit(
+def sampling_error(
     *,
     count: int,
     max_tokens: int,
@@ -41,29 +43,33 @@ def unfit(
     seed: int,
     stop: Sequence[str] | Sequence[int],
 ) -> ConfigError | None:
-    """Everything that is wrong with the parameters of `Sampler.sample`; None if they can be."""
-    listed = isinstance(stop, Sequence | np.ndarray) and not isinstance(stop, str)
-    stops = list(stop) if listed else []
-    whole = {
+    """Return one error that lists every invalid parameter of `Sampler.sample`, or None."""
+    whole_numbers = {
         "count": (count, 1),
         "max_tokens": (max_tokens, 1),
         "top_k": (top_k, 0),
         "seed": (seed, 0),
     }
-    rules = {
-        **{
-            f"{name} is {value!r}, and must be a whole number of at least {least}": isinstance(
-                value, Integral
-            )
-            and not isinstance(value, bool)
-            and value >= least
-            for name, (value, least) in whole.items()
-        },
-        f"temperature is {temperature}, and must be at least 0": temperature >= 0,
-        f"top_p is {top_p}, and must be above 0 and at most 1": 0 < top_p <= 1,
-        f"stop is {stop!r}, and must be a list of strings or token ids": listed
-        and all(isinstance(one, str | int | np.integer) for one in stops),
-        f"stop is {stop!r}, and an empty string stops nothing": "" not in stops,
-    }
-    broken = [text for text, kept in rules.items() if not kept]
-    return ConfigError("; ".join(broken)) if broken else None
+    problems = [
+        f"{name} is {value!r}, and must be a whole number of at least {least}"
+        for name, (value, least) in whole_numbers.items()
+        if not _is_whole_number(value, least)
+    ]
+    if not temperature >= 0:
+        problems.append(f"temperature is {temperature}, and must be at least 0")
+    if not 0 < top_p <= 1:
+        problems.append(f"top_p is {top_p}, and must be above 0 and at most 1")
+    problems += _stop_problems(stop)
+    return ConfigError("; ".join(problems)) if problems else None
+
+
+def _is_whole_number(value: Any, least: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def _stop_problems(stop: Any) -> Iterator[str]:
+    is_list = isinstance(stop, Sequence | np.ndarray) and not isinstance(stop, str)
+    if not is_list or not all(isinstance(each, str | int | np.integer) for each in stop):
+        yield f"stop is {stop!r}, and must be a list of strings or token ids"
+    if is_list and any(isinstance(each, str) and not each for each in stop):
+        yield f"stop is {stop!r}, and an empty string stops nothing"

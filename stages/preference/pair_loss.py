@@ -81,12 +81,12 @@ class PairLoss:
         # each (pairs, chosen and rejected)
         scores, moves = scored.reshape(-1, 2, 2).transpose(2, 0, 1)
         apart = scores[:, 0] - scores[:, 1]
-        values, slopes = self._at(apart)
+        values, grads = self._at(apart)
         nats = np.array([_mean_nats(*each) for each in zip(logprobs[::2], masks[::2], strict=True)])
         imitation = self.imitation + (self.kind == "orpo")
         shares = imitation / np.array([mask.sum() for mask in masks[::2]])
         pushes = (
-            weights * np.stack([slopes * moves[:, 0] - shares, -slopes * moves[:, 1]])
+            weights * np.stack([grads * moves[:, 0] - shares, -grads * moves[:, 1]])
         ).T.ravel()
         gradients = [
             (push * mask).astype(np.float32) for push, mask in zip(pushes, masks, strict=True)
@@ -106,7 +106,7 @@ class PairLoss:
         )
 
     def _score(self, datum: Datum, logprobs: Floats, mask: Array) -> tuple[float, float]:
-        """Of an answer, and its slope by the log-probability of each of its tokens."""
+        """The score of an answer, and d score / d logprob of each of its tokens."""
         if self.kind not in WITHOUT_REFERENCE:
             return float(
                 (logprobs.astype(np.float64) - datum.loss_inputs["reference"])[mask].sum()
@@ -120,7 +120,7 @@ class PairLoss:
         ), share / rest if mean < _LIKELIEST else 0.0
 
     def _at(self, apart: Array) -> tuple[Array, Array]:
-        """(pairs,) f of h, but for orpo's m, and its slope."""
+        """(pairs,) f of h, but for orpo's m, and its derivative."""
         beta = self.scale
         margins = beta * apart
         if self.kind == "hinge":

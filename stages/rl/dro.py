@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from kitchen.backend.losses import named
+from kitchen.backend.losses import find_loss
 from kitchen.types import Datum, Floats, Loss
 
 
@@ -44,4 +44,4 @@ class Dro:
 
 def loss_of(name: str, options: Mapping[str, float]) -> tuple[str | Loss, Mapping[str, float]]:
     """A policy loss as ForwardBackward takes it; raises ConfigError for an option that is unknown."""
-    return (Dro(named(name, options)[1]["beta"]), {}) if name == "dro" else (name, options)
+    return (Dro(find_loss(name, options)[1]["beta"]), {}) if name == "dro" else (name, options)

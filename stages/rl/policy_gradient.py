@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args
 import numpy as np
 from pydantic import Field
 
-from kitchen.backend.losses import named
+from kitchen.backend.losses import find_loss
 from kitchen.errors import ConfigError, RunFailed, check_name
 from kitchen.stage import Stage
 from kitchen.types import Array, Batch, Datum, Floats, LossOutput, Metrics, Stepped
@@ -194,7 +194,7 @@ class ReportPolicy(Stage):
     options: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        named(self.loss, self.options)
+        find_loss(self.loss, self.options)
 
     def run(
         self, batch: Batch, output: LossOutput, stepped: Stepped, rate: LearningRate
@@ -204,7 +204,7 @@ class ReportPolicy(Stage):
             [d.loss_inputs["logprobs"][on] for d, on in zip(batch.data, live, strict=True)]
         )
         now = np.concatenate([lp[on] for lp, on in zip(output.logprobs, live, strict=True)])
-        options = named(self.loss, self.options)[1]
+        options = find_loss(self.loss, self.options)[1]
         low, high = (
             options.get("clip_low_threshold", 0.0),
             options.get("clip_high_threshold", float("inf")),

@@ -52,10 +52,10 @@ class TorchLoss:
                     f"{self!r} must give one number that depends on the log-probabilities through "
                     "torch"
                 )
-            slopes = torch.autograd.grad(value.reshape(()), leaves, allow_unused=True)
+            grads = torch.autograd.grad(value.reshape(()), leaves, allow_unused=True)
         gradients = [
-            np.zeros(lp.shape, np.float32) if slope is None else slope.numpy().astype(np.float32)
-            for lp, slope in zip(logprobs, slopes, strict=True)
+            np.zeros(lp.shape, np.float32) if grad is None else grad.numpy().astype(np.float32)
+            for lp, grad in zip(logprobs, grads, strict=True)
         ]
         return (
             value.item(),

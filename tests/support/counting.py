@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from adapters.fake.tokenizer import Bytes
+from adapters.fake.tokenizer import ByteTokenizer
 from kitchen import Stage
 from kitchen.ports import Done, Future
 from kitchen.types import Floats, Tokens
@@ -24,7 +24,7 @@ class Counting:
     place = 0.25  # nats for the first place
 
     def logprobs(self, tokens: Tokens) -> Future[Floats]:
-        found = _ASKED.search(Bytes().decode(tokens))
+        found = _ASKED.search(ByteTokenizer().decode(tokens))
         assert found is not None, "a judge is asked nothing else"
         first, second = (sum(map(text.count, "{}")) for text in found.groups())
         nats = np.zeros(len(tokens), np.float32)
@@ -38,7 +38,7 @@ class Counting:
 
 def counting(max_tokens: int = 1024) -> Judge:
     sampler: Any = Counting()
-    return Judge(sampler, Bytes(), Judging("letter", max_tokens=max_tokens))
+    return Judge(sampler, ByteTokenizer(), Judging("letter", max_tokens=max_tokens))
 
 
 class CallCounting(Stage):

@@ -11,7 +11,7 @@ from typing import Any
 import uvicorn
 
 from adapters.fake.hub import FakeHub
-from adapters.fake.tokenizer import Bytes
+from adapters.fake.tokenizer import ByteTokenizer
 from adapters.server.limits import Limits
 from adapters.server.serve import TinkerServer
 from adapters.tinker.client import TinkerTraining
@@ -81,7 +81,7 @@ class ByteTinker(TinkerTraining):
 
     def tokenizer(self, model: str) -> Tokenizer:
         self.find(model)
-        return Bytes()
+        return ByteTokenizer()
 
     def hidden_size(self, model: str) -> int | None:
         self.find(model)

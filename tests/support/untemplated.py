@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from adapters.fake.tokenizer import Bytes
+from adapters.fake.tokenizer import ByteTokenizer
 from adapters.fake.training import FakeTraining
 
 
-class Plain(Bytes):
+class Plain(ByteTokenizer):
     """A tokenizer without a chat template."""
 
     chat = False

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from adapters.folders import base_name, is_adapter
+from adapters.folders import base_model_name, is_adapter
 from adapters.peft.model.decoder import is_llama_like, make_weights_contiguous
 from adapters.peft.model.hf_attention import use_tiled_attention
 from adapters.peft.model.network import ForwardMode, choose_forward_mode
@@ -52,7 +52,7 @@ def load_base(
     if is_adapter(folder):
         raise BackendError(
             f"{name} is a LoRA adapter, not a whole model: sample from it as it is, or open its "
-            f"base model {base_name(folder)!r} for training"
+            f"base model {base_model_name(folder)!r} for training"
         )
     model = _open(folder, settings, device, dtype)
     model.requires_grad_(False).eval()

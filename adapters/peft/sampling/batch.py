@@ -136,7 +136,7 @@ def _sample(
     budget = -(-machine.budget // count)
     share = -(-len(rows) // count)
     shares = [rows[start : start + share] for start in range(0, len(rows), share)]
-    decode_text = model.tokenizer.spell
+    decode_text = model.tokenizer.decode_with_special
 
     def schedulers() -> list[Scheduler]:
         prefilled = model.prefill_only(prompts_split_between(shares), machine.budget, cached)

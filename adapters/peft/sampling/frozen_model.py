@@ -9,7 +9,7 @@ from functools import cached_property
 
 from torch import nn
 
-from adapters.folders import demand_base, is_adapter
+from adapters.folders import is_adapter, require_base_model
 from adapters.peft.checkpoints import (
     CONFIG,
     WEIGHTS,
@@ -123,7 +123,7 @@ def load_named(machine: Machine, name: str) -> FrozenModel:
     if not is_adapter(folder):
         base = machine.base(name)
         return freeze(machine, base, load_tokenizer(base.folder), Lora(), {}, name)
-    base = machine.base(demand_base(name, folder))
+    base = machine.base(require_base_model(name, folder))
     lora = lora_of_config(json.loads((folder / CONFIG).read_text()), name)
     return freeze(
         machine, base, load_tokenizer(folder, base.folder), lora, load_file(folder / WEIGHTS), name

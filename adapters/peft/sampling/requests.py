@@ -10,7 +10,7 @@ from numbers import Integral
 from typing import Any, Generic, TypeVar
 
 from adapters.peft.runtime.worker import nested_call_error
-from kitchen.backend.sampling_checks import unfit, unreadable
+from kitchen.backend.sampling_checks import prompt_error, sampling_error
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.ports.future import Pending
 from kitchen.types import Sampled, Tokens
@@ -36,7 +36,7 @@ class SamplingRequest:
 
     def problem(self, vocabulary: int, context: int) -> KitchenError | None:
         """Return the error for a request that cannot be served, or None."""
-        wrong = unfit(
+        wrong = sampling_error(
             count=self.count,
             max_tokens=self.max_tokens,
             temperature=self.temperature,
@@ -45,7 +45,7 @@ class SamplingRequest:
             seed=self.seed,
             stop=self.stop,
         )
-        return wrong or unreadable(self.prompt, vocabulary=vocabulary, context=context)
+        return wrong or prompt_error(self.prompt, vocabulary=vocabulary, context=context)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class ScoringRequest:
                 f"k is {self.k!r}, and must be a whole number from 1 to the vocabulary of "
                 f"{vocabulary}"
             )
-        return unreadable(self.tokens, vocabulary=vocabulary, context=context)
+        return prompt_error(self.tokens, vocabulary=vocabulary, context=context)
 
 
 Request = SamplingRequest | ScoringRequest

@@ -8,7 +8,7 @@ import numpy as np
 
 from adapters.peft.batching.micro_batch import MicroBatch
 from kitchen.backend.custom_loss import check_finite
-from kitchen.backend.losses import Options, value_and_grad
+from kitchen.backend.losses import Options, value_and_logprob_grads
 from kitchen.types import Array, Datum
 
 
@@ -31,7 +31,7 @@ class NamedLossGrads:
             shape = np.shape(datum.targets)
             width = shape[1] if len(shape) == 2 else 1
             of_datum = logprobs[owned, :width].reshape(shape)
-            value, grad = value_and_grad(self._loss, self._options, datum, of_datum)
+            value, grad = value_and_logprob_grads(self._loss, self._options, datum, of_datum)
             check_finite(index, len(self._data), value, grad)
             self.total += float(value.sum())
             grads[owned, :width] = grad.reshape(-1, width)

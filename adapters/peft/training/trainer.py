@@ -18,9 +18,9 @@ from adapters.peft.runtime.lanes import Lanes
 from adapters.peft.training.adamw import Optimiser
 from adapters.peft.training.forward_backward import Logprobs, MicroBatchPass, MicroBatchRunner
 from adapters.peft.training.logprob_grads import NamedLossGrads, PrecomputedGrads, combine_metrics
-from kitchen.backend.custom_loss import check_finite, own_slopes
+from kitchen.backend.custom_loss import check_finite, custom_loss_grads
 from kitchen.backend.datum_checks import check_data
-from kitchen.backend.losses import Options, scored, value_and_grad
+from kitchen.backend.losses import Options, scored_positions, value_and_logprob_grads
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.types import Adam, Array, Datum, Lora, Loss, LossOutput, Stepped
 
@@ -80,7 +80,7 @@ class Trainer:
             return LossOutput(logprobs, combine_metrics([(len(data), metrics)]), ())
         total = 0.0
         for index, (datum, logprob) in enumerate(zip(data, logprobs, strict=True)):
-            value, grad = value_and_grad(loss, options, datum, logprob)
+            value, grad = value_and_logprob_grads(loss, options, datum, logprob)
             check_finite(index, len(data), value, grad)
             total += float(value.sum())
         return LossOutput(logprobs, {"loss:sum": total}, ())
@@ -90,7 +90,7 @@ class Trainer:
     ) -> LossOutput:
         """Add the gradient of the loss to the accumulated one."""
         self.check(data, loss, options)
-        masks = [scored(loss, datum) for datum in data]
+        masks = [scored_positions(loss, datum) for datum in data]
         self.pending = True
         try:
             if isinstance(loss, str):
@@ -128,7 +128,9 @@ class Trainer:
         self, loss: Loss, data: Sequence[Datum], logprobs: tuple[Array, ...]
     ) -> tuple[Metrics, Sequence[Array]]:
         """Return metrics and d loss / d logprob of a custom loss over the whole batch."""
-        return self._run(lambda: own_slopes(loss, data, logprobs, range(len(data)), len(data)))
+        return self._run(
+            lambda: custom_loss_grads(loss, data, logprobs, range(len(data)), len(data))
+        )
 
     def _custom_loss_in_two_passes(
         self, data: Sequence[Datum], masks: Sequence[Array], loss: Loss
@@ -157,7 +159,7 @@ class Trainer:
                 datums = [data[index] for index in indices]
                 of_datums = [logprobs[index] for index in indices]
                 with self._loss_lock:
-                    of_batch, grads = own_slopes(loss, datums, of_datums, indices, len(data))
+                    of_batch, grads = custom_loss_grads(loss, datums, of_datums, indices, len(data))
                 metrics.append(of_batch)
                 return PrecomputedGrads(dict(zip(indices, grads, strict=True)), batch_pass.batch)
 

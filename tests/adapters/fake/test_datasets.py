@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from adapters.fake.datasets import FakeDatasets
-from adapters.fake.tokenizer import Bytes
+from adapters.fake.tokenizer import ByteTokenizer
 from kitchen.errors import DataError
 
 
@@ -27,7 +27,7 @@ def test_greetings_are_conversations() -> None:
     for index in range(len(greetings)):
         messages = greetings[index]["messages"]
         assert [message["role"] for message in messages] == ["user", "assistant"]
-        assert len(Bytes().render(messages)) > 20
+        assert len(ByteTokenizer().render(messages)) > 20
 
 
 def test_places_say_data_set_split_and_row() -> None:

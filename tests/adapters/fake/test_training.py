@@ -10,9 +10,9 @@ import time
 import numpy as np
 import pytest
 
-from adapters.fake.bigram import AdamW, Bigram, base
+from adapters.fake.bigram import AdamW, Bigram, base_logits
 from adapters.fake.blobs import FakeBlobs
-from adapters.fake.tokenizer import VOCABULARY, Bytes
+from adapters.fake.tokenizer import VOCABULARY, ByteTokenizer
 from adapters.fake.training import FakeTraining
 from kitchen.backend.losses import LOSSES
 from kitchen.errors import BackendError, CorruptCheckpoint, DataError, RunFailed
@@ -20,12 +20,12 @@ from kitchen.types import Adam, Checkpoint, Datum, Lora
 
 
 def datum(text: str = "two eggs") -> Datum:
-    ids = Bytes().encode(text)
+    ids = ByteTokenizer().encode(text)
     return Datum(ids[:-1], {"target_tokens": ids[1:], "weights": np.ones(len(ids) - 1, np.float32)})
 
 
 def test_the_gradient_is_a_finite_difference() -> None:
-    logits, one, h = base("any"), datum("abba"), 1e-5
+    logits, one, h = base_logits("any"), datum("abba"), 1e-5
     slopes = [np.array([0.5, -2.0, 1.0])]
 
     def loss(at: np.ndarray) -> float:
@@ -153,11 +153,11 @@ def test_checkpoints_are_data_and_their_digests_repeat() -> None:
 
 
 def test_conversations_are_roles_bytes_and_ends() -> None:
-    ids = Bytes().render([{"role": "user", "content": "é"}], answer=True)
+    ids = ByteTokenizer().render([{"role": "user", "content": "é"}], answer=True)
     assert ids.tolist() == [259, 0xC3, 0xA9, 257, 260]
-    assert Bytes().encode("é", special=True).tolist() == [256, 0xC3, 0xA9]
+    assert ByteTokenizer().encode("é", special=True).tolist() == [256, 0xC3, 0xA9]
     with pytest.raises(DataError, match=r"'asistant'.*'assistant'"):
-        Bytes().render([{"role": "asistant", "content": ""}])
+        ByteTokenizer().render([{"role": "asistant", "content": ""}])
 
 
 def test_a_demonstration_takes_no_time() -> None:

@@ -264,7 +264,8 @@ def test_the_tokenizer_reads_writes_and_renders(folder: Path) -> None:
     turn = [{"role": "user", "content": "hi"}]
     asked, told = tokenizer.render(turn, answer=True), tokenizer.render(turn)
     assert (
-        tokenizer.spell(asked.tolist()) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+        tokenizer.decode_with_special(asked.tolist())
+        == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     )
     assert asked[: len(told)].tolist() == told.tolist()
     assert asked.dtype == np.int64

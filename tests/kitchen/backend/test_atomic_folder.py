@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kitchen.backend.atomic_folder import appearing
+from kitchen.backend.atomic_folder import atomic_folder
 from kitchen.errors import ConfigError, RunFailed
 
 
 def test_it_appears_when_all_is_written(tmp_path: Path) -> None:
-    with appearing(tmp_path / "new" / "out") as part:
+    with atomic_folder(tmp_path / "new" / "out") as part:
         (part / "one").write_text("1")
         assert not (tmp_path / "new" / "out").exists()
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["out"]
@@ -22,7 +22,7 @@ def test_it_appears_when_all_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_nothing_stays_of_one_that_fails(tmp_path: Path, error: type[BaseException]) -> None:
     def fail() -> None:
-        with appearing(tmp_path / "out") as part:
+        with atomic_folder(tmp_path / "out") as part:
             (part / "one").write_text("1")
             raise error
 
@@ -34,13 +34,13 @@ def test_nothing_stays_of_one_that_fails(tmp_path: Path, error: type[BaseExcepti
 def test_an_error_of_the_disk_says_how_to_mend_it(tmp_path: Path) -> None:
     with (
         pytest.raises(RunFailed, match="No space left on device; make room there"),
-        appearing(tmp_path / "out"),
+        atomic_folder(tmp_path / "out"),
     ):
         raise OSError(28, "No space left on device", "out")
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(RunFailed, match="give another folder"),
-        appearing(tmp_path / "file" / "out"),
+        atomic_folder(tmp_path / "file" / "out"),
     ):
         pass
 
@@ -51,9 +51,12 @@ def test_what_is_in_use_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "full")
     (tmp_path / "empty").mkdir()
     for name in ("full", "full/mine", "link"):
-        with pytest.raises(ConfigError, match="give another"), appearing(tmp_path / name):
+        with pytest.raises(ConfigError, match="give another"), atomic_folder(tmp_path / name):
             pass
-    with contextlib.chdir(tmp_path / "empty"), pytest.raises(ConfigError, match="where you stand"):
-        with appearing(Path(".")):
+    with (
+        contextlib.chdir(tmp_path / "empty"),
+        pytest.raises(ConfigError, match="working directory"),
+    ):
+        with atomic_folder(Path(".")):
             pass
     assert (tmp_path / "full" / "mine").read_text() == "mine"

@@ -37,7 +37,7 @@ class Slow(FakeTraining):
     def __init__(self, blobs: BlobStore) -> None:
         super().__init__(blobs)
     def sampler(self, weights):
-        return SlowSampler(super().sampler(weights)._model)
+        return SlowSampler(super().sampler(weights).model)
 '''
 # after "b" the likeliest is "a", so that this one never ends
 ANSWERS = {"smile": "é😀", "loop": "abababababab"}

@@ -501,7 +501,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_where_it_arose() -> None:
         FakeBlobs(),
     )
     with pytest.raises(
-        RunFailed, match=r"datum \d+ of 2: its loss or the slope of it is not a finite number"
+        RunFailed, match=r"datum \d+ of 2: its loss or its gradient is not a finite number"
     ) as error:
         cooked(recipe, blobs, Fuse())
     where = r"in recipes.sl_basic > Epochs step 0 > ShuffledBatches step \d > ForwardBackward"

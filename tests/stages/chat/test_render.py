@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from adapters.fake.tokenizer import Bytes
+from adapters.fake.tokenizer import ByteTokenizer
 from kitchen.errors import ConfigError, DataError
 from stages.chat.conversations import Conversation, Message, TrainRows, parse_conversation
 from stages.chat.masks import TRAIN_ON
@@ -13,7 +13,7 @@ from tests.support.untemplated import Plain
 END, EOT, SYSTEM, USER, ASSISTANT, TOOL = 256, 257, 258, 259, 260, 261  # the fake's special tokens
 
 
-class Newline(Bytes):
+class Newline(ByteTokenizer):
     """As ChatML: a system message of its own where there is none, and a newline after each end of
     turn.
     """
@@ -21,12 +21,12 @@ class Newline(Bytes):
     def render(self, messages, *, answer=False):
         if messages and messages[0]["role"] != "system":
             messages = [{"role": "system", "content": "S"}, *messages]
-        turns = [np.append(Bytes.render(self, [message]), 10) for message in messages]
+        turns = [np.append(ByteTokenizer.render(self, [message]), 10) for message in messages]
         begun = [np.array([ASSISTANT])] if answer else []
         return np.concatenate([np.empty(0, np.int64), *turns, *begun])
 
 
-class Forgetful(Bytes):
+class Forgetful(ByteTokenizer):
     """Takes the thoughts out of every assistant message before the last user message, as reasoning
     models do.
     """
@@ -35,7 +35,7 @@ class Forgetful(Bytes):
         last = max(
             (i for i, message in enumerate(messages) if message["role"] == "user"), default=0
         )
-        return Bytes.render(
+        return ByteTokenizer.render(
             self,
             [
                 {**message, "content": message["content"].split("/think>")[-1]}
@@ -47,32 +47,32 @@ class Forgetful(Bytes):
         )
 
 
-class Closing(Bytes):
+class Closing(ByteTokenizer):
     """Ends what is not to be answered with the end of the sequence, as Phi-3's template does."""
 
     def render(self, messages, *, answer=False):
-        tokens = Bytes.render(self, messages, answer=answer)
+        tokens = ByteTokenizer.render(self, messages, answer=answer)
         return tokens if answer else np.append(tokens, END)
 
 
-class Prompting(Bytes):
+class Prompting(ByteTokenizer):
     """Prompts for an answer with a token that it leaves out of the answer once given."""
 
     def render(self, messages, *, answer=False):
-        tokens = Bytes.render(self, messages, answer=answer)
+        tokens = ByteTokenizer.render(self, messages, answer=answer)
         return np.append(tokens, ord("!")) if answer else tokens
 
 
-class Strict(Bytes):
+class Strict(ByteTokenizer):
     """Knows no conversation without a user, as many templates do."""
 
     def render(self, messages, *, answer=False):
         if not any(message["role"] == "user" for message in messages):
             raise DataError("the template needs a user message")
-        return Bytes.render(self, messages, answer=answer)
+        return ByteTokenizer.render(self, messages, answer=answer)
 
 
-class Unending(Bytes):
+class Unending(ByteTokenizer):
     """Stops at a token that its template never writes."""
 
     stop_ids = (END,)
@@ -83,7 +83,7 @@ def talk(*said, where="chats.jsonl:3"):
     return Conversation(tuple(Message(names[role], text) for role, text in said), where)
 
 
-def shown(datum, tokenizer=Bytes()):  # noqa: B008 - it has no state
+def shown(datum, tokenizer=ByteTokenizer()):  # noqa: B008 - it has no state
     """What is trained on between brackets."""
     return "".join(f"[{text}]" if on else text for text, on in trained_spans(datum, tokenizer))
 
@@ -98,7 +98,7 @@ LONG = talk(("s", "S"), ("u", "a"), ("a", "B"), ("u", "c"), ("a", "D"), ("t", "e
 
 def test_a_row_of_prompt_and_completion_through_the_template_has_exactly_these_tokens():
     row = parse_conversation({"prompt": "hi", "completion": "yo"}, "a:1")
-    datum = only(render(row, Bytes()))
+    datum = only(render(row, ByteTokenizer()))
     assert datum.tokens.tolist() == [USER, 104, 105, EOT, ASSISTANT, 121, 111]
     assert datum.targets.tolist() == [104, 105, EOT, ASSISTANT, 121, 111, EOT]
     assert datum.loss_inputs["weights"].tolist() == [0, 0, 0, 0, 1, 1, 1]
@@ -106,7 +106,7 @@ def test_a_row_of_prompt_and_completion_through_the_template_has_exactly_these_t
     assert datum.loss_inputs["weights"].dtype == np.float32
 
 
-@pytest.mark.parametrize("tokenizer, chat", [(Plain(), None), (Bytes(), False)])
+@pytest.mark.parametrize("tokenizer, chat", [(Plain(), None), (ByteTokenizer(), False)])
 @pytest.mark.parametrize("separator", [" ", "\n", ""])
 def test_a_row_without_a_template_is_joined_and_ends_with_the_end_of_sequence(
     tokenizer, chat, separator
@@ -149,13 +149,13 @@ def test_a_row_without_a_template_is_joined_and_ends_with_the_end_of_sequence(
     ],
 )
 def test_every_choice_of_what_to_train_on(train_on, text):
-    assert shown(only(render(LONG, Bytes(), train_on=train_on))) == text
+    assert shown(only(render(LONG, ByteTokenizer(), train_on=train_on))) == text
 
 
 def test_a_system_message_too_begins_a_turn():
     said = talk(("u", "a"), ("a", "B"), ("s", "S"), ("a", "D"))
     text = "<259>a<257><260>B<257><258>S<257><260>[D<257>]"
-    assert shown(only(render(said, Bytes(), train_on="last_assistant_turn"))) == text
+    assert shown(only(render(said, ByteTokenizer(), train_on="last_assistant_turn"))) == text
 
 
 def test_trainable_is_per_message():
@@ -163,7 +163,7 @@ def test_trainable_is_per_message():
     said = tuple(
         Message(m.role, m.content, mark) for m, mark in zip(LONG.messages, marks, strict=True)
     )
-    datum = only(render(Conversation(said, "a:1"), Bytes(), train_on="trainable"))
+    datum = only(render(Conversation(said, "a:1"), ByteTokenizer(), train_on="trainable"))
     assert (
         shown(datum)
         == "<258>S<257>[<259>a<257>]<260>B<257><259>c<257><260>D<257>[<261>e<257>]<260>[F<257>]"
@@ -171,7 +171,7 @@ def test_trainable_is_per_message():
     with pytest.raises(
         DataError, match="a:1: messages say 'trainable', but train_on is 'all_assistant_messages'"
     ):
-        render(Conversation(said, "a:1"), Bytes())
+        render(Conversation(said, "a:1"), ByteTokenizer())
 
 
 def test_what_the_template_puts_after_the_end_of_turn_is_not_trained_on():
@@ -188,7 +188,7 @@ def test_what_the_template_puts_after_the_end_of_turn_is_not_trained_on():
 
 
 def test_the_tokens_are_those_of_inference():
-    for tokenizer in (Bytes(), Newline(), Forgetful()):
+    for tokenizer in (ByteTokenizer(), Newline(), Forgetful()):
         datum = only(render(LONG, tokenizer, train_on="last_assistant_message"))
         said = [{"role": m.role, "content": m.content} for m in LONG.messages]
         prompt = tokenizer.render(said[:-1], answer=True)
@@ -240,9 +240,9 @@ def test_the_first_stop_token_ends_an_answer():
 
 def test_an_answer_that_no_stop_token_ends_is_counted():
     data, metrics = RenderDataset().run(TrainRows((LONG,)), Unending())
-    assert shown(only(data.data)) == shown(only(render(LONG, Bytes())))
+    assert shown(only(data.data)) == shown(only(render(LONG, ByteTokenizer())))
     assert metrics["data/endless"] == 3
-    assert RenderDataset().run(TrainRows((LONG,)), Bytes())[1]["data/endless"] == 0
+    assert RenderDataset().run(TrainRows((LONG,)), ByteTokenizer())[1]["data/endless"] == 0
 
 
 def test_a_template_may_need_system_and_user_message_together():
@@ -251,12 +251,14 @@ def test_a_template_may_need_system_and_user_message_together():
     )
 
 
-class Parsing(Bytes):
+class Parsing(ByteTokenizer):
     """Reads the name of its stop token in a text as that token."""
 
     def encode(self, text, *, special=False):
         parts = text.split("<end>")
-        return np.concatenate([np.append(Bytes.encode(self, part), EOT) for part in parts])[:-1]
+        return np.concatenate([np.append(ByteTokenizer.encode(self, part), EOT) for part in parts])[
+            :-1
+        ]
 
 
 @pytest.mark.parametrize(
@@ -264,19 +266,19 @@ class Parsing(Bytes):
     [
         (
             talk(("u", "a")),
-            Bytes(),
+            ByteTokenizer(),
             {},
             "train_on='all_assistant_messages'; the messages are from: user",
         ),
         (
             LONG,
-            Bytes(),
+            ByteTokenizer(),
             {"train_on": "trainable"},
             "no message to train on with train_on='trainable'",
         ),
         (
             talk(("a", "hello"), ("u", "a"), ("a", "B")),
-            Bytes(),
+            ByteTokenizer(),
             {},
             "the first message is the assistant's",
         ),
@@ -295,7 +297,7 @@ class Parsing(Bytes):
         (talk(("s", "a"), ("a", "B")), Strict(), {}, "the template needs a user message"),
         (
             LONG,
-            Bytes(),
+            ByteTokenizer(),
             {"chat": False},
             "only a row of one prompt and one answer can be joined without a chat template",
         ),
@@ -307,7 +309,7 @@ class Parsing(Bytes):
         ),
         (
             LONG,
-            Bytes(),
+            ByteTokenizer(),
             {"max_tokens": 20},
             "21 tokens are more than max_tokens=20; raise it, or set overlong to",
         ),
@@ -324,7 +326,7 @@ class Bare(Plain):
     """Puts nothing before a text."""
 
     def encode(self, text, *, special=False):
-        return Bytes.encode(self, text)
+        return ByteTokenizer.encode(self, text)
 
 
 def test_a_mask_that_is_full_or_empty_where_it_should_not_be_is_refused():
@@ -345,7 +347,7 @@ def test_overlong_sequences_are_cut_or_dropped_and_counted():
     long, short = talk(("u", "a"), ("a", "B" * 10)), talk(("u", "a"), ("a", "B"))
     late = talk(("u", "a" * 10), ("a", "B"))
     rows = TrainRows((long, short, late))
-    cut, metrics = RenderDataset(max_tokens=8, overlong="truncate").run(rows, Bytes())
+    cut, metrics = RenderDataset(max_tokens=8, overlong="truncate").run(rows, ByteTokenizer())
     assert [shown(datum) for datum in cut.data] == [
         "<259>a<257><260>[BBBB]",
         "<259>a<257><260>[B<257>]",
@@ -364,16 +366,16 @@ def test_overlong_sequences_are_cut_or_dropped_and_counted():
         "data/endless": 0,
         "data/empty_answers": 0,
     }
-    dropped, _ = RenderDataset(max_tokens=8, overlong="drop").run(rows, Bytes())
+    dropped, _ = RenderDataset(max_tokens=8, overlong="drop").run(rows, ByteTokenizer())
     assert dropped.counts == RenderCounts(rows=3, datums=1, tokens=5, trained_tokens=2, dropped=2)
-    exact, _ = RenderDataset(max_tokens=6).run(TrainRows((short,)), Bytes())
+    exact, _ = RenderDataset(max_tokens=6).run(TrainRows((short,)), ByteTokenizer())
     assert exact.counts.truncated == 0
     with pytest.raises(
         DataError, match="nothing is left: of 1 rows, 1 sequences were dropped for max_tokens=8"
     ):
-        RenderDataset(max_tokens=8, overlong="drop").run(TrainRows((long,)), Bytes())
+        RenderDataset(max_tokens=8, overlong="drop").run(TrainRows((long,)), ByteTokenizer())
     with pytest.raises(DataError, match="nothing is left: of 0 rows"):
-        RenderDataset().run(TrainRows(()), Bytes())
+        RenderDataset().run(TrainRows(()), ByteTokenizer())
 
 
 @pytest.mark.parametrize(
@@ -396,14 +398,14 @@ def test_options_that_cannot_be_are_refused(make, told):
 
 def test_marked_pieces_join_characters_of_many_tokens_and_give_every_token_back():
     said = talk(("u", "né"), ("a", "日本 🍲"))
-    pieces = trained_spans(only(render(said, Bytes())), Bytes())
+    pieces = trained_spans(only(render(said, ByteTokenizer())), ByteTokenizer())
     assert pieces == [("<259>né<257><260>", False), ("日本 🍲<257>", True)]
 
 
 @pytest.mark.parametrize("train_on", [choice for choice in TRAIN_ON if choice != "trainable"])
 def test_whatever_is_trained_on_the_tokens_are_the_template_s(train_on):
     said = [{"role": m.role, "content": m.content} for m in LONG.messages]
-    for tokenizer in (Bytes(), Newline(), Forgetful(), Strict()):
+    for tokenizer in (ByteTokenizer(), Newline(), Forgetful(), Strict()):
         datum = only(render(LONG, tokenizer, train_on=train_on))
         assert (
             np.append(datum.tokens, datum.targets[-1]).tolist() == tokenizer.render(said).tolist()
@@ -415,4 +417,4 @@ def test_answers_without_text_are_counted() -> None:
         parse_conversation({"prompt": "hm?", "completion": text}, "a test")
         for text in ("", " ", "yes")
     )
-    assert RenderDataset().run(TrainRows(rows), Bytes())[1]["data/empty_answers"] == 2
+    assert RenderDataset().run(TrainRows(rows), ByteTokenizer())[1]["data/empty_answers"] == 2

@@ -14,7 +14,7 @@ import pytest
 
 import kitchen
 from adapters.fake.blobs import FakeBlobs
-from adapters.fake.tokenizer import Bytes
+from adapters.fake.tokenizer import ByteTokenizer
 from adapters.fake.training import FakeTraining
 from kitchen.errors import DataError
 from kitchen.ports import Done
@@ -158,7 +158,7 @@ def test_the_right_answer_counts_where_a_tool_has_said_it() -> None:
 
 
 def test_where_the_template_has_no_place_for_tools_the_system_prompt_tells_of_them() -> None:
-    text = Bytes().decode(render_prompt(ASKED, Bytes(), tools=[CALCULATOR.schema]))
+    text = ByteTokenizer().decode(render_prompt(ASKED, ByteTokenizer(), tools=[CALCULATOR.schema]))
     assert json.dumps(CALCULATOR.schema) in text
     assert text.endswith("What is (2 + 3) * 4?")
     [system, _] = with_tools_in_system_prompt(
@@ -192,7 +192,7 @@ class Calls:
         self.tokenizer, self.read = tokenizer, list[str]()
 
     def sample(self, tokens: Any, **how: Any) -> Any:
-        self.read.append(text := self.tokenizer.spell(tokens.tolist()))
+        self.read.append(text := self.tokenizer.decode_with_special(tokens.tolist()))
         asked = text.rpartition("What is ")[2].partition("?")[0]
         result = re.search(
             r"(?:<tool_response>|<\|im_start\|>tool)\n(-?\d+)(?:\n</tool_response>)?<\|im_end\|>",
@@ -250,7 +250,7 @@ def test_a_policy_calls_through_a_template_that_reads_tools_and_its_turns_are_on
         assert isinstance(task, ToolQuestion)
         for rollout in group:
             [episode] = rollout.episodes
-            said = tokenizer.spell(episode.tokens[episode.acted].tolist())
+            said = tokenizer.decode_with_special(episode.tokens[episode.acted].tolist())
             assert said.endswith(f"</tool_call><|im_end|>{task.right}<|im_end|>")
             assert set(episode.logprobs[episode.acted]) == {-0.5}
             assert not episode.logprobs[~episode.acted].any()

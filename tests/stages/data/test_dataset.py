@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adapters.fake.datasets import FakeDatasets
-from adapters.fake.tokenizer import Bytes
+from adapters.fake.tokenizer import ByteTokenizer
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports.datasets import Dataset, Row
 from stages.chat import render as rendering
@@ -74,7 +74,7 @@ def test_a_run_of_few_steps_reads_few_rows() -> None:
     trained, held, *_ = LoadDataset("many", DataConfig(held_out_rows=10), seed=3, max_rows=32).run(
         store
     )
-    data, _ = RenderDataset().run(trained, Bytes())
+    data, _ = RenderDataset().run(trained, ByteTokenizer())
     assert len(data.data) == len(trained.conversations) == 32
     assert store.read == 10 + 32
     assert not {*asked(trained)} & {each.messages[0].content for each in held.sets["held_out"]}
@@ -130,9 +130,9 @@ def test_datums_that_are_not_kept_are_rendered_again_and_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     conversations, *_ = LoadDataset("many", DataConfig(held_out=0.1)).run(rows(60))
-    kept, _ = RenderDataset().run(conversations, Bytes())
+    kept, _ = RenderDataset().run(conversations, ByteTokenizer())
     monkeypatch.setattr(rendering, "CACHED_TOKENS", 500)
-    again, _ = RenderDataset().run(conversations, Bytes())
+    again, _ = RenderDataset().run(conversations, ByteTokenizer())
     assert again.counts == kept.counts
     assert len(again.data) == len(kept.data) == 54
     for one, other in zip(again.data, kept.data, strict=True):

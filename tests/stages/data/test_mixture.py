@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from adapters.fake.datasets import FakeDatasets
-from adapters.fake.tokenizer import Bytes
+from adapters.fake.tokenizer import ByteTokenizer
 from kitchen.errors import ConfigError, DataError
 from kitchen.types import Batch, LossOutput
 from stages.chat.render import RenderDataset
@@ -37,7 +37,7 @@ WEIGHTS = {"a": 3.0, "b.jsonl": 1.0}
 
 def mixed() -> Any:
     sources, *_ = LoadMixture(tuple(WEIGHTS)).run(STORE)
-    return RenderMixture(RenderDataset()).run(sources, Bytes())[0]
+    return RenderMixture(RenderDataset()).run(sources, ByteTokenizer())[0]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_one_holds_out_no_other_trains_on() -> None:
 def test_a_held_out_set_of_which_nothing_is_left_is_named() -> None:
     _, held, *_ = LoadMixture(tuple(WEIGHTS)).run(STORE)
     with pytest.raises(DataError, match=r"^held out \(a/held\): nothing is left: of 2 rows"):
-        RenderHeldOut(RenderDataset(max_tokens=3, overlong="drop")).run(held, Bytes())
+        RenderHeldOut(RenderDataset(max_tokens=3, overlong="drop")).run(held, ByteTokenizer())
 
 
 def test_the_loss_is_told_by_data_set() -> None:

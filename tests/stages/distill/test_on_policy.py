@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from adapters.fake.tokenizer import VOCABULARY, Bytes
+from adapters.fake.tokenizer import VOCABULARY, ByteTokenizer
 from adapters.fake.training import FakeTraining
 from kitchen.errors import BackendError, ConfigError
 from kitchen.ports import Done
@@ -28,7 +28,7 @@ from stages.rl.policy_gradient import PolicyUpdate
 from stages.rl.rollouts import Rollouts
 from stages.tasks.tasks import TaskBatch
 from stages.train.session import FinalWeights
-from tests.support.bigrams import Bigrams, learnt
+from tests.support.bigram_policy import BigramPolicy, datums_of
 from tests.support.untemplated import Plain
 
 
@@ -52,12 +52,12 @@ class Teaching:
 
 
 @pytest.fixture
-def student() -> Bigrams:
-    return Bigrams()
+def student() -> BigramPolicy:
+    return BigramPolicy()
 
 
 @pytest.fixture
-def teacher(student: Bigrams) -> Any:
+def teacher(student: BigramPolicy) -> Any:
     raw = np.random.default_rng(1).normal(size=student.vocabulary)
     return Teaching(np.exp(raw) / np.exp(raw).sum())
 
@@ -68,33 +68,35 @@ ASKED = TaskBatch(
 
 
 def alone(teacher: Any, instruction: str = "") -> Teachers:
-    return Teachers({"": teacher}, instruction, Bytes())
+    return Teachers({"": teacher}, instruction, ByteTokenizer())
 
 
-def test_the_gradient_of_the_reverse_divergence(student: Bigrams, teacher: Any) -> None:
-    acted, rollouts = student.chances(), student.rollouts()
+def test_the_gradient_of_the_reverse_divergence(student: BigramPolicy, teacher: Any) -> None:
+    acted, rollouts = student.probabilities(), student.rollouts()
     scores, told = asyncio.run(ScoreByTeachers().run(alone(teacher, "Be brief."), ASKED, rollouts))
     assert told["kl_teacher"] == pytest.approx(
         float((np.log(acted) - teacher.values).mean()), rel=1e-5
     )
-    often = student.as_often_as_drawn(PolicyUpdate(penalty=1.0).run(rollouts, scores))
+    often = student.weighted_by_probability(PolicyUpdate(penalty=1.0).run(rollouts, scores))
     student.session.forward_backward(often, "importance_sampling").result()
     for token in (5, 66, 200):
-        expected = student.slope(
+        expected = student.finite_difference(
             token, lambda chances: chances @ (np.log(chances) - teacher.values)
         )
         assert student.gradient(token) == pytest.approx(expected, rel=1e-5, abs=1e-9)
 
 
-def test_the_gradient_of_the_forward_divergence(student: Bigrams, teacher: Any) -> None:
+def test_the_gradient_of_the_forward_divergence(student: BigramPolicy, teacher: Any) -> None:
     rollouts, right = student.rollouts(), np.exp(teacher.values)
     lessons, told = asyncio.run(ImitateTop(student.vocabulary).run(alone(teacher), ASKED, rollouts))
-    found = student.session.forward_backward(learnt(lessons)).result()
-    apart = float(right @ (teacher.values - np.log(student.chances())))
+    found = student.session.forward_backward(datums_of(lessons)).result()
+    apart = float(right @ (teacher.values - np.log(student.probabilities())))
     assert found.metrics["loss:sum"] - told["teacher_entropy"] == pytest.approx(apart, rel=1e-4)
     assert told["teacher_mass"] == pytest.approx(1.0, rel=1e-5)
     for token in (5, 66, 200):
-        expected = student.slope(token, lambda chances: right @ (teacher.values - np.log(chances)))
+        expected = student.finite_difference(
+            token, lambda chances: right @ (teacher.values - np.log(chances))
+        )
         assert student.gradient(token) == pytest.approx(expected, rel=1e-5, abs=1e-9)
 
 
@@ -112,12 +114,14 @@ def test_the_divergence_is_of_the_tokens_of_the_answers_whatever_stands_before_t
         parse_conversation({"prompt": "?" * n, "completion": "!"}, f"rows:{n}") for n in (1, 4)
     )
     student = FakeTraining().sampler("fake")
-    found, _ = asyncio.run(measure_kl(student, teacher, Bytes(), HeldOut({"held": rows}), how))
+    found, _ = asyncio.run(
+        measure_kl(student, teacher, ByteTokenizer(), HeldOut({"held": rows}), how)
+    )
     answers = [
         asyncio.run(
             sample_answers(
                 student,
-                [prompt_tokens(row, Bytes(), how.render) for row in rows],
+                [prompt_tokens(row, ByteTokenizer(), how.render) for row in rows],
                 [3, crc32(b"kl"), crc32(b"")],
                 max_tokens=9,
             )
@@ -131,14 +135,18 @@ def test_the_divergence_is_of_the_tokens_of_the_answers_whatever_stands_before_t
     )
 
 
-def test_of_more_tokens_than_there_are_none_are_the_top(student: Bigrams, teacher: Any) -> None:
+def test_of_more_tokens_than_there_are_none_are_the_top(
+    student: BigramPolicy, teacher: Any
+) -> None:
     with pytest.raises(ConfigError, match=r"top_k=9999 is more than the \d+ tokens that there are"):
         asyncio.run(ImitateTop(9999).run(alone(teacher), ASKED, student.rollouts()))
 
 
-def test_of_the_top_the_chances_are_divided_by_their_sum(student: Bigrams, teacher: Any) -> None:
+def test_of_the_top_the_chances_are_divided_by_their_sum(
+    student: BigramPolicy, teacher: Any
+) -> None:
     lessons, told = asyncio.run(ImitateTop(2).run(alone(teacher), ASKED, student.rollouts()))
-    data = learnt(lessons)
+    data = datums_of(lessons)
     first, likeliest = data[0], np.argsort(-teacher.values)[:2]
     assert first.targets[1].tolist() == likeliest.tolist()
     mass = np.exp(teacher.values[likeliest]).sum()
@@ -240,11 +248,11 @@ class Listening(Teaching):
         self.heard: list[str] = []
 
     def logprobs(self, tokens: Any) -> Any:
-        self.heard.append(Bytes().decode(tokens))
+        self.heard.append(ByteTokenizer().decode(tokens))
         return super().logprobs(tokens)
 
 
-def test_each_question_goes_to_the_teacher_of_its_data_set(student: Bigrams) -> None:
+def test_each_question_goes_to_the_teacher_of_its_data_set(student: BigramPolicy) -> None:
     even = np.full(student.vocabulary, 1 / student.vocabulary)
     here, there = Listening(even), Listening(even)
     batch = TaskBatch(
@@ -254,7 +262,7 @@ def test_each_question_goes_to_the_teacher_of_its_data_set(student: Bigrams) -> 
     )
     [group] = student.rollouts().groups
     rollouts = Rollouts((group[65:67], group[67:68], group[68:69]))
-    teachers = Teachers({"here": here, "there": there}, "Be brief.", Bytes())  # type: ignore[dict-item]
+    teachers = Teachers({"here": here, "there": there}, "Be brief.", ByteTokenizer())  # type: ignore[dict-item]
     scores, _ = asyncio.run(ScoreByTeachers().run(teachers, batch, rollouts))
     assert here.heard == ["Be brief.hereA", "Be brief.hereB", "Be brief.hereD"]
     assert there.heard == ["Be brief.thereC"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adapters.fake.tokenizer import Bytes
+from adapters.fake.tokenizer import ByteTokenizer
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.ports import Done, Tokenizer
@@ -61,7 +61,7 @@ def losses(
     found = asyncio.run(
         evaluate(
             sampler,
-            tokenizer or Bytes(),
+            tokenizer or ByteTokenizer(),
             EvalConfig("loss"),
             how or RenderDataset(),
             HeldOut({"held": rows}),
@@ -104,7 +104,11 @@ def test_a_loss_that_is_not_finite_is_told_with_its_row() -> None:
     with pytest.raises(RunFailed, match="rows:1: its loss is not finite"):
         asyncio.run(
             evaluate(
-                astray, Bytes(), EvalConfig("loss"), RenderDataset(), HeldOut({"held": (SHORT,)})
+                astray,
+                ByteTokenizer(),
+                EvalConfig("loss"),
+                RenderDataset(),
+                HeldOut({"held": (SHORT,)}),
             )
         )
 
@@ -119,10 +123,10 @@ def test_an_answer_that_cannot_be_compared_counts_as_wrong_and_is_counted(
         grade_samples(
             "math",
             [
-                (row, Sampled(Bytes().encode(text), np.zeros(len(text), np.float32), why))
+                (row, Sampled(ByteTokenizer().encode(text), np.zeros(len(text), np.float32), why))
                 for text, why in said
             ],
-            Bytes(),
+            ByteTokenizer(),
         )
     )  # type: ignore[arg-type]
     assert [

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adapters.fake.tokenizer import END_OF_TURN, Bytes
+from adapters.fake.tokenizer import END_OF_TURN, ByteTokenizer
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError
 from kitchen.types import Lora
@@ -97,13 +97,16 @@ def test_settings_of_answers_mean_nothing_of_letters(setting: Any) -> None:
 
 def test_pairs_that_are_too_long_to_learn_from_are_counted() -> None:
     comparisons = Comparisons((compared("{}", "[]"), compared("{}", "[" * 40)), {})
-    pairs, metrics = PairAnswers(Judging(max_tokens=40).rendering).run(comparisons, Bytes())
-    assert [Bytes().decode(datum.tokens) for datum in pairs.data[0]] == ["2 eggs{}", "2 eggs[]"]
+    pairs, metrics = PairAnswers(Judging(max_tokens=40).rendering).run(comparisons, ByteTokenizer())
+    assert [ByteTokenizer().decode(datum.tokens) for datum in pairs.data[0]] == [
+        "2 eggs{}",
+        "2 eggs[]",
+    ]
     assert (len(pairs.data), metrics) == (1, {"data/unread": 1.0})
     with pytest.raises(
         DataError, match=r"none of 2 comparisons can be read: raise judge\.max_tokens=5,"
     ):
-        PairAnswers(Judging(max_tokens=5).rendering).run(comparisons, Bytes())
+        PairAnswers(Judging(max_tokens=5).rendering).run(comparisons, ByteTokenizer())
 
 
 def test_of_answers_that_leave_no_room_for_the_question_it_says_nothing_and_that_is_counted() -> (
@@ -125,14 +128,14 @@ def test_of_answers_that_leave_no_room_for_the_question_it_says_nothing_and_that
     assert "none/judge_accuracy" not in metrics
     assert [row[1] for row in table.rows] == ["1", "3", "3", "2", "2"]
     drawn = [rollout(text, 1.0) for text in (long, long, "{}")]
-    group, unread = asyncio.run(judged(tight, REQUEST, drawn, "[", Bytes()))
+    group, unread = asyncio.run(judged(tight, REQUEST, drawn, "[", ByteTokenizer()))
     assert ([each.reward > 0 for each in group], unread) == ([False, False, True], 2)
     before, after = (
         kind({}, {}, {"held": (long, text)})
         for kind, text in ((PlayedBefore, "[]"), (PlayedAfter, "{}"))
     )
     told, _ = asyncio.run(
-        JudgePlayed().run(tight, Bytes(), Tasks((), {"held": (TASK,) * 2}), before, after)
+        JudgePlayed().run(tight, ByteTokenizer(), Tasks((), {"held": (TASK,) * 2}), before, after)
     )
     assert told["held/unread"] == 1.0
     assert told["held/preferred"] > 0.5, "of the other one"
@@ -175,7 +178,7 @@ def test_rollouts_are_worth_what_the_judge_says() -> None:
         rollout("x", 9.0, failed="broken"),
         rollout("{{{", 1.0, truncated=True),
     ]
-    found, unread = asyncio.run(judged(JUDGE, REQUEST, group, "[]", Bytes()))
+    found, unread = asyncio.run(judged(JUDGE, REQUEST, group, "[]", ByteTokenizer()))
     assert unread == 0
     value = preference(2)
     assert [each.reward for each in found] == pytest.approx([value, 0.5, value, 0.0, 0.0], rel=1e-5)
@@ -186,18 +189,23 @@ def test_what_joins_an_answer_to_its_prompt_is_told_by_who_wrote_it_and_not_by_t
     client = FakeTraining()
     group, other = [rollout(" {}", 1.0)], " [1, 2]"
 
-    def worth(judges: Bytes, writes: Bytes) -> float:
+    def worth(judges: ByteTokenizer, writes: ByteTokenizer) -> float:
         judge = Judge(client.sampler("any"), judges, Judging())
         [found], _ = asyncio.run(judged(judge, REQUEST, group, other, writes))
         return found.reward
 
     as_it_is, stripped = (
-        asyncio.run(Judge(client.sampler("any"), Bytes(), Judging()).prefers(REQUEST, *both))
+        asyncio.run(
+            Judge(client.sampler("any"), ByteTokenizer(), Judging()).prefers(REQUEST, *both)
+        )
         for both in ((" {}", " [1, 2]"), ("{}", "[1, 2]"))
     )
     assert as_it_is != stripped
-    assert (worth(Bytes(), Plain()), worth(Bytes(), Bytes())) == (stripped, as_it_is)
-    assert worth(Plain(), Plain()) != worth(Plain(), Bytes())
+    assert (worth(ByteTokenizer(), Plain()), worth(ByteTokenizer(), ByteTokenizer())) == (
+        stripped,
+        as_it_is,
+    )
+    assert worth(Plain(), Plain()) != worth(Plain(), ByteTokenizer())
 
 
 def test_a_judge_without_a_template_is_asked_questions_of_one_message_or_with_letters() -> None:
@@ -241,6 +249,6 @@ def test_new_answers_are_held_against_old_ones() -> None:
     before = PlayedBefore({}, {}, {"held": ("[]", "[]", None, None)})
     after = PlayedAfter({}, {}, {"held": ("{}", None, "{}", None)})
     metrics, _ = asyncio.run(
-        JudgePlayed().run(JUDGE, Bytes(), Tasks((), {"held": (TASK,) * 4}), before, after)
+        JudgePlayed().run(JUDGE, ByteTokenizer(), Tasks((), {"held": (TASK,) * 4}), before, after)
     )
     assert metrics["held/preferred"] == pytest.approx((preference(2) + 0 + 1 + 0.5) / 4, rel=1e-5)

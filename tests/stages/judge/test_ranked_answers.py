@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from adapters.fake.datasets import FakeDatasets
-from adapters.fake.tokenizer import Bytes
+from adapters.fake.tokenizer import ByteTokenizer
 from kitchen.errors import ConfigError, DataError
 from stages.chat.conversations import Message
 from stages.chat.prompts import prompt_messages, reference_answer
@@ -69,7 +69,9 @@ def test_ranked_answers_are_comparisons_of_what_was_asked() -> None:
 def test_a_judge_without_a_template_learns_from_ranked_answers_as_they_were_written() -> None:
     ranked = Ranked(0, " {}", " no").alone(Plain())
     assert ranked == Ranked(0, "{}", "no")
-    assert Ranked(0, " {}", " no").alone(Bytes()).better == " {}", "a template joins nothing"
+    assert Ranked(0, " {}", " no").alone(ByteTokenizer()).better == " {}", (
+        "a template joins nothing"
+    )
     found, _ = asyncio.run(
         CompareAnswers().run(TASKS, RankedAnswers({"": (ranked,), "held": (ranked,)}))
     )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adapters.fake.tokenizer import Bytes
+from adapters.fake.tokenizer import ByteTokenizer
 from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Done
@@ -408,7 +408,7 @@ def test_why_no_row_is_left_is_told(
     row = comparison({"prompt": "q", "completion": "yes"}, "here:1")
     stage = RenderPairs(RenderDataset(max_tokens=most, overlong="drop"))
     with pytest.raises(DataError, match=words):
-        stage.run(Comparisons((row, row), {"held": (row,)}), Mistakes(texts), Bytes())
+        stage.run(Comparisons((row, row), {"held": (row,)}), Mistakes(texts), ByteTokenizer())
 
 
 def test_a_row_with_the_right_answer_alone() -> None:
@@ -427,7 +427,7 @@ class Saying(FakeTraining):
         return self
 
     def sample(self, prompt: Any, *, count: int, **how: Any) -> Any:
-        said = [Bytes().encode(text) for text in self.texts]
+        said = [ByteTokenizer().encode(text) for text in self.texts]
         return Done([Sampled(one, np.zeros(len(one), np.float32), "stop") for one in said])
 
     def close(self) -> None: ...
@@ -440,7 +440,7 @@ def test_what_is_wrong_the_metric_of_the_evaluation_says(metric: Any, wrong: str
     row = comparison({"prompt": "2 + 2", "completion": "It is #### 4"}, "here:1")
     stage = WriteMistakes("any", RenderDataset(), examination=EvalConfig(metric=metric))
     found, _ = asyncio.run(
-        stage.run(Saying("#### 4.0", "#### 5"), Bytes(), Comparisons((row,), {}))
+        stage.run(Saying("#### 4.0", "#### 5"), ByteTokenizer(), Comparisons((row,), {}))
     )
     assert found.texts == {"": {0: wrong}}
 
@@ -449,7 +449,7 @@ def test_without_a_metric_objects_are_compared_as_objects() -> None:
     row = comparison({"prompt": "q", "completion": '{"a": 1, "b": 2}'}, "here:1")
     stage = WriteMistakes("any", RenderDataset(), examination=EvalConfig(metric="loss"))
     found, _ = asyncio.run(
-        stage.run(Saying('{"b": 2, "a": 1}', '{"a": 1}'), Bytes(), Comparisons((row,), {}))
+        stage.run(Saying('{"b": 2, "a": 1}', '{"a": 1}'), ByteTokenizer(), Comparisons((row,), {}))
     )
     assert found.texts == {"": {0: '{"a": 1}'}}
 
@@ -458,7 +458,7 @@ def test_a_right_answer_that_the_metric_cannot_read_is_named() -> None:
     row = comparison({"prompt": "2 + 2", "completion": "four, I think"}, "here:1")
     stage = WriteMistakes("any", RenderDataset(), examination=EvalConfig(metric="math"))
     with pytest.raises(DataError, match=r"here:1: evaluation\.metric=math: .*no number or formula"):
-        asyncio.run(stage.run(Saying("5"), Bytes(), Comparisons((row,), {})))
+        asyncio.run(stage.run(Saying("5"), ByteTokenizer(), Comparisons((row,), {})))
 
 
 def test_a_mistake_of_a_model_without_a_template_has_no_second_joint() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from adapters.fake.datasets import FakeDatasets
-from adapters.fake.tokenizer import Bytes
+from adapters.fake.tokenizer import ByteTokenizer
 from kitchen.errors import ConfigError, DataError
 from kitchen.types import Array, Datum
 from stages.chat.render import RenderDataset
@@ -141,10 +141,12 @@ def test_labels_and_comparisons_may_lie_side_by_side() -> None:
     comparisons, labels, held, _, _ = LoadLabels("mixed").run(store)
     assert [len(comparisons.train), len(labels.sets[""])] == [1, 2]
     assert [each.messages[-1].content for each in held.sets["held"]] == ["3", "1"]
-    pairs, metrics = RenderLabels(RenderDataset()).run(comparisons, Mistakes({}), labels, Bytes())
+    pairs, metrics = RenderLabels(RenderDataset()).run(
+        comparisons, Mistakes({}), labels, ByteTokenizer()
+    )
     assert (metrics["data/answers"], metrics["data/good"]) == (4.0, 2.0)
     answers = [
-        Bytes().decode(own.targets[own.loss_inputs["weights"] != 0]).strip()[0]
+        ByteTokenizer().decode(own.targets[own.loss_inputs["weights"] != 0]).strip()[0]
         for own, _ in pairs.train
     ]
     assert answers == ["3", "4", "1", "2"]
@@ -171,11 +173,14 @@ def test_comparisons_and_right_answers_may_lie_side_by_side() -> None:
     store = FakeDatasets({"mixed": {"train": [ROWS[2], RIGHT], "held": [RIGHT]}})
     comparisons, labels, *_ = LoadLabels("mixed").run(store)
     pairs, metrics = RenderLabels(RenderDataset()).run(
-        comparisons, Mistakes({"": {1: "6"}}), labels, Bytes()
+        comparisons, Mistakes({"": {1: "6"}}), labels, ByteTokenizer()
     )
     assert (metrics["data/answers"], metrics["data/good"]) == (4.0, 2.0)
     answers = [
-        [Bytes().decode(datum.targets[datum.loss_inputs["weights"] != 0]).strip() for datum in pair]
+        [
+            ByteTokenizer().decode(datum.targets[datum.loss_inputs["weights"] != 0]).strip()
+            for datum in pair
+        ]
         for pair in pairs.train
     ]
     assert [own[0] for own, _ in answers] == ["3", "4", "5", "6"]
@@ -208,12 +213,12 @@ def test_a_stranger_answers_another_prompt_or_weighs_nothing() -> None:
     comparisons, labels, *_ = LoadLabels("two").run(
         FakeDatasets({"two": {"train": rows, "held": alone}})
     )
-    pairs, _ = RenderLabels(RenderDataset()).run(comparisons, Mistakes({}), labels, Bytes())
+    pairs, _ = RenderLabels(RenderDataset()).run(comparisons, Mistakes({}), labels, ByteTokenizer())
     for own, other in pairs.train:
-        prompts = [Bytes().decode(each.tokens)[0] for each in (own, other)]
+        prompts = [ByteTokenizer().decode(each.tokens)[0] for each in (own, other)]
         assert prompts[0] == prompts[1], "the prompt is its own"
         letters = [
-            Bytes().decode(each.targets[each.loss_inputs["weights"] != 0])[0]
+            ByteTokenizer().decode(each.targets[each.loss_inputs["weights"] != 0])[0]
             for each in (own, other)
         ]
         assert {letters[0] in "12", letters[1] in "12"} == {True, False}
@@ -244,7 +249,7 @@ def test_held_out_answers_that_do_not_fit_are_told_of() -> None:
     )
     with pytest.raises(DataError, match=r"nothing to measure on.*max_tokens=20"):
         RenderLabels(RenderDataset(max_tokens=20, overlong="drop")).run(
-            comparisons, Mistakes({}), labels, Bytes()
+            comparisons, Mistakes({}), labels, ByteTokenizer()
         )
 
 
@@ -254,7 +259,7 @@ def test_where_no_answer_fits_that_is_told() -> None:
     )
     with pytest.raises(DataError, match=r"no answer fits into max_tokens=2 \(raise rendering\.max"):
         RenderLabels(RenderDataset(max_tokens=2, overlong="drop")).run(
-            comparisons, Mistakes({}), labels, Bytes()
+            comparisons, Mistakes({}), labels, ByteTokenizer()
         )
 
 
@@ -263,7 +268,7 @@ def test_all_of_one_kind_teaches_nothing() -> None:
     comparisons, labels, *_ = LoadLabels("good").run(store)
     assert isinstance(comparisons, Comparisons)
     with pytest.raises(DataError, match=r"of 4 answers to train on 4 are good"):
-        RenderLabels(RenderDataset()).run(comparisons, Mistakes({}), labels, Bytes())
+        RenderLabels(RenderDataset()).run(comparisons, Mistakes({}), labels, ByteTokenizer())
 
 
 @pytest.mark.parametrize(

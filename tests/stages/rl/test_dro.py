@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from adapters.fake.training import FakeTraining
-from kitchen.backend.losses import value_and_grad
+from kitchen.backend.losses import value_and_logprob_grads
 from kitchen.errors import ConfigError
 from kitchen.types import Datum, Lora
 from stages.rl.dro import Dro, loss_of
@@ -37,7 +37,7 @@ def test_it_is_the_named_loss_where_there_is_no_prompt() -> None:
     lps = [RNG.normal(size=len(one.tokens)).astype(np.float32) for one in data]
     value, slopes, _ = Dro(BETA)(data, lps)
     theirs = [
-        value_and_grad("dro", {"beta": BETA * SHARE}, one, lp)
+        value_and_logprob_grads("dro", {"beta": BETA * SHARE}, one, lp)
         for one, lp in zip(data, lps, strict=True)
     ]
     assert value == pytest.approx(sum(float(each.sum()) for each, _ in theirs), rel=1e-6)
@@ -76,7 +76,7 @@ def test_the_data_of_an_update_say_what_share_each_token_is() -> None:
     ]
     session: Any = FakeTraining().open("fake", Lora(seed=1))
     session.forward_backward(data, *loss_of("dro", {})).result()
-    moved = np.flatnonzero(np.abs(session._gradient).sum(1)).tolist()
+    moved = np.flatnonzero(np.abs(session.gradient).sum(1)).tolist()
     assert moved == [67, 68], "what was read before each chosen token, and nothing of the prompt"
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from adapters.fake.sampling import CONTEXT
 from adapters.fake.training import FakeTraining
-from kitchen.backend.losses import scored
+from kitchen.backend.losses import scored_positions
 from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.ports import Message
 from kitchen.ports.environments import StepResult
@@ -41,7 +41,7 @@ from stages.rl.rollouts import (
 from stages.tasks.rewards import Question, exact_reward
 from stages.tasks.tasks import TaskBatches, Tasks
 from stages.train.optim import LearningRate
-from tests.support.bigrams import Bigrams, learnt
+from tests.support.bigram_policy import BigramPolicy, datums_of
 
 
 def rollout(reward: float, said: int = 2, failed: str = "") -> Rollout:
@@ -87,7 +87,7 @@ def test_the_data_of_an_update() -> None:
             (rollout(9.0, failed="broken"), rollout(1.0), rollout(0.0)),
         )
     )
-    data = learnt(PolicyUpdate().run(groups))
+    data = datums_of(PolicyUpdate().run(groups))
     assert len(data) == 4, "the constant group and what failed are left out"
     first = data[0]
     assert first.tokens.tolist() == [0, 1, 2, 3]
@@ -103,7 +103,7 @@ def test_straying_costs_and_later_tokens_count_by_the_discount() -> None:
     # 1, 0 and 2 nats under the policy
     reference = np.array([np.nan, 9, 9, -1.5, -0.5, -2.5], np.float32)
     scores = ReferenceScores((reference,) * 2)
-    data = learnt(PolicyUpdate(penalty=0.3, discount=0.5).run(Rollouts(((one, other),)), scores))
+    data = datums_of(PolicyUpdate(penalty=0.3, discount=0.5).run(Rollouts(((one, other),)), scores))
     costs = [1 + 0.5 * (0 + 0.5 * 2), 0 + 0.5 * 2, 2]
     np.testing.assert_allclose(
         data[0].loss_inputs["advantages"][2:], [-0.3 * cost / 6 for cost in costs], rtol=1e-6
@@ -131,7 +131,9 @@ def test_what_is_measured_counts_every_token_that_was_chosen() -> None:
     )
     group = (rollout(2.0), rollout(1.0, said=3), rollout(0.0), certain)
     [batch] = Minibatches(1).run(PolicyUpdate().run(Rollouts((group,))))
-    now = tuple(np.where(scored("ppo", one), -1.5, 0.0).astype(np.float32) for one in batch.data)
+    now = tuple(
+        np.where(scored_positions("ppo", one), -1.5, 0.0).astype(np.float32) for one in batch.data
+    )
     said = ReportPolicy().run(
         batch, LossOutput(now, {}), Stepped({"grad_norm": 1.0}), LearningRate(1.0)
     )
@@ -435,10 +437,10 @@ def test_the_policy_gradient_is_that_of_the_expected_reward() -> None:
     """Every answer of one token there can be, as often as the policy gives it, against finite
     differences.
     """
-    policy = Bigrams()
+    policy = BigramPolicy()
     rewards = np.random.default_rng(0).normal(size=policy.vocabulary)
-    often = policy.as_often_as_drawn(PolicyUpdate().run(policy.rollouts(rewards)))
+    often = policy.weighted_by_probability(PolicyUpdate().run(policy.rollouts(rewards)))
     policy.session.forward_backward(often, "importance_sampling").result()
     for token in (5, 66, 200):
-        expected = policy.slope(token, lambda chances: chances @ rewards)
+        expected = policy.finite_difference(token, lambda chances: chances @ rewards)
         assert -policy.gradient(token) == pytest.approx(expected, rel=1e-5, abs=1e-9)

@@ -80,7 +80,7 @@ def rows_of(prompts: Sequence[Tokens], count: int = 3) -> list[Row]:
 def written(
     frozen: FrozenModel, body: DecoderBody, rows: Sequence[Row], most: int
 ) -> list[Sampled]:
-    writing = Scheduler(body, rows, frozen.tokenizer.spell, torch.float32, most)
+    writing = Scheduler(body, rows, frozen.tokenizer.decode_with_special, torch.float32, most)
     while writing.advance(7):
         pass
     return [row.sampled() for row in rows]
@@ -441,7 +441,7 @@ def test_prompts_are_read_in_parts(frozen: FrozenModel, monkeypatch: pytest.Monk
     for name, body in bodies(frozen).items():
         monkeypatch.setattr(decoding, "PREFILL_TOKENS", 20)
         rows = rows_of(PROMPTS)
-        writing = Scheduler(body, rows, frozen.tokenizer.spell, torch.float32, 100)
+        writing = Scheduler(body, rows, frozen.tokenizer.decode_with_special, torch.float32, 100)
         joins = 0
         while writing.advance(1):
             joins += not any(row.ids for row in rows)
@@ -457,7 +457,9 @@ def test_many_short_answers_let_others_have_their_turn(
     monkeypatch.setattr(decoding, "PREFILL_TOKENS", 100)
     prompts = [RNG.integers(3, 300, 40) for _ in range(12)]
     rows = [Row(asked(prompt, place), 0, 1, frozenset()) for place, prompt in enumerate(prompts)]
-    writing = Scheduler(frozen.decoder_body(64, {}), rows, frozen.tokenizer.spell, torch.float32, 1)
+    writing = Scheduler(
+        frozen.decoder_body(64, {}), rows, frozen.tokenizer.decode_with_special, torch.float32, 1
+    )
     done = []
     while writing.advance(100):
         done.append(sum(bool(row.ids) for row in rows))
