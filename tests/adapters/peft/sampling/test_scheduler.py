@@ -271,7 +271,7 @@ def test_four_hundred_threads_each_get_their_own_answer(
     with COMPUTE_LOCK if held_up else nullcontext():
         for thread in threads:
             thread.start()
-        while held_up and len(sampler._next or ()) < 400:
+        while held_up and len(sampler._next_batch or ()) < 400:
             time.sleep(0.001)
     for thread in threads:
         thread.join()
@@ -313,7 +313,7 @@ def test_fixed_products_are_the_plain_ones(
             expected = product.forward(x, theirs)[0]
             found = [
                 copy.forward(x, None if mine is None else mine.clone())[0],
-                *Lanes(2, 2).each(
+                *Lanes(2, 2).map(
                     lambda _, given: copy.forward(x, given)[0],
                     [None if mine is None else mine.clone() for _ in range(2)],
                 ),
@@ -482,7 +482,7 @@ def test_who_multiplies_bfloat16_quickly(
     monkeypatch: pytest.MonkeyPatch, words: str, quick: bool
 ) -> None:
     monkeypatch.setattr(processor, "_cpu_flags", lambda: frozenset(words.split()))
-    assert processor.multiplies_bfloat16() is quick
+    assert processor.has_fast_bfloat16() is quick
 
 
 def test_after_scores_in_two_lanes_a_sampler_still_writes(
