@@ -145,8 +145,8 @@ def resume(
     if summary.status == "completed":
         return start(_report_completed)
     adapters = {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}
-    given = {port: adapter for port, adapter in adapters.items() if adapter is not None}
-    resolved = _resolve_resumed(run, order, recipe, given, runs)
+    replacements = {port: adapter for port, adapter in adapters.items() if adapter is not None}
+    resolved = _resolve_resumed(run, order, recipe, replacements, runs)
     options = {"other_machine": other_machine, "take_over": take_over}
     return start(_target(order, run, resolved, observers, **options))
 
@@ -181,14 +181,14 @@ def _resolve_resumed(
     run: str,
     order: Order,
     recipe_class: type[Recipe] | None,
-    given: Mapping[str, Any],
+    replacements: Mapping[str, Any],
     runs: Folder | None,
 ) -> ResolvedRequest:
     """Rebuild recipe, adapters and plan from a run's record; raises Problems.
 
-    `given` are adapters by port that replace those of the record.
+    `replacements` are adapters by port that replace those of the record.
     """
-    if missing := order.missing_objects(given):
+    if missing := order.missing_objects(replacements):
         raise Problems(
             [
                 ConfigError(f"run {run!r}: {reason}; pass the object again, {port}=...")
@@ -199,9 +199,9 @@ def _resolve_resumed(
     resolved.adapter_settings = {
         port: dict(values)
         for port, values in order.adapter_settings.items()
-        if port != "blobs" and port not in given
+        if port != "blobs" and port not in replacements
     }
-    _build_adapters(resolved, {**order.adapters, "blobs": None, **given}, runs)
+    _build_adapters(resolved, {**order.adapters, "blobs": None, **replacements}, runs)
     resolved.recipe = recipe_from_order(resolved.cls, run, order)
     plan_request(resolved, resolved.recipe, strict=False)
     return resolved
