@@ -12,16 +12,19 @@ from typer.testing import CliRunner, Result
 from kitchen.cli import app
 
 
-def invoke(*arguments: str, traceback: bool = False, **environment: str) -> Result:
-    """Run a `kitchen` command in this process; it shows no traceback, unless one is expected."""
-    result = CliRunner(env=environment).invoke(app, arguments)
+def invoke(*arguments: str, typed: str = "", traceback: bool = False, **environment: str) -> Result:
+    """Run a `kitchen` command in this process, with `typed` as its standard input.
+
+    It shows no traceback, unless one is expected.
+    """
+    result = CliRunner(env=environment).invoke(app, arguments, input=typed)
     assert ("Traceback" in result.output) == traceback, result.output
     return result
 
 
-def output(code: int, *arguments: str, **environment: str) -> str:
+def output(code: int, *arguments: str, typed: str = "", **environment: str) -> str:
     """Return both streams of a `kitchen` command, which must end with this exit code."""
-    result = invoke(*arguments, **environment)
+    result = invoke(*arguments, typed=typed, **environment)
     assert result.exit_code == code, result.output
     return result.output
 

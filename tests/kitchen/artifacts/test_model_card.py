@@ -1,4 +1,4 @@
-"""Model cards: what they tell of a run, and what they must not tell."""
+"""Model cards: what they describe, and the secrets and folders that they must not contain."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def front(text: str) -> Any:
     return YAML(typ="safe").load(text.split("---\n")[1])
 
 
-def test_a_hub_can_read_what_the_weights_are() -> None:
+def test_front_matter_describes_the_weights_to_a_hub() -> None:
     assert front(card(dataset="owner/data:main@v2")) == {
         "library_name": "peft",
         "pipeline_tag": "text-generation",
@@ -72,12 +72,12 @@ def test_a_hub_can_read_what_the_weights_are() -> None:
     }
 
 
-def test_what_is_of_no_hub_is_not_told_to_one() -> None:
-    told = front(card(Base("packaged:tiny", SHA)))
-    assert not {"base_model", "license", "datasets"} & told.keys()
+def test_front_matter_omits_what_is_not_on_a_hub() -> None:
+    metadata = front(card(Base("packaged:tiny", SHA)))
+    assert not {"base_model", "license", "datasets"} & metadata.keys()
 
 
-def test_a_person_can_read_what_they_came_from() -> None:
+def test_card_describes_base_training_data_and_scores() -> None:
     text = card(dataset="owner/data")
     for row in (
         "| base model | `owner/base@v1` |",
@@ -94,7 +94,7 @@ def test_a_person_can_read_what_they_came_from() -> None:
     assert "kitchen chat me/soup" in text
 
 
-def test_rows_of_the_data_stay_at_home() -> None:
+def test_card_quotes_no_rows_of_the_data() -> None:
     assert "my secret row" not in card()
 
 
@@ -112,13 +112,13 @@ def test_rows_of_the_data_stay_at_home() -> None:
         "\\\\ada\\chats.jsonl",
     ],
 )
-def test_folders_of_a_machine_stay_at_home(value: str) -> None:
+def test_card_names_no_local_folders(value: str) -> None:
     text = card(dataset=value)
     assert "ada" not in text.replace("adapter", "")
     assert "| dataset | `chats.jsonl` |" in text
 
 
-def test_folders_inside_of_other_values_stay_at_home_too() -> None:
+def test_card_names_no_folders_inside_other_values() -> None:
     table = {
         **SCORES,
         "title": "Scores of /home/ada/q.jsonl",
@@ -142,16 +142,16 @@ def test_folders_inside_of_other_values_stay_at_home_too() -> None:
     assert "| 1/2 |" in text
 
 
-def test_a_split_that_is_a_file_is_named_without_its_folder() -> None:
-    made = record()
-    made["facts"]["data./home/ada/one.jsonl.sha256"] = SHA
+def test_split_that_is_a_file_is_named_without_its_folder() -> None:
+    edited = record()
+    edited["facts"]["data./home/ada/one.jsonl.sha256"] = SHA
     weights = Weights(
-        "run:dish@final", Checkpoint("p", 1, "weights", "e"), "owner/base", "dish", made
+        "run:dish@final", Checkpoint("p", 1, "weights", "e"), "owner/base", "dish", edited
     )
     assert f"| one.jsonl | {SHA} |" in model_card("me/soup", Base("owner/base"), weights, ())
 
 
-def test_a_base_in_a_folder_is_named_by_that_folder(tmp_path: Path) -> None:
+def test_base_model_in_a_folder_is_named_by_that_folder(tmp_path: Path) -> None:
     text = card(Base(f"path:{tmp_path}/tiny", SHA))
     assert "| base model | `path:tiny` |" in text
     assert str(tmp_path) not in text
@@ -159,13 +159,13 @@ def test_a_base_in_a_folder_is_named_by_that_folder(tmp_path: Path) -> None:
     assert public_name("owner/base@v1") == "owner/base@v1"
 
 
-def test_a_secret_in_a_setting_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_in_a_setting_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOUP_API_KEY", "s3cr3t-s3cr3t")
     assert "s3cr3t" not in card(note="s3cr3t-s3cr3t", dataset="https://me:pass@host/x.jsonl")
     assert "pass@" not in card(dataset="https://me:pass@host/x.jsonl")
 
 
-def test_bars_and_lines_do_not_break_a_table() -> None:
+def test_bars_and_line_breaks_do_not_break_a_table() -> None:
     table = {**SCORES, "rows": [["a|b", "1\n2", "exact match", "1"]]}
     assert "| a\\|b | 1 2 | exact match | 1 |" in card(tables=(table,))
 

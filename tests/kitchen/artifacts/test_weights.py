@@ -1,4 +1,4 @@
-"""Names of weights: what each means, and what becomes of those that mean nothing."""
+"""Names of weights: their grammar, and the checkpoints that they find."""
 
 from __future__ import annotations
 
@@ -25,12 +25,10 @@ CHATS = [
 DATA = FakeDatasets({"chats": {"train": CHATS, "held": CHATS[:2]}})
 
 
-def cooked(blobs: FakeBlobs, run: str = "dish", **settings: Any) -> FakeTraining:
-    """A run of 12 steps with a held-out loss and an export after every third."""
-    training, defaults = (
-        FakeTraining(blobs),
-        {"batch_size": 2, "epochs": 3, "learning_rate": 0.5, "eval_every": 3},
-    )
+def trained(blobs: FakeBlobs, run: str = "dish", **settings: Any) -> FakeTraining:
+    """Train for 12 steps with a held-out loss and an export after every third."""
+    training = FakeTraining(blobs)
+    defaults = {"batch_size": 2, "epochs": 3, "learning_rate": 0.5, "eval_every": 3}
     recipe = SlBasic(
         **{"model": "tiny", "dataset": "chats", "warmup_steps": 0, **defaults, **settings}
     )
@@ -60,7 +58,7 @@ def blobs() -> FakeBlobs:
         ("tinker://a/weights/b", "tinker", "//a/weights/b", ""),
     ],
 )
-def test_a_name_means_one_thing(text: str, kind: str, name: str, at: str) -> None:
+def test_names_parse_and_print_round_trip(text: str, kind: str, name: str, at: str) -> None:
     found = parse_weights_name(text)
     assert (found.kind, found.name, found.at) == (kind, name, at)
     assert parse_weights_name(str(found)) == found
@@ -80,13 +78,13 @@ def test_a_name_means_one_thing(text: str, kind: str, name: str, at: str) -> Non
         ("run:dish@", "by a step, 'final' or 'best', not ''"),
     ],
 )
-def test_what_is_no_name_is_told_why(text: str, why: str) -> None:
+def test_malformed_names_are_explained(text: str, why: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse_weights_name(text)
     assert why in str(error.value)
 
 
-def test_a_run_may_be_typed_alone(blobs: FakeBlobs) -> None:
+def test_run_may_be_typed_without_prefix(blobs: FakeBlobs) -> None:
     blobs.write("dish/run.json", b"{}")
     assert str(parse_typed_name("dish", blobs)) == "run:dish@final"
     assert str(parse_typed_name("dish@12", blobs)) == "run:dish@12"
@@ -97,15 +95,15 @@ def test_a_run_may_be_typed_alone(blobs: FakeBlobs) -> None:
     )
 
 
-def test_a_model_is_itself(blobs: FakeBlobs) -> None:
+def test_model_name_is_its_own_source(blobs: FakeBlobs) -> None:
     found = find_weights("owner/model@v1", FakeTraining(blobs), None)
     assert (found.source, found.model, found.run) == ("owner/model@v1", "owner/model@v1", "")
     with pytest.raises(BackendError):
         find_weights("no model!", FakeTraining(blobs), blobs)
 
 
-def test_the_weights_of_a_run_are_those_that_it_saved(blobs: FakeBlobs) -> None:
-    training = cooked(blobs)
+def test_run_name_finds_the_exports_of_the_run(blobs: FakeBlobs) -> None:
+    training = trained(blobs)
     for at, path, step in (("", "final", 12), ("@final", "final", 12), ("@9", "step-000009", 9)):
         found = find_weights(f"run:dish{at}", training, blobs)
         assert isinstance(found.source, Checkpoint)
@@ -114,8 +112,8 @@ def test_the_weights_of_a_run_are_those_that_it_saved(blobs: FakeBlobs) -> None:
         training.sampler(found.source)
 
 
-def test_the_best_is_the_export_with_the_lowest_held_out_loss(blobs: FakeBlobs) -> None:
-    training = cooked(blobs, learning_rate=30.0, schedule="constant", keep=1, epochs=4)
+def test_best_is_the_export_with_lowest_held_out_loss(blobs: FakeBlobs) -> None:
+    training = trained(blobs, learning_rate=30.0, schedule="constant", keep=1, epochs=4)
     losses = {
         row["step"] + 1: row["held_out_loss"]
         for row in read_journal(blobs, "dish", "metrics")
@@ -128,13 +126,13 @@ def test_the_best_is_the_export_with_the_lowest_held_out_loss(blobs: FakeBlobs) 
     assert found.source.step == best
 
 
-def test_without_a_held_out_loss_the_final_weights_are_offered(blobs: FakeBlobs) -> None:
+def test_without_held_out_loss_final_weights_are_suggested(blobs: FakeBlobs) -> None:
     with pytest.raises(ConfigError, match=r"no held-out loss.* run:dish@final"):
-        find_weights("run:dish@best", cooked(blobs, eval_every=0), blobs)
+        find_weights("run:dish@best", trained(blobs, eval_every=0), blobs)
 
 
-def test_an_export_deleted_since_is_not_there(blobs: FakeBlobs) -> None:
-    training = cooked(blobs, keep=1)
+def test_deleted_export_is_not_found(blobs: FakeBlobs) -> None:
+    training = trained(blobs, keep=1)
     recorded = {row["step"] for row in read_journal(blobs, "dish", "checkpoints")}
     assert 3 in recorded
     with pytest.raises(
@@ -144,28 +142,28 @@ def test_an_export_deleted_since_is_not_there(blobs: FakeBlobs) -> None:
         find_weights("run:dish@3", training, blobs)
 
 
-def test_an_unknown_run_gets_a_did_you_mean(blobs: FakeBlobs) -> None:
-    training = cooked(blobs)
+def test_unknown_run_gets_a_suggestion(blobs: FakeBlobs) -> None:
+    training = trained(blobs)
     with pytest.raises(ConfigError, match="there is no run 'dihs'; did you mean 'dish'"):
         find_weights("run:dihs", training, blobs)
     with pytest.raises(ConfigError, match="without a blob store"):
         find_weights("run:dish", training, None)
 
 
-def test_final_weights_of_a_run_that_failed_after_them_are_found(blobs: FakeBlobs) -> None:
+def test_final_weights_of_a_failed_run_are_found(blobs: FakeBlobs) -> None:
     with pytest.raises(QualityError):
-        cooked(blobs, learning_rate=1e-6, evaluation={"at_least": 1.0})
+        trained(blobs, learning_rate=1e-6, evaluation={"at_least": 1.0})
     assert find_weights("run:dish", FakeTraining(blobs), blobs).record is not None
 
 
-def test_a_run_that_never_came_to_its_end_says_what_it_has(blobs: FakeBlobs) -> None:
-    training = cooked(blobs, keep=9)
+def test_unfinished_run_lists_the_weights_it_has(blobs: FakeBlobs) -> None:
+    training = trained(blobs, keep=9)
     training.delete(Checkpoint("dish/weights/final", 12, "weights"))
     with pytest.raises(ConfigError, match="has no final weights; it has: 3, 6, 9, 12"):
         find_weights("run:dish", training, blobs)
     for step in (3, 6, 9, 12):
         training.delete(Checkpoint(f"dish/weights/step-{step:06d}", step, "weights"))
-    # completed: nothing to go on with
+    # completed: there is nothing to resume
     with pytest.raises(ConfigError, match=r"has no final weights; it has none$"):
         find_weights("run:dish", training, blobs)
     record = json.loads(blobs.read("dish/run.json") or b"")
@@ -174,16 +172,16 @@ def test_a_run_that_never_came_to_its_end_says_what_it_has(blobs: FakeBlobs) -> 
         find_weights("run:dish", training, blobs)
 
 
-def test_a_damaged_checkpoint_is_named(blobs: FakeBlobs) -> None:
-    training = cooked(blobs)
+def test_damaged_checkpoint_is_named(blobs: FakeBlobs) -> None:
+    training = trained(blobs)
     blobs.write("dish/weights/final/checkpoint.json", b"{")
     with pytest.raises(CorruptCheckpoint, match="dish/weights/final/checkpoint"):
         find_weights("run:dish", training, blobs)
     assert find_weights("run:dish@12", training, blobs).run == "dish"
 
 
-def test_damage_of_one_does_not_hide_the_others(blobs: FakeBlobs) -> None:
-    training = cooked(blobs, keep=9)
+def test_damaged_export_does_not_hide_others(blobs: FakeBlobs) -> None:
+    training = trained(blobs, keep=9)
     for name in blobs.list("dish/weights/step-000006/"):
         blobs.write(name, b"{")
     for at in ("3", "12", "final", "best"):
@@ -196,8 +194,8 @@ def test_damage_of_one_does_not_hide_the_others(blobs: FakeBlobs) -> None:
         find_weights("run:dish@7", training, blobs)
 
 
-def test_an_export_that_was_not_written_down_is_found(blobs: FakeBlobs) -> None:
-    training = cooked(blobs, keep=9)
+def test_unrecorded_export_is_found(blobs: FakeBlobs) -> None:
+    training = trained(blobs, keep=9)
     blobs.delete("dish/checkpoints.jsonl")
     for at, step in (("3", 3), ("final", 12)):
         found = find_weights(f"run:dish@{at}", training, blobs)
@@ -205,8 +203,8 @@ def test_an_export_that_was_not_written_down_is_found(blobs: FakeBlobs) -> None:
         assert found.source.step == step
 
 
-def test_a_record_without_a_model_is_told(blobs: FakeBlobs) -> None:
-    training = cooked(blobs)
+def test_record_without_a_model_is_refused(blobs: FakeBlobs) -> None:
+    training = trained(blobs)
     record = json.loads(blobs.read("dish/run.json") or b"")
     blobs.write("dish/run.json", json.dumps({**record, "facts": {}}).encode())
     with pytest.raises(ConfigError, match="does not say which model"):

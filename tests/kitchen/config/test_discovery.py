@@ -1,4 +1,4 @@
-"""Recipes are found by name, beside ours and in folders of one's own."""
+"""Discovery of recipes: those that ship, and those in the current folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kitchen.config.extras import check_installed, extra_for, install_command_fo
 from kitchen.config.settings import resolve_settings
 from kitchen.errors import BackendError, ConfigError
 
-RECIPE = '''"""A dish of mine."""
+RECIPE = '''"""A recipe of mine."""
 from kitchen import Recipe, Stage, Step, sequence
 class Boil(Stage):
     def run(self) -> None: ...
@@ -27,7 +27,7 @@ class {name}(Recipe):
 
 @pytest.fixture(autouse=True)
 def path() -> Iterator[None]:
-    """Where one stands goes onto the path; the next test stands elsewhere."""
+    """Restore the path, on which `find_recipe` puts the current folder."""
     before = sys.path[:]
     yield
     sys.path[:] = before
@@ -39,7 +39,7 @@ def write(folder: Path, name: str, text: str) -> None:
 
 
 def refusal(folder: Path, name: str, command: str = "check") -> str:
-    """Of `kitchen COMMAND NAME` in a process of its own, for a module that was imported once stays."""
+    """Return the errors of `kitchen COMMAND NAME`, in a process: imported modules stay cached."""
     line = [sys.executable, "-m", "kitchen.cli", command, name]
     done = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
@@ -47,38 +47,38 @@ def refusal(folder: Path, name: str, command: str = "check") -> str:
     return done.stderr
 
 
-def test_ours_are_found_by_module_and_by_class() -> None:
+def test_recipes_are_found_by_module_and_by_class() -> None:
     found = find_recipe("recipes.sl_basic")
     assert find_recipe("recipes.sl_basic:SlBasic") is found
     assert find_recipe(import_path(found)) is found
-    assert ("recipes.sl_basic", True) in [(one.name, bool(one.summary)) for one in recipe_modules()]
+    [sl_basic] = [module for module in recipe_modules() if module.name == "recipes.sl_basic"]
+    assert sl_basic.summary
 
 
 @pytest.mark.parametrize(
     "typed", ["recipes.sl_basc", "sl_basic", "recipes/sl_basic.py", "recipes.sl-basic"]
 )
-def test_what_is_not_there_is_guessed_at(typed: str) -> None:
+def test_unknown_recipe_gets_a_suggestion(typed: str) -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'recipes\.sl_basic'\?"):
         find_recipe(typed)
 
 
-def test_an_unknown_class_is_guessed_at() -> None:
+def test_unknown_class_gets_a_suggestion() -> None:
     with pytest.raises(ConfigError, match="did you mean 'SlBasic'"):
         find_recipe("recipes.sl_basic:SlBasc")
 
 
-def test_recipes_of_one_s_own_stand_beside_ours(tmp_path: Path) -> None:
+def test_recipes_in_the_current_folder_are_found(tmp_path: Path) -> None:
     write(tmp_path, "recipes/mine_found.py", RECIPE.format(name="Mine"))
     with contextlib.chdir(tmp_path):
         found = find_recipe("recipes.mine_found")
         assert resolve_settings(found, ()).recipe == found()
-        assert {"recipes.mine_found", "recipes.sl_basic"} <= {one.name for one in recipe_modules()}
-        assert {one.name: one.summary for one in recipe_modules()}[
-            "recipes.mine_found"
-        ] == "A dish of mine."
+        summaries = {module.name: module.summary for module in recipe_modules()}
+        assert "recipes.sl_basic" in summaries
+        assert summaries["recipes.mine_found"] == "A recipe of mine."
 
 
-def test_a_module_of_several_recipes_asks_which(tmp_path: Path) -> None:
+def test_module_with_several_recipes_lists_them(tmp_path: Path) -> None:
     write(tmp_path, "recipes/both_found.py", RECIPE.format(name="One") + RECIPE.format(name="Two"))
     with contextlib.chdir(tmp_path):
         with pytest.raises(ConfigError, match=r"recipes\.both_found:One, recipes\.both_found:Two"):
@@ -86,21 +86,21 @@ def test_a_module_of_several_recipes_asks_which(tmp_path: Path) -> None:
         assert find_recipe("recipes.both_found:Two").__name__ == "Two"
 
 
-def test_a_module_of_none_says_so(tmp_path: Path) -> None:
+def test_module_without_recipe_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "recipes/none_found.py", "from kitchen import Recipe\n")
     with contextlib.chdir(tmp_path), pytest.raises(ConfigError, match="defines no recipe"):
         find_recipe("recipes.none_found")
 
 
 @pytest.mark.parametrize("name", ["recipes", "stages", "adapters"])
-def test_a_package_that_hides_ours_is_named(tmp_path: Path, name: str) -> None:
+def test_package_that_shadows_ours_is_named(tmp_path: Path, name: str) -> None:
     write(tmp_path, f"{name}/__init__.py", "")
     assert f"{tmp_path}/{name}/__init__.py makes '{name}' a closed package" in refusal(
         tmp_path, "recipes.sl_basic"
     )
 
 
-def test_a_module_that_cannot_be_imported_names_its_line(tmp_path: Path) -> None:
+def test_import_error_names_file_and_line(tmp_path: Path) -> None:
     write(tmp_path, "recipes/broken.py", "from kitchen import Recipe\n\nx = = 3\n")
     assert f"{tmp_path}/recipes/broken.py:3: SyntaxError: invalid syntax" in refusal(
         tmp_path, "recipes.broken"
@@ -114,47 +114,48 @@ def test_a_module_that_cannot_be_imported_names_its_line(tmp_path: Path) -> None
         tmp_path, "recipes.broken"
     )
     write(tmp_path, "recipes/broken.py", "import sys\nsys.exit(3)\n")
-    assert "recipes.broken cannot be imported: " in (told := refusal(tmp_path, "recipes.broken"))
-    assert "recipes/broken.py:2: SystemExit: 3" in told
+    error = refusal(tmp_path, "recipes.broken")
+    assert "recipes.broken cannot be imported: " in error
+    assert "recipes/broken.py:2: SystemExit: 3" in error
 
 
-def test_a_workflow_that_cannot_be_laid_out_names_its_line(tmp_path: Path) -> None:
+def test_workflow_error_names_file_and_line(tmp_path: Path) -> None:
     write(
         tmp_path,
         "recipes/odd.py",
         RECIPE.format(name="Odd").replace("sequence(Boil())", "sequence(3)"),
     )
-    told = refusal(tmp_path, "recipes.odd")
-    assert "the workflow of recipes.odd cannot be built" in told
-    assert "recipes/odd.py:7: TypeError: 3 is not a step" in told
+    error = refusal(tmp_path, "recipes.odd")
+    assert "the workflow of recipes.odd cannot be built" in error
+    assert "recipes/odd.py:7: TypeError: 3 is not a step" in error
 
 
 @pytest.mark.parametrize("command", ["check", "run", "describe"])
-def test_a_stage_without_types_is_named_with_its_line(tmp_path: Path, command: str) -> None:
+def test_stage_without_types_is_named_with_its_line(tmp_path: Path, command: str) -> None:
     write(
         tmp_path,
         "recipes/bare.py",
         RECIPE.format(name="Bare").replace("run(self)", "run(self, pot)"),
     )
-    told = refusal(tmp_path, "recipes.bare", command)
-    assert "recipes/bare.py:4: TypeError: Boil.run: 'pot' has no type" in told
+    error = refusal(tmp_path, "recipes.bare", command)
+    assert "recipes/bare.py:4: TypeError: Boil.run: 'pot' has no type" in error
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("command", ["check", "run", "describe"])
-def test_a_workflow_that_returns_nothing_is_refused(tmp_path: Path, command: str) -> None:
+def test_workflow_that_returns_nothing_is_refused(tmp_path: Path, command: str) -> None:
     write(
         tmp_path,
         "recipes/empty.py",
         RECIPE.format(name="Empty").replace("return sequence", "sequence"),
     )
-    told = refusal(tmp_path, "recipes.empty", command)
-    assert "recipes.empty:Empty.workflow returned None, not a step" in told
-    assert "recipes/empty.py:6" in told
+    error = refusal(tmp_path, "recipes.empty", command)
+    assert "recipes.empty:Empty.workflow returned None, not a step" in error
+    assert "recipes/empty.py:6" in error
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_package_that_an_extra_brings_is_named_with_its_command() -> None:
+def test_missing_package_is_named_with_its_pip_command() -> None:
     class Needy:
         packages = ("torch", "no_such_package")
 

@@ -1,4 +1,4 @@
-"""Settings: YAML 1.2, who wins over whom, and every mistake named with its place."""
+"""Settings: YAML 1.2, precedence of sources, and errors with their source."""
 
 from __future__ import annotations
 
@@ -114,13 +114,13 @@ def test_yaml_is_version_1_2(text: str, value: object) -> None:
         float("inf"),
     ],
 )
-def test_a_value_is_shown_as_it_would_be_typed(value: object) -> None:
+def test_value_is_shown_as_it_would_be_typed(value: object) -> None:
     [found] = read_yaml(yaml_value(value), "here", ("key",))
     assert found.value == value
     assert type(found.value) is type(value)
 
 
-def test_nested_settings_keep_the_recipe_s_own_defaults_beside_them() -> None:
+def test_nested_settings_keep_the_recipe_s_other_defaults() -> None:
     assert cake("oven.fan=true").oven == Oven(heat=200.0, fan=True)
     assert cake("oven={fan: true}", "oven.heat=150").oven == Oven(heat=150.0, fan=True)
     assert (
@@ -130,7 +130,7 @@ def test_nested_settings_keep_the_recipe_s_own_defaults_beside_them() -> None:
     )
 
 
-def test_the_command_line_wins_over_the_file_and_the_file_over_the_default(tmp_path: Path) -> None:
+def test_command_line_overrides_file_overrides_default(tmp_path: Path) -> None:
     file = tmp_path / "cake.yaml"
     file.write_text("minutes: 10\noven:\n  heat: 90\n  fan: true\nsize: large\n")
     found = resolve_settings(
@@ -147,7 +147,7 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_the_default(tmp_p
     }
 
 
-def test_a_file_may_have_dotted_keys_merges_and_nothing_at_all(tmp_path: Path) -> None:
+def test_file_may_have_dotted_keys_and_merges_or_be_empty(tmp_path: Path) -> None:
     file = tmp_path / "cake.yaml"
     file.write_text("# nothing\n")
     assert from_file(file) == []
@@ -167,7 +167,7 @@ class Soup(Recipe):
         return sequence(Bake(1))
 
 
-def test_keys_of_a_mapping_may_have_dots_wherever_they_are_given(tmp_path: Path) -> None:
+def test_keys_of_a_mapping_may_contain_dots(tmp_path: Path) -> None:
     file = tmp_path / "soup.yaml"
     for text in ("names:\n  a.b: c\noven.heat: 9\n", "names.a.b: c\noven:\n  heat: 9\n"):
         file.write_text(text)
@@ -179,7 +179,7 @@ def test_keys_of_a_mapping_may_have_dots_wherever_they_are_given(tmp_path: Path)
             )
 
 
-def test_every_mistake_is_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     assert problems("minute=3", "minutes=0", "oven.haet=1", "size=medium", "name=3", "heat=2") == [
         "command line: " + Cake.title() + " has no setting 'minute'; did you mean 'minutes'?",
         "command line: " + Cake.title() + " has no setting 'oven.haet'; did you mean 'heat'?",
@@ -190,23 +190,23 @@ def test_every_mistake_is_told_at_once() -> None:
     ]
 
 
-def test_of_a_name_that_is_unknown_the_nearest_is_told() -> None:
+def test_unknown_choice_gets_a_suggestion() -> None:
     assert problems("size=larg") == ["command line: size=larg is unknown; did you mean 'large'?"]
 
 
-def test_an_error_of_an_inner_setting_does_not_hide_the_others() -> None:
+def test_error_of_a_nested_setting_does_not_hide_others() -> None:
     assert problems("oven.heat=400", "minutes=0") == [
         "command line: oven: heat=400.0 must be at most 300",
         "command line: minutes=0: input should be greater than 0",
     ]
 
 
-def test_errors_of_a_file_name_file_and_line(tmp_path: Path) -> None:
+def test_errors_in_a_file_name_file_and_line(tmp_path: Path) -> None:
     file = tmp_path / "cake.yaml"
     file.write_text("minutes: 5\noven:\n  heat: hot\n  haet: 3\nnaem: x\n")
     assert [
-        str(each).removeprefix(str(file))
-        for each in resolve_settings(Cake, from_file(file)).problems
+        str(problem).removeprefix(str(file))
+        for problem in resolve_settings(Cake, from_file(file)).problems
     ] == [
         f":4: {Cake.title()} has no setting 'oven.haet'; did you mean 'heat'?",
         f":5: {Cake.title()} has no setting 'naem'; did you mean 'name'?",
@@ -215,7 +215,7 @@ def test_errors_of_a_file_name_file_and_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"minutes: 5\nminutes: 6\n", ":2: not YAML: found duplicate key"),
         (b"minutes: [\n", ":2: not YAML"),
@@ -227,29 +227,31 @@ def test_errors_of_a_file_name_file_and_line(tmp_path: Path) -> None:
         (b"name: \xff\n", ": byte 6 is not UTF-8"),
     ],
 )
-def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, content: bytes, told: str) -> None:
+def test_unreadable_file_is_named_with_its_line(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     file = tmp_path / "cake.yaml"
     file.write_bytes(content)
     with pytest.raises(ConfigError) as error:
         from_file(file)
-    assert str(error.value).startswith(f"{file}{told}")
+    assert str(error.value).startswith(f"{file}{message}")
 
 
-def test_a_file_that_is_not_there_is_an_error_of_configuration(tmp_path: Path) -> None:
+def test_missing_file_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.yaml: No such file"):
         from_file(tmp_path / "none.yaml")
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("minutes", "write it as key=value"),
         ("=3", "key=value"),
         ("name=[x", "quote what YAML"),
     ],
 )
-def test_what_is_no_setting_is_refused(text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_argument_that_is_not_a_setting_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         from_arguments([text])
 
 
@@ -279,7 +281,7 @@ def test_what_is_no_setting_is_refused(text: str, told: str) -> None:
         "\n",
     ],
 )
-def test_a_text_on_the_command_line_is_taken_as_it_is(text: str) -> None:
+def test_text_on_the_command_line_is_taken_literally(text: str) -> None:
     [found] = from_arguments([f"name={text}"])
     assert (found.keys, found.value) == (("name",), text)
 
@@ -332,24 +334,25 @@ class Tart(Recipe):
         "each={a: true}",
     ],
 )
-def test_a_number_is_not_true_or_false(text: str) -> None:
+def test_boolean_is_not_a_number(text: str) -> None:
     assert [
-        str(each).split(": ")[-1]
-        for each in resolve_settings(Tart, from_arguments([text])).problems
+        str(problem).split(": ")[-1]
+        for problem in resolve_settings(Tart, from_arguments([text])).problems
     ] == ["input should be a number, not true or false"]
 
 
-def test_truth_values_are_told_beside_other_mistakes_and_where_they_are_overridden_not_at_all() -> (
-    None
-):
+def test_boolean_is_reported_unless_overridden() -> None:
     found = resolve_settings(Tart, from_arguments(["layers=true", "sugar=much"]))
-    assert [str(each).split(":")[1] for each in found.problems] == [" sugar=much", " layers=true"]
+    assert [str(problem).split(":")[1] for problem in found.problems] == [
+        " sugar=much",
+        " layers=true",
+    ]
     assert resolve_settings(Tart, from_arguments(["layers=true", "layers=3"])).recipe == Tart(
         layers=3
     )
 
 
-def test_whole_numbers_do_for_fractions_and_the_other_way_round() -> None:
+def test_integers_and_whole_floats_are_interchangeable() -> None:
     made = resolve_settings(
         Tart, from_arguments(["sugar=1", "layers=16.0", "either=true", "oven.fan=true"])
     ).recipe
@@ -370,39 +373,40 @@ def test_whole_numbers_do_for_fractions_and_the_other_way_round() -> None:
         "each.a=-Infinity",
     ],
 )
-def test_a_number_is_finite(text: str) -> None:
-    assert [str(each) for each in resolve_settings(Tart, from_arguments([text])).problems] == [
-        f"command line: {text}: input should be a finite number"
-    ]
+def test_numbers_must_be_finite(text: str) -> None:
+    assert [
+        str(problem) for problem in resolve_settings(Tart, from_arguments([text])).problems
+    ] == [f"command line: {text}: input should be a finite number"]
 
 
 @pytest.mark.parametrize("text", ["each=3", "each=a", "each=[1]", "oven=hot"])
-def test_what_has_settings_inside_is_no_value(text: str) -> None:
+def test_setting_with_nested_settings_takes_no_value(text: str) -> None:
     name = text.partition("=")[0]
-    assert [str(each) for each in resolve_settings(Tart, from_arguments([text])).problems] == [
-        f"command line: {text}: {name} holds settings and has no value itself: {name}.NAME=VALUE"
-    ]
+    assert [
+        str(problem) for problem in resolve_settings(Tart, from_arguments([text])).problems
+    ] == [f"command line: {text}: {name} holds settings and has no value itself: {name}.NAME=VALUE"]
 
 
-def test_limits_of_a_field_are_described() -> None:
-    assert {each.name: each.type for each in describe_settings(Tart)}[
+def test_bounds_of_a_field_are_described() -> None:
+    assert {setting.name: setting.type for setting in describe_settings(Tart)}[
         "share"
     ] == "float > 0 and < 1"
 
 
-def test_a_setting_without_a_default_must_be_given() -> None:
+def test_setting_without_default_is_required() -> None:
     class Pie(Cake):
         fruit: str
 
-    assert [str(each) for each in resolve_settings(Pie, ()).problems] == [
+    assert [str(problem) for problem in resolve_settings(Pie, ()).problems] == [
         "fruit has no default: give it as fruit=VALUE"
     ]
     assert resolve_settings(Pie, from_arguments(["fruit=plum"])).problems == ()
 
 
-def test_settings_are_described_with_the_comments_beside_them() -> None:
+def test_settings_are_described_by_their_comments() -> None:
     assert [
-        (each.name, each.type, each.default, each.about) for each in describe_settings(Cake)
+        (setting.name, setting.type, setting.default, setting.about)
+        for setting in describe_settings(Cake)
     ] == [
         ("minutes", "int > 0", "40", "minutes in the oven"),
         ("oven.heat", "float", "200.0", "degrees Celsius"),
@@ -437,7 +441,7 @@ class Range(Recipe):
         return sequence()
 
 
-def test_a_mapping_in_a_mapping_keeps_the_defaults_beside_it_too() -> None:
+def test_nested_mapping_keeps_other_defaults() -> None:
     changed = Range.model_validate({"stove": {"left": {"watts": 5}}})
     assert changed.stove == Stove(left=Current(5, grill=True))
 
@@ -451,7 +455,7 @@ class Cooker(Recipe):
         return sequence()
 
 
-def test_a_mapping_may_be_of_another_kind_than_the_default() -> None:
+def test_mapping_may_be_of_another_type_than_the_default() -> None:
     assert Cooker(bars=5).other == Gas(5)
     assert Cooker.model_validate({"heat": {"watts": 5}}).heat == Current(5)
     assert Cooker.model_validate({"other": {"flame": 1}}).other == Gas(1)

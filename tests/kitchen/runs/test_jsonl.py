@@ -1,4 +1,4 @@
-"""Lines of JSON, whatever is in the texts."""
+"""JSON lines: one row a line, without secrets."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from kitchen.runs.jsonl import Journal
 from kitchen.runs.store import read_journal
 
 
-def test_a_text_with_line_separators_of_unicode_stays_one_line() -> None:
+def test_unicode_line_separators_stay_on_one_line() -> None:
     blobs, odd = FakeBlobs(), {"n": 0, "text": "one\u2028two\x85three\x0bfour"}
-    for number in range(3):  # each is another process, that reads what the one before wrote
+    for number in range(3):  # like processes, each of which reads what the last one wrote
         journal = Journal(blobs, "soup/samples.jsonl")
         journal.put(number, [{**odd, "n": number}])
         journal.flush()
@@ -39,7 +39,7 @@ def test_a_text_with_line_separators_of_unicode_stays_one_line() -> None:
         ),
     ],
 )
-def test_what_json_spells_otherwise_is_masked_too(
+def test_secrets_that_json_escapes_are_masked(
     row: dict[str, Any], written: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOUP_API_KEY", '"quoted\\secret"')

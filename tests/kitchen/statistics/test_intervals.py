@@ -28,7 +28,7 @@ from kitchen.statistics.intervals import (
         (1, 29, 0.0061, 0.1718),
     ],
 )
-def test_wilson_as_published(successes, n, low, high):
+def test_wilson_matches_published_values(successes, n, low, high):
     """Newcombe, 1998, Statistics in Medicine 17:857-872, table I, method 3."""
     assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
 
@@ -37,7 +37,7 @@ def test_wilson_as_published(successes, n, low, high):
     st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))),
     st.floats(0.5, 0.999),
 )
-def test_wilson_ends_are_the_shares_that_the_score_test_just_accepts(counts, confidence):
+def test_wilson_bounds_are_accepted_by_the_score_test(counts, confidence):
     successes, n = counts
     low, high = wilson(successes, n, confidence)
     assert 0.0 <= low <= successes / n <= high <= 1.0
@@ -49,7 +49,7 @@ def test_wilson_ends_are_the_shares_that_the_score_test_just_accepts(counts, con
             assert math.erf(z / math.sqrt(2)) == pytest.approx(confidence, abs=1e-6)
 
 
-def test_bootstrap_covers_the_true_difference_about_as_often_as_it_says():
+def test_bootstrap_coverage_is_nominal():
     random, runs, n = np.random.default_rng(7), 300, 80
     hits = 0
     for run in range(runs):
@@ -62,7 +62,7 @@ def test_bootstrap_covers_the_true_difference_about_as_often_as_it_says():
     assert 0.90 <= hits / runs <= 0.985
 
 
-def test_bootstrap_interval_is_that_of_the_normal_law_where_scores_are_many():
+def test_bootstrap_matches_the_normal_interval_for_large_n():
     random = np.random.default_rng(0)
     before, after = random.normal(0, 1, 5_000), random.normal(0.5, 1, 5_000)
     found = paired_bootstrap(before, after, seed=1, confidence=0.9)
@@ -73,13 +73,13 @@ def test_bootstrap_interval_is_that_of_the_normal_law_where_scores_are_many():
     )
 
 
-def test_pairing_makes_a_constant_gain_certain():
+def test_constant_paired_gain_has_no_width():
     before = np.random.default_rng(0).random(50)
     found = paired_bootstrap(before, before + 0.25, seed=0)
     assert (found.low, found.estimate, found.high) == pytest.approx((0.25, 0.25, 0.25), abs=1e-12)
 
 
-def test_a_ratio_is_that_of_the_sums_and_its_interval_that_of_the_delta_method_where_there_are_many():
+def test_ratio_bootstrap_matches_the_delta_method():
     random = np.random.default_rng(4)
     sizes = random.integers(1, 30, size=4_000).astype(float)
     parts = sizes * 0.7 + random.normal(size=4_000)
@@ -92,21 +92,21 @@ def test_a_ratio_is_that_of_the_sums_and_its_interval_that_of_the_delta_method_w
     assert ratio_bootstrap(parts, np.ones(4_000), 1) == paired_bootstrap(np.zeros(4_000), parts, 1)
 
 
-def test_the_seed_decides():
+def test_seed_determines_the_bootstrap():
     before, after = np.zeros(30), np.arange(30) % 3
     assert paired_bootstrap(before, after, 5) == paired_bootstrap(before, after, 5)
     assert len({paired_bootstrap(before, after, seed, resamples=101).low for seed in range(9)}) > 1
 
 
 @pytest.mark.parametrize("tries, right", [(1, 0), (1, 1), (5, 0), (5, 2), (5, 5), (6, 3)])
-def test_pass_at_k_is_the_share_of_choices_of_k_answers_with_a_right_one_among_them(tries, right):
+def test_pass_at_k_matches_enumeration(tries, right):
     for k in range(1, tries + 1):
         choices = list(combinations([True] * right + [False] * (tries - right), k))
         assert pass_at(k, tries, right) == pytest.approx(sum(map(any, choices)) / len(choices))
     assert pass_at(1, tries, right) == pytest.approx(right / tries)
 
 
-def test_pass_at_k_has_no_bias_where_the_plain_formula_has():
+def test_pass_at_k_is_unbiased_unlike_the_plain_formula():
     random, k, tries, chance = np.random.default_rng(3), 4, 6, 0.2
     rights = random.binomial(tries, chance, 20_000)
     truth = 1 - (1 - chance) ** k
@@ -118,7 +118,7 @@ def test_pass_at_k_of_many_tries_is_finite():
     assert pass_at(1_000, 3_000, 3) == pytest.approx(1 - (2 / 3) ** 3, abs=1e-3)
 
 
-def test_the_interval_of_scores_is_wilsons_where_they_are_yes_or_no_and_else_a_bootstrap():
+def test_interval_is_wilsons_for_binary_scores_else_bootstrap():
     assert (
         interval([1.0] * 8 + [0.0] * 2, 0).low,
         interval([1.0] * 8 + [0.0] * 2, 0).high,
@@ -128,10 +128,8 @@ def test_the_interval_of_scores_is_wilsons_where_they_are_yes_or_no_and_else_a_b
     assert interval(values, 3) == paired_bootstrap([0.0] * 5, values, 3)
 
 
-def test_intervals_over_problems_hold_where_the_tries_at_one_are_alike():
-    """40 problems, each solved always or never: 8 tries at each tell no more than one, and do not
-    narrow it.
-    """
+def test_intervals_over_problems_cover_correlated_tries():
+    """With 40 problems solved always or never, 8 tries at each carry no more information than one."""
     random, runs, truth, hits, narrow = np.random.default_rng(5), 300, 0.5, 0, 0
     for run in range(runs):
         chances = random.beta(0.2, 0.2, 40)
@@ -166,7 +164,7 @@ def test_intervals_over_problems_hold_where_the_tries_at_one_are_alike():
         lambda: paired_bootstrap([1.0], [1.0], 0, confidence=0.0),
     ],
 )
-def test_what_has_no_interval_is_an_error(call):
+def test_invalid_input_is_an_error(call):
     with pytest.raises(ValueError, match=r"\d"):
         call()
 
@@ -174,7 +172,7 @@ def test_what_has_no_interval_is_an_error(call):
 @pytest.mark.parametrize(
     "n, t", [(2, 12.706), (3, 4.303), (4, 3.182), (5, 2.776), (11, 2.228), (31, 2.042)]
 )
-def test_the_interval_of_a_mean_is_by_the_tables_of_student(n, t):
+def test_mean_interval_matches_tables_of_student_s_t(n, t):
     values = np.random.default_rng(n).normal(3, 2, n)
     found = mean_interval(values.tolist())
     half = t * values.std(ddof=1) / math.sqrt(n)
@@ -187,9 +185,10 @@ def test_one_value_has_no_interval():
         mean_interval([1.0])
 
 
-def test_the_permutation_test_finds_a_share_that_can_be_counted():
-    """Fisher, 1935, The Design of Experiments, ch. 21: Darwin's maize, 15 pairs; 1,726 of 2^15
-    signings as far.
+def test_permutation_test_matches_enumeration():
+    """Fisher, 1935, The Design of Experiments, ch. 21: Darwin's maize, 15 pairs.
+
+    1,726 of the 2^15 sign flips are as far from 0.
     """
     gains = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
     found = paired_permutation([0] * 15, gains, seed=3, resamples=100_000)
@@ -199,7 +198,7 @@ def test_the_permutation_test_finds_a_share_that_can_be_counted():
     )
 
 
-def test_the_permutation_test_rejects_as_often_as_it_says_where_nothing_differs():
+def test_permutation_test_has_nominal_size():
     random = np.random.default_rng(5)
     low = sum(
         paired_permutation(*random.random((2, 30)), seed=run, resamples=500) < 0.1
