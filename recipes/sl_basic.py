@@ -47,7 +47,7 @@ class SlBasic(TrainingInEpochs):
     @property
     def rows(self) -> int | None:
         """To train on, at most; None where it is not known."""
-        return self.rendering.rows_of(self.max_steps, self.batch_size)
+        return self.rendering.rows_for_steps(self.max_steps, self.batch_size)
 
     def prepared(self) -> tuple[Step, ...]:
         """From the rows that were loaded to the data that is trained on."""

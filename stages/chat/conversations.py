@@ -1,4 +1,4 @@
-"""Conversations, and the shapes of row that they are read from."""
+"""Conversations, and the row formats that they are parsed from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROLES: Mapping[str, str] = {
     "assistant": "assistant",
     "tool": "tool",
 }
-SHAREGPT: Mapping[str, str] = {**ROLES, "human": "user", "gpt": "assistant"}
+SHAREGPT_ROLES: Mapping[str, str] = {**ROLES, "human": "user", "gpt": "assistant"}
 FORMATS = (
     "messages: [{role, content}, ...]",
     "conversations: [{from, value}, ...] (ShareGPT)",
@@ -24,146 +24,143 @@ FORMATS = (
     "instruction (+ input or context) + response or output",
     "input + output",
 )
-_USUAL: Mapping[str, Sequence[str]] = {  # names that the columns have elsewhere
+_COMMON_NAMES: Mapping[str, Sequence[str]] = {  # of the same columns in other data sets
     "prompt": ("question", "instruction", "input", "query", "problem"),
     "completion": ("answer", "response", "output", "solution"),
 }
-# to pass over these would train on something else than was meant
-_UNREAD = ("tool_calls", "function_call", "weight")
+# ignoring these fields would silently train on something else than the author meant
+_UNSUPPORTED = ("tool_calls", "function_call", "weight")
 
 
 @dataclass(frozen=True)
 class Message:
-    """What one speaker says at once."""
+    """One message of a conversation."""
 
     role: str  # system, user, assistant or tool
     content: str
-    trainable: bool | None = None  # read by train_on="trainable" alone
+    trainable: bool | None = None  # read only with train_on="trainable"
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages in order, and where a person finds them."""
+    """Messages in order, with their place in the data."""
 
     messages: tuple[Message, ...]  # at least one
-    where: str  # "chats.jsonl:12"
-    single_turn: bool = False  # one prompt and one answer: can be joined without a chat template
-    # a model wrote the answer: left out where the chat template has no such text
+    where: str  # the place a person can look up: "chats.jsonl:12"
+    single_turn: bool = False  # one prompt and one answer: needs no chat template
+    # a model wrote the answer, so the row is dropped if the chat template cannot mask its text
     sampled: bool = False
 
 
 @dataclass(frozen=True)
 class TrainRows:
-    """The conversations to train on; they may be read when they are asked for."""
+    """The conversations to train on, possibly parsed lazily."""
 
     conversations: Sequence[Conversation]
 
 
-def with_system_prompt(parse_conversation: Conversation, instruction: str) -> Conversation:
-    """With a system prompt, before the one that may be there."""
+def with_system_prompt(conversation: Conversation, instruction: str) -> Conversation:
+    """Return the conversation with `instruction` prepended to its system prompt."""
     if not instruction:
-        return parse_conversation
-    first, *others = parse_conversation.messages
+        return conversation
+    first, *others = conversation.messages
     if first.role == "system":
-        instruction, rest = f"{instruction}\n\n{first.content}", others
+        system = Message("system", f"{instruction}\n\n{first.content}")
+        messages = (system, *others)
     else:
-        rest = [first, *others]
-    return replace(
-        parse_conversation, messages=(Message("system", instruction), *rest), single_turn=False
-    )
+        messages = (Message("system", instruction), *conversation.messages)
+    return replace(conversation, messages=messages, single_turn=False)
 
 
 def messages_from_dicts(messages: Sequence[ports.Message]) -> tuple[Message, ...]:
-    """What tokenizers and environments know as messages."""
-    return tuple(Message(each["role"], each["content"]) for each in messages)
+    """Convert messages from the dictionaries that tokenizers and environments use."""
+    return tuple(Message(message["role"], message["content"]) for message in messages)
 
 
 def parse_conversation(row: Row, where: str) -> Conversation:
-    """The conversation of a row in any of FORMATS; the first that fits is taken, columns beyond it
-    are passed over.
+    """Parse a row in the first of FORMATS that fits; other columns are ignored.
 
-    `where` is the row's place, which every error begins with. Raises DataError that names the
-    field, or that shows the row and lists the formats, or where a `label` says that the answer is
-    bad.
+    `where` is the row's place in the data, with which every error begins. Raises DataError that
+    names the field, or shows the row and lists the formats; also for a `label` that is false.
     """
-    _check_good(row, where)
-    for fields, read in _READERS:
+    _check_label(row, where)
+    for fields, parse in _PARSERS:
         if all(row.get(field) is not None for field in fields):
-            return _checked(read(row, where), where)
-    for fields, _ in _READERS:
-        lacking = [field for field in fields if row.get(field) is None]
-        if len(lacking) < len(fields):
-            there = ", ".join(repr(field) for field in fields if field not in lacking)
-            what = "is null" if lacking[0] in row else "is missing"
-            raise DataError(
-                f"{where}: {there} is there and {lacking[0]!r} {what}; add it, or drop the row"
-                f"{_renamed(row, lacking[0])}"
-            )
+            return _build(parse(row, where), where)
+    _check_incomplete(row, where)
     shown = ", ".join(f"{name}: {_short(value)}" for name, value in row.items())
-    known = f"{'; '.join(FORMATS)}{_renamed(row, 'prompt')}"
+    known = f"{'; '.join(FORMATS)}{_rename_hint(row, 'prompt')}"
     raise DataError(f"{where}: no known format in the row {{{shown}}}; there are: {known}")
 
 
-def _check_good(row: Row, where: str) -> None:
-    """Raise DataError where a label says that the answer is bad; in CSV, true and false are text."""
-    if (label := row.get("label")) is False or (
-        isinstance(label, str) and label.strip().lower() == "false"
-    ):
+def _check_label(row: Row, where: str) -> None:
+    """Raise DataError for a label that marks a bad answer; in CSV, false is text."""
+    label = row.get("label")
+    is_false_text = isinstance(label, str) and label.strip().lower() == "false"
+    if label is False or is_false_text:
         raise DataError(
-            f"{where}: label is false, a bad answer, which recipes.kto alone learns from as such; "
-            "drop the "
-            "row, or, where the column says something else, rename it "
-            "(reading.columns.label=other, or in "
-            "the file)"
+            f"{where}: label is false, a bad answer, which only recipes.kto can learn from; drop "
+            "the row, or, if the column means something else, rename it "
+            "(reading.columns.label=other, or in the file)"
         )
+
+
+def _check_incomplete(row: Row, where: str) -> None:
+    """Raise DataError for a row that has some, but not all, of the columns of a format."""
+    for fields, _ in _PARSERS:
+        missing = [field for field in fields if row.get(field) is None]
+        if 0 < len(missing) < len(fields):
+            present = ", ".join(repr(field) for field in fields if field not in missing)
+            problem = "is null" if missing[0] in row else "is missing"
+            raise DataError(
+                f"{where}: {present} is there and {missing[0]!r} {problem}; add it, or drop the "
+                f"row{_rename_hint(row, missing[0])}"
+            )
 
 
 def parse_completion(row: Row, field: str, where: str) -> Conversation:
-    """The `prompt` of a row and the answer in this field, each text or a list of messages.
+    """Parse the `prompt` of a row and the answer in `field`, each text or a list of messages.
 
-    A list in which the prompt is said before the last message, or beside which there is none, is
-    the whole conversation already; one that goes on after the prompt begins with the assistant.
-    Raises DataError as `conversation` does.
+    A list that repeats the prompt before its last message, or that has no prompt beside it, is the
+    whole conversation; a list that continues the prompt begins with the assistant. Raises DataError
+    as `parse_conversation` does.
     """
-    asked = () if row.get("prompt") in (None, "", []) else _spoken(row, "prompt", "user", where)
-    found = _spoken(row, field, "assistant", where)
-    if len(found) == 1 and not asked:
+    has_prompt = row.get("prompt") not in (None, "", [])
+    prompt = _messages_of(row, "prompt", "user", where) if has_prompt else ()
+    answer = _messages_of(row, field, "assistant", where)
+    if len(answer) == 1 and not prompt:
         raise DataError(
             f"{where}: {field!r} is an answer alone, and 'prompt' is missing; add it, or drop the "
-            "row"
-            f"{_renamed(row, 'prompt')}"
+            f"row{_rename_hint(row, 'prompt')}"
         )
-    if _is_said(asked, found[:-1]):
-        return _checked(found, where)
-    if found[0].role in ("system", "user"):
+    if _contains_prompt(answer[:-1], prompt):
+        return _build(answer, where)
+    if answer[0].role in ("system", "user"):
         raise DataError(
-            f"{where}: {field} begins with a message of {found[0].role!r}, as a whole conversation "
-            "does, "
-            "but what 'prompt' says is not in it; let it hold the answer alone, or rename the "
-            "other column "
-            "(reading.columns.prompt=other)"
+            f"{where}: {field} begins with a message of {answer[0].role!r}, as a whole "
+            "conversation does, but it does not contain the text of 'prompt'; let it hold the "
+            "answer alone, or rename the other column (reading.columns.prompt=other)"
         )
-    return _checked((*asked, *found), where)
+    return _build((*prompt, *answer), where)
 
 
-def _is_said(asked: Sequence[Message], before: Sequence[Message]) -> bool:
-    """Whether a prompt is among the messages before an answer; or is all of them, as a chat
-    template writes them.
-    """
-    there, prompt = (
-        [(each.role, each.content.strip()) for each in some] for some in (before, asked)
-    )
-    if any(there[at : at + len(prompt)] == prompt for at in range(len(there) - len(prompt) + 1)):
+def _contains_prompt(history: Sequence[Message], prompt: Sequence[Message]) -> bool:
+    """Return whether `prompt` occurs in the history, or is all of it rendered as one text."""
+    history_pairs = [(message.role, message.content.strip()) for message in history]
+    prompt_pairs = [(message.role, message.content.strip()) for message in prompt]
+    size = len(prompt_pairs)
+    starts = range(len(history_pairs) - size + 1)
+    if any(history_pairs[start : start + size] == prompt_pairs for start in starts):
         return True
-    begun = there[0][0] if there else ""
+    first_role = history_pairs[0][0] if history_pairs else ""
     return (
-        len(prompt) == 1
-        and begun in ("system", "user")
-        and all(content in prompt[0][1] for _, content in there)
+        size == 1
+        and first_role in ("system", "user")
+        and all(content in prompt_pairs[0][1] for _, content in history_pairs)
     )
 
 
-def _checked(messages: tuple[Message, ...], where: str) -> Conversation:
+def _build(messages: tuple[Message, ...], where: str) -> Conversation:
     roles = [message.role for message in messages]
     if "assistant" not in roles:
         raise DataError(
@@ -172,28 +169,28 @@ def _checked(messages: tuple[Message, ...], where: str) -> Conversation:
     return Conversation(messages, where, single_turn=roles == ["user", "assistant"])
 
 
-def _renamed(row: Row, wanted: str) -> str:
-    """How to give columns the names that are known, for a row that has others: the usual ones, if
-    it has such.
-    """
-    known = {"chosen", "rejected", "label", *(field for fields, _ in _READERS for field in fields)}
-    others = [name for name in _USUAL.get(wanted, ()) if name in row] or [
-        name for name in row if name not in known
-    ]
+def _rename_hint(row: Row, wanted: str) -> str:
+    """Return advice on renaming a column to `wanted`, preferring its common names elsewhere."""
+    known = {"chosen", "rejected", "label"}
+    for fields, _ in _PARSERS:
+        known.update(fields)
+    candidates = [name for name in _COMMON_NAMES.get(wanted, ()) if name in row]
+    candidates = candidates or [name for name in row if name not in known]
+    if not candidates:
+        return ""
+    return f"; if a column has another name: reading.columns.{candidates[0]}={wanted}"
+
+
+def _prompt_and_answer(row: Row, prompt: str, answer: str, where: str) -> tuple[Message, ...]:
+    """Parse two columns, either of which may be a list of messages."""
     return (
-        f"; where a column has another name: reading.columns.{others[0]}={wanted}" if others else ""
+        *_messages_of(row, prompt, "user", where),
+        *_messages_of(row, answer, "assistant", where),
     )
 
 
-def _asked(row: Row, prompt: str, answer: str, where: str) -> tuple[Message, ...]:
-    """Either may be a list of messages itself."""
-    return (*_spoken(row, prompt, "user", where), *_spoken(row, answer, "assistant", where))
-
-
 def _instruction(row: Row, where: str) -> tuple[Message, ...]:
-    """Alpaca's `input` and Dolly's `context` are what the instruction is about: they follow it
-    after an empty line.
-    """
+    """Parse an Alpaca or Dolly row: the instruction, a blank line, then `input` or `context`."""
     prompt = _text(row["instruction"], "instruction", where)
     for field in ("input", "context"):
         if row.get(field):
@@ -202,13 +199,13 @@ def _instruction(row: Row, where: str) -> tuple[Message, ...]:
     return Message("user", prompt), Message("assistant", _text(row[answer], answer, where))
 
 
-def _spoken(row: Row, field: str, role: str, where: str) -> tuple[Message, ...]:
+def _messages_of(row: Row, field: str, role: str, where: str) -> tuple[Message, ...]:
     if isinstance(row[field], list | tuple):
-        return _listed(row, field, where)
+        return _message_list(row, field, where)
     return (Message(role, _text(row[field], field, where)),)
 
 
-def _listed(row: Row, field: str, where: str) -> tuple[Message, ...]:
+def _message_list(row: Row, field: str, where: str) -> tuple[Message, ...]:
     items = row[field]
     if not isinstance(items, list | tuple):
         raise DataError(f"{where}: {field} is {_kind(items)}, not a list of messages")
@@ -220,30 +217,34 @@ def _listed(row: Row, field: str, where: str) -> tuple[Message, ...]:
 def _message(item: Any, place: str, where: str) -> Message:
     if not isinstance(item, Mapping):
         raise DataError(f"{where}: {place} is {_kind(item)}, not a message with role and content")
-    role, content, roles = (
-        ("from", "value", SHAREGPT) if "from" in item else ("role", "content", ROLES)
-    )
-    for field in (role, content):
-        if field not in item:
-            raise DataError(
-                f"{where}: {place} has no {field!r}; it has: "
-                f"{', '.join(map(repr, item)) or 'nothing'}"
-            )
-    for field in _UNREAD:
-        if item.get(field) not in (None, [], {}):
-            raise DataError(
-                f"{where}: {place}.{field} is not read here: messages are text, "
-                "and 'trainable' (true or false) says which to train on"
-            )
-    spoken_by = _text(item[role], f"{place}.{role}", where)
-    if spoken_by not in roles:
+    if "from" in item:
+        role_field, content_field, roles = "from", "value", SHAREGPT_ROLES
+    else:
+        role_field, content_field, roles = "role", "content", ROLES
+    _check_fields(item, (role_field, content_field), place, where)
+    role = _text(item[role_field], f"{place}.{role_field}", where)
+    if role not in roles:
         raise DataError(
-            f"{where}: {place}.{role} {spoken_by!r} is unknown; {did_you_mean(spoken_by, roles)}"
+            f"{where}: {place}.{role_field} {role!r} is unknown; {did_you_mean(role, roles)}"
         )
     trainable = item.get("trainable")
     if trainable is not None and not isinstance(trainable, bool):
         raise DataError(f"{where}: {place}.trainable is {_kind(trainable)}, not true or false")
-    return Message(roles[spoken_by], _text(item[content], f"{place}.{content}", where), trainable)
+    content = _text(item[content_field], f"{place}.{content_field}", where)
+    return Message(roles[role], content, trainable)
+
+
+def _check_fields(item: Mapping[str, Any], required: Sequence[str], place: str, where: str) -> None:
+    for field in required:
+        if field not in item:
+            present = ", ".join(map(repr, item)) or "nothing"
+            raise DataError(f"{where}: {place} has no {field!r}; it has: {present}")
+    for field in _UNSUPPORTED:
+        if item.get(field) not in (None, [], {}):
+            raise DataError(
+                f"{where}: {place}.{field} is not supported: messages are text, "
+                "and 'trainable' (true or false) marks those to train on"
+            )
 
 
 def _text(value: Any, place: str, where: str) -> str:
@@ -261,22 +262,18 @@ def _text(value: Any, place: str, where: str) -> str:
 
 
 def _kind(value: Any) -> str:
+    """Return a phrase for the JSON type of a value: "a number"."""
     if value is None:
         return "null"
-    kinds = (
+    kinds: tuple[tuple[Any, str], ...] = (
         (bool, "true or false"),
         (int | float, "a number"),
         (str, "text"),
         (list | tuple, "a list"),
+        (Mapping, "an object"),
     )
-    named = [name for kind, name in kinds if isinstance(value, kind)]
-    return (
-        named[0]
-        if named
-        else "an object"
-        if isinstance(value, Mapping)
-        else f"of type {type(value).__name__}"
-    )
+    names = [name for kind, name in kinds if isinstance(value, kind)]
+    return names[0] if names else f"of type {type(value).__name__}"
 
 
 def _short(value: Any) -> str:
@@ -284,11 +281,14 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-_READERS: tuple[tuple[tuple[str, ...], Callable[[Row, str], tuple[Message, ...]]], ...] = (
-    (("messages",), lambda row, where: _listed(row, "messages", where)),
-    (("conversations",), lambda row, where: _listed(row, "conversations", where)),
-    (("prompt", "completion"), lambda row, where: _asked(row, "prompt", "completion", where)),
+_PARSERS: tuple[tuple[tuple[str, ...], Callable[[Row, str], tuple[Message, ...]]], ...] = (
+    (("messages",), lambda row, where: _message_list(row, "messages", where)),
+    (("conversations",), lambda row, where: _message_list(row, "conversations", where)),
+    (
+        ("prompt", "completion"),
+        lambda row, where: _prompt_and_answer(row, "prompt", "completion", where),
+    ),
     (("instruction", "response"), _instruction),
     (("instruction", "output"), _instruction),
-    (("input", "output"), lambda row, where: _asked(row, "input", "output", where)),
+    (("input", "output"), lambda row, where: _prompt_and_answer(row, "input", "output", where)),
 )

@@ -1,7 +1,8 @@
-"""Which tokens of a conversation are trained on, found by rendering its beginnings; never guessed."""
+"""Loss masks of conversations, found by rendering prefixes with the chat template."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
@@ -28,151 +29,162 @@ MessageMask = tuple[bool, ...]  # one per message
 
 
 class MaskError(DataError):
-    """What is said, up to and with a message, is such that there is no telling which of the
-    rendered tokens it is.
-    """
+    """The tokens of one message cannot be told apart in the rendered conversation."""
 
     def __init__(self, text: str, message: int) -> None:
         super().__init__(text)
-        self.message = message
+        self.message = message  # its index
 
 
 @dataclass(frozen=True)
 class MaskedTokens:
-    """A rendered conversation, or a beginning of one, and where it is trained on."""
+    """A rendered conversation, or a prefix of one, with its loss mask."""
 
     tokens: Tokens  # (T,)
     trained: Mask  # (T,)
     endless: int = 0  # trained-on answers that the template ends with no stop token
-    split: bool = False  # a beginning only, for the template rewrites what lies before
+    split: bool = False  # only a prefix, because the template rewrites earlier messages
 
 
-class _UpTo(Protocol):
-    """The first `count` messages through the chat template; with `answer`, ready for the assistant
-    to speak.
-    """
+class _PrefixRenderer(Protocol):
+    """Renders the first `count` messages; with `answer`, also the assistant's generation prompt."""
 
     def __call__(self, count: int, answer: bool = False, /) -> Tokens: ...
 
 
 def trained_messages(conversation: Conversation, train_on: TrainOn) -> MessageMask:
-    """Which messages are trained on; raises DataError where there is none.
+    """Select the messages to train on; raises DataError if there is none.
 
-    A turn is what follows a user or system message: the assistant's messages and those of its
-    tools. Of the latter the model writes nothing, so only the former are trained on.
+    A turn is everything after a user or system message: the assistant's messages and those of its
+    tools. The model does not write the latter, so only the former are trained on.
     """
-    messages, marks = (
-        conversation.messages,
-        [message.trainable for message in conversation.messages],
-    )
-    if train_on != "trainable" and marks != [None] * len(marks):
-        raise DataError(
-            f"{conversation.where}: messages say 'trainable', but train_on is {train_on!r}; "
-            "set train_on='trainable', or leave the field out"
-        )
-    speaks = [message.role == "assistant" for message in messages]
-    last = max((index for index, yes in enumerate(speaks) if yes), default=-1)
-    turn = 1 + max(
-        (i for i, m in enumerate(messages[: last + 1]) if m.role in ("user", "system")), default=-1
-    )
-    picked = {
-        "last_assistant_message": [index == last for index in range(len(messages))],
-        "last_assistant_turn": [yes and index >= turn for index, yes in enumerate(speaks)],
-        "all_assistant_messages": speaks,
-        "all_messages": [True] * len(messages),
-        "all_tokens": [True] * len(messages),
-        "all_user_and_system_messages": [
-            message.role in ("user", "system") for message in messages
-        ],
-        "trainable": [mark is True for mark in marks],
-    }[train_on]
-    if not any(picked):
+    _check_marks(conversation, train_on)
+    messages = conversation.messages
+    selected = [_selects(conversation, train_on, index) for index in range(len(messages))]
+    if not any(selected):
+        roles = ", ".join(message.role for message in messages)
         raise DataError(
             f"{conversation.where}: no message to train on with train_on={train_on!r}; the "
-            "messages are "
-            "from: " + ", ".join(message.role for message in messages)
+            f"messages are from: {roles}"
         )
-    return tuple(picked)
+    return tuple(selected)
+
+
+def _check_marks(conversation: Conversation, train_on: TrainOn) -> None:
+    has_marks = any(message.trainable is not None for message in conversation.messages)
+    if train_on != "trainable" and has_marks:
+        raise DataError(
+            f"{conversation.where}: messages have 'trainable', but train_on is {train_on!r}; "
+            "set train_on='trainable', or leave the field out"
+        )
+
+
+def _selects(conversation: Conversation, train_on: TrainOn, index: int) -> bool:
+    messages = conversation.messages
+    message = messages[index]
+    is_assistant = message.role == "assistant"
+    match train_on:
+        case "last_assistant_message":
+            return is_assistant and not any(m.role == "assistant" for m in messages[index + 1 :])
+        case "last_assistant_turn":
+            return is_assistant and not _has_later_turn(conversation, index)
+        case "all_assistant_messages":
+            return is_assistant
+        case "all_messages" | "all_tokens":
+            return True
+        case "all_user_and_system_messages":
+            return message.role in ("user", "system")
+        case "trainable":
+            return message.trainable is True
+
+
+def _has_later_turn(conversation: Conversation, index: int) -> bool:
+    """Return whether the assistant answers a user or system message that follows `index`."""
+    later = [message.role for message in conversation.messages[index + 1 :]]
+    starts = [at for at, role in enumerate(later) if role in ("user", "system")]
+    return bool(starts) and "assistant" in later[starts[0] :]
 
 
 def mask_conversation(
-    conversation: Conversation, tokenizer: Tokenizer, picked: MessageMask
+    conversation: Conversation, tokenizer: Tokenizer, selected: MessageMask
 ) -> tuple[MaskedTokens, ...]:
-    """The conversation rendered whole, or, where the template rewrites history, once up to each
-    trained-on turn.
+    """Render and mask a conversation: whole, or a prefix per turn if the template rewrites history.
 
-    An assistant message is trained on from where the template lets the assistant speak to the stop
-    token that ends it, that one included; any other message from the end of those before it to its
-    own. Raises DataError, with the row's place, where the template allows no such mask.
+    An assistant message is trained on from its generation prompt to its first stop token,
+    inclusive; any other message from the end of the messages before it to its own end. Raises
+    DataError, with the row's place, if the template allows no such mask.
     """
-    upto = prefix_renderer(conversation, tokenizer)
-    whole = _masked(conversation, upto, picked, tokenizer)
+    prefix = prefix_renderer(conversation, tokenizer)
+    whole = _masked(conversation, prefix, selected, tokenizer)
     if whole is not None:
         return (whole,)
     return tuple(
-        _turn(conversation, upto, only, tokenizer) for only in _turns(conversation, picked)
+        _masked_turn(conversation, prefix, turn, tokenizer)
+        for turn in _turns(conversation, selected)
     )
 
 
-def prefix_renderer(conversation: Conversation, tokenizer: Tokenizer) -> _UpTo:
-    """Beginnings of a conversation as tokens; what the template refuses is told with the row's
-    place.
-    """
+def prefix_renderer(conversation: Conversation, tokenizer: Tokenizer) -> _PrefixRenderer:
+    """Return a memoized renderer of prefixes, whose errors name the row's place."""
     messages = [
         {"role": message.role, "content": message.content} for message in conversation.messages
     ]
 
     @cache
-    def upto(count: int, answer: bool = False, /) -> Tokens:
+    def prefix(count: int, answer: bool = False, /) -> Tokens:
         try:
             return tokenizer.render(messages[:count], answer=answer)
         except DataError as error:
             raise DataError(f"{conversation.where}: {error}") from error
 
-    return upto
+    return prefix
 
 
 def _masked(
-    conversation: Conversation, upto: _UpTo, picked: MessageMask, tokenizer: Tokenizer
+    conversation: Conversation,
+    prefix: _PrefixRenderer,
+    selected: MessageMask,
+    tokenizer: Tokenizer,
 ) -> MaskedTokens | None:
-    """The first len(picked) messages; None where the rendering of a beginning is not the beginning
-    of theirs.
-    """
-    tokens = upto(len(picked))
-    trained, endless = np.zeros(len(tokens), bool), 0
-    for first, after in _runs(conversation, picked):
-        through, speaks = upto(after), conversation.messages[first].role == "assistant"
-        before = upto(first, speaks) if first else tokens[:0]
+    """Mask the first len(selected) messages; None if a rendered prefix does not start them."""
+    tokens = prefix(len(selected))
+    trained = np.zeros(len(tokens), bool)
+    endless = 0
+    for first, after in _runs(conversation, selected):
+        is_assistant = conversation.messages[first].role == "assistant"
+        through = prefix(after)
+        before = prefix(first, is_assistant) if first else tokens[:0]
         end = len(through)
-        if not _begins(through, before):
+        if not _starts_with(through, before):
             return None
-        if speaks:
+        if is_assistant:
             stop = _first_stop(conversation, first, through[len(before) :], tokenizer)
             endless += stop is None
             end = end if stop is None else len(before) + stop + 1
-        if not _begins(tokens, through[:end]):
+        if not _starts_with(tokens, through[:end]):
             return None
         trained[len(before) : end] = True
     return MaskedTokens(tokens, trained, endless)
 
 
-def _runs(conversation: Conversation, picked: MessageMask) -> list[tuple[int, int]]:
-    """First message and the one after the last, of what is trained on at once: one assistant
-    message, or all others that follow each other, for a template may know no beginning that ends
-    between them.
+def _runs(conversation: Conversation, selected: MessageMask) -> list[tuple[int, int]]:
+    """Group the selected messages into runs [first, after) that are masked together.
+
+    A run is one assistant message, or all adjacent other messages, since a template may know no
+    prefix that ends between them.
     """
     runs: list[tuple[int, int]] = []
-    for index in (index for index, yes in enumerate(picked) if yes):
-        speaks = conversation.messages[index].role == "assistant"
-        if speaks and not index:
+    for index in (at for at, is_selected in enumerate(selected) if is_selected):
+        is_assistant = conversation.messages[index].role == "assistant"
+        if is_assistant and index == 0:
             raise DataError(
                 f"{conversation.where}: the first message is the assistant's, so that it answers "
                 "nothing; begin with a user or system message, or train on later messages only"
             )
+        follows_run = bool(runs) and runs[-1][1] == index
         if (
-            not speaks
-            and runs
-            and runs[-1][1] == index
+            follows_run
+            and not is_assistant
             and conversation.messages[index - 1].role != "assistant"
         ):
             runs[-1] = (runs[-1][0], index + 1)
@@ -184,58 +196,52 @@ def _runs(conversation: Conversation, picked: MessageMask) -> list[tuple[int, in
 def _first_stop(
     conversation: Conversation, index: int, answer: Tokens, tokenizer: Tokenizer
 ) -> int | None:
-    """Where the answer ends: what a template puts after a stop token, the model is never asked to
-    write.
-    """
+    """Return the position of the answer's first stop token; the model never writes past it."""
     stops = np.flatnonzero(np.isin(answer, tokenizer.stop_ids))
-    if (
-        len(stops) > 1
-        and np.isin(
-            tokenizer.encode(conversation.messages[index].content), tokenizer.stop_ids
-        ).any()
-    ):
-        raise MaskError(
-            f"{conversation.where}: the text of message {index} has a stop token of the model in "
-            "it, where "
-            "every answer would end; take it out",
-            index,
-        )
+    if len(stops) > 1:
+        content = tokenizer.encode(conversation.messages[index].content)
+        if np.isin(content, tokenizer.stop_ids).any():
+            raise MaskError(
+                f"{conversation.where}: the text of message {index} contains a stop token of the "
+                "model, where every answer would end; take it out",
+                index,
+            )
     return int(stops[0]) if len(stops) else None
 
 
-def _turns(conversation: Conversation, picked: MessageMask) -> list[MessageMask]:
-    """One choice per turn, as long as the conversation is up to the end of that turn."""
-    turns: list[MessageMask] = []
-    own = [message.role in ("assistant", "tool") for message in conversation.messages]
-    for index, yes in enumerate(picked):
-        if yes and conversation.messages[index].role != "assistant":
+def _turns(conversation: Conversation, selected: MessageMask) -> Iterator[MessageMask]:
+    """Yield one selection per trained turn, as long as the conversation up to that turn's end."""
+    for index, is_selected in enumerate(selected):
+        if is_selected and conversation.messages[index].role != "assistant":
             raise DataError(
                 f"{conversation.where}: the chat template rewrites earlier messages, so that "
-                "message "
-                f"{index} has no tokens of its own; train on assistant messages, or on all_tokens"
+                f"message {index} has no tokens of its own; train on assistant messages, or on "
+                "all_tokens"
             )
-    for mine, run in groupby(range(len(picked)), key=own.__getitem__):
+    in_turn = [message.role in ("assistant", "tool") for message in conversation.messages]
+    for is_turn, run in groupby(range(len(selected)), key=in_turn.__getitem__):
         indices = list(run)
-        if mine and any(picked[indices[0] : indices[-1] + 1]):
-            turns.append((*[False] * indices[0], *picked[indices[0] : indices[-1] + 1]))
-    return turns
+        turn = selected[indices[0] : indices[-1] + 1]
+        if is_turn and any(turn):
+            yield (*[False] * indices[0], *turn)
 
 
-def _turn(
-    conversation: Conversation, upto: _UpTo, picked: MessageMask, tokenizer: Tokenizer
+def _masked_turn(
+    conversation: Conversation,
+    prefix: _PrefixRenderer,
+    selected: MessageMask,
+    tokenizer: Tokenizer,
 ) -> MaskedTokens:
-    masked = _masked(conversation, upto, picked, tokenizer)
+    masked = _masked(conversation, prefix, selected, tokenizer)
     if masked is None:
         raise MaskError(
-            f"{conversation.where}: the chat template renders message {picked.index(True)} "
-            "otherwise than it "
-            "would prompt for it, so that there is no telling which tokens to train on; white "
-            "space at the "
-            "beginning of an answer can be the cause",
-            len(picked) - 1,
+            f"{conversation.where}: the chat template renders message {selected.index(True)} "
+            "differently from its own generation prompt, so that the tokens to train on cannot be "
+            "located; white space at the beginning of an answer can be the cause",
+            len(selected) - 1,
         )
     return replace(masked, split=True)
 
 
-def _begins(tokens: Tokens, beginning: Tokens) -> bool:
-    return np.array_equal(tokens[: len(beginning)], beginning)
+def _starts_with(tokens: Tokens, prefix: Tokens) -> bool:
+    return np.array_equal(tokens[: len(prefix)], prefix)

@@ -1,4 +1,4 @@
-"""What a model reads before it answers."""
+"""Prompts: the tokens that a model reads before it answers."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from stages.chat.tools import with_tools_in_system_prompt
 
 
 def reference_answer(conversation: Conversation) -> str:
-    """The answer that is right."""
-    return conversation.messages[_last(conversation)].content
+    """Return the text of the last assistant message, the answer that is right."""
+    return conversation.messages[_last_assistant(conversation)].content
 
 
 def prompt_messages(conversation: Conversation) -> tuple[Message, ...]:
-    """What comes before the answer."""
-    return conversation.messages[: _last(conversation)]
+    """Return the messages before the last assistant message."""
+    return conversation.messages[: _last_assistant(conversation)]
 
 
-def _last(conversation: Conversation) -> int:
-    """Index of the last assistant message."""
-    return max(
-        at for at, message in enumerate(conversation.messages) if message.role == "assistant"
-    )
+def _last_assistant(conversation: Conversation) -> int:
+    """Return the index of the last assistant message."""
+    roles = [message.role for message in conversation.messages]
+    return max(index for index, role in enumerate(roles) if role == "assistant")
 
 
-def prompt_tokens(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -> Tokens:
-    """(T,) what the model reads before its answer."""
-    return render_prompt(
-        [message_to_dict(message) for message in prompt_messages(conversation)], tokenizer, how.chat
-    )
+def prompt_tokens(
+    conversation: Conversation, tokenizer: Tokenizer, render: RenderDataset
+) -> Tokens:
+    """Return the (T,) tokens that the model reads before its last answer."""
+    messages = [message_to_dict(message) for message in prompt_messages(conversation)]
+    return render_prompt(messages, tokenizer, render.chat)
 
 
 def message_to_dict(message: Message) -> ports.Message:
-    """A message as tokenizers know it."""
+    """Convert a message to the dictionary that tokenizers and environments use."""
     return {"role": message.role, "content": message.content}
 
 
@@ -49,16 +49,16 @@ def render_prompt(
     chat: bool | None = None,
     tools: Sequence[ToolSchema] = (),
 ) -> Tokens:
-    """(T,) through the chat template, or joined; None: through the template if there is one.
+    """Return the (T,) tokens of messages, through the chat template or concatenated.
 
-    Where the template has no place for tools, the system prompt tells of them. Raises DataError for
-    tools where there is no template.
+    `chat` is None to use the template if there is one. A template without a place for tools gets
+    them in the system prompt. Raises DataError for tools if there is no template.
     """
     if not uses_chat_template(tokenizer, chat):
         if tools:
             raise DataError(
-                "tools are told of by a chat template, and this model has none; take an instruct "
-                "model"
+                "tools are described through a chat template, and this model has none; choose an "
+                "instruct model"
             )
         return tokenizer.encode("".join(message["content"] for message in messages), special=True)
     if not tools:
@@ -68,23 +68,20 @@ def render_prompt(
     return tokenizer.render(messages, answer=True, tools=tools)
 
 
-def strip_separator(written: str, tokenizer: Tokenizer) -> str:
-    """What a model wrote after `read_before`, without what joins it to its prompt where there is no
-    template.
-    """
-    return RenderDataset().answer(written, tokenizer)
+def strip_separator(completion: str, tokenizer: Tokenizer) -> str:
+    """Return a completion of `render_prompt` without the separator used if there is no template."""
+    return RenderDataset().answer_text(completion, tokenizer)
 
 
 def check_system_prompt(instruction: str, tokenizer: Tokenizer, chat: bool | None = None) -> None:
-    """Raise ConfigError where a system prompt would have no place of its own."""
+    """Raise ConfigError for a system prompt if the model has no chat template to put it in."""
     if instruction and not uses_chat_template(tokenizer, chat):
         raise ConfigError(
-            "an instruction is a system prompt, which only a chat template gives a place; this "
-            "model has "
-            "none, or rendering.chat=false: take an instruct model, or leave the instruction out"
+            "an instruction is a system prompt, which needs a chat template; this model has none, "
+            "or rendering.chat=false: choose an instruct model, or leave the instruction out"
         )
 
 
 def uses_chat_template(tokenizer: Tokenizer, chat: bool | None = None) -> bool:
-    """Whether conversations go through the chat template; None: if there is one."""
+    """Return whether to use the chat template; by default, if the model has one."""
     return tokenizer.chat if chat is None else chat

@@ -1,6 +1,4 @@
-"""Text to training data: conversations through the model's chat template, or joined where there is
-none.
-"""
+"""Conversations rendered to datums, through the model's chat template or joined without one."""
 
 from __future__ import annotations
 
@@ -22,6 +20,7 @@ from stages.chat.masks import (
     TRAIN_ON,
     MaskedTokens,
     MaskError,
+    MessageMask,
     TrainOn,
     mask_conversation,
     prefix_renderer,
@@ -31,26 +30,26 @@ from stages.chat.token_cost import EpochSize
 
 Overlong = Literal["error", "drop", "truncate"]
 OVERLONG: tuple[str, ...] = get_args(Overlong)
-CACHED_TOKENS = 1_000_000  # tokens of rendered data that stay in memory, about 20 bytes each
-ROW_OVERHEAD_TOKENS = 35  # tokens that would take the room of the objects around a row
+CACHED_TOKENS = 1_000_000  # tokens of rendered data held in memory, about 20 bytes each
+ROW_OVERHEAD_TOKENS = 35  # the objects around a row take the memory of this many tokens
 
 
 @dataclass(frozen=True)
 class RenderCounts:
-    """What became of the rows."""
+    """Counts of rows, datums and tokens after rendering."""
 
     rows: int = 0  # conversations
     datums: int = 0
     tokens: int = 0  # that the model reads
-    trained_tokens: int = 0  # targets with a weight
+    trained_tokens: int = 0  # targets with a non-zero weight
     truncated: int = 0  # datums cut to max_tokens
-    # datums left out: overlong, with nothing to train on once cut, or sampled and not to be
-    # rendered
+    # datums left out: overlong, with nothing to train on once cut, or model-written and impossible
+    # to mask
     dropped: int = 0
-    # rows that gave one datum per assistant turn, for the template rewrites history
+    # rows that gave one datum per assistant turn, because the template rewrites history
     split_rows: int = 0
     endless: int = 0  # trained-on answers that the template ends with no stop token of the model
-    empty_answers: int = 0  # messages of the assistant without any text
+    empty_answers: int = 0  # assistant messages without text
 
     def __add__(self, other: RenderCounts) -> RenderCounts:
         return RenderCounts(
@@ -82,13 +81,15 @@ class TrainData:
 
 
 class RenderDataset(Stage, RenderingSettings):
-    """StepResult conversations into datums whose weights are 0 on all that is not to be learnt."""
+    """Render conversations to datums whose weights are 0 on every token not trained on."""
 
+    # Which messages to train on; "trainable" reads the field of that name in each message.
     train_on: TrainOn = "all_assistant_messages"
-    max_tokens: int = 1024  # tokens per datum
+    max_tokens: int = 1024  # Maximum length of a datum, in tokens.
+    # Datums longer than max_tokens: stop with an error, drop them, or truncate them.
     overlong: Overlong = "error"
-    chat: bool | None = None  # through the chat template; None: if the model has one
-    separator: str = " "  # between prompt and completion where there is no template
+    chat: bool | None = None  # Use the chat template; null to use it if the model has one.
+    separator: str = " "  # Text between prompt and completion if there is no chat template.
 
     def __post_init__(self) -> None:
         check_name("train_on", self.train_on, TRAIN_ON)
@@ -99,71 +100,68 @@ class RenderDataset(Stage, RenderingSettings):
                 "predict"
             )
 
-    def rows_of(self, steps: int | None, size: int) -> int | None:
-        """How many rows `steps` batches of `size` datums take; None where it is not known, for rows
-        may be dropped.
-        """
-        return steps * size if steps is not None and self.overlong == "error" else None
+    def rows_for_steps(self, steps: int | None, batch_size: int) -> int | None:
+        """Return the rows that `steps` batches of datums take; None if rows may be dropped."""
+        return steps * batch_size if steps is not None and self.overlong == "error" else None
 
     def run(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[TrainData, Metrics]:
-        data = _Rendered(rows.conversations, tokenizer, self)
+        data = RenderedDatums(rows.conversations, tokenizer, self)
         return TrainData(data, data.counts), data.counts.metrics()
 
     def datums(self, conversation: Conversation, tokenizer: Tokenizer) -> tuple[Datum, ...]:
-        """Those of one conversation."""
-        return _row(conversation, tokenizer, self).data
+        """Return the datums of one conversation."""
+        return _render_row(conversation, tokenizer, self).data
 
-    def answer(self, written: str, tokenizer: Tokenizer) -> str:
-        """What a model wrote, as an answer: without what joins it to its prompt where there is no
-        template.
-        """
+    def answer_text(self, completion: str, tokenizer: Tokenizer) -> str:
+        """Return a completion without the separator that precedes it if there is no template."""
         chat = tokenizer.chat if self.chat is None else self.chat
-        return written if chat else written.removeprefix(self.separator)
+        return completion if chat else completion.removeprefix(self.separator)
 
     def preview(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[EpochSize, Table, Table]:
         rendered, _ = self.run(rows, tokenizer)
         size = EpochSize(rendered.counts.datums, "datums", rendered.counts.tokens)
-        return size, _first(rendered.data[0], tokenizer), rendered.counts.table()
+        return size, _datum_table(rendered.data[0], tokenizer), rendered.counts.table()
 
 
-def _first(datum: Datum, tokenizer: Tokenizer) -> Table:
-    pieces = tuple(
-        ("yes" if on else "", text.replace("\n", "↵\n").removesuffix("\n"))
-        for text, on in trained_spans(datum, tokenizer)
+def _datum_table(datum: Datum, tokenizer: Tokenizer) -> Table:
+    rows = tuple(
+        ("yes" if is_trained else "", text.replace("\n", "↵\n").removesuffix("\n"))
+        for text, is_trained in trained_spans(datum, tokenizer)
     )
-    return Table("The first datum", ("trained on", "text"), pieces)
+    return Table("The first datum", ("trained on", "text"), rows)
 
 
-class _Rendered(Sequence[Datum]):
-    """Every row is rendered once when this is made, for what is wrong with it and how many datums
-    it gives.
+class RenderedDatums(Sequence[Datum]):
+    """Datums of rows that are all rendered once at construction, to find errors and count datums.
 
-    The datums of the first rows are kept; those of the others are rendered again when they are
-    asked for, so that memory hardly grows with the data.
+    The datums of the first rows, up to `cached_tokens`, stay in memory; those of the others are
+    rendered again on access, so that memory hardly grows with the data.
     """
 
     def __init__(
-        self, rows: Sequence[Conversation], tokenizer: Tokenizer, how: RenderDataset
+        self,
+        rows: Sequence[Conversation],
+        tokenizer: Tokenizer,
+        render: RenderDataset,
+        cached_tokens: int = CACHED_TOKENS,
     ) -> None:
-        self._rows, self._tokenizer, self._how = rows, tokenizer, how
-        self._ends = array("q")  # (rows,) datums up to and with each row
-        self._kept: list[tuple[Datum, ...]] = []
-        self.counts, datums, room = RenderCounts(), 0, CACHED_TOKENS
+        self._rows, self._tokenizer, self._render = rows, tokenizer, render
+        self._ends = array("q")  # (rows,) datums up to and including each row
+        self._cached: list[tuple[Datum, ...]] = []
+        self.counts = RenderCounts()
+        tokens_left = cached_tokens
         for conversation in rows:
-            row = _row(conversation, tokenizer, how)
+            row = _render_row(conversation, tokenizer, render)
             self.counts += row.counts
-            datums += len(row.data)
-            self._ends.append(datums)
-            room -= row.counts.tokens + ROW_OVERHEAD_TOKENS
-            if room > 0:
-                self._kept.append(row.data)
-        if not datums:
+            self._ends.append(self.counts.datums)
+            tokens_left -= row.counts.tokens + ROW_OVERHEAD_TOKENS
+            if tokens_left > 0:
+                self._cached.append(row.data)
+        if not self.counts.datums:
             raise DataError(
                 f"nothing is left: of {self.counts.rows} rows, {self.counts.dropped} sequences "
-                "were "
-                f"dropped for max_tokens={how.max_tokens}, or, where a model wrote the answers, "
-                "for a chat "
-                "template that changes them"
+                f"were dropped, because they exceed max_tokens={render.max_tokens}, or because "
+                "the chat template changes answers that a model wrote"
             )
 
     def __len__(self) -> int:
@@ -171,15 +169,14 @@ class _Rendered(Sequence[Datum]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return tuple(self[each] for each in range(len(self))[index])
+            return tuple(self[at] for at in range(len(self))[index])
         if not 0 <= index < len(self):
             raise IndexError(f"datum {index} of {len(self)}")
         row = bisect_right(self._ends, index)
-        data = (
-            self._kept[row]
-            if row < len(self._kept)
-            else _row(self._rows[row], self._tokenizer, self._how).data
-        )
+        if row < len(self._cached):
+            data = self._cached[row]
+        else:
+            data = self._render.datums(self._rows[row], self._tokenizer)
         return data[index - self._ends[row]]  # counted from the end of the row
 
 
@@ -193,129 +190,138 @@ def render(
     chat: bool | None = None,
     separator: str = " ",
 ) -> list[Datum]:
-    """The datums of one conversation, as RenderDataset makes them."""
-    return list(
-        RenderDataset(train_on, max_tokens, overlong, chat, separator).datums(
-            conversation, tokenizer
-        )
-    )
+    """Return the datums of one conversation; the options are those of RenderDataset."""
+    stage = RenderDataset(train_on, max_tokens, overlong, chat, separator)
+    return list(stage.datums(conversation, tokenizer))
 
 
 def trained_spans(datum: Datum, tokenizer: Tokenizer) -> list[tuple[str, bool]]:
-    """The text of a datum in pieces, each with whether it is trained on; a special token shows as
-    its id, "<2>".
+    """Return the datum's text in spans, each with whether it is trained on.
+
+    A special token is shown as its id: "<2>".
     """
     tokens = np.concatenate([datum.tokens[:1], datum.targets])
     trained = [False, *(datum.loss_inputs["weights"] != 0).tolist()]
     special = [not tokenizer.decode(tokens[at : at + 1]) for at in range(len(tokens))]
     pieces: list[tuple[str, bool]] = []
-    for (on, bare), run in groupby(range(len(tokens)), key=lambda at: (trained[at], special[at])):
-        ids = tokens[list(run)]  # decoded together: a character may be several tokens
-        pieces.append(
-            ("".join(f"<{token}>" for token in ids) if bare else tokenizer.decode(ids), on)
-        )
+    kinds = groupby(range(len(tokens)), key=lambda at: (trained[at], special[at]))
+    for (is_trained, is_special), run in kinds:
+        ids = tokens[list(run)]  # decoded together: one character may be several tokens
+        text = "".join(f"<{token}>" for token in ids) if is_special else tokenizer.decode(ids)
+        pieces.append((text, is_trained))
     return [
-        ("".join(text for text, _ in run), on)
-        for on, run in groupby(pieces, key=lambda piece: piece[1])
+        ("".join(text for text, _ in run), is_trained)
+        for is_trained, run in groupby(pieces, key=lambda piece: piece[1])
     ]
 
 
 @dataclass(frozen=True)
-class _Row:
-    """What one row gives."""
+class _RenderedRow:
+    """The datums of one row, and its counts."""
 
     data: tuple[Datum, ...]
     counts: RenderCounts
 
 
-def _row(conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset) -> _Row:
+def _render_row(
+    conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset
+) -> _RenderedRow:
     try:
         sequences = _sequences(conversation, tokenizer, how)
     except MaskError as error:
-        if not conversation.sampled or error.message < len(conversation.messages) - 1:
-            raise  # somebody wrote it, who can mend it
-        return _Row((), RenderCounts(rows=1, dropped=1))
+        is_last_message = error.message == len(conversation.messages) - 1
+        if not (conversation.sampled and is_last_message):
+            raise  # a person wrote the message and can fix it
+        return _RenderedRow((), RenderCounts(rows=1, dropped=1))
     fitted = [_datum(sequence, how, conversation.where) for sequence in sequences]
     data = tuple(datum for datum in fitted if datum is not None)
+    return _RenderedRow(data, _count(conversation, sequences, data, how.max_tokens))
+
+
+def _count(
+    conversation: Conversation,
+    sequences: Sequence[MaskedTokens],
+    data: Sequence[Datum],
+    max_tokens: int,
+) -> RenderCounts:
     dropped = len(sequences) - len(data)
-    return _Row(
-        data,
-        RenderCounts(
-            rows=1,
-            datums=len(data),
-            tokens=sum(len(datum.tokens) for datum in data),
-            trained_tokens=sum(
-                int(np.count_nonzero(datum.loss_inputs["weights"])) for datum in data
-            ),
-            truncated=sum(len(sequence.tokens) > how.max_tokens for sequence in sequences)
-            - dropped,
-            dropped=dropped,
-            split_rows=int(any(sequence.split for sequence in sequences)),
-            endless=sum(sequence.endless for sequence in sequences),
-            empty_answers=sum(
-                m.role == "assistant" and not m.content.strip() for m in conversation.messages
-            ),
-        ),
+    overlong = sum(len(sequence.tokens) > max_tokens for sequence in sequences)
+    answers = [m.content.strip() for m in conversation.messages if m.role == "assistant"]
+    trained = [int(np.count_nonzero(datum.loss_inputs["weights"])) for datum in data]
+    return RenderCounts(
+        rows=1,
+        datums=len(data),
+        tokens=sum(len(datum.tokens) for datum in data),
+        trained_tokens=sum(trained),
+        truncated=overlong - dropped,
+        dropped=dropped,
+        split_rows=int(any(sequence.split for sequence in sequences)),
+        endless=sum(sequence.endless for sequence in sequences),
+        empty_answers=answers.count(""),
     )
 
 
 def _sequences(
     conversation: Conversation, tokenizer: Tokenizer, how: RenderDataset
 ) -> tuple[MaskedTokens, ...]:
-    picked = trained_messages(conversation, how.train_on)
-    if not (tokenizer.chat if how.chat is None else how.chat):
-        sequences: tuple[MaskedTokens, ...] = (
-            _joined(conversation, tokenizer, picked, how.separator),
-        )
+    selected = trained_messages(conversation, how.train_on)
+    use_template = tokenizer.chat if how.chat is None else how.chat
+    sequences: tuple[MaskedTokens, ...]
+    if not use_template:
+        sequences = (_joined(conversation, tokenizer, selected, how.separator),)
     elif not tokenizer.chat:
         raise ConfigError("chat=true needs a chat template, and the model's tokenizer has none")
     elif how.train_on == "all_tokens":
-        tokens = prefix_renderer(conversation, tokenizer)(len(picked))
+        tokens = prefix_renderer(conversation, tokenizer)(len(selected))
         sequences = (MaskedTokens(tokens, np.ones(len(tokens), bool)),)
     else:
-        sequences = mask_conversation(conversation, tokenizer, picked)
+        sequences = mask_conversation(conversation, tokenizer, selected)
     for sequence in sequences:
-        none, full = not sequence.trained[1:].any(), sequence.trained.all() and not all(picked)
-        # the first token is never a target, so that a prompt of one token is prompt enough
-        if none or full:
-            raise DataError(
-                f"{conversation.where}: {'none' if none else 'all'} of its {len(sequence.tokens)} "
-                "tokens "
-                f"would be trained on, which train_on={how.train_on!r} does not mean; is the "
-                "prompt empty?"
-            )
+        _check_mask(sequence, selected, how.train_on, conversation.where)
     return sequences
 
 
+def _check_mask(
+    sequence: MaskedTokens, selected: MessageMask, train_on: TrainOn, where: str
+) -> None:
+    # the first token is never a target, so a prompt of one token is enough of a prompt
+    trains_none = not sequence.trained[1:].any()
+    trains_all = sequence.trained.all() and not all(selected)
+    if trains_none or trains_all:
+        raise DataError(
+            f"{where}: {'none' if trains_none else 'all'} of its {len(sequence.tokens)} tokens "
+            f"would be trained on, which train_on={train_on!r} does not mean; is the prompt empty?"
+        )
+
+
 def _joined(
-    conversation: Conversation, tokenizer: Tokenizer, picked: tuple[bool, ...], separator: str
+    conversation: Conversation, tokenizer: Tokenizer, selected: MessageMask, separator: str
 ) -> MaskedTokens:
+    """Encode one prompt and one answer, joined by the separator and closed by the end token."""
     if not conversation.single_turn:
+        roles = ", ".join(message.role for message in conversation.messages)
         raise DataError(
             f"{conversation.where}: only a row of one prompt and one answer can be joined without "
-            "a chat "
-            "template; this one has messages from: "
-            + ", ".join(m.role for m in conversation.messages)
+            f"a chat template; this one has messages from: {roles}"
         )
     prompt, answer = conversation.messages
-    read = tokenizer.encode(prompt.content, special=True)
-    written = np.append(tokenizer.encode(separator + answer.content), tokenizer.end_id)
-    tokens = np.concatenate([read, written]).astype(np.int64)
-    return MaskedTokens(tokens, np.repeat(picked, [len(read), len(written)]))
+    prompt_ids = tokenizer.encode(prompt.content, special=True)
+    answer_ids = np.append(tokenizer.encode(separator + answer.content), tokenizer.end_id)
+    tokens = np.concatenate([prompt_ids, answer_ids]).astype(np.int64)
+    return MaskedTokens(tokens, np.repeat(selected, [len(prompt_ids), len(answer_ids)]))
 
 
 def _datum(sequence: MaskedTokens, how: RenderDataset, where: str) -> Datum | None:
-    """Within max_tokens, or None where it is dropped."""
+    """Return the datum of a sequence, cut to max_tokens, or None if it is dropped."""
     length = len(sequence.tokens)
-    if length > how.max_tokens and how.overlong == "error":
+    is_overlong = length > how.max_tokens
+    if is_overlong and how.overlong == "error":
         raise DataError(
             f"{where}: {length} tokens are more than max_tokens={how.max_tokens}; raise it, or set "
             "overlong to 'truncate' or 'drop'"
         )
-    tokens, weights = (
-        sequence.tokens[: how.max_tokens],
-        sequence.trained[1 : how.max_tokens].astype(np.float32),
-    )
-    if (length > how.max_tokens and how.overlong == "drop") or not weights.any():
+    tokens = sequence.tokens[: how.max_tokens]
+    weights = sequence.trained[1 : how.max_tokens].astype(np.float32)
+    if (is_overlong and how.overlong == "drop") or not weights.any():
         return None
     return Datum(tokens[:-1], {"target_tokens": tokens[1:], "weights": weights})

@@ -1,4 +1,4 @@
-"""How much training is to read, and what that costs, before it runs."""
+"""Sizes and token costs that a plan shows before training runs."""
 
 from __future__ import annotations
 
@@ -11,46 +11,44 @@ AT_MOST = "at most "
 
 @dataclass(frozen=True)
 class EpochSize:
-    """One pass over the training data."""
+    """The size of one pass over the training data."""
 
-    count: int
-    what: str  # that is counted: "datums"
+    count: int  # items, such as datums
+    unit: str  # "datums"
     tokens: int  # that the model reads
-    lead: str = ""  # AT_MOST where some of it is still to be written
+    bound: str = ""  # AT_MOST if some items are still to be generated
 
 
 def generation_cost_rows(
-    asked: int | None, answers: int, price: Price | None, learnt: bool = True
+    prompt_tokens: int | None, answer_tokens: int, price: Price | None, trained: bool = True
 ) -> tuple[tuple[str, str], ...]:
-    """Rows of a table: tokens of questions, of answers to them at most, and of both, which training
-    reads.
+    """Return table rows for the tokens of prompts, of answers (at most), and read by training.
 
-    Of games, None are asked: how long what is said is, is not known before they are played.
+    `prompt_tokens` is None for games of several turns, whose later prompts are not known before
+    they are played.
     """
-    if asked is None:
-        return *token_cost_rows("tokens of answers, in a turn", answers, AT_MOST, price), (
-            "tokens of what they answer",
-            "come on top, in each turn",
+    if prompt_tokens is None:
+        return (
+            *token_cost_rows("tokens of answers, in a turn", answer_tokens, AT_MOST, price),
+            ("tokens of the prompts", "come on top, in each turn"),
         )
-    read = (
-        token_cost_rows("tokens that training reads", asked + answers, AT_MOST, price)
-        if learnt
-        else ()
+    rows = (
+        *token_cost_rows("tokens of questions", prompt_tokens, "", price),
+        *token_cost_rows("tokens of answers", answer_tokens, AT_MOST, price),
     )
-    return (
-        *token_cost_rows("tokens of questions", asked, "", price),
-        *token_cost_rows("tokens of answers", answers, AT_MOST, price),
-        *read,
-    )
+    if not trained:
+        return rows
+    total = prompt_tokens + answer_tokens
+    return (*rows, *token_cost_rows("tokens that training reads", total, AT_MOST, price))
 
 
 def token_cost_rows(
-    what: str, tokens: int, lead: str, price: Price | None
+    label: str, tokens: int, bound: str, price: Price | None
 ) -> tuple[tuple[str, str], ...]:
-    """Rows of a table; the cost where there is a price."""
-    counted = (what, f"{lead}{tokens:,}")
+    """Return a table row with a token count, and one with its cost if there is a price."""
+    count_row = (label, f"{bound}{tokens:,}")
     if price is None:
-        return (counted,)
+        return (count_row,)
     cost = tokens * price.per_million / 1e6
-    shown = f"{cost:,.2f}" if cost >= 1 else f"{cost:.2g}"
-    return counted, (f"what these cost, at {price.per_million:g} a million", lead + shown)
+    amount = f"{cost:,.2f}" if cost >= 1 else f"{cost:.2g}"
+    return count_row, (f"cost of these, at {price.per_million:g} per million", bound + amount)

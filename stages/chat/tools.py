@@ -1,6 +1,4 @@
-"""Tools that a model may call by name, in the words of its chat template, and that are run in this
-process.
-"""
+"""Tools that a model calls through its chat template, run in this process."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
 _BARE = re.compile(
     r"""(?=.*"name")(?=.*"(?:arguments|parameters)")\s*(?:\{.*\}|\[\s*\{.*\}\s*\])\s*""", re.DOTALL
 )
-MAX_EXPRESSION_CHARS = 100  # characters of an expression
+MAX_EXPRESSION_CHARS = 100
 _OPERATORS: Mapping[type[ast.AST], Callable[..., int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -38,7 +36,7 @@ class Tool:
     name: str
     description: str
     parameters: Mapping[str, Any] = field(compare=False)
-    # it gives a text; what it raises is told to the model
+    # returns text; the message of an exception goes to the model
     call: Callable[..., str] = field(compare=False, repr=False)
 
     @property
@@ -55,7 +53,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """What a model asked for."""
+    """A tool call by a model."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -64,11 +62,11 @@ class ToolCall:
 def with_tools_in_system_prompt(
     tools: Sequence[ToolSchema], messages: Sequence[Message]
 ) -> list[Message]:
-    """Messages with the tools in their system prompt, for templates that have no place for them."""
-    listed = "\n".join(json.dumps(tool) for tool in tools)
+    """Describe tools in the system prompt, for chat templates that have no place for them."""
+    schemas = "\n".join(json.dumps(tool) for tool in tools)
     text = (
         "You may call these tools:\n<tools>\n"
-        + listed
+        + schemas
         + "\n</tools>\nTo call one, answer with nothing but\n"
         '<tool_call>{"name": NAME, "arguments": {...}}</tool_call>'
     )
@@ -79,59 +77,61 @@ def with_tools_in_system_prompt(
 
 
 def parse_tool_calls(text: str) -> list[ToolCall]:
-    """The calls of an answer, in <tool_call> tags or, where all of it is one, as bare JSON; raises
-    ValueError.
+    """Parse the calls of an answer: in <tool_call> tags, or bare JSON that is the whole answer.
 
-    A call is an object with "name" and "arguments" (or "parameters", as some templates have it),
-    which may be JSON in a text themselves; or a list of such.
+    A call is an object with "name" and "arguments" (or "parameters", as in some templates), whose
+    value may itself be JSON text; or a list of such objects. Raises ValueError.
     """
     bodies = _CALL.findall(text)
     if not bodies and _BARE.fullmatch(text):
         bodies = [text]
-    return [each for body in bodies for each in _calls(body)]
+    return [call for body in bodies for call in _parse_body(body)]
 
 
-def _calls(body: str) -> list[ToolCall]:
-    found = json.loads(body)
-    calls = []
-    for each in found if isinstance(found, list) else [found]:
-        arguments = (
-            each.get("arguments", each.get("parameters")) if isinstance(each, dict) else None
-        )
-        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
-        if not isinstance(arguments, dict) or not isinstance(each.get("name"), str):
-            raise ValueError(f"{json.dumps(each)[:80]} is no call: it needs a name and arguments")
-        calls.append(ToolCall(each["name"], arguments))
-    return calls
+def _parse_body(body: str) -> list[ToolCall]:
+    parsed = json.loads(body)
+    return [_parse_call(item) for item in (parsed if isinstance(parsed, list) else [parsed])]
+
+
+def _parse_call(item: Any) -> ToolCall:
+    name = arguments = None
+    if isinstance(item, dict):
+        name = item.get("name")
+        arguments = item.get("arguments", item.get("parameters"))
+    if isinstance(arguments, str):
+        arguments = json.loads(arguments)
+    if not isinstance(arguments, dict) or not isinstance(name, str):
+        raise ValueError(f"{json.dumps(item)[:80]} is no call: it needs a name and arguments")
+    return ToolCall(name, arguments)
 
 
 def run_tool(call: ToolCall, tools: Sequence[Tool]) -> str:
-    """What a tool says to a call, or what is wrong with it.
+    """Run the tool that a call names and return its text, or the error for the model to read.
 
-    Raises TypeError where what it says is no text: then the tool itself is broken.
+    Raises TypeError if the tool returns anything but text: then the tool itself is broken.
     """
-    for tool in tools:
-        if tool.name == call.name:
-            try:
-                signature(tool.call).bind(**call.arguments)
-                found: object = tool.call(**call.arguments)
-            except Exception as error:  # noqa: BLE001 the model is told, and may mend it
-                return replace_surrogates(f"error: {error}")
-            if not isinstance(found, str):
-                raise TypeError(f"the tool {tool.name!r} gave {found!r:.80}, and must give a text")
-            return replace_surrogates(found)
-    return replace_surrogates(f"error: there is no tool {call.name!r}")
+    tool = next((tool for tool in tools if tool.name == call.name), None)
+    if tool is None:
+        return replace_surrogates(f"error: there is no tool {call.name!r}")
+    try:
+        signature(tool.call).bind(**call.arguments)
+        output: object = tool.call(**call.arguments)
+    except Exception as error:  # noqa: BLE001 the model reads the error and may correct its call
+        return replace_surrogates(f"error: {error}")
+    if not isinstance(output, str):
+        raise TypeError(f"the tool {tool.name!r} returned {output!r:.80}, and must return text")
+    return replace_surrogates(output)
 
 
 def replace_surrogates(text: str) -> str:
-    """Without what is no character, which JSON can spell and no tokenizer reads."""
+    """Replace lone surrogates, which JSON can contain and no tokenizer accepts."""
     return text.encode(errors="replace").decode()
 
 
-def _calculated(expression: str) -> str:
-    """Of whole numbers, + - * and brackets."""
+def _calculate(expression: str) -> str:
+    """Return the value of an expression of whole numbers, + - * and brackets."""
     if not isinstance(expression, str) or len(expression) > MAX_EXPRESSION_CHARS:
-        raise ValueError(f"expression must be a text of at most {MAX_EXPRESSION_CHARS} characters")
+        raise ValueError(f"expression must be text of at most {MAX_EXPRESSION_CHARS} characters")
     try:
         return str(_value(ast.parse(expression.strip(), mode="eval").body))
     except (SyntaxError, RecursionError):
@@ -156,48 +156,47 @@ CALCULATOR = Tool(
         "properties": {"expression": {"type": "string", "description": "such as (2 + 3) * 4"}},
         "required": ["expression"],
     },
-    _calculated,
+    _calculate,
 )
 
 
 @dataclass(frozen=True)
 class ToolQuestion:
-    """A question that is to be answered with the help of tools; a Task.
+    """A Task that is answered with the help of tools.
 
-    The reward is 1 for the right answer, if a tool has said it.
+    The reward is 1 for the right answer if a tool has returned it.
     """
 
     question: str
-    right: str
+    answer: str
     tag: str
     tools: tuple[Tool, ...] = (CALCULATOR,)
 
     def env(self) -> Env:
-        return _Helped(self)
+        return _ToolEnv(self)
 
 
 @dataclass
-class _Helped:
-    asked: ToolQuestion
-    said: list[str] = field(default_factory=list)  # by tools
+class _ToolEnv:
+    task: ToolQuestion
+    outputs: list[str] = field(default_factory=list)  # of tools, so far
 
     @property
     def tools(self) -> Sequence[ToolSchema]:
-        return [tool.schema for tool in self.asked.tools]
+        return [tool.schema for tool in self.task.tools]
 
     async def reset(self) -> Sequence[Message]:
-        return [{"role": "user", "content": self.asked.question}]
+        return [{"role": "user", "content": self.task.question}]
 
     async def step(self, answer: str) -> StepResult:
-        """A call that cannot be read ends it."""
+        """Run the calls of an answer; one that cannot be parsed ends the episode."""
         try:
             calls = parse_tool_calls(answer)
         except (ValueError, RecursionError):
             return StepResult(0.0, parsed=False)
         if not calls:
-            return StepResult(
-                float(answer.strip() == self.asked.right and self.asked.right in self.said)
-            )
-        results = [run_tool(call, self.asked.tools) for call in calls]
-        self.said += results
-        return StepResult(0.0, tuple({"role": "tool", "content": each} for each in results))
+            is_right = answer.strip() == self.task.answer and self.task.answer in self.outputs
+            return StepResult(float(is_right))
+        outputs = [run_tool(call, self.task.tools) for call in calls]
+        self.outputs += outputs
+        return StepResult(0.0, tuple({"role": "tool", "content": text} for text in outputs))

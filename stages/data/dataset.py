@@ -1,4 +1,4 @@
-"""Rows to train on and rows held out, in epochs and batches."""
+"""Training and held-out rows of one data set, in epochs and batches."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kitchen.types import Batch, Datum, Facts, Price, Table
 from stages.chat.conversations import Conversation, TrainRows, parse_conversation
 from stages.chat.render import TrainData
 from stages.chat.token_cost import EpochSize, token_cost_rows
-from stages.data.splits import DataConfig as DataConfig  # recipes that load data set it
+from stages.data.splits import DataConfig as DataConfig  # re-exported for recipes
 from stages.data.splits import DatasetReader, Indices, ParsedRows, rename_columns, sample_rows
 from stages.data.views import select
 
 T = TypeVar("T")
-DEFAULT_DATASET = "ingredients"  # where a recipe is told of none
+DEFAULT_DATASET = "ingredients"
 
 
 @dataclass(frozen=True)
@@ -35,24 +35,24 @@ class Epoch:
     """One pass over the data."""
 
     number: int  # from 0
-    steps: int  # optimiser steps in it: the last one may be cut short by max_steps
-    share: float  # of all steps of the run
+    steps: int  # optimiser steps; max_steps may cut the last epoch short
+    share: float  # of all optimiser steps of the run
 
 
 class DatasetLoader(Stage):
-    """What stages that read a data set have in common."""
+    """Base class of stages that read one data set."""
 
     dataset: str
     reading: DataConfig = DataConfig()
     seed: int = 0
-    max_rows: int | None = None  # rows that the run can train on; None: not known
+    max_rows: int | None = None  # rows that the run can train on; None if not known
 
     def __post_init__(self) -> None:
-        if self.reading.stream and self.reading.wanted(self.max_rows) is None:
+        if self.reading.stream and self.reading.row_limit(self.max_rows) is None:
             raise ConfigError(
-                "reading.stream=true takes rows as they come, and must know how many: set "
-                "reading.limit "
-                "(a recipe of whole rows takes max_steps too, if rendering.overlong=error)"
+                "reading.stream=true needs to know how many rows to take from the stream: set "
+                "reading.limit (a recipe of whole rows also accepts max_steps, if "
+                "rendering.overlong=error)"
             )
 
     def verify(self, store: DatasetStore) -> None:
@@ -60,121 +60,109 @@ class DatasetLoader(Stage):
 
 
 class LoadDataset(DatasetLoader):
-    """Read a data set: rows to train on, and as held-out sets its other splits, or rows kept back
-    if it has none.
+    """Read training rows and held-out sets: the other splits, or else a share of the rows.
 
-    No more than `most` rows to train on are taken, a seeded choice: what a run of a few steps will
-    not see, it need not read.
+    At most `max_rows` training rows are read, a seeded choice: a run of a few steps need not read
+    rows that it never sees.
     """
 
     def run(self, store: DatasetStore) -> tuple[TrainRows, HeldOut, Facts, Table]:
-        found = load_splits(
-            DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows)
-        )
-        sets = HeldOut(
-            {
-                split: tuple(ParsedRows(data, parse_conversation))
-                for split, data in found.held_out.items()
-            }
-        )
-        return (
-            TrainRows(ParsedRows(found.train, parse_conversation)),
-            sets,
-            found.facts,
-            found.table,
-        )
+        reader = DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows)
+        loaded = load_splits(reader)
+        held_out = {
+            split: tuple(ParsedRows(data, parse_conversation))
+            for split, data in loaded.held_out.items()
+        }
+        train = TrainRows(ParsedRows(loaded.train, parse_conversation))
+        return train, HeldOut(held_out), loaded.facts, loaded.table
 
     preview = run
 
 
 @dataclass(frozen=True)
 class LoadedDataset:
-    """A data set in the parts that a run has for it."""
+    """The training rows and held-out sets of a data set, before they are parsed."""
 
-    train_split: str  # that the rows to train on are of
+    train_split: str  # the split that the training rows come from
     train: Dataset
-    held_out: Mapping[str, Dataset]  # held out, by name
+    held_out: Mapping[str, Dataset]  # by set name
     facts: Facts
     table: Table
 
     def digest(self, split: str) -> str | None:
-        """None of rows kept back, which are no split."""
+        """Return the SHA-256 of a split; None for held-out rows that are no split."""
         return self.facts.get(f"data.{split}.sha256")
 
 
 def load_splits(reader: DatasetReader) -> LoadedDataset:
-    """The rows to train on and those held out; raises DataError."""
-    train, test = reader.splits()
-    opened = {
-        split: reader.opened(split, wanted)
-        for split, wanted in (
-            (train, reader.how.wanted(reader.max_rows) or 0),
-            *((split, 0) for split in test),
-        )
-    }
+    """Load the training rows and the held-out sets; raises DataError."""
+    train_split, test_splits = reader.splits()
+    row_limit = reader.config.row_limit(reader.max_rows) or 0
+    opened = {train_split: reader.open(train_split, row_limit)}
+    opened |= {split: reader.open(split, 0) for split in test_splits}
     facts = Facts({f"data.{split}.sha256": data.fingerprint for split, data in opened.items()})
-    facts[f"data.{train}.dataset"] = reader.dataset
-    rows = {split: rename_columns(data, reader.how.columns) for split, data in opened.items()}
-    back = np.zeros(0, np.int64) if test else reader.kept_back(rows[train])
-    held = (
-        {split: sample_rows(rows[split], reader.how.held_out_rows, reader.seed) for split in test}
-        if test
-        else {"held_out": select(rows[train], back)}
-    )
-    chosen = reader.trained_on(rows[train], back)
-    parts = [
-        (train, "trained on", chosen),
-        *((split, "held out", data) for split, data in held.items()),
-    ]
-    told = tuple(
-        (split, what, f"{len(data):,}", f"{len(rows.get(split, rows[train])):,}")
-        for split, what, data in parts
+    facts[f"data.{train_split}.dataset"] = reader.dataset
+    rows = {split: rename_columns(data, reader.config.columns) for split, data in opened.items()}
+    if test_splits:
+        held_out_indices = np.zeros(0, np.int64)
+        held_out = {
+            split: sample_rows(rows[split], reader.config.held_out_rows, reader.seed)
+            for split in test_splits
+        }
+    else:
+        held_out_indices = reader.held_out_rows(rows[train_split])
+        held_out = {"held_out": select(rows[train_split], held_out_indices)}
+    train = reader.training_rows(rows[train_split], held_out_indices)
+    parts = [(train_split, "trained on", train)]
+    parts += [(split, "held out", data) for split, data in held_out.items()]
+    table_rows = tuple(
+        (split, use, f"{len(data):,}", f"{len(rows.get(split, rows[train_split])):,}")
+        for split, use, data in parts
     )
     commit = reader.store.info(reader.dataset).revision
     title = f"Rows of {reader.dataset}{f' at {commit}' if commit else ''}"
-    return LoadedDataset(
-        train, chosen, held, facts, Table(title, ("split", "are", "rows", "of"), told)
-    )
+    table = Table(title, ("split", "are", "rows", "of"), table_rows)
+    return LoadedDataset(train_split, train, held_out, facts, table)
 
 
 class Epochs(Stage):
-    """`count` passes over the data, of at most `max_steps` optimiser steps in all."""
+    """Pass over the data `count` times, in at most `max_steps` optimiser steps in all."""
 
     count: int
     batch_size: int
     max_steps: int | None = None
 
     def run(self, data: TrainData) -> Iterable[Epoch]:
-        return self._of(len(data.data))
+        return self._epochs(len(data.data))
 
-    def _of(self, items: int) -> Sequence[Epoch]:
-        each = -(-items // self.batch_size)
-        total = min(each * self.count, self.max_steps or each * self.count)
-        steps = [min(each, total - done) for done in range(0, total, each)]
-        return [Epoch(number, some, some / total) for number, some in enumerate(steps)]
+    def _epochs(self, items: int) -> Sequence[Epoch]:
+        per_epoch = -(-items // self.batch_size)
+        total = min(per_epoch * self.count, self.max_steps or per_epoch * self.count)
+        steps = [min(per_epoch, total - done) for done in range(0, total, per_epoch)]
+        return [Epoch(number, count, count / total) for number, count in enumerate(steps)]
 
     def preview(self, size: EpochSize, price: Price | None = None) -> Table:
-        epochs, lead = self._of(size.count), size.lead
-        read = sum(min(epoch.steps * self.batch_size, size.count) for epoch in epochs)
-        tokens, exactly = round(size.tokens * read / size.count), read % size.count == 0
+        epochs = self._epochs(size.count)
+        items_read = sum(min(epoch.steps * self.batch_size, size.count) for epoch in epochs)
+        tokens = round(size.tokens * items_read / size.count)
+        is_exact = items_read % size.count == 0
+        bound = size.bound if is_exact else f"{size.bound}about "
         return Table(
             "Steps",
             ("what", "count"),
             (
-                (f"{size.what} in an epoch", f"{lead}{size.count:,}"),
-                (f"{size.what} in a batch", f"{self.batch_size:,}"),
-                ("optimiser steps in all", f"{lead}{sum(epoch.steps for epoch in epochs):,}"),
-                *token_cost_rows(
-                    "tokens read in all", tokens, lead if exactly else f"{lead}about ", price
-                ),
+                (f"{size.unit} in an epoch", f"{size.bound}{size.count:,}"),
+                (f"{size.unit} in a batch", f"{self.batch_size:,}"),
+                ("optimiser steps in all", f"{size.bound}{sum(e.steps for e in epochs):,}"),
+                *token_cost_rows("tokens read in all", tokens, bound, price),
             ),
         )
 
 
 class ShuffledBatches(Stage):
-    """Batches of `size` datums in an order of this epoch's own; the last may be smaller.
+    """Batches of `size` datums, in a new order each epoch; the last batch may be smaller.
 
-    Weights are divided by their sum over the batch, so that the loss is a mean over its trained
+    The weights of a batch are divided by their sum, so that the loss is the mean over its trained
     tokens, in nats.
     """
 
@@ -190,40 +178,37 @@ def shuffled_batches(
     epoch: Epoch,
     size: int,
     seed: int,
-    joined: Callable[[Sequence[T]], tuple[Datum, ...]],
+    collate: Callable[[Sequence[T]], tuple[Datum, ...]],
 ) -> Iterable[Batch]:
-    """Batches of `size` items, `joined` when they are asked for, in an order of this epoch's own."""
-    order = np.random.default_rng([seed, epoch.number]).permutation(len(items))[
-        : epoch.steps * size
-    ]
-    return _Batches(order, size, items, joined)
+    """Return batches of `size` items in this epoch's order, collated on access."""
+    random = np.random.default_rng([seed, epoch.number])
+    order = random.permutation(len(items))[: epoch.steps * size]
+    return _Batches(order, size, items, collate)
 
 
 @dataclass(frozen=True)
 class _Batches(Generic[T]):
-    """Batches made when they are asked for."""
+    """Batches of known number, collated on access."""
 
     order: Indices
     size: int
     items: Sequence[T]
-    joined: Callable[[Sequence[T]], tuple[Datum, ...]]
+    collate: Callable[[Sequence[T]], tuple[Datum, ...]]
 
     def __len__(self) -> int:
         return -(-len(self.order) // self.size)
 
     def __iter__(self) -> Iterator[Batch]:
         for start in range(0, len(self.order), self.size):
-            yield Batch(
-                self.joined(
-                    [self.items[at] for at in self.order[start : start + self.size].tolist()]
-                )
-            )
+            indices = self.order[start : start + self.size].tolist()
+            yield Batch(self.collate([self.items[index] for index in indices]))
 
 
 def normalise_weights(data: Sequence[Datum]) -> tuple[Datum, ...]:
-    """The same datums with weights that sum to 1 over all of them."""
+    """Scale the weights of datums so that they sum to 1 over all of them."""
     total = sum(float(np.sum(datum.loss_inputs["weights"])) for datum in data)
-    shares = [(datum.loss_inputs["weights"] / total).astype(np.float32) for datum in data]
+    scaled = [(datum.loss_inputs["weights"] / total).astype(np.float32) for datum in data]
     return tuple(
-        Datum(d.tokens, {**d.loss_inputs, "weights": w}) for d, w in zip(data, shares, strict=True)
+        Datum(datum.tokens, {**datum.loss_inputs, "weights": weights})
+        for datum, weights in zip(data, scaled, strict=True)
     )

@@ -1,4 +1,4 @@
-"""Several data sets at once: each gives its share of every batch, and says how it is learnt."""
+"""Mixtures of data sets: each contributes its share of every batch, and its loss is reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stages.chat.token_cost import token_cost_rows
 from stages.data.dataset import HeldOut, LoadedDataset, load_splits, normalise_weights
 from stages.data.splits import DataConfig, DatasetReader, ParsedRows
 
-MixtureWeights = Mapping[str, float]  # of data sets; what counts is their ratios
+MixtureWeights = Mapping[str, float]  # by data set; only their ratios matter
 
 
 @dataclass(frozen=True)
@@ -36,21 +36,21 @@ class MixtureData:
 
 @dataclass(frozen=True)
 class MixtureBatch:
-    """The data of one optimiser step, and which data set each datum is from."""
+    """The data of one optimiser step, with the data set of each datum."""
 
     data: tuple[Datum, ...]
-    sources: tuple[str, ...]
+    sources: tuple[str, ...]  # one per datum
 
 
 @dataclass(frozen=True)
 class BatchSources:
-    """Which data set each datum of a batch is from."""
+    """The data set of each datum in a batch."""
 
     sources: tuple[str, ...]
 
 
 class LoadMixture(Stage):
-    """Read several data sets as LoadDataset reads one; held-out sets are called DATASET/SPLIT."""
+    """Read several data sets as LoadDataset reads one; held-out sets are named DATASET/SPLIT."""
 
     datasets: Sequence[str]
     reading: DataConfig = DataConfig()
@@ -59,35 +59,30 @@ class LoadMixture(Stage):
     def __post_init__(self) -> None:
         if self.reading.stream and self.reading.limit is None:
             raise ConfigError(
-                "reading.stream=true takes rows as they come, and must know how many: set "
+                "reading.stream=true needs to know how many rows to take from the stream: set "
                 "reading.limit"
             )
         if not self.datasets:
-            raise ConfigError("no data set is named: say which, as in mixture.ingredients=1")
+            raise ConfigError(
+                "the mixture names no data set: name one, as in mixture.ingredients=1"
+            )
 
     def run(self, store: DatasetStore) -> tuple[MixtureRows, HeldOut, Facts, Table]:
-        found = {name: load_splits(self._reader(store, name)) for name in self.datasets}
-        rows = {name: ParsedRows(each.train, parse_conversation) for name, each in found.items()}
-        held = {
-            f"{name}/{split}": tuple(ParsedRows(data, parse_conversation))
-            for name, each in found.items()
-            for split, data in each.held_out.items()
-        }
-        _check_apart(found)
-        facts = Facts(
-            {
-                key.replace("data.", f"data.{name}.", 1): value
-                for name, each in found.items()
-                for key, value in each.facts.items()
-            }
-        )
-        told = tuple((name, *row) for name, each in found.items() for row in each.table.rows)
-        return (
-            MixtureRows(rows),
-            HeldOut(held),
-            facts,
-            Table("Rows", ("data set", "split", "are", "rows", "of"), told),
-        )
+        loaded = {name: load_splits(self._reader(store, name)) for name in self.datasets}
+        _check_no_leakage(loaded)
+        train: dict[str, Sequence[Conversation]] = {}
+        held_out: dict[str, tuple[Conversation, ...]] = {}
+        facts = Facts()
+        table_rows: list[tuple[str, ...]] = []
+        for name, dataset in loaded.items():
+            train[name] = ParsedRows(dataset.train, parse_conversation)
+            for split, data in dataset.held_out.items():
+                held_out[f"{name}/{split}"] = tuple(ParsedRows(data, parse_conversation))
+            for key, value in dataset.facts.items():
+                facts[key.replace("data.", f"data.{name}.", 1)] = value
+            table_rows += [(name, *row) for row in dataset.table.rows]
+        table = Table("Rows", ("data set", "split", "are", "rows", "of"), tuple(table_rows))
+        return MixtureRows(train), HeldOut(held_out), facts, table
 
     preview = run
 
@@ -99,41 +94,34 @@ class LoadMixture(Stage):
         return DatasetReader(store, name, self.reading, self.seed, None)
 
 
-def _check_apart(found: Mapping[str, LoadedDataset]) -> None:
-    """Raise DataError where what one data set holds out is another one's split to train on, under
-    another name.
-    """
-    for name, each in found.items():
-        for other, its in found.items():
-            same = [
-                split
-                for split in each.held_out
-                if each.digest(split) == its.digest(its.train_split)
-            ]
-            if same and other != name:
+def _check_no_leakage(loaded: Mapping[str, LoadedDataset]) -> None:
+    """Raise DataError if the training split of one data set is a held-out split of another."""
+    for name, dataset in loaded.items():
+        for other_name, other in loaded.items():
+            train_digest = other.digest(other.train_split)
+            leaked = [s for s in dataset.held_out if dataset.digest(s) == train_digest]
+            if leaked and other_name != name:
                 raise DataError(
-                    f"{other} is what {name} holds out as {same[0]!r}, and would be trained on; "
-                    "leave one "
-                    "of the two out"
+                    f"{other_name} would be trained on, and is the held-out split {leaked[0]!r} "
+                    f"of {name}; leave one of the two out"
                 )
 
 
 class RenderMixture(Stage):
-    """StepResult conversations into datums, data set by data set."""
+    """Render conversations to datums, data set by data set."""
 
     render: RenderDataset
 
     def run(self, sources: MixtureRows, tokenizer: Tokenizer) -> tuple[MixtureData, Metrics]:
-        found = {name: self._rendered(name, rows, tokenizer) for name, rows in sources.rows.items()}
-        return MixtureData({name: data for name, (data, _) in found.items()}), Metrics(
-            {
-                key.replace("data/", f"data/{name}/", 1): value
-                for name, (_, metrics) in found.items()
-                for key, value in metrics.items()
-            }
-        )
+        rendered: dict[str, TrainData] = {}
+        metrics = Metrics()
+        for name, rows in sources.rows.items():
+            rendered[name], counts = self._render(name, rows, tokenizer)
+            for key, value in counts.items():
+                metrics[key.replace("data/", f"data/{name}/", 1)] = value
+        return MixtureData(rendered), metrics
 
-    def _rendered(
+    def _render(
         self, name: str, rows: Sequence[Conversation], tokenizer: Tokenizer
     ) -> tuple[TrainData, Metrics]:
         try:
@@ -146,13 +134,11 @@ class RenderMixture(Stage):
 
 
 class MixtureBatches(Stage):
-    """`steps` batches of `size` datums, of each data set its share by weight, as nearly as whole
-    datums can be.
+    """Make `steps` batches of `size` datums, with each data set's share by weight.
 
-    The shares hold, to about a datum, at every moment: the next datum is from the data set that is
-    furthest behind. Each data set is gone through in passes, in an order of each pass's own.
-    Weights of a batch are divided by their sum, so that the loss is a mean over its trained tokens,
-    in nats.
+    The shares hold at every moment, to about a datum: the next datum comes from the data set that
+    is furthest behind. Each data set is read in passes, each in a new order. The weights of a batch
+    are divided by their sum, so that the loss is the mean over its trained tokens, in nats.
     """
 
     weights: MixtureWeights
@@ -160,101 +146,93 @@ class MixtureBatches(Stage):
     steps: int
     seed: int = 0
 
-    def run(self, mixed: MixtureData) -> Iterable[MixtureBatch]:
-        return _Drawn(self, mixed.sources, interleave(self.weights, self.size * self.steps))
+    def run(self, mixture: MixtureData) -> Iterable[MixtureBatch]:
+        order = interleave(self.weights, self.size * self.steps)
+        return _Batches(mixture.sources, order, self.size, self.seed)
 
-    def preview(self, mixed: MixtureData, price: Price | None = None) -> tuple[Table, Table]:
-        order, rows, tokens = interleave(self.weights, self.size * self.steps), [], 0.0
-        for name, data in mixed.sources.items():
-            taken, each = order.count(name), data.counts.tokens / len(data.data)
-            tokens += taken * each
-            rows.append(
-                (
-                    name,
-                    f"{taken / len(order):.1%}",
-                    f"{taken:,}",
-                    f"{taken / len(data.data):.2f}",
-                    f"{taken * each:,.0f}",
-                )
-            )
-        return (
-            Table(
-                "Mixture",
-                ("data set", "share", "datums read", "passes", "tokens, about"),
-                tuple(rows),
-            ),
-            Table(
-                "Steps",
-                ("what", "count"),
-                tuple(token_cost_rows("tokens read in all", round(tokens), "about ", price)),
-            ),
-        )
+    def preview(self, mixture: MixtureData, price: Price | None = None) -> tuple[Table, Table]:
+        order = interleave(self.weights, self.size * self.steps)
+        total = 0.0
+        rows = []
+        for name, data in mixture.sources.items():
+            count = order.count(name)
+            tokens = count * (data.counts.tokens / len(data.data))
+            total += tokens
+            share, passes = count / len(order), count / len(data.data)
+            rows.append((name, f"{share:.1%}", f"{count:,}", f"{passes:.2f}", f"{tokens:,.0f}"))
+        columns = ("data set", "share", "datums read", "passes", "tokens, about")
+        steps = token_cost_rows("tokens read in all", round(total), "about ", price)
+        return Table("Mixture", columns, tuple(rows)), Table("Steps", ("what", "count"), steps)
 
 
 def interleave(weights: MixtureWeights, count: int) -> list[str]:
-    """Which data set each of so many datums is from; raises ConfigError for weights that are none."""
-    if wrong := [name for name, weight in weights.items() if not 0 < weight < float("inf")]:
+    """Return the data set of each of `count` datums; raises ConfigError for an invalid weight."""
+    invalid = [name for name, weight in weights.items() if not 0 < weight < float("inf")]
+    if invalid:
         raise ConfigError(
-            f"mixture.{wrong[0]}={weights[wrong[0]]} must be more than 0; leave a data set out "
-            "that is "
-            "not to be trained on"
+            f"mixture.{invalid[0]}={weights[invalid[0]]} must be more than 0; leave out a data set "
+            "that is not to be trained on"
         )
-    names, wanted = list(weights), np.array(list(weights.values()), np.float64)
-    wanted /= wanted.sum()
-    taken, found = np.zeros(len(names)), []
-    for done in range(1, count + 1):
-        at = int(np.argmax(wanted * done - taken))
-        taken[at] += 1
-        found.append(names[at])
-    return found
+    names = list(weights)
+    shares = np.array(list(weights.values()), np.float64)
+    shares /= shares.sum()
+    taken = np.zeros(len(names))
+    order = []
+    for position in range(1, count + 1):
+        furthest_behind = int(np.argmax(shares * position - taken))
+        taken[furthest_behind] += 1
+        order.append(names[furthest_behind])
+    return order
 
 
 @dataclass(frozen=True)
-class _Drawn:
-    """Batches made when they are asked for."""
+class _Batches:
+    """Mixture batches, made on access."""
 
-    how: MixtureBatches
     sources: Mapping[str, TrainData]
-    order: Sequence[str]  # where each datum of the run is from
+    order: Sequence[str]  # the data set of each datum of the run
+    size: int
+    seed: int
 
     def __len__(self) -> int:
-        return self.how.steps
+        return len(self.order) // self.size
 
     def __iter__(self) -> Iterator[MixtureBatch]:
-        drawing = {
-            name: self._passes(at, data.data)
-            for at, (name, data) in enumerate(self.sources.items())
+        datums = {
+            name: self._datums(index, source.data)
+            for index, (name, source) in enumerate(self.sources.items())
         }
-        for start in range(0, len(self.order), self.how.size):
-            names = tuple(self.order[start : start + self.how.size])
-            yield MixtureBatch(normalise_weights([next(drawing[name]) for name in names]), names)
+        for start in range(0, len(self.order), self.size):
+            names = tuple(self.order[start : start + self.size])
+            data = normalise_weights([next(datums[name]) for name in names])
+            yield MixtureBatch(data, names)
 
-    def _passes(self, at: int, data: Sequence[Datum]) -> Iterator[Datum]:
-        number = 0
+    def _datums(self, source: int, data: Sequence[Datum]) -> Iterator[Datum]:
+        """Yield the datums of one data set forever, each pass in a new order."""
+        epoch = 0
         while True:
-            for index in (
-                np.random.default_rng([self.how.seed, at, number]).permutation(len(data)).tolist()
-            ):
+            random = np.random.default_rng([self.seed, source, epoch])
+            for index in random.permutation(len(data)).tolist():
                 yield data[index]
-            number += 1
+            epoch += 1
 
 
 class UnpackMixture(Stage):
-    """The batch as those read it who do not ask where it is from."""
+    """Separate a mixture batch into a plain batch and the data sets of its datums."""
 
-    def run(self, mixed: MixtureBatch) -> tuple[Batch, BatchSources]:
-        return Batch(mixed.data), BatchSources(mixed.sources)
+    def run(self, mixture: MixtureBatch) -> tuple[Batch, BatchSources]:
+        return Batch(mixture.data), BatchSources(mixture.sources)
 
 
 class ReportSourceLosses(Stage):
-    """Publish the loss of each data set in the batch: the mean over its trained tokens, in nats."""
+    """Report the loss of each data set in the batch: the mean over its trained tokens, in nats."""
 
-    def run(self, batch: Batch, origins: BatchSources, output: LossOutput) -> Metrics:
-        # of losses, and of weights
-        sums = {source: np.zeros(2) for source in dict.fromkeys(origins.sources)}
-        for datum, source, nats in zip(batch.data, origins.sources, output.logprobs, strict=True):
+    def run(self, batch: Batch, sources: BatchSources, output: LossOutput) -> Metrics:
+        totals = {name: np.zeros(2) for name in dict.fromkeys(sources.sources)}  # loss, weight
+        rows = zip(batch.data, sources.sources, output.logprobs, strict=True)
+        for datum, name, logprobs in rows:
             weights = datum.loss_inputs["weights"].astype(np.float64)
-            sums[source] += -(nats.astype(np.float64) @ weights), weights.sum()
+            totals[name] += -(logprobs.astype(np.float64) @ weights), weights.sum()
         return Metrics(
-            {f"loss/{source}": float(loss / weight) for source, (loss, weight) in sums.items()}
+            {f"loss/{name}": float(loss / weight) for name, (loss, weight) in totals.items()}
         )

@@ -1,6 +1,4 @@
-"""Views over a data set: parts of it, in another order or under other names, without a copy of its
-rows.
-"""
+"""Views of a data set: a selection, order or renaming of its rows, without copying them."""
 
 from __future__ import annotations
 
@@ -18,63 +16,63 @@ from kitchen.errors import ConfigError, DataError, did_you_mean
 from kitchen.ports.datasets import Dataset, Row
 
 _Numbers = NDArray[np.integer[Any]]
-_AT_ONCE = 65_536  # numbers that are digested together
+_DIGEST_CHUNK = 65_536  # indices that are hashed together
 
 
 def select(data: Dataset, indices: Sequence[int] | _Numbers) -> Dataset:
-    """The rows of these numbers, in this order; one may come twice.
+    """Return the rows at `indices`, in that order; an index may occur twice.
 
-    Raises IndexError for one that is not there, TypeError for what is no whole number, such as a
-    mask.
+    Raises IndexError for an index out of range, and TypeError for indices that are no whole
+    numbers, such as a mask.
     """
-    if (given := np.asarray(indices)).size and given.dtype.kind not in "iu":
+    array = np.asarray(indices)
+    if array.size and array.dtype.kind not in "iu":
         raise TypeError(
-            f"rows are chosen by their numbers, not by {given.dtype}; of a mask take "
+            f"rows are selected by index, not by {array.dtype}; convert a mask with "
             "np.flatnonzero(mask)"
         )
-    numbers = given.astype(np.int64)
-    if wrong := numbers[(numbers < 0) | (numbers >= len(data))][:1].tolist():
-        raise IndexError(f"row {wrong[0]} of {len(data)}")
-    return _Chosen(data, _compact(numbers, len(data)))
+    numbers = array.astype(np.int64)
+    out_of_range = numbers[(numbers < 0) | (numbers >= len(data))]
+    if len(out_of_range):
+        raise IndexError(f"row {out_of_range[0]} of {len(data)}")
+    return _Selected(data, _compact(numbers, len(data)))
 
 
 def take(data: Dataset, count: int) -> Dataset:
-    """The first `count` rows, or all where there are no more."""
-    return _Chosen(data, range(min(_counted("take", count), len(data))))
+    """Return the first `count` rows, or all if there are fewer."""
+    return _Selected(data, range(min(_checked_count("take", count), len(data))))
 
 
 def skip(data: Dataset, count: int) -> Dataset:
-    """What comes after the first `count` rows."""
-    return _Chosen(data, range(min(_counted("skip", count), len(data)), len(data)))
+    """Return the rows after the first `count`."""
+    return _Selected(data, range(min(_checked_count("skip", count), len(data)), len(data)))
 
 
 def shuffle(data: Dataset, seed: int) -> Dataset:
-    """All rows, in an order that the seed tells."""
-    return _Chosen(data, _shuffled(len(data), seed))
+    """Return all rows in a seeded random order."""
+    return _Selected(data, _permutation(len(data), seed))
 
 
 def split(data: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
-    """The rest, and a share of the rows chosen by the seed; both in the order of the data.
+    """Split off a seeded random share of the rows: (the others, the share), in the data's order.
 
-    Raises DataError where one of the two would be empty.
+    Raises DataError if one of the two would be empty.
     """
     rows = len(data)
     count = round(rows * share) if 0 <= share <= 1 else -1
     if not 0 < count < rows:
         raise DataError(
             f"a share of {share} of {rows} rows cannot be split off: both parts need at least one "
-            "row; "
-            "take a share between 0 and 1, or more rows"
+            "row; choose a share between 0 and 1, or add rows"
         )
-    held = np.zeros(rows, dtype=bool)
-    held[_shuffled(rows, seed)[:count]] = True
-    return _Chosen(data, _compact(np.flatnonzero(~held), rows)), _Chosen(
-        data, _compact(np.flatnonzero(held), rows)
-    )
+    in_share = np.zeros(rows, dtype=bool)
+    in_share[_permutation(rows, seed)[:count]] = True
+    others = _compact(np.flatnonzero(~in_share), rows)
+    return _Selected(data, others), _Selected(data, _compact(np.flatnonzero(in_share), rows))
 
 
 def batches(data: Dataset, size: int) -> Iterator[list[Row]]:
-    """Rows `size` at a time, in order; the last may be fewer."""
+    """Yield the rows `size` at a time, in order; the last batch may be smaller."""
     if size < 1:
         raise ConfigError(f"batches of {size} rows: a batch has at least one")
     return (
@@ -84,10 +82,9 @@ def batches(data: Dataset, size: int) -> Iterator[list[Row]]:
 
 
 def rename(data: Dataset, columns: Mapping[str, str]) -> Dataset:
-    """The rows under other names, `{"question": "prompt"}`: new name by old. The first row is tried
-    at once.
+    """Rename columns, `{"question": "prompt"}` for old and new name; the first row is checked now.
 
-    Raises DataError, with the place, for a row without such a column, or with two under one name.
+    Raises DataError, with the place, for a row without such a column, or with a duplicate name.
     """
     view = _Renamed(data, dict(columns))
     if len(data):
@@ -96,28 +93,27 @@ def rename(data: Dataset, columns: Mapping[str, str]) -> Dataset:
 
 
 def rename_row(row: Row, columns: Mapping[str, str], where: str) -> Row:
-    """One row under other names: what `renamed` does, for rows that are streamed."""
+    """Rename the columns of one row, for rows that are streamed; raises DataError as `rename`."""
     for old in columns:
         if old not in row:
             raise DataError(
-                f"{where}: there is no column {old!r} to rename; {did_you_mean(old, row)}; one "
-                "that only "
-                "some rows have is to be renamed in the data"
+                f"{where}: there is no column {old!r} to rename; {did_you_mean(old, row)}; rename "
+                "a column that only some rows have in the data itself"
             )
-    fresh: dict[str, Any] = {}
+    renamed: dict[str, Any] = {}
     for old, value in row.items():
         name = columns.get(old, old)
-        if name in fresh:
+        if name in renamed:
             raise DataError(
                 f"{where}: two columns would be called {name!r}; rename the other one too"
             )
-        fresh[name] = value
-    return fresh
+        renamed[name] = value
+    return renamed
 
 
 @dataclass(frozen=True, eq=False)
-class _Chosen:
-    """Some rows of a data set, by their numbers there."""
+class _Selected:
+    """Some rows of a data set, by their indices in it."""
 
     data: Dataset
     indices: range | _Numbers = field(repr=False)  # (rows,)
@@ -125,20 +121,22 @@ class _Chosen:
     @cached_property
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"{self.data.fingerprint} rows ".encode())
-        for start in range(0, len(self), _AT_ONCE):
-            digest.update(np.asarray(self.indices[start : start + _AT_ONCE], dtype="<i8").tobytes())
+        for start in range(0, len(self), _DIGEST_CHUNK):
+            digest.update(
+                np.asarray(self.indices[start : start + _DIGEST_CHUNK], dtype="<i8").tobytes()
+            )
         return digest.hexdigest()
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, index: int, /) -> Row:
-        return self.data[self._there(index)]
+        return self.data[self._index(index)]
 
     def where(self, index: int) -> str:
-        return self.data.where(self._there(index))
+        return self.data.where(self._index(index))
 
-    def _there(self, index: int) -> int:
+    def _index(self, index: int) -> int:
         if not 0 <= index < len(self):
             raise IndexError(f"row {index} of {len(self)}")
         return int(self.indices[index])
@@ -146,15 +144,15 @@ class _Chosen:
 
 @dataclass(frozen=True, eq=False)
 class _Renamed:
-    """A data set of which columns have other names."""
+    """A data set with renamed columns."""
 
     data: Dataset
     columns: Mapping[str, str]
 
     @property
     def fingerprint(self) -> str:
-        done = json.dumps(self.columns, sort_keys=True)
-        return hashlib.sha256(f"{self.data.fingerprint} renamed {done}".encode()).hexdigest()
+        columns = json.dumps(self.columns, sort_keys=True)
+        return hashlib.sha256(f"{self.data.fingerprint} renamed {columns}".encode()).hexdigest()
 
     def __len__(self) -> int:
         return len(self.data)
@@ -166,16 +164,16 @@ class _Renamed:
         return self.data.where(index)
 
 
-def _shuffled(rows: int, seed: int) -> _Numbers:
+def _permutation(rows: int, seed: int) -> _Numbers:
     return np.random.default_rng(seed).permutation(_compact(np.arange(rows), rows))
 
 
 def _compact(numbers: _Numbers, rows: int) -> _Numbers:
-    """In as few bytes as row numbers need: a million of them in 4 MB."""
+    """Return row numbers in the smallest integer type: a million of them in 4 MB."""
     return numbers.astype(np.min_scalar_type(rows))
 
 
-def _counted(what: str, count: int) -> int:
+def _checked_count(action: str, count: int) -> int:
     if count < 0:
-        raise ConfigError(f"{what} {count} rows: a count is at least 0")
+        raise ConfigError(f"{action} {count} rows: a count is at least 0")
     return count

@@ -90,7 +90,9 @@ class WriteAnswers(Stage):
             sampler.close()
         texts = tuple(
             tuple(
-                self.render.answer(reads.decode(one.tokens), reads) for one in some if _whole(one)
+                self.render.answer_text(reads.decode(one.tokens), reads)
+                for one in some
+                if _whole(one)
             )
             for some in came
         )

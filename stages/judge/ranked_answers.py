@@ -170,7 +170,7 @@ class RankAnswers(Stage):
             None if asked is None else asked * self.how.tries,
             count * self.playing.max_tokens,
             price,
-            learnt=False,
+            trained=False,
         )
         return Table(
             "Answers to be compared", ("what", "count"), (("answers in all", f"{count:,}"), *tokens)

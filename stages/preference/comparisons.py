@@ -279,7 +279,7 @@ class _Writer:
             for each in answers
             if not (each.exact or each.truncated or each.failed) and each.text.strip()
         )
-        return next((self.render.answer(text, self.tokenizer) for text in wrong), None)
+        return next((self.render.answer_text(text, self.tokenizer) for text in wrong), None)
 
 
 def to_be_read(

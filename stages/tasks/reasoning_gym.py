@@ -38,7 +38,7 @@ class MakeReasoningGym(Stage):
         name, processes = self.dataset.removeprefix(PREFIX), WorkerPool()
         first, count = (
             (self.seed + 1) * SEED_STRIDE,
-            self.reading.wanted(self.max_rows) or DEFAULT_PROBLEMS,
+            self.reading.row_limit(self.max_rows) or DEFAULT_PROBLEMS,
         )
         texts, kept = call_in_subprocess(
             make_problems, name, (first, count), (0, self.reading.held_out_rows)

@@ -1,4 +1,4 @@
-"""One optimiser step: gradients, then AdamW."""
+"""Optimiser steps: forward and backward, AdamW, and their metrics."""
 
 from __future__ import annotations
 
@@ -15,31 +15,27 @@ from stages.train.suggested_lr import TrainedModel, learning_rate_table
 
 @dataclass(frozen=True)
 class LearningRate(Result):
-    """The learning rate of the step just submitted."""
+    """The learning rate of the optimiser step just submitted."""
 
     value: float
 
 
 class ForwardBackward(Stage):
-    """Ask for the gradient of `loss` on the batch; the answer comes later."""
+    """Submit the batch for the gradient of `loss`, without waiting for the result."""
 
     loss: str | Loss = "cross_entropy"
-    options: Mapping[str, float] = field(default_factory=dict)  # of a loss by name
+    options: Mapping[str, float] = field(default_factory=dict)  # of a built-in loss
 
     def run(self, session: TrainingSession, batch: Batch) -> Future[LossOutput]:
         return session.forward_backward(batch.data, self.loss, self.options or None)
 
     def needs(self) -> Iterable[Need]:
-        return [
-            Need(
-                TrainingClient,
-                f"loss {self.loss}" if isinstance(self.loss, str) else "custom loss",
-            )
-        ]
+        is_built_in = isinstance(self.loss, str)
+        return [Need(TrainingClient, f"loss {self.loss}" if is_built_in else "custom loss")]
 
 
 class OptimStep(Stage):
-    """Step AdamW along the gradient just asked for, without waiting for it."""
+    """Submit an AdamW step along the gradient just computed, without waiting for it."""
 
     schedule: Schedule
     adam: Adam = Adam()
@@ -54,37 +50,37 @@ class OptimStep(Stage):
         rate = self.schedule(progress.done, progress.width)
         return session.optim_step(replace(self.adam, learning_rate=rate)), LearningRate(rate)
 
-    def preview(self, learner: TrainedModel) -> Table:
-        return learning_rate_table(self.schedule, learner)
+    def preview(self, model: TrainedModel) -> Table:
+        return learning_rate_table(self.schedule, model)
 
 
 class ReportStep(Stage):
-    """Publish what the loss says of the batch, and what the optimiser does; the weights of a batch
-    make sums means.
+    """Report the loss, the optimiser's metrics, the learning rate and token counts of a batch.
+
+    The loss reports sums; a batch's weights, which sum to 1, make them means.
     """
 
-    whose: str = ""  # "judge": before each name, where the run trains other weights too
+    role: str = ""  # "judge" prefixes the metrics if the run trains other weights too
 
     def run(
         self, batch: Batch, output: LossOutput, stepped: Stepped, rate: LearningRate
     ) -> Metrics:
         weights = [datum.loss_inputs["weights"] for datum in batch.data]
-        found = {
+        # a datum of top-k targets has weights (N, K): a position counts once
+        trained = [(w.reshape(len(w), -1) != 0).any(-1).sum() for w in weights]
+        metrics = {
             **stepped.metrics,
             **summed_metrics(output.metrics),
             "learning_rate": rate.value,
             "tokens": float(sum(len(datum.tokens) for datum in batch.data)),
-            "trained_tokens": float(
-                sum((each.reshape(len(each), -1) != 0).any(-1).sum() for each in weights)
-            ),
+            "trained_tokens": float(sum(trained)),
         }
-        return Metrics(
-            {f"{self.whose}_{name}" if self.whose else name: value for name, value in found.items()}
-        )
+        prefix = f"{self.role}_" if self.role else ""
+        return Metrics({f"{prefix}{name}": value for name, value in metrics.items()})
 
 
 def summed_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The sums among what a loss says, by their plain names."""
+    """Return the metrics of a loss that are sums, "NAME:sum", as NAME."""
     return {
         key.removesuffix(":sum"): value for key, value in metrics.items() if key.endswith(":sum")
     }

@@ -1,4 +1,4 @@
-"""Open a session, and save what it has learnt."""
+"""Training sessions: opening one on initial weights, and saving the final weights."""
 
 from __future__ import annotations
 
@@ -26,20 +26,18 @@ C = TypeVar("C", bound=Checkpoint)
 
 @dataclass(frozen=True)
 class FinalWeights(Checkpoint):
-    """Weights as they are when training is over."""
+    """The weights at the end of training."""
 
     final: ClassVar[bool] = True
 
 
 class OpenSession(Stage):
-    """Start training LoRA weights on `model`: fresh ones, or, where it is run:ID, those of that
-    run.
-    """
+    """Open a session that trains LoRA weights on `model`: new ones, or those of a run (run:ID)."""
 
     model: str
     lora: Lora = Lora()
-    # "judge", "critic": whose facts these are, where the run has other weights of its own
-    whose: str = ""
+    # "judge" or "critic" prefixes the facts of a run that trains several weights
+    role: str = ""
 
     def run(
         self, client: TrainingClient, blobs: BlobStore | None = None
@@ -47,11 +45,8 @@ class OpenSession(Stage):
         weights = find_initial_weights(self.model, self.lora, client, blobs)
         session = client.open(weights.model, self.lora)
         try:
-            return (
-                session,
-                session.tokenizer(),
-                with_role(self.whose, load_initial_weights(session, self.lora, weights, client)),
-            )
+            facts = load_initial_weights(session, self.lora, weights, client)
+            return session, session.tokenizer(), with_role(self.role, facts)
         except BaseException:
             session.close()
             raise
@@ -67,22 +62,20 @@ class OpenSession(Stage):
         return models.tokenizer(model), TrainedModel(model, models.hidden_size(model), alpha)
 
     def needs(self) -> Iterable[Need]:
-        wanted = {"lora_alpha": self.lora.alpha is not None, "lora_dropout": self.lora.dropout}
-        return [
-            Need(TrainingClient, name, must=False) for name, set_here in wanted.items() if set_here
-        ]
+        is_set = {"lora_alpha": self.lora.alpha is not None, "lora_dropout": self.lora.dropout}
+        return [Need(TrainingClient, name, must=False) for name in is_set if is_set[name]]
 
 
 def find_initial_weights(
     model: str, lora: Lora, client: TrainingClient, blobs: BlobStore | None
 ) -> Weights:
-    """What is trained on; raises ConfigError where the weights of a run have another shape."""
+    """Find the weights that training starts from; raises ConfigError if their LoRA shape differs."""
     weights = find_weights(model, client, blobs)
-    was = weights.record["facts"].get("lora", "") if weights.record else ""
-    if was not in ("", lora_shape(lora)):
+    saved_shape = weights.record["facts"].get("lora", "") if weights.record else ""
+    if saved_shape not in ("", lora_shape(lora)):
         raise ConfigError(
-            f"{weights.name}: its weights are LoRA of {was}, and this session would have "
-            f"{lora_shape(lora)}; set what that run had"
+            f"{weights.name}: its weights are LoRA of {saved_shape}, and this session would have "
+            f"{lora_shape(lora)}; use the settings of that run"
         )
     return weights
 
@@ -90,7 +83,7 @@ def find_initial_weights(
 def load_initial_weights(
     session: TrainingSession, lora: Lora, weights: Weights, client: TrainingClient
 ) -> Facts:
-    """What numbers depend on, once the weights of a run, if it is one, are in the session."""
+    """Load weights that a run saved, if any, and return the facts that numbers depend on."""
     facts = Facts({**session.facts(), "lora": lora_shape(lora)})
     if isinstance(weights.source, Checkpoint):
         session.load_weights(weights.source).result()
@@ -99,34 +92,33 @@ def load_initial_weights(
 
 
 def with_role(role: str, facts: Facts) -> Facts:
-    """Under names of its own, but for those of the machine"""
+    """Prefix the names of facts with a role, except those of the machine."""
+    if not role:
+        return facts
     return Facts(
         {
-            name if not role or name.startswith("machine.") else f"{role}.{name}": value
+            name if name.startswith("machine.") else f"{role}.{name}": value
             for name, value in facts.items()
         }
     )
 
 
 def lora_shape(lora: Lora) -> str:
-    """What weights must have in common for one to be loaded as the other."""
+    """Return what two LoRA weights must have in common for one to be loaded as the other."""
     layers = [part for part in ("attn", "mlp", "unembed") if getattr(lora, f"train_{part}")]
     alpha = "the backend's own" if lora.alpha is None else f"{lora.alpha:g}"
     return f"rank {lora.rank}, alpha {alpha}, layers {' '.join(layers)}"
 
 
 class SaveFinal(Stage):
-    """Export the weights as they are after the steps submitted so far."""
+    """Save the weights after all optimiser steps submitted so far."""
 
     def run(self, session: TrainingSession, run: RunId) -> Future[FinalWeights]:
-        return start(
-            retype_checkpoint(
-                FinalWeights, session.save_weights(f"{run.id}/weights/final", overwrite=True)
-            )
-        )
+        saved = session.save_weights(f"{run.id}/weights/final", overwrite=True)
+        return start(retype_checkpoint(FinalWeights, saved))
 
 
 async def retype_checkpoint(kind: type[C], future: Future[Checkpoint]) -> C:
-    """The checkpoint under a type of its own."""
+    """Await a checkpoint and return it as its subclass `kind`."""
     saved = await future
     return kind(saved.path, saved.step, saved.kind, saved.sha256)

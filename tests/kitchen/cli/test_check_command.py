@@ -60,7 +60,7 @@ def test_a_preview_marks_the_trained_tokens(here: Path) -> None:
     assert "tokens read in all        180" in flat
     priced = output(0, *command, "epochs=2", "--price", "5")
     assert "tokens read in all                  360" in priced
-    assert "what these cost, at 5 a million  0.0018" in priced
+    assert "cost of these, at 5 per million  0.0018" in priced
     assert "--price" in output(2, "check", "recipes.sl_basic", *FAKE, "--price", "-1")
     assert not (here / "runs").exists()
 

@@ -110,7 +110,7 @@ def test_rollouts_have_no_more_tokens_than_they_may() -> None:
 def test_what_a_game_says_comes_on_top() -> None:
     shown = told(Rl(dataset="game:guess", steps=3, group=5, playing={"max_tokens": 7}, **QUICK))
     assert shown["tokens of answers, in a turn"] == "at most 420"
-    assert shown["tokens of what they answer"] == "come on top, in each turn"
+    assert shown["tokens of the prompts"] == "come on top, in each turn"
 
 
 def test_what_a_judge_reads_is_counted() -> None:
@@ -170,7 +170,7 @@ def test_a_price_tells_the_cost() -> None:
     recipe = SlBasic(dataset="rows", **QUICK)
     shown = told(recipe, Price(2.5))
     tokens = number(shown["tokens read in all"])
-    assert number(shown["what these cost, at 2.5 a million"]) == pytest.approx(
+    assert number(shown["cost of these, at 2.5 per million"]) == pytest.approx(
         tokens * 2.5e-6, rel=0.05
     )
     assert not any("cost" in what for what in told(recipe))
@@ -178,7 +178,7 @@ def test_a_price_tells_the_cost() -> None:
         dataset="rows", steps=3, group=5, reward="exact", playing={"max_tokens": 7}, **QUICK
     )
     shown = told(playing, Price(1e6))  # a unit each
-    assert number(shown["what these cost, at 1e+06 a million"]) == number(
+    assert number(shown["cost of these, at 1e+06 per million"]) == number(
         shown["tokens that training reads"]
     )
 

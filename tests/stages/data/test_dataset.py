@@ -148,10 +148,10 @@ def test_datums_that_are_not_kept_are_rendered_again_and_are_the_same(
 
 
 def test_where_rows_may_be_dropped_steps_do_not_say_how_many_are_needed() -> None:
-    assert RenderDataset().rows_of(20, 8) == 160
-    assert RenderDataset().rows_of(None, 8) is None
+    assert RenderDataset().rows_for_steps(20, 8) == 160
+    assert RenderDataset().rows_for_steps(None, 8) is None
     for overlong in ("drop", "truncate"):
-        assert RenderDataset(overlong=overlong).rows_of(20, 8) is None
+        assert RenderDataset(overlong=overlong).rows_for_steps(20, 8) is None
 
 
 def test_what_was_taken_is_told() -> None:
