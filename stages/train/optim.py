@@ -60,7 +60,7 @@ class ReportStep(Stage):
     The loss reports sums; a batch's weights, which sum to 1, make them means.
     """
 
-    role: str = ""  # "judge" prefixes the metrics if the run trains other weights too
+    prefix: str = ""  # of the metrics, "judge", if the run trains several weights
 
     def run(
         self, batch: Batch, output: LossOutput, stepped: Stepped, rate: LearningRate
@@ -75,7 +75,7 @@ class ReportStep(Stage):
             "tokens": float(sum(len(datum.tokens) for datum in batch.data)),
             "trained_tokens": float(sum(trained)),
         }
-        prefix = f"{self.role}_" if self.role else ""
+        prefix = f"{self.prefix}_" if self.prefix else ""
         return Metrics({f"{prefix}{name}": value for name, value in metrics.items()})
 
 

@@ -1,4 +1,4 @@
-"""Publish what was trained."""
+"""Publication of trained weights at a model hub."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from stages.train.session import FinalWeights
 
 
 class Publish(Stage):
-    """Export the final weights and publish them at a hub as OWNER/NAME, with a model card of the
-    run so far.
-    """
+    """Export the final weights and publish them at a hub, with a model card of the run so far."""
 
-    repo: str
+    repo: str  # OWNER/NAME
 
     def run(
         self,

@@ -1,4 +1,4 @@
-"""Learning rates over a run: constant, linear and cosine, each after a linear warm-up."""
+"""Learning-rate schedules: constant, linear and cosine, each after a linear warm-up."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from kitchen.errors import ConfigError, did_you_mean
 
 
 class Schedule(Protocol):
-    """A frozen value with a stable repr: it is part of a run's fingerprint."""
+    """A learning-rate schedule: a frozen value whose repr is part of a run's fingerprint."""
 
     def __call__(self, done: float, width: float, /) -> float:
-        """The learning rate of the step that has the share `done` of the run behind it and is the
-        share `width` of it.
+        """Return the learning rate of a step that starts at share `done` of the run.
 
-        So of S steps, step s from 0 has done = s/S and width = 1/S.
+        The step is the share `width` of the run: of S steps, step s from 0 has done = s/S and
+        width = 1/S.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Constant:
-    """Warm-up of W steps, peak * (s+1)/W at step s < W; then `peak`."""
+    """Warm-up over W steps, peak * (s+1)/W at step s < W; then `peak`."""
 
     peak: float
     warmup_steps: int = 0  # optimiser steps
@@ -33,14 +33,12 @@ class Constant:
         _check(self.peak, self.warmup_steps, floor=0.0)
 
     def __call__(self, done: float, width: float, /) -> float:
-        return self.peak * _warmth(done, width, self.warmup_steps)
+        return self.peak * _warmup_factor(done, width, self.warmup_steps)
 
 
 @dataclass(frozen=True)
 class Linear:
-    """Warm-up as in Constant; then straight from `peak` at step W to `floor` at step S, one after
-    the last.
-    """
+    """Warm-up as in Constant; then linear decay to `floor`, reached one step after the last."""
 
     peak: float
     warmup_steps: int = 0  # optimiser steps
@@ -50,14 +48,17 @@ class Linear:
         _check(self.peak, self.warmup_steps, self.floor)
 
     def __call__(self, done: float, width: float, /) -> float:
-        left = 1.0 - _decayed(done, width, self.warmup_steps)
-        return _between(self.peak, self.floor, left) * _warmth(done, width, self.warmup_steps)
+        left = 1.0 - _decay_progress(done, width, self.warmup_steps)
+        return _interpolate(self.peak, self.floor, left) * _warmup_factor(
+            done, width, self.warmup_steps
+        )
 
 
 @dataclass(frozen=True)
 class Cosine:
-    """As Linear, along half a cosine (Loshchilov and Hutter, 2017, arXiv:1608.03983, eq. 5, without
-    restarts).
+    """Warm-up as in Constant; then half a cosine from `peak` to `floor`.
+
+    Loshchilov and Hutter, 2017, arXiv:1608.03983, eq. 5, without restarts.
     """
 
     peak: float
@@ -68,8 +69,10 @@ class Cosine:
         _check(self.peak, self.warmup_steps, self.floor)
 
     def __call__(self, done: float, width: float, /) -> float:
-        left = 0.5 * (1.0 + math.cos(math.pi * _decayed(done, width, self.warmup_steps)))
-        return _between(self.peak, self.floor, left) * _warmth(done, width, self.warmup_steps)
+        left = 0.5 * (1.0 + math.cos(math.pi * _decay_progress(done, width, self.warmup_steps)))
+        return _interpolate(self.peak, self.floor, left) * _warmup_factor(
+            done, width, self.warmup_steps
+        )
 
 
 ScheduleName = Literal["constant", "linear", "cosine"]
@@ -81,26 +84,27 @@ SCHEDULES: Mapping[str, type[Constant] | type[Linear] | type[Cosine]] = {
 
 
 def make_schedule(name: str, peak: float, warmup_steps: int = 0) -> Schedule:
-    """A schedule by name; raises ConfigError for a name that is unknown or numbers that it cannot
-    have.
-    """
+    """Return a schedule by name; raises ConfigError for an unknown name or invalid numbers."""
     if name not in SCHEDULES:
         raise ConfigError(f"schedule {name!r} is unknown; {did_you_mean(name, SCHEDULES)}")
     return SCHEDULES[name](peak, warmup_steps)
 
 
-def _warmth(done: float, width: float, warmup_steps: int) -> float:
-    """Share of the peak that warm-up allows: its first step is not 0, so that no step is wasted."""
-    return min(1.0, (round(done / width) + 1) / warmup_steps) if warmup_steps else 1.0
+def _warmup_factor(done: float, width: float, warmup_steps: int) -> float:
+    """Return the share of the peak; at the first step it is not 0, which would waste the step."""
+    if not warmup_steps:
+        return 1.0
+    return min(1.0, (round(done / width) + 1) / warmup_steps)
 
 
-def _decayed(done: float, width: float, warmup_steps: int) -> float:
-    """Share of the way from the end of warm-up to the end of the run, 0..1."""
-    past, whole = round(done / width) - warmup_steps, round(1.0 / width) - warmup_steps
-    return min(1.0, past / whole) if past > 0 and whole > 0 else 0.0
+def _decay_progress(done: float, width: float, warmup_steps: int) -> float:
+    """Return the progress from the end of warm-up to the end of the run, 0..1."""
+    past = round(done / width) - warmup_steps
+    total = round(1.0 / width) - warmup_steps
+    return min(1.0, past / total) if past > 0 and total > 0 else 0.0
 
 
-def _between(peak: float, floor: float, left: float) -> float:
+def _interpolate(peak: float, floor: float, left: float) -> float:
     return min(peak, max(floor, peak * left + floor * (1.0 - left)))  # exact where left is 0 or 1
 
 

@@ -36,8 +36,7 @@ class OpenSession(Stage):
 
     model: str
     lora: Lora = Lora()
-    # "judge" or "critic" prefixes the facts of a run that trains several weights
-    role: str = ""
+    prefix: str = ""  # of the facts, "judge", if the run trains several weights
 
     def run(
         self, client: TrainingClient, blobs: BlobStore | None = None
@@ -46,7 +45,7 @@ class OpenSession(Stage):
         session = client.open(weights.model, self.lora)
         try:
             facts = load_initial_weights(session, self.lora, weights, client)
-            return session, session.tokenizer(), with_role(self.role, facts)
+            return session, session.tokenizer(), prefix_facts(self.prefix, facts)
         except BaseException:
             session.close()
             raise
@@ -69,7 +68,7 @@ class OpenSession(Stage):
 def find_initial_weights(
     model: str, lora: Lora, client: TrainingClient, blobs: BlobStore | None
 ) -> Weights:
-    """Find the weights that training starts from; raises ConfigError if their LoRA shape differs."""
+    """Find the weights to start from; raises ConfigError if their LoRA shape differs."""
     weights = find_weights(model, client, blobs)
     saved_shape = weights.record["facts"].get("lora", "") if weights.record else ""
     if saved_shape not in ("", lora_shape(lora)):
@@ -91,13 +90,13 @@ def load_initial_weights(
     return facts
 
 
-def with_role(role: str, facts: Facts) -> Facts:
-    """Prefix the names of facts with a role, except those of the machine."""
-    if not role:
+def prefix_facts(prefix: str, facts: Facts) -> Facts:
+    """Prefix the names of facts, "judge.lora", except those of the machine."""
+    if not prefix:
         return facts
     return Facts(
         {
-            name if name.startswith("machine.") else f"{role}.{name}": value
+            name if name.startswith("machine.") else f"{prefix}.{name}": value
             for name, value in facts.items()
         }
     )

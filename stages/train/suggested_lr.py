@@ -1,6 +1,4 @@
-"""A learning rate to begin with: a published formula, for the families of models that it was fitted
-on.
-"""
+"""Suggested learning rates: a published formula, for the model families that it was fitted on."""
 
 from __future__ import annotations
 
@@ -14,67 +12,66 @@ from kitchen.types import Table
 from stages.train.schedules import Schedule
 
 EXPONENTS: Mapping[str, float] = MappingProxyType({"Llama": 0.781, "Qwen": 0.0775})
-FITTED_ALPHA = 32.0  # of the LoRA weights that the formula was fitted on
-_STEPS = 10_000  # of a run in which the highest rate of a schedule is looked for
+FITTED_ALPHA = 32.0  # LoRA alpha of the runs that the formula was fitted on
+_SCHEDULE_STEPS = 10_000  # steps at which a schedule is evaluated to find its highest rate
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What is trained, as far as it is known before it is loaded."""
+    """The model to train, as far as it is known before it is loaded."""
 
     model: str
-    hidden_size: int | None  # None: not known
-    alpha: float | None  # of its LoRA weights; None: the backend's own
+    hidden_size: int | None  # None if not known
+    alpha: float | None  # of its LoRA weights; None for the backend's own
 
 
-def suggested_lr(model_family: str, hidden_size: int) -> float:
-    """5e-5 · 10 · (2000 / hidden size)^p for LoRA of any rank, p by family ("LoRA Without Regret",
-    Thinking Machines Lab, 2025; numbers of "Supervised learning hyperparameters" in the Tinker
-    cookbook).
+def suggested_lr(family: str, hidden_size: int) -> float:
+    """Return 5e-5 · 10 · (2000 / hidden size)^p, for LoRA of any rank, with p by family.
+
+    "LoRA Without Regret", Thinking Machines Lab, 2025; numbers from "Supervised learning
+    hyperparameters" in the Tinker cookbook.
     """
-    return float(5e-5 * 10 * (2000 / hidden_size) ** EXPONENTS[model_family])
+    return float(5e-5 * 10 * (2000 / hidden_size) ** EXPONENTS[family])
 
 
 def model_family(model: str) -> str | None:
-    """Whether a model is called a Llama or a Qwen.
+    """Return "Llama" or "Qwen" if the model's name contains it.
 
-    Its layers do not tell: SmolLM2 has those of a Llama, and the formula was not fitted on it.
+    The architecture does not decide: SmolLM2 has the layers of a Llama, and the formula was not
+    fitted on it.
     """
-    called = parse_weights_name(model).name.rstrip("/").rpartition("/")[2]
-    return next(
-        (each for each in EXPONENTS if re.search(rf"\b{each}", called, re.IGNORECASE)), None
-    )
+    name = parse_weights_name(model).name.rstrip("/").rpartition("/")[2]
+    for family in EXPONENTS:
+        if re.search(rf"\b{family}", name, re.IGNORECASE):
+            return family
+    return None
 
 
-def learning_rate_table(schedule: Schedule, learner: TrainedModel) -> Table:
-    """What is set beside what is suggested, which changes nothing."""
-    highest = max(schedule(step / _STEPS, 1 / _STEPS) for step in range(_STEPS))
-    value, why = _suggestion(learner)
+def learning_rate_table(schedule: Schedule, model: TrainedModel) -> Table:
+    """Compare the learning rate in the settings with the suggested one, which changes nothing."""
+    steps = range(_SCHEDULE_STEPS)
+    peak = max(schedule(step / _SCHEDULE_STEPS, 1 / _SCHEDULE_STEPS) for step in steps)
+    value, reason = _suggestion(model)
     return Table(
         "Learning rate",
         ("which", "value", "why"),
         (
-            ("set", f"{highest:g}", "the highest of the schedule"),
-            ("suggested for supervised fine-tuning", value, why),
+            ("set", f"{peak:g}", "the highest of the schedule"),
+            ("suggested for supervised fine-tuning", value, reason),
         ),
     )
 
 
-def _suggestion(learner: TrainedModel) -> tuple[str, str]:
-    if (known := model_family(learner.model)) is None:
-        return (
-            "not known",
-            f"{learner.model} is called neither {' nor '.join(EXPONENTS)}, which the formula is "
-            "for",
-        )
-    if learner.hidden_size is None:
-        return "not known", f"the training adapter does not know how wide {learner.model} is"
-    other = (
-        f"; here alpha is {learner.alpha:g}" if learner.alpha not in (None, FITTED_ALPHA) else ""
-    )
+def _suggestion(model: TrainedModel) -> tuple[str, str]:
+    family = model_family(model.model)
+    if family is None:
+        families = " nor ".join(EXPONENTS)
+        return "not known", f"{model.model} is named neither {families}, which the formula is for"
+    if model.hidden_size is None:
+        return "not known", f"the training adapter does not know the hidden size of {model.model}"
+    note = "" if model.alpha in (None, FITTED_ALPHA) else f"; here alpha is {model.alpha:g}"
     return (
-        f"{suggested_lr(known, learner.hidden_size):.2g}",
-        f"5e-5 · 10 · (2000 / {learner.hidden_size})^{EXPONENTS[known]:g}, fitted on {known} with "
-        "LoRA of alpha "
-        f"{FITTED_ALPHA:g}{other}",
+        f"{suggested_lr(family, model.hidden_size):.2g}",
+        f"5e-5 · 10 · (2000 / {model.hidden_size})^{EXPONENTS[family]:g}, fitted on {family} with "
+        f"LoRA of alpha {FITTED_ALPHA:g}{note}",
     )

@@ -1,4 +1,4 @@
-"""A custom loss written in torch, as the core knows losses: values and gradients in numpy."""
+"""Custom losses written in torch, with the values and gradients in numpy that the core expects."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TorchFunction: TypeAlias = "Callable[[Sequence[Datum], list[torch.Tensor]], Valu
 
 @dataclass(frozen=True, repr=False)
 class TorchLoss:
-    """A function of log-probabilities, and its gradient by torch.autograd; a kitchen.types.Loss."""
+    """A kitchen.types.Loss from a torch function of log-probabilities, by torch.autograd."""
 
     function: Callable[..., Any]
-    # it sums over runs of this many adjacent datums; None: it needs the batch whole
+    # the loss sums over groups of so many adjacent datums; None if it needs the whole batch
     group: int | None = None
 
     def __post_init__(self) -> None:
@@ -38,56 +38,54 @@ class TorchLoss:
     def __call__(
         self, data: Sequence[Datum], logprobs: Sequence[Floats], /
     ) -> tuple[float, Sequence[Floats], Mapping[str, float]]:
-        """Value, gradients of the shapes of `logprobs`, and metrics; raises ConfigError for what is
-        no loss.
+        """Return the value, gradients of the shapes of `logprobs`, and metrics.
+
+        Raises ConfigError if the function returns no differentiable number.
         """
         import torch
 
         with torch.enable_grad():
-            leaves = [torch.tensor(np.asarray(lp), requires_grad=True) for lp in logprobs]
+            leaves = [torch.tensor(np.asarray(array), requires_grad=True) for array in logprobs]
             returned = self.function(data, leaves)
             value, metrics = returned if isinstance(returned, tuple) else (returned, {})
             if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
                 raise ConfigError(
-                    f"{self!r} must give one number that depends on the log-probabilities through "
-                    "torch"
+                    f"{self!r} must return one number that depends on the log-probabilities "
+                    "through torch"
                 )
             grads = torch.autograd.grad(value.reshape(()), leaves, allow_unused=True)
         gradients = [
-            np.zeros(lp.shape, np.float32) if grad is None else grad.numpy().astype(np.float32)
-            for lp, grad in zip(logprobs, grads, strict=True)
+            np.zeros(array.shape, np.float32) if grad is None else grad.numpy().astype(np.float32)
+            for array, grad in zip(logprobs, grads, strict=True)
         ]
-        return (
-            value.item(),
-            gradients,
-            {
-                key: number.item() if isinstance(number, torch.Tensor) else float(number)
-                for key, number in metrics.items()
-            },
-        )
+        return value.item(), gradients, {key: _as_float(number) for key, number in metrics.items()}
+
+
+def _as_float(number: Any) -> float:
+    return float(number.item() if hasattr(number, "item") else number)
 
 
 def torch_loss(function: TorchFunction, group: int | None = None) -> TorchLoss:
-    """A loss from `function(data, logprobs)`, which gives a scalar tensor, or that and metrics.
+    """Return a loss from `function(data, logprobs)`.
 
-    `logprobs` are float32 CPU tensors, one per datum, of the shape of its targets, in nats.
-    `function` is one of a module, or a frozen dataclass with `__call__` where there are options:
-    its name goes into the run's fingerprint. Raises ConfigError for a lambda or a closure, which no
-    name describes.
+    The function returns a scalar tensor, or a tuple of it and metrics. `logprobs` are float32 CPU
+    tensors in nats, one per datum, of the shape of its targets. `function` is a module-level
+    function, or a frozen dataclass with `__call__` if it has options: its name is part of the run's
+    fingerprint. Raises ConfigError for a lambda or a closure, which have no stable name.
     """
     return TorchLoss(function, group)
 
 
 def _name(function: Callable[..., Any]) -> str:
     if isinstance(function, FunctionType):
-        described = function.__name__ != "<lambda>" and not function.__closure__
+        is_stable = function.__name__ != "<lambda>" and not function.__closure__
         name = f"{function.__module__}.{function.__qualname__}"
     else:
         name = repr(function)
-        described = " at 0x" not in name
-    if not described:
+        is_stable = " at 0x" not in name
+    if not is_stable:
         raise ConfigError(
-            f"the loss {name} has no stable name; write it as a function of a module, "
+            f"the loss {name} has no stable name; write it as a module-level function, "
             "or, with options, as a frozen dataclass with __call__"
         )
     return name

@@ -74,12 +74,12 @@ def test_what_is_set_is_the_highest_of_the_schedule(schedule: Schedule) -> None:
         (
             TrainedModel("meta-llama/Llama-3.1-8B", None, 32.0),
             "not known",
-            "does not know how wide meta-llama/Llama-3.1-8B is",
+            "does not know the hidden size of meta-llama/Llama-3.1-8B",
         ),
         (
             TrainedModel("packaged:smollm2", 576, 32.0),
             "not known",
-            "packaged:smollm2 is called neither Llama nor Qwen",
+            "packaged:smollm2 is named neither Llama nor Qwen",
         ),
     ],
 )

@@ -102,7 +102,7 @@ def test_what_is_no_loss_is_refused():
             torch_loss(function)
     for function in (three_numbers, without_torch, constant):
         with pytest.raises(
-            ConfigError, match=f"{function.__name__}, group=None. must give one number"
+            ConfigError, match=f"{function.__name__}, group=None. must return one number"
         ):
             torch_loss(function)(data, logprobs)
     with pytest.raises(ConfigError, match="group=0"):
