@@ -29,7 +29,7 @@ MessageMask = tuple[bool, ...]  # one per message
 
 
 class MaskError(DataError):
-    """The tokens of one message cannot be told apart in the rendered conversation."""
+    """The tokens of one message cannot be located in the rendered conversation."""
 
     def __init__(self, text: str, message: int) -> None:
         super().__init__(text)

@@ -174,9 +174,9 @@ class EvaluateTeacher(Stage):
         reads = models.tokenizer(weights.model)
         render = self._longer(held_out, sets, reads)
         found = await evaluate(client.sampler(weights.source), reads, self.how, render, sets)
-        return *evaluation_report("The teacher", found, self.seed, of="_teacher"), sample_records(
-            found, when="teacher"
-        )
+        return *evaluation_report(
+            "The teacher", found, self.seed, suffix="_teacher"
+        ), sample_records(found, when="teacher")
 
     def _longer(self, plain: HeldOut, told: HeldOut, tokenizer: Tokenizer) -> RenderDataset:
         """With room for the instruction, where it is longest, beside what the student may read."""

@@ -1,4 +1,4 @@
-"""Before against after, on the same held-out problems."""
+"""Comparison of evaluations before and after training, on the same held-out problems."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ _MEASURES: Mapping[str, Callable[[GradedAnswer], float]] = {
     "exact match": lambda answer: answer.exact,
     "field F1": lambda answer: answer.f1,
 }
+_Rows = list[tuple[str, ...]]  # of measure, before, after and difference
 
 
 class CompareEvaluations(Stage):
-    """Exact match, field F1 or the loss, before and after, and the difference by a paired
-    bootstrap, set by set.
+    """Compare each held-out set before and after training, with paired bootstrap intervals.
+
+    Measures are exact match and field F1, or the loss of a set whose answers are not compared.
     """
 
     seed: int = 0
-    shown: int = 1  # answers of each set printed side by side
+    shown: int = 1  # answers per set to print side by side
 
     def run(self, before: EvaluationBefore, after: EvaluationAfter) -> tuple[Metrics, Table, Table]:
-        metrics, rows = Metrics(), list[tuple[str, ...]]()
+        metrics, rows = Metrics(), _Rows()
         for name, answers in after.answers.items():
-            found, lines = _compared(before.answers[name], answers, self.seed)
+            found, lines = _compare_answers(before.answers[name], answers, self.seed)
             metrics |= {f"{name}/{key}": value for key, value in found.items()}
             rows += [(name, str(len(answers)), *line) for line in lines]
         for name, loss in after.losses.items():
-            found, lines = _likelier(before.losses[name], loss, self.seed)
+            found, lines = _compare_losses(before.losses[name], loss, self.seed)
             metrics |= {f"{name}/{key}": value for key, value in found.items()}
             rows += [(name, str(len(loss.nats)), *line) for line in lines]
         columns = ("held-out set", "n", "measure", "before", "after", "difference")
-        compared = Table("Held-out evaluation, 95 % intervals", columns, tuple(rows))
-        return metrics, compared, self._side_by_side(before, after)
+        table = Table("Held-out evaluation, 95 % intervals", columns, tuple(rows))
+        return metrics, table, self._side_by_side(before, after)
 
     def _side_by_side(self, before: EvaluationBefore, after: EvaluationAfter) -> Table:
         rows = [
@@ -49,57 +51,53 @@ class CompareEvaluations(Stage):
         ]
         return Table(
             "The same problems, before and after",
-            ("asked", "before", "after", "wanted"),
+            ("prompt", "before", "after", "expected"),
             tuple(rows),
         )
 
 
-def _compared(
-    old: Sequence[GradedAnswer], new: Sequence[GradedAnswer], seed: int
-) -> tuple[Metrics, list[tuple[str, ...]]]:
-    """Of one set: its metrics, and lines of measure, before, after and difference."""
-    metrics, lines = Metrics(), list[tuple[str, ...]]()
-    for what, read in _MEASURES.items():
-        was, now = ([float(read(each)) for each in answers] for answers in (old, new))
-        key, gain = what.replace(" ", "_").lower(), paired_bootstrap(was, now, seed=seed)
-        metrics |= {
-            f"{key}_before": sum(was) / len(was),
-            f"{key}_after": sum(now) / len(now),
-            f"{key}_gain": gain.estimate,
-        }
-        lines.append(
-            (
-                what,
-                interval(was, seed).format(),
-                interval(now, seed).format(),
-                gain.format(sign=True),
-            )
-        )
-    were, are = failure_counts(old), failure_counts(new)
-    for what, key in {**were, **are}:
-        counts = [found.get((what, key), 0) for found in (were, are)]
-        metrics |= {f"{key}_before": float(counts[0]), f"{key}_after": float(counts[1])}
-        lines.append((what, *map(str, counts), ""))
-    return metrics, lines
+def _compare_answers(
+    before: Sequence[GradedAnswer], after: Sequence[GradedAnswer], seed: int
+) -> tuple[Metrics, _Rows]:
+    """Compare the answers of one set."""
+    metrics, rows = Metrics(), _Rows()
+    for measure, read in _MEASURES.items():
+        old = [float(read(answer)) for answer in before]
+        new = [float(read(answer)) for answer in after]
+        gain = paired_bootstrap(old, new, seed=seed)
+        key = measure.replace(" ", "_").lower()
+        metrics[f"{key}_before"] = sum(old) / len(old)
+        metrics[f"{key}_after"] = sum(new) / len(new)
+        metrics[f"{key}_gain"] = gain.estimate
+        intervals = interval(old, seed).format(), interval(new, seed).format()
+        rows.append((measure, *intervals, gain.format(sign=True)))
+    failures_before, failures_after = failure_counts(before), failure_counts(after)
+    for label, key in {**failures_before, **failures_after}:
+        count_before = failures_before.get((label, key), 0)
+        count_after = failures_after.get((label, key), 0)
+        metrics[f"{key}_before"] = float(count_before)
+        metrics[f"{key}_after"] = float(count_after)
+        rows.append((label, str(count_before), str(count_after), ""))
+    return metrics, rows
 
 
-def _likelier(old: Likelihood, new: Likelihood, seed: int) -> tuple[Metrics, list[tuple[str, ...]]]:
-    """The same of a set that has no answers to compare."""
-    metrics, lines = Metrics(), list[tuple[str, ...]]()
-    for key, (what, now, sizes) in new.measures().items():
-        was = old.measures()[key][1]
-        first, second, change = (
-            ratio_bootstrap(each, sizes, seed) for each in (was, now, now - was)
-        )
-        metrics |= {f"{key}_before": first.estimate, f"{key}_after": second.estimate}
-        lines.append((what, first.format(4), second.format(4), change.format(4, sign=True)))
-    return metrics, lines
+def _compare_losses(before: Likelihood, after: Likelihood, seed: int) -> tuple[Metrics, _Rows]:
+    """Compare the likelihoods of one set."""
+    metrics, rows = Metrics(), _Rows()
+    for key, (label, new, sizes) in after.measures().items():
+        _, old, _ = before.measures()[key]
+        was = ratio_bootstrap(old, sizes, seed)
+        now = ratio_bootstrap(new, sizes, seed)
+        change = ratio_bootstrap(new - old, sizes, seed)
+        metrics |= {f"{key}_before": was.estimate, f"{key}_after": now.estimate}
+        rows.append((label, was.format(4), now.format(4), change.format(4, sign=True)))
+    return metrics, rows
 
 
 class QualityGate(Stage):
-    """Fail the run if exact match on the first held-out set stays below `at_least`."""
+    """Fail the run if exact match on the first held-out set is below `at_least`."""
 
-    at_least: float
+    at_least: float  # 0..1; 0 for no target
 
     def run(self, after: EvaluationAfter) -> None:
         if self.at_least > 0 and not after.answers:
@@ -107,8 +105,9 @@ class QualityGate(Stage):
                 f"the target is an exact match of {self.at_least:g}, and no answers can be compared"
             )
         for name, answers in list(after.answers.items())[:1]:
-            reached = sum(a.exact for a in answers) / len(answers)
-            if reached < self.at_least:
+            exact_match = sum(answer.exact for answer in answers) / len(answers)
+            if exact_match < self.at_least:
                 raise QualityError(
-                    f"exact match on {name} is {reached:.3f}, below the target of {self.at_least:g}"
+                    f"exact match on {name} is {exact_match:.3f}, below the target of "
+                    f"{self.at_least:g}"
                 )

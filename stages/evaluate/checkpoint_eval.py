@@ -1,4 +1,4 @@
-"""Weights of any name, examined on data that is not trained on."""
+"""Evaluation of weights of any name on held-out data, without training."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import field
 from kitchen.artifacts.weights import find_weights
 from kitchen.ports import BlobStore, Dataset, DatasetStore, ModelCatalog, TrainingClient
 from kitchen.stage import Stage
-from kitchen.statistics.intervals import interval, pass_at, ratio_bootstrap
+from kitchen.statistics.intervals import Interval, interval, pass_at, ratio_bootstrap
 from kitchen.types import Facts, Metrics, Price, Samples, Table
-from stages.chat.conversations import parse_conversation
+from stages.chat.conversations import Conversation, parse_conversation
 from stages.chat.prompts import prompt_tokens
 from stages.chat.render import RenderDataset
 from stages.chat.token_cost import AT_MOST, token_cost_rows
@@ -31,35 +31,29 @@ from stages.evaluate.graded_answers import GradedAnswer, failure_counts
 
 
 class LoadHeldOut(Stage):
-    """Read the splits to be evaluated: all but "train", or that one, whole, where there is no
-    other.
-    """
+    """Read the splits to evaluate: all but "train", or "train" if there is no other."""
 
     dataset: str
-    splits: tuple[str, ...] | None = None  # None: as above
-    rows: int | None = None  # of each split, a seeded choice; None: all
+    splits: tuple[str, ...] | None = None  # None for those above
+    rows: int | None = None  # of each split, a seeded choice; None for all
     columns: Mapping[str, str] = field(default_factory=dict)  # new name by old
     seed: int = 0
 
     def run(self, store: DatasetStore) -> tuple[HeldOut, Facts, Table]:
-        chosen = held_out_splits(store, self.dataset, self.splits)
-        loaded = {split: store.load(self.dataset, split=split) for split in chosen}
-        some = {
-            split: sample_and_rename(data, self.columns, self.rows, self.seed)
-            for split, data in loaded.items()
-        }
-        seen = (
-            ""
-            if self.splits or "train" not in loaded
-            else "; it has no other split, and may have been trained on"
-        )
-        rows = tuple(
-            (split, f"{len(some[split]):,} of {len(data):,}{seen}")
-            for split, data in loaded.items()
-        )
-        facts = Facts({f"data.{split}.sha256": data.fingerprint for split, data in loaded.items()})
-        sets = {split: tuple(ParsedRows(data, parse_conversation)) for split, data in some.items()}
-        return HeldOut(sets), facts, Table(f"Evaluated of {self.dataset}", ("split", "rows"), rows)
+        splits = held_out_splits(store, self.dataset, self.splits)
+        sets: dict[str, tuple[Conversation, ...]] = {}
+        facts, table_rows = Facts(), []
+        for split in splits:
+            data = store.load(self.dataset, split=split)
+            chosen = sample_and_rename(data, self.columns, self.rows, self.seed)
+            sets[split] = tuple(ParsedRows(chosen, parse_conversation))
+            facts[f"data.{split}.sha256"] = data.fingerprint
+            table_rows.append((split, f"{len(chosen):,} of {len(data):,}"))
+        if not self.splits and "train" in sets:
+            warning = "; it has no other split, and may have been trained on"
+            table_rows = [(split, count + warning) for split, count in table_rows]
+        table = Table(f"Evaluated of {self.dataset}", ("split", "rows"), tuple(table_rows))
+        return HeldOut(sets), facts, table
 
     preview = run
 
@@ -68,33 +62,31 @@ class LoadHeldOut(Stage):
 
 
 def held_out_splits(
-    store: DatasetStore, dataset: str, wanted: Sequence[str] | None
+    store: DatasetStore, dataset: str, splits: Sequence[str] | None
 ) -> Sequence[str]:
-    """Those that are wanted, else all but "train", or that one; raises DataError for one that is
-    not there.
-    """
-    there = tuple(store.splits(dataset))
-    check_splits(dataset, wanted or (), there)
-    return wanted or [split for split in there if split != "train"] or there
+    """Return the splits, by default all but "train", or that one; raises DataError if unknown."""
+    available = tuple(store.splits(dataset))
+    check_splits(dataset, splits or (), available)
+    return splits or [split for split in available if split != "train"] or available
 
 
 def sample_and_rename(
     data: Dataset, columns: Mapping[str, str], rows: int | None, seed: int
 ) -> Dataset:
-    """A seeded choice of at most so many rows, in their order, with their columns renamed."""
+    """Rename columns, and choose at most `rows` rows, a seeded choice in their order."""
     data = rename_columns(data, columns)
     return data if rows is None else sample_rows(data, rows, seed)
 
 
 class EvaluateCheckpoint(Stage):
-    """What weights, of a run or a model, make of the held-out sets."""
+    """Evaluate weights of a run or model on the held-out sets."""
 
     memoize = True
     weights: str
-    how: EvalConfig
+    config: EvalConfig
     render: RenderDataset
-    answering: DecodingConfig = GREEDY
-    seed: int = 0  # of answers that are drawn
+    decoding: DecodingConfig = GREEDY
+    seed: int = 0  # of sampled answers
 
     async def run(
         self,
@@ -103,18 +95,19 @@ class EvaluateCheckpoint(Stage):
         held_out: HeldOut,
         blobs: BlobStore | None = None,
     ) -> tuple[EvaluationAfter, Samples]:
-        found = find_weights(self.weights, client, blobs)
-        tokenizer = models.tokenizer(found.model)
-        came = await evaluate(
-            client.sampler(found.source),
+        weights = find_weights(self.weights, client, blobs)
+        tokenizer = models.tokenizer(weights.model)
+        evaluation = await evaluate(
+            client.sampler(weights.source),
             tokenizer,
-            self.how,
+            self.config,
             self.render,
             held_out,
-            self.answering,
+            self.decoding,
             self.seed,
         )
-        return EvaluationAfter(came.answers, came.losses), sample_records(came)
+        result = EvaluationAfter(evaluation.answers, evaluation.losses)
+        return result, sample_records(evaluation)
 
     def preview(
         self,
@@ -125,25 +118,23 @@ class EvaluateCheckpoint(Stage):
         price: Price | None = None,
     ) -> Table:
         tokenizer = models.tokenizer(find_weights(self.weights, client, blobs).model)
-        read = answers = 0
-        for name, metric in metrics_by_set(held_out, self.how, self.answering).items():
-            some = held_out.sets[name]
+        tokens_read = answers = 0
+        for name, metric in metrics_by_set(held_out, self.config, self.decoding).items():
+            rows = held_out.sets[name]
             if metric == "loss":
-                read += sum(
-                    len(each.tokens) + 1 for each in render_all(some, tokenizer, self.render)
-                )
+                datums = render_all(rows, tokenizer, self.render)
+                tokens_read += sum(len(datum.tokens) + 1 for datum in datums)
             else:
-                read += sum(len(prompt_tokens(each, tokenizer, self.render)) for each in some)
-                answers += len(some) * self.answering.tries
+                tokens_read += sum(len(prompt_tokens(r, tokenizer, self.render)) for r in rows)
+                answers += len(rows) * self.decoding.tries
+        answer_tokens = answers * self.config.max_tokens
         return Table(
             "Questions",
             ("what", "count"),
             (
                 ("answers in all", f"{answers:,}"),
-                *token_cost_rows("tokens read", read, "", price),
-                *token_cost_rows(
-                    "tokens of answers", answers * self.how.max_tokens, AT_MOST, price
-                ),
+                *token_cost_rows("tokens read", tokens_read, "", price),
+                *token_cost_rows("tokens of answers", answer_tokens, AT_MOST, price),
             ),
         )
 
@@ -152,9 +143,9 @@ class EvaluateCheckpoint(Stage):
 
 
 class ReportEvaluation(Stage):
-    """Exact match, field F1, pass@k and what was cut short, set by set; or the loss.
+    """Report exact match, field F1, pass@k and truncated answers of each set; or its loss.
 
-    Intervals are of means over problems: several tries at one are no evidence of another.
+    Intervals are of means over problems: several answers to one problem are not independent.
     """
 
     pass_at: tuple[int, ...] = ()
@@ -165,44 +156,45 @@ class ReportEvaluation(Stage):
 
 
 def evaluation_report(
-    title: str, found: Evaluation, seed: int, pass_at: Sequence[int] = (), of: str = ""
+    title: str, evaluation: Evaluation, seed: int, pass_at: Sequence[int] = (), suffix: str = ""
 ) -> tuple[Metrics, Table]:
-    """An evaluation by itself, set by set; `of` ends the names of its metrics."""
+    """Return metrics and a table of one evaluation; `suffix` ends the names of its metrics."""
     metrics, rows = Metrics(), list[tuple[str, ...]]()
-    for name, answers in found.answers.items():
-        count = str(len({each.row for each in answers}))
-        for (what, key), values in problem_scores(answers, pass_at).items():
-            mean, key = interval(values, seed), f"{name}/{key}{of}"
-            metrics |= {key: mean.estimate, f"{key}_low": mean.low, f"{key}_high": mean.high}
-            rows.append((name, count, what, mean.format()))
-        for (what, key), number in failure_counts(answers).items():
-            metrics[f"{name}/{key}{of}"] = float(number)
-            rows.append((name, count, what, f"{number} of {len(answers)} answers"))
-    for name, loss in found.losses.items():
-        for measure, (what, parts, sizes) in loss.measures().items():
-            mean, key = ratio_bootstrap(parts, sizes, seed), f"{name}/{measure}{of}"
-            metrics |= {key: mean.estimate, f"{key}_low": mean.low, f"{key}_high": mean.high}
-            rows.append((name, str(len(parts)), what, mean.format(4)))
-    return metrics, Table(
-        f"{title}, 95 % intervals", ("set", "problems", "measure", "value"), tuple(rows)
-    )
+    for name, answers in evaluation.answers.items():
+        problems = str(len({answer.row for answer in answers}))
+        for (label, measure), values in problem_scores(answers, pass_at).items():
+            mean = interval(values, seed)
+            metrics |= _interval_metrics(f"{name}/{measure}{suffix}", mean)
+            rows.append((name, problems, label, mean.format()))
+        for (label, measure), count in failure_counts(answers).items():
+            metrics[f"{name}/{measure}{suffix}"] = float(count)
+            rows.append((name, problems, label, f"{count} of {len(answers)} answers"))
+    for name, loss in evaluation.losses.items():
+        for measure, (label, totals, sizes) in loss.measures().items():
+            mean = ratio_bootstrap(totals, sizes, seed)
+            metrics |= _interval_metrics(f"{name}/{measure}{suffix}", mean)
+            rows.append((name, str(len(totals)), label, mean.format(4)))
+    columns = ("set", "problems", "measure", "value")
+    return metrics, Table(f"{title}, 95 % intervals", columns, tuple(rows))
+
+
+def _interval_metrics(key: str, mean: Interval) -> dict[str, float]:
+    return {key: mean.estimate, f"{key}_low": mean.low, f"{key}_high": mean.high}
 
 
 def problem_scores(
     answers: Sequence[GradedAnswer], ks: Sequence[int]
 ) -> dict[tuple[str, str], list[float]]:
-    """Of each problem, the mean over its tries, by what is measured and the key of its metric."""
+    """Return the mean score of each problem over its answers, by label and metric key."""
     problems: dict[int, list[GradedAnswer]] = {}
-    for each in answers:
-        problems.setdefault(each.row, []).append(each)
-    right = [[each.exact for each in tries] for tries in problems.values()]
-    found = {
+    for answer in answers:
+        problems.setdefault(answer.row, []).append(answer)
+    right = [[answer.exact for answer in tries] for tries in problems.values()]
+    f1 = [[answer.f1 for answer in tries] for tries in problems.values()]
+    scores = {
         ("exact match", "exact_match"): [sum(tries) / len(tries) for tries in right],
-        ("field F1", "field_f1"): [
-            sum(each.f1 for each in tries) / len(tries) for tries in problems.values()
-        ],
+        ("field F1", "field_f1"): [sum(tries) / len(tries) for tries in f1],
     }
-    return found | {
-        (f"pass@{k}", f"pass_at_{k}"): [pass_at(k, len(tries), sum(tries)) for tries in right]
-        for k in ks
-    }
+    for k in ks:
+        scores[f"pass@{k}", f"pass_at_{k}"] = [pass_at(k, len(t), sum(t)) for t in right]
+    return scores

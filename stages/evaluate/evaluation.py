@@ -1,4 +1,4 @@
-"""Held-out evaluation: answers scored, and the loss on data that is not trained on."""
+"""Held-out evaluation: graded answers, or the loss of data that is not trained on."""
 
 from __future__ import annotations
 
@@ -39,42 +39,39 @@ from stages.train.session import FinalWeights
 
 @dataclass(frozen=True)
 class Likelihood:
-    """How likely the trained-on tokens of each row of a set are: their negative log-likelihood."""
+    """Negative log-likelihood of the trained-on tokens of each row of a set."""
 
     nats: tuple[float, ...]
-    tokens: tuple[int, ...]  # how many they are
-    # bytes of UTF-8, at least 1; what ends an answer costs too, and writes nothing
-    written: tuple[int, ...]
+    tokens: tuple[int, ...]  # number of trained-on tokens
+    # UTF-8 bytes of these tokens, at least 1; a stop token costs nats and has no bytes
+    num_bytes: tuple[int, ...]
 
     def measures(self) -> Mapping[str, tuple[str, Array, Array]]:
-        """By the name of the metric, in words, and row by row what is to be divided by what."""
+        """Return, by metric name, a label, and numerator and denominator by row."""
         nats = np.array(self.nats)
+        bits = nats / math.log(2)
         return {
             "loss": ("loss, nats per token", nats, np.array(self.tokens)),
-            "bits_per_byte": (
-                "bits per byte",
-                nats / math.log(2),
-                np.array(self.written, np.float64),
-            ),
+            "bits_per_byte": ("bits per byte", bits, np.array(self.num_bytes, np.float64)),
         }
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Answers by held-out set; empty where the data has no answers that can be compared."""
+    """Graded answers of some held-out sets, and likelihoods of the others, by set name."""
 
     answers: Mapping[str, tuple[GradedAnswer, ...]]
-    losses: Mapping[str, Likelihood]  # by set
+    losses: Mapping[str, Likelihood]
 
 
 @dataclass(frozen=True)
 class EvaluationBefore(Evaluation):
-    """Of the model as it came."""
+    """The evaluation of the model before training."""
 
 
 @dataclass(frozen=True)
 class EvaluationAfter(Evaluation):
-    """Of the weights that were saved."""
+    """The evaluation of the final weights."""
 
 
 @dataclass(frozen=True)
@@ -86,75 +83,73 @@ class HeldOutData:
 
 @dataclass(frozen=True)
 class HeldOutLoss:
-    """What the loss says of held-out data."""
+    """The loss of held-out data during training."""
 
-    nats: float  # the loss: of cross-entropy the mean per trained-on token
-    metrics: Mapping[str, float] = field(default_factory=dict)  # "loss" and what else it says
+    nats: float  # of cross-entropy, the mean per trained-on token
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of the loss, "loss" among them
 
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """How answers are compared with what is wanted."""
+    """Options of an evaluation on held-out sets, by graded answers or by the loss."""
 
-    # auto: json if all answers are JSON objects,
+    # How answers are compared: as json objects, as text, as math (equal numbers or formulas, after
+    # the last #### if there is one), or not at all (loss). auto: json if all reference answers are
+    # JSON objects, else loss.
     metric: Literal["auto", "json", "text", "math", "loss"] = "auto"
-    # else loss; math: an equal number or formula, after the last #### if there is one
-    max_tokens: PositiveInt = 64  # per answer; one that is cut there counts as wrong
-    # exact match on the first held-out set, below which the run
+    max_tokens: PositiveInt = 64  # Maximum tokens per answer; a truncated answer counts as wrong.
+    # Exact match required on the first held-out set; below it, the run ends with exit code 5.
     at_least: Annotated[float, Field(ge=0, le=1)] = 0.0
-    # ends with exit code 5
 
     def __post_init__(self) -> None:
         check_name("metric", self.metric, ("auto", *METRIC_REWARDS, "loss"))
         if self.at_least > 0 and self.metric == "loss":
             raise ConfigError(
-                f"at_least={self.at_least} is of exact match, for which answers are compared: set "
-                "evaluation.metric to json, text or math, or leave it out"
+                f"at_least={self.at_least} is a target for exact match, for which answers are "
+                "compared: set evaluation.metric to json, text or math, or leave it out"
             )
         if self.metric == "math":
             require_extra("math_verify", "evaluation.metric=math")
 
-    def choose(self, conversations: Sequence[Conversation]) -> str:
-        """The metric of a held-out set; raises DataError for a right answer that it can compare
-        nothing with.
-        """
+    def metric_for(self, conversations: Sequence[Conversation]) -> str:
+        """Choose the metric of a set; raises DataError for an answer that it cannot compare."""
         if self.metric == "loss":
             return "loss"
-        rights = [reference_answer(each) for each in conversations]
+        references = [reference_answer(conversation) for conversation in conversations]
         if self.metric == "auto":
-            return "json" if default_metric(rights) == "json" else "loss"
-        if bad := first_ungradable(METRIC_REWARDS[self.metric], rights):
-            raise DataError(
-                f"{conversations[bad[0]].where}: evaluation.metric={self.metric}: {bad[1]}"
-            )
+            return "json" if default_metric(references) == "json" else "loss"
+        if problem := first_ungradable(METRIC_REWARDS[self.metric], references):
+            row, reason = problem
+            where = conversations[row].where
+            raise DataError(f"{where}: evaluation.metric={self.metric}: {reason}")
         return self.metric
 
 
 @dataclass(frozen=True)
 class DecodingConfig:
-    """How answers are drawn."""
+    """Options for sampling the answers of an evaluation."""
 
-    temperature: NonNegativeFloat = 0.0  # 0 is greedy
-    tries: PositiveInt = 1  # answers to each problem; scores are means over them
-    pass_at: tuple[int, ...] = ()  # for each k: the chance that one of k answers at least is right
+    temperature: NonNegativeFloat = 0.0  # Sampling temperature; 0 is greedy.
+    tries: PositiveInt = 1  # Answers sampled per problem; scores are means over them.
+    # Report pass@k for each of these k: the chance that at least one of k answers is right.
+    pass_at: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_tries(self.tries, self.temperature)
-        if wrong := [k for k in self.pass_at if not 1 <= k <= self.tries]:
+        invalid = [k for k in self.pass_at if not 1 <= k <= self.tries]
+        if invalid:
             raise ConfigError(
-                f"pass_at={wrong[0]} must be from 1 to tries={self.tries}, for pass@k is estimated "
-                "from "
-                "at least k answers to each problem"
+                f"pass_at={invalid[0]} must be from 1 to tries={self.tries}: pass@k is estimated "
+                "from at least k answers to each problem"
             )
 
 
 def check_tries(tries: int, temperature: float) -> None:
-    """Raise ConfigError for several answers that would all be the same."""
+    """Raise ConfigError for several greedy answers, which would all be the same."""
     if tries > 1 and temperature == 0:
         raise ConfigError(
-            f"tries={tries} at temperature=0 are that many times the same answer: raise the "
-            "temperature, "
-            "or leave tries at 1"
+            f"tries={tries} at temperature=0 gives the same answer each time: raise the "
+            "temperature, or leave tries at 1"
         )
 
 
@@ -163,17 +158,17 @@ GREEDY = DecodingConfig()
 
 @dataclass(frozen=True)
 class _Evaluator:
-    """Some weights, and how their answers are drawn and scored."""
+    """Evaluates one sampler on held-out sets."""
 
     sampler: Sampler
     tokenizer: Tokenizer
-    how: EvalConfig
+    config: EvalConfig
     render: RenderDataset
-    answering: DecodingConfig
+    decoding: DecodingConfig
     seed: int
 
-    async def evaluation(self, held_out: HeldOut) -> Evaluation:
-        metrics = await asyncio.to_thread(metrics_by_set, held_out, self.how, self.answering)
+    async def evaluate(self, held_out: HeldOut) -> Evaluation:
+        metrics = await asyncio.to_thread(metrics_by_set, held_out, self.config, self.decoding)
         answers, losses = {}, {}
         for name, conversations in held_out.sets.items():
             if metrics[name] == "loss":
@@ -185,98 +180,94 @@ class _Evaluator:
     async def _answers(
         self, name: str, conversations: Sequence[Conversation], metric: str
     ) -> tuple[GradedAnswer, ...]:
-        prompts = [prompt_tokens(each, self.tokenizer, self.render) for each in conversations]
-        came = await sample_answers(  # by the name of the set, whatever others there are
+        prompts = [prompt_tokens(row, self.tokenizer, self.render) for row in conversations]
+        sampled = await sample_answers(
             self.sampler,
             prompts,
+            # the set's name, so that answers do not depend on which other sets there are
             [self.seed, zlib.crc32(name.encode())],
-            count=self.answering.tries,
-            max_tokens=self.how.max_tokens,
-            temperature=self.answering.temperature,
+            count=self.decoding.tries,
+            max_tokens=self.config.max_tokens,
+            temperature=self.decoding.temperature,
         )
-        places = [(row, attempt) for row, some in enumerate(came) for attempt in range(len(some))]
-        answers = await grade_samples(
-            metric,
-            [(conversations[row], came[row][attempt]) for row, attempt in places],
-            self.tokenizer,
-        )
+        places = [
+            (row, attempt) for row, tries in enumerate(sampled) for attempt in range(len(tries))
+        ]
+        pairs = [(conversations[row], sampled[row][attempt]) for row, attempt in places]
+        answers = await grade_samples(metric, pairs, self.tokenizer)
         return tuple(
             replace(answer, row=row, attempt=attempt)
             for answer, (row, attempt) in zip(answers, places, strict=True)
         )
 
     async def _likelihood(self, conversations: Sequence[Conversation]) -> Likelihood:
-        """Of the rows that are not left out for their length."""
-        render_all = [
-            (each.where, self.render.datums(each, self.tokenizer)) for each in conversations
-        ]
-        rows = [(where, data) for where, data in render_all if data]
+        """Measure the rows that are not dropped for their length."""
+        rendered = [(row.where, self.render.datums(row, self.tokenizer)) for row in conversations]
+        rows = [(where, data) for where, data in rendered if data]
         if not rows:
             raise DataError(
-                f"{conversations[0].where}: it and all other rows of its set are left out, for "
-                "they do not "
-                f"fit into max_tokens={self.render.max_tokens}"
+                f"{conversations[0].where}: it and all other rows of its set are dropped, because "
+                f"they do not fit into max_tokens={self.render.max_tokens}"
             )
-        found = await asyncio.gather(*(self._nats(data) for _, data in rows))
-        if wrong := [
-            where for (where, _), nats in zip(rows, found, strict=True) if not math.isfinite(nats)
-        ]:
-            raise RunFailed(f"{wrong[0]}: its loss is not finite, by weights that have gone astray")
-        trained = [[d.targets[d.loss_inputs["weights"] != 0] for d in data] for _, data in rows]
-        written = (
-            sum(len(self.tokenizer.decode(each).encode()) for each in some) for some in trained
-        )
-        return Likelihood(
-            tuple(found),
-            tuple(sum(map(len, some)) for some in trained),
-            tuple(max(each, 1) for each in written),
-        )
+        nats = await asyncio.gather(*(self._nats(data) for _, data in rows))
+        for (where, _), row_nats in zip(rows, nats, strict=True):
+            if not math.isfinite(row_nats):
+                raise RunFailed(f"{where}: its loss is not finite; the weights have diverged")
+        tokens, num_bytes = [], []
+        for _, data in rows:
+            trained = [datum.targets[datum.loss_inputs["weights"] != 0] for datum in data]
+            texts = [self.tokenizer.decode(targets) for targets in trained]
+            tokens.append(sum(len(targets) for targets in trained))
+            num_bytes.append(max(sum(len(text.encode()) for text in texts), 1))
+        return Likelihood(tuple(nats), tuple(tokens), tuple(num_bytes))
 
     async def _nats(self, row: Sequence[Datum]) -> float:
-        asked = [self.sampler.logprobs(np.append(d.tokens, d.targets[-1])) for d in row]
-        found = await asyncio.gather(*map(arrival, asked))
+        """Return the summed negative log-likelihood of a row's trained-on tokens."""
+        requests = [self.sampler.logprobs(np.append(d.tokens, d.targets[-1])) for d in row]
+        logprobs = await asyncio.gather(*map(arrival, requests))
         return -sum(
-            float(lp[1:][d.loss_inputs["weights"] != 0].astype(np.float64).sum())
-            for lp, d in zip(found, row, strict=True)
+            float(array[1:][datum.loss_inputs["weights"] != 0].astype(np.float64).sum())
+            for array, datum in zip(logprobs, row, strict=True)
         )
 
 
 def metrics_by_set(
-    held_out: HeldOut, how: EvalConfig, answering: DecodingConfig
+    held_out: HeldOut, config: EvalConfig, decoding: DecodingConfig
 ) -> Mapping[str, str]:
-    """By the name of each set; raises ConfigError where answers are to be drawn, or a target is,
-    and none would be compared.
+    """Choose the metric of each set.
+
+    Raises ConfigError if a target or sampling options are set for sets evaluated by their loss.
     """
-    metrics = {name: how.choose(conversations) for name, conversations in held_out.sets.items()}
-    if how.at_least > 0 and "loss" in list(metrics.values())[:1]:
+    metrics = {name: config.metric_for(rows) for name, rows in held_out.sets.items()}
+    by_loss = [name for name, metric in metrics.items() if metric == "loss"]
+    first = next(iter(metrics), None)
+    if config.at_least > 0 and first in by_loss:
         raise ConfigError(
-            f"at_least={how.at_least:g} is of exact match on {next(iter(metrics))}, which is "
-            "evaluated "
-            "by its loss: set evaluation.metric=text to compare its answers as texts, or leave it "
-            "out"
+            f"at_least={config.at_least:g} is a target for exact match on {first}, which is "
+            "evaluated by its loss: set evaluation.metric=text to compare its answers as text, or "
+            "leave it out"
         )
-    if answering != GREEDY and (
-        lost := [name for name, metric in metrics.items() if metric == "loss"]
-    ):
+    if decoding != GREEDY and by_loss:
         raise ConfigError(
-            f"{lost[0]} is evaluated by its loss, for which no answers are drawn: set "
-            "evaluation.metric=text to compare them as texts, or choose other splits"
+            f"{by_loss[0]} is evaluated by its loss, for which no answers are sampled: set "
+            "evaluation.metric=text to compare them as text, or choose other splits"
         )
     return metrics
 
 
 def render_all(
-    conversations: Sequence[Conversation], tokenizer: Tokenizer, how: RenderDataset
+    conversations: Sequence[Conversation], tokenizer: Tokenizer, render: RenderDataset
 ) -> tuple[Datum, ...]:
-    return tuple(how.run(TrainRows(conversations), tokenizer)[0].data)
+    """Render conversations to all their datums."""
+    return tuple(render.run(TrainRows(conversations), tokenizer)[0].data)
 
 
 class EvaluateBase(Stage):
-    """What the model as it came makes of the held-out sets."""
+    """Evaluate the model before training on the held-out sets."""
 
     memoize = True
     model: str
-    how: EvalConfig
+    config: EvalConfig
     render: RenderDataset
 
     async def run(
@@ -287,80 +278,80 @@ class EvaluateBase(Stage):
         blobs: BlobStore | None = None,
     ) -> tuple[EvaluationBefore, Samples]:
         sampler = open_sampler(self.model, client, blobs)
-        found = await evaluate(sampler, tokenizer, self.how, self.render, held_out)
+        found = await evaluate(sampler, tokenizer, self.config, self.render, held_out)
         return EvaluationBefore(found.answers, found.losses), sample_records(found, when="before")
 
 
 class EvaluateWeights(Stage):
-    """What the saved weights make of the held-out sets."""
+    """Evaluate the final weights on the held-out sets."""
 
     memoize = True
-    how: EvalConfig
+    config: EvalConfig
     render: RenderDataset
 
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, weights: FinalWeights
     ) -> tuple[EvaluationAfter, Samples]:
-        found = await evaluate(client.sampler(weights), tokenizer, self.how, self.render, held_out)
+        sampler = client.sampler(weights)
+        found = await evaluate(sampler, tokenizer, self.config, self.render, held_out)
         return EvaluationAfter(found.answers, found.losses), sample_records(found, when="after")
 
 
 async def evaluate(
     sampler: Sampler,
     tokenizer: Tokenizer,
-    how: EvalConfig,
+    config: EvalConfig,
     render: RenderDataset,
     held_out: HeldOut,
-    answering: DecodingConfig = GREEDY,
+    decoding: DecodingConfig = GREEDY,
     seed: int = 0,
 ) -> Evaluation:
-    """What these weights make of the held-out sets; the sampler is closed."""
+    """Evaluate a sampler on the held-out sets, and close it."""
     try:
-        return await _Evaluator(sampler, tokenizer, how, render, answering, seed).evaluation(
-            held_out
-        )
+        evaluator = _Evaluator(sampler, tokenizer, config, render, decoding, seed)
+        return await evaluator.evaluate(held_out)
     finally:
         sampler.close()
 
 
-def sample_records(found: Evaluation, **more: str) -> Samples:
-    """Every answer as a line of samples.jsonl."""
+def sample_records(evaluation: Evaluation, **extra: str) -> Samples:
+    """Return every answer as a line of samples.jsonl, with the extra keys."""
     return Samples(
         tuple(
             {
-                **more,
+                **extra,
                 "set": name,
-                "row": each.row,
-                "try": each.attempt,
-                "where": each.where,
-                "prompt": each.prompt,
-                "wanted": each.expected,
-                "text": each.text,
-                "exact": each.exact,
-                "f1": each.f1,
-                "parsed": each.parsed,
-                "truncated": each.truncated,
-                "failed": each.failed,
+                "row": answer.row,
+                "try": answer.attempt,
+                "where": answer.where,
+                "prompt": answer.prompt,
+                "wanted": answer.expected,
+                "text": answer.text,
+                "exact": answer.exact,
+                "f1": answer.f1,
+                "parsed": answer.parsed,
+                "truncated": answer.truncated,
+                "failed": answer.failed,
             }
-            for name, answers in found.answers.items()
-            for each in answers
+            for name, answers in evaluation.answers.items()
+            for answer in answers
         )
     )
 
 
 class RenderHeldOut(Stage):
-    """Render all held-out rows, so that a bad one is found before training, and keep the first
-    `rows` of each set.
-    """
+    """Render all held-out rows, to find errors before training, and keep the first of each set."""
 
     render: RenderDataset
-    rows: int = 16
+    rows: int = 16  # of each set, measured during training
 
     def run(self, held_out: HeldOut, tokenizer: Tokenizer) -> HeldOutData:
-        sets = [self._rendered(name, rows, tokenizer) for name, rows in held_out.sets.items()]
-        return HeldOutData(normalise_weights([datum for each in sets for datum in each]))
+        data: list[Datum] = []
+        for name, rows in held_out.sets.items():
+            data += self._render(name, rows, tokenizer)
+        return HeldOutData(normalise_weights(data))
 
-    def _rendered(
+    def _render(
         self, name: str, rows: Sequence[Conversation], tokenizer: Tokenizer
     ) -> tuple[Datum, ...]:
         try:
@@ -370,14 +361,14 @@ class RenderHeldOut(Stage):
 
 
 class MeasureHeldOut(Stage):
-    """Ask for the mean loss on held-out data; the answer comes later."""
+    """Submit the held-out data for its mean loss, without waiting for the result."""
 
     loss: str | Loss = "cross_entropy"
 
     def run(self, session: TrainingSession, data: HeldOutData) -> Future[HeldOutLoss]:
-        return start(_measured(session.forward(data.data, self.loss)))
+        return start(_held_out_loss(session.forward(data.data, self.loss)))
 
 
-async def _measured(asked: Future[LossOutput]) -> HeldOutLoss:
-    metrics = summed_metrics((await asked).metrics)
+async def _held_out_loss(future: Future[LossOutput]) -> HeldOutLoss:
+    metrics = summed_metrics((await future).metrics)
     return HeldOutLoss(metrics["loss"], metrics)

@@ -1,4 +1,4 @@
-"""Answers, against those that are right."""
+"""Answers of a model, graded against the reference answers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from kitchen.ports.environments import StepResult
 from kitchen.types import Sampled
 from stages.chat.conversations import Conversation
 from stages.chat.prompts import prompt_messages, reference_answer
-from stages.tasks.rewards import grade_answers
+from stages.tasks.rewards import GRADING_TIMEOUT, grade_answers
 
-# their rewards
+# the reward that computes each metric
 METRIC_REWARDS: Mapping[str, str] = MappingProxyType(
     {"json": "field_f1", "text": "exact", "math": "math"}
 )
@@ -21,53 +21,59 @@ METRIC_REWARDS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class GradedAnswer:
-    """One held-out problem, and what the model made of it."""
+    """One answer to a held-out problem, with its grade."""
 
     prompt: str
     expected: str
     text: str
-    exact: bool  # and not cut short
-    f1: float  # 0..1, over JSON fields; for others 1 if exact
-    parsed: bool  # whether it could be read as what was asked for
-    truncated: bool  # it hit the token limit, which counts as wrong
+    exact: bool  # matches the expected answer, and was not truncated
+    f1: float  # 0..1, over JSON fields; for other answers 1 if exact
+    parsed: bool  # whether it could be read in the expected format
+    truncated: bool  # it reached the token limit, which counts as wrong
     row: int = 0  # of the set, from 0
     attempt: int = 0  # at this problem, from 0
     where: str = ""  # the row's place in the data: "chats.jsonl:12"
-    failed: str = ""  # why it could not be compared, which counts as wrong; empty where it could
+    failed: str = ""  # why it could not be graded, which counts as wrong; empty if it could
 
 
 async def grade_samples(
-    metric: str, answered: Sequence[tuple[Conversation, Sampled]], tokenizer: Tokenizer
+    metric: str,
+    samples: Sequence[tuple[Conversation, Sampled]],
+    tokenizer: Tokenizer,
+    timeout: float = GRADING_TIMEOUT,
 ) -> list[GradedAnswer]:
-    """Answers against those that are right, by one of METRICS; one that was cut is worth nothing."""
-    texts = [tokenizer.decode(sampled.tokens) for _, sampled in answered]
-    whole = [at for at, (_, sampled) in enumerate(answered) if sampled.stop_reason != "length"]
-    came = await grade_answers(
-        METRIC_REWARDS[metric], [(texts[at], reference_answer(answered[at][0])) for at in whole]
-    )
-    worth = dict(zip(whole, came, strict=True))
-    return [_answer(each, texts[at], worth.get(at)) for at, (each, _) in enumerate(answered)]
+    """Grade sampled answers by one of METRIC_REWARDS; a truncated answer scores 0."""
+    texts = [tokenizer.decode(sampled.tokens) for _, sampled in samples]
+    complete = [at for at, (_, sampled) in enumerate(samples) if sampled.stop_reason != "length"]
+    pairs = [(texts[at], reference_answer(samples[at][0])) for at in complete]
+    results = await grade_answers(METRIC_REWARDS[metric], pairs, timeout)
+    grades = dict(zip(complete, results, strict=True))
+    return [
+        _graded(conversation, texts[at], grades.get(at))
+        for at, (conversation, _) in enumerate(samples)
+    ]
 
 
-def _answer(conversation: Conversation, text: str, worth: StepResult | str | None) -> GradedAnswer:
-    """`worth`: what it is worth, why nobody knows, or None where it was cut."""
-    found = worth if isinstance(worth, StepResult) else StepResult(0.0, parsed=False)
+def _graded(conversation: Conversation, text: str, grade: StepResult | str | None) -> GradedAnswer:
+    """Build an answer from its grade, the reason why it has none, or None if it was truncated."""
+    result = grade if isinstance(grade, StepResult) else StepResult(0.0, parsed=False)
     return GradedAnswer(
-        prompt_messages(conversation)[-1].content,
-        reference_answer(conversation),
-        text,
-        found.reward == 1,
-        found.reward,
-        found.parsed,
-        worth is None,
+        prompt=prompt_messages(conversation)[-1].content,
+        expected=reference_answer(conversation),
+        text=text,
+        exact=result.reward == 1,
+        f1=result.reward,
+        parsed=result.parsed,
+        truncated=grade is None,
         where=conversation.where,
-        failed=worth if isinstance(worth, str) else "",
+        failed=grade if isinstance(grade, str) else "",
     )
 
 
 def failure_counts(answers: Sequence[GradedAnswer]) -> Mapping[tuple[str, str], int]:
-    """How many count as wrong and may not be, by what is counted and the key of its metric."""
-    failed = sum(bool(each.failed) for each in answers)
-    return {("cut short", "truncated"): sum(each.truncated for each in answers)} | (
-        {("could not be compared", "uncompared"): failed} if failed else {}
-    )
+    """Count answers that count as wrong and may be right, by label and metric key."""
+    counts = {("cut short", "truncated"): sum(answer.truncated for answer in answers)}
+    failed = sum(bool(answer.failed) for answer in answers)
+    if failed:
+        counts["could not be compared", "uncompared"] = failed
+    return counts

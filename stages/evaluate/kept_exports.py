@@ -1,4 +1,4 @@
-"""Weights exported along the way: the last few and the best."""
+"""Weights exported during training, of which the last few and the best are kept."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from stages.train.session import retype_checkpoint
 
 @dataclass(frozen=True)
 class ExportedWeights(Checkpoint):
-    """Weights as they were at some step."""
+    """The weights at some optimiser step."""
 
 
 @dataclass(frozen=True)
 class SavedExports:
-    """The exports that are still there."""
+    """The exports that were not deleted."""
 
     weights: tuple[ExportedWeights, ...] = ()  # oldest first
     best: ExportedWeights | None = None
@@ -27,15 +27,14 @@ class SavedExports:
 
 
 class ExportWeights(Stage):
-    """Export the weights in the middle of training, under the number of the step."""
+    """Export the weights during training, named by the number of the step."""
 
     def run(
         self, session: TrainingSession, run: RunId, progress: Progress
     ) -> Future[ExportedWeights]:
-        where = f"{run.id}/weights/step-{progress.step + 1:06d}"
-        return start(
-            retype_checkpoint(ExportedWeights, session.save_weights(where, overwrite=True))
-        )
+        path = f"{run.id}/weights/step-{progress.step + 1:06d}"
+        saved = session.save_weights(path, overwrite=True)
+        return start(retype_checkpoint(ExportedWeights, saved))
 
 
 class HeldOutMetrics(Metrics):
@@ -45,38 +44,40 @@ class HeldOutMetrics(Metrics):
 
 
 class StartExports(Stage):
-    """Nothing is exported yet."""
+    """Start with no exports."""
 
     def run(self) -> SavedExports:
         return SavedExports()
 
 
 class TrackBestExport(Stage):
-    """Keep the last `last` exports and the one with the lowest held-out loss; delete the others.
+    """Keep the last exports and the one with the lowest held-out loss, and delete the others.
 
     Without a CheckpointStore, nothing is deleted.
     """
 
-    last: int
+    last: int  # number of latest exports to keep
 
     def run(
         self,
-        kept: SavedExports,
+        exports: SavedExports,
         weights: ExportedWeights,
         loss: HeldOutLoss,
         checkpoints: CheckpointStore | None = None,
-    ) -> tuple[SavedExports, HeldOutMetrics]:
-        better = loss.nats < kept.best_loss
-        best, best_loss = (weights, loss.nats) if better else (kept.best, kept.best_loss)
-        there = (*(w for w in kept.weights if w.path != weights.path), weights)
-        stay = {w.path for w in there[-self.last :]} | ({best.path} if best else set())
-        for old in there:
-            if checkpoints is not None and old.path not in stay:
-                checkpoints.delete(old)
-        return SavedExports(
-            tuple(w for w in there if w.path in stay), best, best_loss
-        ), HeldOutMetrics(
-            {f"held_out_{name}": value for name, value in loss.metrics.items()},
-            held_out_loss=loss.nats,
-            best_held_out_loss=best_loss,
+    ) -> tuple[SavedExports, Metrics]:
+        best, best_loss = exports.best, exports.best_loss
+        if loss.nats < best_loss:
+            best, best_loss = weights, loss.nats
+        earlier = [old for old in exports.weights if old.path != weights.path]
+        everything = (*earlier, weights)
+        paths_to_keep = {export.path for export in everything[-self.last :]}
+        if best is not None:
+            paths_to_keep.add(best.path)
+        for export in everything:
+            if checkpoints is not None and export.path not in paths_to_keep:
+                checkpoints.delete(export)
+        remaining = tuple(export for export in everything if export.path in paths_to_keep)
+        metrics = {f"held_out_{name}": value for name, value in loss.metrics.items()}
+        return SavedExports(remaining, best, best_loss), Metrics(
+            metrics, held_out_loss=loss.nats, best_held_out_loss=best_loss
         )

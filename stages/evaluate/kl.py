@@ -1,10 +1,8 @@
-"""How far weights have gone from others: the Kullback-Leibler divergence, from answers that they
-write.
-"""
+"""KL divergence between weights and a reference model, estimated from sampled answers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 from zlib import crc32
@@ -17,7 +15,7 @@ from kitchen.ports import BlobStore, ModelCatalog, Sampler, Tokenizer, TrainingC
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import paired_bootstrap
 from kitchen.types import Metrics, Table
-from stages.chat.conversations import with_system_prompt
+from stages.chat.conversations import Conversation, with_system_prompt
 from stages.chat.prompts import prompt_tokens
 from stages.chat.render import RenderDataset
 from stages.data.dataset import HeldOut
@@ -26,8 +24,9 @@ from stages.train.session import FinalWeights
 
 
 class _KLStage(Stage):
-    """One answer to each of the first `rows` prompts of a set, at temperature 1, cut at
-    `max_tokens`.
+    """Base class of stages that sample one answer to each of the first `rows` prompts of a set.
+
+    Answers are sampled at temperature 1, with at most `max_tokens` tokens.
     """
 
     reference: str  # a name of weights
@@ -35,8 +34,8 @@ class _KLStage(Stage):
     max_tokens: int
     seed: int = 0
     rows: int = 32
-    of: str = ""  # the data set whose held-out sets are asked; "" for all
-    instruction: str = ""  # a system prompt that the reference alone reads
+    dataset: str = ""  # whose held-out sets give the prompts; "" for all sets
+    instruction: str = ""  # a system prompt that only the reference reads
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.reference, client, blobs)
@@ -48,15 +47,17 @@ class _KLStage(Stage):
         tokenizer: Tokenizer,
         blobs: BlobStore | None,
     ) -> Sampler:
-        """The reference; raises ConfigError where it reads other tokens."""
-        return open_reference(
-            self.reference,
-            f"reference.{self.of}" if self.of else "reference",
-            client,
-            models,
-            tokenizer,
-            blobs,
-        )
+        """Open the reference; raises ConfigError if its tokenizer differs."""
+        setting = f"reference.{self.dataset}" if self.dataset else "reference"
+        return open_reference(self.reference, setting, client, models, tokenizer, blobs)
+
+    def prompts(self, held_out: HeldOut) -> list[Conversation]:
+        """Return the rows whose prompts are answered."""
+        conversations: list[Conversation] = []
+        for name, rows in held_out.sets.items():
+            if self.dataset in ("", name.rpartition("/")[0]):
+                conversations += rows[: self.rows]
+        return conversations
 
 
 async def measure_kl(
@@ -64,43 +65,51 @@ async def measure_kl(
     reference: Sampler,
     tokenizer: Tokenizer,
     held_out: HeldOut,
-    how: _KLStage,
-    when: str = "",
+    stage: _KLStage,
+    suffix: str = "",
 ) -> tuple[Metrics, Table]:
-    """The mean of log(weights / reference) where the weights are drawn from."""
-    asked = [
-        each
-        for name, rows in held_out.sets.items()
-        if how.of in ("", name.rpartition("/")[0])
-        for each in rows[: how.rows]
-    ]
-    prompts = [prompt_tokens(each, tokenizer, how.render) for each in asked]
-    longer = [
-        prompt_tokens(with_system_prompt(each, how.instruction), tokenizer, how.render)
-        for each in asked
-    ]
-    came = await sample_answers(
+    """Estimate KL(weights || reference): the mean of log(weights / reference) over answers."""
+    rows = stage.prompts(held_out)
+    prompts = [prompt_tokens(row, tokenizer, stage.render) for row in rows]
+    sampled = await sample_answers(
         weights,
         prompts,
-        [how.seed, crc32(b"kl"), crc32(how.of.encode())],
-        max_tokens=how.max_tokens,
+        [stage.seed, crc32(b"kl"), crc32(stage.dataset.encode())],
+        max_tokens=stage.max_tokens,
     )
-    answers = [answer for [answer] in came]
-    whole = [
-        np.concatenate([one, answer.tokens]) for one, answer in zip(longer, answers, strict=True)
+    answers = [answer for [answer] in sampled]
+    reference_prompts = [
+        prompt_tokens(with_system_prompt(row, stage.instruction), tokenizer, stage.render)
+        for row in rows
     ]
-    theirs = await score_sequences(reference, whole)
-    each = [
-        float(answer.logprobs.astype(np.float64).sum() - other[len(one) :].astype(np.float64).sum())
-        for one, answer, other in zip(longer, answers, theirs, strict=True)
+    sequences = [
+        np.concatenate([prompt, answer.tokens])
+        for prompt, answer in zip(reference_prompts, answers, strict=True)
     ]
-    found = paired_bootstrap([0.0] * len(each), each, how.seed)
-    per_token = sum(each) / sum(len(one.tokens) for one in answers)
-    when, of = when + (f"/{how.of}" if how.of else ""), f" on {how.of}" if how.of else ""
-    return Metrics({f"kl{when}": found.estimate, f"kl_per_token{when}": per_token}), Table(
-        f"KL to {how.reference}{when.partition('/')[0].replace('_', ' ')}{of}, 95 % interval",
+    nats = []
+    reference_logprobs = await score_sequences(reference, sequences)
+    for prompt, answer, logprobs in zip(
+        reference_prompts, answers, reference_logprobs, strict=True
+    ):
+        reference_nats = logprobs[len(prompt) :].astype(np.float64).sum()
+        nats.append(float(answer.logprobs.astype(np.float64).sum() - reference_nats))
+    return _report(stage, suffix, nats, sum(len(answer.tokens) for answer in answers))
+
+
+def _report(
+    stage: _KLStage, suffix: str, nats: Sequence[float], tokens: int
+) -> tuple[Metrics, Table]:
+    """Report the mean per answer, of `nats` for each, and per token."""
+    mean = paired_bootstrap([0.0] * len(nats), nats, stage.seed)
+    per_token = sum(nats) / tokens
+    key = f"{suffix}/{stage.dataset}" if stage.dataset else suffix
+    metrics = Metrics({f"kl{key}": mean.estimate, f"kl_per_token{key}": per_token})
+    when = suffix.replace("_", " ")
+    on_dataset = f" on {stage.dataset}" if stage.dataset else ""
+    return metrics, Table(
+        f"KL to {stage.reference}{when}{on_dataset}, 95 % interval",
         ("answers", "nats per answer", "nats per token"),
-        ((str(len(each)), found.format(), f"{per_token:.4f}"),),
+        ((str(len(nats)), mean.format(), f"{per_token:.4f}"),),
     )
 
 
@@ -111,17 +120,17 @@ def kl_stages(
     max_tokens: int,
     seed: int,
     instruction: str,
-    **more: Any,
+    **extra: Any,
 ) -> list[Step]:
-    """One measurement for each data set, from the reference of its own; "" is all data sets."""
+    """Return one stage per data set, each with its reference; "" stands for all data sets."""
     return [
-        kind(name, render, max_tokens, seed, of=of, instruction=instruction, **more)
-        for of, name in references.items()
+        kind(reference, render, max_tokens, seed, dataset=dataset, instruction=instruction, **extra)
+        for dataset, reference in references.items()
     ]
 
 
 class MeasureKL(_KLStage):
-    """KL(trained || reference) over the answers to held-out prompts."""
+    """Estimate KL(trained || reference) over answers to held-out prompts."""
 
     memoize = True
 
@@ -142,7 +151,7 @@ class MeasureKL(_KLStage):
 
 
 class MeasureKLBefore(_KLStage):
-    """The same of the weights that the run begins with."""
+    """Estimate KL(model || reference) for the weights that training starts from."""
 
     memoize = True
     model: str = ""  # a name of weights

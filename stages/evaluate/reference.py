@@ -1,4 +1,4 @@
-"""Log-probabilities that weights, known by a name, give to sequences."""
+"""Reference models and samplers of weights by name, and the log-probabilities that they give."""
 
 from __future__ import annotations
 
@@ -16,38 +16,34 @@ from kitchen.types import Facts, Floats, Sampled, Tokens
 
 
 class Reference(Sampler, Protocol):
-    """Weights that do not change, which those in training are compared with."""
+    """A sampler of fixed weights that the weights in training are compared with."""
 
 
 class IdentifyWeights(Stage):
-    """Take down which weights a name stands for, before a stage whose answers are kept asks them.
+    """Record which weights a name stands for, before a memoized stage samples from them.
 
-    What a kept stage (ADR 5) found is not computed again when a run is gone on with; this is, so
-    that a folder which holds other weights by then is refused here.
+    A resumed run does not compute a memoized stage again (ADR 5); this stage does run again, so
+    that the run is refused if a folder holds other weights by then.
     """
 
     name: str  # of weights
-    what: str = "weights"  # that the names of its facts begin with
+    prefix: str = "weights"  # of the names of its facts
 
     def run(self, client: TrainingClient, blobs: BlobStore | None = None) -> Facts:
-        return weights_facts(self.name, self.what, client, blobs)
+        return weights_facts(self.name, self.prefix, client, blobs)
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.name, client, blobs)
 
 
-def weights_facts(name: str, what: str, client: TrainingClient, blobs: BlobStore | None) -> Facts:
-    """What is to be found again of weights: their name, their digest if it is known, and the model
-    they are of.
-    """
-    found = find_weights(name, client, blobs)
-    return Facts({**found.facts(client, what), f"{what}.model": found.model})
+def weights_facts(name: str, prefix: str, client: TrainingClient, blobs: BlobStore | None) -> Facts:
+    """Return the name of weights, their digest if known, and their model, as facts."""
+    weights = find_weights(name, client, blobs)
+    return Facts({**weights.facts(client, prefix), f"{prefix}.model": weights.model})
 
 
 class OpenReference(Stage):
-    """Open weights to compare with; they must read the same tokens, and be the same when the run is
-    gone on with.
-    """
+    """Open reference weights with the same tokenizer; a resumed run must find the same weights."""
 
     name: str  # of weights
 
@@ -67,60 +63,58 @@ class OpenReference(Stage):
 
 def open_reference(
     name: str,
-    what: str,
+    setting: str,
     client: TrainingClient,
     models: ModelCatalog,
     tokenizer: Tokenizer,
     blobs: BlobStore | None,
 ) -> Sampler:
-    """Raises ConfigError for weights that read other tokens; `what` they are is told there."""
-    found = find_weights(name, client, blobs)
-    if not same_tokens(models.tokenizer(found.model), tokenizer):
+    """Open weights to compare with; raises ConfigError, with the setting, for other tokens."""
+    weights = find_weights(name, client, blobs)
+    if not same_tokens(models.tokenizer(weights.model), tokenizer):
         raise ConfigError(
-            f"{what}={name!r} reads other tokens than the model that is trained, so that its "
-            "chances of "
-            "a token say nothing of the other's; take weights with the same tokenizer"
+            f"{setting}={name!r} reads other tokens than the model that is trained, so that the "
+            "probabilities of the two cannot be compared; choose weights with the same tokenizer"
         )
-    return client.sampler(found.source)
+    return client.sampler(weights.source)
 
 
-def same_tokens(one: Tokenizer, other: Tokenizer) -> bool:
-    """Whether they have as many tokens, and read a text of many letters and words alike."""
-    probe = "The quick brown fox jumps over 1,234 lazy dogs.\n\n\t" + "".join(
-        map(chr, range(32, 0x250))
-    )
-    return one.vocabulary == other.vocabulary and np.array_equal(
-        one.encode(probe), other.encode(probe)
+def same_tokens(first: Tokenizer, second: Tokenizer) -> bool:
+    """Return whether two tokenizers have equal vocabulary sizes and encode a probe text alike."""
+    letters = "".join(map(chr, range(32, 0x250)))
+    probe = "The quick brown fox jumps over 1,234 lazy dogs.\n\n\t" + letters
+    return first.vocabulary == second.vocabulary and np.array_equal(
+        first.encode(probe), second.encode(probe)
     )
 
 
 def open_sampler(name: str, client: TrainingClient, blobs: BlobStore | None) -> Sampler:
-    """Raises ConfigError for a name that no weights have."""
+    """Open a sampler of weights by name; raises ConfigError for an unknown name."""
     return client.sampler(find_weights(name, client, blobs).source)
 
 
-MAX_SEED = 2**31  # that all servers can read
+MAX_SEED = 2**31  # exclusive; every server accepts seeds below it
 
 
-def spawn_seeds(parts: Sequence[int], count: int) -> list[int]:
-    """So many to sample with, below SEEDS."""
-    found: list[int] = (np.random.SeedSequence(list(parts)).generate_state(count) >> 1).tolist()
-    return found
+def spawn_seeds(entropy: Sequence[int], count: int) -> list[int]:
+    """Derive `count` sampling seeds, below MAX_SEED."""
+    states = np.random.SeedSequence(list(entropy)).generate_state(count)
+    seeds: list[int] = (states >> 1).tolist()
+    return seeds
 
 
 async def sample_answers(
-    sampler: Sampler, prompts: Sequence[Tokens], seed: Sequence[int], **how: Any
+    sampler: Sampler, prompts: Sequence[Tokens], entropy: Sequence[int], **options: Any
 ) -> list[Sequence[Sampled]]:
-    """Answers to each prompt, by what `seed` is made of; `how` is that of `sample`, and all are
-    asked for at once.
-    """
-    asked = [
-        sampler.sample(one, seed=own, **how)
-        for one, own in zip(prompts, spawn_seeds(seed, len(prompts)), strict=True)
+    """Sample answers to all prompts at once, with seeds from `entropy` and options of `sample`."""
+    seeds = spawn_seeds(entropy, len(prompts))
+    futures = [
+        sampler.sample(prompt, seed=seed, **options)
+        for prompt, seed in zip(prompts, seeds, strict=True)
     ]
-    return list(await asyncio.gather(*map(arrival, asked)))
+    return list(await asyncio.gather(*map(arrival, futures)))
 
 
 async def score_sequences(sampler: Sampler, sequences: Sequence[Tokens]) -> list[Floats]:
-    """Of each sequence (T,) nats, the first NaN; all are asked for at once."""
+    """Return the (T,) log-probabilities of each sequence in nats, the first NaN; all at once."""
     return list(await asyncio.gather(*[arrival(sampler.logprobs(tokens)) for tokens in sequences]))

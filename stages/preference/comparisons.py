@@ -267,7 +267,7 @@ class _Writer:
         return {at: text for at, text in first.items() if text is not None}
 
     def _metric(self, chosen: Sequence[Conversation]) -> str:
-        found = self.examination.choose(chosen)
+        found = self.examination.metric_for(chosen)
         return default_metric(map(reference_answer, chosen)) if found == "loss" else found
 
     async def _wrong(

@@ -1,4 +1,4 @@
-"""Problems of several turns, made by the kitchen."""
+"""Built-in games: generated problems of several turns."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from stages.data.splits import DataConfig, check_generated
 from stages.tasks.tasks import Tasks, problem_facts
 
 PREFIX = "game:"
-DEFAULT_PROBLEMS = 1000  # problems, where nothing says how many
-# problems, one after the other, that were made before: then there are hardly any others
-MAX_REPEATS = 1000
+DEFAULT_PROBLEMS = 1000  # to train on, and at most
+MAX_REPEATS = 1000  # repeated problems in a row, after which hardly any new ones are left
 HOLD_OUT_FEWER = "hold out fewer (reading.held_out_rows)"
-HELD_OUT_SEED = 10_000_000  # of the problems held out, whatever the seed of the run
+HELD_OUT_SEED = 10_000_000  # of held-out problems, for every seed of the run
 
 
 @dataclass(frozen=True)
 class Guess:
-    """Find a number by being told higher or lower; a Task. The reward is 1 at the first guess, less
-    for later ones.
+    """A Task of finding a number with the answers "Higher." and "Lower.".
+
+    The reward is 1 at the first guess, and less at later ones.
     """
 
     low: int
@@ -39,56 +39,54 @@ class Guess:
     tag: str = "guess"
 
     def env(self) -> Env:
-        return _Guessing(self)
+        return _GuessEnv(self)
 
 
 @dataclass
-class _Guessing:
+class _GuessEnv:
     game: Guess
-    guesses: int = 0
-    most = 8  # guesses, after which it is over
+    guesses: int = 0  # so far
+    max_guesses = 8
 
     async def reset(self) -> Sequence[Message]:
-        low, high = self.game.low, self.game.high
-        return [
-            {
-                "role": "user",
-                "content": f"I am thinking of a whole number from {low} to {high}. Guess it. Answer "
-                "with a number and nothing else; I then say whether mine is higher or lower.",
-            }
-        ]
+        text = (
+            f"I am thinking of a whole number from {self.game.low} to {self.game.high}. Guess it. "
+            "Answer with a number and nothing else; I then say whether mine is higher or lower."
+        )
+        return [{"role": "user", "content": text}]
 
     async def step(self, answer: str) -> StepResult:
-        """An answer that is no number ends the game."""
-        if (found := re.fullmatch(r"\s*(\d{1,9})\.?\s*", answer)) is None:
+        """Take one guess; an answer that is no number ends the game."""
+        match = re.fullmatch(r"\s*(\d{1,9})\.?\s*", answer)
+        if match is None:
             return StepResult(0.0, parsed=False)
-        guess, self.guesses = int(found[1]), self.guesses + 1
+        guess = int(match[1])
+        self.guesses += 1
         if guess == self.game.number:
-            return StepResult(1 - (self.guesses - 1) / self.most)
-        if self.guesses == self.most:
+            return StepResult(1 - (self.guesses - 1) / self.max_guesses)
+        if self.guesses == self.max_guesses:
             return StepResult(0.0)
-        return StepResult(
-            0.0, ({"role": "user", "content": "Higher." if self.game.number > guess else "Lower."},)
-        )
+        hint = "Higher." if self.game.number > guess else "Lower."
+        return StepResult(0.0, ({"role": "user", "content": hint},))
 
 
 def make_guess(random: np.random.Generator) -> Guess:
-    """Of 10 to 30 numbers, none above 100."""
+    """Make a guessing game of 10 to 30 numbers, none above 100."""
     count = int(random.integers(10, 31))
     low = int(random.integers(1, 102 - count))
     return Guess(low, low + count - 1, int(random.integers(low, low + count)))
 
 
 def make_calculation(random: np.random.Generator) -> ToolQuestion:
-    """Two steps of arithmetic, with a calculator."""
+    """Make a question of two steps of arithmetic, with a calculator."""
     a, b, c = (int(random.integers(2, 100)) for _ in range(3))
-    one, two = (_SIGNS[int(random.integers(len(_SIGNS)))] for _ in range(2))
-    asked, right = f"({a} {one[0]} {b}) {two[0]} {c}", two[1](one[1](a, b), c)
-    return ToolQuestion(
-        f"What is {asked}? Use the calculator, and then answer with the number and nothing else.",
-        str(right),
-        "calculator",
+    first, second = (_SIGNS[int(random.integers(len(_SIGNS)))] for _ in range(2))
+    expression = f"({a} {first[0]} {b}) {second[0]} {c}"
+    question = (
+        f"What is {expression}? Use the calculator, and then answer with the number and nothing "
+        "else."
     )
+    return ToolQuestion(question, str(second[1](first[1](a, b), c)), "calculator")
 
 
 _SIGNS = (("+", operator.add), ("-", operator.sub), ("*", operator.mul))
@@ -98,27 +96,26 @@ GAMES: Mapping[str, Callable[[np.random.Generator], Task]] = MappingProxyType(
 
 
 class MakeGames(Stage):
-    """Make problems, to train on and held out; the latter are the same for every seed, and none is
-    among both.
+    """Make games to train on and to hold out; no game is in both.
+
+    Held-out games are the same for every seed.
     """
 
     dataset: str  # game:NAME
     reading: DataConfig = DataConfig()
     seed: int = 0
-    max_rows: int | None = None  # problems that the run can train on; None: not known
+    max_rows: int | None = None  # problems that the run can train on; None if not known
 
     def run(self) -> tuple[Tasks, Facts, Table]:
-        make, count = (
-            GAMES[self.dataset.removeprefix(PREFIX)],
-            self.reading.limit or min(self.max_rows or DEFAULT_PROBLEMS, DEFAULT_PROBLEMS),
+        make = GAMES[self.dataset.removeprefix(PREFIX)]
+        count = self.reading.limit or min(self.max_rows or DEFAULT_PROBLEMS, DEFAULT_PROBLEMS)
+        held_out = _distinct(make, self.reading.held_out_rows, HELD_OUT_SEED, (), HOLD_OUT_FEWER)
+        fix = f"take fewer (reading.limit), or {HOLD_OUT_FEWER}"
+        train = _distinct(make, count, self.seed, set(held_out), fix)
+        facts, table = problem_facts(
+            self.dataset, [repr(task) for task in train], [repr(task) for task in held_out]
         )
-        held = _some(make, self.reading.held_out_rows, HELD_OUT_SEED, (), HOLD_OUT_FEWER)
-        train = _some(
-            make, count, self.seed, set(held), f"take fewer (reading.limit), or {HOLD_OUT_FEWER}"
-        )
-        return Tasks(train, {"held_out": held}), *problem_facts(
-            self.dataset, list(map(repr, train)), list(map(repr, held))
-        )
+        return Tasks(train, {"held_out": held_out}), facts, table
 
     preview = run
 
@@ -129,20 +126,24 @@ class MakeGames(Stage):
         check_generated(self.dataset, self.reading)
 
 
-def _some(
+def _distinct(
     make: Callable[[np.random.Generator], Task],
     count: int,
     seed: int,
-    but: Collection[Task],
-    mend: str,
+    excluded: Collection[Task],
+    fix: str,
 ) -> list[Task]:
-    """So many different ones; raises DataError where there are too few."""
-    random, found, vain = np.random.default_rng(seed), dict[Task, None](), 0
-    while len(found) < count and vain < MAX_REPEATS:
-        one = make(random)
-        vain = vain + 1 if one in found or one in but else 0
-        if not vain:
-            found[one] = None
-    if len(found) == count:
-        return list(found)
-    raise DataError(f"only {len(found)} of {count} different problems could be made; {mend}")
+    """Make `count` distinct problems; raises DataError, with the fix, if there are too few."""
+    random = np.random.default_rng(seed)
+    problems: dict[Task, None] = {}
+    repeats = 0
+    while len(problems) < count and repeats < MAX_REPEATS:
+        problem = make(random)
+        if problem in problems or problem in excluded:
+            repeats += 1
+        else:
+            repeats = 0
+            problems[problem] = None
+    if len(problems) == count:
+        return list(problems)
+    raise DataError(f"only {len(problems)} of {count} different problems could be made; {fix}")

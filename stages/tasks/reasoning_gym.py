@@ -1,4 +1,4 @@
-"""Problems of reasoning-gym (Stojanovski et al., 2025, arXiv:2505.24760), made by name and seed."""
+"""Problems of reasoning-gym (Stojanovski et al., 2025, arXiv:2505.24760), by name and seed."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from stages.tasks.tasks import LoadTasks, Tasks, problem_facts
 
 PREFIX = "reasoning-gym:"
 ANSWER_FORMAT = "Give the final answer between <answer> and </answer>."
-DEFAULT_PROBLEMS = 1000  # problems, where nothing says how many
-# between the seeds of one run's problems and the next one's; the first are held out
+DEFAULT_PROBLEMS = 1000  # to train on
+# between the seeds of the problems of two runs; the problems from seed 0 are held out
 SEED_STRIDE = 10_000_000
 
 
 class MakeReasoningGym(Stage):
-    """Have problems made, to train on and held out; the latter are the same for every seed, and
-    none is among both.
+    """Generate reasoning-gym problems to train on and to hold out; no problem is in both.
+
+    Held-out problems are the same for every seed.
     """
 
     dataset: str  # reasoning-gym:NAME
     reading: DataConfig = DataConfig()
     seed: int = 0
-    max_rows: int | None = None  # problems that the run can train on; None: not known
+    max_rows: int | None = None  # problems that the run can train on; None if not known
 
     def run(self) -> tuple[Tasks, Facts, Table]:
-        name, processes = self.dataset.removeprefix(PREFIX), WorkerPool()
-        first, count = (
-            (self.seed + 1) * SEED_STRIDE,
-            self.reading.row_limit(self.max_rows) or DEFAULT_PROBLEMS,
+        name = self.dataset.removeprefix(PREFIX)
+        first_seed = (self.seed + 1) * SEED_STRIDE
+        count = self.reading.row_limit(self.max_rows) or DEFAULT_PROBLEMS
+        train_texts, held_out_texts = call_in_subprocess(
+            make_problems, name, (first_seed, count), (0, self.reading.held_out_rows)
         )
-        texts, kept = call_in_subprocess(
-            make_problems, name, (first, count), (0, self.reading.held_out_rows)
-        )
-        held = _questions(name, kept, 0, set(), processes)
-        train = _questions(name, texts, first, set(kept), processes)
+        workers = WorkerPool()
+        held_out = _questions(name, held_out_texts, 0, set(), workers)
+        train = _questions(name, train_texts, first_seed, set(held_out_texts), workers)
         if not train:
             raise DataError(
-                f"{self.dataset}: each of {count} problems to train on is held out as well; "
-                "it makes too few, so hold out less (reading.held_out_rows)"
+                f"{self.dataset}: each of {count} problems to train on is held out as well, since "
+                "it has so few; hold out fewer (reading.held_out_rows)"
             )
-        return Tasks(train, {"held_out": held}, processes), *problem_facts(
-            self.dataset, [text for text in texts if text not in kept], kept
-        )
+        used = [text for text in train_texts if text not in held_out_texts]
+        facts, table = problem_facts(self.dataset, used, held_out_texts)
+        return Tasks(train, {"held_out": held_out}, workers), facts, table
 
     preview = run
 
@@ -61,51 +61,43 @@ class MakeReasoningGym(Stage):
 
 
 def check_dataset(dataset: str, reading: DataConfig) -> None:
-    """Raise ConfigError for what is not installed, a name that is not there, or a setting that
-    means nothing.
-    """
+    """Raise ConfigError if reasoning-gym, the dataset or the meaning of a setting is missing."""
     require_extra("reasoning_gym", f"dataset={dataset}")
     from reasoning_gym.factory import DATASETS
 
-    # which needs a configuration
-    name, names = dataset.removeprefix(PREFIX), set(DATASETS) - {"composite"}
+    name = dataset.removeprefix(PREFIX)
+    names = set(DATASETS) - {"composite"}  # which needs a configuration
     if name not in names:
         raise ConfigError(f"reasoning-gym has no {name!r}; {did_you_mean(name, names)}")
     check_generated(dataset, reading)
 
 
 def load_tasks_stage(
-    dataset: str, reading: DataConfig, seed: int, most: int, reward: str | None
+    dataset: str, reading: DataConfig, seed: int, max_rows: int, reward: str | None
 ) -> Stage:
-    """The stage that reads the problems of this name, or has them made."""
-    made = next(
-        (
-            stage
-            for prefix, stage in ((PREFIX, MakeReasoningGym), (games.PREFIX, games.MakeGames))
-            if dataset.startswith(prefix)
-        ),
-        None,
-    )
-    if made is None:
-        return LoadTasks(dataset, reading, seed, most, reward)
-    if reward is not None:
-        raise ConfigError(f"{dataset} has a reward of its own; leave out reward={reward}")
-    return made(dataset, reading, seed, most)
+    """Return the stage that loads or generates the problems of this name."""
+    generators = {PREFIX: MakeReasoningGym, games.PREFIX: games.MakeGames}
+    for prefix, generator in generators.items():
+        if dataset.startswith(prefix):
+            if reward is not None:
+                raise ConfigError(f"{dataset} has its own reward; leave out reward={reward}")
+            return generator(dataset, reading, seed, max_rows)
+    return LoadTasks(dataset, reading, seed, max_rows, reward)
 
 
 def _questions(
-    name: str, texts: Sequence[str], seed: int, but: Collection[str], processes: WorkerPool
+    name: str, texts: Sequence[str], seed: int, excluded: Collection[str], workers: WorkerPool
 ) -> tuple[Question, ...]:
     return tuple(
         Question(
-            ({"role": "user", "content": f"{text}\n\n{ANSWER_FORMAT}"},),
-            json.dumps([name, seed, len(texts), at]),
-            score_solution,
-            name,
-            processes,
+            messages=({"role": "user", "content": f"{text}\n\n{ANSWER_FORMAT}"},),
+            answer=json.dumps([name, seed, len(texts), index]),
+            reward=score_solution,
+            tag=name,
+            workers=workers,
         )
-        for at, text in enumerate(texts)
-        if text not in but
+        for index, text in enumerate(texts)
+        if text not in excluded
     )
 
 
@@ -117,23 +109,26 @@ def _dataset(name: str, seed: int, size: int) -> Any:
 
 
 def make_problems(name: str, *ranges: tuple[int, int]) -> list[list[str]]:
-    """What is asked, by first seed and number; each problem has a seed of its own, that of the one
-    before and 1.
+    """Return the questions of each range of (first seed, count); the n-th has seed first + n.
 
-    Some are made along the order of a set: they are the same in each of Processes, and nowhere
-    else.
+    Some problems depend on the iteration order of sets, which is the same in all workers of a
+    WorkerPool, and only there.
     """
-    made = [(_dataset(name, seed, size), size) for seed, size in ranges]
-    return [[dataset[at]["question"] for at in range(size)] for dataset, size in made]
+    datasets = [(_dataset(name, seed, count), count) for seed, count in ranges]
+    return [[dataset[at]["question"] for at in range(count)] for dataset, count in datasets]
 
 
-def score_solution(answer: str, right: str) -> StepResult:
-    """The score of its maker; parsed is an answer in <answer> tags, and of another one the whole
-    text is scored.
+def score_solution(answer: str, reference: str) -> StepResult:
+    """Score an answer by its dataset's own scorer.
+
+    An answer in <answer> tags is parsed; without tags, the whole text is scored. `reference` names
+    the problem: [name, seed, size, index] as JSON.
     """
     from reasoning_gym.utils import extract_answer
 
-    name, seed, size, at = json.loads(right)
-    dataset, found = _dataset(name, seed, size), extract_answer(answer)
-    score = dataset.score_answer(answer.strip() if found is None else found, dataset[at])
-    return StepResult(float(score), parsed=found is not None)
+    name, seed, size, index = json.loads(reference)
+    dataset = _dataset(name, seed, size)
+    extracted = extract_answer(answer)
+    text = answer.strip() if extracted is None else extracted
+    score = dataset.score_answer(text, dataset[index])
+    return StepResult(float(score), parsed=extracted is not None)

@@ -1,4 +1,4 @@
-"""Questions with one right answer, and what answers to them are worth."""
+"""Questions with one reference answer, and the rewards of answers to them."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from kitchen.ports.environments import Env, StepResult
 from stages.tasks.json_score import exact_match, score_json
 from stages.tasks.subprocesses import WorkerPool, call_in_subprocess
 
-Reward = Callable[[str, str], StepResult]  # of an answer, and of the one that is right
-MAX_CONCURRENT = 4  # answers that are compared in processes
-GRADING_TIMEOUT = 30.0  # seconds that one may take
+Reward = Callable[[str, str], StepResult]  # of an answer and the reference answer
+MAX_CONCURRENT = 4  # answers graded in processes at the same time
+GRADING_TIMEOUT = 30.0  # seconds per answer
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question with one right answer; a Task."""
+    """A Task of one question with one reference answer."""
 
     messages: tuple[Message, ...]
-    right: str
-    reward: Reward  # with processes a function of a module
+    answer: str
+    reward: Reward  # a module-level function if there are workers
     tag: str
-    processes: WorkerPool | None = None  # where to compute the reward if that may hang; None: here
+    workers: WorkerPool | None = None  # compute a reward that may hang; None to compute it here
 
     def env(self) -> Env:
-        return _Asked(self)
+        return _QuestionEnv(self)
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _QuestionEnv:
     question: Question
 
     async def reset(self) -> Sequence[Message]:
         return self.question.messages
 
     async def step(self, answer: str) -> StepResult:
-        asked = self.question
-        if asked.processes is None:
-            return asked.reward(answer, asked.right)
-        return await grade_in_subprocess(asked.processes, asked.reward, answer, asked.right)
+        question = self.question
+        if question.workers is None:
+            return question.reward(answer, question.answer)
+        return await grade_in_subprocess(question.workers, question.reward, answer, question.answer)
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A question whose answer is not judged; a Task, and the Env of it."""
+    """A Task of one question without a reward; it is its own Env."""
 
     messages: tuple[Message, ...]
     tag: str = ""
@@ -66,40 +66,40 @@ class Prompt:
         return StepResult(0.0)
 
 
-def field_f1_reward(answer: str, right: str) -> StepResult:
-    """F1 over the fields of two JSON objects, 0..1."""
-    score = score_json(answer, right)
+def field_f1_reward(answer: str, reference: str) -> StepResult:
+    """Return F1 over the fields of two JSON objects, 0..1."""
+    score = score_json(answer, reference)
     return StepResult(score.f1, parsed=score.parsed)
 
 
-def exact_reward(answer: str, right: str) -> StepResult:
-    """1 for the same text, white space around it aside."""
-    return StepResult(float(exact_match(answer, right)))
+def exact_reward(answer: str, reference: str) -> StepResult:
+    """Return 1 for the same text, ignoring white space around it."""
+    return StepResult(float(exact_match(answer, reference)))
 
 
-def math_reward(answer: str, right: str) -> StepResult:
-    """1 for an equal number or formula, by math-verify; of a text with #### what follows the last
-    counts.
+def math_reward(answer: str, reference: str) -> StepResult:
+    """Return 1 for an equal number or formula, by math-verify; text before a last #### is ignored.
 
-    Parsed is an answer in which there is a number or a formula. Raises DataError if there is none
-    in the right one.
+    An answer is parsed if it contains a number or a formula. Raises DataError if the reference
+    contains none.
     """
     from math_verify import parse, verify
 
-    def read(text: str) -> list[object]:
-        """No limit of time: theirs needs the main thread, and whoever waits has one."""
+    def formulas(text: str) -> list[object]:
+        """Parse without a time limit: math-verify's needs the main thread, and callers have one."""
         return list(parse(text, parsing_timeout=None))
 
-    gold = right.rpartition("####")[2].strip()
-    # a formula, and not words around one
-    bare = not re.search(r"\$|\\boxed|(?<![\\a-zA-Z])[a-zA-Z]{2}", gold)
-    if not (wanted := read(f"${gold}$" if bare else gold)):
+    gold = reference.rpartition("####")[2].strip()
+    # a formula by itself rather than words around one
+    is_bare = not re.search(r"\$|\\boxed|(?<![\\a-zA-Z])[a-zA-Z]{2}", gold)
+    expected = formulas(f"${gold}$" if is_bare else gold)
+    if not expected:
         raise DataError(
             f"{gold[:80]!r} has no number or formula, so answers cannot be compared with it as "
             "mathematics"
         )
-    given = read(answer.rpartition("####")[2])
-    return StepResult(float(verify(wanted, given, timeout_seconds=None)), parsed=bool(given))
+    found = formulas(answer.rpartition("####")[2])
+    return StepResult(float(verify(expected, found, timeout_seconds=None)), parsed=bool(found))
 
 
 REWARDS: Mapping[str, Reward] = MappingProxyType(
@@ -109,60 +109,59 @@ MAY_HANG = frozenset({"math"})  # 9**9**9 is a formula
 
 
 async def grade_in_subprocess(
-    processes: WorkerPool, reward: Reward, answer: str, right: str
+    workers: WorkerPool, reward: Reward, answer: str, reference: str
 ) -> StepResult:
-    """In a process, which ends if nobody waits for it any longer."""
-    came = await processes.call(reward, answer, right)
-    return StepResult(came["reward"], parsed=came["parsed"])
+    """Compute a reward in a worker process, which is killed if the caller is cancelled."""
+    result = await workers.call(reward, answer, reference)
+    return StepResult(result["reward"], parsed=result["parsed"])
 
 
-async def grade_answers(reward: str, pairs: Sequence[tuple[str, str]]) -> list[StepResult | str]:
-    """What answers are worth, each with the one that is right; or why the two could not be
-    compared.
+async def grade_answers(
+    reward: str, pairs: Sequence[tuple[str, str]], timeout: float = GRADING_TIMEOUT
+) -> list[StepResult | str]:
+    """Grade pairs of answer and reference: the result, or the reason why there is none.
 
-    That is known of rewards that may hang alone, whose comparison takes more than LIMIT seconds or
-    ends its process. The others raise DataError for a right answer that nothing can be compared
-    with.
+    Only a reward that may hang has no result, if it takes more than `timeout` seconds or its
+    process ends. The others raise DataError for a reference that nothing can be compared with.
     """
     if reward not in MAY_HANG:
         return [REWARDS[reward](*pair) for pair in pairs]
-    free = asyncio.Semaphore(MAX_CONCURRENT)
+    slots = asyncio.Semaphore(MAX_CONCURRENT)
 
-    async def one(processes: WorkerPool, answer: str, right: str) -> StepResult | str:
+    async def grade(workers: WorkerPool, answer: str, reference: str) -> StepResult | str:
         try:
-            async with free, asyncio.timeout(GRADING_TIMEOUT):
-                return await grade_in_subprocess(processes, REWARDS[reward], answer, right)
+            async with slots, asyncio.timeout(timeout):
+                return await grade_in_subprocess(workers, REWARDS[reward], answer, reference)
         except TimeoutError:
-            return f"it took more than {GRADING_TIMEOUT:g} s"
+            return f"it took more than {timeout:g} s"
         except (OSError, RuntimeError) as error:
             return f"{error}"
 
-    with closing(WorkerPool()) as processes:
-        return list(await asyncio.gather(*(one(processes, *pair) for pair in pairs)))
+    with closing(WorkerPool()) as workers:
+        return list(await asyncio.gather(*(grade(workers, *pair) for pair in pairs)))
 
 
-def first_ungradable(reward: str, rights: Sequence[str]) -> tuple[int, str] | None:
-    """Which right answer is the first that the reward cannot compare even with itself, and why."""
-    return (
-        call_in_subprocess(_unreadable, reward, rights)
-        if reward in MAY_HANG
-        else _unreadable(reward, rights)
-    )
+def first_ungradable(reward: str, references: Sequence[str]) -> tuple[int, str] | None:
+    """Return index and reason of the first reference that cannot be compared even with itself."""
+    if reward in MAY_HANG:
+        found: tuple[int, str] | None = call_in_subprocess(_ungradable, reward, references)
+        return found
+    return _ungradable(reward, references)
 
 
-def _unreadable(reward: str, rights: Sequence[str]) -> tuple[int, str] | None:
-    for at, right in enumerate(rights):
+def _ungradable(reward: str, references: Sequence[str]) -> tuple[int, str] | None:
+    for index, reference in enumerate(references):
         try:
-            REWARDS[reward](right, right)
+            REWARDS[reward](reference, reference)
         except DataError as error:
-            return at, str(error)
+            return index, str(error)
     return None
 
 
-def require_extra(package: str, wanted_by: str) -> None:
-    """Raise ConfigError, with the command that mends it, if a package of the extra `rl` is missing."""
+def require_extra(package: str, needed_by: str) -> None:
+    """Raise ConfigError, with the install command, if a package of the extra `rl` is missing."""
     if find_spec(package) is None:
         raise ConfigError(
-            f"{wanted_by} needs {package.replace('_', '-')}, not installed here: "
+            f"{needed_by} needs {package.replace('_', '-')}, not installed here: "
             "pip install 'crucible-kitchen[rl]'"
         )

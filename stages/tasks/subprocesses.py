@@ -1,4 +1,4 @@
-"""Functions called in processes of their own, which can be ended."""
+"""Functions called in worker processes, which can be killed if they hang."""
 
 from __future__ import annotations
 
@@ -21,149 +21,144 @@ import numpy as np
 
 from kitchen.secrets import is_secret
 
-CPU_LIMIT = 600  # seconds of a processor that one question may take
+CPU_LIMIT = 600  # seconds of processor time per call
 
 
 class WorkerPool:
-    """As many processes as are asked at one time; they stay for the next question, until `close`.
+    """Worker processes, one per call in flight; they are reused until `close`.
 
-    No thread can be ended, and a number like 9**9**9 is worked out without letting any other thread
-    run: whoever gives up waiting for a function can only end its process. All processes have one
-    hash seed, so that the order of sets, and what depends on it, is the same in each.
+    A thread cannot be killed, and a number like 9**9**9 is computed without releasing the GIL:
+    a caller that gives up waiting can only kill the process. All processes have the same hash seed,
+    so that the order of sets, and what depends on it, is the same in each.
     """
 
     def __init__(self) -> None:
         self._idle: list[_Worker] = []
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What it gives, as JSON knows it; raises RuntimeError where it fails. Cancelled, it ends
-        the process.
+        """Call a function in a worker and return its result as JSON types; if cancelled, kill it.
 
-        `function` is one of a module, its arguments and what it gives are of JSON, or dataclasses
-        of such.
+        `function` is defined in a module; its arguments and result are of JSON types, or
+        dataclasses of them. Raises RuntimeError if it fails.
         """
-        one = self._idle.pop() if self._idle else _Worker()
+        worker = self._idle.pop() if self._idle else _Worker()
         try:
-            said = await asyncio.wrap_future(one.asked(function, *arguments))
+            reply = await asyncio.wrap_future(worker.submit(function, *arguments))
         except BaseException:
-            one.close()
+            worker.close()
             raise
-        self._idle.append(one)
-        return _given(said)
+        self._idle.append(worker)
+        return _result(reply)
 
     def close(self) -> None:
-        """End those that nobody waits for; the others end when nobody does any longer.
+        """Kill the idle workers; busy ones are killed when their callers are done or cancelled.
 
-        Where this process is killed they end once they have answered, or have worked for LONGEST.
+        If this process itself is killed, workers end after their call, or after CPU_LIMIT.
         """
         while self._idle:
             self._idle.pop().close()
 
 
 def call_in_subprocess(function: Callable[..., Any], *arguments: Any) -> Any:
-    """As Processes.call, in a process for this one question; waits."""
-    one = _Worker()
+    """Call a function as WorkerPool.call does, in a process for this one call, and wait."""
+    worker = _Worker()
     try:
-        return _given(one.asked(function, *arguments).result())
+        return _result(worker.submit(function, *arguments).result())
     finally:
-        one.close()
+        worker.close()
 
 
 class _Worker:
-    """A process that answers one question after the other, and a thread that waits for it."""
+    """A process that answers one call after the other, and a thread that waits for it."""
 
     def __init__(self) -> None:
         path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
-        known = {name: value for name, value in os.environ.items() if not is_secret(name)}
-        self._complaints = TemporaryFile()  # noqa: SIM115 it is open as long as the process is
+        public_env = {name: value for name, value in os.environ.items() if not is_secret(name)}
+        self._stderr = TemporaryFile()  # noqa: SIM115 open as long as the process runs
         self._process = subprocess.Popen(
             [sys.executable, "-c", f"from {__name__} import serve; serve()"],
-            env={**known, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
+            env={**public_env, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # whose session Ctrl-C does not reach
-            stderr=self._complaints,
+            stderr=self._stderr,
             text=True,
-            start_new_session=True,
+            start_new_session=True,  # Ctrl-C does not reach it
         )
         self._thread = ThreadPoolExecutor(1)
 
-    def asked(self, function: Callable[..., Any], *arguments: Any) -> Future[dict[str, Any]]:
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[dict[str, Any]]:
         module, name = function.__module__, function.__qualname__
         if module == "__main__" or getattr(import_module(module), name, None) is not function:
             raise TypeError(
-                f"{module}.{name} cannot be called in a process of its own: it must be a function "
-                "of a "
-                "module that can be imported"
+                f"{module}.{name} cannot be called in a worker process: it must be a function of "
+                "a module that can be imported"
             )
-        return self._thread.submit(self._answered, json.dumps([module, name, arguments]))
+        return self._thread.submit(self._call, json.dumps([module, name, arguments]))
 
-    def _answered(self, question: str) -> dict[str, Any]:
+    def _call(self, request: str) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with suppress(OSError):  # it has ended; then there is no line
-            print(question, file=self._process.stdin, flush=True)
-        if not (line := self._process.stdout.readline()):
-            status, last = self._process.wait(), self._last_words()
+        with suppress(OSError):  # the process has ended; then there is no reply either
+            print(request, file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        if not line:
+            status, stderr = self._process.wait(), self._stderr_tail()
             raise RuntimeError(
-                f"its process ended with status {status}{f': {last}' if last else ''}"
+                f"its process ended with status {status}{f': {stderr}' if stderr else ''}"
             )
-        said: dict[str, Any] = json.loads(line)
-        return said
+        reply: dict[str, Any] = json.loads(line)
+        return reply
 
-    def _last_words(self) -> str:
-        self._complaints.seek(max(0, self._complaints.seek(0, os.SEEK_END) - 500))
-        return self._complaints.read().decode(errors="replace").strip()
+    def _stderr_tail(self) -> str:
+        self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - 500))
+        return self._stderr.read().decode(errors="replace").strip()
 
     def close(self) -> None:
         if hasattr(os, "killpg"):
             with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # with whatever it has started itself
+                os.killpg(self._process.pid, signal.SIGKILL)  # with the processes that it started
         self._process.kill()
-        self._thread.shutdown()  # what it waited for has ended
-        self._complaints.close()
-        # closes its pipes, be there a question in one that nobody reads
+        self._thread.shutdown()  # the process that it waits for has ended
+        self._stderr.close()
+        # closes the pipes, even with an unread request in one of them
         with suppress(OSError), self._process:
             pass
 
 
-def _given(said: dict[str, Any]) -> Any:
-    if "failed" in said:
-        raise RuntimeError(said["failed"])
-    return said["gave"]
+def _result(reply: dict[str, Any]) -> Any:
+    if "error" in reply:
+        raise RuntimeError(reply["error"])
+    return reply["result"]
 
 
 def serve() -> None:
-    """Answer the questions on standard input, line by line, until it ends."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a function prints is no answer
+    """Answer the calls on standard input, line by line, until it ends."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a function prints is no reply
     for line in sys.stdin:
-        _limit()
+        _limit_cpu_time()
         try:
             module, name, arguments = json.loads(line)
-            said = json.dumps(
-                {"gave": getattr(import_module(module), name)(*arguments)}, default=_plain
-            )
-        except Exception as error:  # noqa: BLE001 it is told to who asked
-            said = json.dumps({"failed": f"{type(error).__name__}: {error}"[:1000]})
-        print(said, file=answers, flush=True)
+            result = getattr(import_module(module), name)(*arguments)
+            reply = json.dumps({"result": result}, default=_to_json)
+        except Exception as error:  # noqa: BLE001 it is reported to the caller
+            reply = json.dumps({"error": f"{type(error).__name__}: {error}"[:1000]})
+        print(reply, file=replies, flush=True)
 
 
-def _limit() -> None:
-    """So many seconds of work for this question, should whoever asked be gone and unable to end it."""
+def _limit_cpu_time() -> None:
+    """Limit the processor time of this call, in case the caller is gone and cannot kill it."""
     if find_spec("resource") is None:
         return  # not on this system
     import resource
 
-    spent, (_, most) = (
-        resource.getrusage(resource.RUSAGE_SELF),
-        resource.getrlimit(resource.RLIMIT_CPU),
-    )
-    wanted = int(spent.ru_utime + spent.ru_stime) + CPU_LIMIT
-    resource.setrlimit(
-        resource.RLIMIT_CPU, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
-    )
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_CPU)
+    limit = int(usage.ru_utime + usage.ru_stime) + CPU_LIMIT
+    if hard_limit != resource.RLIM_INFINITY:
+        limit = min(limit, hard_limit)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, hard_limit))
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else asdict(value)

@@ -1,4 +1,4 @@
-"""Problems to be solved, and what an answer is worth."""
+"""Tasks: problems to solve, each with a reward for answers."""
 
 from __future__ import annotations
 
@@ -25,39 +25,38 @@ from stages.tasks.subprocesses import WorkerPool
 
 @dataclass(frozen=True)
 class Tasks:
-    """Problems to train on, and those held out, by the name of their set."""
+    """Problems to train on, and held-out problems by the name of their set."""
 
     train: Sequence[Task]
     held_out: Mapping[str, Sequence[Task]]
-    # where rewards are computed that may hang
-    processes: WorkerPool = field(default_factory=WorkerPool)
+    workers: WorkerPool = field(default_factory=WorkerPool)  # compute rewards that may hang
 
     def sets(self) -> Mapping[str, Sequence[Task]]:
-        """All of them; those to train on under the empty name."""
+        """Return all sets; the name of the one to train on is empty."""
         return {"": self.train, **self.held_out}
 
     def close(self) -> None:
-        self.processes.close()
+        self.workers.close()
 
 
 @dataclass(frozen=True)
 class TaskBatch:
-    """The problems that one round of rollouts plays."""
+    """The problems of one batch of rollouts."""
 
     tasks: tuple[Task, ...]
 
 
 @dataclass(frozen=True)
 class PlannedTasks:
-    """All that a run is to play, in this order."""
+    """All problems of a run in the order in which they are played, for its plan."""
 
-    tasks: tuple[Task, ...]  # one for each time that it is played by a group
+    tasks: tuple[Task, ...]  # one for each time that a group of rollouts plays it
 
 
 class LoadTasks(DatasetLoader):
-    """Read a data set of questions and right answers, held-out sets as LoadDataset makes them."""
+    """Read a data set of questions with reference answers; held-out sets as in LoadDataset."""
 
-    # one of REWARDS; None: field_f1 where right answers are JSON objects, else exact
+    # one of REWARDS; None for field_f1 if all reference answers are JSON objects, else exact
     reward: str | None = None
 
     def __post_init__(self) -> None:
@@ -66,30 +65,31 @@ class LoadTasks(DatasetLoader):
             check_name("reward", self.reward, REWARDS)
 
     def run(self, store: DatasetStore) -> tuple[Tasks, Facts, Table]:
-        found, processes = (
-            load_splits(DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows)),
-            WorkerPool(),
-        )
-        rows = {
-            name: list(ParsedRows(data, parse_conversation))
-            for name, data in (("", found.train), *found.held_out.items())
+        reader = DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows)
+        loaded = load_splits(reader)
+        sets = {"": loaded.train, **loaded.held_out}
+        rows = {name: list(ParsedRows(data, parse_conversation)) for name, data in sets.items()}
+        reward = choose_reward(self.reward, [row for part in rows.values() for row in part])
+        workers = WorkerPool()
+        questions = {
+            name: self._questions(name, part, reward, workers) for name, part in rows.items()
         }
-        name = choose_reward(self.reward, [row for some in rows.values() for row in some])
-        reward, apart = REWARDS[name], processes if name in MAY_HANG else None
-        asked = {
-            split: tuple(
-                Question(
-                    tuple(map(message_to_dict, prompt_messages(row))),
-                    reference_answer(row),
-                    reward,
-                    split or self.dataset,
-                    apart,
-                )
-                for row in some
+        train = questions.pop("")
+        return Tasks(train, questions, workers), loaded.facts, loaded.table
+
+    def _questions(
+        self, name: str, rows: Sequence[Conversation], reward: str, workers: WorkerPool
+    ) -> tuple[Question, ...]:
+        return tuple(
+            Question(
+                tuple(map(message_to_dict, prompt_messages(row))),
+                reference_answer(row),
+                REWARDS[reward],
+                name or self.dataset,
+                workers if reward in MAY_HANG else None,
             )
-            for split, some in rows.items()
-        }
-        return Tasks(asked.pop(""), asked, processes), found.facts, found.table
+            for row in rows
+        )
 
     preview = run
 
@@ -102,34 +102,34 @@ class LoadTasks(DatasetLoader):
 def problem_facts(
     dataset: str, train: Sequence[str], held_out: Sequence[str]
 ) -> tuple[Facts, Table]:
-    """What is to be found again of problems that were made, and how many there are."""
-    facts = {
-        f"data.{name}.sha256": hashlib.sha256(json.dumps(list(some)).encode()).hexdigest()
-        for name, some in (("train", train), ("held_out", held_out))
+    """Return digests of generated problems, and a table of their numbers."""
+    digests = {
+        f"data.{name}.sha256": hashlib.sha256(json.dumps(list(problems)).encode()).hexdigest()
+        for name, problems in (("train", train), ("held_out", held_out))
     }
     rows = (
         ("train", "trained on", f"{len(train):,}"),
         ("held_out", "held out", f"{len(held_out):,}"),
     )
-    return Facts(facts), Table(f"Problems of {dataset}", ("split", "are", "problems"), rows)
+    return Facts(digests), Table(f"Problems of {dataset}", ("split", "are", "problems"), rows)
 
 
 def choose_reward(reward: str | None, rows: Sequence[Conversation]) -> str:
-    """The reward for these; by default field_f1 where all right answers are JSON objects, else
-    exact.
+    """Return the reward of these rows: field_f1 if all references are JSON objects, else exact.
 
-    Raises DataError for a right answer that the reward can compare nothing with.
+    Raises DataError for a reference answer that the given reward cannot compare with any answer.
     """
-    rights = [reference_answer(row) for row in rows]
+    references = [reference_answer(row) for row in rows]
     if reward is None:
-        return "field_f1" if default_metric(rights) == "json" else "exact"
-    if bad := first_ungradable(reward, rights):
-        raise DataError(f"{rows[bad[0]].where}: reward={reward}: {bad[1]}")
+        return "field_f1" if default_metric(references) == "json" else "exact"
+    if problem := first_ungradable(reward, references):
+        row, reason = problem
+        raise DataError(f"{rows[row].where}: reward={reward}: {reason}")
     return reward
 
 
 class TaskBatches(Stage):
-    """`steps` batches of `size` problems, in an order of each pass's own."""
+    """Make `steps` batches of `size` problems, in passes over all problems, each in a new order."""
 
     size: int
     steps: int
@@ -139,10 +139,11 @@ class TaskBatches(Stage):
         return PlannedTasks(tuple(task for batch in self.run(tasks) for task in batch.tasks))
 
     def run(self, tasks: Tasks) -> Iterable[TaskBatch]:
-        count, needed = len(tasks.train), self.size * self.steps
+        count = len(tasks.train)
+        needed = self.size * self.steps
         passes = range(-(-needed // count))
         orders = [
             np.random.default_rng([self.seed, number]).permutation(count) for number in passes
         ]
         order = np.concatenate(orders)[:needed].reshape(self.steps, self.size)
-        return [TaskBatch(tuple(tasks.train[at] for at in row)) for row in order.tolist()]
+        return [TaskBatch(tuple(tasks.train[at] for at in batch)) for batch in order.tolist()]

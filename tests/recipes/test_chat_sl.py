@@ -78,7 +78,9 @@ def test_each_data_set_is_learnt() -> None:
 def test_a_target_of_exact_match_needs_answers() -> None:
     with pytest.raises(ConfigError, match=r"evaluation\.metric"):
         EvalConfig(metric="loss", at_least=0.5)
-    with pytest.raises(KitchenError, match=r"at_least=0\.5 is of exact match on greetings/held"):
+    with pytest.raises(
+        KitchenError, match=r"at_least=0\.5 is a target for exact match on greetings/held"
+    ):
         cook(evaluation={"metric": "auto", "at_least": 0.5}, steps=1)
 
 

@@ -294,7 +294,7 @@ def test_one_answer_may_be_drawn_too(blobs: FakeBlobs) -> None:
 @pytest.mark.parametrize(
     ("answering", "why"),
     [
-        ({"tries": 4}, "tries=4 at temperature=0 are that many times the same answer"),
+        ({"tries": 4}, "tries=4 at temperature=0"),
         ({"tries": 4, "temperature": 1, "pass_at": (1, 8)}, "pass_at=8 must be from 1 to tries=4"),
         ({"pass_at": (0,)}, "pass_at=0 must be from 1 to tries=1"),
     ],
@@ -306,6 +306,6 @@ def test_tries_that_tell_nothing_are_refused(answering: dict[str, Any], why: str
 
 def test_tries_where_no_answers_are_drawn_are_refused(blobs: FakeBlobs) -> None:
     with pytest.raises(
-        ConfigError, match="train is evaluated by its loss, for which no answers are drawn"
+        ConfigError, match="train is evaluated by its loss, for which no answers are sampled"
     ):
         evaluated(blobs, "nothing drawn", dataset="texts", answering={"temperature": 1, "tries": 2})

@@ -108,9 +108,9 @@ def said(**message):
         ),
         (
             said(role="assistant", content="", tool_calls=[{"id": 1}]),
-            "messages[2].tool_calls is not read here",
+            "messages[2].tool_calls is not supported",
         ),
-        (said(role="assistant", content="x", weight=0), "messages[2].weight is not read here"),
+        (said(role="assistant", content="x", weight=0), "messages[2].weight is not supported"),
         ({"messages": []}, "chats.jsonl:12: messages is empty"),
         ({"messages": "hello"}, "chats.jsonl:12: messages is text, not a list of messages"),
         ({"messages": ["hello"]}, "messages[0] is text, not a message with role and content"),
@@ -128,15 +128,15 @@ def said(**message):
         ),
         (
             {"prompt": "a", "completion": "b", "label": False},
-            "label is false, a bad answer, which recipes.kto alone",
+            "label is false, a bad answer, which only recipes.kto",
         ),
         (
             {"prompt": "a", "completion": "b", "label": "False"},
-            "label is false, a bad answer, which recipes.kto alone",
+            "label is false, a bad answer, which only recipes.kto",
         ),
         (
             {**said(role="assistant", content="x"), "label": False},
-            "drop the row, or, where the column says something else",
+            "drop the row, or, if the column means something else",
         ),
         (
             {"instruction": "a", "input": {"b": 1}, "output": "c"},
@@ -169,12 +169,12 @@ def test_an_unknown_row_is_shown_shortened_beside_the_formats():
         ({"prompt": "why?", "completion": None}, "'prompt' is there and 'completion' is null"),
         (
             {"prompt": "why?", "answer": "so"},
-            "'completion' is missing; add it, or drop the row; where a "
+            "'completion' is missing; add it, or drop the row; if a "
             "column has another name: reading.columns.answer=completion",
         ),
         (
             {"id": 1, "question": "why?", "answer": "so"},
-            "where a column has another name: reading.columns.question=prompt",
+            "if a column has another name: reading.columns.question=prompt",
         ),
     ],
 )

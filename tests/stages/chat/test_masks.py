@@ -120,7 +120,7 @@ def test_a_template_that_takes_old_thoughts_out_gives_one_datum_per_turn(pretrai
     assert [(masked.split, int(masked.trained.sum()) > 0) for masked in whole] == [(False, True)]
 
 
-def test_an_answer_whose_beginning_merges_with_the_prompt_is_refused_not_guessed(pretrained):
+def test_answer_merging_with_its_prompt_is_refused(pretrained):
     tokenizer = pretrained(
         "{% for m in messages %}<|im_start|>t{{ m.content }}<|im_end|>{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>t{% endif %}"
@@ -130,7 +130,7 @@ def test_an_answer_whose_beginning_merges_with_the_prompt_is_refused_not_guessed
     ]
     with pytest.raises(
         DataError,
-        match=r"chats.jsonl:3: the chat template renders message 1 otherwise than it would",
+        match=r"chats.jsonl:3: the chat template renders message 1 differently",
     ):
         render(talk(("u", "a"), ("a", "wo cups")), tokenizer)
 

@@ -92,8 +92,8 @@ def test_what_is_no_call_is_an_error(text: str) -> None:
         ("__import__('os')", "error: expression may have whole numbers, + - * and brackets"),
         ("True + 1", "error: expression may have whole numbers, + - * and brackets"),
         ("2 +", "error: expression is no arithmetic"),
-        ("1" * 101, "error: expression must be a text of at most 100 characters"),
-        (3, "error: expression must be a text of at most 100 characters"),
+        ("1" * 101, "error: expression must be text of at most 100 characters"),
+        (3, "error: expression must be text of at most 100 characters"),
     ],
 )
 def test_the_calculator(expression: Any, value: str) -> None:
@@ -125,7 +125,7 @@ def test_whatever_a_tool_raises_is_told_to_the_model(fault: Exception) -> None:
 def test_a_tool_that_gives_no_text_fails_the_rollout_and_says_so() -> None:
     count: Any = lambda: 3  # noqa: E731
     env = ToolQuestion("How many eggs?", "3", "t", (Tool("count", "Counts.", {}, count),)).env()
-    with pytest.raises(TypeError, match="the tool 'count' gave 3, and must give a text"):
+    with pytest.raises(TypeError, match="the tool 'count' returned 3, and must return text"):
         asyncio.run(env.step('<tool_call>{"name": "count", "arguments": {}}</tool_call>'))
 
 
@@ -181,7 +181,7 @@ def test_problems_are_the_same_in_every_process() -> None:
     for task in tasks.train:
         assert isinstance(task, ToolQuestion)
         asked = task.question.partition("What is ")[2].partition("?")[0]
-        assert run_tool(ToolCall("calculator", {"expression": asked}), task.tools) == task.right
+        assert run_tool(ToolCall("calculator", {"expression": asked}), task.tools) == task.answer
     assert "0x" not in repr(tasks.train[0])
 
 
@@ -251,7 +251,7 @@ def test_a_policy_calls_through_a_template_that_reads_tools_and_its_turns_are_on
         for rollout in group:
             [episode] = rollout.episodes
             said = tokenizer.decode_with_special(episode.tokens[episode.acted].tolist())
-            assert said.endswith(f"</tool_call><|im_end|>{task.right}<|im_end|>")
+            assert said.endswith(f"</tool_call><|im_end|>{task.answer}<|im_end|>")
             assert set(episode.logprobs[episode.acted]) == {-0.5}
             assert not episode.logprobs[~episode.acted].any()
 

@@ -9,9 +9,8 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.fake.tokenizer import ByteTokenizer
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports.datasets import Dataset, Row
-from stages.chat import render as rendering
 from stages.chat.conversations import TrainRows
-from stages.chat.render import RenderDataset
+from stages.chat.render import RenderDataset, RenderedDatums, TrainData
 from stages.data.dataset import DataConfig, Epoch, LoadDataset, ShuffledBatches
 
 
@@ -126,13 +125,13 @@ def test_a_stream_is_read_no_further_than_it_must() -> None:
         LoadDataset("many", DataConfig(stream=True))
 
 
-def test_datums_that_are_not_kept_are_rendered_again_and_are_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_uncached_datums_are_rendered_again_and_equal() -> None:
     conversations, *_ = LoadDataset("many", DataConfig(held_out=0.1)).run(rows(60))
     kept, _ = RenderDataset().run(conversations, ByteTokenizer())
-    monkeypatch.setattr(rendering, "CACHED_TOKENS", 500)
-    again, _ = RenderDataset().run(conversations, ByteTokenizer())
+    datums = RenderedDatums(
+        conversations.conversations, ByteTokenizer(), RenderDataset(), cached_tokens=500
+    )
+    again = TrainData(datums, datums.counts)
     assert again.counts == kept.counts
     assert len(again.data) == len(kept.data) == 54
     for one, other in zip(again.data, kept.data, strict=True):

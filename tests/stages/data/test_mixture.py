@@ -118,7 +118,7 @@ def test_what_one_holds_out_no_other_trains_on() -> None:
     }
     with pytest.raises(
         DataError,
-        match=r"^b\.jsonl is what a holds out as 'held', and would be trained on; leave one",
+        match=r"^b\.jsonl would be trained on, and is the held-out split 'held' of a; leave one",
     ):
         LoadMixture(("b.jsonl", "a")).run(FakeDatasets(sets))
     LoadMixture(("c", "a")).run(FakeDatasets(sets))
@@ -161,7 +161,7 @@ def test_names_that_are_none_and_streams_without_an_end() -> None:
     with pytest.raises(DataError, match="did you mean"):
         LoadMixture(("a", "b.json")).verify(STORE)
     with pytest.raises(
-        ConfigError, match=r"no data set is named: say which, as in mixture\.ingredients=1$"
+        ConfigError, match=r"the mixture names no data set: name one, as in mixture\.ingredients=1$"
     ):
         LoadMixture(())
     with pytest.raises(ConfigError, match=r"reading\.limit"):

@@ -184,5 +184,5 @@ def test_numbers_of_rows_are_not_python_objects() -> None:
 
 @pytest.mark.parametrize("chosen", [[True, False], [0.5, 1.0], np.array([True, True])])
 def test_rows_are_chosen_by_whole_numbers(chosen: Any) -> None:
-    with pytest.raises(TypeError, match="rows are chosen by their numbers"):
+    with pytest.raises(TypeError, match="rows are selected by index"):
         select(numbers(2), chosen)

@@ -78,14 +78,14 @@ def test_a_row_that_gives_several_datums_is_one_row() -> None:
     assert len(RenderDataset().datums(LONG, Forgetful())) == 2
     assert (len(whole.nats), whole.nats[1], whole.tokens[1]) == (2, alone.nats[0], alone.tokens[0])
     assert whole.tokens == (len("a thought/think>one") + len("two") + 2, len("three") + 1)
-    assert whole.written == (len("a thought/think>one") + len("two"), len("three"))
+    assert whole.num_bytes == (len("a thought/think>one") + len("two"), len("three"))
 
 
-def test_rows_that_do_not_fit_are_left_out_and_not_counted() -> None:
+def test_overlong_rows_are_dropped_and_not_counted() -> None:
     how = RenderDataset(max_tokens=15, overlong="drop")
     assert len(losses(LONG, SHORT, how=how).nats) == 1
     with pytest.raises(
-        DataError, match=r"rows:0: it and all other rows of its set are left out.*max_tokens=15"
+        DataError, match=r"rows:0: it and all other rows of its set are dropped.*max_tokens=15"
     ):
         losses(LONG, how=how)
 
@@ -113,10 +113,7 @@ def test_a_loss_that_is_not_finite_is_told_with_its_row() -> None:
         )
 
 
-def test_an_answer_that_cannot_be_compared_counts_as_wrong_and_is_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("stages.tasks.rewards.GRADING_TIMEOUT", 2.0)
+def test_ungradable_answers_count_as_wrong_and_are_counted() -> None:
     row = parse_conversation({"prompt": "?", "completion": "5"}, "rows:0")
     said = [("$9^{9^9}$", "stop"), ("$9^{9^9}$", "length")]
     answers = asyncio.run(
@@ -126,9 +123,10 @@ def test_an_answer_that_cannot_be_compared_counts_as_wrong_and_is_counted(
                 (row, Sampled(ByteTokenizer().encode(text), np.zeros(len(text), np.float32), why))
                 for text, why in said
             ],
-            ByteTokenizer(),
+            ByteTokenizer(),  # type: ignore[arg-type]
+            timeout=2.0,
         )
-    )  # type: ignore[arg-type]
+    )
     assert [
         (each.exact, each.f1, each.parsed, each.truncated, each.failed) for each in answers
     ] == [(False, 0.0, False, False, "it took more than 2 s"), (False, 0.0, False, True, "")]

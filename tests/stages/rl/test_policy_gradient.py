@@ -428,7 +428,7 @@ def test_a_group_of_which_some_failed_is_reported_by_what_is_left() -> None:
 def test_batches_take_every_problem_once_before_one_comes_again() -> None:
     tasks = Tasks(tuple(Question((), str(at), exact_reward, "t") for at in range(6)), {})
     batches: list[Any] = list(TaskBatches(4, 3, seed=1).run(tasks))
-    rights = [question.right for batch in batches for question in batch.tasks]
+    rights = [question.answer for batch in batches for question in batch.tasks]
     assert sorted(rights[:6]) == sorted(rights[6:]) == list("012345")
     assert rights[:6] != rights[6:]
 

@@ -77,13 +77,13 @@ def test_the_score_is_that_of_their_maker() -> None:
     )
     assert isinstance(task, Question)
     right = made[0]["answer"]
-    assert score_solution(f"So <answer>{right}</answer>", task.right) == StepResult(1.0)
-    assert score_solution(right, task.right) == StepResult(1.0, parsed=False)
+    assert score_solution(f"So <answer>{right}</answer>", task.answer) == StepResult(1.0)
+    assert score_solution(right, task.answer) == StepResult(1.0, parsed=False)
     said = f"It is {right}."
-    assert score_solution(said, task.right) == StepResult(
+    assert score_solution(said, task.answer) == StepResult(
         made.score_answer(said, made[0]), parsed=False
     )
-    assert score_solution("<answer>x</answer>", task.right).reward == 0.0
+    assert score_solution("<answer>x</answer>", task.answer).reward == 0.0
 
 
 def test_what_cannot_be_made_is_told_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_what_cannot_be_made_is_told_before_the_run(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConfigError, match="it takes limit and held_out_rows"):
         load("chain_sum", reading=DataConfig(train="train"))
     with pytest.raises(
-        ConfigError, match="reasoning-gym:chain_sum has a reward of its own; leave out reward=math"
+        ConfigError, match="reasoning-gym:chain_sum has its own reward; leave out reward=math"
     ):
         load_tasks_stage("reasoning-gym:chain_sum", FEW, 0, 4, "math")
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
