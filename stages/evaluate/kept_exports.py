@@ -64,7 +64,7 @@ class TrackBestExport(Stage):
         weights: ExportedWeights,
         loss: HeldOutLoss,
         checkpoints: CheckpointStore | None = None,
-    ) -> tuple[SavedExports, Metrics]:
+    ) -> tuple[SavedExports, HeldOutMetrics]:
         best, best_loss = exports.best, exports.best_loss
         if loss.nats < best_loss:
             best, best_loss = weights, loss.nats
@@ -78,6 +78,6 @@ class TrackBestExport(Stage):
                 checkpoints.delete(export)
         remaining = tuple(export for export in everything if export.path in paths_to_keep)
         metrics = {f"held_out_{name}": value for name, value in loss.metrics.items()}
-        return SavedExports(remaining, best, best_loss), Metrics(
+        return SavedExports(remaining, best, best_loss), HeldOutMetrics(
             metrics, held_out_loss=loss.nats, best_held_out_loss=best_loss
         )
