@@ -49,14 +49,14 @@ def shell(
 
     `without` lists the prefixes of environment variables that the command must not see.
     """
-    outside = {
-        name: value for name, value in os.environ.items() if not name.startswith(without or ("\0",))
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(without)
     }
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(
         ["bash", "-c", line],
         cwd=folder,
-        env={**outside, "PATH": path},
+        env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
