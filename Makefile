@@ -48,7 +48,7 @@ proof: setup
 
 docs: setup
 	$(BIN)/python tests/docs/command_reference.py
-	$(BIN)/python tests/docs/shown_files.py
+	$(BIN)/python -m tests.docs.shown_files
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:

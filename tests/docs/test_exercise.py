@@ -18,11 +18,11 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen.errors import Interrupted
-from tests.docs.test_commands import ROOT, files
 from tests.kitchen.test_api import cancelled_at
+from tests.support.pages import ROOT, page_files
 from tests.support.seen import Seen, numbers
 
-CODE = files(ROOT / "docs/exercise.md")["recipes/raft.py"]
+CODE = page_files(ROOT / "docs/exercise.md")["recipes/raft.py"]
 ROWS = [{"prompt": "?", "completion": "{}"}] * 4
 DATA = FakeDatasets({"right": {"train": ROWS, "held": ROWS[:2]}})
 SETTINGS = {

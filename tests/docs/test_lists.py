@@ -1,10 +1,10 @@
-"""What the pages list is all that there is."""
+"""The pages list every format, setting and option that exists."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
@@ -24,63 +24,63 @@ from stages.chat.masks import TRAIN_ON
 from stages.chat.render import OVERLONG
 from stages.data.dataset import DataConfig
 from stages.evaluate.evaluation import DecodingConfig, EvalConfig
+from tests.support.pages import ROOT
 
-DOCS = Path(__file__).parents[2] / "docs"
-FORMAT_PAGE, SETTINGS_PAGE = (
-    (DOCS / page).read_text() for page in ("data-formats.md", "settings.md")
-)
+DOCS = ROOT / "docs"
 RECIPES = (SlBasic, ChatSl, Evaluate, Dpo, Kto, Rl, Rlhf, Distillation, DistillationOffPolicy)
 ADAPTERS = [(port, name) for port in PORTS for name in sorted(available(port)) if name != "fake"]
 
 
-@pytest.mark.parametrize(
-    "listed",
-    [*(f"### `{each}`" for each in FORMATS), *(f"| `{each}` |" for each in TRAIN_ON), *OVERLONG],
-)
-def test_the_page_of_formats_has(listed: str) -> None:
-    assert listed in FORMAT_PAGE
+def test_the_page_of_formats_is_complete() -> None:
+    page = (DOCS / "data-formats.md").read_text()
+    entries = [f"### `{name}`" for name in FORMATS]
+    entries += [f"| `{name}` |" for name in TRAIN_ON]
+    entries += [f"`reading.{setting.name}" for setting in fields(DataConfig)]
+    entries += OVERLONG
+    assert not [entry for entry in entries if entry not in page]
 
 
-@pytest.mark.parametrize("name", [each.name for each in fields(DataConfig)])
-def test_the_page_of_formats_has_each_way_to_read(name: str) -> None:
-    assert f"`reading.{name}" in FORMAT_PAGE
+def test_the_page_of_settings_covers_every_adapter() -> None:
+    lines = (DOCS / "settings.md").read_text().splitlines()
+    for port, name in ADAPTERS:
+        rows = [line for line in lines if f"`{name}`" in line]
+        for setting in adapter_settings(adapter_class(port, name)):
+            assert any(f"`{port}.{setting}`" in row for row in rows), (port, name, setting)
 
 
-@pytest.mark.parametrize("port, name", ADAPTERS)
-def test_the_page_of_settings_has_those_of_each_adapter(port: str, name: str) -> None:
-    rows = [row for row in SETTINGS_PAGE.splitlines() if f"`{name}`" in row]
-    for setting in adapter_settings(adapter_class(port, name)):
-        assert any(f"`{port}.{setting}`" in row for row in rows), setting
+def test_the_page_of_evaluate_covers_nested_settings() -> None:
+    rows = table_rows("evaluate")
+    settings = [f"evaluation.{setting.name}" for setting in fields(EvalConfig)]
+    settings += [f"answering.{setting.name}" for setting in fields(DecodingConfig)]
+    assert not [setting for setting in settings if not is_listed(setting, rows)]
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        *(f"evaluation.{each.name}" for each in fields(EvalConfig)),
-        *(f"answering.{each.name}" for each in fields(DecodingConfig)),
-    ],
-)
-def test_the_page_of_evaluate_has_each_way_to_answer(setting: str) -> None:
-    assert settings_on("evaluate", setting)
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.__name__)
+def test_the_page_of_a_recipe_lists_its_settings(recipe: type[Recipe]) -> None:
+    """A setting with the same default as in sl_basic may be listed there, if the page links it."""
+    page = recipe.__module__.removeprefix("recipes.")
+    rows = table_rows(page)
+    shared_rows = table_rows("sl_basic")
+    for setting, shared in shared_settings(recipe).items():
+        assert is_listed(setting, rows) or (shared and is_listed(setting, shared_rows)), setting
+    if page not in ("sl_basic", "evaluate"):
+        assert "](sl_basic.md#settings)" in (DOCS / f"recipes/{page}.md").read_text()
 
 
-@pytest.mark.parametrize(
-    "recipe, setting", [(recipe, setting) for recipe in RECIPES for setting in recipe.model_fields]
-)
-def test_the_page_of_a_recipe_has_its_settings(recipe: type[Recipe], setting: str) -> None:
-    """Those with a default of its own; others may stand with sl_basic, to which it then leads."""
-    page, same = recipe.__module__.removeprefix("recipes."), SlBasic.model_fields.get(setting)
-    shared = same is not None and same.default == recipe.model_fields[setting].default
-    assert settings_on(page, setting) or (shared and settings_on("sl_basic", setting))
-    assert (
-        page in ("sl_basic", "evaluate")
-        or "](sl_basic.md#settings)" in (DOCS / f"recipes/{page}.md").read_text()
-    )
+def shared_settings(recipe: type[Recipe]) -> Mapping[str, bool]:
+    """Return setting to whether sl_basic has it with the same default."""
+    shared: dict[str, bool] = {}
+    for setting, info in recipe.model_fields.items():
+        same = SlBasic.model_fields.get(setting)
+        shared[setting] = same is not None and same.default == info.default
+    return shared
 
 
-def settings_on(page: str, setting: str) -> list[str]:
-    """The rows of tables that tell of it, or of what it is made of."""
-    rows = (DOCS / f"recipes/{page}.md").read_text().splitlines()
-    return [
-        row for row in rows if row.startswith("|") and re.search(rf"`{re.escape(setting)}[`.]", row)
-    ]
+def table_rows(page: str) -> Sequence[str]:
+    lines = (DOCS / f"recipes/{page}.md").read_text().splitlines()
+    return [line for line in lines if line.startswith("|")]
+
+
+def is_listed(setting: str, rows: Sequence[str]) -> bool:
+    """Return whether a row describes the setting, or one inside it."""
+    return any(re.search(rf"`{re.escape(setting)}[`.]", row) for row in rows)

@@ -1,46 +1,44 @@
-"""Someone's own recipe, stage and adapter, outside the clone."""
+"""A user's recipe, stage and adapter, in a folder outside the repository."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.commands import kitchen, shell
+
 RECIPE = '''
 from kitchen import Recipe, Step, sequence
-from stages.mine import Say
+from stages.mine import Write
 
 
 class Mine(Recipe):
-    """Say something."""
+    """Write a text."""
 
-    text: str = "hello"  # what to say
+    text: str = "hello"  # the text to write
 
     def workflow(self) -> Step:
-        return sequence(Say(self.text))
+        return sequence(Write(self.text))
 '''
 STAGE = """
 from kitchen import Metrics, Stage
 from kitchen.ports import BlobStore
 
 
-class Say(Stage):
+class Write(Stage):
     text: str
 
     def run(self, blobs: BlobStore) -> Metrics:
-        blobs.write("said", self.text.encode())
+        blobs.write("text", self.text.encode())
         return Metrics(length=float(len(self.text)))
 """
 ADAPTER = '''
-import os
 from kitchen.ports import blob_name
 
 
 class Upper:
-    """Blobs of one's own: bytes in a dictionary; PREFIX is where a person finds them."""
+    """Blobs in a dictionary; `prefix` is where a person finds them."""
 
     def __init__(self, root: str = "runs", prefix: str = "mine"):
         self.prefix, self.blobs = prefix, {}
@@ -69,70 +67,41 @@ class TestUpper(BlobLaws):
     def store(self, tmp_path):
         return Upper()
 """
+FILES = {
+    "recipes/mine.py": RECIPE,
+    "stages/mine.py": STAGE,
+    "upper.py": ADAPTER,
+    "test_upper.py": LAWS,
+    "upper-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: upper\nVersion: 1.0\n",
+    "upper-1.0.dist-info/entry_points.txt": "[kitchen.blobs]\nupper = upper:Upper\n",
+}
+OPTIONS = ("recipes.mine", "--training", "fake", "--blobs", "upper")
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    for folder, text in (("recipes", RECIPE), ("stages", STAGE)):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "mine.py").write_text(text)
-    (tmp_path / "upper.py").write_text(ADAPTER)
-    (tmp_path / "test_upper.py").write_text(LAWS)
-    info = tmp_path / "upper-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: upper\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[kitchen.blobs]\nupper = upper:Upper\n")
+    """A folder with a recipe, a stage, and an installed adapter with its laws."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
     return tmp_path
 
 
-def call(home: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", *command],
-        cwd=home,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(home)},
-        timeout=120,
-    )
-
-
-def test_a_recipe_with_a_stage_and_an_adapter_of_ones_own(home: Path) -> None:
-    done = call(
-        home,
-        "kitchen.cli",
-        "run",
-        "recipes.mine",
-        "text=howdy",
-        "--training",
-        "fake",
-        "--blobs",
-        "upper",
-        "--set",
-        "blobs.prefix=there",
-    )
+def test_a_custom_recipe_stage_and_adapter_run(home: Path) -> None:
+    arguments = ("run", *OPTIONS, "text=howdy", "--set", "blobs.prefix=there")
+    done = kitchen(home, *arguments, PYTHONPATH=str(home))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "there:" in done.stdout + done.stderr, "it says where the run is, as the adapter does"
+    assert "there:" in done.stdout + done.stderr, "the adapter names the place of the run"
 
 
 def test_an_unknown_setting_of_it_is_refused(home: Path) -> None:
-    done = call(
-        home,
-        "kitchen.cli",
-        "check",
-        "recipes.mine",
-        "--training",
-        "fake",
-        "--blobs",
-        "upper",
-        "--set",
-        "blobs.prefx=a",
-    )
+    arguments = ("check", *OPTIONS, "--set", "blobs.prefx=a")
+    done = kitchen(home, *arguments, PYTHONPATH=str(home))
     assert done.returncode == 2
-    assert "did you mean 'prefix'?" in done.stdout + done.stderr
+    assert "'prefix'" in done.stdout + done.stderr
 
 
-def test_it_passes_the_laws_by_subclassing_one_class(home: Path) -> None:
-    done = call(home, "pytest", "-q", "-p", "no:cacheprovider", "test_upper.py")
+def test_the_laws_are_run_by_subclassing_one_class(home: Path) -> None:
+    done = shell(home, "python -m pytest -q -p no:cacheprovider test_upper.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "passed" in done.stdout

@@ -1,4 +1,4 @@
-"""What a shell is told when somebody presses the tabulator, as the shells ask it."""
+"""Shell completion, as bash and zsh ask for it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ import pytest
 from kitchen.config.adapters import PORTS, available
 
 KITCHEN = Path(sys.executable).parent / "kitchen"
+PATH = f"{KITCHEN.parent}{os.pathsep}{os.environ['PATH']}"
 HEAVY = ("torch", "transformers", "peft", "datasets", "huggingface_hub", "tinker")
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A recipe and two runs of one's own, and a folder that is no run."""
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes/soup.py").write_text('"""Soup."""\nclass Soup: ...\n')
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a recipe, runs in two folders, and a folder that is not a run."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "recipes").mkdir()
+    (home / "recipes/soup.py").write_text('"""Soup."""\nclass Soup: ...\n')
     for run in ("runs/soup-1", "runs/soup-2", "menus/stew-1"):
-        (tmp_path / run).mkdir(parents=True)
-        (tmp_path / run / "run.json").write_text("{}")
-    (tmp_path / "runs/soups").mkdir()
-    return tmp_path
+        (home / run).mkdir(parents=True)
+        (home / run / "run.json").write_text("{}")
+    (home / "runs/soups").mkdir()
+    return home
 
 
 def ask(home: Path, *command: str, **environment: str) -> str:
@@ -43,15 +45,18 @@ def ask(home: Path, *command: str, **environment: str) -> str:
     return done.stdout
 
 
-def completed(home: Path, line: str) -> list[str]:
-    """As bash asks: the words so far, of which the last is not finished."""
-    return ask(
-        home,
-        str(KITCHEN),
-        _KITCHEN_COMPLETE="complete_bash",
-        COMP_WORDS=line,
-        COMP_CWORD=str(len(line.split(" ")) - 1),
-    ).split()
+def bash_request(line: str) -> dict[str, str]:
+    """Return the environment by which bash asks: the words so far, the last one incomplete."""
+    position = len(line.split(" ")) - 1
+    return {
+        "_KITCHEN_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(position),
+    }
+
+
+def completions(home: Path, line: str) -> list[str]:
+    return ask(home, str(KITCHEN), **bash_request(line)).split()
 
 
 @pytest.mark.parametrize(
@@ -60,7 +65,6 @@ def completed(home: Path, line: str) -> list[str]:
         ("kitchen desc", ["describe"]),
         ("kitchen new ", ["recipe", "stage", "adapter"]),
         ("kitchen run recipes.so", ["recipes.soup"]),
-        ("kitchen schema recipes.sl", ["recipes.sl_basic"]),
         ("kitchen resume s", ["soup-1", "soup-2"]),
         ("kitchen runs show soup-2", ["soup-2"]),
         ("kitchen resume --runs menus ", ["stew-1"]),
@@ -70,15 +74,15 @@ def completed(home: Path, line: str) -> list[str]:
     ],
 )
 def test_names_are_completed(home: Path, line: str, offered: list[str]) -> None:
-    assert completed(home, line) == offered
+    assert completions(home, line) == offered
 
 
 @pytest.mark.parametrize("port", PORTS)
 def test_the_adapters_of_each_port_are_offered(home: Path, port: str) -> None:
-    assert completed(home, f"kitchen run recipes.soup --{port} ") == sorted(available(port))
+    assert completions(home, f"kitchen run recipes.soup --{port} ") == sorted(available(port))
 
 
-def test_zsh_asks_in_its_own_way(home: Path) -> None:
+def test_zsh_asks_in_its_own_format(home: Path) -> None:
     offered = ask(
         home,
         str(KITCHEN),
@@ -88,41 +92,30 @@ def test_zsh_asks_in_its_own_way(home: Path) -> None:
     assert offered == '_arguments \'*: :(("recipes.sl_basic"\n"recipes.soup"))\'\n'
 
 
-def test_bash_itself_completes_with_what_it_is_given(home: Path) -> None:
+def test_bash_completes_with_the_shown_script(home: Path) -> None:
     script = """
         eval "$(kitchen --show-completion)"; true
         COMP_WORDS=(kitchen resume soup-) COMP_CWORD=2
         _kitchen_completion kitchen
         echo "${COMPREPLY[@]}"
     """
-    path = f"{KITCHEN.parent}{os.pathsep}{os.environ['PATH']}"
-    assert ask(home, "bash", "--norc", "-c", script, PATH=path) == "soup-1 soup-2\n"
+    assert ask(home, "bash", "--norc", "-c", script, PATH=PATH) == "soup-1 soup-2\n"
 
 
-def test_it_is_installed_where_bash_finds_it(home: Path) -> None:
-    path = f"{KITCHEN.parent}{os.pathsep}{os.environ['PATH']}"
-    assert "completion installed" in ask(
-        home, "bash", "-c", "kitchen --install-completion; true", PATH=path
-    )
-    assert "_kitchen_completion" in "".join(
-        file.read_text() for file in (home / ".bash_completions").iterdir()
-    )
+def test_completion_is_installed_for_bash(home: Path) -> None:
+    shown = ask(home, "bash", "-c", "kitchen --install-completion; true", PATH=PATH)
+    assert "completion installed" in shown
+    scripts = [file.read_text() for file in (home / ".bash_completions").iterdir()]
+    assert any("_kitchen_completion" in script for script in scripts)
 
 
-def test_nothing_heavy_is_imported_for_it(home: Path) -> None:
+def test_completion_imports_nothing_heavy(home: Path) -> None:
     program = (
         "import atexit, json, sys; atexit.register(lambda: print('\\n' + "
         "json.dumps(list(sys.modules))));"
         "sys.argv = ['kitchen']; from kitchen.cli import main; main()"
     )
-    told = ask(
-        home,
-        sys.executable,
-        "-c",
-        program,
-        _KITCHEN_COMPLETE="complete_bash",
-        COMP_WORDS="kitchen run recipes.so",
-        COMP_CWORD="2",
-    ).splitlines()
-    assert told[0] == "recipes.soup"
-    assert set(json.loads(told[-1])).isdisjoint({*HEAVY, "recipes.soup", "recipes.sl_basic"})
+    request = bash_request("kitchen run recipes.so")
+    first, *_, modules = ask(home, sys.executable, "-c", program, **request).splitlines()
+    assert first == "recipes.soup"
+    assert set(json.loads(modules)).isdisjoint({*HEAVY, "recipes.soup", "recipes.sl_basic"})

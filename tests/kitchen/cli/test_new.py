@@ -1,4 +1,4 @@
-"""`kitchen new` writes files that work as they are, from an empty folder, and overwrites nothing."""
+"""`kitchen new` writes files that work as they are, and overwrites nothing."""
 
 from __future__ import annotations
 

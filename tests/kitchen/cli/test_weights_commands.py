@@ -80,7 +80,19 @@ def test_completions_in_json() -> None:
 
 
 def test_several_completions_are_numbered_and_differ() -> None:
-    command = ["sample", "dish", "?", "--n", "2", "--temperature", "30", "--seed", "5", "--max-tokens", "9"]
+    command = [
+        "sample",
+        "dish",
+        "?",
+        "--n",
+        "2",
+        "--temperature",
+        "30",
+        "--seed",
+        "5",
+        "--max-tokens",
+        "9",
+    ]
     shown = output(0, *command)
     first, second = shown.split("[2/2]\n")
     assert first.startswith("[1/2]\n")
