@@ -53,7 +53,7 @@ class ApiError(BackendError):
 
 
 class SessionLost(BackendError):
-    """A training session lost with its server or connection; it resumes from the last save point."""
+    """A training session lost with its server or connection; it can resume from a save point."""
 
 
 class QualityError(KitchenError):

@@ -117,7 +117,7 @@ class Stage:
         return ()
 
     def using(self, roles: Mapping[Any, Any]) -> Stage:
-        """Return the same stage on other types: `OptimStep(...).using({TrainingSession: Critic})`."""
+        """Return the stage on other types: `OptimStep(...).using({TrainingSession: Critic})`."""
         return _Using(self, roles)
 
 

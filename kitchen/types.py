@@ -202,7 +202,7 @@ class Price:
 
 
 class RenderingSettings:
-    """Marker of settings for turning conversations into tokens; chat and eval of a run reuse them."""
+    """Marker of settings that turn conversations into tokens; chat and eval of a run reuse them."""
 
 
 @dataclass(frozen=True)

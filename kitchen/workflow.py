@@ -53,7 +53,7 @@ class When:
 
     @property
     def steady(self) -> bool:
-        """Whether the condition cannot change within an iteration.
+        """True if the condition cannot change within an iteration.
 
         Then a type written under it exists in every later body under the same condition.
         """

@@ -1,7 +1,7 @@
 """Size budgets: the language, engine and ports stay small, functions short, folders readable.
 
-Lines are counted with docstrings and comments, without blank lines. The allow-lists name files that do
-not fit yet: they may only shrink.
+Lines are counted with docstrings and comments, without blank lines. The allow-lists name files that
+do not fit yet: they may only shrink.
 """
 
 from __future__ import annotations

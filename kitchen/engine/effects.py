@@ -104,7 +104,6 @@ def save_point_problems(loop: ForEach) -> list[str]:
         problems.append(f"{loop.source} looks ahead over a loop with save points")
     for kind in carried(loop):
         if not is_checkpointable(kind) and (why := why_not_serializable(kind)):
-            problems.append(
-                f"{loop.source} carries {short_name(kind)} from one iteration to the next, but {why}"
-            )
+            name = short_name(kind)
+            problems.append(f"{loop.source} carries {name} to the next iteration, but {why}")
     return problems

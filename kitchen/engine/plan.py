@@ -1,4 +1,4 @@
-"""Plan of a workflow, derived from stage signatures: every mistake is found before anything runs."""
+"""Plans, derived from stage signatures: every mistake is found before anything runs."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _method(stage: Stage, verb: str) -> Any:
 
 
 def _arguments(stage: Stage, verb: str, values: Mapping[Any, Any]) -> dict[str, Any] | None:
-    """Return the arguments of a method; None if the stage lacks it or a required value is missing."""
+    """Return the arguments of a method; None if the stage lacks it or a required value."""
     if not hasattr(stage.without_roles(), verb):
         return None
     arguments = {}

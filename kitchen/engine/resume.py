@@ -112,7 +112,7 @@ class SavePointStore:
         self._delete_leftovers()
 
     def fall_back(self, why: CorruptCheckpoint) -> bool:
-        """Discard the newest save point, whose checkpoint is damaged; False if it is the only one."""
+        """Discard the newest, damaged save point; return False if there is no other."""
         if self._previous is None:
             return False
         text = "a checkpoint is damaged; returning to the save point before it"

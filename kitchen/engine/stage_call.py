@@ -86,7 +86,7 @@ class StageCaller:
         return await self.wait(value, scope, scope.requested_by(value) or short_name(read.kind))
 
     async def wait(self, future: Future[Any], scope: Scope, requested_by: str) -> Any:
-        """Wait for a future that a stage returned; observers hear of weights as soon as they exist."""
+        """Wait for a future of a stage; observers hear of saved weights as soon as they exist."""
         try:
             value = await future
         except Exception as error:

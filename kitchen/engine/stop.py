@@ -51,7 +51,7 @@ class StopSignal:
         )
 
     def check(self, stage: str) -> None:
-        """Raise Interrupted before a stage if a stop was requested and nothing must finish first."""
+        """Raise Interrupted if a stop was requested and no iteration must finish first."""
         if self._due():
             raise Interrupted(f"stopped before {stage}")
 
@@ -115,6 +115,6 @@ def refuse_running_loop() -> None:
     except RuntimeError:
         return
     raise ConfigError(
-        "an event loop is running here, as in a notebook, and a run needs an event loop for itself: "
+        "an event loop is running here, as in a notebook, and a run needs one for itself: "
         "call kitchen.run or kitchen.submit, which use another thread"
     )

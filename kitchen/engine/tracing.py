@@ -22,7 +22,7 @@ def span(name: str, attributes: Attributes) -> AbstractContextManager[Any]:
 
 
 def traced(kind: Any, value: Any, attributes: Attributes) -> Any:
-    """Wrap a port so that each call opens a span, if an SDK is installed; return others unchanged."""
+    """Wrap a port so that each call opens a span; unchanged if no SDK is installed."""
     is_port = getattr(kind, "_is_protocol", False)
     if not is_port or not _sdk_installed() or isinstance(value, _TracedPort) or is_future(value):
         return value

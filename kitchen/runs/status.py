@@ -49,7 +49,7 @@ Listener = Callable[[Event], object]
 
 
 class RunStatus(Observer):
-    """Tracks the status of a run; `status` is replaced, never changed, so any thread may read it."""
+    """Tracks a run; `status` is replaced, never changed, so that any thread may read it."""
 
     def __init__(
         self, run: str, recipe: str, listener: Listener | None, earlier: Mapping[str, float]

@@ -104,14 +104,14 @@ def test_only_slow_stages_outside_loops_get_a_line() -> None:
 def test_table_is_printed_once_and_without_markup() -> None:
     out, file = plain_console()
     observer = ConsoleObserver(out)
-    shown = Table("Answers", ("asked", "n"), (("[red]a[/red] :smile: \x1b[31m", "12"), ("b", "3")))
+    shown = Table("Answers", ("prompt", "n"), (("[red]a[/red] :smile: \x1b[31m", "12"), ("b", "3")))
     observer.stage_done(step(0, 2, shown))
     observer.stage_done(step(0, 2, shown, replayed=True))
     lines = [line.rstrip() for line in file.getvalue().splitlines() if line]
     odd = "[red]a[/red] :smile: \N{REPLACEMENT CHARACTER}[31m"
     assert lines == [
         "Answers",
-        f"{'asked':26}{'n':>4}",
+        f"{'prompt':26}{'n':>4}",
         "─" * 31,
         f"{odd:26}{'12':>4}",
         f"{'b':26}{'3':>4}",

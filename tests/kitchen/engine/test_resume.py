@@ -1,6 +1,4 @@
-"""Kill a run at every stage call and every write, go on, and compare with a run that was left
-alone.
-"""
+"""Runs killed at stage calls and writes, resumed, and compared with an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -59,11 +57,11 @@ BASIC = SlBasic(
 
 
 class Killed(BaseException):
-    """As a power cut: no one may catch it."""
+    """Stands for a power cut: a BaseException, so that no handler catches it."""
 
 
-class Fuse(Observer):
-    """Burns at the n-th stage call."""
+class KillAt(Observer):
+    """Kills the run at the n-th stage call, and counts them."""
 
     def __init__(self, at: int = -1) -> None:
         self.calls, self.at = 0, at
@@ -76,68 +74,88 @@ class Fuse(Observer):
             raise Killed
 
 
-def cooked(recipe: Recipe, blobs: BlobStore, fuse: Observer, training: Any = None) -> None:
-    """A new FakeTraining stands for a new process."""
-    data = FakeDatasets({"chats": {"train": CHATS, "held": HELD}})
-    execute(
-        ORDER, recipe, Kitchen(training or FakeTraining(blobs), data, None, blobs), "run", [fuse]
-    )
+def make_kitchen(
+    blobs: BlobStore, training: Any = None, chats: list[dict[str, Any]] = CHATS
+) -> Kitchen:
+    data = FakeDatasets({"chats": {"train": chats, "held": HELD}})
+    return Kitchen(training or FakeTraining(blobs), data, None, blobs)
+
+
+def cook(
+    recipe: Recipe, blobs: BlobStore, observer: Observer | None = None, training: Any = None
+) -> None:
+    """Run or resume the recipe; a new FakeTraining stands for a new process."""
+    observers = [observer] if observer else []
+    execute(ORDER, recipe, make_kitchen(blobs, training), "run", observers)
+
+
+def save_points(blobs: BlobStore) -> list[str]:
+    """Return the files of the save points, oldest first."""
+    names = blobs.list("run/save/")
+    return [name for name in names if name.endswith(".json") and name.count("/") == 2]
+
+
+def newest_checkpoint(blobs: BlobStore) -> str:
+    """Return the folder of the one checkpoint that the newest save point refers to."""
+    record = json.loads(json.loads(blobs.read(save_points(blobs)[-1]) or b"")["record"])
+    [path] = {
+        checkpoint["path"]
+        for point in record["points"].values()
+        for checkpoint in point["live"].values()
+    }
+    return str(path)
 
 
 def outcome(blobs: BlobStore) -> dict[str, Any]:
-    """What must be equal: metrics without seconds, samples, exported weights, digests of the last
-    save point.
-    """
+    """Return what must be equal: metrics without seconds, samples, weights, the last checkpoint."""
 
     def lines(name: str) -> list[dict[str, Any]]:
         rows = [json.loads(line) for line in (blobs.read(f"run/{name}.jsonl") or b"").splitlines()]
         return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
     weights = {name: blobs.read(name) for name in blobs.list("run/weights/")}
-    last = [
+    checkpoints = [
         name for name in blobs.list("run/save/") if name.endswith("TrainingSession/checkpoint.json")
-    ][-1]
+    ]
     return {
         "metrics": lines("metrics"),
         "samples": lines("samples"),
         "weights": weights,
-        "state": blobs.read(last),
+        "state": blobs.read(checkpoints[-1]),
     }
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 @pytest.mark.parametrize("save", [1, 2, 5])
-def test_killed_at_any_stage_and_resumed_equals_left_alone(ahead: int, save: int) -> None:
+def test_killed_at_any_stage_resumes_to_the_same_end(ahead: int, save: int) -> None:
     recipe = BASIC.model_copy(update={"ahead": ahead, "save_every": save})
-    fuse, whole = Fuse(), FakeBlobs()
-    cooked(recipe, whole, fuse)
-    wanted = outcome(whole)
-    assert [row["n"] for row in wanted["metrics"]] == sorted(
-        {row["n"] for row in wanted["metrics"]}
+    observer, whole = KillAt(), FakeBlobs()
+    cook(recipe, whole, observer)
+    expected = outcome(whole)
+    assert [row["n"] for row in expected["metrics"]] == sorted(
+        {row["n"] for row in expected["metrics"]}
     )
-    for at in range(1, fuse.calls + 1, 7 if save == 2 else 23):
+    for at in range(1, observer.calls + 1, 7 if save == 2 else 23):
         blobs = FakeBlobs()
-        for second in (at, (at * 7) % fuse.calls + 1, -1):
+        for second in (at, (at * 7) % observer.calls + 1, -1):
             try:
-                cooked(recipe, blobs, Fuse(second))
+                cook(recipe, blobs, KillAt(second))
                 break
             except Killed:  # the second attempt is killed too, somewhere else
                 continue
-        assert outcome(blobs) == wanted, f"killed at {at}"
-        leftovers = {name.split("/")[2] for name in blobs.list("run/save/") if name.count("/") > 2}
-        assert len(leftovers) <= 4, "two points, each of an inner and an outer loop"
+        assert outcome(blobs) == expected, f"killed at {at}"
+        folders = {name.split("/")[2] for name in blobs.list("run/save/") if name.count("/") > 2}
+        assert len(folders) <= 4, "two points, each of an inner and an outer loop"
 
 
-class Brittle(FakeBlobs):
-    """The power goes just before, or just after, the n-th write or delete of a save point or of its
-    files.
-    """
+class KillingBlobs(FakeBlobs):
+    """Kills the run just before, or just after, the n-th write or delete."""
 
     def __init__(self, at: int = -1, after: bool = False) -> None:
         super().__init__()
         self.left, self.after = at, after
 
-    def _burn(self, act: Callable[[], None]) -> None:
+    def _count(self, act: Callable[[], None]) -> None:
         self.left -= 1
         if self.left == 0 and not self.after:
             raise Killed
@@ -146,121 +164,121 @@ class Brittle(FakeBlobs):
             raise Killed
 
     def write(self, name: str, data: bytes) -> None:
-        self._burn(lambda: super(Brittle, self).write(name, data))
+        self._count(lambda: super(KillingBlobs, self).write(name, data))
 
     def delete(self, name: str) -> None:
-        self._burn(lambda: super(Brittle, self).delete(name))
+        self._count(lambda: super(KillingBlobs, self).delete(name))
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_killed_in_the_middle_of_saving(after: bool) -> None:
+def test_killed_while_saving_resumes_to_the_same_end(after: bool) -> None:
     recipe = BASIC.model_copy(update={"save_every": 2})
-    whole = Brittle()
-    cooked(recipe, whole, Fuse())
-    wanted, writes = outcome(whole), -whole.left
+    whole = KillingBlobs()
+    cook(recipe, whole)
+    expected, writes = outcome(whole), -whole.left
     assert writes > 60
     for at in range(2, writes, 11):
-        blobs = Brittle(at, after)
+        blobs = KillingBlobs(at, after)
         with pytest.raises(Killed):
-            cooked(recipe, blobs, Fuse())
+            cook(recipe, blobs)
         blobs.left = -1
-        cooked(recipe, blobs, Fuse())
-        assert outcome(blobs) == wanted, f"killed at write {at}"
+        cook(recipe, blobs)
+        assert outcome(blobs) == expected, f"killed at write {at}"
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_the_same_behind_a_url_and_in_a_folder(ahead: int, tmp_path: Path) -> None:
+def test_stores_by_url_and_folder_resume_to_the_same_end(ahead: int, tmp_path: Path) -> None:
     recipe = BASIC.model_copy(update={"ahead": ahead, "save_every": 2})
-    fuse, whole = Fuse(), FsspecBlobs(f"memory://whole-{ahead}")
-    cooked(recipe, whole, fuse)
-    wanted = outcome(whole)
-    for at in range(5, fuse.calls, 23):
+    observer, whole = KillAt(), FsspecBlobs(f"memory://whole-{ahead}")
+    cook(recipe, whole, observer)
+    expected = outcome(whole)
+    for at in range(5, observer.calls, 23):
         for blobs in (
             FsspecBlobs(f"memory://killed-{ahead}-{at}"),
             LocalBlobs(str(tmp_path / str(at))),
         ):
             with pytest.raises(Killed):
-                cooked(recipe, blobs, Fuse(at))
-            cooked(recipe, blobs, Fuse())
-            assert outcome(blobs) == wanted, f"{type(blobs).__name__} killed at {at}"
+                cook(recipe, blobs, KillAt(at))
+            cook(recipe, blobs)
+            assert outcome(blobs) == expected, f"{type(blobs).__name__} killed at {at}"
 
 
-def test_it_resumes_rather_than_starts_again() -> None:
+def test_resume_does_not_repeat_saved_steps() -> None:
     recipe, blobs = BASIC.model_copy(update={"save_every": 1}), FakeBlobs()
-    whole = Fuse()
-    cooked(recipe, FakeBlobs(), whole)
+    whole = KillAt()
+    cook(recipe, FakeBlobs(), whole)
     with pytest.raises(Killed):
-        cooked(recipe, blobs, Fuse(whole.calls - 12))
-    again = Fuse()
-    cooked(recipe, blobs, again)
-    assert again.stages.count("OptimStep") <= 2 < whole.stages.count("OptimStep")
+        cook(recipe, blobs, KillAt(whole.calls - 12))
+    resumed = KillAt()
+    cook(recipe, blobs, resumed)
+    assert resumed.stages.count("OptimStep") <= 2 < whole.stages.count("OptimStep")
 
 
-def test_what_is_kept_is_not_computed_again() -> None:
+def test_memoized_results_are_not_computed_again() -> None:
     blobs = FakeBlobs()
     with pytest.raises(Killed):
-        cooked(BASIC, blobs, Fuse(8))
-    training = Refusing(blobs)
-    cooked(BASIC, blobs, Fuse(), training)
-    assert training.asked == 1, "only the trained weights are sampled: the base model was before"
+        cook(BASIC, blobs, KillAt(8))
+    training = CountingTraining(blobs)
+    cook(BASIC, blobs, training=training)
+    assert training.samplers == 1, "only the trained weights are sampled again"
 
 
-def test_what_another_version_kept_is_refused_by_name() -> None:
+def test_memoized_result_of_another_version_is_refused() -> None:
     blobs = FakeBlobs()
     with pytest.raises(Killed):
-        cooked(BASIC, blobs, Fuse(8))
+        cook(BASIC, blobs, KillAt(8))
     [name] = blobs.list("run/memo/")
     answer = json.loads(blobs.read(name) or b"")
     for others in (['{"answers": 1}', *answer[1:]], [*answer, "{}"]):
         blobs.write(name, json.dumps(others).encode())
         with pytest.raises(ResumeError, match="another version of EvaluateBase"):
-            cooked(BASIC, blobs, Fuse())
+            cook(BASIC, blobs)
 
 
-def test_a_run_that_is_not_at_a_save_point_yet_is_not_gone_on_with_by_another_plan() -> None:
+def test_another_plan_is_refused_before_a_save_point() -> None:
     blobs = FakeBlobs()
     with pytest.raises(Killed):
-        cooked(BASIC, blobs, Fuse(3))
+        cook(BASIC, blobs, KillAt(3))
     assert not [name for name in blobs.list("run/save/") if name.endswith(".json")]
     with pytest.raises(
         ResumeError, match="another recipe, another version of it, or other settings"
     ):
-        cooked(BASIC.model_copy(update={"eval_every": 1}), blobs, Fuse())
+        cook(BASIC.model_copy(update={"eval_every": 1}), blobs)
     plan = blobs.read("run/save/plan") or b""
     blobs.delete("run/save/plan")
     with pytest.raises(ResumeError, match="another version of it"):
-        cooked(BASIC, blobs, Fuse())
+        cook(BASIC, blobs)
     blobs.write("run/save/plan", plan)
-    cooked(BASIC, blobs, Fuse())
+    cook(BASIC, blobs)
 
 
-class Note(Stage):
-    """Kept by where it stands, so that another grouping would find another's answer."""
+class Publish(Stage):
+    """Memoized by its address, so that another grouping would find another stage's result."""
 
     memoize = True
-    said: str
+    metric: str
 
     def run(self) -> Metrics:
-        return Metrics({self.said: 1.0})
+        return Metrics({self.metric: 1.0})
 
 
-def test_the_same_steps_in_other_groups_are_another_plan() -> None:
+def test_other_grouping_of_steps_is_another_plan() -> None:
     blobs: dict[Any, Any] = {BlobStore: FakeBlobs()}
-    one, two = Note("one"), Note("two")
+    first, second = Publish("first"), Publish("second")
     with pytest.raises(Killed):
-        run(sequence(sequence(one, two)), blobs, (Fuse(2),))
+        run(sequence(sequence(first, second)), blobs, (KillAt(2),))
     with pytest.raises(ResumeError, match="another recipe, another version of it"):
-        run(sequence(one, two), blobs)
-    run(sequence(sequence(one, two)), blobs)
+        run(sequence(first, second), blobs)
+    run(sequence(sequence(first, second)), blobs)
 
 
-class Refusing(FakeTraining):
-    """Counts the samplers that it opens."""
+class CountingTraining(FakeTraining):
+    """Counts samplers, and refuses one of the base model."""
 
-    asked = 0
+    samplers = 0
 
     def sampler(self, weights: Any) -> Any:
-        self.asked += 1
+        self.samplers += 1
         assert not isinstance(weights, str), "the base model was evaluated again"
         return super().sampler(weights)
 
@@ -272,37 +290,34 @@ def damage(blobs: FakeBlobs, name: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["weights.npz", "optimiser.npz", "checkpoint.json", "point"])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_used(
+def test_damaged_checkpoint_falls_back_to_the_one_before(
     what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe, blobs, whole = BASIC.model_copy(update={"save_every": 2}), FakeBlobs(), FakeBlobs()
-    cooked(recipe, whole, Fuse())
+    cook(recipe, whole)
     with pytest.raises(Killed):
-        cooked(recipe, blobs, Fuse(60))
-    points = [
-        name for name in blobs.list("run/save/") if name.endswith(".json") and name.count("/") == 2
-    ]
-    newest = json.loads(json.loads(blobs.read(points[-1]) or b"")["record"])
-    [path] = {c["path"] for p in newest["points"].values() for c in p["live"].values()}
-    damage(blobs, points[-1] if what == "point" else f"{path}/{what}")
-    again = Fuse()
-    cooked(recipe, blobs, again)
+        cook(recipe, blobs, KillAt(60))
+    path = newest_checkpoint(blobs)
+    newest = save_points(blobs)[-1]
+    damage(blobs, newest if what == "point" else f"{path}/{what}")
+    resumed = KillAt()
+    cook(recipe, blobs, resumed)
     assert outcome(blobs) == outcome(whole)
     log = (blobs.read("run/log.jsonl") or b"").decode() + "".join(capsys.readouterr())
-    assert (points[-1] if what == "point" else path) in log, "the damaged checkpoint is named"
+    assert (newest if what == "point" else path) in log, "the damaged checkpoint is named"
 
 
-def test_without_a_whole_save_point_the_run_says_so() -> None:
+def test_run_fails_without_an_intact_save_point() -> None:
     recipe, blobs = BASIC.model_copy(update={"save_every": 2}), FakeBlobs()
     with pytest.raises(Killed):
-        cooked(recipe, blobs, Fuse(60))
+        cook(recipe, blobs, KillAt(60))
     for name in blobs.list("run/save/"):
         if name.endswith("weights.npz"):
             damage(blobs, name)
     with pytest.raises(
         RunFailed, match="there is no save point before it: start a new run"
     ) as error:
-        cooked(recipe, blobs, Fuse())
+        cook(recipe, blobs)
     assert isinstance(error.value.__cause__, CorruptCheckpoint)
     assert read_run(blobs, "run")["status"] == "failed"
 
@@ -310,44 +325,40 @@ def test_without_a_whole_save_point_the_run_says_so() -> None:
 @pytest.mark.parametrize(
     "update", [{"batch_size": 1}, {"save_every": 1}, {"ahead": 0}, {"seed": 5}, {"keep": 3}]
 )
-def test_another_recipe_is_not_resumed(update: dict[str, Any]) -> None:
+def test_changed_settings_are_refused(update: dict[str, Any]) -> None:
     recipe, blobs = BASIC.model_copy(update={"save_every": 2, "ahead": 1}), FakeBlobs()
     with pytest.raises(Killed):
-        cooked(recipe, blobs, Fuse(60))
+        cook(recipe, blobs, KillAt(60))
     with pytest.raises(ResumeError, match=r"other settings|began with"):
-        cooked(recipe.model_copy(update=update), blobs, Fuse())
+        cook(recipe.model_copy(update=update), blobs)
 
 
-def test_other_data_is_not_resumed() -> None:
+def test_changed_data_is_refused() -> None:
     recipe, blobs = BASIC.model_copy(update={"save_every": 2}), FakeBlobs()
     with pytest.raises(Killed):
-        cooked(recipe, blobs, Fuse(60))
-    other = FakeDatasets({"chats": {"train": CHATS[::-1], "held": HELD}})
+        cook(recipe, blobs, KillAt(60))
+    other = make_kitchen(blobs, chats=CHATS[::-1])
     with pytest.raises(ResumeError, match=r"data.train.sha256"):
-        execute(ORDER, recipe, Kitchen(FakeTraining(blobs), other, None, blobs), "run")
+        execute(ORDER, recipe, other, "run")
 
 
-def test_another_machine_is_refused_unless_told() -> None:
+def test_another_machine_is_refused_unless_allowed() -> None:
     recipe, blobs = BASIC.model_copy(update={"save_every": 2}), FakeBlobs()
     with pytest.raises(Killed):
-        cooked(recipe, blobs, Fuse(60))
+        cook(recipe, blobs, KillAt(60))
     record = json.loads(blobs.read("run/run.json") or b"")
     record["facts"]["machine.numpy"] = "0.1"
     blobs.write("run/run.json", json.dumps(record).encode())
     with pytest.raises(ResumeError, match=r"machine.numpy = '0.1'.*nevertheless"):
-        cooked(recipe, blobs, Fuse())
-    kitchen = Kitchen(
-        FakeTraining(blobs), FakeDatasets({"chats": {"train": CHATS, "held": HELD}}), None, blobs
-    )
+        cook(recipe, blobs)
+    kitchen = make_kitchen(blobs)
     execute(ORDER, recipe, kitchen, "run", other_machine=True)
     assert read_run(blobs, "run")["status"] == "completed"
 
 
-def test_a_run_in_use_is_refused() -> None:
+def test_run_in_use_is_refused() -> None:
     blobs = FakeBlobs()
-    kitchen = Kitchen(
-        FakeTraining(blobs), FakeDatasets({"chats": {"train": CHATS, "held": HELD}}), None, blobs
-    )
+    kitchen = make_kitchen(blobs)
 
     class Again(Observer):
         def stage_done(self, event: StageDone) -> None:
@@ -359,9 +370,9 @@ def test_a_run_in_use_is_refused() -> None:
         execute(ORDER, BASIC, kitchen, "run", [Again()])
 
 
-def test_a_stop_that_is_asked_for_saves_first_and_goes_on_to_the_same_end() -> None:
+def test_stopped_run_saves_and_resumes_to_the_same_end() -> None:
     recipe, blobs, whole = BASIC.model_copy(update={"save_every": 4}), FakeBlobs(), FakeBlobs()
-    cooked(recipe, whole, Fuse())
+    cook(recipe, whole)
 
     class CtrlC(Observer):
         def stage_done(self, event: StageDone) -> None:
@@ -369,17 +380,17 @@ def test_a_stop_that_is_asked_for_saves_first_and_goes_on_to_the_same_end() -> N
                 signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(Interrupted, match="stopped at step 6, and saved"):
-        cooked(recipe, blobs, CtrlC())
+        cook(recipe, blobs, CtrlC())
     assert read_run(blobs, "run")["status"] == "interrupted"
-    again = Fuse()
-    cooked(recipe, blobs, again)
-    assert again.stages.count("OptimStep") == 12 - 6
+    resumed = KillAt()
+    cook(recipe, blobs, resumed)
+    assert resumed.stages.count("OptimStep") == 12 - 6
     assert outcome(blobs) == outcome(whole)
 
 
-def test_a_stop_in_the_last_step_is_heeded_too() -> None:
+def test_stop_in_the_last_step_is_honoured() -> None:
     recipe, blobs, whole = BASIC.model_copy(update={"save_every": 5}), FakeBlobs(), FakeBlobs()
-    cooked(recipe, whole, Fuse())
+    cook(recipe, whole)
 
     class CtrlC(Observer):
         def stage_done(self, event: StageDone) -> None:
@@ -387,35 +398,35 @@ def test_a_stop_in_the_last_step_is_heeded_too() -> None:
                 signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(Interrupted, match="stopped after step 12, and saved"):
-        cooked(recipe, blobs, CtrlC())
-    again = Fuse()
-    cooked(recipe, blobs, again)
-    assert "OptimStep" not in again.stages
+        cook(recipe, blobs, CtrlC())
+    resumed = KillAt()
+    cook(recipe, blobs, resumed)
+    assert "OptimStep" not in resumed.stages
     assert outcome(blobs) == outcome(whole)
 
 
-def test_ctrl_c_while_an_entry_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Pressed(io.StringIO):
+def test_ctrl_c_during_a_log_entry_saves_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    class InterruptingStderr(io.StringIO):
         def write(self, text: str) -> int:
             if "slow" in text:
                 signal.raise_signal(signal.SIGINT)
             return super().write(text)
 
-    class Telling(Observer):
+    class Warn(Observer):
         def stage_done(self, event: StageDone) -> None:
             if event.stage.title() == "OptimStep" and event.progress.step == 5:
                 structlog.get_logger("of a test").warning("slow")
 
     configure()
-    told = Pressed()
-    monkeypatch.setattr("sys.stderr", told)
+    stderr = InterruptingStderr()
+    monkeypatch.setattr("sys.stderr", stderr)
     with pytest.raises(Interrupted, match="stopped at step 6, and saved"):
-        cooked(BASIC.model_copy(update={"save_every": 4}), FakeBlobs(), Telling())
-    assert "stopping: this step is finished" in told.getvalue()
+        cook(BASIC.model_copy(update={"save_every": 4}), FakeBlobs(), Warn())
+    assert "stopping: this step is finished" in stderr.getvalue()
 
 
-class Meddling(FakeBlobs):
-    """The power goes after the last point of a loop was written and before anything was deleted."""
+class KillingAtTheEnd(FakeBlobs):
+    """Kills the run after a loop's last save point is written and before anything is deleted."""
 
     def delete(self, name: str) -> None:
         if "/save/" in name and any(
@@ -427,42 +438,39 @@ class Meddling(FakeBlobs):
         super().delete(name)
 
 
-def test_the_way_back_is_not_swept_away() -> None:
+def test_fallback_survives_a_kill_before_deletion() -> None:
     recipe, blobs = (
         BASIC.model_copy(update={"save_every": 2, "epochs": 1, "eval_every": 0}),
-        Meddling(),
+        KillingAtTheEnd(),
     )
     whole = FakeBlobs()
-    cooked(recipe, whole, Fuse())
+    cook(recipe, whole)
     with pytest.raises(Killed):
-        cooked(recipe, blobs, Fuse())
-    points = [
-        name for name in blobs.list("run/save/") if name.endswith(".json") and name.count("/") == 2
-    ]
-    newest = json.loads(json.loads(blobs.read(points[-1]) or b"")["record"])
-    [path] = {c["path"] for p in newest["points"].values() for c in p["live"].values()}
-    after = FakeBlobs()
+        cook(recipe, blobs)
+    path = newest_checkpoint(blobs)
+    copy = FakeBlobs()
     for name in blobs.list():
-        after.write(name, blobs.read(name) or b"")
-    damage(after, f"{path}/weights.npz")
-    cooked(recipe, after, Fuse())
-    assert outcome(after) == outcome(whole)
+        copy.write(name, blobs.read(name) or b"")
+    damage(copy, f"{path}/weights.npz")
+    cook(recipe, copy)
+    assert outcome(copy) == outcome(whole)
 
 
-def test_claims_of_other_hosts_hold_until_taken_over() -> None:
+def test_lease_of_another_host_holds_until_taken_over() -> None:
     blobs = FakeBlobs()
     blobs.write(
         "run/lease/other.json", json.dumps({"host": "elsewhere", "pid": 1, "born": "2"}).encode()
     )
     with pytest.raises(ConfigError, match=r"in use by process 1 on elsewhere.*take it over"):
-        cooked(BASIC, blobs, Fuse())
-    data = FakeDatasets({"chats": {"train": CHATS, "held": HELD}})
-    execute(ORDER, BASIC, Kitchen(FakeTraining(blobs), data, None, blobs), "run", take_over=True)
+        cook(BASIC, blobs)
+    execute(ORDER, BASIC, make_kitchen(blobs), "run", take_over=True)
     assert not blobs.list("run/lease/")
 
 
-def test_of_two_at_the_same_moment_at_most_one_goes_on() -> None:
-    blobs, held, refused, others = FakeBlobs(), list[int](), list[int](), threading.Event()
+def test_lease_goes_to_at_most_one_of_many() -> None:
+    blobs = FakeBlobs()
+    held, refused = list[int](), list[int]()
+    others_refused = threading.Event()
     together = threading.Barrier(8)
 
     def hold() -> None:
@@ -470,11 +478,11 @@ def test_of_two_at_the_same_moment_at_most_one_goes_on() -> None:
         try:
             with lease(blobs, "run"):
                 held.append(1)
-                others.wait(10)  # until they have tried, however slow the machine is
+                others_refused.wait(10)  # until the others have tried, however slow the machine
         except ConfigError:
             refused.append(1)
         if len(refused) >= 7:
-            others.set()
+            others_refused.set()
 
     threads = [threading.Thread(target=hold) for _ in range(8)]
     for thread in threads:
@@ -486,7 +494,7 @@ def test_of_two_at_the_same_moment_at_most_one_goes_on() -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "no json", '{"run": 1}'])
-def test_a_record_that_is_none_is_refused_and_listed_as_unreadable(text: str) -> None:
+def test_unreadable_record_is_refused_and_listed(text: str) -> None:
     blobs = FakeBlobs()
     blobs.write("run/run.json", text.encode())
     with pytest.raises(ConfigError, match=r"run/run.json"):
@@ -495,7 +503,7 @@ def test_a_record_that_is_none_is_refused_and_listed_as_unreadable(text: str) ->
     assert (row.status, row.id) == ("unreadable", "run")
 
 
-def test_a_gradient_that_is_not_finite_stops_the_run_where_it_arose() -> None:
+def test_non_finite_gradient_stops_the_run() -> None:
     recipe, blobs = (
         BASIC.model_copy(update={"learning_rate": 1e308, "schedule": "constant"}),
         FakeBlobs(),
@@ -503,7 +511,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_where_it_arose() -> None:
     with pytest.raises(
         RunFailed, match=r"datum \d+ of 2: its loss or its gradient is not a finite number"
     ) as error:
-        cooked(recipe, blobs, Fuse())
+        cook(recipe, blobs)
     where = r"in recipes.sl_basic > Epochs step 0 > ShuffledBatches step \d > ForwardBackward"
     assert re.search(where, error.value.__notes__[0])
 
@@ -519,7 +527,7 @@ class Best(Result):
 
 
 @dataclass(frozen=True)
-class Asked:
+class Reply:
     n: int
 
 
@@ -534,31 +542,31 @@ class Start(Stage):
 
 
 class Ask(Stage):
-    def run(self, item: Item) -> Future[Asked]:
-        return Done(Asked(item.n))
+    def run(self, item: Item) -> Future[Reply]:
+        return Done(Reply(item.n))
 
 
-class Keep(Stage):
-    def run(self, asked: Asked, best: Best) -> Best:
-        return Best(max(best.value, asked.n)) if asked.n > 2 else best
+class KeepBest(Stage):
+    def run(self, reply: Reply, best: Best) -> Best:
+        return Best(max(best.value, reply.n)) if reply.n > 2 else best
 
 
-class Tell(Stage):
+class Report(Stage):
     def run(self, best: Best) -> Metrics:
         return Metrics(best=best.value)
 
 
-def test_carried_values_survive_a_resume_even_infinite_ones() -> None:
+def test_carried_infinite_values_survive_a_resume() -> None:
     blobs = FakeBlobs()
-    work: Step = sequence(Start(), for_each(Items(), save=1)(Ask(), Keep(), Tell()))
+    work: Step = sequence(Start(), for_each(Items(), save=1)(Ask(), KeepBest(), Report()))
 
-    class Off(Observer):
+    class KillAtThird(Observer):
         def stage_done(self, event: StageDone) -> None:
-            if isinstance(event.stage, Keep) and event.progress.step == 2:
+            if isinstance(event.stage, KeepBest) and event.progress.step == 2:
                 raise Killed
 
     with pytest.raises(Killed):
-        run(work, {BlobStore: blobs}, (Off(),))
-    again = Fuse()
-    assert run(work, {BlobStore: blobs}, (again,))[Best] == Best(3.0)
-    assert again.stages.count("Ask") == 2
+        run(work, {BlobStore: blobs}, (KillAtThird(),))
+    resumed = KillAt()
+    assert run(work, {BlobStore: blobs}, (resumed,))[Best] == Best(3.0)
+    assert resumed.stages.count("Ask") == 2

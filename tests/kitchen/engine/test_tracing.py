@@ -29,15 +29,24 @@ from adapters.fake.training import FakeTraining
 from kitchen import Kitchen
 from recipes.sl_basic import SlBasic
 
-CHATS = [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "{}"}]}] * 4
+TURNS = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "{}"}]
+CHATS = [{"messages": TURNS}] * 4
 blobs = FakeBlobs()
-kitchen = Kitchen(FakeTraining(blobs), FakeDatasets({"chats": {"train": CHATS, "held": CHATS}}), None, blobs)
+datasets = FakeDatasets({"chats": {"train": CHATS, "held": CHATS}})
+kitchen = Kitchen(FakeTraining(blobs), datasets, None, blobs)
 kitchen.cook(SlBasic(dataset="chats", batch_size=2, max_steps=2), name="run")
 """
 SHOW = """
-print(json.dumps([{"name": s.name, "id": s.context.span_id, "parent": s.parent.span_id if s.parent else None,
-                   "attributes": dict(s.attributes), "ended": s.end_time is not None}
-                  for s in exporter.get_finished_spans()]))
+print(json.dumps([
+    {
+        "name": s.name,
+        "id": s.context.span_id,
+        "parent": s.parent.span_id if s.parent else None,
+        "attributes": dict(s.attributes),
+        "ended": s.end_time is not None,
+    }
+    for s in exporter.get_finished_spans()
+]))
 """
 
 
