@@ -17,7 +17,7 @@ from kitchen.errors import ConfigError, KitchenError, ResumeError, RunFailed
 from kitchen.runs.store import read_run
 from recipes.distillation import Distillation
 from recipes.sl_basic import SlBasic
-from tests.kitchen.engine.test_resume import Fuse
+from tests.support.killing import KillAt
 from tests.support.seen import Seen
 
 ROWS = [{"prompt": "?", "completion": "{}"}] * 4
@@ -123,7 +123,7 @@ def test_a_run_is_not_gone_on_with_where_its_teacher_has_become_another(
     right, other = (training.checkpoints(f"{run}/weights/final")[0] for run in ("taught", "begun"))
     training.export(right, folder)
     with pytest.raises(RunFailed, match="Killed"):
-        cook(blobs, "stopped", Fuse(20), steps=3, teacher=f"path:{folder}")
+        cook(blobs, "stopped", KillAt(20), steps=3, teacher=f"path:{folder}")
     shutil.rmtree(folder)
     training.export(other, folder)
     with pytest.raises(ResumeError, match=r"began with teacher\.sha256"):

@@ -21,7 +21,7 @@ from recipes.evaluate import Evaluate
 from recipes.rl import Rl
 from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
-from tests.kitchen.engine.test_resume import Fuse
+from tests.support.killing import KillAt
 
 ROWS = [{"prompt": "?", "completion": "{}"}] * 4
 PAIRS = [{"prompt": "?", "chosen": "{}", "rejected": "no"}] * 4
@@ -94,7 +94,7 @@ def test_other_weights_are_refused_wherever_the_run_was_stopped(what: str, tmp_p
         kitchen.run(recipe, training=training, datasets=DATA, blobs=blobs, name=run)
     asked, other = (training.checkpoints(f"{run}/weights/final")[0] for run in ("asked", "other"))
     training.export(asked, folder)
-    whole = Fuse()
+    whole = KillAt()
     kitchen.run(
         dish(what, folder), training=training, datasets=DATA, blobs=blobs, observers=[whole]
     )
@@ -109,7 +109,7 @@ def test_other_weights_are_refused_wherever_the_run_was_stopped(what: str, tmp_p
                 datasets=DATA,
                 blobs=blobs,
                 name=f"at-{at}",
-                observers=[Fuse(at)],
+                observers=[KillAt(at)],
             )
     shutil.rmtree(folder)
     training.export(other, folder)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kitchen.engine.test_resume import Fuse, Killed
 from tests.soak.victims import MODELS, RECIPES, Dish, KilledWriting, outcome
+from tests.support.killing import KillAt, Killed
 
 # a bigram reads one token: a prompt says nothing to it
 LOCAL = ("rlhf", "rlhf_short", "distillation_instruction")
@@ -40,13 +40,13 @@ def test_so_it_does_on_a_tiny_local_model(recipe: str, tmp_path: Path) -> None:
 
 
 def stopped_everywhere(dish: Dish) -> None:
-    fuse = Fuse()
+    fuse = KillAt()
     dish.cook(fuse, KilledWriting(str(dish.folder / "whole")))
     wanted = outcome(dish.folder / "whole")
     for stage in dict.fromkeys(fuse.stages):
         calls = [number for number, title in enumerate(fuse.stages, 1) if title == stage]
         root = dish.folder / stage
         with pytest.raises(Killed):
-            dish.cook(Fuse(calls[len(calls) // 2]), KilledWriting(str(root)))
-        dish.cook(Fuse(), KilledWriting(str(root)))
+            dish.cook(KillAt(calls[len(calls) // 2]), KilledWriting(str(root)))
+        dish.cook(KillAt(), KilledWriting(str(root)))
         assert outcome(root) == wanted, f"stopped after {stage}"

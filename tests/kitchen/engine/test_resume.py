@@ -42,6 +42,7 @@ from kitchen.runs.store import list_runs, read_run
 from kitchen.types import Result
 from kitchen.workflow import Step
 from recipes.sl_basic import SlBasic
+from tests.support.killing import KillAt, Killed
 
 CHATS = [
     {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": word}]}
@@ -54,24 +55,6 @@ ORDER = Order("recipes.sl_basic:SlBasic", {})
 BASIC = SlBasic(
     dataset="chats", batch_size=2, epochs=3, learning_rate=0.1, eval_every=3, keep=1, warmup_steps=0
 )
-
-
-class Killed(BaseException):
-    """Stands for a power cut: a BaseException, so that no handler catches it."""
-
-
-class KillAt(Observer):
-    """Kills the run at the n-th stage call, and counts them."""
-
-    def __init__(self, at: int = -1) -> None:
-        self.calls, self.at = 0, at
-        self.stages: list[str] = []
-
-    def stage_done(self, event: StageDone) -> None:
-        self.calls += 1
-        self.stages.append(event.stage.title())
-        if self.calls == self.at:
-            raise Killed
 
 
 def make_kitchen(
