@@ -18,9 +18,9 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen.errors import Interrupted
-from tests.kitchen.test_api import cancelled_at
 from tests.support.pages import ROOT, page_files
 from tests.support.seen import Seen, numbers
+from tests.support.stew import cancelled_at
 
 CODE = page_files(ROOT / "docs/exercise.md")["recipes/raft.py"]
 ROWS = [{"prompt": "?", "completion": "{}"}] * 4

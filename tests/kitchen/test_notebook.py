@@ -1,14 +1,8 @@
-"""Runs in a notebook: a real kernel, whose event loop is running, executes cells of our own and
-those of the docs.
-"""
+"""Runs in a notebook: a real kernel, with a running event loop, executes cells of tests and docs."""
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +51,8 @@ print(stopped.status().state, again.metrics == waited.metrics)
 ]
 
 
-def said(source: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What each cell printed to standard output; a cell that raises fails."""
+def printed(source: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Execute cells, and return what each prints to standard output; raises if a cell does."""
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(folder / "jupyter"))
     new: Any = nbformat.v4
@@ -72,10 +66,10 @@ def said(source: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> li
 
 
 @pytest.mark.slow
-def test_a_notebook_submits_awaits_and_goes_on(
+def test_notebook_submits_awaits_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert said(CELLS, tmp_path, monkeypatch) == [
+    assert printed(CELLS, tmp_path, monkeypatch) == [
         "",
         "True mine\n",
         "True completed ['start', 'complete']\n",
@@ -86,20 +80,27 @@ def test_a_notebook_submits_awaits_and_goes_on(
 
 INTERRUPTED = [
     """
-import os, time
-from pathlib import Path
+import os, signal, threading
 import kitchen
+from kitchen.runs.logs import copy_log_to
 
-def wait(event):
-    if event.step == 5:
-        Path("kernel").write_text(str(os.getpid()))
-        while not Path("pressed").exists():
-            time.sleep(0.01)
+stopping = threading.Event()
+
+def press_stop(event):
+    if event.step == 5 and not stopping.is_set():
+        os.kill(os.getpid(), signal.SIGINT)  # as the stop button of a notebook does
+        stopping.wait(60)
+
+def watch(entry):
+    if entry["event"].startswith("stopping"):
+        stopping.set()
 """,
     """
 small = {"dataset": "greetings", "batch_size": 2, "evaluation.max_tokens": 4}
 try:
-    kitchen.run("recipes.sl_basic", settings=small, training="fake", datasets="fake", name="mine", on_progress=wait)
+    with copy_log_to(watch):
+        kitchen.run("recipes.sl_basic", settings=small, training="fake", datasets="fake", name="mine",
+                    on_progress=press_stop)
 except KeyboardInterrupt as stopped:
     print(stopped)
 """,
@@ -109,32 +110,23 @@ print((await kitchen.resume("mine")).checkpoint.step)
 ]
 
 
-def test_the_stop_button_of_a_notebook_saves_first(
+def test_stop_button_of_a_notebook_saves_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def press() -> None:
-        while not (tmp_path / "kernel").exists() or not (
-            kernel := (tmp_path / "kernel").read_text()
-        ):
-            time.sleep(0.01)
-        os.kill(int(kernel), signal.SIGINT)
-        time.sleep(1)  # for the kernel to hear it before the run goes on
-        (tmp_path / "pressed").touch()
-
-    pressing = threading.Thread(target=press, daemon=True)
-    pressing.start()
-    _, stopped, step = said(INTERRUPTED, tmp_path, monkeypatch)
+    _, stopped, step = printed(INTERRUPTED, tmp_path, monkeypatch)
     assert re.match(
         r"stopped at step \d+, and saved; to resume: kitchen\.resume\('mine'\)\n", stopped
     )
     assert step == "30\n"
 
 
-def test_the_page_of_the_docs_does_what_it_says(
+def test_examples_of_the_python_api_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocks = re.findall(
         r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", PAGE.read_text(), re.DOTALL
     )
     assert len(blocks) > 5
-    assert said([code for code, _ in blocks], tmp_path, monkeypatch) == [text for _, text in blocks]
+    assert printed([code for code, _ in blocks], tmp_path, monkeypatch) == [
+        text for _, text in blocks
+    ]
