@@ -52,8 +52,8 @@ _MODULES = {
     "stage": "Need Stage",
     "runs.status": "Event Status",
     "api": "resume run submit",
-    "types": "Adam Batch Checkpoint Datum Facts Lora Loss LossOutput Metrics Published Result RunId "
-    "Sampled Samples Stepped Table",
+    "types": "Adam Batch Checkpoint Datum Facts Lora Loss LossOutput Metrics Published Result "
+    "RunId Sampled Samples Stepped Table",
     "progress": "Location LoopStep Progress",
     "workflow": "Step every for_each parallel sequence when",
 }
