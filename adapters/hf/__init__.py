@@ -1,1 +1,1 @@
-"""The Hugging Face Hub: models and data sets, and results that go back there."""
+"""The Hugging Face Hub: models, data sets, and publishing of results."""

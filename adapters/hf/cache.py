@@ -1,6 +1,4 @@
-"""Repositories in the cache that `huggingface_hub` shares with other programs, and what their names
-mean.
-"""
+"""Repositories in the cache of `huggingface_hub`, which other programs share."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import structlog
 
-from adapters.hf.faults import Unreachable, clean
+from adapters.hf.errors import Unreachable, clean
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -24,12 +22,12 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass
-class Cache:
-    """Repositories of one kind.
+class RepoCache:
+    """Repositories of one kind, and the commits that their revisions resolve to.
 
-    A revision that is a commit means itself. Any other means one commit for as long as the object
-    lives; without a network the newest one that it has meant here and of which the files are there,
-    with a warning.
+    A revision that is a commit resolves to itself. Any other resolves to one commit for as long as
+    the object lives. Without a network it resolves, with a warning, to the newest commit that it
+    has resolved to here and whose files are in the cache.
     """
 
     kind: ClassVar[str]  # "model" or "dataset"
@@ -38,7 +36,7 @@ class Cache:
     cache: str
     timeout: float  # seconds
     # commits by repository and revision
-    _meant: dict[tuple[str, str], str] = field(default_factory=dict, init=False)
+    _resolved: dict[tuple[str, str], str] = field(default_factory=dict, init=False)
 
     @property
     def host(self) -> str:
@@ -47,8 +45,8 @@ class Cache:
         return self.endpoint or constants.ENDPOINT
 
     @property
-    def shown(self) -> str:
-        """The host as it may be told."""
+    def shown_host(self) -> str:
+        """The host without secrets, for messages."""
         return clean(self.host)
 
     @property
@@ -64,43 +62,48 @@ class Cache:
         return Path(self.cache or constants.HF_HUB_CACHE).expanduser().absolute()
 
     def storage(self, repo: str) -> Path:
-        """The folder of a repository; what is ours there goes when it is deleted from the cache."""
+        """The folder of a repository; our own files in it are deleted from the cache with it."""
         from huggingface_hub.file_download import repo_folder_name
 
         return self.root / repo_folder_name(repo_id=repo, repo_type=self.kind)
 
-    def meaning(
-        self, repo: str, revision: str, ask: Callable[[], str], has: Callable[[str], bool]
+    def resolve(
+        self,
+        repo: str,
+        revision: str,
+        ask_hub: Callable[[], str],
+        has_files: Callable[[str], bool],
     ) -> str:
-        """The commit that a revision is; `ask` asks the hub, `has` tells whether the files of a
-        commit are there.
+        """Return the commit of a revision.
+
+        `ask_hub` asks the hub for it; `has_files` tells whether a commit's files are in the cache.
         """
         if _COMMIT.fullmatch(revision):
             return revision
-        if (repo, revision) not in self._meant:
-            # its commits, the newest first
+        if (repo, revision) not in self._resolved:
             note = self.storage(repo) / "kitchen" / "refs" / (revision or "main")
-            before = _lines(note)
+            earlier = _lines(note)  # the commits it resolved to before, newest first
             try:
-                commit = ask()
-                if before[:1] != [commit]:
-                    write(note, "\n".join([commit, *(each for each in before if each != commit)]))
+                commit = ask_hub()
+                if earlier[:1] != [commit]:
+                    older = [other for other in earlier if other != commit]
+                    write(note, "\n".join([commit, *older]))
             except Unreachable as error:
-                known = [*_lines(self._ref(repo, revision)), *before]
+                known = [*_lines(self._ref(repo, revision)), *earlier]
                 if not known:
                     raise
-                commit = next(filter(has, known), known[0])
+                commit = next(filter(has_files, known), known[0])
                 structlog.get_logger().warning(
-                    "the hub cannot be reached; what was fetched before is taken",
+                    "the hub cannot be reached; the cached files are used",
                     **{self.kind: repo},
                     commit=commit,
                     why=str(error),
                 )
-            self._meant[repo, revision] = commit
-        return self._meant[repo, revision]
+            self._resolved[repo, revision] = commit
+        return self._resolved[repo, revision]
 
-    def fetched(self, repo: str, revision: str, commit: str) -> None:
-        """Tell other programs what a revision is, now that its files are there."""
+    def note_fetched(self, repo: str, revision: str, commit: str) -> None:
+        """Record for other programs what a revision is, now that its files are in the cache."""
         if revision != commit and _lines(self._ref(repo, revision)) != [commit]:
             write(self._ref(repo, revision), commit)
 
@@ -108,8 +111,8 @@ class Cache:
         return self.storage(repo) / "refs" / (revision or "main")
 
 
-def whole(file: Path, size: int) -> bool:
-    """Whether a file is there; one of another size than the hub says is taken out."""
+def is_complete(file: Path, size: int) -> bool:
+    """Return whether a file is in the cache; one of another size than the hub lists is deleted."""
     if file.is_file() and file.stat().st_size != size:
         file.resolve().unlink()
         file.unlink(missing_ok=True)
@@ -117,8 +120,9 @@ def whole(file: Path, size: int) -> bool:
 
 
 def write(path: Path, text: str) -> None:
-    """A note in the cache, whole or not at all; it is found out again where the cache cannot be
-    written.
+    """Write a note in the cache, whole or not at all.
+
+    If the cache is not writable, warn: the note can be found out again.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,8 +136,8 @@ def write(path: Path, text: str) -> None:
         )
 
 
-def noted(path: Path) -> Any:
-    """What was written as JSON; None where there is nothing, or it is damaged."""
+def read_note(path: Path) -> Any:
+    """Return a note's JSON; None if it is missing or damaged."""
     try:
         return json.loads(path.read_text())
     except (FileNotFoundError, ValueError):

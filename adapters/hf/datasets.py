@@ -9,12 +9,13 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-from adapters.hf.arrow import ArrowRows, Damaged
-from adapters.hf.contents import CARDS, Contents, broken_line, contents
-from adapters.hf.faults import Question, clean, translated
-from adapters.hf.patience import Silent, patience
-from adapters.hf.repositories import Repositories, Repository
+from adapters.hf.arrow import ArrowRows, DamagedArrow
+from adapters.hf.configurations import CARDS, Configuration, find_broken_line, open_configuration
+from adapters.hf.dataset_repos import DatasetRepo, DatasetRepos
+from adapters.hf.errors import HubRequest, NoResponse, clean, translate_error
+from adapters.hf.retry import limited_waiting
 from kitchen.errors import BackendError, DataError, KitchenError, did_you_mean
 from kitchen.ports.datasets import Dataset, DatasetInfo, StreamedRow
 
@@ -22,8 +23,8 @@ _NAME = re.compile(
     r"(?P<repo>(\w[\w.-]*/)?\w[\w.-]*)(:(?P<configuration>[^@:]+))?(@(?P<revision>\w[\w./+-]*))?",
     re.ASCII,
 )
-_ROW = re.compile(r" in row \d+$")  # of a piece that Arrow read, not of the data
-_FILES = (".csv", ".json", ".jsonl", ".parquet")
+_ROW = re.compile(r" in row \d+$")  # counts within a batch that Arrow read, not within the data
+_FILE_SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 
 
 class HfDatasets:
@@ -32,11 +33,11 @@ class HfDatasets:
     The files lie in the cache of `huggingface_hub`, where other programs find them too, and beside
     them, once loaded, the rows as Arrow. The token is that of HF_TOKEN, or of `hf auth login`. Data
     sets that are programs are not run, and archives (.zip) are not unpacked. Values of CSV are text
-    unless the card says their types; all others are as `datasets` gives them, which reads a field
-    of JSON that holds nothing but ISO 8601 dates as datetime.
+    unless the card gives their types; all others are as `datasets` reads them, which turns a field
+    of JSON that holds nothing but ISO 8601 dates into datetime.
 
-    Raises DataError for what is unknown or cannot be read, ApiError for what the hub refuses,
-    BackendError where it cannot be reached.
+    Raises DataError for what is unknown or cannot be read, ApiError for what the hub rejects,
+    BackendError if it cannot be reached.
     """
 
     packages = ("datasets", "huggingface_hub")
@@ -49,111 +50,116 @@ class HfDatasets:
         # seconds without an answer, and seconds of answers that the hub is busy or broken
         timeout: float = 10.0,
     ) -> None:
-        self._hub, self._timeout = Repositories(endpoint.rstrip("/"), cache, timeout), timeout
+        self._repos = DatasetRepos(endpoint.rstrip("/"), cache, timeout)
+        self._timeout = timeout
 
     def splits(self, name: str, *, revision: str | None = None) -> Sequence[str]:
-        with self._opened(_named(name, revision)) as found:
-            return tuple(found.contents.files)
+        with self._open(_parse_name(name, revision)) as opened:
+            return tuple(opened.configuration.files)
 
     def info(self, name: str, *, revision: str | None = None) -> DatasetInfo:
-        with self._opened(_named(name, revision)) as found:
-            splits, repository = found.contents.files, found.repository
-            size = sum(
-                repository.files[path][1]
-                for path in {path for paths in splits.values() for path in paths}
-            )
+        with self._open(_parse_name(name, revision)) as opened:
+            splits = opened.configuration.files
+            repo = opened.repo
+            files = {path for paths in splits.values() for path in paths}
             return DatasetInfo(
                 name,
-                {split: found.contents.rows(split) for split in splits},
-                repository.commit,
-                size,
-                repository.license,
-                repository.about,
+                {split: opened.configuration.num_rows(split) for split in splits},
+                repo.commit,
+                sum(repo.files[path][1] for path in files),
+                repo.license,
+                repo.about,
             )
 
     def load(self, name: str, *, split: str = "train", revision: str | None = None) -> Dataset:
-        with self._opened(_named(name, revision)) as found:
-            files, shown, repository = found.files(split), found.shown(split), found.repository
+        with self._open(_parse_name(name, revision)) as opened:
+            opened.files(split)  # raises for an unknown split
+            repo = opened.repo
+            label = opened.label(split)
             folder = (
-                self._hub.storage(repository.name)
+                self._repos.storage(repo.name)
                 / "kitchen"
-                / repository.commit
-                / found.configuration
+                / repo.commit
+                / opened.configuration_name
                 / split
             )
             if folder.is_dir():
                 try:
-                    return ArrowRows(folder, shown, found.fingerprint(split))
-                except Damaged:
-                    with self._faults(repository.name, shown):
+                    return ArrowRows(folder, label, opened.fingerprint(split))
+                except DamagedArrow:
+                    with self._translated_errors(repo.name, label):
                         shutil.rmtree(folder)
-            paths = [self._hub.fetch(repository, path) for path in files]
-            self._hub.fetched(repository.name, found.name.revision, repository.commit)
-            try:
-                with self._faults(repository.name, f"{shown} ({', '.join(files[:3])})"):
-                    found.contents.prepare(split, paths, folder)
-            except DataError as error:
-                if line := broken_line(files, paths):
-                    raise DataError(f"{shown}: {line}") from error
-                raise
-            return ArrowRows(folder, shown, found.fingerprint(split))
+            self._prepare(opened, split, folder)
+            return ArrowRows(folder, label, opened.fingerprint(split))
+
+    def _prepare(self, opened: _Opened, split: str, folder: Path) -> None:
+        """Fetch the files of a split, and convert them to Arrow."""
+        repo, files, label = opened.repo, opened.files(split), opened.label(split)
+        paths = [self._repos.fetch(repo, path) for path in files]
+        self._repos.note_fetched(repo.name, opened.name.revision, repo.commit)
+        try:
+            with self._translated_errors(repo.name, f"{label} ({', '.join(files[:3])})"):
+                opened.configuration.prepare(split, paths, folder)
+        except DataError as error:
+            if line := find_broken_line(files, paths):
+                raise DataError(f"{label}: {line}") from error
+            raise
 
     def stream(
         self, name: str, *, split: str = "train", revision: str | None = None
     ) -> Iterator[StreamedRow]:
-        named = _named(name, revision)
-        with self._opened(named) as found:
-            found.files(split)
-        return self._streamed(named, split)
+        parsed = _parse_name(name, revision)
+        with self._open(parsed) as opened:
+            opened.files(split)  # raises for an unknown split now rather than at the first row
+        return self._stream(parsed, split)
 
-    def _streamed(self, name: _Name, split: str) -> Iterator[StreamedRow]:
+    def _stream(self, name: _Name, split: str) -> Iterator[StreamedRow]:
         number = 0
-        with self._opened(name) as found:
-            repository, shown, files = found.repository, found.shown(split), found.files(split)
-            self._hub.reach(repository, files[0])
-            with self._faults(repository.name, f"{shown} ({', '.join(files[:3])})"):
-                rows = found.contents.stream(
-                    split, f"hf://datasets/{repository.name}@{repository.commit}"
+        with self._open(name) as opened:
+            repo, label, files = opened.repo, opened.label(split), opened.files(split)
+            self._repos.check_readable(repo, files[0])
+            with self._translated_errors(repo.name, f"{label} ({', '.join(files[:3])})"):
+                rows = opened.configuration.stream(
+                    split, f"hf://datasets/{repo.name}@{repo.commit}"
                 )
         while True:
-            # many are read at once
-            with self._faults(repository.name, f"{shown} from row {number + 1} on"):
+            # rows are read in chunks, so an error may lie in a later one
+            with self._translated_errors(repo.name, f"{label} from row {number + 1} on"):
                 row = next(rows, None)
             if row is None:
                 break
             number += 1
-            yield StreamedRow(f"{shown} row {number}", row)
+            yield StreamedRow(f"{label} row {number}", row)
         if not number:
-            raise _no_rows(shown)
+            raise _no_rows(label)
 
     @contextmanager
-    def _opened(self, name: _Name) -> Iterator[_Found]:
-        repository = self._hub.at(name.repo, name.revision)
-        cards = {
-            path: self._hub.fetch(repository, path) for path in CARDS if path in repository.files
-        }
+    def _open(self, name: _Name) -> Iterator[_Opened]:
+        repo = self._repos.at(name.repo, name.revision)
+        cards = {path: self._repos.fetch(repo, path) for path in CARDS if path in repo.files}
         with ExitStack() as stack:
-            with self._faults(name.repo, f"data set {str(name)!r}"):
-                found = contents(
-                    name.repo, name.configuration, repository.files, cards, self._hub.host
+            with self._translated_errors(name.repo, f"data set {str(name)!r}"):
+                configuration = stack.enter_context(
+                    open_configuration(
+                        name.repo, name.configuration, repo.files, cards, self._repos.host
+                    )
                 )
-                opened = stack.enter_context(found)
-            yield _Found(name, repository, opened)
+            yield _Opened(name, repo, configuration)
 
     @contextmanager
-    def _faults(self, repo: str, shown: str) -> Iterator[None]:
+    def _translated_errors(self, repo: str, label: str) -> Iterator[None]:
         try:
-            with patience(self._timeout):
+            with limited_waiting(self._timeout):
                 yield
         except KitchenError:
             raise
         except Exception as error:
-            raise _explained(error, self._hub.question(repo), shown) from error
+            raise _translate(error, self._repos.request(repo), label) from error
 
 
 @dataclass(frozen=True)
 class _Name:
-    """A data set as it is asked for."""
+    """The name of a data set: `repo[:configuration][@revision]`."""
 
     repo: str
     configuration: str = ""
@@ -164,80 +170,87 @@ class _Name:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Opened:
     """A configuration of a repository at one commit."""
 
     name: _Name
-    repository: Repository
-    contents: Contents
+    repo: DatasetRepo
+    configuration: Configuration
 
     @property
-    def configuration(self) -> str:
-        return str(self.contents.builder.config.name)
+    def configuration_name(self) -> str:
+        return str(self.configuration.builder.config.name)
 
-    def shown(self, split: str) -> str:
+    def label(self, split: str) -> str:
         return f"{self.name} {split}"
 
     def files(self, split: str) -> Sequence[str]:
-        if split not in self.contents.files:
+        splits = self.configuration.files
+        if split not in splits:
             raise DataError(
-                f"data set {str(self.name)!r} has no split {split!r}; "
-                f"{did_you_mean(split, self.contents.files)}"
+                f"data set {str(self.name)!r} has no split {split!r}; {did_you_mean(split, splits)}"
             )
-        if not sum(self.repository.files[path][1] for path in self.contents.files[split]):
-            raise _no_rows(self.shown(split))
-        return self.contents.files[split]
+        if not sum(self.repo.files[path][1] for path in splits[split]):
+            raise _no_rows(self.label(split))
+        return splits[split]
 
     def fingerprint(self, split: str) -> str:
-        """Of the digests of its files as the hub tells them, and of how they are read: nothing need
-        be read for it.
+        """Return a digest of the files' digests on the hub and of how they are read.
+
+        No file need be read for it.
         """
-        told = [
-            self.configuration,
-            self.contents.reading(),
-            self.repository.files.get("dataset_infos.json"),
-            [self.repository.files[path][0] for path in self.files(split)],
+        content = [
+            self.configuration_name,
+            self.configuration.read_options(),
+            self.repo.files.get("dataset_infos.json"),
+            [self.repo.files[path][0] for path in self.files(split)],
         ]
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _named(name: str, revision: str | None) -> _Name:
-    found = _NAME.fullmatch(name)
-    if found is None or name.lower().endswith(_FILES):
+def _parse_name(name: str, revision: str | None) -> _Name:
+    match = _NAME.fullmatch(name)
+    if match is None or name.lower().endswith(_FILE_SUFFIXES):
         raise DataError(
-            f"{name!r} is no name at the Hugging Face Hub, NAME[:CONFIGURATION][@REVISION]; files "
-            "on this "
-            "disk are read by the local data sets: --datasets local"
+            f"{name!r} is not a name at the Hugging Face Hub, NAME[:CONFIGURATION][@REVISION]; "
+            "files on this disk are read by the local data sets: --datasets local"
         )
-    pinned = found["revision"]
+    pinned = match["revision"]
     if pinned and revision and pinned != revision:
-        raise DataError(f"{name!r} is asked for at revision {revision!r}, too; give one of the two")
-    return _Name(found["repo"], found["configuration"] or "", pinned or revision or "")
+        raise DataError(
+            f"{name!r} names one revision, and revision={revision!r} another; give only one of them"
+        )
+    return _Name(match["repo"], match["configuration"] or "", pinned or revision or "")
 
 
-def _explained(error: Exception, question: Question, shown: str) -> KitchenError:
-    """What the libraries raise in our words: of the hub, of the disk, or else of the data."""
+def _translate(error: Exception, request: HubRequest, label: str) -> KitchenError:
+    """Return an error of the libraries as ours: one of the hub, the disk, or else the data."""
     import httpx2
     from huggingface_hub.errors import OfflineModeIsEnabled
 
-    behind: list[BaseException] = [error]
-    while link := behind[-1].__cause__ or behind[-1].__context__:
-        behind.append(link)
-    for link in behind:
-        of_hub = isinstance(link, httpx2.HTTPError | OfflineModeIsEnabled | Silent)
-        if of_hub or getattr(link, "errno", None) is not None:
-            return translated(link, question)
-    told: BaseException = error
-    while told.__cause__ is not None:
-        told = told.__cause__
-    if isinstance(told, StopIteration):
-        return _no_rows(shown)
-    said = _ROW.sub("", clean(str(told)).strip()).splitlines() or [type(told).__name__]
-    if isinstance(told, ImportError):
-        return BackendError(f"{shown}: {said[0]}")
-    mend = "; types are guessed from the first rows: let the card say them (dataset_info: features), or take Parquet"
-    return DataError(f"{shown}: cannot be read: {said[0]}{mend if 'cast' in said[0] else ''}")
+    chain: list[BaseException] = [error]
+    while link := chain[-1].__cause__ or chain[-1].__context__:
+        chain.append(link)
+    for link in chain:
+        is_hub_error = isinstance(link, httpx2.HTTPError | OfflineModeIsEnabled | NoResponse)
+        if is_hub_error or getattr(link, "errno", None) is not None:
+            return translate_error(link, request)
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    if isinstance(cause, StopIteration):
+        return _no_rows(label)
+    [message, *_] = _ROW.sub("", clean(str(cause)).strip()).splitlines() or [type(cause).__name__]
+    if isinstance(cause, ImportError):
+        return BackendError(f"{label}: {message}")
+    remedy = ""
+    if "cast" in message:
+        remedy = (
+            "; types are guessed from the first rows: give them in the card (dataset_info: "
+            "features), or use Parquet"
+        )
+    return DataError(f"{label}: cannot be read: {message}{remedy}")
 
 
-def _no_rows(shown: str) -> DataError:
-    return DataError(f"{shown}: has no rows; take another split")
+def _no_rows(label: str) -> DataError:
+    return DataError(f"{label}: has no rows; use another split")

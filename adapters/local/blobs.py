@@ -14,9 +14,9 @@ from kitchen.errors import RunFailed
 from kitchen.ports.blobs import blob_name
 
 _TEMPORARY = re.compile(r"\.kitchen-[0-9a-f]{16}\.part")
-# a `delete` beside us may remove the folder, empty as yet, that a write has just made
+# a concurrent `delete` may remove the empty folder that a write has just created
 _ATTEMPTS = 100
-_MEND = {
+_REMEDIES = {
     errno.ENOSPC: "free some space, or give another folder (--runs DIR)",
     errno.EDQUOT: "free some space, or give another folder (--runs DIR)",
     errno.EACCES: "make it writable, or give another folder (--runs DIR)",
@@ -27,13 +27,12 @@ _MEND = {
 
 
 class LocalBlobs:
-    """Blobs in a folder: written to a temporary file beside, synced to the disk and renamed into
-    place.
+    """Blobs in a folder, each written to a temporary file, synced to the disk and renamed.
 
-    Every verb raises ValueError for what is no blob name, and RunFailed, which names the path and
-    the mend, where the disk is full, the folder cannot be written or a symbolic link leads out of
-    it. A name that begins with another blob's name and a slash cannot be written: files are no
-    folders.
+    Every method raises ValueError for an invalid blob name, and RunFailed, which names the path and
+    the remedy, if the disk is full, the folder is not writable or a symbolic link leads out of it.
+    A name that begins with another blob's name and a slash cannot be written, because a file cannot
+    be a folder.
     """
 
     def __init__(self, root: str = "runs") -> None:
@@ -41,7 +40,7 @@ class LocalBlobs:
 
     def read(self, name: str) -> bytes | None:
         path = self._path(name)
-        with _explained(path):
+        with _translated_errors(path):
             try:
                 return path.read_bytes()
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -49,7 +48,7 @@ class LocalBlobs:
 
     def write(self, name: str, data: bytes) -> None:
         path = self._path(name)
-        with _explained(path):
+        with _translated_errors(path):
             for attempt in range(_ATTEMPTS):
                 try:
                     _make_folder(path.parent)
@@ -64,22 +63,24 @@ class LocalBlobs:
         if folder and any(part in ("", ".", "..") for part in folder.split("/")):
             return []
         names = []
-        for here, _, files in os.walk(self._root / folder, onerror=_unless_absent):
-            inner = Path(here).relative_to(self._root)
-            names += [(inner / file).as_posix() for file in files if not _TEMPORARY.fullmatch(file)]
+        for path, _, files in os.walk(self._root / folder, onerror=_ignore_absent):
+            subfolder = Path(path).relative_to(self._root)
+            names += [
+                (subfolder / file).as_posix() for file in files if not _TEMPORARY.fullmatch(file)
+            ]
         return sorted(
-            name for name in names if name.startswith(prefix) and self._stays(self._root / name)
+            name for name in names if name.startswith(prefix) and self._is_inside(self._root / name)
         )
 
     def delete(self, name: str) -> None:
         path = self._path(name)
-        with _explained(path):
+        with _translated_errors(path):
             try:
                 path.unlink(missing_ok=True)
             except (NotADirectoryError, IsADirectoryError):
                 return
             for folder in path.parents:
-                if folder == self._root or not _removed(folder):
+                if folder == self._root or not _try_remove(folder):
                     return
 
     def locate(self, name: str) -> str:
@@ -88,16 +89,18 @@ class LocalBlobs:
     def _path(self, name: str) -> Path:
         path = self._root / blob_name(name)
         if _TEMPORARY.fullmatch(path.name):
-            raise ValueError(f"{name!r} is no blob name: such names are kept for temporary files")
-        if not self._stays(path):
+            raise ValueError(
+                f"{name!r} is not a blob name: such names are reserved for temporary files"
+            )
+        if not self._is_inside(path):
             raise RunFailed(
                 f"{path} leads out of {self._root} through a symbolic link; remove the link, "
                 "or give the folder that it points to (--runs DIR)"
             )
         return path
 
-    def _stays(self, path: Path) -> bool:
-        with _explained(path):
+    def _is_inside(self, path: Path) -> bool:
+        with _translated_errors(path):
             return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self._root))
 
 
@@ -119,14 +122,14 @@ def _replace(path: Path, data: bytes) -> None:
 def _make_folder(folder: Path) -> None:
     if not folder.is_dir():
         _make_folder(folder.parent)
-        # another thread was first; if it is a file, the write says so
+        # another thread was first; if it is a file, the write fails
         with suppress(FileExistsError):
             folder.mkdir()
         _sync(folder.parent)
 
 
 def _sync(folder: Path) -> None:
-    """A rename lasts through a power cut only once its folder is on the disk too."""
+    """Sync a folder to the disk: only then does a rename in it survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -134,7 +137,7 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-def _removed(folder: Path) -> bool:
+def _try_remove(folder: Path) -> bool:
     try:
         folder.rmdir()
     except OSError:
@@ -142,7 +145,7 @@ def _removed(folder: Path) -> bool:
     return True
 
 
-def _unless_absent(error: OSError) -> None:
+def _ignore_absent(error: OSError) -> None:
     if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
         raise RunFailed(
             f"{error.filename}: {error.strerror}; make it readable, or give another folder (--runs "
@@ -151,11 +154,10 @@ def _unless_absent(error: OSError) -> None:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _translated_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        mend = _MEND.get(
-            error.errno or 0, "see what lies there, or give another folder (--runs DIR)"
-        )
-        raise RunFailed(f"{path}: {error.strerror or error}; {mend}") from error
+        default = "check what is there, or give another folder (--runs DIR)"
+        remedy = _REMEDIES.get(error.errno or 0, default)
+        raise RunFailed(f"{path}: {error.strerror or error}; {remedy}") from error

@@ -1,5 +1,6 @@
-"""A GGUF file to a folder that transformers opens: run as a program, so that its memory and chatter
-end with it.
+"""Convert a GGUF file to a folder that transformers opens.
+
+It runs as a program, so that its memory and its output end with it.
 """
 
 from __future__ import annotations
@@ -10,25 +11,23 @@ from typing import Any
 
 
 def convert(source: Path, target: Path) -> None:
-    """Write configuration, tokenizer and float32 weights: the values of the quantised tensors,
-    exactly.
-    """
+    """Write configuration, tokenizer and float32 weights, equal to the quantised tensors."""
     import torch
     import transformers
 
     auto: Any = transformers.AutoModelForCausalLM
-    opened = auto.from_pretrained(
+    loaded = auto.from_pretrained(
         source.parent, gguf_file=source.name, dtype=torch.float32, local_files_only=True
     )
-    configuration = opened.config
+    configuration = loaded.config
     if hasattr(configuration, "quantization_config"):
         del configuration.quantization_config
-    # a second model takes the weights: the first, which was opened as GGUF, cannot be saved
+    # a second model takes the weights, because one loaded from GGUF cannot be saved
     with torch.device("meta"):
         model = auto.from_config(configuration, dtype=torch.float32)
-    model.load_state_dict(opened.state_dict(), assign=True)
+    model.load_state_dict(loaded.state_dict(), assign=True)
     model.tie_weights()
-    model.generation_config = opened.generation_config
+    model.generation_config = loaded.generation_config
     model.save_pretrained(target, max_shard_size="1TB")
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         source.parent,
@@ -49,8 +48,9 @@ def _pretokenizer(source: Path) -> str:
 
 
 def _split_digits(tokenizer: Any) -> None:
-    """SmolLM has each digit a word of its own; transformers forgets it, and "\\n\\n1" would be
-    other tokens.
+    """Split numbers into digits, as SmolLM does and transformers forgets.
+
+    Otherwise "\\n\\n1" would be other tokens.
     """
     from tokenizers import pre_tokenizers
 

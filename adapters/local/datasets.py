@@ -1,4 +1,4 @@
-"""Data sets in files, and those that come with the kitchen."""
+"""Data sets in files, and those packaged with the kitchen."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from adapters.local.documents import (
+from adapters.local.document_formats import (
     JsonRows,
     ParquetRows,
     parquet_length,
     stream_json,
     stream_parquet,
 )
-from adapters.local.lines import open_csv, open_jsonl, reading, stream_csv, stream_jsonl
+from adapters.local.line_formats import open_csv, open_jsonl, reading, stream_csv, stream_jsonl
 from kitchen.errors import DataError, did_you_mean
 from kitchen.ports.datasets import Dataset, DatasetInfo, StreamedRow
 
@@ -26,8 +26,8 @@ PACKAGED: Mapping[str, Sequence[str]] = MappingProxyType(
 )
 ABOUT: Mapping[str, str] = MappingProxyType(
     {
-        "ingredients": "A line of a recipe, and the JSON object that says what it asks for.",
-        "arithmetic": "A sum, a difference or a product of two digits, and the number that it is.",
+        "ingredients": "A recipe line, and the JSON object of its parts.",
+        "arithmetic": "A sum, difference or product of two digits, and its value.",
     }
 )
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
@@ -45,16 +45,16 @@ class LocalDatasets:
     * .csv: the first line names the columns; every value is a string;
     * .parquet: needs the extra `local`.
 
-    Text is UTF-8. The syntax of every row of text is checked by `load`, so that no run fails in its
-    middle over a missing brace; rows are not kept but read again when they are asked for (those of
-    .json as text in memory, those of .parquet by row group), and a file that has changed since is
-    an error. `stream` checks nothing ahead. All errors are DataError and name file, line and mend,
-    but for a missing pyarrow, which is a BackendError.
+    Text is UTF-8. `load` checks the syntax of every row of text, so that no run fails midway over a
+    missing brace. Rows are not held in memory but read again on demand (those of .json from the
+    text in memory, those of .parquet from a temporary file); a file that has changed since is an
+    error. `stream` checks nothing ahead. All errors are DataError and name file, line and remedy,
+    except for a missing pyarrow, which is a BackendError.
     """
 
     def __init__(self, root: str = ".", max_line_mb: int = 10) -> None:
         self._root = Path(root).expanduser()
-        self._max_line_mb = max_line_mb  # of a line of JSONL or CSV
+        self._max_line_mb = max_line_mb  # per line of JSONL or CSV
 
     def splits(self, name: str, *, revision: str | None = None) -> Sequence[str]:
         return tuple(self._files(name, revision))
@@ -62,8 +62,8 @@ class LocalDatasets:
     def info(self, name: str, *, revision: str | None = None) -> DatasetInfo:
         files = self._files(name, revision)
         rows = {
-            split: parquet_length(path, shown) if path.suffix.lower() == ".parquet" else None
-            for split, (shown, path) in files.items()
+            split: parquet_length(path, label) if path.suffix.lower() == ".parquet" else None
+            for split, (label, path) in files.items()
         }
         with reading(name):
             size = sum(path.stat().st_size for _, path in files.values())
@@ -76,30 +76,30 @@ class LocalDatasets:
         )
 
     def load(self, name: str, *, split: str = "train", revision: str | None = None) -> Dataset:
-        shown, path = self._file(name, split, revision)
+        label, path = self._file(name, split, revision)
         match path.suffix.lower():
             case ".jsonl":
-                return open_jsonl(path, shown, self._max_line_mb)
+                return open_jsonl(path, label, self._max_line_mb)
             case ".csv":
-                return open_csv(path, shown, self._max_line_mb)
+                return open_csv(path, label, self._max_line_mb)
             case ".json":
-                return JsonRows(path, shown)
+                return JsonRows(path, label)
             case _:
-                return ParquetRows(path, shown)
+                return ParquetRows(path, label)
 
     def stream(
         self, name: str, *, split: str = "train", revision: str | None = None
     ) -> Iterator[StreamedRow]:
-        shown, path = self._file(name, split, revision)
+        label, path = self._file(name, split, revision)
         match path.suffix.lower():
             case ".jsonl":
-                return stream_jsonl(path, shown, self._max_line_mb)
+                return stream_jsonl(path, label, self._max_line_mb)
             case ".csv":
-                return stream_csv(path, shown, self._max_line_mb)
+                return stream_csv(path, label, self._max_line_mb)
             case ".json":
-                return stream_json(path, shown)
+                return stream_json(path, label)
             case _:
-                return stream_parquet(path, shown)
+                return stream_parquet(path, label)
 
     def _file(self, name: str, split: str, revision: str | None) -> tuple[str, Path]:
         files = self._files(name, revision)
@@ -110,7 +110,7 @@ class LocalDatasets:
         return files[split]
 
     def _files(self, name: str, revision: str | None) -> Mapping[str, tuple[str, Path]]:
-        """Splits to what people call the file, and the file."""
+        """Return each split's file, with its label for messages."""
         if revision is not None:
             raise DataError(
                 f"{name!r} has no revision {revision!r}: files on this disk have one version only; "
@@ -129,7 +129,7 @@ class LocalDatasets:
             if not name or not path.exists():
                 raise self._unknown(name, path)
         except OSError as error:
-            raise DataError(f"{name!r}: {error.strerror}; see that it may be read") from error
+            raise DataError(f"{name!r}: {error.strerror}; check that it may be read") from error
         if path.suffix.lower() not in SUFFIXES:
             raise DataError(
                 f"{name}: files that end with {path.suffix!r} cannot be read; convert it to one of "
@@ -139,20 +139,20 @@ class LocalDatasets:
 
     def _unknown(self, name: str, path: Path) -> DataError:
         if "/" not in name and path.suffix.lower() not in SUFFIXES:
-            beside = _loadable(self._root)
+            others = _loadable(self._root)
             return DataError(
-                f"no data set is called {name!r}; {did_you_mean(name, [*PACKAGED, *beside])} "
+                f"no data set is called {name!r}; {did_you_mean(name, [*PACKAGED, *others])} "
                 f"(packaged: {', '.join(PACKAGED)}; or give a path to a file: "
                 f"{', '.join(SUFFIXES)})"
             )
         folder = name.rpartition("/")[0]
-        beside = [f"{folder}/{file}" if folder else file for file in _loadable(path.parent)]
+        others = [f"{folder}/{file}" if folder else file for file in _loadable(path.parent)]
         if not path.parent.is_dir():
             return DataError(
-                f"{name}: there is no such file, nor the folder {path.parent}; see where it lies"
+                f"{name}: there is no such file, nor the folder {path.parent}; check the path"
             )
         return DataError(
-            f"{name}: there is no such file or folder; {did_you_mean(name, [*PACKAGED, *beside])}"
+            f"{name}: there is no such file or folder; {did_you_mean(name, [*PACKAGED, *others])}"
         )
 
 
@@ -190,9 +190,8 @@ def _loadable(folder: Path) -> list[str]:
 
 
 def _one_file(files: Mapping[str, tuple[str, Path]]) -> str:
-    lone = [shown for split, (shown, path) in files.items() if split == "train" and len(files) == 1]
-    return (
-        f" ({lone[0]} is one file; for more splits give a folder of train.jsonl, test.jsonl, ...)"
-        if lone
-        else ""
-    )
+    """Return a hint on how to have more splits, if the data set is a single file."""
+    if list(files) != ["train"]:
+        return ""
+    label, _ = files["train"]
+    return f" ({label} is one file; for more splits give a folder of train.jsonl, test.jsonl, ...)"

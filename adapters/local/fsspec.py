@@ -1,6 +1,4 @@
-"""Blobs behind any URL that fsspec can open: memory://, s3://bucket/prefix, file:///folder and many
-more.
-"""
+"""Blobs at any URL that fsspec opens: memory://, s3://bucket/prefix, file:///folder and others."""
 
 from __future__ import annotations
 
@@ -14,33 +12,33 @@ from urllib.parse import parse_qsl, unquote
 from kitchen.errors import BackendError, KitchenError, RunFailed, did_you_mean
 from kitchen.ports.blobs import blob_name
 
-# a write is seen while it grows; a rename is seen whole
-_RENAMES = {"file", "local", "sftp", "ssh"}
+# others see a write while it grows there, but a rename only whole
+_RENAMING_PROTOCOLS = {"file", "local", "sftp", "ssh"}
 _PART = ".kitchen-part-"
 
 
 class FsspecBlobs:
-    """Blobs behind a URL. Object stores put a whole object at once; where there are files, a rename
-    does the same.
+    """Blobs at a URL, each written atomically.
 
-    Raises BackendError where a package or a key is missing, RunFailed where the store refuses.
-    User names, passwords and queries of the URL never show.
+    Object stores put a whole object at once; in file systems a rename has the same effect. Raises
+    BackendError if a package or a key is missing, RunFailed if the store rejects a request. User
+    names, passwords and queries of the URL are never shown.
     """
 
     packages = ("fsspec",)
 
     def __init__(self, root: str) -> None:
-        self._shown, self._secrets = _without_secrets(root)
+        self._label, self._secrets = _without_secrets(root)
         self._files, base, self._protocol = self._open(root)
         self._base = base.rstrip("/")
         # memory:// is a dict that other threads may change while it is listed
-        self._turn: AbstractContextManager[Any] = (
+        self._lock: AbstractContextManager[Any] = (
             Lock() if self._protocol == "memory" else nullcontext()
         )
 
     def read(self, name: str) -> bytes | None:
         path = self._path(name)
-        with self._explained(name), self._turn:
+        with self._translated_errors(name), self._lock:
             try:
                 return bytes(self._files.cat_file(path))
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -48,8 +46,8 @@ class FsspecBlobs:
 
     def write(self, name: str, data: bytes) -> None:
         path = self._path(name)
-        with self._explained(name), self._turn:
-            if self._protocol not in _RENAMES:
+        with self._translated_errors(name), self._lock:
+            if self._protocol not in _RENAMING_PROTOCOLS:
                 self._files.pipe_file(path, bytes(data))
                 return
             folder = path.rpartition("/")[0]
@@ -68,29 +66,34 @@ class FsspecBlobs:
         if folder and any(part in ("", ".", "..") for part in folder.split("/")):
             return []
         start = f"{self._base}/{folder}" if folder else self._base
-        with self._explained(prefix), self._turn:
+        with self._translated_errors(prefix), self._lock:
             self._files.invalidate_cache()
             try:
-                found = self._files.find(start)
+                paths = self._files.find(start)
             except (FileNotFoundError, NotADirectoryError):
                 return []
-        names = (str(path)[len(self._base) :].lstrip("/") for path in found)
+        names = [str(path)[len(self._base) :].lstrip("/") for path in paths]
         return sorted(
-            n for n in names if n.startswith(prefix) and not n.rpartition("/")[2].startswith(_PART)
+            name
+            for name in names
+            if name.startswith(prefix) and not name.rpartition("/")[2].startswith(_PART)
         )
 
     def delete(self, name: str) -> None:
         path = self._path(name)
-        with self._explained(name), self._turn:
+        with self._translated_errors(name), self._lock:
             with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 self._files.rm_file(path)
 
     def locate(self, name: str) -> str:
-        return f"{self._shown}{'' if self._shown.endswith('/') else '/'}{blob_name(name)}"
+        separator = "" if self._label.endswith("/") else "/"
+        return f"{self._label}{separator}{blob_name(name)}"
 
     def _path(self, name: str) -> str:
         if name.rpartition("/")[2].startswith(_PART):
-            raise ValueError(f"{name!r} is no blob name: such names are kept for temporary files")
+            raise ValueError(
+                f"{name!r} is not a blob name: such names are reserved for temporary files"
+            )
         return f"{self._base}/{blob_name(name)}"
 
     def _open(self, root: str) -> tuple[Any, str, str]:
@@ -98,54 +101,57 @@ class FsspecBlobs:
             import fsspec
         except ImportError as error:
             raise BackendError(
-                f"{self._shown} needs fsspec: pip install 'crucible-kitchen[local]'"
+                f"{self._label} needs fsspec: pip install 'crucible-kitchen[local]'"
             ) from error
         protocol = root.partition("://")[0] if "://" in root else "file"
         if "::" in protocol:
             raise BackendError(
-                f"{self._shown}: a chained URL cannot be written; give the URL of the store itself"
+                f"{self._label}: a chained URL cannot be written; give the URL of the store itself"
             )
         if protocol not in fsspec.available_protocols():
             raise BackendError(
-                f"{self._shown}: fsspec knows no {protocol!r}; "
+                f"{self._label}: fsspec does not support {protocol!r}; "
                 f"{did_you_mean(protocol, fsspec.available_protocols())}"
             )
         try:
             files, base = fsspec.core.url_to_fs(root)
         except ImportError as error:
-            raise BackendError(f"{self._shown} needs a package more: {_install(error)}") from error
-        except Exception as error:  # noqa: BLE001  as below
-            raise self._translated(self._shown, error) from (None if self._secrets else error)
+            raise BackendError(
+                f"{self._label} needs another package: {_install_hint(error)}"
+            ) from error
+        except Exception as error:  # noqa: BLE001 as below
+            raise self._translate(self._label, error) from (None if self._secrets else error)
         return files, str(base), protocol
 
     @contextmanager
-    def _explained(self, name: str) -> Iterator[None]:
+    def _translated_errors(self, name: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # noqa: BLE001  vendors' errors have no common base; none is swallowed
-            raise self._translated(f"{self._shown} {name!r}", error) from (
+        except Exception as error:  # noqa: BLE001 stores share no base class
+            raise self._translate(f"{self._label} {name!r}", error) from (
                 None if self._secrets else error
             )
 
-    def _translated(self, where: str, error: Exception) -> KitchenError:
+    def _translate(self, where: str, error: Exception) -> KitchenError:
         text = str(error)
         for secret in self._secrets:
             text = text.replace(secret, "***")
         text = f"{where}: {type(error).__name__}: {text}"
         if isinstance(error, PermissionError) or "Credential" in type(error).__name__:
-            return BackendError(f"{text}; see that the key is set and may write there")
-        return RunFailed(f"{text}; see that the place exists, has room and can be reached")
+            return BackendError(f"{text}; check that the key is set and may write there")
+        return RunFailed(f"{text}; check that the place exists, has room and can be reached")
 
 
-def _install(error: ImportError) -> str:
-    """fsspec's own text says what to install in prose; its cause names the module."""
+def _install_hint(error: ImportError) -> str:
+    """Return the command that installs the missing module, which the error's cause names."""
     module = getattr(error.__cause__, "name", None) or error.name
     return f"pip install {module.partition('.')[0]}" if module else str(error)
 
 
 def _without_secrets(root: str) -> tuple[str, tuple[str, ...]]:
-    """The URL as people may see it, and what they may not; a secret key may hold slashes, so the
-    last "@" counts.
+    """Return the URL without secrets, and the secrets.
+
+    A secret key may contain slashes, so the last "@" ends it.
     """
     scheme, mark, rest = root.partition("://")
     body, _, query = rest.partition("?")

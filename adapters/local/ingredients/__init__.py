@@ -1,3 +1,1 @@
-"""A packaged data set: one line of a cooking recipe, and the JSON object that says what it asks
-for.
-"""
+"""A packaged data set: lines of cooking recipes, each with a JSON object of its parts."""

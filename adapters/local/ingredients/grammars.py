@@ -1,4 +1,4 @@
-"""The measures, the small words and the grammars of a recipe line."""
+"""The measures, function words and grammars of a recipe line."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -11,7 +11,7 @@ def _amounts(text: str) -> tuple[Fraction, ...]:
 
 
 def _pairs(text: str) -> tuple[tuple[str, str], ...]:
-    """`cup/cups c.` as (one, many) spellings; one without a slash serves for both."""
+    """Parse `cup/cups|c.` into (one, many) spellings; one without a slash is used for both."""
     return tuple(
         (one, many or one)
         for one, _, many in (pair.partition("/") for pair in text.split("|") if pair)
@@ -20,7 +20,7 @@ def _pairs(text: str) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True)
 class Unit:
-    """A measure: how it is spelled and abbreviated, and in which amounts it comes."""
+    """A measure: its spellings and abbreviations, and its usual amounts."""
 
     spelled: tuple[tuple[str, str], ...]  # (one, many)
     short: tuple[tuple[str, str], ...]  # (one, many)
@@ -138,10 +138,10 @@ SEASONINGS = ("spice", "mill", "sauce", "juice")
 
 @dataclass(frozen=True)
 class Grammar:
-    """The shape of a line: what stands in braces is drawn for it."""
+    """The shape of a line; the slots in braces are filled by random draws."""
 
     shape: str
-    units: tuple[str, ...] = ()  # only these; empty: whatever the kind comes in
+    units: tuple[str, ...] = ()  # only these; empty: all measures of the kind
     kinds: tuple[str, ...] = ()  # only these; empty: every kind that fits
     optional: bool = False
 

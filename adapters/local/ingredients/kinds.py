@@ -1,15 +1,13 @@
-"""In which measures each kind of name comes, and what a cook does to it then."""
+"""The measures and the preparations of each kind of ingredient."""
 
 from dataclasses import dataclass
 
-HALVED = ("citrus", "peeled", "pepper")  # counted kinds of which a recipe may ask for half a one
+HALVED = ("citrus", "peeled", "pepper")  # counted kinds that recipes may halve
 
 
 @dataclass(frozen=True)
 class Serving:
-    """Measures in which a kind comes, and what is done to it then, before the name or after a
-    comma.
-    """
+    """Measures of a kind, and preparations that go with them before the name or after it."""
 
     units: tuple[str, ...]
     before: tuple[str, ...] = ()
@@ -470,7 +468,7 @@ KINDS: dict[str, tuple[Serving, ...]] = {
     ),
 }
 
-ALONE: dict[str, tuple[str, ...]] = {  # what is said of a kind when no amount is
+ALONE: dict[str, tuple[str, ...]] = {  # preparations for lines without an amount
     "oil": _list(
         "for frying, for brushing, for drizzling, for greasing, for the pan, for deep-frying"
     ),

@@ -1,6 +1,4 @@
-"""Writes the generated files of this data set: `python -m adapters.local.ingredients.make
-[FOLDER]`.
-"""
+"""Generate the files of this data set: `python -m adapters.local.ingredients.make [FOLDER]`."""
 
 import json
 import re
@@ -14,18 +12,17 @@ from random import Random
 from typing import TypeVar
 
 from adapters.local.ingredients import grammars, kinds, names
+from adapters.local.ingredients.examples import Choice, Example, example, slots
 from adapters.local.ingredients.grammars import Grammar
 from adapters.local.ingredients.kinds import Serving
-from adapters.local.ingredients.lines import Choice, Example, example, slots
-from adapters.local.making import shuffle, write
+from adapters.local.packaged_data import shuffle, write
 
-SEED = 1896  # the year of Fannie Farmer's cookbook, the first to ask for level measures
+SEED = 1896  # the year of Fannie Farmer's cookbook, the first with level measures
 SIZES = {"train": 1600, "new_names": 200, "new_grammars": 200}  # lines
-INSTRUCTION = "StepResult the recipe line into JSON: quantity, unit, name, preparation, optional."
+INSTRUCTION = "Turn the recipe line into JSON: quantity, unit, name, preparation, optional."
 
 Names = Mapping[str, Sequence[str]]
 T = TypeVar("T")
-
 
 _POOLS: dict[str, tuple[str, ...]] = {
     "fill": grammars.FILLS,
@@ -43,24 +40,24 @@ _POOLS: dict[str, tuple[str, ...]] = {
 # -- the draws
 
 
-def pick(rng: Random, of: Sequence[T]) -> T:
-    """One of them; only `random()` itself is promised to stay the same from one Python to the next."""
-    return of[int(rng.random() * len(of))]
+def pick(rng: Random, items: Sequence[T]) -> T:
+    """Return a random item; only `random()` is guaranteed to stay the same in later Pythons."""
+    return items[int(rng.random() * len(items))]
 
 
-def draw(grammar: Grammar, of: Names, rng: Random, used: Counter[str]) -> Choice:
-    """A choice that fits the grammar, of one of the names least used so far."""
-    fitting = _fitting(grammar, of, rng)
-    # a name not met yet goes first; a kind of few names (garlic) must still be met often enough to
-    # be learnt
-    fresh = [kind for kind in fitting if any(not used[name] for name in of[kind])] or list(fitting)
-    kind = pick(rng, [kind for kind in fresh for _ in range(len(of[kind]) + 6)])
+def draw(grammar: Grammar, table: Names, rng: Random, used: Counter[str]) -> Choice:
+    """Return a choice that fits the grammar, with one of the names least used so far."""
+    fitting = _fitting(grammar, table, rng)
+    # unused names come first; a kind of few names (garlic) must still occur often enough to learn
+    unused = [kind for kind in fitting if any(not used[name] for name in table[kind])]
+    kinds_left = unused or list(fitting)
+    kind = pick(rng, [kind for kind in kinds_left for _ in range(len(table[kind]) + 6)])
     serving, unit = pick(rng, fitting[kind])
-    fewest = min(used[name] for name in of[kind])
-    name = pick(rng, [name for name in of[kind] if used[name] == fewest])
+    fewest = min(used[name] for name in table[kind])
+    name = pick(rng, [name for name in table[kind] if used[name] == fewest])
     used[name] += 1
     amounts = _amounts(grammar, kind, unit)
-    # cooks ask for little more often than for much
+    # small amounts are more frequent in recipes than large ones
     low, high = amounts[int(min(rng.random(), rng.random()) * len(amounts))]
     short = any(slot in ("abbr", "glued") for slot in slots(grammar))
     spellings = grammars.UNITS[unit].short if short else grammars.UNITS[unit].spelled
@@ -74,34 +71,36 @@ def draw(grammar: Grammar, of: Names, rng: Random, used: Counter[str]) -> Choice
         style=".5" if unit in grammars.METRIC else pick(rng, ("1/2", "1/2", "½")),
         joint=pick(rng, (" to ", " to ", "-", "–")) if low.denominator == 1 else " to ",
         capital=rng.random() < 0.7,
-        texts=_texts(grammar, kind, name, unit, serving, of, rng),
+        texts=_texts(grammar, kind, name, unit, serving, table, rng),
     )
 
 
-def _fitting(grammar: Grammar, of: Names, rng: Random) -> dict[str, list[tuple[Serving, str]]]:
-    """How each kind may be served in this grammar; of the measures that a grammar lists, one at a
-    time.
+def _fitting(grammar: Grammar, table: Names, rng: Random) -> dict[str, list[tuple[Serving, str]]]:
+    """Return the kinds that fit the grammar, each with its servings and measures.
+
+    If the grammar lists measures, one of them is drawn.
     """
-    fitting = {kind: servings for kind in of if of[kind] and (servings := _servings(grammar, kind))}
+    fitting = {
+        kind: servings for kind in table if table[kind] and (servings := _servings(grammar, kind))
+    }
     if not grammar.units:
         return fitting
     common = {unit for servings in fitting.values() for _, unit in servings}
     chosen = pick(rng, [unit for unit in grammar.units if unit in common])
-    return {
-        kind: ok
-        for kind in fitting
-        if (ok := [pair for pair in fitting[kind] if pair[1] == chosen])
+    matching = {
+        kind: [pair for pair in servings if pair[1] == chosen] for kind, servings in fitting.items()
     }
+    return {kind: servings for kind, servings in matching.items() if servings}
 
 
 def _servings(grammar: Grammar, kind: str) -> list[tuple[Serving, str]]:
-    """How the kind may be served in this grammar: what is done to it, and the measure."""
-    found = slots(grammar)
+    """Return the servings and measures of a kind that fit the grammar."""
+    present = slots(grammar)
     if grammar.kinds and kind not in grammar.kinds:
         return []
-    measured = any(slot in found for slot in ("unit", "abbr", "glued"))
+    measured = any(slot in present for slot in ("unit", "abbr", "glued"))
     # "salt, to taste"
-    if not measured and not any(slot in found for slot in ("q", "range", "word")):
+    if not measured and not any(slot in present for slot in ("q", "range", "word")):
         servings = kinds.KINDS[kind]
         return [(next((serving for serving in servings if serving.before), servings[0]), "")]
     return [
@@ -110,66 +109,69 @@ def _servings(grammar: Grammar, kind: str) -> list[tuple[Serving, str]]:
         for unit in serving.units
         if (not grammar.units or unit in grammar.units)
         and bool(unit) == measured
-        and ("before" not in found or serving.before)
-        and ("after" not in found or _after(found, serving))
-        and ("metric" not in found or grammars.UNITS[unit].metric)
-        and ("pack" not in found or grammars.UNITS[unit].packs)
-        and ("abbr" not in found or grammars.UNITS[unit].short)
-        and ("glued" not in found or unit in grammars.METRIC)
-        and ("pair" not in found or kind not in names.COUNTED)
+        and ("before" not in present or serving.before)
+        and ("after" not in present or _after(present, serving))
+        and ("metric" not in present or grammars.UNITS[unit].metric)
+        and ("pack" not in present or grammars.UNITS[unit].packs)
+        and ("abbr" not in present or grammars.UNITS[unit].short)
+        and ("glued" not in present or unit in grammars.METRIC)
+        and ("pair" not in present or kind not in names.COUNTED)
         and _amounts(grammar, kind, unit)
     ]
 
 
-def _after(found: Sequence[str], serving: Serving) -> tuple[str, ...]:
-    """What may follow the name; not "plus more for dusting, plus more as needed"."""
-    closed = "finish" in found or found[0] == "name"
-    return tuple(words for words in serving.after if not (closed and words.startswith("plus")))
+def _after(present: Sequence[str], serving: Serving) -> tuple[str, ...]:
+    """Return what may follow the name; not "plus more for dusting, plus more as needed"."""
+    has_plus = "finish" in present or present[0] == "name"
+    return tuple(words for words in serving.after if not (has_plus and words.startswith("plus")))
 
 
 def _amounts(grammar: Grammar, kind: str, unit: str) -> list[tuple[Fraction, Fraction | None]]:
-    """Every amount, or range of amounts, that the grammar can ask for."""
-    found = slots(grammar)
-    if not any(slot in ("q", "range", "word", "glued") for slot in found):
+    """Return every amount, or range of amounts, that fits the grammar."""
+    present = slots(grammar)
+    if not any(slot in ("q", "range", "word", "glued") for slot in present):
         return [(Fraction(1), None)]
     factor, _ = grammars.UNITS[unit].metric or (Fraction(1), "")
     pool = [
         amount
         for amount in grammars.UNITS[unit].amounts
-        if ("word" not in found or amount in grammars.WORDS)
-        and ("metric" not in found or (amount * factor).denominator == 1)
+        if ("word" not in present or amount in grammars.WORDS)
+        and ("metric" not in present or (amount * factor).denominator == 1)
         and (" x " not in grammar.shape or amount.denominator == 1)
-        and ("aside" not in found or amount >= 1)  # half a cup is not "about 3 large"
-        and (unit or amount >= 1 or (kind in kinds.HALVED and "range" not in found))
+        and ("aside" not in present or amount >= 1)  # half a cup is not "about 3 large"
+        and (unit or amount >= 1 or (kind in kinds.HALVED and "range" not in present))
     ]
-    if "range" not in found:
+    if "range" not in present:
         return [(amount, None) for amount in pool]
     return [
         (low, high)
         for at, low in enumerate(pool)
         for high in pool[at + 1 : at + 3]
-        if _range(low, high)
+        if _is_idiomatic(low, high)
     ]
 
 
-def _range(low: Fraction, high: Fraction) -> bool:
-    """Whether a cook would say it: 1/2 to 3/4 or 2 to 3, but not 1 1/4 to 1 1/3."""
+def _is_idiomatic(low: Fraction, high: Fraction) -> bool:
+    """Return whether a recipe would have the range: 1/2 to 3/4 or 2 to 3, not 1 1/4 to 1 1/3."""
     return high <= 1 or (low.denominator == 1 and high.denominator == 1)
 
 
 def _texts(
-    grammar: Grammar, kind: str, name: str, unit: str, serving: Serving, of: Names, rng: Random
+    grammar: Grammar, kind: str, name: str, unit: str, serving: Serving, table: Names, rng: Random
 ) -> dict[str, str]:
-    found = slots(grammar)
+    present = slots(grammar)
     pools: dict[str, Sequence[str]] = dict(_POOLS)
     pools["before"] = serving.before
-    pools["after"] = _after(found, serving)
+    pools["after"] = _after(present, serving)
     pools["alone"] = kinds.ALONE.get(kind, ())
     pools["pack"] = grammars.UNITS[unit].packs
-    pools["other"] = [other for other in of[kind] if other != name] or [name]
-    wanted = [slot for slot in found if slot in pools]
-    wanted += ["size"] * ("sized" in found) + ["other"] * ("pair" in found)
-    return {slot: pick(rng, pools[slot]) for slot in wanted}
+    pools["other"] = [other for other in table[kind] if other != name] or [name]
+    drawn = [slot for slot in present if slot in pools]
+    if "sized" in present:
+        drawn.append("size")
+    if "pair" in present:
+        drawn.append("other")
+    return {slot: pick(rng, pools[slot]) for slot in drawn}
 
 
 # -- masking
@@ -198,9 +200,9 @@ _RANGE = re.compile(
 
 
 def masked(line: str, name: str = "") -> str:
-    """The line without its names and numbers: two lines that agree in this differ in nothing else.
+    """Return the line without its names and numbers, to compare lines apart from those.
 
-    `name` is the line's own name, for lines that name what is not on the list.
+    `name` is the line's name, for lines whose name is not on the list.
     """
     if name:
         line = line.replace(name, "NAME")
@@ -212,53 +214,54 @@ def masked(line: str, name: str = "") -> str:
 
 
 def examples(
-    of: Names,
+    table: Names,
     shapes: Sequence[Grammar],
     count: int,
     rng: Random,
     seen: set[str],
     forbidden: Iterable[str] = (),
 ) -> list[Example]:
-    """As many new lines as asked for, the grammars in turn, none that masks to a forbidden one."""
-    closed = frozenset(forbidden)
+    """Return new lines, the grammars in turn, none of which masks to a forbidden one."""
+    forbidden_masks = frozenset(forbidden)
     used: Counter[str] = Counter()
-    made: list[Example] = []
-    while len(made) < count:
-        for grammar in shapes[: count - len(made)]:
-            for _ in range(20):  # a small grammar may have said all it can
-                new = example(grammar, draw(grammar, of, rng, used))
-                if new.line.casefold() not in seen and not closed & _masks(new):
+    generated: list[Example] = []
+    while len(generated) < count:
+        for grammar in shapes[: count - len(generated)]:
+            for _ in range(20):  # a small grammar may have no new lines left
+                new = example(grammar, draw(grammar, table, rng, used))
+                if new.line.casefold() not in seen and not forbidden_masks & _masks(new):
                     seen.add(new.line.casefold())
-                    made.append(new)
+                    generated.append(new)
                     break
-    shuffle(made, rng)
-    return made
+    shuffle(generated, rng)
+    return generated
 
 
-def _masks(of: Example) -> frozenset[str]:
-    return frozenset({masked(of.line), masked(of.line, of.label["name"])})
+def _masks(new: Example) -> frozenset[str]:
+    return frozenset({masked(new.line), masked(new.line, new.label["name"])})
 
 
 def files() -> dict[str, list[Example]]:
-    """The generated sets by name."""
-    rng, seen = Random(SEED), set[str]()
+    """Return the generated files by name."""
+    rng = Random(SEED)
+    seen = set[str]()
     train = examples(names.TRAINED, grammars.TRAINING, SIZES["train"], rng, seen)
     new_names = examples(names.HELD_OUT, grammars.TRAINING, SIZES["new_names"], rng, seen)
-    known = {mask for each in train for mask in _masks(each)}
+    known = {mask for line in train for mask in _masks(line)}
     new_grammars = examples(
         names.HELD_OUT, grammars.HELD_OUT, SIZES["new_grammars"], rng, seen, known
     )
     return {"train": train, "new_names": new_names, "new_grammars": new_grammars}
 
 
-def row(of: Example) -> str:
-    """The example as one line of a JSONL file."""
-    said = {
+def row(item: Example) -> str:
+    """Return the example as one line of a JSONL file."""
+    contents = {
         "system": INSTRUCTION,
-        "user": of.line,
-        "assistant": json.dumps(of.label, ensure_ascii=False),
+        "user": item.line,
+        "assistant": json.dumps(item.label, ensure_ascii=False),
     }
-    messages = [{"role": role, "content": content} for role, content in said.items()]
+    messages = [{"role": role, "content": content} for role, content in contents.items()]
     return json.dumps({"messages": messages}, ensure_ascii=False)
 
 

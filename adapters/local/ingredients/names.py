@@ -1,8 +1,7 @@
 """The ingredient names by kind: 382 for training, and 100 that training never sees.
 
-The kind says in which measures a name comes and what a cook does to it (see kinds.py). The names of
-a counted kind stand in the singular and `plural` gives the other form; all others are written as
-they are used.
+The kind decides the measures and preparations of a name (see kinds.py). Names of a counted kind are
+in the singular, and `plural` gives the other form; all others are written as they are used.
 """
 
 COUNTED = frozenset({"egg", "citrus", "bun", "leaf", "peeled", "firm", "pepper"})
@@ -241,7 +240,7 @@ HELD_OUT: dict[str, tuple[str, ...]] = {
 
 
 def plural(name: str) -> str:
-    """The name for more than one: tomatoes, bay leaves, peaches, jalapeños."""
+    """Return the plural of a name: tomatoes, bay leaves, peaches, jalapeños."""
     if name.endswith("leaf"):
         return name[:-1] + "ves"
     if name.endswith(("sh", "ch", "tomato", "potato", "mango")):
@@ -250,5 +249,5 @@ def plural(name: str) -> str:
 
 
 def forms(kind: str, name: str) -> tuple[str, ...]:
-    """Every way in which the name is written."""
+    """Return every way in which a name is written."""
     return (name, plural(name)) if kind in COUNTED else (name,)

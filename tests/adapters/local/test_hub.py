@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
             r"does not have 'Qwen/Qwen3-0\.6B'.*--hub hf.*packaged:smollm2.*path:DIR",
         ),
         ("Qwen/Qwen3-0.6B@main", "--hub hf"),
-        ("run:abc@final", "the run's own record"),
+        ("run:abc@final", "the run's record"),
         ("tinker://run/weights", "Tinker"),
         ("path:", "no folder"),
         ("path:/nowhere/model", "no folder /nowhere/model"),
@@ -77,9 +77,7 @@ def test_a_folder(folder: Path) -> None:
         hub.file(model, "../model/config.json")
     (folder / "b.safetensors").write_bytes(b"other")
     assert hub.sha256(model) == hashlib.sha256(b"a.safetensorsother").hexdigest()
-    with pytest.raises(
-        BackendError, match="cannot publish 'me/mine'; OWNER/NAME at the Hugging Face Hub can be"
-    ):
+    with pytest.raises(BackendError, match="cannot publish 'me/mine'"):
         hub.publish("me/mine", folder, message="")
     with pytest.raises(BackendError, match="did you mean 'path:"):
         hub.fetch(str(folder))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from adapters.local.ingredients import grammars, make, names
+from adapters.local.ingredients.examples import Choice, Example, Label, example
 from adapters.local.ingredients.grammars import Grammar
-from adapters.local.ingredients.lines import Choice, Example, Label, example
 
 FOLDER = Path(make.__file__).parent
 COUNTS = {"train": 1600, "new_names": 200, "new_grammars": 200, "hand_typed": 60}

@@ -13,8 +13,9 @@ import pytest
 
 from adapters.fake.hub import FakeHub
 from adapters.hf.datasets import HfDatasets
+from adapters.hf.errors import retry_after
 from adapters.hf.hub import HfHub
-from adapters.hf.patience import patience, told_wait
+from adapters.hf.retry import limited_waiting
 from kitchen.errors import ApiError, BackendError
 from tests.adapters.hf.server import HubServer
 
@@ -64,13 +65,13 @@ def test_a_refused_connection_does_not_end_it(hub_server: HubServer, said: Strin
     ],
 )
 def test_what_a_server_says_to_wait(headers: dict[str, str], seconds: float) -> None:
-    assert told_wait(httpx2.Response(429, headers=headers)) == seconds
+    assert retry_after(httpx2.Response(429, headers=headers)) == seconds
 
 
 def test_of_what_the_client_says_all_else_is_shown(said: StringIO) -> None:
     from huggingface_hub.utils import _http
 
-    with patience(1):
+    with limited_waiting(1):
         _http.logger.warning("A note of the server")
     _http.logger.warning("Retrying in 1s, of another program")
     assert said.getvalue() == "A note of the server\nRetrying in 1s, of another program\n"

@@ -1,6 +1,4 @@
-"""What the makers of the packaged data sets share; what they write is the same, byte for byte, on
-any machine.
-"""
+"""Shared by the scripts that generate packaged data sets, byte for byte the same on any machine."""
 
 from __future__ import annotations
 
@@ -13,8 +11,9 @@ T = TypeVar("T")
 
 
 def shuffle(items: list[Any], rng: Random) -> None:
-    """Fisher and Yates, in place; only `random()` itself is promised to stay the same from one
-    Python to the next.
+    """Shuffle in place (Fisher and Yates).
+
+    Of the module random, only `random()` is guaranteed to stay the same in later Pythons.
     """
     for at in range(len(items) - 1, 0, -1):
         other = int(rng.random() * (at + 1))
@@ -22,8 +21,8 @@ def shuffle(items: list[Any], rng: Random) -> None:
 
 
 def write(folder: Path, files: Mapping[str, Iterable[T]], row: Callable[[T], str]) -> None:
-    """Each as a JSONL file of that name."""
+    """Write each file as JSONL; `row` turns an item into a line."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, made in files.items():
-        text = "".join(row(each) + "\n" for each in made)
+    for name, items in files.items():
+        text = "".join(row(item) + "\n" for item in items)
         (folder / f"{name}.jsonl").write_text(text, encoding="utf-8", newline="\n")

@@ -1,4 +1,4 @@
-"""A recipe line, its label, and how a choice of words spells them out in a grammar."""
+"""Recipe lines and their labels, spelled out from a grammar and a choice of words."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from adapters.local.ingredients.grammars import Grammar
 
 
 class Label(TypedDict):
-    """What a line asks for; the keys stand in this order."""
+    """The parts of a recipe line; the keys are written in this order."""
 
     quantity: int | float | list[int | float] | None
     unit: str | None
@@ -21,7 +21,7 @@ class Label(TypedDict):
 
 
 class Example(NamedTuple):
-    """A recipe line, its label, and the shape of the grammar it was made in."""
+    """A recipe line, its label, and the shape of the grammar that generated it."""
 
     line: str
     label: Label
@@ -30,7 +30,7 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """What was drawn for the slots of one line."""
+    """The random choices for the slots of one line."""
 
     kind: str
     name: str
@@ -51,13 +51,15 @@ _PREPARATIONS = ("before", "after", "finish", "fill", "alone", "taste", "squeeze
 
 
 def slots(grammar: Grammar) -> list[str]:
-    """The slots of a grammar in the order in which they appear, in lower case."""
+    """Return the slots of a grammar in order of appearance, in lower case."""
     return [slot.lower() for slot in re.findall(r"\{(\w+)\}", grammar.shape)]
 
 
 def example(grammar: Grammar, choice: Choice) -> Example:
-    """The line that a choice spells out in a grammar, with its label."""
-    line, name, preparation = "", "", []
+    """Return the line that a choice spells out in a grammar, with its label."""
+    line = ""
+    name = ""
+    preparation = []
     for literal, slot in re.findall(r"([^{]*)(?:\{(\w+)\})?", grammar.shape):
         text = _text(slot.lower(), choice, slots(grammar))
         if slot != slot.lower() and choice.capital:
@@ -68,9 +70,8 @@ def example(grammar: Grammar, choice: Choice) -> Example:
         if slot.lower() in _PREPARATIONS:
             preparation.append(text)
     counted = any(slot in _QUANTITIES for slot in slots(grammar))
-    low, high = number(choice.low), number(choice.high or choice.low)
     label: Label = {
-        "quantity": None if not counted else low if choice.high is None else [low, high],
+        "quantity": _quantity(choice) if counted else None,
         "unit": choice.unit or None,
         "name": name,
         "preparation": ", ".join(preparation) or None,
@@ -79,12 +80,18 @@ def example(grammar: Grammar, choice: Choice) -> Example:
     return Example(line, label, grammar.shape)
 
 
+def _quantity(choice: Choice) -> int | float | list[int | float]:
+    if choice.high is None:
+        return number(choice.low)
+    return [number(choice.low), number(choice.high)]
+
+
 def _text(slot: str, choice: Choice, around: Sequence[str]) -> str:
     many = (choice.high or choice.low) > 1 or "few" in around
     # "1 lemon", "2 lemons", but "1 pound carrots" and "lemons, for serving"
     bare = choice.unit == "" and any(other in _QUANTITIES for other in around)
-    several = choice.kind in names.COUNTED and (many or not bare)
-    name = names.plural(choice.name) if several else choice.name
+    is_plural = choice.kind in names.COUNTED and (many or not bare)
+    name = names.plural(choice.name) if is_plural else choice.name
     match slot:
         case "q":
             return written(choice.low, choice.style)
@@ -112,12 +119,12 @@ def _text(slot: str, choice: Choice, around: Sequence[str]) -> str:
 
 
 def number(amount: Fraction) -> int | float:
-    """The amount as JSON has it: whole, or with at most three decimals."""
+    """Return the amount as a JSON number: whole, or with at most three decimals."""
     return int(amount) if amount.denominator == 1 else round(float(amount), 3)
 
 
 def written(amount: Fraction, style: str) -> str:
-    """The amount as a cook writes it: 1 1/2, 1½ or 1.5."""
+    """Return the amount as a cook writes it: 1 1/2, 1½ or 1.5."""
     whole, part = divmod(amount, 1)
     if part == 0:
         return str(whole)
@@ -129,7 +136,7 @@ def written(amount: Fraction, style: str) -> str:
 
 
 def metric(amount: Fraction, unit: str) -> str:
-    """The amount in millilitres or grams: 360 ml, or 1.35 kg from a thousand on."""
+    """Return the amount in millilitres or grams: 360 ml, or 1.35 kg from a thousand on."""
     factor, small = grammars.UNITS[unit].metric or (Fraction(1), "")
     value = amount * factor
     if value < 1000 or value % 10:
