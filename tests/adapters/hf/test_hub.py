@@ -510,7 +510,7 @@ def test_a_model_that_cannot_be_opened(
         ("owner/..", "owner/"),
         ("smollm2-135m-instruct", "did you mean 'packaged:smollm2-135m-instruct'"),
         ("packaged:smollm2-135m", "did you mean 'smollm2-135m-instruct'"),
-        ("run:abc@final", "the run's own record"),
+        ("run:abc@final", "the run's record"),
         ("tinker://run/weights", "Tinker"),
         ("path:/nowhere", "no folder"),
     ],
