@@ -1,4 +1,4 @@
-"""Rows of every known shape become conversations; all else is refused with its place."""
+"""Parsing of rows into conversations, and errors that name the place."""
 
 from typing import Any
 
@@ -35,19 +35,19 @@ ASK, ANSWER = Message("user", "2+2?"), Message("assistant", "4")
         {"messages": None, "prompt": "2+2?", "completion": "4"},
     ],
 )
-def test_every_format_reads_the_same_question_and_answer(row):
+def test_every_format_gives_the_same_conversation(row):
     assert parse_conversation(row, "sums.jsonl:1") == Conversation(
         (ASK, ANSWER), "sums.jsonl:1", single_turn=True
     )
 
 
 @pytest.mark.parametrize("field", ["input", "context"])
-def test_what_an_instruction_is_about_follows_it_after_an_empty_line(field):
+def test_instruction_input_follows_after_a_blank_line(field):
     read = parse_conversation({"instruction": "Translate.", field: "chat", "output": "cat"}, "a:1")
     assert read.messages == (Message("user", "Translate.\n\nchat"), Message("assistant", "cat"))
 
 
-def test_the_first_format_that_fits_is_taken():
+def test_first_matching_format_is_used():
     row = {
         "prompt": "no",
         "completion": "no",
@@ -56,7 +56,7 @@ def test_the_first_format_that_fits_is_taken():
     assert parse_conversation(row, "a:1").messages == (Message("assistant", "yes"),)
 
 
-def test_a_conversation_of_many_turns_keeps_its_order_and_marks_and_is_not_plain():
+def test_many_turns_keep_order_and_trainable_marks():
     row = {
         "messages": [
             {"role": "system", "content": "Be brief."},
@@ -72,45 +72,48 @@ def test_a_conversation_of_many_turns_keeps_its_order_and_marks_and_is_not_plain
     assert not read.single_turn
 
 
-def said(**message):
+def bad_message(**message):
     return {
         "messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}, message]
     }
 
 
 @pytest.mark.parametrize(
-    "row, told",
+    "row, expected",
     [
         (
-            said(role="assistant", content=5),
+            bad_message(role="assistant", content=5),
             "chats.jsonl:12: messages[2].content is a number, not text",
         ),
         (
-            said(role="assistant", content=None),
+            bad_message(role="assistant", content=None),
             "chats.jsonl:12: messages[2].content is null, not text",
         ),
         (
-            said(role="assistant", content=["x"]),
+            bad_message(role="assistant", content=["x"]),
             "chats.jsonl:12: messages[2].content is a list, not text",
         ),
         (
-            said(role="assistant", content="half \ud83d"),
+            bad_message(role="assistant", content="half \ud83d"),
             "chats.jsonl:12: messages[2].content has half a character",
         ),
         (
-            said(role="asistant", content="x"),
+            bad_message(role="asistant", content="x"),
             "messages[2].role 'asistant' is unknown; did you mean 'assistant'?",
         ),
-        (said(role="assistant"), "messages[2] has no 'content'; it has: 'role'"),
+        (bad_message(role="assistant"), "messages[2] has no 'content'; it has: 'role'"),
         (
-            said(role="assistant", content="x", trainable=1),
+            bad_message(role="assistant", content="x", trainable=1),
             "messages[2].trainable is a number, not true or false",
         ),
         (
-            said(role="assistant", content="", tool_calls=[{"id": 1}]),
+            bad_message(role="assistant", content="", tool_calls=[{"id": 1}]),
             "messages[2].tool_calls is not supported",
         ),
-        (said(role="assistant", content="x", weight=0), "messages[2].weight is not supported"),
+        (
+            bad_message(role="assistant", content="x", weight=0),
+            "messages[2].weight is not supported",
+        ),
         ({"messages": []}, "chats.jsonl:12: messages is empty"),
         ({"messages": "hello"}, "chats.jsonl:12: messages is text, not a list of messages"),
         ({"messages": ["hello"]}, "messages[0] is text, not a message with role and content"),
@@ -135,7 +138,7 @@ def said(**message):
             "label is false, a bad answer, which only recipes.kto",
         ),
         (
-            {**said(role="assistant", content="x"), "label": False},
+            {**bad_message(role="assistant", content="x"), "label": False},
             "drop the row, or, if the column means something else",
         ),
         (
@@ -144,22 +147,22 @@ def said(**message):
         ),
     ],
 )
-def test_a_bad_field_is_told_with_its_place(row, told):
+def test_bad_field_is_reported_with_its_place(row, expected):
     with pytest.raises(DataError) as caught:
         parse_conversation(row, "chats.jsonl:12")
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
     assert str(caught.value).startswith("chats.jsonl:12: ")
 
 
-def test_an_unknown_row_is_shown_shortened_beside_the_formats():
+def test_unknown_row_is_shown_with_the_formats():
     with pytest.raises(DataError) as caught:
         parse_conversation(
             {"question": "why " * 1_000_000, "answers": ["because"] * 1_000}, "faq.csv:3"
         )
-    told = str(caught.value)
-    assert told.startswith("faq.csv:3: no known format in the row {question: 'why why ")
-    assert all(form in told for form in FORMATS)
-    assert len(told) < 500
+    expected = str(caught.value)
+    assert expected.startswith("faq.csv:3: no known format in the row {question: 'why why ")
+    assert all(form in expected for form in FORMATS)
+    assert len(expected) < 500
 
 
 @pytest.mark.parametrize(
@@ -178,9 +181,7 @@ def test_an_unknown_row_is_shown_shortened_beside_the_formats():
         ),
     ],
 )
-def test_what_is_missing_is_named_and_how_columns_are_renamed(
-    row: dict[str, Any], why: str
-) -> None:
+def test_missing_column_is_named_with_a_rename_hint(row: dict[str, Any], why: str) -> None:
     with pytest.raises(DataError) as error:
         parse_conversation(row, "faq.csv:3")
     assert str(error.value).startswith("faq.csv:3: ")

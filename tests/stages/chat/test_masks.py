@@ -1,4 +1,4 @@
-"""Masks under real chat templates and a real byte-level BPE, token by token as at inference."""
+"""Loss masks with real chat templates and a byte-level BPE, token by token as at inference."""
 
 from dataclasses import replace
 
@@ -45,9 +45,11 @@ def pretrained(tmp_path_factory):
     return with_template
 
 
-def talk(*said):
+def talk(*messages):
     names = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
-    return Conversation(tuple(Message(names[role], text) for role, text in said), "chats.jsonl:3")
+    return Conversation(
+        tuple(Message(names[role], text) for role, text in messages), "chats.jsonl:3"
+    )
 
 
 def shown(data, tokenizer):
@@ -62,7 +64,7 @@ TALK = talk(
 )
 
 
-def test_chatml_trains_on_the_answer_and_its_end_of_turn_alone(pretrained):
+def test_chatml_trains_on_the_answer_and_end_of_turn(pretrained):
     tokenizer = pretrained(CHATML)
     assert shown(render(TALK, tokenizer), tokenizer) == [
         "<1>system\nbe helpful<2>\n<1>user\nto be or not?<2>\n<1>assistant\n[that is\nthe question "
@@ -80,13 +82,13 @@ def test_chatml_trains_on_the_answer_and_its_end_of_turn_alone(pretrained):
     "train_on", ["last_assistant_message", "last_assistant_turn", "all_assistant_messages"]
 )
 @pytest.mark.parametrize("template", [CHATML, THINKING])
-def test_what_is_trained_on_follows_the_very_tokens_of_the_prompt(pretrained, template, train_on):
+def test_trained_tokens_follow_the_inference_prompt(pretrained, template, train_on):
     """Each run of trained-on targets, put after the prompt that inference gives, is the datum up to
     there.
     """
     tokenizer = pretrained(template)
-    said = [{"role": m.role, "content": m.content} for m in TALK.messages]
-    prompts = [tokenizer.render(said[:count], answer=True).tolist() for count in (1, 3)]
+    messages = [{"role": m.role, "content": m.content} for m in TALK.messages]
+    prompts = [tokenizer.render(messages[:count], answer=True).tolist() for count in (1, 3)]
     answered = 0
     for datum in render(TALK, tokenizer, train_on=train_on):
         tokens = [int(datum.tokens[0]), *datum.targets.tolist()]
@@ -101,9 +103,9 @@ def test_what_is_trained_on_follows_the_very_tokens_of_the_prompt(pretrained, te
     assert answered == (2 if train_on == "all_assistant_messages" else 1)
 
 
-def test_a_template_that_takes_old_thoughts_out_gives_one_datum_per_turn(pretrained):
+def test_dropped_old_thoughts_give_one_datum_per_turn(pretrained):
     tokenizer = pretrained(THINKING)
-    said = talk(
+    messages = talk(
         ("u", "a"),
         ("a", "<think>\nx\n</think>\n\nB"),
         ("u", "c"),
@@ -111,12 +113,14 @@ def test_a_template_that_takes_old_thoughts_out_gives_one_datum_per_turn(pretrai
         ("t", "e"),
         ("a", "F"),
     )
-    assert shown(render(said, tokenizer), tokenizer) == [
+    assert shown(render(messages, tokenizer), tokenizer) == [
         "<1>user\na<2>\n<1>assistant\n[<think>\nx\n</think>\n\nB<2>]\n",
         "<1>user\na<2>\n<1>assistant\nB<2>\n<1>user\nc<2>\n<1>assistant\n[<think>\n\n</think>\n\nD<2>]\n"
         "<1>tool\ne<2>\n<1>assistant\n[<think>\n\n</think>\n\nF<2>]\n",
     ]
-    whole = mask_conversation(said, tokenizer, trained_messages(said, "last_assistant_turn"))
+    whole = mask_conversation(
+        messages, tokenizer, trained_messages(messages, "last_assistant_turn")
+    )
     assert [(masked.split, int(masked.trained.sum()) > 0) for masked in whole] == [(False, True)]
 
 
@@ -135,25 +139,25 @@ def test_answer_merging_with_its_prompt_is_refused(pretrained):
         render(talk(("u", "a"), ("a", "wo cups")), tokenizer)
 
 
-def test_what_a_model_wrote_is_left_out_where_the_template_has_no_such_text(pretrained):
+def test_unmaskable_model_answers_are_dropped(pretrained):
     tokenizer = pretrained(
         "{% for m in messages %}<|im_start|>t{{ m.content }}<|im_end|>{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>t{% endif %}"
     )
-    said = [
+    messages = [
         replace(talk(("u", "a"), ("a", text)), sampled=True)
         for text in (" cup", "wo cups", "<|im_end|> cup")
     ]
-    assert [len(RenderDataset().datums(each, tokenizer)) for each in said] == [1, 0, 0]
-    data, metrics = RenderDataset().run(TrainRows(said), tokenizer)
+    assert [len(RenderDataset().datums(each, tokenizer)) for each in messages] == [1, 0, 0]
+    data, metrics = RenderDataset().run(TrainRows(messages), tokenizer)
     assert (len(data.data), metrics["data/rows"], metrics["data/dropped"]) == (1, 3.0, 2.0)
-    assert pair_of(said[0], said[1], tokenizer, RenderDataset()) is None
+    assert pair_of(messages[0], messages[1], tokenizer, RenderDataset()) is None
     earlier = replace(talk(("u", "a"), ("a", "wo cups"), ("u", "b"), ("a", " cup")), sampled=True)
     with pytest.raises(DataError, match=r"chats\.jsonl:3: the chat template renders message 1"):
         RenderDataset().datums(earlier, tokenizer)  # nobody sampled that
 
 
-def test_what_the_template_refuses_is_told_with_the_row_s_place(pretrained):
+def test_template_errors_name_the_row(pretrained):
     refusing = (
         "{% if messages[0].role != 'user' %}{{ raise_exception('begin with a question') }}{% endif "
         "%}" + CHATML
@@ -163,15 +167,20 @@ def test_what_the_template_refuses_is_told_with_the_row_s_place(pretrained):
 
 
 @pytest.mark.parametrize("train_on", TRAIN_ON)
-def test_choices_name_messages(train_on):
-    said = (
+def test_train_on_selects_messages(train_on):
+    messages = (
         Message("user", "a"),
         Message("assistant", "b"),
         Message("tool", "c"),
         Message("assistant", "d"),
     )
     if train_on == "trainable":
-        said = (said[0], Message("assistant", "b", True), Message("tool", "c", False), said[3])
+        messages = (
+            messages[0],
+            Message("assistant", "b", True),
+            Message("tool", "c", False),
+            messages[3],
+        )
     wanted = {
         "last_assistant_message": "d",
         "last_assistant_turn": "bd",
@@ -181,5 +190,5 @@ def test_choices_name_messages(train_on):
         "all_user_and_system_messages": "a",
         "trainable": "b",
     }[train_on]
-    picked = trained_messages(Conversation(said, "a:1"), train_on)
-    assert "".join(m.content for m, yes in zip(said, picked, strict=True) if yes) == wanted
+    picked = trained_messages(Conversation(messages, "a:1"), train_on)
+    assert "".join(m.content for m, yes in zip(messages, picked, strict=True) if yes) == wanted

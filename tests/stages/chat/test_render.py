@@ -1,4 +1,4 @@
-"""Exact tokens: what is read, what is trained on, and what is refused rather than guessed."""
+"""Rendering: exact tokens, exact loss masks, and rows that are refused rather than guessed."""
 
 import numpy as np
 import pytest
@@ -8,47 +8,25 @@ from kitchen.errors import ConfigError, DataError
 from stages.chat.conversations import Conversation, Message, TrainRows, parse_conversation
 from stages.chat.masks import TRAIN_ON
 from stages.chat.render import RenderCounts, RenderDataset, render, trained_spans
+from tests.support.thoughts import ThoughtStrippingTokenizer
 from tests.support.untemplated import Plain
 
 END, EOT, SYSTEM, USER, ASSISTANT, TOOL = 256, 257, 258, 259, 260, 261  # the fake's special tokens
 
 
 class Newline(ByteTokenizer):
-    """As ChatML: a system message of its own where there is none, and a newline after each end of
-    turn.
-    """
+    """Adds a default system message, and a newline after each end of turn, as ChatML does."""
 
     def render(self, messages, *, answer=False):
         if messages and messages[0]["role"] != "system":
             messages = [{"role": "system", "content": "S"}, *messages]
         turns = [np.append(ByteTokenizer.render(self, [message]), 10) for message in messages]
-        begun = [np.array([ASSISTANT])] if answer else []
-        return np.concatenate([np.empty(0, np.int64), *turns, *begun])
-
-
-class Forgetful(ByteTokenizer):
-    """Takes the thoughts out of every assistant message before the last user message, as reasoning
-    models do.
-    """
-
-    def render(self, messages, *, answer=False):
-        last = max(
-            (i for i, message in enumerate(messages) if message["role"] == "user"), default=0
-        )
-        return ByteTokenizer.render(
-            self,
-            [
-                {**message, "content": message["content"].split("/think>")[-1]}
-                if i < last
-                else message
-                for i, message in enumerate(messages)
-            ],
-            answer=answer,
-        )
+        suffix = [np.array([ASSISTANT])] if answer else []
+        return np.concatenate([np.empty(0, np.int64), *turns, *suffix])
 
 
 class Closing(ByteTokenizer):
-    """Ends what is not to be answered with the end of the sequence, as Phi-3's template does."""
+    """Appends the end of sequence if there is no generation prompt, as Phi-3's template does."""
 
     def render(self, messages, *, answer=False):
         tokens = ByteTokenizer.render(self, messages, answer=answer)
@@ -56,7 +34,7 @@ class Closing(ByteTokenizer):
 
 
 class Prompting(ByteTokenizer):
-    """Prompts for an answer with a token that it leaves out of the answer once given."""
+    """Prompts with a token that is absent from the rendered answer."""
 
     def render(self, messages, *, answer=False):
         tokens = ByteTokenizer.render(self, messages, answer=answer)
@@ -78,13 +56,13 @@ class Unending(ByteTokenizer):
     stop_ids = (END,)
 
 
-def talk(*said, where="chats.jsonl:3"):
+def talk(*messages, where="chats.jsonl:3"):
     names = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
-    return Conversation(tuple(Message(names[role], text) for role, text in said), where)
+    return Conversation(tuple(Message(names[role], text) for role, text in messages), where)
 
 
 def shown(datum, tokenizer=ByteTokenizer()):  # noqa: B008 - it has no state
-    """What is trained on between brackets."""
+    """Return the text of a datum, with trained-on spans in brackets."""
     return "".join(f"[{text}]" if on else text for text, on in trained_spans(datum, tokenizer))
 
 
@@ -96,7 +74,7 @@ def only(data):
 LONG = talk(("s", "S"), ("u", "a"), ("a", "B"), ("u", "c"), ("a", "D"), ("t", "e"), ("a", "F"))
 
 
-def test_a_row_of_prompt_and_completion_through_the_template_has_exactly_these_tokens():
+def test_prompt_and_completion_rendered_to_exact_tokens():
     row = parse_conversation({"prompt": "hi", "completion": "yo"}, "a:1")
     datum = only(render(row, ByteTokenizer()))
     assert datum.tokens.tolist() == [USER, 104, 105, EOT, ASSISTANT, 121, 111]
@@ -108,9 +86,7 @@ def test_a_row_of_prompt_and_completion_through_the_template_has_exactly_these_t
 
 @pytest.mark.parametrize("tokenizer, chat", [(Plain(), None), (ByteTokenizer(), False)])
 @pytest.mark.parametrize("separator", [" ", "\n", ""])
-def test_a_row_without_a_template_is_joined_and_ends_with_the_end_of_sequence(
-    tokenizer, chat, separator
-):
+def test_without_template_rows_are_joined_and_ended(tokenizer, chat, separator):
     row = parse_conversation({"input": "hi", "output": "yo"}, "a:1")
     datum = only(render(row, tokenizer, chat=chat, separator=separator))
     ids = [*separator.encode(), 121, 111, END]
@@ -148,22 +124,22 @@ def test_a_row_without_a_template_is_joined_and_ends_with_the_end_of_sequence(
         ),
     ],
 )
-def test_every_choice_of_what_to_train_on(train_on, text):
+def test_every_train_on_choice(train_on, text):
     assert shown(only(render(LONG, ByteTokenizer(), train_on=train_on))) == text
 
 
-def test_a_system_message_too_begins_a_turn():
-    said = talk(("u", "a"), ("a", "B"), ("s", "S"), ("a", "D"))
+def test_system_message_starts_a_turn():
+    messages = talk(("u", "a"), ("a", "B"), ("s", "S"), ("a", "D"))
     text = "<259>a<257><260>B<257><258>S<257><260>[D<257>]"
-    assert shown(only(render(said, ByteTokenizer(), train_on="last_assistant_turn"))) == text
+    assert shown(only(render(messages, ByteTokenizer(), train_on="last_assistant_turn"))) == text
 
 
 def test_trainable_is_per_message():
     marks = (None, True, False, None, None, True, True)
-    said = tuple(
+    messages = tuple(
         Message(m.role, m.content, mark) for m, mark in zip(LONG.messages, marks, strict=True)
     )
-    datum = only(render(Conversation(said, "a:1"), ByteTokenizer(), train_on="trainable"))
+    datum = only(render(Conversation(messages, "a:1"), ByteTokenizer(), train_on="trainable"))
     assert (
         shown(datum)
         == "<258>S<257>[<259>a<257>]<260>B<257><259>c<257><260>D<257>[<261>e<257>]<260>[F<257>]"
@@ -171,27 +147,27 @@ def test_trainable_is_per_message():
     with pytest.raises(
         DataError, match="a:1: messages have 'trainable', but train_on is 'all_assistant_messages'"
     ):
-        render(Conversation(said, "a:1"), ByteTokenizer())
+        render(Conversation(messages, "a:1"), ByteTokenizer())
 
 
-def test_what_the_template_puts_after_the_end_of_turn_is_not_trained_on():
-    said = talk(("u", "a"), ("a", "B"), ("u", "c"), ("a", "D"))
+def test_text_after_the_end_of_turn_is_not_trained_on():
+    messages = talk(("u", "a"), ("a", "B"), ("u", "c"), ("a", "D"))
     newline = Newline()
-    assert shown(only(render(said, newline))) == (
+    assert shown(only(render(messages, newline))) == (
         "<258>S<257>\n<259>a<257>\n<260>[B<257>]\n<259>c<257>\n<260>[D<257>]\n"
     )
     # the default system message belongs to the first message, for no rendering has one without the
     # other
-    assert shown(only(render(said, newline, train_on="all_user_and_system_messages"))) == (
+    assert shown(only(render(messages, newline, train_on="all_user_and_system_messages"))) == (
         "<258>[S<257>\n<259>a<257>\n]<260>B<257>\n[<259>c<257>\n]<260>D<257>\n"
     )
 
 
-def test_the_tokens_are_those_of_inference():
-    for tokenizer in (ByteTokenizer(), Newline(), Forgetful()):
+def test_tokens_equal_those_of_inference():
+    for tokenizer in (ByteTokenizer(), Newline(), ThoughtStrippingTokenizer()):
         datum = only(render(LONG, tokenizer, train_on="last_assistant_message"))
-        said = [{"role": m.role, "content": m.content} for m in LONG.messages]
-        prompt = tokenizer.render(said[:-1], answer=True)
+        messages = [{"role": m.role, "content": m.content} for m in LONG.messages]
+        prompt = tokenizer.render(messages[:-1], answer=True)
         trained = np.flatnonzero(datum.loss_inputs["weights"])
         assert datum.tokens[: trained[0] + 1].tolist() == prompt.tolist()
         assert datum.targets[trained].tolist() == [ord("F"), EOT]
@@ -208,8 +184,8 @@ THOUGHTS = talk(
 )
 
 
-def test_a_template_that_rewrites_history_gives_one_datum_per_turn_each_as_at_inference():
-    data, metrics = RenderDataset().run(TrainRows((THOUGHTS, LONG)), Forgetful())
+def test_rewritten_history_gives_one_datum_per_turn():
+    data, metrics = RenderDataset().run(TrainRows((THOUGHTS, LONG)), ThoughtStrippingTokenizer())
     assert [shown(datum) for datum in data.data[:2]] == [
         "<259>a<257><260>[x/think>B<257>]",
         "<259>a<257><260>B<257><259>c<257><260>[y/think>D<257>]<261>e<257><260>[z/think>F<257>]",
@@ -217,35 +193,35 @@ def test_a_template_that_rewrites_history_gives_one_datum_per_turn_each_as_at_in
     assert len(data.data) == 3  # what has no thoughts is not rewritten
     assert metrics["data/split_rows"] == 1
     assert metrics["data/rows"] == 2
-    last = only(render(THOUGHTS, Forgetful(), train_on="last_assistant_message"))
+    last = only(render(THOUGHTS, ThoughtStrippingTokenizer(), train_on="last_assistant_message"))
     assert shown(last).endswith("<260>y/think>D<257><261>e<257><260>[z/think>F<257>]")
 
 
 @pytest.mark.parametrize("train_on", ["all_messages", "all_user_and_system_messages"])
-def test_a_rewritten_history_has_no_mask_for_other_messages(train_on):
+def test_rewritten_history_refuses_other_messages(train_on):
     with pytest.raises(
         DataError, match=r"chats.jsonl:3: the chat template rewrites earlier messages"
     ):
-        render(THOUGHTS, Forgetful(), train_on=train_on)
-    assert shown(only(render(THOUGHTS, Forgetful(), train_on="all_tokens"))).startswith(
-        "<259>[a<257><260>B"
-    )
+        render(THOUGHTS, ThoughtStrippingTokenizer(), train_on=train_on)
+    assert shown(
+        only(render(THOUGHTS, ThoughtStrippingTokenizer(), train_on="all_tokens"))
+    ).startswith("<259>[a<257><260>B")
 
 
-def test_the_first_stop_token_ends_an_answer():
-    said = talk(("u", "a"), ("a", "B"), ("u", "c"), ("a", "D"))
-    datum = only(render(said, Closing()))
+def test_first_stop_token_ends_an_answer():
+    messages = talk(("u", "a"), ("a", "B"), ("u", "c"), ("a", "D"))
+    datum = only(render(messages, Closing()))
     assert shown(datum) == "<259>a<257><260>[B<257>]<259>c<257><260>[D<257>]<256>"
 
 
-def test_an_answer_that_no_stop_token_ends_is_counted():
+def test_answers_without_stop_token_are_counted():
     data, metrics = RenderDataset().run(TrainRows((LONG,)), Unending())
     assert shown(only(data.data)) == shown(only(render(LONG, ByteTokenizer())))
     assert metrics["data/endless"] == 3
     assert RenderDataset().run(TrainRows((LONG,)), ByteTokenizer())[1]["data/endless"] == 0
 
 
-def test_a_template_may_need_system_and_user_message_together():
+def test_system_and_user_message_are_masked_together():
     assert shown(only(render(LONG, Strict(), train_on="all_user_and_system_messages"))).startswith(
         "<258>[S<257><259>a"
     )
@@ -262,7 +238,7 @@ class Parsing(ByteTokenizer):
 
 
 @pytest.mark.parametrize(
-    "said, tokenizer, options, told",
+    "messages, tokenizer, options, message",
     [
         (
             talk(("u", "a")),
@@ -315,11 +291,11 @@ class Parsing(ByteTokenizer):
         ),
     ],
 )
-def test_what_has_no_certain_mask_is_refused_with_its_place(said, tokenizer, options, told):
+def test_ambiguous_masks_are_refused_with_their_place(messages, tokenizer, options, message):
     with pytest.raises(DataError) as caught:
-        render(said, tokenizer, **options)
+        render(messages, tokenizer, **options)
     assert str(caught.value).startswith("chats.jsonl:3: ")
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 class Bare(Plain):
@@ -329,7 +305,7 @@ class Bare(Plain):
         return ByteTokenizer.encode(self, text)
 
 
-def test_a_mask_that_is_full_or_empty_where_it_should_not_be_is_refused():
+def test_unexpected_full_or_empty_mask_is_refused():
     empty_prompt = parse_conversation({"prompt": "", "completion": "yo"}, "a:1")
     with pytest.raises(DataError, match="a:1: all of its 4 tokens would be trained on"):
         render(empty_prompt, Bare())
@@ -343,7 +319,7 @@ def test_a_mask_that_is_full_or_empty_where_it_should_not_be_is_refused():
         render(empty_prompt, Plain(), train_on="all_user_and_system_messages")
 
 
-def test_overlong_sequences_are_cut_or_dropped_and_counted():
+def test_overlong_datums_are_cut_or_dropped_and_counted():
     long, short = talk(("u", "a"), ("a", "B" * 10)), talk(("u", "a"), ("a", "B"))
     late = talk(("u", "a" * 10), ("a", "B"))
     rows = TrainRows((long, short, late))
@@ -377,7 +353,7 @@ def test_overlong_sequences_are_cut_or_dropped_and_counted():
 
 
 @pytest.mark.parametrize(
-    "make, told",
+    "make, message",
     [
         (
             lambda: RenderDataset(train_on="last_asistant_message"),
@@ -388,25 +364,26 @@ def test_overlong_sequences_are_cut_or_dropped_and_counted():
         (lambda: render(LONG, Plain(), chat=True), "chat=true needs a chat template"),
     ],
 )
-def test_options_that_cannot_be_are_refused(make, told):
+def test_invalid_options_are_refused(make, message):
     with pytest.raises(ConfigError) as caught:
         make()
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_marked_pieces_join_characters_of_many_tokens_and_give_every_token_back():
-    said = talk(("u", "né"), ("a", "日本 🍲"))
-    pieces = trained_spans(only(render(said, ByteTokenizer())), ByteTokenizer())
+def test_trained_spans_cover_every_token():
+    messages = talk(("u", "né"), ("a", "日本 🍲"))
+    pieces = trained_spans(only(render(messages, ByteTokenizer())), ByteTokenizer())
     assert pieces == [("<259>né<257><260>", False), ("日本 🍲<257>", True)]
 
 
 @pytest.mark.parametrize("train_on", [choice for choice in TRAIN_ON if choice != "trainable"])
-def test_whatever_is_trained_on_the_tokens_are_the_template_s(train_on):
-    said = [{"role": m.role, "content": m.content} for m in LONG.messages]
-    for tokenizer in (ByteTokenizer(), Newline(), Forgetful(), Strict()):
+def test_any_train_on_keeps_the_template_tokens(train_on):
+    messages = [{"role": m.role, "content": m.content} for m in LONG.messages]
+    for tokenizer in (ByteTokenizer(), Newline(), ThoughtStrippingTokenizer(), Strict()):
         datum = only(render(LONG, tokenizer, train_on=train_on))
         assert (
-            np.append(datum.tokens, datum.targets[-1]).tolist() == tokenizer.render(said).tolist()
+            np.append(datum.tokens, datum.targets[-1]).tolist()
+            == tokenizer.render(messages).tolist()
         )
 
 

@@ -1,4 +1,4 @@
-"""What a preview says that a run will read is what the run then reads."""
+"""Token counts of a preview equal those of the run."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ DATA = FakeDatasets(
 QUICK: dict[str, Any] = {"batch_size": 4, "save_every": 0, "model": "tiny"}
 
 
-def told(recipe: Recipe, price: Price | None = None, title: str = "") -> dict[str, str]:
-    """The rows of all previews, or of those with a title."""
+def previewed(recipe: Recipe, price: Price | None = None, title: str = "") -> dict[str, str]:
+    """Return the rows of all preview tables, or of those with a title."""
     ports = Kitchen(FakeTraining(), DATA, None, FakeBlobs()).ports()
     tables = preview(recipe.workflow(), ports if price is None else {**ports, Price: price})
     return {row[0]: row[-1] for table in tables for row in table.rows if title in table.title}
@@ -72,61 +72,61 @@ def number(text: str) -> float:
     ],
 )
 def test_tokens_and_steps_are_those_of_the_run(recipe: Recipe) -> None:
-    shown, seen = told(recipe), cooked(recipe)
+    shown, seen = previewed(recipe), cooked(recipe)
     assert number(shown["tokens read in all"]) == sum(seen.series("tokens"))
     assert number(shown["optimiser steps in all"]) == len(seen.series("grad_norm"))
     assert not any(text.startswith(AT_MOST) for text in shown.values())
 
 
-def test_where_an_epoch_is_cut_short_the_tokens_are_about_its_share() -> None:
+def test_tokens_of_a_partial_epoch_are_its_share() -> None:
     recipe = SlBasic(dataset="rows", max_steps=9, epochs=2, rendering={"overlong": "drop"}, **QUICK)
-    shown, seen = told(recipe)["tokens read in all"], cooked(recipe)
+    shown, seen = previewed(recipe)["tokens read in all"], cooked(recipe)
     assert shown.startswith("about ")
     assert number(shown) == pytest.approx(sum(seen.series("tokens")), rel=0.1)
 
 
 @pytest.mark.parametrize(("kind", "what", "count"), [(Dpo, "pairs", 22), (Kto, "answers", 44)])
-def test_mistakes_that_are_not_written_yet_count_as_long_as_they_may_be(
-    kind: Any, what: str, count: int
-) -> None:
+def test_unwritten_mistakes_count_at_maximum_length(kind: Any, what: str, count: int) -> None:
     recipe = kind(dataset="rows", mistakes={"max_tokens": 400}, **QUICK)
-    shown, seen = told(recipe), cooked(recipe)
+    shown, seen = previewed(recipe), cooked(recipe)
     assert shown["tokens read in all"].startswith(AT_MOST)
     assert shown[f"{what} in an epoch"] == f"at most {count}"
     assert 0 < sum(seen.series("tokens")) <= number(shown["tokens read in all"])
 
 
-def test_rollouts_have_no_more_tokens_than_they_may() -> None:
+def test_rollout_tokens_stay_within_the_bound() -> None:
     recipe = Rl(
         dataset="rows", steps=3, group=5, reward="exact", playing={"max_tokens": 7}, **QUICK
     )
-    shown, seen = told(recipe), cooked(recipe)
+    shown, seen = previewed(recipe), cooked(recipe)
     assert shown["rollouts in all"] == "60"
     assert shown["tokens of answers"] == "at most 420"
     assert 0 < sum(seen.series("sampled_tokens")) <= 420
     assert number(shown["tokens that training reads"]) == number(shown["tokens of questions"]) + 420
 
 
-def test_what_a_game_says_comes_on_top() -> None:
-    shown = told(Rl(dataset="game:guess", steps=3, group=5, playing={"max_tokens": 7}, **QUICK))
+def test_game_prompts_come_on_top() -> None:
+    shown = previewed(
+        Rl(dataset="game:guess", steps=3, group=5, playing={"max_tokens": 7}, **QUICK)
+    )
     assert shown["tokens of answers, in a turn"] == "at most 420"
     assert shown["tokens of the prompts"] == "come on top, in each turn"
 
 
-def test_what_a_judge_reads_is_counted() -> None:
+def test_tokens_read_by_a_judge_are_counted() -> None:
     recipe = Rlhf(
         preferences="pairs", judge={"batch_size": 4, "epochs": 2}, steps=3, group=5, **QUICK
     )
-    shown, seen = told(recipe), cooked(recipe)
+    shown, seen = previewed(recipe), cooked(recipe)
     assert number(shown["tokens read in all"]) == sum(seen.series("judge_tokens"))
     assert shown["rollouts in all"] == "60"
 
 
-def test_own_answers_that_are_compared_are_counted() -> None:
+def test_compared_answers_are_counted() -> None:
     recipe = Rlhf(
         dataset="rows", reward="exact", ranking={"tries": 3, "problems": 4}, steps=1, **QUICK
     )
-    shown = told(recipe, title="Answers to be compared")
+    shown = previewed(recipe, title="Answers to be compared")
     assert shown["answers in all"] == f"{(4 + 2) * 3}"
     held, most = (
         sum(len(row["prompt"]) for row in ROWS[:2]),
@@ -143,15 +143,15 @@ def test_own_answers_that_are_compared_are_counted() -> None:
 @pytest.mark.parametrize(
     "more", [{"dataset": "rows", "teacher": "tiny"}, {"teachers": {"rows": "tiny", "more": "tiny"}}]
 )
-def test_what_a_student_is_to_write_is_counted(more: Any) -> None:
-    shown = told(Distillation(steps=3, group=5, playing={"max_tokens": 7}, **QUICK, **more))
+def test_student_answers_are_counted(more: Any) -> None:
+    shown = previewed(Distillation(steps=3, group=5, playing={"max_tokens": 7}, **QUICK, **more))
     assert (shown["rollouts in all"], shown["tokens of answers"]) == ("60", "at most 420")
 
 
 @pytest.mark.parametrize(
     ("metric", "read", "answers"), [("text", 15 + 5 * 3, 20), ("loss", 15 + 5 * 3 + 18 + 5, 0)]
 )
-def test_what_is_asked_of_weights_is_counted(metric: str, read: int, answers: int) -> None:
+def test_evaluation_questions_are_counted(metric: str, read: int, answers: int) -> None:
     """Five questions of 1 to 5 bytes, three tokens around each, and 18 bytes of answers, each with
     its end.
     """
@@ -161,23 +161,23 @@ def test_what_is_asked_of_weights_is_counted(metric: str, read: int, answers: in
         evaluation={"metric": metric, "max_tokens": 9},
         answering={"tries": 4, "temperature": 1.0} if answers else {},
     )
-    shown = told(recipe)
+    shown = previewed(recipe)
     assert (number(shown["tokens read"]), shown["answers in all"]) == (read, f"{answers}")
     assert shown["tokens of answers"] == f"at most {answers * 9}"
 
 
-def test_a_price_tells_the_cost() -> None:
+def test_price_gives_the_cost() -> None:
     recipe = SlBasic(dataset="rows", **QUICK)
-    shown = told(recipe, Price(2.5))
+    shown = previewed(recipe, Price(2.5))
     tokens = number(shown["tokens read in all"])
     assert number(shown["cost of these, at 2.5 per million"]) == pytest.approx(
         tokens * 2.5e-6, rel=0.05
     )
-    assert not any("cost" in what for what in told(recipe))
+    assert not any("cost" in what for what in previewed(recipe))
     playing = Rl(
         dataset="rows", steps=3, group=5, reward="exact", playing={"max_tokens": 7}, **QUICK
     )
-    shown = told(playing, Price(1e6))  # a unit each
+    shown = previewed(playing, Price(1e6))  # a unit each
     assert number(shown["cost of these, at 1e+06 per million"]) == number(
         shown["tokens that training reads"]
     )
@@ -191,10 +191,10 @@ def test_costs_small_and_large(price: float, cost: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [SlBasic, Dpo, Kto])
-def test_nothing_to_train_on_is_found_by_the_preview(kind: type[Recipe]) -> None:
+def test_preview_finds_nothing_to_train_on(kind: type[Recipe]) -> None:
     left = "nothing is left" if kind is SlBasic else "nothing to train on"
     with pytest.raises(DataError, match=rf"^{left}: .*max_tokens=3"):
-        told(
+        previewed(
             kind(
                 dataset="rows" if kind is SlBasic else "pairs",
                 rendering={"max_tokens": 3, "overlong": "drop"},
@@ -203,6 +203,8 @@ def test_nothing_to_train_on_is_found_by_the_preview(kind: type[Recipe]) -> None
         )
 
 
-def test_more_of_the_likeliest_tokens_than_there_are_is_found_by_the_preview() -> None:
+def test_preview_finds_top_k_above_the_vocabulary() -> None:
     with pytest.raises(ConfigError, match=r"top_k=999 is more than the \d+ tokens that there are"):
-        told(Distillation(dataset="rows", teacher="any", divergence="forward", top_k=999, **QUICK))
+        previewed(
+            Distillation(dataset="rows", teacher="any", divergence="forward", top_k=999, **QUICK)
+        )

@@ -1,4 +1,4 @@
-"""Tools: how calls are read, what they answer, and how a model is told of them."""
+"""Tools: how calls are parsed and run, and how tools are described to a model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ASKED = [{"role": "user", "content": "What is (2 + 3) * 4?"}]
         json.dumps({"name": "calculator", "arguments": json.dumps({"expression": "(2 + 3) * 4"})}),
     ],
 )
-def test_calls_are_read_in_the_forms_of_several_templates(text: str) -> None:
+def test_calls_are_parsed_in_the_forms_of_many_templates(text: str) -> None:
     assert parse_tool_calls(text) == [ToolCall("calculator", {"expression": "(2 + 3) * 4"})]
 
 
@@ -74,7 +74,7 @@ def test_several_calls_and_none() -> None:
         "<tool_call></tool_call>",
     ],
 )
-def test_what_is_no_call_is_an_error(text: str) -> None:
+def test_malformed_calls_are_errors(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no call|Expecting value"):
         parse_tool_calls(text)
 
@@ -100,41 +100,41 @@ def test_the_calculator(expression: Any, value: str) -> None:
     assert run_tool(ToolCall("calculator", {"expression": expression}), (CALCULATOR,)) == value
 
 
-def test_what_is_wrong_with_a_call_is_said() -> None:
+def test_wrong_call_returns_the_error() -> None:
     assert (
         run_tool(ToolCall("calculater", {}), (CALCULATOR,))
         == "error: there is no tool 'calculater'"
     )
-    told = run_tool(ToolCall("calculator", {"expression": "2", "formula": "2"}), (CALCULATOR,))
-    assert told == "error: got an unexpected keyword argument 'formula'"
+    output = run_tool(ToolCall("calculator", {"expression": "2", "formula": "2"}), (CALCULATOR,))
+    assert output == "error: got an unexpected keyword argument 'formula'"
     assert run_tool(ToolCall("\ud800", {}), (CALCULATOR,)) == "error: there is no tool '\\ud800'"
 
 
 @pytest.mark.parametrize(
     "fault", [KeyError("eggs"), OSError("the pan is \ud800"), TypeError("of its own")]
 )
-def test_whatever_a_tool_raises_is_told_to_the_model(fault: Exception) -> None:
+def test_tool_exceptions_are_returned_to_the_model(fault: Exception) -> None:
     def boil() -> str:
         raise fault
 
-    told = run_tool(ToolCall("boil", {}), (Tool("boil", "Boils.", {}, boil),))
-    assert told.startswith("error: ")
-    assert told.encode().decode() == told, "a tokenizer reads it"
+    output = run_tool(ToolCall("boil", {}), (Tool("boil", "Boils.", {}, boil),))
+    assert output.startswith("error: ")
+    assert output.encode().decode() == output, "a tokenizer reads it"
 
 
-def test_a_tool_that_gives_no_text_fails_the_rollout_and_says_so() -> None:
+def test_tool_that_returns_no_text_fails() -> None:
     count: Any = lambda: 3  # noqa: E731
     env = ToolQuestion("How many eggs?", "3", "t", (Tool("count", "Counts.", {}, count),)).env()
     with pytest.raises(TypeError, match="the tool 'count' returned 3, and must return text"):
         asyncio.run(env.step('<tool_call>{"name": "count", "arguments": {}}</tool_call>'))
 
 
-def test_an_answer_that_is_json_is_no_call() -> None:
-    said = '{"name": "basil", "unit": null}'
-    assert parse_tool_calls(said) == []
-    env = ToolQuestion("Which herb?", said, "t", (Tool("herb", "Names.", {}, lambda: said),)).env()
+def test_json_answer_is_no_call() -> None:
+    text = '{"name": "basil", "unit": null}'
+    assert parse_tool_calls(text) == []
+    env = ToolQuestion("Which herb?", text, "t", (Tool("herb", "Names.", {}, lambda: text),)).env()
     asyncio.run(env.step('<tool_call>{"name": "herb", "arguments": {}}</tool_call>'))
-    assert asyncio.run(env.step(said)).reward == 1.0
+    assert asyncio.run(env.step(text)).reward == 1.0
 
 
 async def helped(*answers: str) -> list[Any]:
@@ -143,7 +143,7 @@ async def helped(*answers: str) -> list[Any]:
     return [await env.step(answer) for answer in answers]
 
 
-def test_the_right_answer_counts_where_a_tool_has_said_it() -> None:
+def test_right_answer_counts_if_a_tool_returned_it() -> None:
     call, answer = asyncio.run(helped(f"<tool_call>{SUM}</tool_call>", "20"))
     assert call.messages == ({"role": "tool", "content": "20"},)
     assert (call.reward, answer.reward, answer.messages) == (0.0, 1.0, ())
@@ -157,7 +157,7 @@ def test_the_right_answer_counts_where_a_tool_has_said_it() -> None:
     assert (broken.reward, broken.parsed, broken.messages) == (0.0, False, ())
 
 
-def test_where_the_template_has_no_place_for_tools_the_system_prompt_tells_of_them() -> None:
+def test_tools_go_into_the_system_prompt_as_a_fallback() -> None:
     text = ByteTokenizer().decode(render_prompt(ASKED, ByteTokenizer(), tools=[CALCULATOR.schema]))
     assert json.dumps(CALCULATOR.schema) in text
     assert text.endswith("What is (2 + 3) * 4?")
@@ -186,7 +186,7 @@ def test_problems_are_the_same_in_every_process() -> None:
 
 
 class Calls:
-    """A policy that has what it is asked calculated, and says what came."""
+    """A policy that calls the calculator and answers with its result."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer, self.read = tokenizer, list[str]()
@@ -199,13 +199,13 @@ class Calls:
             text,
         )
         call = json.dumps({"name": "calculator", "arguments": {"expression": asked}})
-        said = result[1] if result else f"<tool_call>{call}</tool_call>"
-        came = np.append(self.tokenizer.encode(said), self.tokenizer.stop_ids[0])
+        text = result[1] if result else f"<tool_call>{call}</tool_call>"
+        came = np.append(self.tokenizer.encode(text), self.tokenizer.stop_ids[0])
         return Done([Sampled(came, np.full(len(came), -0.5, np.float32), "stop")])
 
 
 def real_template(name: str) -> str:
-    """Of a family of models, as the extra `bench` brings it along."""
+    """Return a real chat template with tools, shipped with the extra `bench`."""
     found = find_spec("trl")
     if found is None or found.origin is None:
         pytest.skip("the extra bench is not installed")
@@ -222,9 +222,7 @@ def real_template(name: str) -> str:
         ),
     ],
 )
-def test_a_policy_calls_through_a_template_that_reads_tools_and_its_turns_are_one_sequence(
-    tmp_path: Path, family: str
-) -> None:
+def test_tool_turns_are_one_sequence(tmp_path: Path, family: str) -> None:
     pytest.importorskip("torch")
     from adapters.tokenizer import load_tokenizer
     from tests.support.tiny_model import tiny_model
@@ -250,8 +248,8 @@ def test_a_policy_calls_through_a_template_that_reads_tools_and_its_turns_are_on
         assert isinstance(task, ToolQuestion)
         for rollout in group:
             [episode] = rollout.episodes
-            said = tokenizer.decode_with_special(episode.tokens[episode.acted].tolist())
-            assert said.endswith(f"</tool_call><|im_end|>{task.answer}<|im_end|>")
+            text = tokenizer.decode_with_special(episode.tokens[episode.acted].tolist())
+            assert text.endswith(f"</tool_call><|im_end|>{task.answer}<|im_end|>")
             assert set(episode.logprobs[episode.acted]) == {-0.5}
             assert not episode.logprobs[~episode.acted].any()
 
@@ -281,7 +279,7 @@ def test_rl_plays_it() -> None:
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, '{"name": "calculator", "arguments": ' + "[" * 100_000]
 )
-def test_brackets_without_end_are_a_call_that_cannot_be_read_and_no_failed_environment(
+def test_deep_brackets_are_an_unparsed_call(
     text: str,
 ) -> None:
     env = ToolQuestion("What is (2 + 3) * 4?", "20", "sums").env()

@@ -1,4 +1,4 @@
-"""Rows that are kept back, rows that are trained on, and rows that nobody reads."""
+"""Loading of a data set: training rows, held-out rows, and rows that are never read."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_row_is_either_trained_on_or_held_out() -> None:
     assert len(trained.conversations) == 10
 
 
-def test_held_out_sets_have_at_most_so_many_rows_and_the_seed_chooses_them() -> None:
+def test_held_out_rows_limit_is_a_seeded_choice() -> None:
     store = FakeDatasets({"many": {"train": pairs(9), "test": pairs(50, start=100)}})
 
     def held(seed: int) -> list[str]:
@@ -81,7 +81,7 @@ def test_a_run_of_few_steps_reads_few_rows() -> None:
     assert asked(trained) != [str(row) for row in range(32)]
 
 
-def test_the_limit_takes_rows_from_the_top() -> None:
+def test_limit_takes_rows_from_the_top() -> None:
     store = FakeDatasets({"many": {"train": pairs(30), "test": pairs(3, start=100)}})
     trained, *_ = LoadDataset("many", DataConfig(limit=4)).run(store)
     assert asked(trained) == ["0", "1", "2", "3"]
@@ -112,7 +112,7 @@ def test_columns_are_renamed() -> None:
         LoadDataset("sums", DataConfig(columns={"qestion": "prompt"})).run(store)
 
 
-def test_a_stream_is_read_no_further_than_it_must() -> None:
+def test_stream_is_read_no_further_than_needed() -> None:
     store = Counted({"many": {"train": pairs(5000)}})
     trained, held, facts, _ = LoadDataset(
         "many", DataConfig(stream=True, held_out_rows=5), max_rows=20
@@ -146,14 +146,17 @@ def test_uncached_datums_are_rendered_again_and_equal() -> None:
     assert [len(b.data) for b in batches[0]] == [8, 8, 8, 8, 8, 8, 6]
 
 
-def test_where_rows_may_be_dropped_steps_do_not_say_how_many_are_needed() -> None:
+def test_rows_for_steps_is_unknown_if_rows_may_drop() -> None:
     assert RenderDataset().rows_for_steps(20, 8) == 160
     assert RenderDataset().rows_for_steps(None, 8) is None
     for overlong in ("drop", "truncate"):
         assert RenderDataset(overlong=overlong).rows_for_steps(20, 8) is None
 
 
-def test_what_was_taken_is_told() -> None:
-    *_, told = LoadDataset("many", DataConfig(held_out_rows=5), max_rows=32).run(rows(200))
-    assert told.title == "Rows of many"
-    assert told.rows == (("train", "trained on", "32", "200"), ("held_out", "held out", "5", "200"))
+def test_table_reports_rows_used() -> None:
+    *_, table = LoadDataset("many", DataConfig(held_out_rows=5), max_rows=32).run(rows(200))
+    assert table.title == "Rows of many"
+    assert table.rows == (
+        ("train", "trained on", "32", "200"),
+        ("held_out", "held out", "5", "200"),
+    )

@@ -1,4 +1,4 @@
-"""Shares of a mixture, its passes, and what each data set is told."""
+"""Mixtures: shares, passes, held-out sets and reported losses."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def test_shares_hold_at_every_moment(weights: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_weight_is_above_nothing(weight: float) -> None:
+def test_weight_must_be_positive(weight: float) -> None:
     with pytest.raises(ConfigError, match=r"mixture\.b="):
         interleave({"a": 1.0, "b": weight}, 4)
 
 
-def test_each_data_set_is_gone_through_pass_by_pass() -> None:
+def test_each_data_set_is_read_in_passes() -> None:
     batches = list(MixtureBatches(WEIGHTS, 8, 5, seed=3).run(mixed()))
     assert len(batches) == 5
     assert Counter(name for batch in batches for name in batch.sources) == {"a": 30, "b.jsonl": 10}
@@ -83,7 +83,7 @@ def test_each_data_set_is_gone_through_pass_by_pass() -> None:
         ) == pytest.approx(1, abs=1e-5)
 
 
-def test_they_are_the_same_whenever_they_are_asked_for() -> None:
+def test_iterating_twice_gives_the_same_batches() -> None:
     made = MixtureBatches(WEIGHTS, 4, 6, seed=1).run(mixed())
     for one, other in zip(made, made, strict=True):
         assert one.sources == other.sources
@@ -92,7 +92,7 @@ def test_they_are_the_same_whenever_they_are_asked_for() -> None:
         )
 
 
-def test_held_out_sets_and_digests_are_told_apart() -> None:
+def test_held_out_sets_and_digests_name_their_data_set() -> None:
     sources, held, facts, table = LoadMixture(tuple(WEIGHTS)).run(STORE)
     assert {name: len(some) for name, some in sources.rows.items()} == {"a": 5, "b.jsonl": 36}
     assert {name: len(some) for name, some in held.sets.items()} == {
@@ -110,7 +110,7 @@ def test_held_out_sets_and_digests_are_told_apart() -> None:
     ]
 
 
-def test_what_one_holds_out_no_other_trains_on() -> None:
+def test_training_on_anothers_held_out_split_is_refused() -> None:
     sets = {
         "a": {"train": rows("a", 5), "held": rows("b", 20)},
         "b.jsonl": {"train": rows("b", 20)},
@@ -128,13 +128,13 @@ def test_what_one_holds_out_no_other_trains_on() -> None:
     LoadMixture(("b.jsonl", "c")).run(FakeDatasets(sets))
 
 
-def test_a_held_out_set_of_which_nothing_is_left_is_named() -> None:
+def test_empty_held_out_set_is_named() -> None:
     _, held, *_ = LoadMixture(tuple(WEIGHTS)).run(STORE)
     with pytest.raises(DataError, match=r"^held out \(a/held\): nothing is left: of 2 rows"):
         RenderHeldOut(RenderDataset(max_tokens=3, overlong="drop")).run(held, ByteTokenizer())
 
 
-def test_the_loss_is_told_by_data_set() -> None:
+def test_loss_is_reported_by_data_set() -> None:
     [batch] = MixtureBatches(WEIGHTS, 4, 1).run(mixed())
     nats = tuple(
         np.where(datum.loss_inputs["weights"] != 0, -2.0 if name == "a" else -0.5, 0.0).astype(
@@ -148,7 +148,7 @@ def test_the_loss_is_told_by_data_set() -> None:
     assert found == pytest.approx({"loss/a": 2.0, "loss/b.jsonl": 0.5})
 
 
-def test_the_preview_tells_shares_passes_and_tokens() -> None:
+def test_preview_shows_shares_passes_and_tokens() -> None:
     mixture, steps = MixtureBatches(WEIGHTS, 8, 5).preview(mixed())
     assert [row[:4] for row in mixture.rows] == [
         ("a", "75.0%", "30", "6.00"),
@@ -157,7 +157,7 @@ def test_the_preview_tells_shares_passes_and_tokens() -> None:
     assert steps.rows[0][0] == "tokens read in all"
 
 
-def test_names_that_are_none_and_streams_without_an_end() -> None:
+def test_unknown_names_and_unbounded_streams_are_refused() -> None:
     with pytest.raises(DataError, match="did you mean"):
         LoadMixture(("a", "b.json")).verify(STORE)
     with pytest.raises(

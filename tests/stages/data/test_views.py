@@ -1,4 +1,4 @@
-"""Views: which rows they show, in what order, under which names, and what tells two of them apart."""
+"""Views of a data set: rows, order, column names and fingerprints."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_views_show_the_rows_they_name() -> None:
     assert shown(take(skip(shuffle(data, 4), 2), 3)) == shown(shuffle(data, 4))[2:5]
 
 
-def test_a_row_is_found_where_it_was() -> None:
+def test_view_keeps_the_place_of_a_row() -> None:
     view = skip(select(numbers(10), [4, 8, 2]), 1)
     assert [view.where(index) for index in range(2)] == [
         "fake:numbers:train:8",
@@ -44,7 +44,7 @@ def test_a_row_is_found_where_it_was() -> None:
     assert rename(view, {"n": "number"}).where(0) == "fake:numbers:train:8"
 
 
-def test_a_shuffle_is_an_order_of_the_seed() -> None:
+def test_shuffle_depends_on_the_seed() -> None:
     data = numbers(1000)
     assert sorted(shown(shuffle(data, 1))) == list(range(1000))
     assert (
@@ -73,7 +73,7 @@ def test_no_part_of_a_split_is_empty(rows: int, share: float) -> None:
         split(numbers(rows), share, seed=0)
 
 
-def test_batches_are_runs_of_rows() -> None:
+def test_batches_hold_consecutive_rows() -> None:
     assert [[row["n"] for row in batch] for batch in batches(numbers(5), 2)] == [
         [0, 1],
         [2, 3],
@@ -85,7 +85,7 @@ def test_batches_are_runs_of_rows() -> None:
 
 
 @pytest.mark.parametrize("wrong", [[0, 10], [-1], np.array([3, 11])])
-def test_rows_that_are_not_there(wrong: list[int]) -> None:
+def test_rows_out_of_range_are_refused(wrong: list[int]) -> None:
     with pytest.raises(IndexError, match="of 10"):
         select(numbers(10), wrong)
 
@@ -93,7 +93,7 @@ def test_rows_that_are_not_there(wrong: list[int]) -> None:
 @pytest.mark.parametrize(
     "view", [take(numbers(10), 5), shuffle(numbers(5), 0), split(numbers(10), 0.5, 0)[0]]
 )
-def test_there_is_nothing_past_the_ends(view: Dataset) -> None:
+def test_indices_past_the_ends_raise(view: Dataset) -> None:
     for index in (-1, 5, -5):
         with pytest.raises(IndexError):
             view[index]
@@ -101,13 +101,13 @@ def test_there_is_nothing_past_the_ends(view: Dataset) -> None:
             view.where(index)
 
 
-def test_counts_below_nothing() -> None:
+def test_negative_counts_are_refused() -> None:
     for cut in (take, skip):
         with pytest.raises(ConfigError, match=f"{cut.__name__} -1 rows"):
             cut(numbers(3), -1)
 
 
-def test_columns_under_other_names() -> None:
+def test_columns_are_renamed() -> None:
     data = rename(numbers(3), {"n": "half", "half": "n"})
     assert [data[1], len(data)] == [{"half": 1, "n": 0.5}, 3]
     assert rename_row({"question": "?", "id": 1}, {"question": "prompt"}, "here") == {
@@ -116,7 +116,7 @@ def test_columns_under_other_names() -> None:
     }
 
 
-def test_a_column_that_is_not_there() -> None:
+def test_unknown_column_is_refused() -> None:
     with pytest.raises(
         DataError, match=r"train:0: there is no column 'hafl' to rename; did you mean 'half'"
     ):
@@ -128,7 +128,7 @@ def test_a_column_that_is_not_there() -> None:
         rename(ragged, {"question": "prompt"})[1]
 
 
-def test_two_columns_of_one_name() -> None:
+def test_duplicate_column_name_is_refused() -> None:
     with pytest.raises(
         DataError, match=r"fake:numbers:train:0: two columns would be called 'half'"
     ):
@@ -137,7 +137,7 @@ def test_two_columns_of_one_name() -> None:
         rename_row({"a": 1, "b": 2}, {"a": "c", "b": "c"}, "here")
 
 
-def test_a_fingerprint_says_what_was_done() -> None:
+def test_fingerprint_identifies_the_view() -> None:
     data = numbers(10)
     views = [
         data,
@@ -162,7 +162,7 @@ def test_a_fingerprint_says_what_was_done() -> None:
     )
 
 
-def test_numbers_of_rows_are_not_python_objects() -> None:
+def test_row_indices_are_compact() -> None:
     class Million:
         fingerprint = "0" * 64
 
@@ -183,6 +183,6 @@ def test_numbers_of_rows_are_not_python_objects() -> None:
 
 
 @pytest.mark.parametrize("chosen", [[True, False], [0.5, 1.0], np.array([True, True])])
-def test_rows_are_chosen_by_whole_numbers(chosen: Any) -> None:
+def test_rows_are_selected_by_whole_numbers(chosen: Any) -> None:
     with pytest.raises(TypeError, match="rows are selected by index"):
         select(numbers(2), chosen)

@@ -1,4 +1,4 @@
-"""Evaluations: what is scored, what is lost on the way, and what tables say of it."""
+"""Evaluations before and after training: scores, failures, intervals and tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from stages.evaluate.evaluation import (
     metrics_by_set,
 )
 from stages.evaluate.graded_answers import GradedAnswer, failure_counts, grade_samples
-from tests.stages.chat.test_render import Forgetful
+from tests.support.thoughts import ThoughtStrippingTokenizer
 
 LONG = parse_conversation(
     {
@@ -70,12 +70,13 @@ def losses(
     return found.losses["held"]
 
 
-def test_a_row_that_gives_several_datums_is_one_row() -> None:
-    """The template takes thoughts out of what was said before, so that each turn is a datum of its
-    own.
-    """
-    whole, alone = losses(LONG, SHORT, tokenizer=Forgetful()), losses(SHORT, tokenizer=Forgetful())
-    assert len(RenderDataset().datums(LONG, Forgetful())) == 2
+def test_row_of_several_datums_counts_once() -> None:
+    """The template strips earlier thoughts, so that each turn is one datum."""
+    whole, alone = (
+        losses(LONG, SHORT, tokenizer=ThoughtStrippingTokenizer()),
+        losses(SHORT, tokenizer=ThoughtStrippingTokenizer()),
+    )
+    assert len(RenderDataset().datums(LONG, ThoughtStrippingTokenizer())) == 2
     assert (len(whole.nats), whole.nats[1], whole.tokens[1]) == (2, alone.nats[0], alone.tokens[0])
     assert whole.tokens == (len("a thought/think>one") + len("two") + 2, len("three") + 1)
     assert whole.num_bytes == (len("a thought/think>one") + len("two"), len("three"))
@@ -91,7 +92,7 @@ def test_overlong_rows_are_dropped_and_not_counted() -> None:
 
 
 class Astray:
-    """Weights that are no numbers any more."""
+    """A sampler of diverged weights."""
 
     def logprobs(self, tokens: Tokens) -> Done[Floats]:
         return Done(np.full(len(tokens), np.nan, np.float32))
@@ -99,7 +100,7 @@ class Astray:
     def close(self) -> None: ...
 
 
-def test_a_loss_that_is_not_finite_is_told_with_its_row() -> None:
+def test_non_finite_loss_names_the_row() -> None:
     astray: Any = Astray()
     with pytest.raises(RunFailed, match="rows:1: its loss is not finite"):
         asyncio.run(
@@ -115,13 +116,13 @@ def test_a_loss_that_is_not_finite_is_told_with_its_row() -> None:
 
 def test_ungradable_answers_count_as_wrong_and_are_counted() -> None:
     row = parse_conversation({"prompt": "?", "completion": "5"}, "rows:0")
-    said = [("$9^{9^9}$", "stop"), ("$9^{9^9}$", "length")]
+    texts = [("$9^{9^9}$", "stop"), ("$9^{9^9}$", "length")]
     answers = asyncio.run(
         grade_samples(
             "math",
             [
                 (row, Sampled(ByteTokenizer().encode(text), np.zeros(len(text), np.float32), why))
-                for text, why in said
+                for text, why in texts
             ],
             ByteTokenizer(),  # type: ignore[arg-type]
             timeout=2.0,
@@ -141,12 +142,12 @@ def test_ungradable_answers_count_as_wrong_and_are_counted() -> None:
     assert ("held", "1", "could not be compared", "1 of 2 answers") in table.rows
 
 
-def test_answers_are_not_drawn_where_none_would_be_compared() -> None:
+def test_sampling_options_need_compared_answers() -> None:
     with pytest.raises(ConfigError, match="held is evaluated by its loss"):
         metrics_by_set(HeldOut({"held": (SHORT,)}), EvalConfig(), DecodingConfig(temperature=1.0))
 
 
-def test_before_and_after_have_intervals_and_their_difference_too() -> None:
+def test_before_after_and_difference_have_intervals() -> None:
     was, now = [0.0, 0.5, 0.5, 1.0], [1.0, 0.5, 1.0, 1.0]
     old, new = (tuple(answer(each, truncated=each < 0.5) for each in some) for some in (was, now))
     before, after = EvaluationBefore({"held": old}, {}), EvaluationAfter({"held": new}, {})
@@ -172,8 +173,8 @@ def test_before_and_after_have_intervals_and_their_difference_too() -> None:
     assert (metrics["held/field_f1_gain"], metrics["held/truncated_before"]) == (0.375, 1.0)
 
 
-def test_the_difference_of_losses_is_of_the_same_rows() -> None:
-    """Each row is a nat better, so that the difference is sure where either loss is not."""
+def test_loss_difference_is_paired_by_row() -> None:
+    """Each row improves by one nat, so the difference is certain though both losses vary."""
     before, after = (Likelihood(nats, (2, 4), (1, 3)) for nats in ((4.0, 6.0), (2.0, 2.0)))
     metrics, table, _ = CompareEvaluations().run(
         EvaluationBefore({}, {"held": before}), EvaluationAfter({}, {"held": after})
@@ -192,7 +193,7 @@ def test_the_difference_of_losses_is_of_the_same_rows() -> None:
     assert bits[3].startswith(f"{10 / 4 / math.log(2):.4f} [")
 
 
-def test_intervals_in_words() -> None:
+def test_intervals_are_formatted() -> None:
     found = Interval(0.12345, -0.5, 0.75, 0.95)
     assert (found.format(), found.format(4), found.format(1, sign=True)) == (
         "0.123 [-0.500, 0.750]",

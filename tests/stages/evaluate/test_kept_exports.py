@@ -1,4 +1,4 @@
-"""Which exports stay."""
+"""Exports that are kept and deleted during training."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ LOSSES = (5.0, 4.0, 1.0, 3.0, 2.0, 2.5, 2.2)  # the third export is the best
         (9, [1, 2, 3, 4, 5, 6, 7]),
     ],
 )
-def test_the_last_so_many_stay_and_the_best(last: int, stay: list[int]) -> None:
+def test_last_exports_and_the_best_are_kept(last: int, stay: list[int]) -> None:
     client, kept = FakeTraining(), SavedExports()
     session = client.open("any", Lora())
     for number, loss in enumerate(LOSSES, 1):
         saved = session.save_weights(f"soup/weights/{number}").result()
         export = ExportedWeights(saved.path, number, saved.kind, saved.sha256)
         for _ in range(2):  # the same export twice is counted once
-            kept, told = TrackBestExport(last).run(kept, export, HeldOutLoss(loss), client)
+            kept, metrics = TrackBestExport(last).run(kept, export, HeldOutLoss(loss), client)
         there = [int(each.path.rpartition("/")[2]) for each in client.checkpoints("soup/weights/")]
         assert len(there) == min(
             number, last + (min(LOSSES[:number]) not in LOSSES[max(0, number - last) : number])
         )
-        assert told == {"held_out_loss": loss, "best_held_out_loss": min(LOSSES[:number])}
+        assert metrics == {"held_out_loss": loss, "best_held_out_loss": min(LOSSES[:number])}
     assert there == stay == [each.step for each in kept.weights]
     assert kept.best is not None
     assert kept.best.step == 3

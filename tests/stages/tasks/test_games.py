@@ -1,4 +1,4 @@
-"""The kitchen's own games: what they say, what they are worth, and what problems there are."""
+"""Built-in games: their turns, rewards and problems."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ async def played(game: Guess, *answers: str) -> list[StepResult]:
     return [await env.step(answer) for answer in answers]
 
 
-def test_a_guess_is_answered_by_higher_or_lower_until_it_is_right() -> None:
+def test_guess_is_answered_by_higher_or_lower() -> None:
     turns = asyncio.run(played(Guess(1, 20, 13), "10", " 15.", "13"))
     assert [turn.messages[0]["content"] for turn in turns[:2]] == ["Higher.", "Lower."]
     assert [turn.reward for turn in turns] == [0.0, 0.0, 0.75]
     assert turns[2].messages == ()
 
 
-def test_the_first_guess_is_worth_most_and_the_eighth_is_the_last() -> None:
+def test_reward_falls_over_eight_guesses() -> None:
     assert asyncio.run(played(Guess(1, 20, 13), "13"))[0].reward == 1.0
     turns = asyncio.run(played(Guess(1, 20, 13), *map(str, range(1, 9))))
     assert [bool(turn.messages) for turn in turns] == [True] * 7 + [False]
@@ -41,12 +41,12 @@ def test_the_first_guess_is_worth_most_and_the_eighth_is_the_last() -> None:
 
 
 @pytest.mark.parametrize("answer", ["", "ten", "10 or 11", "-3", "I guess 10", "1" * 10])
-def test_what_is_no_number_ends_it(answer: str) -> None:
+def test_non_number_ends_the_game(answer: str) -> None:
     [turn] = asyncio.run(played(Guess(1, 20, 13), answer))
     assert turn == StepResult(0.0, parsed=False)
 
 
-def test_problems_are_different_and_none_is_both_trained_on_and_held_out() -> None:
+def test_problems_are_distinct_and_splits_disjoint() -> None:
     reading = DataConfig(limit=300, held_out_rows=50)
     (one, facts, _), (again, _, _), (other, more, _) = (
         MakeGames("game:guess", reading, seed).run() for seed in (0, 0, 1)
@@ -67,7 +67,7 @@ def test_problems_are_different_and_none_is_both_trained_on_and_held_out() -> No
         ("game:guess", DataConfig(train="train"), "no rows that are read"),
     ],
 )
-def test_what_is_no_game_is_refused(dataset: str, reading: DataConfig, words: str) -> None:
+def test_unknown_game_is_refused(dataset: str, reading: DataConfig, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         MakeGames(dataset, reading).verify()
 
@@ -85,20 +85,20 @@ def test_what_is_no_game_is_refused(dataset: str, reading: DataConfig, words: st
         ),
     ],
 )
-def test_there_are_so_many_and_no_more(reading: DataConfig, mend: str) -> None:
+def test_too_few_distinct_problems_is_an_error(reading: DataConfig, mend: str) -> None:
     with pytest.raises(
         DataError, match=r"only \d+ of 200000 different problems could be made" + mend
     ):
         MakeGames("game:guess", reading).run()
 
 
-def test_its_reward_is_its_own() -> None:
+def test_reward_setting_is_refused_for_games() -> None:
     with pytest.raises(ConfigError, match="leave out reward=exact"):
         load_tasks_stage("game:guess", DataConfig(), 0, 1, "exact")
     assert isinstance(load_tasks_stage("game:guess", DataConfig(), 0, 1, None), MakeGames)
 
 
-def test_rl_plays_it() -> None:
+def test_rl_plays_games() -> None:
     seen, blobs = Seen(), FakeBlobs()
     kitchen.run(
         Rl(

@@ -1,4 +1,4 @@
-"""Answers against wanted objects and texts."""
+"""Answers compared with reference objects and texts."""
 
 import json
 
@@ -24,7 +24,7 @@ WANTED = '{"quantity": 1.5, "unit": "cup", "optional": false}'
         ("{}", 0, 0),
     ],
 )
-def test_field_f1_counts_right_fields(answer, hits, fields):
+def test_field_f1_counts_equal_fields(answer, hits, fields):
     score = score_json(answer, WANTED)
     assert score.parsed
     assert score.f1 == pytest.approx(2 * hits / (fields + 3))
@@ -53,7 +53,7 @@ def test_field_f1_counts_right_fields(answer, hits, fields):
         '{"a": ' + "9" * 10_000 + "}",
     ],
 )
-def test_an_answer_that_is_no_json_object_scores_nothing(answer):
+def test_non_object_answer_scores_zero(answer):
     assert score_json(answer, WANTED) == JsonScore(exact=False, f1=0.0, parsed=False)
 
 
@@ -76,7 +76,7 @@ def test_an_answer_that_is_no_json_object_scores_nothing(answer):
         ('"a "', '"a"', False),
     ],
 )
-def test_values_are_equal_as_json_is(a, b, same):
+def test_values_compare_as_json(a, b, same):
     assert score_json(f'{{"v": {a}}}', f'{{"v": {b}}}').exact is same
     assert score_json(f'{{"v": {b}}}', f'{{"v": {a}}}').exact is same
 
@@ -92,7 +92,7 @@ OBJECTS = st.dictionaries(st.text(max_size=2), JSON, max_size=4)
 
 
 @given(OBJECTS, OBJECTS)
-def test_f1_is_symmetric_and_1_only_where_exact(a, b):
+def test_f1_is_symmetric_and_1_only_if_exact(a, b):
     one, other = (
         score_json(json.dumps(a), json.dumps(b)),
         score_json(json.dumps(b), json.dumps(a)),
@@ -103,18 +103,18 @@ def test_f1_is_symmetric_and_1_only_where_exact(a, b):
     assert score_json(json.dumps(a, indent=1), json.dumps(a)).exact
 
 
-def test_texts_are_equal_but_for_white_space_around_them():
+def test_exact_match_ignores_outer_white_space():
     assert exact_match(" 42\n", "42")
     assert not exact_match("4 2", "42")
     assert not exact_match('{"a": 1}', '{"a": 1.0}')
 
 
-def test_auto_means_json_where_every_wanted_text_is_an_object():
+def test_default_metric_is_json_if_all_are_objects():
     assert default_metric([WANTED, " {} "]) == "json"
     assert default_metric([WANTED, "42"]) == "text"
     assert default_metric([]) == "text"
 
 
-def test_bad_wanted_texts_are_told():
+def test_bad_reference_is_an_error():
     with pytest.raises(DataError, match="'42' is not a JSON object"):
         score_json("{}", "42")

@@ -1,6 +1,4 @@
-"""Problems of reasoning-gym by name: the same for the same seed, held out apart, scored by their
-maker.
-"""
+"""Reasoning-gym problems: seeded, held out separately, and scored by reasoning-gym."""
 
 from __future__ import annotations
 
@@ -51,24 +49,24 @@ def test_problems_are_made_by_name_and_seed() -> None:
     assert {task.tag for task in one.train} == {"chain_sum"}
 
 
-def test_there_are_as_many_as_a_run_can_use() -> None:
+def test_problem_count_matches_the_run() -> None:
     assert len(load("chain_sum", reading=DataConfig(held_out_rows=2), max_rows=11)[0].train) == 11
 
 
-def test_a_problem_that_is_held_out_is_not_trained_on() -> None:
+def test_held_out_problems_are_not_trained_on() -> None:
     [held] = make_problems("tower_of_hanoi", (0, 40))
     tasks, _ = load("tower_of_hanoi", reading=DataConfig(limit=40, held_out_rows=40))
     assert 0 < len(tasks.train) < 40, "some of the 40 that were made are held out"
     assert not {f"{text}\n\n{ANSWER_FORMAT}" for text in held} & set(asked(tasks))
 
 
-def test_problems_made_along_a_set_are_the_same_where_they_are_scored() -> None:
+def test_set_ordered_problems_are_equal_in_all_workers() -> None:
     assert call_in_subprocess(make_problems, "ransom_note", (0, 3)) == call_in_subprocess(
         make_problems, "ransom_note", (0, 3)
     )
 
 
-def test_the_score_is_that_of_their_maker() -> None:
+def test_score_is_that_of_reasoning_gym() -> None:
     from reasoning_gym import create_dataset
 
     made, [task, *_] = (
@@ -79,14 +77,14 @@ def test_the_score_is_that_of_their_maker() -> None:
     right = made[0]["answer"]
     assert score_solution(f"So <answer>{right}</answer>", task.answer) == StepResult(1.0)
     assert score_solution(right, task.answer) == StepResult(1.0, parsed=False)
-    said = f"It is {right}."
-    assert score_solution(said, task.answer) == StepResult(
-        made.score_answer(said, made[0]), parsed=False
+    untagged = f"It is {right}."
+    assert score_solution(untagged, task.answer) == StepResult(
+        made.score_answer(untagged, made[0]), parsed=False
     )
     assert score_solution("<answer>x</answer>", task.answer).reward == 0.0
 
 
-def test_what_cannot_be_made_is_told_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_datasets_are_found_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         ConfigError, match="reasoning-gym has no 'chain_sums'; did you mean 'chain_sum'"
     ):

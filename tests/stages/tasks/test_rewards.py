@@ -1,4 +1,4 @@
-"""What answers are worth, and questions whose reward may hang."""
+"""Rewards of answers, and questions whose reward may hang."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SUMS = FakeDatasets(
 )
 
 
-def test_fields_and_texts() -> None:
+def test_field_f1_and_exact_rewards() -> None:
     assert field_f1_reward('{"a": 1}', '{"a": 1, "b": 2}') == StepResult(2 / 3)
     assert field_f1_reward("no", '{"a": 1}') == StepResult(0.0, parsed=False)
     assert (exact_reward(" 5\n", "5"), exact_reward("5.", "5")) == (
@@ -63,16 +63,16 @@ def test_fields_and_texts() -> None:
         ("12 ####", "12", 0.0, False),
     ],
 )
-def test_mathematics(answer: str, right: str, worth: float, parsed: bool) -> None:
+def test_math_reward(answer: str, right: str, worth: float, parsed: bool) -> None:
     assert math_reward(answer, right) == StepResult(worth, parsed=parsed)
 
 
-def test_a_right_answer_that_is_no_mathematics() -> None:
+def test_math_reward_refuses_references_without_maths() -> None:
     with pytest.raises(DataError, match="'a pinch' has no number or formula"):
         math_reward("5", "a pinch")
 
 
-def test_rewards_are_known_by_name() -> None:
+def test_rewards_are_found_by_name() -> None:
     with pytest.raises(ConfigError, match="did you mean 'field_f1'"):
         LoadTasks("sums", reward="field_f2")
     for reward in ("exact", "math"):
@@ -83,7 +83,7 @@ def test_rewards_are_known_by_name() -> None:
         assert task.reward is REWARDS[reward]
 
 
-def test_without_one_right_answers_say_how_they_are_compared() -> None:
+def test_default_reward_depends_on_the_references() -> None:
     rows = [{"prompt": "?", "completion": '{"a": 1}'}]
     objects = FakeDatasets({"objects": {"train": rows, "held": rows}})
     sum_, object_ = (
@@ -99,9 +99,7 @@ def test_without_one_right_answers_say_how_they_are_compared() -> None:
     ("reward", "words"),
     [("field_f1", "'5' is not a JSON object"), ("math", "'a pinch' has no number or formula")],
 )
-def test_a_right_answer_that_a_reward_cannot_read_is_named_before_anything_is_played(
-    reward: str, words: str
-) -> None:
+def test_ungradable_reference_is_found_at_load(reward: str, words: str) -> None:
     rows = [{"prompt": "2 + 3 =", "completion": "5"}, {"prompt": "salt?", "completion": "a pinch"}]
     store = FakeDatasets({"mixed": {"train": rows, "held": rows[:1]}})
     row = {"field_f1": 0, "math": 1}[reward]
@@ -109,7 +107,7 @@ def test_a_right_answer_that_a_reward_cannot_read_is_named_before_anything_is_pl
         LoadTasks("mixed", reward=reward).run(store)
 
 
-def test_what_is_not_installed_is_told_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_found_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "math_verify", None)
     with pytest.raises(
         ConfigError, match=r"reward=math needs math-verify.*: pip install 'crucible-kitchen\[rl\]'"
@@ -119,7 +117,7 @@ def test_what_is_not_installed_is_told_before_the_run(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("reward", ["exact", "math"])
-def test_many_answers_are_compared_at_once(reward: str) -> None:
+def test_many_answers_are_graded_at_once(reward: str) -> None:
     pairs = [("5", "5"), ("it is 5", "5"), ("6", "5"), ("five", "5"), ("#### 7", "7"), ("", "7")]
     assert asyncio.run(grade_answers(reward, pairs)) == [REWARDS[reward](*pair) for pair in pairs]
 
@@ -130,11 +128,11 @@ def test_grading_that_times_out_returns_the_reason() -> None:
 
 
 def says_nine(answer: str, right: str) -> StepResult:
-    """Whatever was answered, see whether it is as much as a number that takes for ever to write."""
+    """Compare the reference with a number that takes forever to compute."""
     return math_reward("$9^{9^9}$", right)
 
 
-def test_a_grader_that_hangs_is_a_rollout_that_failed() -> None:
+def test_hanging_grader_fails_the_rollout() -> None:
     processes, client = WorkerPool(), FakeTraining()
     good, bad = (
         Question(({"role": "user", "content": "?"},), "5", reward, "t", processes)

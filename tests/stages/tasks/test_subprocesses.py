@@ -1,4 +1,4 @@
-"""Functions in processes of their own, among them some that never end."""
+"""Functions called in worker processes, some of which never end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stages.tasks.subprocesses import CPU_LIMIT, WorkerPool, call_in_subprocess
 
 @dataclass(frozen=True)
 class Pair:
-    """Something to give."""
+    """A dataclass to return."""
 
     one: int
     other: str
@@ -49,7 +49,7 @@ def gone() -> None:
 
 
 def parent(seconds: float) -> None:
-    """Starts a process of its own, which holds on to what it was given, and waits for it."""
+    """Start a child process that inherits the pipes, and wait for it."""
     child = os.fork()
     time.sleep(seconds)
     os._exit(0) if child == 0 else os.waitpid(child, 0)
@@ -76,13 +76,13 @@ def order_of_a_set() -> list[str]:
     return list({"thyme", "sage", "rosemary", "parsley"})
 
 
-def test_what_a_function_gives_comes_back() -> None:
+def test_call_returns_the_result() -> None:
     assert call_in_subprocess(paired, 1, "é\n") == {"one": 1, "other": "é\n"}
     assert call_in_subprocess(process) != os.getpid()
     assert call_in_subprocess(order_of_a_set) == call_in_subprocess(order_of_a_set)
 
 
-def test_a_process_stays_for_the_next_question() -> None:
+def test_worker_is_reused() -> None:
     async def asked() -> list[int]:
         both = await asyncio.gather(processes.call(process), processes.call(process))
         return [*both, await processes.call(process)]
@@ -96,7 +96,7 @@ def test_a_process_stays_for_the_next_question() -> None:
         os.kill(one, 0)
 
 
-def test_what_goes_wrong_is_told_and_the_next_question_is_answered() -> None:
+def test_exception_is_raised_and_worker_survives() -> None:
     async def asked() -> int:
         with pytest.raises(RuntimeError, match="ZeroDivisionError: division by zero"):
             await processes.call(divided)
@@ -109,7 +109,7 @@ def test_what_goes_wrong_is_told_and_the_next_question_is_answered() -> None:
     processes.close()
 
 
-def test_what_never_ends_is_ended() -> None:
+def test_cancelled_call_kills_the_worker() -> None:
     async def asked() -> int:
         pid = await processes.call(process)
         with pytest.raises(TimeoutError):
@@ -124,7 +124,7 @@ def test_what_never_ends_is_ended() -> None:
     assert time.monotonic() - began < 60
 
 
-def test_what_it_has_started_itself_ends_with_it() -> None:
+def test_grandchildren_are_killed_too() -> None:
     async def asked() -> None:
         await processes.call(process)
         with pytest.raises(TimeoutError):
@@ -135,7 +135,7 @@ def test_what_it_has_started_itself_ends_with_it() -> None:
     assert time.monotonic() - began < 30
 
 
-def test_one_that_ended_while_nobody_asked_it_is_told_of() -> None:
+def test_worker_that_died_idle_is_reported() -> None:
     async def asked() -> None:
         os.kill(await processes.call(process), signal.SIGKILL)
         with pytest.raises(RuntimeError, match="its process ended with status -9"):
@@ -145,16 +145,16 @@ def test_one_that_ended_while_nobody_asked_it_is_told_of() -> None:
     asyncio.run(asked())
 
 
-def test_its_last_words_are_told() -> None:
+def test_stderr_of_a_dead_worker_is_reported() -> None:
     with pytest.raises(RuntimeError, match="ended with status 3: no room for it"):
         call_in_subprocess(told_off)
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numpy_numbers_become_json_numbers() -> None:
     assert call_in_subprocess(of_numpy) == [0.5, 2]
 
 
-def test_it_knows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_environment_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_HUB_TOKEN", "abc123")
     monkeypatch.setenv("SOME_FOLDER", "abc123")
     known = call_in_subprocess(environment)
@@ -162,11 +162,11 @@ def test_it_knows_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "SOME_HUB_TOKEN" not in known
 
 
-def test_it_ends_by_itself_if_nobody_can_end_it() -> None:
+def test_cpu_limit_ends_an_orphaned_worker() -> None:
     assert CPU_LIMIT <= call_in_subprocess(most_seconds) <= CPU_LIMIT + 60
 
 
-def test_functions_that_cannot_be_found_again_are_refused() -> None:
+def test_functions_that_cannot_be_imported_are_refused() -> None:
     def local() -> None: ...
 
     with pytest.raises(TypeError, match="must be a function of a module that can be imported"):

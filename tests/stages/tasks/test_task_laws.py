@@ -1,4 +1,4 @@
-"""The laws of problems, for all that the kitchen makes; and that they find what is wrong."""
+"""The laws of tasks hold for all built-in tasks, and find violations."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TestGym(TaskLaws):
 
 @dataclass
 class Forgetful:
-    """One Env for all rollouts."""
+    """Shares one Env between all rollouts."""
 
     tag: str = "t"
     answers: list[str] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Forgetful:
 
 @dataclass
 class Drawn:
-    """Another problem each time."""
+    """Asks another problem each time."""
 
     tag: str = "t"
     numbers: Any = field(default_factory=itertools.count)
@@ -113,14 +113,14 @@ class Drawn:
 
 
 class Answered(Prompt):
-    """Nothing is left to be said."""
+    """Ends at once."""
 
     async def reset(self) -> Sequence[Message]:
         return [*ASKED, {"role": "assistant", "content": "!"}]
 
 
 class Picky(Prompt):
-    """Reads numbers alone."""
+    """Accepts only numbers."""
 
     async def step(self, answer: str) -> StepResult:
         return StepResult(float(int(answer)))
@@ -136,12 +136,12 @@ class Picky(Prompt):
         (Prompt(()), "test_it_begins_with_a_conversation_that_is_to_be_answered"),
     ],
 )
-def test_what_breaks_a_law_is_found(task: Task, law: str) -> None:
+def test_law_violations_are_found(task: Task, law: str) -> None:
     with pytest.raises(AssertionError):
         getattr(TaskLaws(), law)(task)
 
 
-def test_an_environment_that_does_not_read_every_text_is_found() -> None:
+def test_env_that_rejects_some_text_is_found() -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         TaskLaws().test_every_text_is_an_answer(Picky(ASKED), "½ cup")
     with pytest.raises(NotImplementedError, match=r"def task\(self\) -> Task"):

@@ -1,4 +1,4 @@
-"""A run that publishes what it trained; and one that cannot, which loses nothing."""
+"""Publication of trained weights, and recovery after it fails."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DATA = FakeDatasets({"chats": {"train": CHATS, "held": CHATS[:2]}})
 
 
 class Soup(SlBasic):
-    """It trains and publishes, all in one step of the outermost sequence."""
+    """Trains and publishes in one step of the outermost sequence."""
 
     def workflow(self) -> Step:
         return sequence(sequence(super().workflow(), Publish("me/soup")))
@@ -41,7 +41,7 @@ class KeepsToItself(FakeTraining):
     capabilities = FakeTraining.capabilities - {"export"}
 
 
-class Told(Observer):
+class PublishedTables(Observer):
     def __init__(self) -> None:
         self.tables: list[Table] = []
 
@@ -49,26 +49,32 @@ class Told(Observer):
         self.tables += [each for each in event.published if isinstance(each, Table)]
 
 
-def served(blobs: FakeBlobs, hub: HubClient, training: FakeTraining | None = None) -> Told:
+def served(
+    blobs: FakeBlobs, hub: HubClient, training: FakeTraining | None = None
+) -> PublishedTables:
     recipe = Soup(model="tiny", dataset="chats", batch_size=2, max_steps=4, eval_every=0)
-    order, told = Order("tests:Soup", recipe.model_dump(mode="json")), Told()
+    order, observer = Order("tests:Soup", recipe.model_dump(mode="json")), PublishedTables()
     execute(
-        order, recipe, Kitchen(training or FakeTraining(blobs), DATA, hub, blobs), "dish", (told,)
+        order,
+        recipe,
+        Kitchen(training or FakeTraining(blobs), DATA, hub, blobs),
+        "dish",
+        (observer,),
     )
-    return told
+    return observer
 
 
-def test_the_weights_and_their_card_are_published() -> None:
+def test_weights_and_model_card_are_published() -> None:
     blobs, hub = FakeBlobs(), FakeHub()
-    told = served(blobs, hub)
-    assert told.tables[-1].rows == (("me/soup", "memory://me/soup"),)
+    observer = served(blobs, hub)
+    assert observer.tables[-1].rows == (("me/soup", "memory://me/soup"),)
     assert hub.files("me/soup") == ["README.md", "adapter_config.json", "adapter_model.safetensors"]
     card = hub.file("me/soup", "README.md").read_text()
     assert "| held | 2 | exact match |" in card, "the evaluation of this very run"
     assert read_run(blobs, "dish")["facts"]["model.sha256"] in card
 
 
-def test_publishing_twice_is_publishing_once() -> None:
+def test_publishing_is_idempotent() -> None:
     blobs, hub = FakeBlobs(), FakeHub()
     served(blobs, hub)
     first = {path: hub.file("me/soup", path).read_bytes() for path in hub.files("me/soup")}
@@ -77,7 +83,7 @@ def test_publishing_twice_is_publishing_once() -> None:
     assert {path: hub.file("me/soup", path).read_bytes() for path in hub.files("me/soup")} == first
 
 
-def test_a_failure_loses_nothing_and_says_how_to_go_on() -> None:
+def test_failed_publication_can_be_resumed() -> None:
     blobs, refuses = FakeBlobs(), LocalHub()
     with pytest.raises(NotPublished) as error:
         served(blobs, refuses)
@@ -97,7 +103,7 @@ def test_a_failure_loses_nothing_and_says_how_to_go_on() -> None:
     assert pushed == resumed
 
 
-def test_what_cannot_be_published_is_found_before_the_run() -> None:
+def test_bad_repo_is_found_before_the_run() -> None:
     blobs = FakeBlobs()
     with pytest.raises(
         PlanError, match=r"Publish\(repo='me/soup'\) needs 'export', which KeepsToItself lacks"

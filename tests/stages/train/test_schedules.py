@@ -1,4 +1,4 @@
-"""Learning rates: never negative, exact at both ends, and those that transformers gives."""
+"""Schedules: never negative, exact at both ends, and equal to those of transformers."""
 
 import math
 from itertools import pairwise
@@ -19,7 +19,7 @@ RUNS = st.tuples(st.integers(1, 3000), st.integers(0, 3000), st.floats(1e-8, 10.
 
 
 @given(st.sampled_from([Linear, Cosine]), RUNS, st.floats(0.0, 1.0))
-def test_never_negative_up_to_the_peak_then_down_to_the_floor(kind, run, share):
+def test_rates_rise_to_the_peak_and_fall_to_the_floor(kind, run, share):
     steps, warmup, peak = run
     floor = peak * share
     got = rates(kind(peak, warmup, floor), steps)
@@ -37,7 +37,7 @@ def test_never_negative_up_to_the_peak_then_down_to_the_floor(kind, run, share):
 
 
 @given(RUNS)
-def test_constant_warms_up_in_equal_strides_and_stays(run):
+def test_constant_warms_up_linearly_and_stays(run):
     steps, warmup, peak = run
     got = rates(Constant(peak, warmup), steps)
     assert got == pytest.approx(
@@ -81,14 +81,14 @@ def test_equals_transformers(name, steps, warmup):
     assert ours[: max(0, warmup - 1)] == pytest.approx(theirs[1:warmup], rel=1e-9)
 
 
-def test_the_peak_is_exact_where_floor_and_difference_do_not_add_up_to_it():
+def test_peak_is_exact_despite_rounding():
     assert 0.29 + (0.85 - 0.29) != 0.85
     for kind in (Linear, Cosine):
         made = kind(0.85, floor=0.29)
         assert (made(0.0, 0.1), made(1.0, 0.1)) == (0.85, 0.29)
 
 
-def test_the_step_is_found_again_whatever_the_rounding_of_the_shares():
+def test_step_is_recovered_despite_rounding():
     epochs, batches, made = 3, 7, Linear(1.0)
     for epoch in range(epochs):
         for batch in range(batches):
@@ -106,7 +106,7 @@ def test_a_schedule_by_name_has_a_stable_repr():
 
 
 @pytest.mark.parametrize(
-    "make, told",
+    "make, expected",
     [
         (
             lambda: make_schedule("cosin", 1e-3),
@@ -120,7 +120,7 @@ def test_a_schedule_by_name_has_a_stable_repr():
         (lambda: Linear(1.0, floor=-0.1), "floor=-0.1"),
     ],
 )
-def test_numbers_that_no_schedule_can_have(make, told):
+def test_invalid_numbers_are_refused(make, expected):
     with pytest.raises(ConfigError) as caught:
         make()
-    assert told in str(caught.value)
+    assert expected in str(caught.value)

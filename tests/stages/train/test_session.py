@@ -50,7 +50,7 @@ def blobs() -> FakeBlobs:
     return FakeBlobs()
 
 
-def test_a_session_goes_on_from_the_weights_of_a_run(blobs: FakeBlobs) -> None:
+def test_session_starts_from_the_weights_of_a_run(blobs: FakeBlobs) -> None:
     training = cooked(blobs, "first")
     session, _, facts = OpenSession("run:first", LORA).run(training, blobs)
     tokens = np.arange(30, 60)
@@ -65,7 +65,7 @@ def test_a_session_goes_on_from_the_weights_of_a_run(blobs: FakeBlobs) -> None:
     assert len(facts["weights.sha256"]) == 64
 
 
-def test_other_lora_weights_are_refused_before_anything_is_loaded(blobs: FakeBlobs) -> None:
+def test_other_lora_shapes_are_refused_before_loading(blobs: FakeBlobs) -> None:
     training = cooked(blobs, "first")
     ports = Kitchen(training, DATA, None, blobs).ports()
     for lora in (Lora(8, alpha=8.0), Lora(4), Lora(4, alpha=8.0, train_mlp=False)):
@@ -78,14 +78,14 @@ def test_other_lora_weights_are_refused_before_anything_is_loaded(blobs: FakeBlo
     assert verify(OpenSession("run:first", LORA), ports) == []
 
 
-def test_a_run_that_is_not_there_is_found_by_check(blobs: FakeBlobs) -> None:
+def test_check_finds_an_unknown_run(blobs: FakeBlobs) -> None:
     [problem] = verify(
         OpenSession("run:frist"), Kitchen(cooked(blobs, "first"), DATA, None, blobs).ports()
     )
     assert "there is no run 'frist'; did you mean 'first'?" in str(problem)
 
 
-def test_a_resumed_run_must_find_the_weights_that_it_began_from(blobs: FakeBlobs) -> None:
+def test_resume_requires_the_same_initial_weights(blobs: FakeBlobs) -> None:
     again: dict[str, Any] = {
         "model": "run:first",
         "learning_rate": 1e-6,

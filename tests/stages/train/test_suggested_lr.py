@@ -1,6 +1,4 @@
-"""The suggested learning rate: numbers as published, who they are for, and what is said where they
-are not.
-"""
+"""Suggested learning rates: the published numbers, and reasons why there is none."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from stages.train.suggested_lr import TrainedModel, learning_rate_table, model_f
         ("Qwen", 2000, 5e-4),
     ],
 )
-def test_the_formula(name: str, hidden_size: int, rate: float) -> None:
+def test_formula_gives_the_published_numbers(name: str, hidden_size: int, rate: float) -> None:
     assert suggested_lr(name, hidden_size) == pytest.approx(rate, rel=1e-3)
 
 
@@ -43,14 +41,14 @@ def test_the_formula(name: str, hidden_size: int, rate: float) -> None:
         ("mistralai/Mistral-7B-v0.3", None),
     ],
 )
-def test_a_family_is_known_by_the_name_of_the_model(model: str, expected: str | None) -> None:
+def test_family_is_found_in_the_model_name(model: str, expected: str | None) -> None:
     assert model_family(model) == expected
 
 
 @pytest.mark.parametrize(
     "schedule", [Constant(0.25, 3_000), Linear(0.25, 40), Cosine(0.25, 7, 0.1)]
 )
-def test_what_is_set_is_the_highest_of_the_schedule(schedule: Schedule) -> None:
+def test_table_shows_the_peak_of_the_schedule(schedule: Schedule) -> None:
     assert OptimStep(schedule).preview(TrainedModel("tiny", None, None)).rows[0][:2] == (
         "set",
         "0.25",
@@ -83,10 +81,8 @@ def test_what_is_set_is_the_highest_of_the_schedule(schedule: Schedule) -> None:
         ),
     ],
 )
-def test_it_says_what_it_is_by_or_why_it_is_not_known(
-    learner: TrainedModel, value: str, why: str
-) -> None:
-    _, (_, shown, told) = learning_rate_table(Constant(1e-3), learner).rows
+def test_suggestion_or_reason_is_shown(learner: TrainedModel, value: str, why: str) -> None:
+    _, (_, shown, reason) = learning_rate_table(Constant(1e-3), learner).rows
     assert shown == value
-    assert why in told
-    assert ("here alpha" in told) == (learner.alpha == 64.0)
+    assert why in reason
+    assert ("here alpha" in reason) == (learner.alpha == 64.0)

@@ -75,7 +75,7 @@ def test_value_gradient_and_metrics_equal_the_closed_form():
         assert gradient.dtype == np.float32
 
 
-def test_what_the_loss_does_not_read_has_slope_0_and_inputs_stay_as_they_are():
+def test_unread_logprobs_have_zero_gradient():
     data, logprobs = batch()
     kept = [lp.copy() for lp in logprobs]
     with torch.no_grad():  # a backend may well be inside one
@@ -85,13 +85,13 @@ def test_what_the_loss_does_not_read_has_slope_0_and_inputs_stay_as_they_are():
     assert all(np.array_equal(a, b) for a, b in zip(kept, logprobs, strict=True))
 
 
-def test_repr_is_stable_and_tells_the_options():
+def test_repr_is_stable_and_shows_the_options():
     assert repr(torch_loss(PairLoss(0.3), group=2)) == "torch_loss(PairLoss(beta=0.3), group=2)"
     assert repr(torch_loss(first_token)).endswith("test_torch_loss.first_token, group=None)")
     assert torch_loss(PairLoss(0.3)) == torch_loss(PairLoss(0.3)) != torch_loss(PairLoss(0.4))
 
 
-def test_what_is_no_loss_is_refused():
+def test_invalid_losses_are_refused():
     beta, (data, logprobs) = 0.1, batch()
 
     def closure(data, logprobs):
