@@ -30,7 +30,7 @@ from stages.preference.comparisons import (
     comparison,
 )
 from stages.preference.pair_loss import PairLoss
-from tests.stages.chat.test_render import Forgetful
+from tests.support.thoughts import ThoughtStrippingTokenizer
 from tests.support.untemplated import Plain
 
 RNG = np.random.default_rng(4)
@@ -480,7 +480,9 @@ def test_an_answer_in_several_pieces_is_no_half_of_a_pair() -> None:
     with pytest.raises(
         DataError, match=r"here:1: it is 2 sequences, .* rendering\.train_on=last_assistant_turn"
     ):
-        RenderPairs(RenderDataset()).run(Comparisons((row,), {}), Mistakes({}), Forgetful())
+        RenderPairs(RenderDataset()).run(
+            Comparisons((row,), {}), Mistakes({}), ThoughtStrippingTokenizer()
+        )
 
 
 @pytest.mark.parametrize(
