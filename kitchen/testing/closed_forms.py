@@ -1,6 +1,4 @@
-"""The named losses once more, token by token and in plain arithmetic, so that two writings check
-each other.
-"""
+"""A second implementation of the named losses, in plain arithmetic, to check the first against."""
 
 from __future__ import annotations
 
@@ -18,13 +16,13 @@ Pair = tuple[float, float]  # value, dvalue/dlogprob
 def closed_form(
     loss: str, logprobs: Array, inputs: Inputs, **options: float
 ) -> tuple[Array, Array]:
-    """(N,) log-probabilities and inputs to (N,) values and (N,) slopes, by the table of losses."""
+    """Map (N,) log-probabilities and inputs to (N,) values and (N,) d value / d logprob."""
     token = FORMS[loss]
     pairs = [
         token(float(lp), {name: float(values[i]) for name, values in inputs.items()}, options)
         for i, lp in enumerate(logprobs)
     ]
-    return np.array([value for value, _ in pairs]), np.array([slope for _, slope in pairs])
+    return np.array([value for value, _ in pairs]), np.array([grad for _, grad in pairs])
 
 
 def _cross_entropy(lp: float, at: Mapping[str, float], options: Mapping[str, float]) -> Pair:

@@ -1,6 +1,4 @@
-"""Laws of export: what other programs are given says the same, and a folder appears whole or not at
-all.
-"""
+"""Laws of export: exported weights give the same numbers, and a folder appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -23,21 +21,25 @@ class ExportLaws(TrainingSubject):
 
     @pytest.fixture
     def weights(
-        self, training: TrainingClient, store: CheckpointStore, session: TrainingSession
+        self,
+        training: TrainingClient,
+        store: CheckpointStore,
+        session: TrainingSession,
+        prefix: str,
     ) -> Checkpoint:
         if "export" not in training.capabilities:
             pytest.skip(f"{type(training).__name__} exports nothing")
         for _ in range(2):
             session.forward_backward(self.data(session))
             session.optim_step(Adam(0.01))
-        return session.save_weights("run/weights").result()
+        return session.save_weights(f"{prefix}/weights").result()
 
     def opened_again(self, training: TrainingClient, folder: Path) -> Sampler:
-        """A sampler of an exported folder; a client that opens no folders says here what does."""
+        """Return a sampler of an exported folder; override it for a client that opens no folders."""
         return training.sampler(f"path:{folder}")
 
     @pytest.mark.parametrize("merged", [False, True])
-    def test_what_is_exported_says_the_same(
+    def test_exported_weights_give_the_same_logprobs(
         self,
         training: TrainingClient,
         store: CheckpointStore,
@@ -64,30 +66,32 @@ class ExportLaws(TrainingSubject):
         store: CheckpointStore,
         session: TrainingSession,
         weights: Checkpoint,
+        prefix: str,
         tmp_path: Path,
     ) -> None:
         store.export(weights, tmp_path / "alone")
-        store.export(session.save("run/full").result(), tmp_path / "full")
+        store.export(session.save(f"{prefix}/full").result(), tmp_path / "full")
         alone, full = (
             {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
             for name in ("alone", "full")
         )
         assert alone == full
 
-    def test_a_folder_is_known_by_the_weights_in_it(
+    def test_the_digest_of_a_folder_is_that_of_its_weights(
         self,
         catalog: ModelCatalog,
         training: TrainingClient,
         store: CheckpointStore,
         session: TrainingSession,
         weights: Checkpoint,
+        prefix: str,
         tmp_path: Path,
     ) -> None:
         if catalog.sha256(self.model) is None:
-            pytest.skip(f"{type(training).__name__} does not say which weights it has")
+            pytest.skip(f"{type(training).__name__} reports no digest of weights")
         session.forward_backward(self.data(session))
         session.optim_step(Adam(0.01))
-        later = session.save_weights("run/later").result()
+        later = session.save_weights(f"{prefix}/later").result()
         for name, one in (("one", weights), ("again", weights), ("later", later)):
             store.export(one, tmp_path / name)
         first, again, other = (
@@ -112,7 +116,7 @@ class ExportLaws(TrainingSubject):
         )
         assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
 
-    def test_an_empty_folder_is_filled_and_missing_ones_are_made(
+    def test_an_empty_folder_is_filled_and_a_missing_one_made(
         self, training: TrainingClient, store: CheckpointStore, weights: Checkpoint, tmp_path: Path
     ) -> None:
         (tmp_path / "empty").mkdir()
@@ -120,11 +124,11 @@ class ExportLaws(TrainingSubject):
             store.export(weights, folder)
             assert any(folder.iterdir())
 
-    def test_what_cannot_be_exported_leaves_nothing_behind(
+    def test_a_failed_export_leaves_nothing_behind(
         self, training: TrainingClient, store: CheckpointStore, weights: Checkpoint, tmp_path: Path
     ) -> None:
         store.delete(weights)
-        with pytest.raises(KitchenError, match="run/weights"):
+        with pytest.raises(KitchenError, match="weights"):
             store.export(weights, tmp_path / "place" / "out")
         with pytest.raises(BackendError):
             store.export(self.model, tmp_path / "place" / "out")

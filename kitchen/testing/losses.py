@@ -1,4 +1,4 @@
-"""Laws of losses: their values, their gradients, and positions that must not count."""
+"""Laws of losses: their values, their gradients, and masked positions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CASES = [
     ("cispo", {"clip_low_threshold": 0.9, "clip_high_threshold": 1.1}),
     ("dro", {"beta": 0.5}),
 ]
-named = pytest.mark.parametrize(
+each_loss = pytest.mark.parametrize(
     "loss, options", CASES, ids=lambda case: str(case) if case else "defaults"
 )
 
@@ -27,17 +27,15 @@ class LossLaws(TrainingSubject):
     """Every loss is a sum over tokens; its gradient goes through the log-probabilities alone."""
 
     def inputs(self, session: TrainingSession, loss: str) -> list[Datum]:
-        """Data for a named loss: as sampled near where the weights stand, praised and blamed and
-        neither.
-        """
+        """Return data for a named loss: sampled near the current policy, with advantages of any sign."""
         data, rng = self.data(session), np.random.default_rng(6)
         if loss == "cross_entropy":
             return data
-        made = []
+        datums = []
         for datum, lp in zip(data, session.forward(data).result().logprobs, strict=True):
             advantages = rng.choice([-1.0, 0.0, 0.5, 2.0], len(lp))
             sampled = lp + rng.uniform(-0.5, 0.5, len(lp))
-            made.append(
+            datums.append(
                 Datum(
                     datum.tokens,
                     {
@@ -47,13 +45,13 @@ class LossLaws(TrainingSubject):
                     },
                 )
             )
-        return made
+        return datums
 
-    def offered(self, client: TrainingClient, loss: str) -> None:
+    def skip_unless_offered(self, client: TrainingClient, loss: str) -> None:
         if f"loss {loss}" not in client.capabilities:
             pytest.skip(f"{type(client).__name__} does not offer the loss {loss}")
 
-    @named
+    @each_loss
     def test_the_value_is_the_closed_form_of_the_logprobs(
         self,
         training: TrainingClient,
@@ -61,7 +59,7 @@ class LossLaws(TrainingSubject):
         loss: str,
         options: Mapping[str, float],
     ) -> None:
-        self.offered(training, loss)
+        self.skip_unless_offered(training, loss)
         data = self.inputs(session, loss)
         for output in (
             session.forward(data, loss, options).result(),
@@ -75,14 +73,14 @@ class LossLaws(TrainingSubject):
                 np.concatenate(values).sum(), rel=1e-4, abs=1e-4
             )
 
-    @named
-    def test_the_gradient_is_that_of_its_slopes(
+    @each_loss
+    def test_the_gradient_is_that_of_its_logprob_grads(
         self, training: TrainingClient, opened: Open, loss: str, options: Mapping[str, float]
     ) -> None:
-        """With slopes s, a loss has the gradient of a cross-entropy with weights -s."""
-        self.offered(training, loss)
-        mine, plain, adam = opened(), opened(), self.small_step(opened)
-        data, scored = self.inputs(mine, loss), mine.forward(self.data(mine)).result().logprobs
+        """With d loss / d logprob = g, a loss has the gradient of a cross-entropy with weights -g."""
+        self.skip_unless_offered(training, loss)
+        named, plain, adam = opened(), opened(), self.small_step(opened)
+        data, scored = self.inputs(named, loss), named.forward(self.data(named)).result().logprobs
         weighted = [
             Datum(
                 d.tokens,
@@ -95,15 +93,13 @@ class LossLaws(TrainingSubject):
             )
             for d, lp in zip(data, scored, strict=True)
         ]
-        before = self.score(mine)
-        mine.forward_backward(data, loss, options)
-        mine.optim_step(adam).result()
-        self.assert_same_move(self.score(mine) - before, self.moved(plain, adam, weighted))
+        before = self.score(named)
+        named.forward_backward(data, loss, options)
+        named.optim_step(adam).result()
+        self.assert_same_move(self.score(named) - before, self.moved(plain, adam, weighted))
 
     def test_a_small_step_lowers_cross_entropy_by_its_gradient_squared(self, opened: Open) -> None:
-        """To first order a step of rate e along g changes the loss by -e |g|^2; `small_step` chose
-        e so.
-        """
+        """To first order, a step of rate e along g changes the loss by -e |g|^2, here by `fall`."""
         session, adam = opened(), self.small_step(opened)
         data = self.data(session)
         before = session.forward_backward(data).result().metrics["loss:sum"]
@@ -142,7 +138,7 @@ class LossLaws(TrainingSubject):
             )
             assert np.isfinite(output.logprobs[index]).all()
 
-    def test_a_datum_scores_the_same_in_any_company(self, session: TrainingSession) -> None:
+    def test_a_datum_scores_the_same_in_any_batch(self, session: TrainingSession) -> None:
         data = self.data(session)
         together = session.forward(data[::-1]).result().logprobs[::-1]
         for datum, lp in zip(data, together, strict=True):
@@ -168,13 +164,11 @@ class LossLaws(TrainingSubject):
         assert output.metrics["loss:sum"] == pytest.approx(total, rel=1e-4, abs=1e-4)
 
     @pytest.mark.parametrize("loss", ["importance_sampling", "ppo", "cispo"])
-    def test_an_idle_position_never_turns_into_nan(
+    def test_a_masked_position_never_becomes_nan(
         self, training: TrainingClient, opened: Open, loss: str
     ) -> None:
-        """A token of advantage 0 and absurd log-probability when sampled: its ratio is infinite,
-        its loss 0.
-        """
-        self.offered(training, loss)
+        """A token of advantage 0 and absurd sampling log-probability has an infinite ratio and loss 0."""
+        self.skip_unless_offered(training, loss)
         sane, wild, adam = opened(), opened(), self.small_step(opened)
         data = self.inputs(sane, loss)
         absurd = [

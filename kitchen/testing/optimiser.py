@@ -13,9 +13,7 @@ from kitchen.types import Adam, Array
 
 
 class OptimiserLaws(TrainingSubject):
-    """The hyper-parameters come with every step; the first moments, second moments and decay are
-    AdamW's.
-    """
+    """Hyper-parameters come with every step; moments, bias correction and decay are those of AdamW."""
 
     def test_learning_rate_zero_changes_nothing(self, session: TrainingSession) -> None:
         before = self.score(session)
@@ -30,9 +28,7 @@ class OptimiserLaws(TrainingSubject):
         self.assert_same_move(self.moved(eight, adam, self.data(eight, scale=8.0)), expected)
 
     def test_the_moments_are_averaged_and_corrected(self, opened: Open) -> None:
-        """After gradients g and 0: m = b1 / (1 + b1) g and v = b2 / (1 + b2) g^2, both corrected
-        for their bias.
-        """
+        """After gradients g and 0, bias-corrected: m = b1 / (1 + b1) g, v = b2 / (1 + b2) g^2."""
         for adam, second in ((self.small_step(opened), 1.0), (self.sign_step(opened), 0.95 / 1.95)):
             assert (adam.beta1, adam.beta2) == (0.9, 0.95)
             once, later = opened(), opened()
@@ -68,9 +64,7 @@ class OptimiserLaws(TrainingSubject):
         assert clipped.metrics["grad_norm"] == pytest.approx(norm, rel=self.rounding)
 
     def test_weight_decay_is_decoupled(self, opened: Open) -> None:
-        """Where learning_rate * weight_decay = 1 all weights go to 0, whatever the moments: the
-        adapter is gone.
-        """
+        """Where learning_rate * weight_decay = 1 all weights become 0, whatever the moments."""
         session = opened()
         untrained = self.score(session)
         move = self.moved(session, self.small_step(opened), self.data(session))
@@ -81,12 +75,13 @@ class OptimiserLaws(TrainingSubject):
         )
 
     def sign_step(self, opened: Open) -> Adam:
-        """A first step of AdamW proper (eps 1e-12) that moves log-probabilities about as far as
-        `small_step` does.
-        """
+        """Return a first step of plain AdamW (eps 1e-12) that moves about as far as `small_step`."""
+        return Adam(learning_rate=self.once_per_class("sign_rate", lambda: self._sign_rate(opened)))
+
+    def _sign_rate(self, opened: Open) -> float:
         adam, plain = self.small_step(opened), opened()
         wanted, got, rate = np.abs(self.moved(plain, adam, self.data(plain))).max(), 0.0, 1e-6
         while got <= 1e-3 * wanted + 3 * self.grain:  # a trial that shows above the grain
             rate, trial = 8 * rate, opened()
             got = np.abs(self.moved(trial, Adam(rate), self.data(trial))).max()
-        return Adam(learning_rate=float(rate * wanted / got))
+        return float(rate * wanted / got)

@@ -1,4 +1,4 @@
-"""Laws of order: one queue per session, gradients that sum, and futures that carry the answer."""
+"""Laws of order: one queue per session, gradients that accumulate, and futures with results."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from kitchen.types import Adam, Array
 
 
 class OrderLaws(TrainingSubject):
-    """Calls take effect in the order in which they are made; gradients add up until a step uses
-    them.
-    """
+    """Calls take effect in the order they are made; gradients accumulate until a step uses them."""
 
     def test_submitting_without_waiting_equals_waiting(self, opened: Open) -> None:
         patient, hasty = opened(), opened()
@@ -92,7 +90,7 @@ class OrderLaws(TrainingSubject):
         one, two = self.norm(session, data), self.norm(session, [*data, *data])
         np.testing.assert_allclose(two, 2 * one, rtol=self.rounding)
 
-    def test_a_step_uses_the_gradient_up(self, session: TrainingSession) -> None:
+    def test_a_step_clears_the_gradient(self, session: TrainingSession) -> None:
         data = self.data(session)
         np.testing.assert_allclose(
             self.norm(session, data), self.norm(session, data), rtol=self.rounding
@@ -128,16 +126,16 @@ class OrderLaws(TrainingSubject):
         )
         np.testing.assert_array_equal(self.score(still), before)
 
-    @pytest.mark.parametrize("verb", ["forward", "forward_backward"])
+    @pytest.mark.parametrize("method", ["forward", "forward_backward"])
     def test_an_empty_batch_is_an_error_on_the_future(
-        self, session: TrainingSession, verb: str
+        self, session: TrainingSession, method: str
     ) -> None:
-        future = getattr(session, verb)([])
+        future = getattr(session, method)([])
         with pytest.raises(KitchenError, match="empty"):
             future.result()
 
-    def test_who_stops_waiting_stops_nothing(self, opened: Open) -> None:
-        """A call that nobody waits for any more is not left out of the sum."""
+    def test_a_cancelled_wait_cancels_no_call(self, opened: Open) -> None:
+        """The gradient of a call that nobody waits for any more is still accumulated."""
         patient, hasty = opened(), opened()
         data = self.data(patient)
 
@@ -146,8 +144,8 @@ class OrderLaws(TrainingSubject):
                 asyncio.ensure_future(arrival(hasty.forward_backward([datum]))) for datum in data
             ]
             await asyncio.sleep(0)
-            for each in waiting:
-                each.cancel()
+            for wait in waiting:
+                wait.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
         asyncio.run(give_up())
@@ -157,7 +155,7 @@ class OrderLaws(TrainingSubject):
             session.optim_step(Adam(0.01)).result()
         np.testing.assert_array_equal(self.score(hasty), self.score(patient))
 
-    def test_a_future_answers_twice_and_can_be_awaited(self, session: TrainingSession) -> None:
+    def test_a_future_returns_twice_and_can_be_awaited(self, session: TrainingSession) -> None:
         future = session.forward(self.data(session))
 
         async def wait() -> Array:

@@ -1,4 +1,4 @@
-"""Laws of sampling: what is drawn, and what it scores."""
+"""Laws of sampling: the distribution of sampled tokens, and their log-probabilities."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from kitchen.types import Adam, Array, Sampled, Tokens
 
 
 class SamplingLaws(TrainingSubject):
-    """Drawn tokens come from the temperature-scaled distribution; a stop token is among the tokens
-    returned.
-    """
+    """Sampled tokens follow the temperature-scaled distribution, and are scored under it."""
 
     @pytest.fixture
     def prompt(self, session: TrainingSession) -> Tokens:
@@ -32,9 +30,7 @@ class SamplingLaws(TrainingSubject):
     def test_train_and_sample_logprobs_agree(
         self, session: TrainingSession, sampler: Sampler
     ) -> None:
-        """There is no shift inside: what is predicted at position i stands at i + 1 of the scored
-        sequence.
-        """
+        """The target at position i is token i + 1 of the scored sequence."""
         data = self.data(session)
         for datum, trained in zip(data, session.forward(data).result().logprobs, strict=True):
             scored = sampler.logprobs(np.append(datum.tokens, datum.targets[-1])).result()
@@ -78,7 +74,7 @@ class SamplingLaws(TrainingSubject):
     def table(
         self, training: TrainingClient, session: TrainingSession, sampler: Sampler, tokens: Tokens
     ) -> Array:
-        """(T - 1, V) nats: the whole distribution over what follows each prefix."""
+        """Return (T - 1, V) nats: the distribution of the token after each prefix."""
         if "top_logprobs" not in training.capabilities:
             pytest.skip(f"{type(training).__name__} gives no top_logprobs")
         vocabulary = session.tokenizer().vocabulary
@@ -113,24 +109,19 @@ class SamplingLaws(TrainingSubject):
         assert len(drawn) == 5
         assert len({tuple(one.tokens) for one in drawn}) > 1
 
-    @pytest.mark.parametrize(
-        "setting",
-        [
+    def test_many_settings_are_greedy(self, sampler: Sampler, prompt: Tokens) -> None:
+        settings: list[dict[str, Any]] = [
             {"temperature": 0.0, "seed": 9},
             {"temperature": 0.0, "count": 2},
             {"top_k": 1},
             {"top_p": 1e-6},
             {"temperature": 1e-3},
-        ],
-        ids=str,
-    )
-    def test_many_settings_are_greedy(
-        self, sampler: Sampler, prompt: Tokens, setting: dict[str, Any]
-    ) -> None:
+        ]
         [greedy] = sampler.sample(prompt, max_tokens=6, temperature=0.0).result()
-        for drawn in sampler.sample(prompt, max_tokens=6, **setting).result():
-            assert drawn.tokens.tolist() == greedy.tokens.tolist()
-            assert np.isfinite(drawn.logprobs).all()
+        for setting in settings:
+            for drawn in sampler.sample(prompt, max_tokens=6, **setting).result():
+                assert drawn.tokens.tolist() == greedy.tokens.tolist(), setting
+                assert np.isfinite(drawn.logprobs).all(), setting
 
     def test_greedy_takes_the_likeliest_token(
         self, training: TrainingClient, session: TrainingSession, sampler: Sampler, prompt: Tokens
@@ -154,20 +145,18 @@ class SamplingLaws(TrainingSubject):
             ({"top_p": share * less}, 4),
             ({"top_k": 2, "top_p": 0.999}, 2),
         ]
-        for setting, kept in settings:
+        for setting, remaining in settings:
             drawn = sampler.sample(prompt, count=64, max_tokens=1, seed=2, **setting).result()
             tokens = {int(one.tokens[0]) for one in drawn}
-            assert 1 < len(tokens) <= kept
-            assert row[list(tokens)].min() >= row[order[kept - 1]] - 2 * self.agreement, (
+            assert 1 < len(tokens) <= remaining
+            assert row[list(tokens)].min() >= row[order[remaining - 1]] - 2 * self.agreement, (
                 "likelier ones left out"
             )
 
     def test_tokens_are_drawn_as_often_as_they_are_likely(
         self, training: TrainingClient, session: TrainingSession, sampler: Sampler, prompt: Tokens
     ) -> None:
-        """Of the two likeliest, the share of the first lies within 5 standard deviations (at most
-        0.5 / sqrt(n)).
-        """
+        """The share of the likelier of two is within 5 standard deviations, 0.5 / sqrt(n) at most."""
         row = self.table(training, session, sampler, np.append(prompt, prompt[0]))[-1]
         first, second = np.argsort(-row)[:2]
         for temperature in (1.0, 0.25):

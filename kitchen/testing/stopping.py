@@ -1,7 +1,8 @@
-"""Laws of sampling: when it stops, and what it refuses."""
+"""Laws of sampling: when it stops, and which requests it refuses."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,18 @@ from kitchen.errors import KitchenError
 from kitchen.ports.training import TrainingSession
 from kitchen.testing.subject import TrainingSubject
 from kitchen.types import Adam, Datum, Sampled
+
+BAD_SETTINGS: Mapping[str, dict[str, Any]] = {
+    "no tokens": {"max_tokens": 0},
+    "negative temperature": {"max_tokens": 4, "temperature": -1.0},
+    "top_p of 0": {"max_tokens": 4, "top_p": 0.0},
+    "negative top_k": {"max_tokens": 4, "top_k": -1},
+    "no completions": {"max_tokens": 4, "count": 0},
+    "fractional count": {"max_tokens": 4, "count": 2.0},
+    "fractional tokens": {"max_tokens": 2.5},
+    "fractional top_k": {"max_tokens": 4, "top_k": 1.5},
+    "fractional seed": {"max_tokens": 4, "seed": 1.5},
+}
 
 
 class StopLaws(TrainingSubject):
@@ -53,7 +66,7 @@ class StopLaws(TrainingSubject):
             assert drawn.stop_reason == "stop"
 
     def test_the_models_own_stop_tokens_stop(self, session: TrainingSession) -> None:
-        """Trained to answer with nothing but an end, a model ends."""
+        """A model trained to answer with an end token alone stops at once."""
         tokenizer = session.tokenizer()
         prompt, end = tokenizer.encode("two cups of"), tokenizer.stop_ids[0]
         ids = np.append(prompt, end)
@@ -65,29 +78,15 @@ class StopLaws(TrainingSubject):
         drawn = self.run(session, max_tokens=5, temperature=0.0)
         assert (drawn.tokens.tolist(), drawn.stop_reason) == ([end], "stop")
 
-    @pytest.mark.parametrize(
-        "setting",
-        [
-            {"max_tokens": 0},
-            {"max_tokens": 4, "temperature": -1.0},
-            {"max_tokens": 4, "top_p": 0.0},
-            {"max_tokens": 4, "top_k": -1},
-            {"max_tokens": 4, "count": 0},
-            {"max_tokens": 4, "count": 2.0},
-            {"max_tokens": 2.5},
-            {"max_tokens": 4, "top_k": 1.5},
-            {"max_tokens": 4, "seed": 1.5},
-        ],
-        ids=str,
-    )
-    def test_a_request_that_makes_no_sense_is_refused(
-        self, session: TrainingSession, setting: dict[str, Any]
-    ) -> None:
-        future = session.snapshot().result().sample(session.tokenizer().encode("two"), **setting)
-        with pytest.raises(KitchenError, match=list(setting)[-1]):
-            future.result()
+    def test_bad_settings_are_refused_by_name(self, session: TrainingSession) -> None:
+        prompt = session.tokenizer().encode("two")
+        sampler = session.snapshot().result()
+        for setting in self.cases(BAD_SETTINGS, ("no tokens", "negative temperature")).values():
+            future = sampler.sample(prompt, **setting)
+            with pytest.raises(KitchenError, match=list(setting)[-1]):
+                future.result()
 
-    def test_prompts_that_cannot_be_read_are_refused(self, session: TrainingSession) -> None:
+    def test_unreadable_prompts_are_refused(self, session: TrainingSession) -> None:
         sampler, vocabulary = session.snapshot().result(), session.tokenizer().vocabulary
         for prompt in (
             np.empty(0, np.int64),

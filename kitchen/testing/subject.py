@@ -1,10 +1,11 @@
-"""What the laws of a training client are asked of, and how exactly it computes."""
+"""The adapter under the laws of training, how exactly it computes, and helpers of the laws."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from secrets import token_hex
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pytest
@@ -19,18 +20,21 @@ from kitchen.ports.training import (
 from kitchen.types import Adam, Array, Checkpoint, Datum, Lora, Loss
 
 Open = Callable[[], TrainingSession]
+T = TypeVar("T")
 TEXTS = (
     "one cup of chopped onions, divided",
     "two eggs",
     "salt and pepper to taste, and a pinch of sugar",
     "three limes",
 )
-FLAT = 1e6  # an epsilon so large that AdamW takes plain gradient steps: g / (|g| + eps) = g / eps
+# an epsilon so large that AdamW takes plain gradient steps: g / (|g| + eps) = g / eps
+PLAIN_EPS = 1e6
 
 
 class TrainingSubject:
-    """An adapter under the laws: subclass, say in `client` how to make one, and set what differs
-    below.
+    """An adapter under the laws: subclass, make one in `client`, and set below what differs.
+
+    The laws of a class share one client, and each opens sessions of its own.
     """
 
     model = "tiny"  # a small model that the client can open
@@ -43,48 +47,54 @@ class TrainingSubject:
     # nats: what the rounding of one forward pass does to a log-probability; about 0.03 in bfloat16
     grain = 0.0
     fall = 0.02  # nats that a small step lowers the loss by; raise it where arithmetic is coarse
+    # try every bad argument; False: one of each kind, for adapters that use kitchen.backend's checks
+    thorough = False
 
     def client(self, tmp_path: Path) -> TrainingClient:
         raise NotImplementedError(
             f"{type(self).__name__} must say which adapter the laws are for:\n"
             "    def client(self, tmp_path: Path) -> TrainingClient:\n"
-            "        return MyTraining(...)  # a client of its own for each test, keeping "
-            "checkpoints under tmp_path"
+            "        return MyTraining(...)  # keeps checkpoints under tmp_path"
         )
 
     def corrupt(self, client: TrainingClient, checkpoint: Checkpoint) -> None:
-        """Spoil some byte of a checkpoint where it is kept; without this, the law of corrupt
-        checkpoints is skipped.
-        """
-        pytest.skip(f"{type(self).__name__}.corrupt is not given")
+        """Change a byte of a saved checkpoint; without this, the law of corrupt checkpoints skips."""
+        pytest.skip(f"{type(self).__name__}.corrupt is not defined")
 
-    @pytest.fixture
-    def training(self, tmp_path: Path) -> TrainingClient:
-        return self.client(tmp_path)
+    @pytest.fixture(scope="class")
+    @classmethod
+    def training(cls, tmp_path_factory: pytest.TempPathFactory) -> TrainingClient:
+        return cls().client(tmp_path_factory.mktemp("laws"))
 
     @pytest.fixture
     def catalog(self, training: TrainingClient) -> ModelCatalog:
-        """The client as a ModelCatalog; the laws that ask for it are skipped where it is none."""
+        """The client as a ModelCatalog; laws that ask for it are skipped where it is none."""
         if problem := why_missing(ModelCatalog, training):
             pytest.skip(problem)
         return cast(ModelCatalog, training)
 
     @pytest.fixture
     def store(self, training: TrainingClient) -> CheckpointStore:
-        """The client as a CheckpointStore; the laws that ask for it are skipped where it is none."""
+        """The client as a CheckpointStore; laws that ask for it are skipped where it is none."""
         if problem := why_missing(CheckpointStore, training):
             pytest.skip(problem)
         return cast(CheckpointStore, training)
 
     @pytest.fixture
+    def prefix(self) -> str:
+        """A beginning of checkpoint names that no other law uses."""
+        return f"law-{token_hex(4)}"
+
+    @pytest.fixture
     def opened(self, training: TrainingClient) -> Iterator[Open]:
+        """A function that opens sessions, which are closed when the law ends."""
         sessions: list[TrainingSession] = []
 
-        def fresh() -> TrainingSession:
+        def open_session() -> TrainingSession:
             sessions.append(training.open(self.model, self.lora))
             return sessions[-1]
 
-        yield fresh
+        yield open_session
         for session in sessions:
             session.close()
 
@@ -92,38 +102,53 @@ class TrainingSubject:
     def session(self, opened: Open) -> TrainingSession:
         return opened()
 
+    def cases(self, cases: Mapping[str, T], representative: Sequence[str]) -> Mapping[str, T]:
+        """Return all cases of a matrix of bad arguments, or one of each kind."""
+        return cases if self.thorough else {name: cases[name] for name in representative}
+
     def data(self, session: TrainingSession, *, scale: float = 1.0) -> list[Datum]:
-        """Four sequences of different lengths, weighted unevenly; the first tokens of each are
-        idle, some repel.
+        """Return four sequences of different lengths with uneven weights.
+
+        The first two tokens of each have weight 0, the last a negative one.
         """
-        made, rng = [], np.random.default_rng(5)
+        rng = np.random.default_rng(5)
+        datums = []
         for text in TEXTS:
             ids = session.tokenizer().encode(text)
             weights = scale * rng.uniform(0.2, 1.0, len(ids) - 1).astype(np.float32)
-            weights[:2], weights[-1] = 0.0, -0.1 * scale
-            made.append(Datum(ids[:-1], {"target_tokens": ids[1:], "weights": weights}))
-        return made
+            weights[:2] = 0.0
+            weights[-1] = -0.1 * scale
+            datums.append(Datum(ids[:-1], {"target_tokens": ids[1:], "weights": weights}))
+        return datums
 
     def score(self, session: TrainingSession) -> Array:
-        """(T,) nats: where the weights stand, seen through the log-probabilities of all the data."""
-        return np.concatenate(session.forward(self.data(session)).result().logprobs).astype(
-            np.float64
-        )
+        """Return the (T,) log-probabilities of all the data, which show where the weights are."""
+        logprobs = session.forward(self.data(session)).result().logprobs
+        return np.concatenate(logprobs).astype(np.float64)
 
     def norm(
         self, session: TrainingSession, data: Sequence[Datum], loss: str | Loss = "cross_entropy"
     ) -> float:
-        """Of the gradient, which is then used up; the weights stay."""
+        """Return the norm of the gradient, which a step of rate 0 clears."""
         session.forward_backward(data, loss).result()
         return session.optim_step(Adam(learning_rate=0.0)).result().metrics["grad_norm"]
 
-    def small_step(self, opened: Open, *, halves: int = 0) -> Adam:
-        """A plain gradient step along the data's cross-entropy that lowers it by `fall` nats,
-        halved a few times.
-        """
-        session = opened()
-        rate = self.fall / self.norm(session, self.data(session)) ** 2 / 2**halves
-        return Adam(learning_rate=rate * FLAT, eps=FLAT)
+    def small_step(self, opened: Open) -> Adam:
+        """Return a plain gradient step along the data's cross-entropy that lowers it by `fall`."""
+
+        def rate() -> float:
+            session = opened()
+            return float(self.fall / self.norm(session, self.data(session)) ** 2)
+
+        return Adam(learning_rate=self.once_per_class("rate", rate) * PLAIN_EPS, eps=PLAIN_EPS)
+
+    def once_per_class(self, name: str, compute: Callable[[], float]) -> float:
+        """Return a number that is the same for every law of a class, computed by the first."""
+        computed: dict[str, Any] = vars(type(self)).get("_computed", {})
+        if name not in computed:
+            computed = {**computed, name: compute()}
+            setattr(type(self), "_computed", computed)  # noqa: B010 of this class, not of its base
+        return float(computed[name])
 
     def moved(
         self,
@@ -132,23 +157,19 @@ class TrainingSubject:
         *batches: Sequence[Datum],
         loss: str | Loss = "cross_entropy",
     ) -> Array:
-        """(T,) nats: by how much one step along the sum of some batches changes each
-        log-probability.
-        """
+        """Return the (T,) changes of log-probabilities by one step along the sum of batches."""
         before = self.score(session)
         for batch in batches:
             session.forward_backward(batch, loss)
         session.optim_step(adam).result()
         return self.score(session) - before
 
-    def assert_same_move(self, one: Array, other: Array, tolerance: float | None = None) -> None:
-        """Two moves are one, as measured against the size of the move and the grain of the
-        arithmetic.
-        """
-        size = float(np.abs(other).max())
-        assert size > 2 * self.grain, (
-            "next to nothing moved, so there is nothing to compare: raise `fall`"
-        )
+    def assert_same_move(
+        self, actual: Array, expected: Array, tolerance: float | None = None
+    ) -> None:
+        """Compare two moves, relative to the size of the move and the grain of the arithmetic."""
+        size = float(np.abs(expected).max())
+        assert size > 2 * self.grain, "hardly anything moved, so nothing is compared: raise `fall`"
         np.testing.assert_allclose(
-            one, other, rtol=0, atol=(tolerance or self.curvature) * size + self.grain
+            actual, expected, rtol=0, atol=(tolerance or self.curvature) * size + self.grain
         )

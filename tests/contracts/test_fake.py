@@ -19,6 +19,7 @@ from kitchen.types import Checkpoint
 class TestFakeTraining(TrainingLaws):
     rounding = agreement = 1e-6
     curvature = 0.03
+    thorough = True
 
     def client(self, tmp_path: Path) -> FakeTraining:
         self.blobs = FakeBlobs()

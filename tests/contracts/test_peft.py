@@ -79,7 +79,7 @@ class TestFourBit(TestCudaBfloat16):
 
     # the sum of both, in 4 bits again, is rounded elsewhere
     @pytest.mark.parametrize("merged", [False])
-    def test_what_is_exported_says_the_same(
+    def test_exported_weights_give_the_same_logprobs(
         self,
         training: TrainingClient,
         session: TrainingSession,
@@ -87,4 +87,6 @@ class TestFourBit(TestCudaBfloat16):
         tmp_path: Path,
         merged: bool,
     ) -> None:
-        super().test_what_is_exported_says_the_same(training, session, weights, tmp_path, merged)
+        super().test_exported_weights_give_the_same_logprobs(
+            training, session, weights, tmp_path, merged
+        )
