@@ -34,7 +34,8 @@ PLAIN_EPS = 1e6
 class TrainingSubject:
     """An adapter under the laws: subclass, make one in `client`, and set below what differs.
 
-    The laws of a class share one client, and each opens sessions of its own.
+    The laws of a class share one client, and each opens sessions of its own. For a client that
+    cannot open some 200 sessions, override the fixture `training` with one of function scope.
     """
 
     model = "tiny"  # a small model that the client can open
