@@ -65,8 +65,8 @@ def shell(
     )
 
 
-def shell_output(folder: Path, line: str) -> str:
+def shell_output(folder: Path, line: str, *, timeout: float = 120.0) -> str:
     """Return the standard output of a line of bash, which must succeed."""
-    done = shell(folder, line)
+    done = shell(folder, line, timeout=timeout)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

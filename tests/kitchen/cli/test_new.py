@@ -102,7 +102,8 @@ def test_new_files_are_typed_strictly(tmp_path: Path) -> None:
     adapters = [f"adapter {port}_of_mine --port {port}" for port in METHODS]
     for what in ["recipe soup", "stage stir", *adapters]:
         written(tmp_path, what)
-    assert "Success" in shell_output(tmp_path, "mypy --strict --explicit-package-bases .")
+    command = "mypy --strict --explicit-package-bases ."
+    assert "Success" in shell_output(tmp_path, command, timeout=600)
 
 
 def test_all_files_are_written_or_none(tmp_path: Path) -> None:
