@@ -45,13 +45,13 @@ def check_installed(port: str, name: str, adapter: Any) -> None:
 
 def extras() -> Sequence[Extra]:
     """Return every extra, except those that only development needs."""
-    found = []
+    result = []
     for extra, packages in _packages_by_extra().items():
         name = f"{DISTRIBUTION}[{extra}]"
         missing = tuple(sorted(package for package in packages if find_spec(package) is None))
         command = f"pip install {_quoted(name)}"
-        found.append(Extra(name, tuple(sorted(packages)), missing, command))
-    return found
+        result.append(Extra(name, tuple(sorted(packages)), missing, command))
+    return result
 
 
 def extra_for(packages: Sequence[str]) -> str:

@@ -91,7 +91,7 @@ def _run_recorded(
 
 
 def _rendering(recipe: Recipe, order: Order) -> Mapping[str, Any] | None:
-    """Return the settings, as JSON, with which the recipe renders conversations; None without any."""
+    """Return the settings, as JSON, of how the recipe renders conversations; else None."""
     for name in type(recipe).model_fields:
         if isinstance(getattr(recipe, name), RenderingSettings):
             return cast(Mapping[str, Any], order.settings.get(name))

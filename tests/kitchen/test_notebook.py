@@ -1,4 +1,4 @@
-"""Runs in a notebook: a real kernel, with a running event loop, executes cells of tests and docs."""
+"""Runs in a notebook: a real kernel, with its event loop, executes cells of tests and docs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ awaited, waited = await run, run.result()
 print(awaited == waited, run.status().state, [event.kind for event in events][::len(events) - 1])
 """,
     """
-both = await asyncio.gather(*(kitchen.submit(Mine, settings={**small, "seed": seed}, **fakes) for seed in (7, 8)))
+runs = [kitchen.submit(Mine, settings={**small, "seed": seed}, **fakes) for seed in (7, 8)]
+both = await asyncio.gather(*runs)
 blocking = kitchen.run(Mine, settings=small, **fakes)
 print(both[0].metrics == blocking.metrics == waited.metrics, both[0].loss != both[1].loss)
 """,
@@ -99,8 +100,8 @@ def watch(entry):
 small = {"dataset": "greetings", "batch_size": 2, "evaluation.max_tokens": 4}
 try:
     with copy_log_to(watch):
-        kitchen.run("recipes.sl_basic", settings=small, training="fake", datasets="fake", name="mine",
-                    on_progress=press_stop)
+        kitchen.run("recipes.sl_basic", settings=small, training="fake", datasets="fake",
+                    name="mine", on_progress=press_stop)
 except KeyboardInterrupt as stopped:
     print(stopped)
 """,

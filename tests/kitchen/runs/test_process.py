@@ -55,7 +55,8 @@ class Stew(Recipe):
         return sequence(Fill(), for_each(Minutes(), save=2)(Stir(), Simmer(self.seconds)))
 
 def show(event: kitchen.Event) -> None:
-    print(f"{event.run} {event.step}\\n", end="", flush=True)  # one piece, for several runs print at the same time
+    # in one piece, for several runs print at the same time
+    print(f"{event.run} {event.step}\\n", end="", flush=True)
 """
 
 
@@ -184,7 +185,13 @@ def test_exit_of_the_process_saves_the_run(here: Path, last: str, code: int) -> 
         here,
         f"""
 reached = threading.Event()
-kitchen.submit(Stew(), training='fake', name='mine', on_progress=lambda e: (show(e), e.step == 5 and reached.set()))
+
+def listen(event):
+    show(event)
+    if event.step == 5:
+        reached.set()
+
+kitchen.submit(Stew(), training='fake', name='mine', on_progress=listen)
 reached.wait()
 {last}
 """,
@@ -213,10 +220,12 @@ def listen(event: kitchen.Event) -> None:
         time.sleep(0.2)  # else a tiny model's run is over before the process is
 
 if __name__ == "__main__":
-    settings = {"model": f"path:{tiny_model(Path('model').absolute())}", "dataset": "greetings", "batch_size": 4,
-                "rendering.max_tokens": 128, "evaluation.max_tokens": 4, "save_every": 2}
-    run = kitchen.submit("recipes.sl_basic", settings=settings, training="peft", datasets="fake", name=sys.argv[1],
-                         adapter_settings={"training": {"device": "cpu"}}, on_progress=listen)
+    model = f"path:{tiny_model(Path('model').absolute())}"
+    settings = {"model": model, "dataset": "greetings", "batch_size": 4, "save_every": 2,
+                "rendering.max_tokens": 128, "evaluation.max_tokens": 4}
+    run = kitchen.submit("recipes.sl_basic", settings=settings, training="peft", datasets="fake",
+                         adapter_settings={"training": {"device": "cpu"}}, name=sys.argv[1],
+                         on_progress=listen)
     if sys.argv[1] == "stopped":
         reached.wait()
         sys.exit()

@@ -129,7 +129,7 @@ def test_interval_is_wilsons_for_binary_scores_else_bootstrap():
 
 
 def test_intervals_over_problems_cover_correlated_tries():
-    """With 40 problems solved always or never, 8 tries at each carry no more information than one."""
+    """With 40 problems solved always or never, 8 tries at each tell no more than one."""
     random, runs, truth, hits, narrow = np.random.default_rng(5), 300, 0.5, 0, 0
     for run in range(runs):
         chances = random.beta(0.2, 0.2, 40)
