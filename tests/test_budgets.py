@@ -20,20 +20,10 @@ MAX_RUN = 25  # of a stage's `run`, exclusive
 NOT_ENTRIES = {"__init__.py", "py.typed", "__pycache__"}
 
 LONG_FUNCTIONS = {
-    "adapters/fake/sampling.py",
     "adapters/hf/contents.py",
     "adapters/hf/faults.py",
-    "adapters/peft/model/logprob_head.py",
-    "adapters/peft/training/forward_backward.py",
-    "adapters/server/app.py",
-    "adapters/server/serve.py",
     "kitchen/backend/custom_loss.py",
-    "kitchen/cli/commands/check.py",
-    "kitchen/cli/commands/run.py",
-    "kitchen/cli/commands/runs.py",
-    "kitchen/cli/commands/sample.py",
     "stages/distill/off_policy.py",
-    "stages/evaluate/kl.py",
 }
 LONG_RECIPES = {"rl.py", "rlhf.py"}
 LONG_RUNS = {
@@ -43,7 +33,6 @@ LONG_RUNS = {
     "stages/preference/comparisons.py",
     "stages/preference/kto.py",
     "stages/rl/rollout_eval.py",
-    "stages/tasks/tasks.py",
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
