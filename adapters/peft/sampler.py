@@ -31,7 +31,7 @@ from kitchen.types import Checkpoint, Floats, Lora, Sampled, Tokens
 
 
 class PeftSampler:
-    """A sampler whose requests wait until one of them is awaited; then all of them are one batch."""
+    """A sampler whose requests wait until one is awaited; then all that wait are one batch."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ QUANTIZATIONS = ("none", "4bit")
 
 @dataclass(frozen=True)
 class Settings:
-    """How the local adapter uses the machine; raises ConfigError for an invalid value."""
+    """Settings of the device, memory and batches; raises ConfigError for an invalid value."""
 
     device: str = "auto"  # auto, cpu, cuda or cuda:N
     # of the base model; auto: bfloat16 where the hardware multiplies it fast, else float32

@@ -34,7 +34,7 @@ class MicroBatch:
         ]
 
     def unpack(self, row: int, values: Array, datum: Datum) -> Array:
-        """Return one datum's part of (S, K) values in the shape of its targets; 0 where unscored."""
+        """Return one datum's part of (S, K) values, shaped like its targets; 0 where unscored."""
         targets, owned = np.asarray(datum.targets), self.owners == row
         out = np.zeros((len(targets), self.targets.shape[1]), values.dtype)
         out[self.positions[owned]] = values[owned]

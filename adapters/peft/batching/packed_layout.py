@@ -1,4 +1,4 @@
-"""The packed layout of a micro-batch: tokens without padding, a shared prefix once, attention tiles.
+"""The packed layout of a micro-batch: no padding, a shared prefix once, attention in tiles.
 
 Comparable to packed sequences with `cu_seqlens`, but each sequence has a list of slots instead of
 one interval, so that several sequences can share the slots of a common prefix.
@@ -114,18 +114,19 @@ def build_layout(
     min_shared: int = MIN_SHARED,
     cached: Collection[int] = (),
     prefix_length: int = 0,
+    tiling: TilingConfig | None = None,
 ) -> PackedLayout:
     """Pack sequences; each shares its prefix with the one before it, from `min_shared` tokens on.
 
     Keys and values of the sequences at the indices `cached` are computed already: these attend to
     nothing. So are those of the first `prefix_length` tokens of all sequences, which are not among
-    the N tokens: their slots are N, N + 1, ...
+    the N tokens: their slots are N, N + 1, ... Without `tiling`, that of the device is used.
     """
     slots, shared_lengths = _assign_slots(sequences, min_shared, prefix_length)
     fresh = list(zip(sequences, shared_lengths, strict=True))
     ids = np.concatenate([tokens[start:] for tokens, start in fresh]).astype(np.int64)
     positions = np.concatenate([np.arange(start, len(tokens)) for tokens, start in fresh])
-    config = TILING[device.type]
+    config = tiling or TILING[device.type]
     tiles = list(_cut_into_tiles(slots, shared_lengths, cached, config))
     return PackedLayout(
         to_device(ids, device),
@@ -191,7 +192,7 @@ def _batch_tiles(tiles: list[Tile], config: TilingConfig) -> list[list[Tile]]:
 
 
 def _fits(batch: list[Tile], config: TilingConfig) -> bool:
-    """Return true if a batch of tiles, the last of which has the most keys, is within the limits."""
+    """Return true if a batch of tiles is within the limits; the last tile has the most keys."""
     queries = max(len(slots) - first for first, slots in batch)
     padded_area = len(batch) * queries * len(batch[-1][1])
     area = sum((len(slots) - first) * len(slots) for first, slots in batch)

@@ -133,7 +133,7 @@ def _candidates(
 
 
 def _pieces(counts: _TokenCounts, split_ratio: float, limit: int) -> list[Indices]:
-    """Return pieces of adjacent runs that stay together because they share enough, up to a limit."""
+    """Return pieces of adjacent runs that share enough to stay together, up to a limit."""
     pieces: list[list[int]] = []
     size = 0
     for run, alone in enumerate(counts.alone):

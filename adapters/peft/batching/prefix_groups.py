@@ -89,7 +89,7 @@ class _PrefixOrder:
         return [span for span in spans if span.prefix_length]
 
     def groups(self, span: _PrefixSpan) -> list[PrefixGroup]:
-        """Return groups of at most MAX_MICRO_BATCHES each, for other work waits for a whole group."""
+        """Return groups of at most MAX_MICRO_BATCHES; other work waits for a whole group."""
         batches = [tuple(self._order[first:end]) for first, end in pairwise(span.edges)]
         return [
             PrefixGroup(tuple(batches[at : at + MAX_MICRO_BATCHES]), span.prefix_length)
@@ -120,7 +120,7 @@ class _PrefixOrder:
         return parts
 
     def _span(self, first: int, end: int) -> _PrefixSpan:
-        """Cut neighbours into as few micro-batches as the budget allows beside the carried prefix."""
+        """Cut neighbours into as few micro-batches as the budget beside the prefix allows."""
         prefix_length = min(self._shared[first + 1 : end], default=0)
         # tokens of each that the one before does not have
         new_tokens = [self._lengths[at] - self._shared[at] for at in range(first, end)]

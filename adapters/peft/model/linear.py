@@ -68,7 +68,7 @@ class FusedLinear:
     def forward(
         self, x: torch.Tensor, residual: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(N, in) to (N, out), added to a residual (N, out) if given, and scale · A x (N, ranks)."""
+        """(N, in) to (N, out), plus a residual (N, out) if given, and to scale · A x (N, ranks)."""
         dtype, wide = x.dtype, matmul_dtype(x)
         x, bias = x.to(wide), cast_optional(self.bias, wide)
         add_last = bool(self.lora) and is_low_precision(wide)
@@ -142,9 +142,15 @@ def linear(
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
+    *,
+    onednn: bool | None = None,
 ) -> torch.Tensor:
-    """x W^T + b + residual, with W (out, in) contiguous or transposed."""
-    blocked = len(x) - len(x) % ONEDNN_ROW_BLOCK if prefers_onednn(x) else 0
+    """x W^T + b + residual, with W (out, in) contiguous or transposed.
+
+    `onednn`: use oneDNN for as many rows as make whole blocks; by default where it is faster.
+    """
+    onednn = prefers_onednn(x) if onednn is None else onednn
+    blocked = len(x) - len(x) % ONEDNN_ROW_BLOCK if onednn else 0
     if blocked == len(x) > 0:
         return linear_onednn(x, weight, bias, residual)
     if blocked:

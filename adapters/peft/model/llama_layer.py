@@ -96,7 +96,9 @@ class Activations:
 
 
 class LayerFunction(torch.autograd.Function):
-    """A layer with a hand-written gradient; gives (N, H) and its (N, 2 · kv_heads, D) keys and values.
+    """A layer with a hand-written gradient.
+
+    Gives (N, H) outputs and the (N, 2 · kv_heads, D) keys and values.
 
     With `checkpointing` only its input is saved, and activations are recomputed (Chen et al., 2016,
     arXiv:1604.06174). Tokens attend to the keys and values of `prefix_kv` as well.

@@ -44,7 +44,7 @@ def score(
     accum_dtype: torch.dtype,
     grad_fn: LogprobGradFn | None = None,
 ) -> HeadOutput:
-    """Return the targets' log-probabilities from (U, H) states, and gradients if `grad_fn` is given.
+    """Return the targets' log-probabilities from (U, H) states, and gradients with a `grad_fn`.
 
     d loss / d logits = sum over targets of d loss / d logprob times (onehot - softmax). Logits are
     computed once for each state, however many targets it has.

@@ -22,7 +22,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 class LoraLinear(nn.Module):
-    """y = W x + scale · B A x, with W frozen in the dtype of the base, A and B in float32 or better."""
+    """y = W x + scale · B A x; W is frozen in the base's dtype, A and B are float32 or better."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class LoraAdapter:
                 layer.b.zero_()
 
     def freeze(self, tensors: Tensors, dtype: torch.dtype, source: str) -> None:
-        """Load weights for good, in the dtype of the base, which saves casting them at each token."""
+        """Load weights for good, in the base's dtype, which saves casting them at each token."""
         self.load(tensors, source)
         for layer in self.layers.values():
             layer.b = nn.Parameter((layer.b.detach() * layer.scale).to(dtype), requires_grad=False)

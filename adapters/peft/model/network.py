@@ -1,4 +1,4 @@
-"""A network: a body that gives hidden states, a head that gives logits, and how they are computed."""
+"""A network: a body that gives hidden states, a head that gives logits, and a forward mode."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kitchen.types import Array, Tokens
 
 
 class ForwardMode(StrEnum):
-    """How the body is computed, the fastest first."""
+    """Ways to compute the body, the fastest first."""
 
     FUSED = "hand-written layers over packed tokens"
     PACKED = "transformers over packed tokens"
@@ -54,7 +54,7 @@ class Network:
         return head
 
     def hidden(self, layout: PackedLayout, prefix: SharedPrefix | None = None) -> torch.Tensor:
-        """Return the (N, H) states of a layout's tokens, and after them the (P, H) of its prefix."""
+        """Return the (N, H) states of a layout's tokens, followed by the (P, H) of its prefix."""
         if prefix is not None and not len(layout.ids):
             return prefix.states
         if self.decoder is not None and prefix is not None:
@@ -120,7 +120,7 @@ def choose_forward_mode(name: str, model: Any) -> ForwardMode:
     sequences = [first, second, first[3:10]]
     with torch.inference_mode():
         expected = [_model_logits(network, ids) for ids in sequences]
-        if not _matches(network, sequences, expected, same_operations=True):
+        if not matches_logits(network, sequences, expected, same_operations=True):
             raise BackendError(
                 f"{name}: a {type(model).__name__} changes its logits after the output layer, "
                 "which the local adapter cannot train; choose another architecture"
@@ -131,7 +131,7 @@ def choose_forward_mode(name: str, model: Any) -> ForwardMode:
         if model.config._attn_implementation == IMPLEMENTATION:
             candidates.append(ForwardMode.PACKED)
         for mode in candidates:
-            if _matches(Network(model, mode), sequences, expected):
+            if matches_logits(Network(model, mode), sequences, expected):
                 return mode
         return ForwardMode.SEQUENTIAL
 
@@ -153,21 +153,7 @@ def cannot_batch(config: Any) -> bool:
     )
 
 
-def _depends_on_length(config: Any) -> bool:
-    """Return true for sliding windows and for `cannot_batch`, which a short trial would miss."""
-    layer_types = set(getattr(config, "layer_types", None) or ())
-    has_window = getattr(config, "sliding_window", None) is not None
-    return has_window or "sliding_attention" in layer_types or cannot_batch(config)
-
-
-def _model_logits(network: Network, ids: Array) -> torch.Tensor:
-    """(T,) ids to (T, V) float32 logits as the model computes them."""
-    on_device = torch.from_numpy(ids)[None].to(network.device)
-    logits: torch.Tensor = network.model(input_ids=on_device, use_cache=False).logits[0].float()
-    return logits
-
-
-def _matches(
+def matches_logits(
     network: Network,
     sequences: Sequence[Any],
     expected: Sequence[torch.Tensor],
@@ -191,6 +177,20 @@ def _matches(
         whole.shape == logits.shape and _is_close(logits, whole, bound, share)
         for whole, logits in zip(expected, computed, strict=True)
     )
+
+
+def _depends_on_length(config: Any) -> bool:
+    """Return true for sliding windows and for `cannot_batch`, which a short trial would miss."""
+    layer_types = set(getattr(config, "layer_types", None) or ())
+    has_window = getattr(config, "sliding_window", None) is not None
+    return has_window or "sliding_attention" in layer_types or cannot_batch(config)
+
+
+def _model_logits(network: Network, ids: Array) -> torch.Tensor:
+    """(T,) ids to (T, V) float32 logits as the model computes them."""
+    on_device = torch.from_numpy(ids)[None].to(network.device)
+    logits: torch.Tensor = network.model(input_ids=on_device, use_cache=False).logits[0].float()
+    return logits
 
 
 def _is_close(logits: torch.Tensor, expected: torch.Tensor, bound: float, share: float) -> bool:

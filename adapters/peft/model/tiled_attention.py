@@ -43,12 +43,14 @@ def backward(
     layout: PackedLayout,
     scale: float,
     dquery: torch.Tensor,
+    by_index: bool | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Write the gradient by query into `dquery`; return those by key and value.
 
     The latter are in float32 or better, for many tiles add to them: in bfloat16 late terms would be
-    lost.
+    lost. They add run by run on a CPU and by index elsewhere, unless `by_index` says otherwise.
     """
+    by_index = query.device.type != "cpu" if by_index is None else by_index
     kv_heads, wide = key.shape[1], matmul_dtype(query)
     gradient, query, key, value, out = (x.to(wide) for x in (gradient, query, key, value, out))
     accumulated = torch.promote_types(wide, torch.float32)
@@ -61,10 +63,11 @@ def backward(
         dout = _gather_queries(gradient, tiles, kv_heads, zero_padding=True)
         delta = _gather_queries(inner, tiles, kv_heads, zero_padding=True)
         weights = _softmax_weights(queries, keys, tiles, kv_heads, scale)
-        _add_to_keys(dvalue, torch.bmm(weights.transpose(1, 2), dout), tiles)
+        _add_to_keys(dvalue, torch.bmm(weights.transpose(1, 2), dout), tiles, by_index)
         dscores = torch.bmm(dout, values.transpose(1, 2)).sub_(delta).mul_(weights)
         _scatter_queries(dquery, torch.bmm(dscores, keys).mul_(scale), tiles)
-        _add_to_keys(dkey, torch.bmm(dscores.transpose(1, 2), queries).mul_(scale), tiles)
+        dscores_t = dscores.transpose(1, 2)
+        _add_to_keys(dkey, torch.bmm(dscores_t, queries).mul_(scale), tiles, by_index)
     return dkey, dvalue
 
 
@@ -133,11 +136,11 @@ def _scatter_queries(x: torch.Tensor, values: torch.Tensor, tiles: TileBatch) ->
     x.index_copy_(0, tiles.real_query_slots, values.to(x.dtype))
 
 
-def _add_to_keys(x: torch.Tensor, values: torch.Tensor, tiles: TileBatch) -> None:
+def _add_to_keys(x: torch.Tensor, values: torch.Tensor, tiles: TileBatch, by_index: bool) -> None:
     """Add (B · K, S, D) to (N, K, D), in the same order each time."""
     count, keys = tiles.key_slots.shape
     values = values.view(count, -1, keys, x.shape[-1]).transpose(1, 2)
-    add = _add_by_run if x.device.type == "cpu" else _add_by_index
+    add = _add_by_index if by_index else _add_by_run
     add(x, values, tiles)
 
 

@@ -1,8 +1,10 @@
-"""The capabilities of the processor: which number formats it multiplies fast, and by what library."""
+"""Capabilities of the processor: number formats that it multiplies fast, and the library for it."""
 
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -60,8 +62,29 @@ def matmul_dtype(x: torch.Tensor) -> torch.dtype:
     return torch.float32 if slow else x.dtype
 
 
-@cache
+@contextmanager
+def assume_cpu_flags(*flags: str) -> Iterator[None]:
+    """Compute within a block as on a processor with these flags; for tests and benchmarks.
+
+    It holds for all threads of the process.
+    """
+    before = list(_ASSUMED)
+    _ASSUMED[:] = [frozenset(flags)]
+    try:
+        yield
+    finally:
+        _ASSUMED[:] = before
+
+
+_ASSUMED = list[frozenset[str]]()  # empty, or the flags to assume instead of the processor's
+
+
 def _cpu_flags() -> frozenset[str]:
+    return _ASSUMED[0] if _ASSUMED else _words_of_cpuinfo()
+
+
+@cache
+def _words_of_cpuinfo() -> frozenset[str]:
     """Return all words of /proc/cpuinfo."""
     try:
         with open("/proc/cpuinfo") as file:

@@ -28,7 +28,7 @@ Metrics = Mapping[str, float]
 
 
 class Trainer:
-    """LoRA weights in training: gradients accumulate over calls until a step; calls are synchronous."""
+    """LoRA weights in training; gradients accumulate over synchronous calls until a step."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A tiny model and what opens it."""
+"""A tiny model, and clients, sessions and samplers of it."""
 
 from __future__ import annotations
 
@@ -12,38 +12,17 @@ import pytest
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.peft.client import PeftTraining
-from kitchen.errors import BackendError
-from kitchen.types import Adam, Datum, Lora
+from kitchen.errors import KitchenError
+from kitchen.types import Datum, Lora
+from tests.support.one_model import OneModel
+from tests.support.peft_sessions import trained
 from tests.support.tiny_model import tiny_model
 
 if TYPE_CHECKING:
     from adapters.peft.session import PeftSession
+    from kitchen.ports.blobs import BlobStore
 
 DEVICE = os.environ.get("KITCHEN_TEST_DEVICE", "cpu")  # where there is one: cuda
-
-
-class OneModel:
-    """A hub that has one model, under any name but "nothing", and folders as path:DIR."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def fetch(self, model: str) -> Path:
-        if model == "nothing":
-            raise BackendError("there is no model 'nothing'")
-        return Path(model.removeprefix("path:")) if model.startswith("path:") else self._folder
-
-    def find(self, model: str) -> None:
-        self.fetch(model)
-
-    def sha256(self, model: str) -> str:
-        return "5" * 64
-
-    def files(self, model: str) -> list[str]:
-        return sorted(path.name for path in self.fetch(model).iterdir())
-
-    def publish(self, model: str, folder: Path, *, message: str) -> str:
-        raise BackendError("this hub publishes nothing")
 
 
 @pytest.fixture(scope="session")
@@ -54,20 +33,67 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def cpu_flags(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The flags of the processor to assume; to be parametrized, several with spaces between."""
+    from adapters.peft.runtime.cpu import assume_cpu_flags
+
+    with assume_cpu_flags(*request.param.split()):
+        yield
+
+
+@pytest.fixture
 def blobs() -> FakeBlobs:
     return FakeBlobs()
 
 
-@pytest.fixture
-def client(folder: Path, blobs: FakeBlobs) -> Callable[..., PeftTraining]:
-    def made(**settings: Any) -> PeftTraining:
-        return PeftTraining(
-            OneModel(folder),
-            blobs,
-            **{"device": DEVICE, "dtype": "float32", "threads": 1, **settings},
-        )
+class Clients:
+    """Clients by model folder and settings, each with its base model loaded once."""
 
-    return made
+    def __init__(self) -> None:
+        self._clients: dict[str, tuple[PeftTraining, CurrentBlobs, Any]] = {}
+
+    def get(self, folder: Path, blobs: FakeBlobs, settings: dict[str, Any]) -> PeftTraining:
+        key = f"{folder} {sorted(settings.items())}"
+        if key not in self._clients:
+            current = CurrentBlobs()
+            client = PeftTraining(OneModel(folder), cast("BlobStore", current), **settings)
+            try:  # an open session holds the base model
+                holder: Any = client.open("tiny", Lora(rank=1))
+            except KitchenError:
+                return client  # settings that the test expects to fail
+            self._clients[key] = client, current, holder
+        client, current, _ = self._clients[key]
+        current.blobs = blobs
+        return client
+
+    def close(self) -> None:
+        for _, _, holder in self._clients.values():
+            holder.close()
+
+
+class CurrentBlobs:
+    """A blob store that passes calls on to the store of the test that runs."""
+
+    blobs: FakeBlobs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.blobs, name)
+
+
+@pytest.fixture(scope="session")
+def clients() -> Iterator[Clients]:
+    clients = Clients()
+    yield clients
+    clients.close()
+
+
+@pytest.fixture
+def client(folder: Path, blobs: FakeBlobs, clients: Clients) -> Callable[..., PeftTraining]:
+    def get(**settings: Any) -> PeftTraining:
+        defaults = {"device": DEVICE, "dtype": "float32", "threads": 1}
+        return clients.get(folder, blobs, {**defaults, **settings})
+
+    return get
 
 
 @pytest.fixture
@@ -82,13 +108,6 @@ def opened(client: Callable[..., PeftTraining]) -> Iterator[Callable[..., PeftSe
     yield made
     for session in sessions:
         session.close()
-
-
-def trained(session: PeftSession, data: list[Datum]) -> PeftSession:
-    for _ in range(3):
-        session.forward_backward(data)
-        session.optim_step(Adam(0.01))
-    return session
 
 
 @pytest.fixture
@@ -133,7 +152,7 @@ def judged(data: list[Datum]) -> list[Datum]:
 
 @pytest.fixture
 def session(opened: Callable[..., PeftSession], weighted: list[Datum]) -> PeftSession:
-    """Of weights that have learnt a little."""
+    """A session with slightly trained weights."""
     return trained(opened(), weighted)
 
 

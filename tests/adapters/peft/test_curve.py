@@ -75,7 +75,7 @@ def plain_curve(folder: Path, adapter: Path) -> Array:
     return np.array(curve)
 
 
-def test_fifty_steps(
+def test_fifty_steps_match_a_plain_loop(
     opened: Callable[..., PeftSession], folder: Path, blobs: FakeBlobs, tmp_path: Path
 ) -> None:
     session = opened(Lora(rank=8, seed=4))

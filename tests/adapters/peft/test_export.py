@@ -111,7 +111,7 @@ MODELS = {"tied": tiny_model, "untied": untied, "gpt2": gpt2}
 
 @pytest.mark.parametrize("lora", [Lora(rank=8, seed=1), ALL], ids=["body", "body and head"])
 @pytest.mark.parametrize("kind", MODELS)
-def test_what_others_open_says_the_same(kind: str, lora: Lora, tmp_path: Path) -> None:
+def test_peft_and_transformers_open_exports(kind: str, lora: Lora, tmp_path: Path) -> None:
     base, blobs = MODELS[kind](tmp_path / "base"), FakeBlobs()
     training = client(blobs, tmp_path)
     checkpoint = trained(training, f"path:{base}", lora)
@@ -149,7 +149,7 @@ def checkpoint(tmp_path: Path) -> tuple[PeftTraining, Checkpoint, FakeBlobs]:
 Trained = tuple[PeftTraining, Checkpoint, FakeBlobs]
 
 
-def test_a_base_of_16_bits_is_merged_in_float32_and_says_the_same(tmp_path: Path) -> None:
+def test_bfloat16_base_is_merged_in_float32(tmp_path: Path) -> None:
     base = tiny_model(tmp_path / "base")
     transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(
         base
@@ -180,7 +180,7 @@ def test_a_damaged_adapter_config_is_named(
             use(name)
 
 
-def test_the_tokenizer_comes_along(checkpoint: Trained, tmp_path: Path) -> None:
+def test_exports_include_the_tokenizer(checkpoint: Trained, tmp_path: Path) -> None:
     training, weights, _ = checkpoint
     base = training.tokenizer(f"path:{tmp_path / 'base'}")
     for merged in (False, True):
@@ -194,9 +194,7 @@ def test_the_tokenizer_comes_along(checkpoint: Trained, tmp_path: Path) -> None:
         assert plain.chat_template
 
 
-def test_an_adapter_without_a_tokenizer_reads_as_its_base(
-    checkpoint: Trained, tmp_path: Path
-) -> None:
+def test_an_adapter_without_tokenizer_uses_its_base_s(checkpoint: Trained, tmp_path: Path) -> None:
     training, weights, _ = checkpoint
     training.export(weights, tmp_path / "bare")
     for path in (tmp_path / "bare").iterdir():
@@ -235,7 +233,7 @@ def test_the_base_is_named_as_peft_opens_it(
     )
 
 
-def test_a_base_that_is_another_now_is_refused(checkpoint: Trained, tmp_path: Path) -> None:
+def test_a_changed_base_model_is_refused(checkpoint: Trained, tmp_path: Path) -> None:
     training, weights, _ = checkpoint
     tiny_model(tmp_path / "base", seed=3)
     with pytest.raises(BackendError, match="was trained on"):
@@ -261,7 +259,7 @@ def test_weights_of_another_shape_are_refused_by_name(checkpoint: Trained, tmp_p
 
 
 @pytest.mark.slow
-def test_the_packaged_model_says_the_same_everywhere(tmp_path: Path) -> None:
+def test_the_packaged_model_exports_faithfully(tmp_path: Path) -> None:
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

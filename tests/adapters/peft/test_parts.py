@@ -1,4 +1,4 @@
-"""Settings, targets, attention, tokenizer and worker."""
+"""Client, settings, LoRA targets, attention, tokenizer and workers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import platform
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.peft.client import PeftTraining
 from adapters.peft.model.hf_attention import attention_forward
 from adapters.peft.model.lora import target_paths
-from adapters.peft.runtime import cpu as processor
+from adapters.peft.runtime.cpu import assume_cpu_flags, describe_cpu
 from adapters.peft.runtime.lanes import Lanes
 from adapters.peft.runtime.threads import default_threads
 from adapters.peft.runtime.worker import COMPUTE_LOCK, FairLock, Worker, raise_if_closed, yield_turn
@@ -31,9 +32,10 @@ from adapters.tokenizer import load_tokenizer
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.types import Lora
 from stages.chat.prompts import render_prompt
+from tests.support.waiting import wait_until
 
 
-def test_constructing_the_client_imports_no_torch() -> None:
+def test_creating_the_client_imports_no_torch() -> None:
     program = (
         "import sys; from adapters.peft.client import PeftTraining; PeftTraining(None, None); "
         "assert not {'torch', 'transformers', 'peft', 'safetensors'} & set(sys.modules)"
@@ -49,7 +51,7 @@ def test_constructing_the_client_imports_no_torch() -> None:
         ({"GOMP_SPINCOUNT": "7", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "9"}, "7", "9"),
     ],
 )
-def test_the_environment_says_how_threads_wait_and_how_much_is_kept_prepared(
+def test_environment_defaults_respect_the_user(
     given: dict[str, str], rounds: str | None, kept: str
 ) -> None:
     program = (
@@ -79,7 +81,7 @@ def test_the_environment_says_how_threads_wait_and_how_much_is_kept_prepared(
         ({"hidden_size": "wide"}, None),
     ],
 )
-def test_how_wide_a_model_is_stands_in_its_configuration(
+def test_hidden_size_is_read_from_the_configuration(
     config: Any, size: int | None, client: Callable[..., PeftTraining], tmp_path: Path
 ) -> None:
     if config is not None:
@@ -87,7 +89,7 @@ def test_how_wide_a_model_is_stands_in_its_configuration(
     assert client().hidden_size(f"path:{tmp_path}") == size
 
 
-def test_how_wide_an_adapter_is_its_base_says(
+def test_hidden_size_of_an_adapter_is_its_base_s(
     client: Callable[..., PeftTraining], tmp_path: Path
 ) -> None:
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "tiny"}')
@@ -112,7 +114,7 @@ def test_how_wide_an_adapter_is_its_base_says(
         ({"checkpointing": "yes"}, "checkpointing"),
     ],
 )
-def test_settings_that_cannot_be(
+def test_invalid_settings_are_refused(
     setting: dict[str, Any], text: str, client: Callable[..., PeftTraining]
 ) -> None:
     with pytest.raises(ConfigError, match=text):
@@ -129,20 +131,20 @@ def test_settings_that_cannot_be(
         Lora(dropout=0.1, train_unembed=True),
     ],
 )
-def test_lora_settings_that_cannot_be(lora: Lora, client: Callable[..., PeftTraining]) -> None:
+def test_invalid_lora_settings_are_refused(lora: Lora, client: Callable[..., PeftTraining]) -> None:
     with pytest.raises(ConfigError):
         client().open("tiny", lora)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the hardware has it")
-def test_what_the_hardware_lacks_is_named(client: Callable[..., PeftTraining]) -> None:
+def test_missing_hardware_is_named(client: Callable[..., PeftTraining]) -> None:
     with pytest.raises(BackendError, match="a CUDA device"):
         client(quantization="4bit").open("tiny", Lora())
     with pytest.raises(BackendError, match="device=cuda"):
         client(device="cuda").open("tiny", Lora())
 
 
-def test_facts(opened: Callable[..., Any]) -> None:
+def test_facts_describe_model_and_machine(opened: Callable[..., Any]) -> None:
     facts = opened(dtype="float64").facts()
     assert facts["model"] == "tiny"
     assert facts["model.sha256"] == "5" * 64
@@ -155,23 +157,21 @@ def test_facts(opened: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("flags", "extensions"),
     [
-        ({"GenuineIntel", "amx_bf16", "avx512_bf16", "sse2"}, " GenuineIntel avx512_bf16 amx_bf16"),
-        ({"AuthenticAMD"}, " AuthenticAMD"),
-        ({"bf16", "sve"}, " bf16 sve"),
-        (set(), ""),
+        ("GenuineIntel amx_bf16 avx512_bf16 sse2", " GenuineIntel avx512_bf16 amx_bf16"),
+        ("AuthenticAMD", " AuthenticAMD"),
+        ("bf16 sve", " bf16 sve"),
+        ("", ""),
     ],
 )
-def test_a_processor_is_known_by_its_maker_and_what_it_multiplies_with(
-    monkeypatch: pytest.MonkeyPatch, words: set[str], told: str
-) -> None:
-    monkeypatch.setattr(processor, "_cpu_flags", lambda: frozenset(words))
-    known = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
-    assert processor.describe_cpu() == known + told
+def test_cpu_description_lists_maker_and_extensions(flags: str, extensions: str) -> None:
+    machine = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    with assume_cpu_flags(*flags.split()):
+        assert describe_cpu() == machine + extensions
 
 
-def test_which_layers_are_trained(folder: Path) -> None:
+def test_target_paths_by_setting(folder: Path) -> None:
     from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
     llama = AutoModelForCausalLM.from_pretrained(folder)
@@ -202,7 +202,7 @@ class _Plain(torch.nn.Module):
         return None
 
 
-def test_a_model_of_another_shape_trains(tmp_path: Path, folder: Path, weighted: list[Any]) -> None:
+def test_gpt2_trains_and_samples(tmp_path: Path, folder: Path, weighted: list[Any]) -> None:
     """GPT-2 keeps its matrices the other way round, has biases and learned positions."""
     import shutil
 
@@ -240,7 +240,7 @@ def test_a_model_of_another_shape_trains(tmp_path: Path, folder: Path, weighted:
 
 
 @pytest.mark.parametrize(("length", "source"), [(12, 12), (1, 9)])
-def test_plain_attention_is_attention(length: int, source: int) -> None:
+def test_attention_matches_transformers(length: int, source: int) -> None:
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     generator = torch.Generator().manual_seed(0)
@@ -262,16 +262,16 @@ def test_the_tokenizer_reads_writes_and_renders(folder: Path) -> None:
     assert tokenizer.stop_ids == (2,)
     assert tokenizer.end_id == 2
     turn = [{"role": "user", "content": "hi"}]
-    asked, told = tokenizer.render(turn, answer=True), tokenizer.render(turn)
+    prompt, conversation = tokenizer.render(turn, answer=True), tokenizer.render(turn)
     assert (
-        tokenizer.decode_with_special(asked.tolist())
+        tokenizer.decode_with_special(prompt.tolist())
         == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert asked[: len(told)].tolist() == told.tolist()
-    assert asked.dtype == np.int64
+    assert prompt[: len(conversation)].tolist() == conversation.tolist()
+    assert prompt.dtype == np.int64
 
 
-def test_a_template_that_reads_tools_is_handed_them(folder: Path, tmp_path: Path) -> None:
+def test_tools_are_passed_to_templates_that_use_them(folder: Path, tmp_path: Path) -> None:
     import shutil
 
     tool = {
@@ -297,9 +297,7 @@ def test_a_template_that_reads_tools_is_handed_them(folder: Path, tmp_path: Path
     assert "count_eggs" in plain.decode(render_prompt(turn, plain, tools=[tool]))
 
 
-def test_a_template_that_writes_the_date_has_the_same_one_every_day(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_template_dates_are_fixed(folder: Path, tmp_path: Path) -> None:
     """In the words of Llama 3's."""
     import shutil
 
@@ -316,7 +314,7 @@ def test_a_template_that_writes_the_date_has_the_same_one_every_day(
     )
 
 
-def test_no_template_no_conversation(folder: Path, tmp_path: Path) -> None:
+def test_without_a_template_chat_is_refused(folder: Path, tmp_path: Path) -> None:
     import shutil
 
     bare = shutil.copytree(folder, tmp_path / "bare")
@@ -329,7 +327,7 @@ def test_no_template_no_conversation(folder: Path, tmp_path: Path) -> None:
         load_tokenizer(tmp_path / "nowhere")
 
 
-def test_a_worker_keeps_order_and_passes_errors_on() -> None:
+def test_a_worker_keeps_order_and_reports_errors() -> None:
     worker, done = Worker("test"), list[int]()
     futures = [worker.submit(lambda number=number: done.append(number)) for number in range(20)]  # type: ignore[misc]
     failing = worker.submit(lambda: 1 / 0)
@@ -340,7 +338,7 @@ def test_a_worker_keeps_order_and_passes_errors_on() -> None:
     worker.close()
 
 
-def test_closing_a_worker_fails_what_waits() -> None:
+def test_closing_a_worker_fails_waiting_jobs() -> None:
     worker, go = Worker("test"), threading.Event()
     started = threading.Event()
 
@@ -357,7 +355,7 @@ def test_closing_a_worker_fails_what_waits() -> None:
         waiting.result(timeout=60)
 
 
-def test_what_runs_stops_at_its_next_look() -> None:
+def test_a_running_job_stops_when_its_worker_closes() -> None:
     worker, started = Worker("test"), threading.Event()
 
     def run() -> None:
@@ -372,7 +370,7 @@ def test_what_runs_stops_at_its_next_look() -> None:
         running.result(timeout=60)
 
 
-def test_an_interrupted_process_ends_at_once_and_without_a_crash() -> None:
+def test_an_interrupted_process_exits_cleanly() -> None:
     program = """
 import threading
 from adapters.peft.runtime import worker
@@ -398,26 +396,22 @@ def test_a_forgotten_worker_ends_its_thread() -> None:
     worker.submit(lambda: None).result(timeout=60)
     del worker
     gc.collect()
-    deadline = time.monotonic() + 60
-    while any(thread.name == "soon forgotten" for thread in threading.enumerate()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: all(t.name != "soon forgotten" for t in threading.enumerate()))
 
 
-def test_work_that_pauses_lets_others_go_first() -> None:
-    long, other, begun, order = Worker("long"), Worker("other"), threading.Event(), list[str]()
+def test_yielding_work_lets_others_run() -> None:
+    long, other, started, order = Worker("long"), Worker("other"), threading.Event(), list[str]()
 
     def work() -> None:
-        begun.set()
-        while not COMPUTE_LOCK.waiting():
-            time.sleep(0.001)
+        started.set()
+        wait_until(lambda: COMPUTE_LOCK.waiting() > 0)
         order.append("before")
         yield_turn()
         order.append("after")
         yield_turn()  # nobody waits
 
     running = long.submit(work)
-    assert begun.wait(60)
+    assert started.wait(60)
     other.submit(lambda: order.append("other")).result(timeout=60)
     running.result(timeout=60)
     assert order == ["before", "other", "after"]
@@ -426,7 +420,7 @@ def test_work_that_pauses_lets_others_go_first() -> None:
 
 
 @pytest.mark.parametrize("came", [False, True])
-def test_whoever_stops_waiting_holds_up_nobody(came: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_waiter_blocks_nobody(came: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     turns = FairLock()
 
     class Interrupted(threading.Event):
@@ -436,14 +430,14 @@ def test_whoever_stops_waiting_holds_up_nobody(came: bool, monkeypatch: pytest.M
             raise KeyboardInterrupt
 
     turns.__enter__()
-    monkeypatch.setattr("adapters.peft.runtime.worker.threading.Event", Interrupted)
+    monkeypatch.setattr(threading, "Event", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         turns.__enter__()
     assert not turns.waiting()
     assert turns.locked() is not came
 
 
-def test_what_waits_for_a_network_needs_no_turn() -> None:
+def test_downloads_do_not_hold_the_compute_lock() -> None:
     slow, other, there = Worker("slow"), Worker("other"), threading.Event()
     fetching = slow.submit(lambda: there.wait(60), exclusive=False)
     assert other.submit(lambda: 1).result(timeout=60) == 1
@@ -454,45 +448,47 @@ def test_what_waits_for_a_network_needs_no_turn() -> None:
 
 
 @pytest.mark.parametrize(("threads", "shares"), [(2, [1, 1]), (3, [2, 1]), (5, [3, 2])])
-def test_lanes_have_all_threads_between_them(threads: int, shares: list[int]) -> None:
+def test_lanes_share_all_threads(threads: int, shares: list[int]) -> None:
     before = default_threads()
     assert Lanes(2, threads).map(lambda *_: torch.get_num_threads(), [0, 1]) == shares
     assert default_threads() == before
 
 
-def test_a_closed_session_keeps_no_weights(opened: Callable[..., Any]) -> None:
+def test_a_closed_session_releases_its_weights(opened: Callable[..., Any]) -> None:
     session = opened()
     trainer = weakref.ref(session.submit(lambda trainer: trainer).result())
     session.close()
-    for _ in range(200):
+
+    def is_released() -> bool:
         gc.collect()
-        if trainer() is None:
-            break
-        time.sleep(0.01)
-    assert trainer() is None
+        return trainer() is None
+
+    wait_until(is_released)
     with pytest.raises(RunFailed, match="the session is closed"):
         session.facts()
 
 
-def test_pausing_where_nobody_has_a_turn_does_nothing() -> None:
+def test_yielding_without_the_lock_does_nothing() -> None:
     yield_turn()
     worker = Worker("still works")
     assert worker.submit(lambda: 1).result(timeout=60) == 1
     worker.close()
 
 
-def test_workers_with_much_to_do_take_turns() -> None:
+def test_busy_workers_take_turns() -> None:
     workers, order = [Worker(name) for name in "ab"], list[str]()
-    held = threading.Event()
-    workers[0].submit(held.wait)
-    asked = [
-        worker.submit(lambda name=name: order.append(name) or time.sleep(0.001))  # type: ignore[misc, func-returns-value]
+
+    def job(name: str) -> None:
+        order.append(name)
+        wait_until(lambda: COMPUTE_LOCK.waiting() > 0 or len(order) >= 30)
+
+    futures = [
+        worker.submit(partial(job, name))
         for name, worker in zip("ab", workers, strict=True)
         for _ in range(20)
     ]
-    held.set()
-    for each in asked:
-        each.result(30)
-    assert "aaaa" not in "".join(order[:30])
+    for future in futures:
+        future.result(60)
+    assert not {"aa", "bb"} & {one + other for one, other in pairwise(order[:30])}
     for worker in workers:
         worker.close()

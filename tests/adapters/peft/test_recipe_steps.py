@@ -1,6 +1,4 @@
-"""The data that recipes make of a tiny model: sharing what it begins with alike changes neither
-loss nor gradient.
-"""
+"""Batches of recipes on a tiny model: sharing prefixes changes neither loss nor gradient."""
 
 from __future__ import annotations
 
@@ -20,7 +18,13 @@ from stages.preference.pair_loss import PairLoss
 from stages.rl.policy_gradient import Minibatches, PolicyUpdate, ScoreRollouts
 from stages.rl.rollouts import RolloutConfig, RolloutRunner
 from stages.tasks.tasks import LoadTasks
-from tests.adapters.peft.batching.test_shared_prefixes import both, nodes, read, same, step
+from tests.support.peft_sessions import (
+    assert_same_step,
+    count_distinct_prefixes,
+    record_token_counts,
+    shared_and_alone,
+    step,
+)
 
 ASKED = "How long do I cook an egg, a carrot and a pound of rice? "
 RIGHT = [
@@ -73,7 +77,7 @@ def pair_data(session: PeftSession, client: Any) -> tuple[Datum, ...]:
     ("loss", "penalty"), [("importance_sampling", 0.0), ("ppo", 0.1), ("cispo", 0.1)]
 )
 def test_a_step_of_rl(opened: Any, client: Any, letters: None, loss: str, penalty: float) -> None:
-    shared, alone = both(opened)
+    shared, alone = shared_and_alone(opened)
     data = policy_data(shared, client(dtype="float64"), penalty)
     worth = [datum.loss_inputs["advantages"] for datum in data]
     assert len(data) in (4, 8), "groups that are not all of one reward"
@@ -83,7 +87,7 @@ def test_a_step_of_rl(opened: Any, client: Any, letters: None, loss: str, penalt
 
 @pytest.mark.parametrize("kind", ["sigmoid", "ipo", "hinge"])
 def test_a_step_of_dpo(opened: Any, client: Any, kind: Any) -> None:
-    shared, alone = both(opened)
+    shared, alone = shared_and_alone(opened)
     data = pair_data(shared, client(dtype="float64"))
     assert len(data) == 6
     compare(shared, alone, data, PairLoss(kind), PairLossInTwoPasses(kind))
@@ -92,6 +96,8 @@ def test_a_step_of_dpo(opened: Any, client: Any, kind: Any) -> None:
 def compare(
     shared: PeftSession, alone: PeftSession, data: tuple[Datum, ...], loss: Any, plain: Any
 ) -> None:
-    once = read(shared)
-    same(step(shared, data, loss), step(alone, data, plain))
-    assert sum(once) == nodes(data) < 0.75 * sum(len(datum.tokens) for datum in data)
+    once = record_token_counts(shared)
+    assert_same_step(step(shared, data, loss), step(alone, data, plain))
+    assert (
+        sum(once) == count_distinct_prefixes(data) < 0.75 * sum(len(datum.tokens) for datum in data)
+    )

@@ -40,7 +40,7 @@ def assert_same_state(one: PeftSession, other: PeftSession) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_loaded_session_goes_on_to_the_last_bit(
+def test_a_resumed_session_matches_bit_for_bit(
     opened: Opened, weighted: list[Datum], dtype: str
 ) -> None:
     straight, resumed = opened(LORA, dtype=dtype), opened(LORA, dtype=dtype)
@@ -56,7 +56,7 @@ def test_a_loaded_session_goes_on_to_the_last_bit(
     )
 
 
-def test_what_is_in_a_checkpoint(opened: Opened, blobs: FakeBlobs, weighted: list[Datum]) -> None:
+def test_checkpoint_contents(opened: Opened, blobs: FakeBlobs, weighted: list[Datum]) -> None:
     session = opened(LORA)
     train(session, weighted, 1)
     saved = session.save("runs/a/1").result()
@@ -92,7 +92,7 @@ def test_what_is_in_a_checkpoint(opened: Opened, blobs: FakeBlobs, weighted: lis
     ],
     ids=["cut short", "one bit", "gone"],
 )
-def test_a_spoilt_checkpoint_is_named_and_changes_nothing(
+def test_a_damaged_checkpoint_is_named_and_not_loaded(
     opened: Opened,
     blobs: FakeBlobs,
     weighted: list[Datum],
@@ -113,7 +113,7 @@ def test_a_spoilt_checkpoint_is_named_and_changes_nothing(
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
-def test_half_written_leftovers_are_written_over_but_a_checkpoint_is_not(
+def test_only_unfinished_checkpoints_are_overwritten(
     opened: Opened, blobs: FakeBlobs, weighted: list[Datum]
 ) -> None:
     session = opened(LORA)
@@ -185,9 +185,7 @@ def test_the_same_seed_starts_from_the_same_weights(opened: Opened) -> None:
     assert not any(np.array_equal(one[name], other[name]) for name in one if "lora_A" in name)
 
 
-def test_a_gradient_that_is_not_finite_is_not_stepped_along_and_ends_the_session(
-    opened: Opened, weighted: list[Datum]
-) -> None:
+def test_a_non_finite_gradient_ends_the_session(opened: Opened, weighted: list[Datum]) -> None:
     session = opened()
     before = state(session)
     adapter = session.submit(lambda trainer: trainer.adapter).result()
@@ -204,7 +202,7 @@ def test_a_gradient_that_is_not_finite_is_not_stepped_along_and_ends_the_session
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
-def test_a_loss_that_is_not_finite_names_the_datum(opened: Opened, judged: list[Datum]) -> None:
+def test_a_non_finite_loss_names_the_datum(opened: Opened, judged: list[Datum]) -> None:
     far = Datum(judged[2].tokens, {**judged[2].loss_inputs, "logprobs": np.full(40, -2000.0)})
     with pytest.raises(RunFailed, match="datum 2 of 6"):
         opened().forward_backward([*judged[:2], far, *judged[3:]], "importance_sampling").result()

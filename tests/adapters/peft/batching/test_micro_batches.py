@@ -1,8 +1,9 @@
-"""How a batch is cut, and that the cut changes nothing."""
+"""Packing into micro-batches, and that it changes no gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,13 +12,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.overrides import TorchFunctionMode
 
+from adapters.peft.batching.micro_batch import build_micro_batch
 from adapters.peft.batching.packing import NO_SHARING, pack, pack_padded, shared_prefix_length
-from adapters.peft.model import linear as products
-from adapters.peft.model import logprob_head as head
-from adapters.peft.runtime import lanes, worker
+from adapters.peft.model.logprob_head import score
+from adapters.peft.runtime.worker import COMPUTE_LOCK
 from adapters.peft.session import PeftSession
-from kitchen.types import Adam, Array, Datum, Lora
+from kitchen.types import Adam, Array, Datum, Floats, Lora
+from tests.support.waiting import wait_until
 
 Opened = Callable[..., PeftSession]
 
@@ -37,7 +40,7 @@ def test_micro_batches_stay_within_the_budget_and_lose_nothing() -> None:
     assert max(tokens) < 1.5 * min(tokens)
 
 
-def test_a_sequence_above_the_budget_goes_alone() -> None:
+def test_a_sequence_above_the_budget_is_alone() -> None:
     lengths = [3, 900, 4]
     packed = pack([np.full(length, token) for token, length in enumerate(lengths)], 100)
     assert (1,) in packed
@@ -45,14 +48,14 @@ def test_a_sequence_above_the_budget_goes_alone() -> None:
 
 
 @given(st.lists(st.integers(1, 30), max_size=12), st.integers(1, 60))
-def test_padding_counts_where_sequences_are_padded(lengths: list[int], budget: int) -> None:
+def test_padding_counts_against_the_budget(lengths: list[int], budget: int) -> None:
     batches = pack_padded(lengths, budget)
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     for batch in batches:
         assert len(batch) == 1 or len(batch) * max(lengths[index] for index in batch) <= budget
 
 
-def test_runs_stay_together_and_in_order() -> None:
+def test_groups_stay_together_and_in_order() -> None:
     sequences = random_sequences(24)
     for batch in pack(sequences, 200, group=4):
         assert [index % 4 for index in batch] == [0, 1, 2, 3] * (len(batch) // 4)
@@ -61,11 +64,11 @@ def test_runs_stay_together_and_in_order() -> None:
         )
 
 
-def test_nothing_is_cut_into_nothing() -> None:
+def test_packing_no_sequences_gives_no_batches() -> None:
     assert pack([], 100) == []
 
 
-def test_what_sequences_begin_with_counts_once() -> None:
+def test_a_shared_prefix_counts_once() -> None:
     beginning = np.arange(300)
     sequences = [np.concatenate([beginning, np.full(50, token)]) for token in range(4)]
     mixed = [
@@ -101,14 +104,14 @@ def test_groups_share_their_prompts_as_far_as_the_budget_goes(budget: int, lanes
     st.integers(40, 300),
     st.sampled_from([1, 2]),
 )
-def test_no_more_is_read_than_where_the_budget_is_filled_in_order(
+def test_packing_is_no_worse_than_filling_in_order(
     drawn: list[tuple[int, int]], budget: int, lanes: int
 ) -> None:
     """But for a batch a lane, for shares are to be even."""
     rng = np.random.default_rng(0)
-    prompts = [rng.integers(0, 1000, 20 * family) for family in range(4)]
+    prompts = [rng.integers(0, 1000, 20 * group) for group in range(4)]
     sequences = sorted(
-        (np.concatenate([prompts[family], rng.integers(0, 1000, more)]) for family, more in drawn),
+        (np.concatenate([prompts[group], rng.integers(0, 1000, more)]) for group, more in drawn),
         key=lambda tokens: tokens.astype(">u4").tobytes(),
     )
     filled: list[list[Array]] = []
@@ -145,7 +148,7 @@ def gradient(session: PeftSession, *calls: list[Datum]) -> dict[str, Array]:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_neither_cut_nor_padding_nor_checkpointing_changes_a_gradient(
+def test_micro_batching_changes_no_gradient(
     opened: Opened, weighted: list[Datum], dropout: float, checkpointing: bool
 ) -> None:
     lora = Lora(rank=4, seed=2, dropout=dropout)
@@ -158,14 +161,14 @@ def test_neither_cut_nor_padding_nor_checkpointing_changes_a_gradient(
         np.testing.assert_allclose(cut[name], expected, rtol=0, atol=1e-9, err_msg=name)
 
 
-def test_calls_add_up(opened: Opened, weighted: list[Datum]) -> None:
+def test_gradients_accumulate_over_calls(opened: Opened, weighted: list[Datum]) -> None:
     whole = gradient(opened(dtype="float64"), weighted)
     parts = gradient(opened(dtype="float64"), weighted[:1], weighted[1:4], weighted[4:])
     for name, expected in whole.items():
         np.testing.assert_allclose(parts[name], expected, rtol=0, atol=1e-9, err_msg=name)
 
 
-def test_answers_come_in_the_order_of_the_data(opened: Opened, weighted: list[Datum]) -> None:
+def test_logprobs_are_in_datum_order(opened: Opened, weighted: list[Datum]) -> None:
     session = opened(micro_batch_tokens=40)
     together = session.forward(weighted).result().logprobs
     for datum, logprobs in zip(weighted, together, strict=True):
@@ -188,9 +191,7 @@ def test_dropout_drops_and_differs_between_calls(opened: Opened, weighted: list[
     assert not np.allclose(first, np.concatenate([dry[name].ravel() for name in sorted(dry)]))
 
 
-def test_idle_data_have_no_gradient_but_can_be_stepped_along(
-    opened: Opened, weighted: list[Datum]
-) -> None:
+def test_unscored_data_give_a_zero_gradient(opened: Opened, weighted: list[Datum]) -> None:
     idle = [
         Datum(d.tokens, {"target_tokens": d.targets, "weights": np.zeros(len(d.tokens))})
         for d in weighted
@@ -204,75 +205,74 @@ def test_idle_data_have_no_gradient_but_can_be_stepped_along(
     assert session.optim_step(Adam()).result().metrics["grad_norm"] == 0
 
 
-def test_no_logits_of_a_whole_batch_exist(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The head is asked for a bounded number of positions at a time, for scored ones alone, and
-    once for each.
-    """
-    session, asked = opened(), list[int]()
-    vocabulary = session.submit(lambda trainer: trainer.network.vocab_size).result()
+class SoftmaxRows(TorchFunctionMode):
+    """Records the number of rows of every softmax."""
 
-    def dense(x: torch.Tensor, weight: torch.Tensor, *more: torch.Tensor | None) -> torch.Tensor:
-        found = products.linear(x, weight, *more)
-        if found.shape[1] == vocabulary:  # not a gradient
-            asked.append(len(found))
-        return found
+    def __init__(self) -> None:
+        self.rows = list[int]()
 
-    monkeypatch.setattr(head, "linear", dense)
-    rng, many = np.random.default_rng(1), []
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is torch.softmax:
+            self.rows.append(len(args[0]))
+        return function(*args, **(kwargs or {}))
+
+
+def test_logits_are_computed_in_chunks() -> None:
+    """A bounded number of positions at a time, the scored ones alone, and each once."""
+    rng, data = np.random.default_rng(1), []
     for length in rng.integers(20, 60, 30):
         ids = rng.integers(3, 300, length + 1)
-        many.append(
-            Datum(
-                ids[:-1],
-                {"target_tokens": ids[1:], "weights": (rng.random(length) < 0.6).astype(float)},
-            )
-        )
-    session.forward_backward(many).result()
-    assert sum(asked) == sum(int((datum.loss_inputs["weights"] != 0).sum()) for datum in many)
-    assert max(asked) == 256
-    asked.clear()
-    session.forward([many[0]] * 5).result()
-    assert asked == [len(many[0].tokens)]
+        data.append(Datum(ids[:-1], {"target_tokens": ids[1:]}))
+    masks = [rng.random(len(datum.tokens)) < 0.6 for datum in data]
+    batch = build_micro_batch(data, masks, tuple(range(len(data))), torch.device("cpu"))
+    states = torch.randn(len(batch.scored_slots), 8)
+    with SoftmaxRows() as softmax:
+        score(torch.nn.Linear(8, 300), states, batch, torch.float32, lambda _, nats: nats)
+    assert sum(softmax.rows) == sum(int(mask.sum()) for mask in masks)
+    assert max(softmax.rows) == 256
 
 
-def test_checkpointing_keeps_less(
-    opened: Opened, weighted: list[Datum], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # for hooks are of the thread that sets them
-    monkeypatch.setattr(lanes.Lanes, "run", lambda _, work: work())
-
-    def kept(session: PeftSession) -> int:
-        sizes = list[int]()
-
-        def work(trainer: Any) -> None:
-            with torch.autograd.graph.saved_tensors_hooks(
-                lambda x: sizes.append(x.numel()) or x, lambda x: x
-            ):
-                trainer.forward_backward(weighted, "cross_entropy", None)
-
-        session.submit(work).result()
-        return sum(sizes)
-
-    assert kept(opened(checkpointing=True)) < 0.25 * kept(opened())
+def test_a_prefix_shared_by_several_datums_is_scored_once(weighted: list[Datum]) -> None:
+    data = [weighted[0]] * 5
+    everywhere = [np.ones(len(datum.tokens), bool) for datum in data]
+    batch = build_micro_batch(data, everywhere, tuple(range(5)), torch.device("cpu"))
+    assert len(batch.scored_slots) == len(weighted[0].tokens)
 
 
-def test_a_call_that_lets_another_session_go_first_has_the_same_bits(
-    opened: Opened, weighted: list[Datum], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone = gradient(opened(micro_batch_tokens=16), weighted)
-    monkeypatch.setattr(lanes, "CHUNK", 1)
-    pauses = list[int]()
+class Recorded:
+    """The negative log-likelihood, which records whose micro-batch is computed."""
 
-    def paused() -> None:
-        pauses.append(1)
-        worker.yield_turn()
+    group = 1
 
-    monkeypatch.setattr(lanes, "yield_turn", paused)
-    session, other = opened(micro_batch_tokens=16), opened()
-    asked = session.forward_backward(weighted)
-    meanwhile = other.forward_backward(weighted)
-    found = gradient(session)
-    asked.result(), meanwhile.result()
-    assert len(pauses) > 1
-    for name, each in alone.items():
-        np.testing.assert_array_equal(found[name], each)
+    def __init__(self, name: str, order: list[str], first: Callable[[], None]) -> None:
+        self._name, self._order, self._first = name, order, first
+
+    def __call__(
+        self, data: Sequence[Datum], logprobs: Sequence[Floats]
+    ) -> tuple[float, list[Floats], dict[str, float]]:
+        if self._name not in self._order:
+            self._first()
+        self._order.append(self._name)
+        return float(-sum(lp.sum() for lp in logprobs)), [-np.ones_like(lp) for lp in logprobs], {}
+
+
+def test_yielding_to_another_session_changes_no_bits(opened: Opened, data: list[Datum]) -> None:
+    plain = [Datum(datum.tokens, {"target_tokens": datum.targets}) for datum in data]
+    order, submitted = list[str](), threading.Event()
+
+    def wait_for_the_other() -> None:
+        assert submitted.wait(60)
+        wait_until(lambda: COMPUTE_LOCK.waiting() > 0)
+
+    session, other = opened(micro_batch_tokens=1), opened(micro_batch_tokens=1)
+    other.facts()
+    yielding = session.forward_backward(plain, Recorded("a", order, wait_for_the_other))
+    meanwhile = other.forward_backward(plain, Recorded("b", order, lambda: None))
+    submitted.set()
+    yielding.result(), meanwhile.result()
+    assert "".join(order) == "aaaabbbbaabb"
+    ours, theirs = gradient(session), gradient(other)
+    for name, numbers in ours.items():
+        np.testing.assert_array_equal(theirs[name], numbers)

@@ -1,6 +1,4 @@
-"""Batches and layouts by property: every token lies once, and attends to what comes before it in
-its own sequence.
-"""
+"""Properties of packed layouts and of packing: every token has a slot and attends to its past."""
 
 from __future__ import annotations
 
@@ -13,8 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.peft.batching import packed_layout as layout
-from adapters.peft.batching.packed_layout import TILING, PackedLayout, TileBatch, build_layout
+from adapters.peft.batching.packed_layout import (
+    TILING,
+    PackedLayout,
+    TileBatch,
+    TilingConfig,
+    build_layout,
+)
 from adapters.peft.batching.packing import NO_SHARING, pack
 from kitchen.types import Array
 
@@ -22,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 @st.composite
-def families(draw: st.DrawFn, longest: int = 60) -> list[Array]:
+def prefix_groups(draw: st.DrawFn, longest: int = 60) -> list[Array]:
     """Sequences of three letters: some are each other's beginnings, some equal, most part ways
     somewhere.
     """
@@ -78,33 +81,28 @@ def check(layout: PackedLayout, sequences: Sequence[Array], least: int) -> None:
     assert dict(seen) == before
 
 
-@given(families(), leasts)
+@given(prefix_groups(), leasts)
 @settings(max_examples=120)
-def test_tokens_lie_once_and_attend_to_their_own_past(sequences: list[Array], least: int) -> None:
+def test_tokens_attend_to_their_own_past(sequences: list[Array], least: int) -> None:
     check(build_layout(sequences, CPU, least), sequences, least)
 
 
 @pytest.mark.parametrize(("tokens", "most"), [(200, 200), (1000, 250), (4000, 128)])
-def test_of_many_keys_fewer_queries_attend_together(
-    tokens: int, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(layout, "TILING", {"cpu": layout.TilingConfig(512, 250_000, 4.0)})
-    lies = build_layout([np.arange(tokens)], CPU)
-    assert max(tiles.query_slots.shape[1] for tiles in lies.tiles) <= most
-    assert len(attended(lies.tiles[-1])) > most / 2
+def test_tiles_shrink_with_many_keys(tokens: int, most: int) -> None:
+    layout = build_layout([np.arange(tokens)], CPU, tiling=TilingConfig(512, 250_000, 4.0))
+    assert max(tiles.query_slots.shape[1] for tiles in layout.tiles) <= most
+    assert len(attended(layout.tiles[-1])) > most / 2
 
 
-@given(families(longest=400), leasts)
+@given(prefix_groups(longest=400), leasts)
 @settings(max_examples=20)
-def test_so_they_do_over_several_tiles(sequences: list[Array], least: int) -> None:
+def test_long_sequences_attend_to_their_own_past(sequences: list[Array], least: int) -> None:
     check(build_layout(sequences, CPU, least), sequences, least)
 
 
-@given(families(longest=400), leasts)
+@given(prefix_groups(longest=400), leasts)
 @settings(max_examples=20)
-def test_tiles_are_little_padded_and_their_runs_are_their_keys(
-    sequences: list[Array], least: int
-) -> None:
+def test_tiles_have_little_padding_and_correct_runs(sequences: list[Array], least: int) -> None:
     for tiles in build_layout(sequences, CPU, least).tiles:
         rows, queries, keys = tiles.mask.shape
         real = (
@@ -129,7 +127,7 @@ def test_tiles_are_little_padded_and_their_runs_are_their_keys(
         )
 
 
-def test_a_bias_says_what_is_allowed_to_every_head() -> None:
+def test_bias_masks_every_head_alike() -> None:
     [tiles] = build_layout([np.arange(5), np.arange(10, 16)], CPU).tiles
     bias = tiles.bias(2, 3, torch.float64)
     assert bias.dtype == torch.float64
@@ -137,14 +135,13 @@ def test_a_bias_says_what_is_allowed_to_every_head() -> None:
         assert (mine == torch.where(allowed, 0.0, -torch.inf)).all()
 
 
-def test_of_many_keys_no_bias_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    [tiles] = build_layout([np.arange(5), np.arange(10, 16)], CPU).tiles
-    monkeypatch.setattr(layout, "MAX_CACHED_BIAS_KEYS", tiles.key_slots.shape[1] - 1)
+@pytest.mark.parametrize(("keys", "cached"), [(11, True), (1024, True), (1025, False)])
+def test_biases_of_many_keys_are_not_cached(keys: int, cached: bool) -> None:
+    tiles = build_layout([np.arange(keys)], CPU).tiles[-1]
+    assert tiles.key_slots.shape[1] == keys
     first, second = (tiles.bias(2, 3, torch.float64) for _ in range(2))
-    assert first is not second
+    assert (first is second) is cached
     assert torch.equal(first, second)
-    monkeypatch.setattr(layout, "MAX_CACHED_BIAS_KEYS", tiles.key_slots.shape[1])
-    assert tiles.bias(2, 3, torch.float64) is tiles.bias(2, 3, torch.float64)
 
 
 def added(sequences: Sequence[Array], batch: Sequence[int], least: int) -> int:
@@ -155,7 +152,7 @@ def added(sequences: Sequence[Array], batch: Sequence[int], least: int) -> int:
     )
 
 
-@given(families(), leasts, st.integers(1, 4), st.integers(1, 400))
+@given(prefix_groups(), leasts, st.integers(1, 4), st.integers(1, 400))
 @settings(max_examples=150)
 def test_batches_keep_runs_together_and_stay_within_the_budget(
     sequences: list[Array], least: int, group: int, budget: int
@@ -176,7 +173,7 @@ def test_batches_keep_runs_together_and_stay_within_the_budget(
 
 
 @pytest.mark.parametrize("shared", [0, 20, 150])
-def test_lanes_have_about_as_much_to_read(shared: int) -> None:
+def test_lanes_are_balanced(shared: int) -> None:
     rng = np.random.default_rng(1)
     for _ in range(20):
         beginning = rng.integers(0, 500, shared)
@@ -189,7 +186,7 @@ def test_lanes_have_about_as_much_to_read(shared: int) -> None:
         assert max(lanes) <= 1.1 * (sum(lengths) + shared * len(packed)) / 2
 
 
-def test_a_large_family_is_cut_and_small_ones_are_not() -> None:
+def test_only_large_prefix_groups_are_split() -> None:
     rng = np.random.default_rng(2)
     one, two = (rng.integers(0, 500, 256) for _ in range(2))
     alone = [np.concatenate([one, rng.integers(0, 500, 64)]) for _ in range(8)]
@@ -198,12 +195,10 @@ def test_a_large_family_is_cut_and_small_ones_are_not() -> None:
     assert sorted(map(len, pack(alone, 1024, lanes=2))) == [4, 4]
 
 
-@given(families())
+@given(prefix_groups())
 @settings(max_examples=80)
-def test_whatever_is_alike_comes_next_to_each_other(sequences: list[Array]) -> None:
-    """Of all the beginnings there are, each is read once: as many tokens as a tree of the sequences
-    has nodes.
-    """
+def test_common_prefixes_are_adjacent(sequences: list[Array]) -> None:
+    """Each prefix is packed once: as many tokens as a trie of the sequences has nodes."""
     [batch] = pack(sequences, 10**6, min_shared=1)
     nodes = {
         tuple(tokens[: end + 1].tolist()) for tokens in sequences for end in range(len(tokens))
@@ -213,7 +208,7 @@ def test_whatever_is_alike_comes_next_to_each_other(sequences: list[Array]) -> N
 
 
 @pytest.mark.parametrize("times", [2, 7])
-def test_identical_sequences_are_read_once(times: int) -> None:
+def test_identical_sequences_are_packed_once(times: int) -> None:
     tokens = np.arange(200)
     [batch] = pack([tokens] * times, 200)
     layout = build_layout([tokens] * len(batch), CPU)

@@ -1,4 +1,4 @@
-"""Which sequences a lane takes together, and in what bits."""
+"""Prefix groups: sequences that one lane computes together, cut into micro-batches."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def both(
 
 
 def of(sequences: list[Array], budget: int, lanes: int = 2) -> list[PrefixGroup]:
-    """Those with something to carry, and nothing else is left over."""
-    families, alone = both(sequences, budget, lanes)
+    """Return the groups that carry a prefix; there are no others."""
+    prefix_groups, alone = both(sequences, budget, lanes)
     assert not alone
-    return families
+    return prefix_groups
 
 
-def tokens(sequences: list[Array], family: PrefixGroup) -> int:
-    """That a family reads, what is carried once; every bit within it begins as it says."""
-    total = family.prefix_length
-    for run in family.micro_batches:
+def tokens(sequences: list[Array], group: PrefixGroup) -> int:
+    """Return the tokens of a group, its prefix once; every micro-batch begins with the prefix."""
+    total = group.prefix_length
+    for run in group.micro_batches:
         assert all(
             np.array_equal(
-                sequences[at][: family.prefix_length], sequences[run[0]][: family.prefix_length]
+                sequences[at][: group.prefix_length], sequences[run[0]][: group.prefix_length]
             )
             for at in run
         )
@@ -56,7 +56,7 @@ def tokens(sequences: list[Array], family: PrefixGroup) -> int:
             {
                 sequences[at][:end].tobytes()
                 for at in run
-                for end in range(family.prefix_length + 1, len(sequences[at]) + 1)
+                for end in range(group.prefix_length + 1, len(sequences[at]) + 1)
             }
         )
     return total
@@ -76,95 +76,98 @@ def tokens(sequences: list[Array], family: PrefixGroup) -> int:
         [(2, 900, 0)],
     ],
 )
-def test_every_sequence_is_there_once_and_each_bit_within_the_budget(
+def test_groups_cover_all_sequences_within_budget(
     sizes: list[tuple[int, int, int]], lanes: int
 ) -> None:
     sequences = groups(*sizes)
-    families, alone = both(sequences, 768, lanes)
-    runs = [run for family in (*families, *alone) for run in family.micro_batches]
+    prefix_groups, alone = both(sequences, 768, lanes)
+    runs = [run for group in (*prefix_groups, *alone) for run in group.micro_batches]
     assert sorted(at for run in runs for at in run) == list(range(len(sequences)))
     assert all(
-        family.prefix_length >= MIN_CARRIED or len(family.micro_batches) <= 1 for family in families
+        group.prefix_length >= MIN_CARRIED or len(group.micro_batches) <= 1
+        for group in prefix_groups
     )
-    assert all(len(family.micro_batches) <= MAX_MICRO_BATCHES for family in families)
-    assert all(family.prefix_length == 0 and len(family.micro_batches) == 1 for family in alone)
-    assert len(families) % lanes == 0
-    for family in (*families, *alone):
-        for run in family.micro_batches:
+    assert all(len(group.micro_batches) <= MAX_MICRO_BATCHES for group in prefix_groups)
+    assert all(group.prefix_length == 0 and len(group.micro_batches) == 1 for group in alone)
+    assert len(prefix_groups) % lanes == 0
+    for group in (*prefix_groups, *alone):
+        for run in group.micro_batches:
             beside = (
-                tokens(sequences, PrefixGroup((run,), family.prefix_length)) - family.prefix_length
+                tokens(sequences, PrefixGroup((run,), group.prefix_length)) - group.prefix_length
             )
-            assert len(run) == 1 or beside <= (768 if family.prefix_length <= 384 else 384)
+            assert len(run) == 1 or beside <= (768 if group.prefix_length <= 384 else 384)
 
 
-def test_a_prompt_is_read_once_for_all_the_completions_of_a_group() -> None:
+def test_a_prompt_is_computed_once_per_group() -> None:
     sequences = groups((8, 256, 300), (8, 256, 300))
     found = of(sequences, 768)
-    assert [family.prefix_length for family in found] == [256, 256]
-    assert [tokens(sequences, family) for family in found] == [256 + 8 * 300] * 2
+    assert [group.prefix_length for group in found] == [256, 256]
+    assert [tokens(sequences, group) for group in found] == [256 + 8 * 300] * 2
 
 
-def test_one_group_alone_is_cut_for_the_lanes() -> None:
+def test_a_single_group_is_split_between_lanes() -> None:
     sequences = groups((8, 256, 300))
     found = of(sequences, 768)
-    assert [tokens(sequences, family) for family in found] == [256 + 4 * 300] * 2
-    assert [tokens(sequences, family) for family in of(sequences, 768, lanes=1)] == [256 + 8 * 300]
+    assert [tokens(sequences, group) for group in found] == [256 + 4 * 300] * 2
+    assert [tokens(sequences, group) for group in of(sequences, 768, lanes=1)] == [256 + 8 * 300]
 
 
-def test_three_groups_are_shared_out_evenly() -> None:
+def test_three_groups_are_balanced() -> None:
     found = of(sequences := groups(*[(8, 256, 300)] * 3), 768)
-    lanes = [sum(tokens(sequences, family) for family in found[lane::2]) for lane in (0, 1)]
+    lanes = [sum(tokens(sequences, group) for group in found[lane::2]) for lane in (0, 1)]
     assert lanes == [256 + 8 * 300 + 256 + 4 * 300] * 2
 
 
-def test_of_beginnings_in_beginnings_those_are_carried_that_save_most() -> None:
+def test_the_most_useful_nested_prefix_is_carried() -> None:
     """A system prompt and a question behind it, each with completions."""
     long, short = groups(*[(8, 300, 300)] * 4, system=100), groups(*[(2, 70, 300)] * 8, system=400)
-    assert [family.prefix_length for family in of(long, 768)] == [400] * 4
-    assert {family.prefix_length for family in of(short, 768)} == {400}
+    assert [group.prefix_length for group in of(long, 768)] == [400] * 4
+    assert {group.prefix_length for group in of(short, 768)} == {400}
 
 
-def test_what_shares_little_or_fits_is_packed_as_ever() -> None:
+def test_short_prefixes_are_not_carried() -> None:
     for sequences in (
         groups((8, 256, 64)),
         groups((8, MIN_CARRIED - 1, 300)),
         groups(*[(1, 500, 100)] * 6),
     ):
-        families, alone = both(sequences, 768)
-        assert not families
-        assert sorted(at for family in alone for run in family.micro_batches for at in run) == list(
+        prefix_groups, alone = both(sequences, 768)
+        assert not prefix_groups
+        assert sorted(at for group in alone for run in group.micro_batches for at in run) == list(
             range(len(sequences))
         )
 
 
-def test_runs_that_must_stay_together_and_models_that_carry_nothing_are_packed_as_ever() -> None:
+def test_grouped_losses_and_other_modes_carry_no_prefix() -> None:
     sequences = groups((8, 256, 300))
     for how in ({"group": 2, "carries_prefix": True}, {"group": 1, "carries_prefix": False}):
-        families, alone = group_by_prefix(sequences, 768, min_shared=MIN_SHARED, lanes=2, **how)  # type: ignore[arg-type]
-        assert not families
+        prefix_groups, alone = group_by_prefix(
+            sequences, 768, min_shared=MIN_SHARED, lanes=2, **how
+        )  # type: ignore[arg-type]
+        assert not prefix_groups
         assert len(alone) > 1
 
 
-def test_ladders_do_not_run_deep() -> None:
+def test_nested_prefixes_do_not_recurse_deeply() -> None:
     """Two thousand sequences, each of which begins like the one before it, and goes on."""
     ids = np.arange(5000)
-    families, alone = both([ids[:length] for length in range(100, 4100, 2)], 768)
-    runs = [run for family in (*families, *alone) for run in family.micro_batches]
+    prefix_groups, alone = both([ids[:length] for length in range(100, 4100, 2)], 768)
+    runs = [run for group in (*prefix_groups, *alone) for run in group.micro_batches]
     assert sorted(at for run in runs for at in run) == list(range(2000))
 
 
-def test_a_group_is_cut_by_its_tokens() -> None:
+def test_a_prefix_group_is_split_by_tokens() -> None:
     rng, prompt = np.random.default_rng(1), np.arange(256)
     sequences = [
         np.concatenate([prompt, [place], rng.integers(0, 9999, length)])
         for place, length in enumerate([50] * 4 + [1000] * 4)
     ]
     found = of(sequences, 768)
-    assert [sum(map(len, family.micro_batches)) for family in found] == [6, 2]
+    assert [sum(map(len, group.micro_batches)) for group in found] == [6, 2]
 
 
-def test_many_micro_batches_of_a_family_are_parted_for_others_to_have_their_turn() -> None:
+def test_large_groups_are_split_so_others_can_run() -> None:
     sequences = groups((40, 256, 300))
     found = of(sequences, 768)
-    assert [len(family.micro_batches) for family in found] == [8, 8, 2, 2]
-    assert {family.prefix_length for family in found} == {256}
+    assert [len(group.micro_batches) for group in found] == [8, 8, 2, 2]
+    assert {group.prefix_length for group in found} == {256}

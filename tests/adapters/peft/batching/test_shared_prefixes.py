@@ -1,26 +1,30 @@
-"""What sequences begin with alike is read once, and nothing else changes: losses, gradients,
-scores, resume.
-"""
+"""Shared prefixes: computed once, with equal losses, gradients, scores and resumed sessions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from adapters.peft.runtime import cpu as processor
 from adapters.peft.session import PeftSession
 from kitchen.types import Adam, Array, Datum, Floats, Lora, LossOutput
+from tests.support.peft_sessions import (
+    LORA,
+    TOGETHER,
+    Opened,
+    assert_same_step,
+    count_distinct_prefixes,
+    flat,
+    record_token_counts,
+    shared_and_alone,
+    step,
+    with_nonzero_b,
+)
 
-Opened = Callable[..., PeftSession]
-Step = tuple[LossOutput, dict[str, Array]]
-LORA = Lora(rank=4, alpha=8.0, seed=2)
 PROMPT = 40  # tokens
-# as one batch, and one by one
-TOGETHER, APART = {"micro_batch_tokens": 10_000}, {"micro_batch_tokens": 1}
 
 
 def completions(groups: int, each: int) -> list[Array]:
@@ -80,84 +84,17 @@ class Pairs:
         ]
         margins = np.repeat(np.array(scores[::2]) - np.array(scores[1::2]), 2)
         signs = np.resize([-1.0, 1.0], len(data))
-        slopes = [
+        grads = [
             sign / (1 + np.exp(margin)) * d.loss_inputs["weights"]
             for sign, margin, d in zip(signs, margins, data, strict=True)
         ]
-        return float(np.logaddexp(0, -margins[::2]).sum()), slopes, {}
+        return float(np.logaddexp(0, -margins[::2]).sum()), grads, {}
 
 
 class PairsInTwoPasses(Pairs):
     """The same, but for saying that it looks at two at a time."""
 
     group = 0
-
-
-def stirred(session: PeftSession) -> PeftSession:
-    """B away from zero, so that A has a gradient too."""
-
-    def move(trainer: Any) -> None:
-        for layer in trainer.adapter.layers.values():
-            drawn = torch.randn(
-                layer.b.shape, generator=torch.Generator().manual_seed(layer.b.shape[0])
-            )
-            layer.b.data.copy_(drawn * 0.05)
-
-    session.submit(move).result()
-    return session
-
-
-def both(opened: Opened, **settings: Any) -> tuple[PeftSession, PeftSession]:
-    """Sessions in float64 that have the same weights: one shares what it can, one has nothing to
-    share.
-    """
-    shared, alone = (
-        stirred(opened(LORA, dtype="float64", **cut, **settings)) for cut in (TOGETHER, APART)
-    )
-    return shared, alone
-
-
-def read(session: PeftSession) -> list[int]:
-    """From now on, how many tokens went into the model each time."""
-    counts: list[int] = []
-    session.submit(
-        lambda trainer: trainer.network.model.get_input_embeddings().register_forward_hook(
-            lambda module, inputs, output: counts.append(inputs[0].numel())
-        )
-    ).result()
-    return counts
-
-
-def step(session: PeftSession, data: Sequence[Datum], loss: Any = "cross_entropy") -> Step:
-    """What comes back, and the gradient."""
-    output = session.forward_backward(data, loss).result()
-    return output, session.submit(
-        lambda trainer: {
-            name: parameter.grad.cpu().numpy().copy()
-            for name, parameter in trainer.adapter.named_parameters().items()
-        }
-    ).result()
-
-
-def flat(gradient: dict[str, Array]) -> Array:
-    return np.concatenate([gradient[name].ravel() for name in sorted(gradient)])
-
-
-def nodes(data: Sequence[Datum]) -> int:
-    """Tokens of all datums, those of equal beginnings counted once."""
-    return len({d.tokens[: end + 1].tobytes() for d in data for end in range(len(d.tokens))})
-
-
-def same(one: Step, other: Step) -> None:
-    assert one[0].metrics["loss:sum"] == pytest.approx(other[0].metrics["loss:sum"], rel=1e-10)
-    for ours, theirs in zip(one[0].logprobs, other[0].logprobs, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9)
-    largest = np.abs(flat(other[1])).max()
-    assert largest > 1e-3
-    for name, gradient in other[1].items():
-        np.testing.assert_allclose(
-            one[1][name], gradient, rtol=0, atol=1e-10 * largest, err_msg=name
-        )
 
 
 CASES: dict[str, tuple[list[Datum], Any, Any]] = {
@@ -193,36 +130,36 @@ def test_sharing_changes_neither_loss_nor_gradient(
     opened: Opened, case: str, checkpointing: bool
 ) -> None:
     data, loss, plain = CASES[case]
-    shared, alone = both(opened, checkpointing=checkpointing)
-    once, each = read(shared), read(alone)
-    same(step(shared, data, loss), step(alone, data, plain))
-    assert sum(once) == nodes(data) < 0.75 * sum(len(datum.tokens) for datum in data)
+    shared, alone = shared_and_alone(opened, checkpointing=checkpointing)
+    once, each = record_token_counts(shared), record_token_counts(alone)
+    assert_same_step(step(shared, data, loss), step(alone, data, plain))
+    assert (
+        sum(once) == count_distinct_prefixes(data) < 0.75 * sum(len(datum.tokens) for datum in data)
+    )
     assert sum(each) == sum(len(datum.tokens) for datum in data) * (2 if plain is not loss else 1)
 
 
 @pytest.mark.parametrize("quiet", [0, 1])
-def test_it_does_not_matter_which_of_them_scores_what_they_share(
-    opened: Opened, quiet: int
-) -> None:
+def test_either_sequence_may_score_the_prefix(opened: Opened, quiet: int) -> None:
     data = datums(completions(1, 2), everywhere=True)
     data[quiet].loss_inputs["weights"][:] = 0
-    shared, alone = both(opened)
-    same(step(shared, data), step(alone, data))
+    shared, alone = shared_and_alone(opened)
+    assert_same_step(step(shared, data), step(alone, data))
 
 
-def test_forward_gives_every_position_of_every_datum(opened: Opened) -> None:
-    shared, alone = both(opened)
+def test_forward_scores_every_position(opened: Opened) -> None:
+    shared, alone = shared_and_alone(opened)
     data = datums(completions(2, 4), everywhere=True)
-    once = read(shared)
+    once = record_token_counts(shared)
     ours, theirs = shared.forward(data).result(), alone.forward(data).result()
-    assert sum(once) == nodes(data)
+    assert sum(once) == count_distinct_prefixes(data)
     for got, expected, datum in zip(ours.logprobs, theirs.logprobs, data, strict=True):
         assert got.shape == datum.targets.shape
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-9)
 
 
-def test_a_sampler_scores_in_company_as_it_does_alone(opened: Opened) -> None:
-    sampler = stirred(opened(LORA, dtype="float64", **TOGETHER)).snapshot().result()
+def test_batched_scores_equal_single_scores(opened: Opened) -> None:
+    sampler = with_nonzero_b(opened(LORA, dtype="float64", **TOGETHER)).snapshot().result()
     tokens = [*completions(2, 4), completions(1, 1)[0][:20], completions(1, 1)[0][:1]]
     together = [
         (sampler.logprobs(ids), sampler.top_logprobs(ids, 3), sampler.top_logprobs(ids, 1 + place))
@@ -243,8 +180,8 @@ def test_a_sampler_scores_in_company_as_it_does_alone(opened: Opened) -> None:
     sampler.close()
 
 
-def test_training_and_sampling_see_the_same(opened: Opened) -> None:
-    session = stirred(opened(LORA, **TOGETHER))
+def test_training_and_sampling_logprobs_agree(opened: Opened) -> None:
+    session = with_nonzero_b(opened(LORA, **TOGETHER))
     tokens = completions(2, 4)
     trained = session.forward(datums(tokens, everywhere=True)).result().logprobs
     sampler = session.snapshot().result()
@@ -254,13 +191,13 @@ def test_training_and_sampling_see_the_same(opened: Opened) -> None:
     sampler.close()
 
 
-def test_with_dropout_nothing_is_shared_and_a_repeated_call_has_the_same_bits(
+def test_dropout_shares_nothing_and_is_reproducible(
     opened: Opened,
 ) -> None:
     data = datums([completions(1, 1)[0]] * 3, everywhere=True)
     lora = Lora(rank=4, seed=2, dropout=0.3)
-    session, again = (stirred(opened(lora, **TOGETHER)) for _ in range(2))
-    once = read(session)
+    session, again = (with_nonzero_b(opened(lora, **TOGETHER)) for _ in range(2))
+    once = record_token_counts(session)
     output, gradient = step(session, data)
     assert sum(once) == sum(len(datum.tokens) for datum in data)
     repeated, same_gradient = step(again, data)
@@ -276,31 +213,29 @@ def test_with_dropout_nothing_is_shared_and_a_repeated_call_has_the_same_bits(
 def test_the_same_call_has_the_same_bits(opened: Opened, threads: int) -> None:
     data = datums(completions(4, 3))
     (output, gradient), (again, same_gradient) = (
-        step(stirred(opened(LORA, threads=threads, micro_batch_tokens=120)), data) for _ in range(2)
+        step(with_nonzero_b(opened(LORA, threads=threads, micro_batch_tokens=120)), data)
+        for _ in range(2)
     )
     for ours, theirs in zip(output.logprobs, again.logprobs, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     np.testing.assert_array_equal(flat(gradient), flat(same_gradient))
 
 
-def test_how_many_threads_there_are_changes_no_sum(opened: Opened) -> None:
+def test_results_do_not_depend_on_threads_in_float64(opened: Opened) -> None:
     data = judged(completions(4, 3))
     one, two = (
-        stirred(opened(LORA, dtype="float64", threads=threads, micro_batch_tokens=200))
+        with_nonzero_b(opened(LORA, dtype="float64", threads=threads, micro_batch_tokens=200))
         for threads in (1, 2)
     )
-    same(step(two, data, "ppo"), step(one, data, "ppo"))
+    assert_same_step(step(two, data, "ppo"), step(one, data, "ppo"))
 
 
-@pytest.mark.parametrize("fast", [False, True])
-def test_in_bfloat16_the_gradient_points_the_same_way(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch, fast: bool
-) -> None:
-    """Whether the processor multiplies it, or products are in float32."""
-    monkeypatch.setattr(processor, "has_fast_bfloat16", lambda: fast)
+@pytest.mark.parametrize("cpu_flags", ["", "amx_bf16"], indirect=True)
+def test_bfloat16_gradients_agree_with_float32(opened: Opened, cpu_flags: None) -> None:
+    """Products are in float32 or, where the processor multiplies it fast, in bfloat16."""
     data = datums(completions(2, 4))
     exact, rounded = (
-        stirred(opened(LORA, dtype=dtype, **TOGETHER)) for dtype in ("float32", "bfloat16")
+        with_nonzero_b(opened(LORA, dtype=dtype, **TOGETHER)) for dtype in ("float32", "bfloat16")
     )
     (expected, gradient), (got, other) = step(exact, data), step(rounded, data)
     assert got.metrics["loss:sum"] == pytest.approx(expected.metrics["loss:sum"], rel=0.02, abs=1.0)
@@ -312,7 +247,7 @@ def test_in_bfloat16_the_gradient_points_the_same_way(
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_loaded_session_goes_on_to_the_last_bit(opened: Opened, dtype: str, threads: int) -> None:
+def test_a_resumed_session_matches_bit_for_bit(opened: Opened, dtype: str, threads: int) -> None:
     """Without dropout, that is, with layers computed by hand and beginnings shared."""
     data, settings = (
         judged(completions(3, 3)),
@@ -396,15 +331,15 @@ BIT_BY_BIT: dict[str, tuple[list[Datum], str, int]] = {
         ("policy", 1, True),
     ],
 )
-def test_what_is_too_long_to_go_at_once_goes_bit_by_bit_and_its_beginning_once(
+def test_a_long_group_computes_its_prefix_once(
     opened: Opened, case: str, threads: int, checkpointing: bool
 ) -> None:
     """As if every datum had gone alone, in a call of its own."""
     data, loss, budget = BIT_BY_BIT[case]
     how = {"dtype": "float64", "threads": threads, "checkpointing": checkpointing}
-    carried = stirred(opened(LORA, micro_batch_tokens=budget * threads, **how))
-    alone = stirred(opened(LORA, micro_batch_tokens=10_000, **how))
-    read_here = read(carried)
+    carried = with_nonzero_b(opened(LORA, micro_batch_tokens=budget * threads, **how))
+    alone = with_nonzero_b(opened(LORA, micro_batch_tokens=10_000, **how))
+    read_here = record_token_counts(carried)
     single = [step(alone, [datum], loss) for datum in data]
     outputs = [output for output, _ in single]
     summed = LossOutput(
@@ -412,12 +347,12 @@ def test_what_is_too_long_to_go_at_once_goes_bit_by_bit_and_its_beginning_once(
         {"loss:sum": sum(output.metrics["loss:sum"] for output in outputs)},
         (),
     )
-    same(step(carried, data, loss), (summed, single[-1][1]))
+    assert_same_step(step(carried, data, loss), (summed, single[-1][1]))
     twice = LONG * (threads - 1)  # where there is one prompt alone, each lane reads it
     assert (
-        nodes(data)
+        count_distinct_prefixes(data)
         <= sum(read_here)
-        <= nodes(data) + twice + 3 * PROMPT
+        <= count_distinct_prefixes(data) + twice + 3 * PROMPT
         < sum(len(datum.tokens) for datum in data)
     )
     scores = carried.forward(data, loss).result().logprobs
@@ -425,32 +360,33 @@ def test_what_is_too_long_to_go_at_once_goes_bit_by_bit_and_its_beginning_once(
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9)
 
 
-def test_bit_by_bit_a_loss_of_ones_own_has_its_gradient(opened: Opened) -> None:
+def test_carried_prefix_custom_loss_gradient(opened: Opened) -> None:
     """In two passes, for what it looks at together may go apart."""
     data = datums(lengthened(completions(2, 6)))
     carried, together = (
-        stirred(opened(LORA, dtype="float64", micro_batch_tokens=tokens)) for tokens in (80, 10_000)
+        with_nonzero_b(opened(LORA, dtype="float64", micro_batch_tokens=tokens))
+        for tokens in (80, 10_000)
     )
-    counts = read(carried)
-    same(step(carried, data, PairsInTwoPasses()), step(together, data, Pairs()))
+    counts = record_token_counts(carried)
+    assert_same_step(step(carried, data, PairsInTwoPasses()), step(together, data, Pairs()))
     assert counts.count(LONG) == 4
 
 
-def test_groups_of_long_completions_read_each_prompt_once(opened: Opened) -> None:
+def test_long_completion_groups_compute_prompts_once(opened: Opened) -> None:
     data = judged(lengthened(completions(4, 6)))
-    session = stirred(opened(LORA, threads=2, micro_batch_tokens=100))
-    counts = read(session)
+    session = with_nonzero_b(opened(LORA, threads=2, micro_batch_tokens=100))
+    counts = record_token_counts(session)
     step(session, data, "importance_sampling")
     assert len(counts) > 8
-    assert sum(counts) == nodes(data) + 3 * (LONG - PROMPT), (
+    assert sum(counts) == count_distinct_prefixes(data) + 3 * (LONG - PROMPT), (
         "what all four have in common is too short to be carried"
     )
 
 
-def test_bit_by_bit_the_same_call_has_the_same_bits(opened: Opened) -> None:
+def test_carried_prefix_is_deterministic(opened: Opened) -> None:
     data = judged(lengthened(completions(3, 6)))
-    sessions = [stirred(opened(LORA, threads=2, micro_batch_tokens=80)) for _ in range(2)]
-    counts = read(sessions[0])
+    sessions = [with_nonzero_b(opened(LORA, threads=2, micro_batch_tokens=80)) for _ in range(2)]
+    counts = record_token_counts(sessions[0])
     (output, gradient), (again, same_gradient) = (
         step(session, data, "importance_sampling") for session in sessions
     )
@@ -460,13 +396,13 @@ def test_bit_by_bit_the_same_call_has_the_same_bits(opened: Opened) -> None:
     np.testing.assert_array_equal(flat(gradient), flat(same_gradient))
 
 
-def test_bit_by_bit_in_bfloat16_the_gradient_points_the_same_way(opened: Opened) -> None:
+def test_carried_prefix_gradient_in_bfloat16(opened: Opened) -> None:
     data = datums(lengthened(completions(2, 8)), everywhere=True)
     exact, rounded = (
-        stirred(opened(LORA, dtype=dtype, micro_batch_tokens=80))
+        with_nonzero_b(opened(LORA, dtype=dtype, micro_batch_tokens=80))
         for dtype in ("float32", "bfloat16")
     )
-    counts = read(rounded)
+    counts = record_token_counts(rounded)
     (expected, gradient), (got, other) = step(exact, data), step(rounded, data)
     assert counts.count(LONG) == 2
     assert got.metrics["loss:sum"] == pytest.approx(expected.metrics["loss:sum"], rel=0.02, abs=1.0)

@@ -1,6 +1,4 @@
-"""Layers computed by hand, in float64, against autograd through transformers' own with W + scale ·
-B A for W.
-"""
+"""Hand-written layers in float64, against autograd through transformers with W + scale · B A."""
 
 from __future__ import annotations
 
@@ -68,7 +66,7 @@ def llama(**changed: Any) -> Any:
 def plain_states(
     model: Any, adapter: LoraAdapter, sequences: Sequence[Array]
 ) -> list[torch.Tensor]:
-    """Of each sequence (T, H), one after the other."""
+    """Return the (T, H) states of each sequence, computed one by one."""
     plain, merged = (
         of_float64(model),
         {
@@ -126,15 +124,15 @@ def compare(
     assert lies.shared_lengths[1] == len(START)
     got = Decoder(tree, checkpointing=checkpointing).hidden(lies, no_stop)
     expected = plain_states(model, adapter, SEQUENCES)
-    slopes = [random(len(tokens), model.config.hidden_size) for tokens in SEQUENCES]
+    gradients = [random(len(tokens), model.config.hidden_size) for tokens in SEQUENCES]
     for places, states in zip(lies.slots, expected, strict=True):
         torch.testing.assert_close(got[places], states, **EXACT)
     weights = list(adapter.named_parameters().values())
     theirs = torch.autograd.grad(
-        sum((s * g).sum() for s, g in zip(expected, slopes, strict=True)), weights
+        sum((s * g).sum() for s, g in zip(expected, gradients, strict=True)), weights
     )
     ours = torch.autograd.grad(
-        sum((got[p] * g).sum() for p, g in zip(lies.slots, slopes, strict=True)), weights
+        sum((got[p] * g).sum() for p, g in zip(lies.slots, gradients, strict=True)), weights
     )
     for name, mine, other in zip(adapter.named_parameters(), ours, theirs, strict=True):
         assert float(other.abs().max()) > 1e-3, name
@@ -149,7 +147,9 @@ ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_pro
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("alpha", [4.0, 10.0])  # over a rank of 4: times 1, and times 2.5
 @pytest.mark.parametrize("biases", [False, True])
-def test_all_matrices(biases: bool, alpha: float, checkpointing: bool) -> None:
+def test_layers_match_autograd_with_all_projections(
+    biases: bool, alpha: float, checkpointing: bool
+) -> None:
     compare(llama(attention_bias=biases, mlp_bias=biases), ALL, alpha, checkpointing=checkpointing)
 
 
@@ -166,7 +166,7 @@ def test_all_matrices(biases: bool, alpha: float, checkpointing: bool) -> None:
         ("0.mlp.down_proj",),
     ],
 )
-def test_some_of_the_matrices(leaves: tuple[str, ...]) -> None:
+def test_layers_match_autograd_with_some_projections(leaves: tuple[str, ...]) -> None:
     compare(llama(), leaves)
 
 
@@ -190,11 +190,11 @@ def test_some_of_the_matrices(leaves: tuple[str, ...]) -> None:
     ],
     ids=str,
 )
-def test_other_shapes(changed: dict[str, Any]) -> None:
+def test_layers_match_autograd_in_other_shapes(changed: dict[str, Any]) -> None:
     compare(llama(**changed), ALL)
 
 
-def test_without_low_rank_weights_there_is_nothing_to_go_back_for() -> None:
+def test_states_without_lora_need_no_gradient() -> None:
     model = llama()
     lies = build_layout(SEQUENCES, torch.device("cpu"))
     states = Decoder(model).hidden(lies, no_stop)
@@ -205,7 +205,7 @@ def test_without_low_rank_weights_there_is_nothing_to_go_back_for() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_a_norm_is_transformers_own(dtype: torch.dtype) -> None:
+def test_rms_norm_matches_transformers(dtype: torch.dtype) -> None:
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
     inner: Any = LlamaRMSNorm(64, eps=0.01)
@@ -218,11 +218,13 @@ def test_a_norm_is_transformers_own(dtype: torch.dtype) -> None:
     )
     out, spread = norm.forward(x.detach())
     torch.testing.assert_close(out, expected.detach(), **near)
-    [slope] = torch.autograd.grad(expected, x, gradient)
-    torch.testing.assert_close(norm.backward(gradient.clone(), x.detach(), spread), slope, **near)
+    [expected_gradient] = torch.autograd.grad(expected, x, gradient)
+    torch.testing.assert_close(
+        norm.backward(gradient.clone(), x.detach(), spread), expected_gradient, **near
+    )
 
 
-def test_turning_is_transformers_own_and_turning_back_is_its_transpose() -> None:
+def test_rope_matches_transformers_and_its_transpose() -> None:
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     angles = random(9, 3)
@@ -255,7 +257,7 @@ def linears(biases: bool, *sizes: int) -> list[nn.Linear]:
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("biases", [False, True])
 @pytest.mark.parametrize("trained", [(), (1,), (0, 2), (0, 1, 2)])
-def test_a_product_is_its_layers_side_by_side(
+def test_a_fused_linear_equals_its_layers(
     trained: tuple[int, ...], biases: bool, together: bool
 ) -> None:
     layers: list[Any] = linears(biases, 4, 3, 5)
@@ -273,15 +275,15 @@ def test_a_product_is_its_layers_side_by_side(
     assert (product.weight.data_ptr() == first.weight.data_ptr()) == together
     x, gradient, onto = random(8, 6).requires_grad_(), random(8, 12), random(8, 12)
     expected = torch.cat([plain(layer, x) for layer in layers], -1)
-    slopes = torch.autograd.grad(expected, [x, *product.trainable], gradient)
+    gradients = torch.autograd.grad(expected, [x, *product.trainable], gradient)
     with torch.no_grad():
         out, down = product.forward(x)
         torch.testing.assert_close(out, expected, **EXACT)
         torch.testing.assert_close(product.forward(x, onto)[0], expected + onto, **EXACT)
         dx, found = product.backward(gradient, x, down)
     assert len(product.trainable) == len(found) == 2 * len(trained)
-    for got, slope in zip([dx, *found], slopes, strict=True):
-        torch.testing.assert_close(got, slope, **EXACT)
+    for got, expected_gradient in zip([dx, *found], gradients, strict=True):
+        torch.testing.assert_close(got, expected_gradient, **EXACT)
 
 
 CPU = torch.device("cpu")
@@ -293,7 +295,7 @@ def plain(layer: Any, x: torch.Tensor) -> torch.Tensor:
     return x @ layer.weight.T + (0 if layer.bias is None else layer.bias)
 
 
-def test_laying_together_changes_no_weight_and_copies_none() -> None:
+def test_make_contiguous_keeps_weights_as_views() -> None:
     layers = linears(True, 4, 3)
     before = [layer.weight.clone() for layer in layers]
     make_contiguous(layers)
@@ -306,3 +308,22 @@ def test_laying_together_changes_no_weight_and_copies_none() -> None:
         torch.equal(layer.weight, 2 * was) for layer, was in zip(layers, before, strict=True)
     )
     assert not any(layer.bias.any() for layer in layers)
+
+
+def saved_numbers(checkpointing: bool) -> int:
+    """Return the count of numbers that a forward pass saves for the backward pass."""
+    sizes = list[int]()
+
+    def record(x: torch.Tensor) -> torch.Tensor:
+        sizes.append(x.numel())
+        return x
+
+    tree, _ = adapted(llama(), Lora(rank=4), ALL)
+    layout = build_layout(SEQUENCES, torch.device("cpu"))
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda x: x):
+        Decoder(tree, checkpointing=checkpointing).hidden(layout, no_stop)
+    return sum(sizes)
+
+
+def test_checkpointing_saves_fewer_activations() -> None:
+    assert saved_numbers(checkpointing=True) < 0.25 * saved_numbers(checkpointing=False)

@@ -1,15 +1,16 @@
-"""Products with LoRA beside them, in few bits."""
+"""Linear products with LoRA in low precision, and by either library."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from adapters.peft.model import linear as products
-from adapters.peft.model.linear import FusedLinear, linear_onednn
+from adapters.peft.model.linear import FusedLinear, linear, linear_onednn
 from adapters.peft.model.lora import LoraLinear
-from adapters.peft.runtime import cpu as processor
 from adapters.peft.sampling.frozen_linear import FrozenLinear
 
 # a residual stream of such numbers, which bfloat16 knows to a quarter or a half
@@ -18,11 +19,8 @@ WIDTH, STREAM = 64, 100.0
 
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("rows", [1, 64])
-@pytest.mark.parametrize("quick", [True, False])
-def test_an_update_smaller_than_the_rounding_of_the_stream_is_not_lost(
-    monkeypatch: pytest.MonkeyPatch, frozen: bool, rows: int, quick: bool
-) -> None:
-    monkeypatch.setattr(processor, "has_fast_bfloat16", lambda: quick)
+@pytest.mark.parametrize("cpu_flags", ["amx_bf16", ""], indirect=True)
+def test_small_lora_updates_survive_rounding(cpu_flags: None, frozen: bool, rows: int) -> None:
     torch.manual_seed(1)
     layer = nn.Linear(WIDTH, 4096 // rows, bias=False, dtype=torch.bfloat16)
     adapted = LoraLinear(
@@ -65,33 +63,39 @@ def test_onednn_multiplies_as_torch_does(turned: bool, biased: bool, added: bool
 
 
 @pytest.mark.parametrize("rows", [50, 128, 150])
-@pytest.mark.parametrize("quick", [True, False])
-def test_a_product_and_its_gradient_are_the_same_by_either_library(
-    monkeypatch: pytest.MonkeyPatch, quick: bool, rows: int
-) -> None:
-    monkeypatch.setattr(products, "prefers_onednn", lambda x: quick)
+@pytest.mark.parametrize("onednn", [True, False, None])
+def test_a_product_and_its_gradient_agree_with_torch(onednn: bool | None, rows: int) -> None:
     torch.manual_seed(1)
     layer = nn.Linear(24, 40)
-    x, gradient = torch.randn(rows, 24), torch.randn(rows, 40)
-    out, low = FusedLinear([layer]).forward(x)
-    added, _ = FusedLinear([layer]).forward(x, gradient)
-    dx, _ = FusedLinear([layer]).backward(gradient, x, low)
+    weight, bias = layer.weight.detach(), layer.bias.detach()
+    x, residual = torch.randn(rows, 24), torch.randn(rows, 40)
+    out = linear(x, weight, bias, onednn=onednn)
+    added = linear(x, weight, bias, residual, onednn=onednn)
+    gradient = linear(residual, weight.t(), onednn=onednn)
     torch.testing.assert_close(out, layer(x).detach())
-    torch.testing.assert_close(added, layer(x).detach() + gradient)
-    torch.testing.assert_close(dx, gradient @ layer.weight.detach())
+    torch.testing.assert_close(added, layer(x).detach() + residual)
+    torch.testing.assert_close(gradient, residual @ weight)
 
 
-def test_onednn_sees_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+class OnednnRows(TorchDispatchMode):
+    """Records the numbers of rows that oneDNN's products see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = set[int]()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if "_linear_pointwise" in str(function):
+            self.rows.add(len(args[0]))
+        return function(*args, **(kwargs or {}))
+
+
+def test_onednn_sees_few_numbers_of_rows() -> None:
     """It keeps memory for each: 100 steps of other lengths took 590 MB (docs/benchmarks.md)."""
-    seen = set[int]()
-
-    def noted(x: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
-        seen.add(len(x))
-        return linear_onednn(x, *others)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(products, "prefers_onednn", lambda x: True)
-    monkeypatch.setattr(products, "linear_onednn", noted)
-    product = FusedLinear([nn.Linear(24, 40)])
-    for rows in range(0, 320):
-        assert product.forward(torch.randn(rows, 24))[0].shape == (rows, 40)
-    assert seen == {64, 128, 192, 256}
+    weight = torch.randn(40, 24)
+    with OnednnRows() as onednn:
+        for rows in range(0, 320):
+            assert linear(torch.randn(rows, 24), weight, onednn=True).shape == (rows, 40)
+    assert onednn.rows == {64, 128, 192, 256}

@@ -1,4 +1,4 @@
-"""The output layer's gradient, where many datums score the same positions with many targets each."""
+"""The head's gradient, where many datums score the same positions with many targets each."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 
 from adapters.peft.model.logprob_head import add_in_order
 
-SCORED, TARGETS = 1200, 64  # more slopes than torch adds with one thread
+SCORED, TARGETS = 1200, 64  # more gradients than torch adds with one thread
 
 
 def added() -> torch.Tensor:
-    """Slopes of which hundreds fall on each of a few logits."""
+    """Gradients of which hundreds fall on each of a few logits."""
     generator = torch.Generator().manual_seed(0)
     places = torch.randint(0, 4, (SCORED, 1), generator=generator)
     targets = torch.randint(0, 8, (SCORED, TARGETS), generator=generator)
@@ -19,7 +19,7 @@ def added() -> torch.Tensor:
     return pushed
 
 
-def test_the_order_of_sums_is_not_left_to_threads() -> None:
+def test_index_add_order_is_independent_of_threads() -> None:
     """torch adds as many numbers by index with all its threads, in no order."""
     threads = torch.get_num_threads()
     try:

@@ -1,4 +1,4 @@
-"""Attention over layouts, against torch's own one sequence at a time."""
+"""Attention over packed layouts, against torch's own one sequence at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from adapters.peft.batching import packed_layout as layout
 from adapters.peft.batching.packed_layout import TILING, PackedLayout, TilingConfig, build_layout
 from adapters.peft.model import tiled_attention as attention
 from adapters.peft.model.tiled_attention import TiledAttention
@@ -21,7 +20,7 @@ START = RNG.integers(0, 90, 150)
 
 
 def sequences(*ends: tuple[int, int]) -> list[Array]:
-    """Each as (tokens of `START`, tokens of its own)."""
+    """Return sequences, given by their numbers of tokens of `START` and of other tokens."""
     return [
         np.concatenate([START[:shared], RNG.integers(100 * (i + 1), 100 * (i + 2), own)])
         for i, (shared, own) in enumerate(ends)
@@ -65,19 +64,14 @@ def plain(
     return torch.cat(states)
 
 
-@pytest.fixture(params=["cpu", "cuda"])
-def _as_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut and added up on the CPU as on such a device."""
-    monkeypatch.setattr(layout, "TILING", {"cpu": TILING[request.param]})
-    if request.param == "cuda":
-        monkeypatch.setattr(attention, "_add_by_run", attention._add_by_index)
-
-
-@pytest.mark.usefixtures("_as_on")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("heads", "groups"), [(6, 2), (3, 3), (4, 1)])
-def test_states_and_gradients_are_torchs(case: str, heads: int, groups: int) -> None:
-    lies = build_layout(CASES[case], torch.device("cpu"))
+def test_attention_and_gradients_match_torch(
+    case: str, heads: int, groups: int, device: str
+) -> None:
+    """Tiled and added up on the CPU as on such a device."""
+    lies = build_layout(CASES[case], torch.device("cpu"), tiling=TILING[device])
     assert any(lies.shared_lengths) == (
         case in ("shared", "shared, several tiles", "identical", "long")
     )
@@ -85,28 +79,35 @@ def test_states_and_gradients_are_torchs(case: str, heads: int, groups: int) -> 
     expected = plain(query, key, value, lies, 0.3)
     out = attention.forward(query.detach(), key.detach(), value.detach(), lies, 0.3)
     torch.testing.assert_close(out, expected.detach(), rtol=1e-12, atol=1e-12)
-    slopes = torch.autograd.grad(expected, (query, key, value), gradient)
+    expected_gradients = torch.autograd.grad(expected, (query, key, value), gradient)
     into = torch.full_like(query, torch.nan)
     others = attention.backward(
-        gradient.detach(), query.detach(), key.detach(), value.detach(), out, lies, 0.3, into
+        gradient.detach(),
+        query.detach(),
+        key.detach(),
+        value.detach(),
+        out,
+        lies,
+        0.3,
+        into,
+        by_index=device == "cuda",
     )
-    for got, slope in zip((into, *others), slopes, strict=True):
-        torch.testing.assert_close(got, slope, rtol=1e-11, atol=1e-12)
+    for got, expected_gradient in zip((into, *others), expected_gradients, strict=True):
+        torch.testing.assert_close(got, expected_gradient, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_added_by_index_and_run_by_run_gradients_are_the_same(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That by query into a part of a tensor, as a layer has it."""
+def test_added_by_index_and_run_by_run_gradients_are_the_same(dtype: torch.dtype) -> None:
+    """The gradient by query goes into a part of a tensor, as in a layer."""
     lies = build_layout(CASES["shared, several tiles"], torch.device("cpu"))
     query, key, value, gradient = (x.detach().to(dtype) for x in inputs(len(lies.ids), 4, 2))
     out = attention.forward(query, key, value, lies, 0.3)
     found = []
-    for way in (attention._add_by_run, attention._add_by_index):
-        monkeypatch.setattr(attention, "_add_by_run", way)
+    for by_index in (False, True):
         whole = torch.full((len(lies.ids), 8, 8), torch.nan, dtype=dtype)
-        others = attention.backward(gradient, query, key, value, out, lies, 0.3, whole[:, :4])
+        others = attention.backward(
+            gradient, query, key, value, out, lies, 0.3, whole[:, :4], by_index
+        )
         assert {each.dtype for each in others} == {torch.float32}
         whole[:, 4:] = torch.cat(others, 1)
         found.append(whole)
@@ -118,27 +119,24 @@ def test_added_by_index_and_run_by_run_gradients_are_the_same(
     assert apart < (1e-6 if dtype == torch.float32 else 1e-2)
 
 
-def cut_small(monkeypatch: pytest.MonkeyPatch, given: Sequence[Array]) -> PackedLayout:
-    """TileBatch of four queries, padded ones among them."""
-    monkeypatch.setattr(layout, "TILING", {"cpu": TilingConfig(4, 2**18, 1.3)})
-    lies = build_layout(given, torch.device("cpu"), 3)
+def small_tiles(sequences: Sequence[Array]) -> PackedLayout:
+    """A layout with tiles of four queries, padded ones among them."""
+    lies = build_layout(sequences, torch.device("cpu"), 3, tiling=TilingConfig(4, 2**18, 1.3))
     assert any(tiles.query_padding is not None for tiles in lies.tiles)
     assert len(lies.tiles) > 2
     return lies
 
 
-def test_the_function_of_autograd_has_the_gradient_of_its_values(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lies = cut_small(monkeypatch, sequences((5, 4), (5, 5), (0, 10)))
+def test_tiled_attention_passes_gradcheck() -> None:
+    lies = small_tiles(sequences((5, 4), (5, 5), (0, 10)))
     apply: Any = TiledAttention.apply
     given = inputs(len(lies.ids), 4, 2, 3, 3)[:3]
     assert torch.autograd.gradcheck(lambda *x: apply(*x, lies, 0.4), given)
 
 
-def test_padded_queries_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lies at place 0, which padding points to, may be anything."""
-    lies = cut_small(monkeypatch, sequences((0, 9), (0, 10), (0, 5)))
+def test_padded_queries_leave_no_trace() -> None:
+    """Slot 0, to which padding points, may hold anything."""
+    lies = small_tiles(sequences((0, 9), (0, 10), (0, 5)))
     query, key, value, gradient = (x.detach() for x in inputs(len(lies.ids), 2, 1))
     others = lies.slots[1]
 
@@ -162,20 +160,22 @@ def test_values_may_be_narrower_than_queries() -> None:
 
 
 @pytest.mark.parametrize("case", ["unequal", "shared, several tiles"])
-def test_in_bfloat16_it_is_as_near_as_numbers_of_eight_bits_can_be(case: str) -> None:
+def test_bfloat16_attention_is_accurate(case: str) -> None:
     lies = build_layout(CASES[case], torch.device("cpu"))
     low = [x.detach().to(torch.bfloat16) for x in inputs(len(lies.ids), 6, 2)]
     query, key, value = (x.double().requires_grad_() for x in low[:3])
     expected = plain(query, key, value, lies, 0.3)
-    slopes = torch.autograd.grad(expected, (query, key, value), low[3].double())
+    expected_gradients = torch.autograd.grad(expected, (query, key, value), low[3].double())
     out = attention.forward(*low[:3], lies, 0.3)
     into = torch.empty_like(low[0])
     others = attention.backward(low[3], *low[:3], out, lies, 0.3, into)
-    for got, exact in zip((out, into, *others), (expected.detach(), *slopes), strict=True):
+    for got, exact in zip(
+        (out, into, *others), (expected.detach(), *expected_gradients), strict=True
+    ):
         assert float((got.double() - exact).norm() / exact.norm()) < 0.01
 
 
-def test_gradients_of_a_key_that_many_attend_to_are_added_up_in_float32() -> None:
+def test_key_gradients_accumulate_in_float32() -> None:
     """Eighty short completions of one prompt."""
     rng = np.random.default_rng(4)
     prompt = rng.integers(0, 50, 80)
@@ -184,8 +184,10 @@ def test_gradients_of_a_key_that_many_attend_to_are_added_up_in_float32() -> Non
     )
     low = [x.detach().to(torch.bfloat16) for x in inputs(len(lies.ids), 4, 2)]
     query, key, value = (x.double().requires_grad_() for x in low[:3])
-    slopes = torch.autograd.grad(plain(query, key, value, lies, 0.3), (key, value), low[3].double())
+    expected_gradients = torch.autograd.grad(
+        plain(query, key, value, lies, 0.3), (key, value), low[3].double()
+    )
     out = attention.forward(*low[:3], lies, 0.3)
     found = attention.backward(low[3], *low[:3], out, lies, 0.3, torch.empty_like(low[0]))
-    for got, exact in zip(found, slopes, strict=True):
+    for got, exact in zip(found, expected_gradients, strict=True):
         assert float((got.double() - exact)[:80].norm() / exact[:80].norm()) < 0.01

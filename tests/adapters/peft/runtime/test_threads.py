@@ -1,4 +1,4 @@
-"""Which thread computes with how many of torch's."""
+"""The threads that compute, each with its number of torch threads."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import atexit
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from adapters.peft import device as machine
+from adapters.fake.blobs import FakeBlobs
+from adapters.peft.client import PeftTraining
 from adapters.peft.runtime.lanes import Lanes
 from adapters.peft.runtime.threads import ComputeThread, all_cores_thread, default_threads
 from adapters.peft.runtime.worker import Worker, raise_if_closed
-from adapters.peft.sampling import batch as serving
-from adapters.peft.sampling.fused_body import FusedBody
-from adapters.peft.training import trainer
-from adapters.peft.training.adamw import Optimiser
-from adapters.peft.training.forward_backward import MicroBatchPass
 from kitchen.errors import RunFailed
-from kitchen.types import Adam, Datum, Floats
+from kitchen.types import Adam, Datum, Floats, Lora
+from tests.support.one_model import OneModel
 
 T = TypeVar("T")
 
@@ -35,7 +34,7 @@ def in_a_new_thread(work: Callable[[], T]) -> T:
     return found[0]
 
 
-def test_a_thread_uses_as_many_as_it_wants_and_others_as_many_as_before() -> None:
+def test_a_thread_sets_only_its_own_torch_threads() -> None:
     before, found, go = default_threads(), list[int](), threading.Event()
 
     class Few(ComputeThread):
@@ -55,7 +54,7 @@ def test_a_thread_uses_as_many_as_it_wants_and_others_as_many_as_before() -> Non
     ("owner", "start"),
     [("threading.Thread", "start"), ("adapters.peft.runtime.threads", "_set_torch_threads")],
 )
-def test_a_thread_that_cannot_begin_says_so(
+def test_a_thread_that_cannot_start_raises(
     monkeypatch: pytest.MonkeyPatch, owner: str, start: str
 ) -> None:
     def none(*_: object) -> None:
@@ -68,7 +67,7 @@ def test_a_thread_that_cannot_begin_says_so(
     assert atexit._ncallbacks() == known  # type: ignore[attr-defined]
 
 
-def test_what_takes_all_cores_is_done_by_one_thread_for_everybody() -> None:
+def test_all_cores_work_runs_on_one_thread() -> None:
     found = [
         lanes.run(lambda: (threading.current_thread().name, torch.get_num_threads()))
         for lanes in (Lanes(1, 3), Lanes(2, 3), Lanes(2, 3).single())
@@ -78,72 +77,72 @@ def test_what_takes_all_cores_is_done_by_one_thread_for_everybody() -> None:
     assert all_cores_thread(3) is not all_cores_thread(2)
 
 
-def test_what_goes_wrong_there_surfaces_and_others_go_on() -> None:
+def test_errors_in_lanes_surface() -> None:
     lanes = Lanes(1, 2)
     with pytest.raises(ZeroDivisionError):
         lanes.run(lambda: 1 // 0)
     assert lanes.map(lambda lane, item: (lane, item), "ab") == [(0, "a"), (0, "b")]
 
 
-def test_what_all_cores_do_for_a_worker_stops_when_it_is_closed() -> None:
-    worker, lanes, begun = Worker("long"), Lanes(1, 2), threading.Event()
+def test_work_in_lanes_stops_when_its_worker_closes() -> None:
+    worker, lanes, started = Worker("long"), Lanes(1, 2), threading.Event()
 
     def long() -> None:
-        begun.set()
+        started.set()
         while True:
             raise_if_closed()
 
     running = worker.submit(lambda: lanes.run(long))
-    assert begun.wait(60)
+    assert started.wait(60)
     worker.close()
     with pytest.raises(RunFailed, match="closed while this call was running"):
         running.result(timeout=60)
     assert lanes.run(lambda: 1) == 1
 
 
-def down(
-    data: Sequence[Datum], logprobs: Sequence[Floats]
-) -> tuple[float, list[Floats], dict[str, float]]:
-    """A custom loss: the sum."""
-    return (
-        float(sum(each.sum() for each in logprobs)),
-        [np.ones_like(each) for each in logprobs],
-        {},
-    )
+class ThreadRecordingHub(OneModel):
+    """A hub that records the thread that loads a model, which asks for its digest."""
+
+    def __init__(self, folder: Path, names: set[str]) -> None:
+        super().__init__(folder)
+        self._names = names
+
+    def sha256(self, model: str) -> str:
+        self._names.add(threading.current_thread().name)
+        return super().sha256(model)
 
 
-def test_the_engine_computes_there(
-    opened: Callable[..., Any], weighted: list[Datum], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = defaultdict[str, set[str]](set)
+def test_the_engine_computes_on_the_all_cores_thread(folder: Path, weighted: list[Datum]) -> None:
+    names = defaultdict[str, set[str]](set)
 
-    def seen(owner: Any, name: str) -> None:
-        true = getattr(owner, name)
+    def record(what: str) -> Callable[..., None]:
+        return lambda *_: names[what].add(threading.current_thread().name)
 
-        def watched(*given: Any, **named: Any) -> Any:
-            found[f"{owner.__name__}.{name}"].add(threading.current_thread().name)
-            return true(*given, **named)
+    def loss(data: Sequence[Datum], logprobs: Sequence[Floats]) -> Any:
+        record("loss")()
+        return 0.0, [np.ones_like(lp) for lp in logprobs], {}
 
-        monkeypatch.setattr(owner, name, watched)
-
-    for owner, name in (
-        (machine, "load_base"),
-        (Optimiser, "step"),
-        (trainer, "own_slopes"),
-        (serving, "Scheduler"),
-        (FusedBody, "step"),
-        (MicroBatchPass, "forward"),
-    ):
-        seen(owner, name)
-    session = opened(threads=2)
-    session.forward_backward(weighted[:1], loss=down).result()
+    hub = ThreadRecordingHub(folder, names["load"])
+    client = PeftTraining(hub, FakeBlobs(), device="cpu", dtype="float32", threads=2)
+    session: Any = client.open("tiny", Lora(rank=2))
+    model = session.submit(lambda trainer: trainer.network.model).result()
+    model.get_input_embeddings().register_forward_hook(record("forward"))
+    hook = register_optimizer_step_post_hook(record("step"))
+    session.forward_backward(weighted[:1], loss=loss).result()
     session.optim_step(Adam(0.01)).result()
-    session.snapshot().result().sample(weighted[0].tokens, max_tokens=3).result()
-    assert len(found) == 6
-    assert all(names == {"all cores"} for names in found.values())
+    hook.remove()
+    sampler = session.snapshot().result()
+    sampler.model.result().network.model.get_input_embeddings().register_forward_hook(
+        record("sample")
+    )
+    sampler.sample(weighted[0].tokens, max_tokens=3).result()
+    sampler.close()
+    session.close()
+    assert set(names) == {"load", "loss", "forward", "step", "sample"}
+    assert all(threads == {"all cores"} for threads in names.values())
 
 
-def test_a_worker_computes_little_itself() -> None:
+def test_a_worker_has_one_torch_thread() -> None:
     worker = Worker("little")
     assert worker.submit(torch.get_num_threads).result(timeout=60) == 1
     worker.close()

@@ -34,7 +34,7 @@ class FailsAtTheSecondPart:
         return 0.0, [np.ones_like(lp) for lp in logprobs], {}
 
 
-def test_its_partial_gradient_is_never_stepped_along(opened: Callable[..., PeftSession]) -> None:
+def test_a_partial_gradient_is_never_applied(opened: Callable[..., PeftSession]) -> None:
     session: Any = opened(micro_batch_tokens=4)
     ids = np.arange(5, 10)
     data = [Datum(ids[:-1] + n, {"target_tokens": ids[1:] + n}) for n in range(3)]
@@ -58,9 +58,7 @@ class AsksSomebody:
 
 
 @pytest.mark.parametrize("whom", ["a sampler", "the session itself"])
-def test_one_that_waits_for_another_turn_is_told_so_and_does_not_hang(
-    opened: Callable[..., PeftSession], whom: str
-) -> None:
+def test_a_loss_that_calls_the_engine_fails(opened: Callable[..., PeftSession], whom: str) -> None:
     session: Any = opened()
     sampler, ids = session.snapshot().result(), np.arange(5, 10)
     ask = {
@@ -75,7 +73,7 @@ def test_one_that_waits_for_another_turn_is_told_so_and_does_not_hang(
 
 
 @pytest.mark.parametrize("whom", ["a sampler", "another session"])
-def test_one_that_waits_for_what_was_asked_before_is_told_so_too(
+def test_a_loss_that_awaits_an_earlier_call_fails(
     opened: Callable[..., PeftSession], whom: str
 ) -> None:
     """Unless the answer is there."""

@@ -1,6 +1,4 @@
-"""Architectures of all kinds: how each is computed, and that it is what transformers and PEFT
-compute one by one.
-"""
+"""Architectures of all kinds: their forward modes, and results against transformers and PEFT."""
 
 from __future__ import annotations
 
@@ -16,14 +14,15 @@ import torch
 from adapters.local.blobs import LocalBlobs
 from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
-from adapters.peft.model.network import ForwardMode, _matches
+from adapters.peft.model.network import ForwardMode, matches_logits
 from adapters.peft.session import PeftSession
 from kitchen.errors import BackendError
 from kitchen.types import Datum, Lora
 
 Opened = Callable[..., PeftSession]
 BOUND = 1e-4  # relative, of a gradient in float32
-# tokens: of windows, and of whatever else changes with length; beyond the trial of `choose_forward_mode`
+# tokens: of windows, and of whatever else changes with length; beyond the trial of
+# `choose_forward_mode`
 REACH = 40
 SIZES = {
     "vocab_size": 96,
@@ -50,7 +49,7 @@ EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 
 
 @dataclass(frozen=True)
-class Kind:
+class Architecture:
     """An architecture, and how it is best computed."""
 
     name: str  # of transformers, what comes before ForCausalLM
@@ -63,31 +62,35 @@ class Kind:
 
 
 KINDS = [
-    Kind("Llama", ForwardMode.FUSED),
-    Kind(
+    Architecture("Llama", ForwardMode.FUSED),
+    Architecture(
         "Llama",
         ForwardMode.FUSED,
         {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4},
         "biases",
     ),
-    Kind("Llama", ForwardMode.PACKED, {"hidden_act": "gelu"}, "gelu"),
-    Kind("Mistral", ForwardMode.FUSED, {"sliding_window": None}),
-    Kind("Qwen2", ForwardMode.FUSED, {}, "biases of queries, keys and values"),
-    Kind("Qwen2", ForwardMode.SEQUENTIAL, {**MIXED, "use_sliding_window": True}, "windows"),
-    Kind("Qwen3", ForwardMode.PACKED, {"head_dim": 8}),
-    Kind("SmolLM3", ForwardMode.PACKED, {"no_rope_layers": [1, 0]}, "no positions in a layer"),
-    Kind(
+    Architecture("Llama", ForwardMode.PACKED, {"hidden_act": "gelu"}, "gelu"),
+    Architecture("Mistral", ForwardMode.FUSED, {"sliding_window": None}),
+    Architecture("Qwen2", ForwardMode.FUSED, {}, "biases of queries, keys and values"),
+    Architecture("Qwen2", ForwardMode.SEQUENTIAL, {**MIXED, "use_sliding_window": True}, "windows"),
+    Architecture("Qwen3", ForwardMode.PACKED, {"head_dim": 8}),
+    Architecture(
+        "SmolLM3", ForwardMode.PACKED, {"no_rope_layers": [1, 0]}, "no positions in a layer"
+    ),
+    Architecture(
         "Granite",
         ForwardMode.PACKED,
         {"residual_multiplier": 0.3, "embedding_multiplier": 4.0},
         "multipliers",
     ),
-    Kind("Helium", ForwardMode.PACKED, {"head_dim": 8}, "pairs turned side by side"),
-    Kind("Gemma", ForwardMode.PACKED, {"head_dim": 8}),
-    Kind("Gemma3", ForwardMode.SEQUENTIAL, {**MIXED, "head_dim": 8}, "windows"),
-    Kind("GPT2LMHead", ForwardMode.PACKED, {"n_inner": 48}),
-    Kind("OPT", ForwardMode.PACKED, {"ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.0}),
-    Kind(
+    Architecture("Helium", ForwardMode.PACKED, {"head_dim": 8}, "pairs turned side by side"),
+    Architecture("Gemma", ForwardMode.PACKED, {"head_dim": 8}),
+    Architecture("Gemma3", ForwardMode.SEQUENTIAL, {**MIXED, "head_dim": 8}, "windows"),
+    Architecture("GPT2LMHead", ForwardMode.PACKED, {"n_inner": 48}),
+    Architecture(
+        "OPT", ForwardMode.PACKED, {"ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.0}
+    ),
+    Architecture(
         "Phi",
         ForwardMode.PACKED,
         {
@@ -99,11 +102,11 @@ KINDS = [
         },
         "half turned",
     ),
-    Kind("Bloom", ForwardMode.SEQUENTIAL, {"n_layer": 2, "n_head": 4}, "ALiBi"),
-    Kind("Falcon", ForwardMode.SEQUENTIAL, {"alibi": True}, "ALiBi"),
-    Kind("Mixtral", ForwardMode.PACKED, {**EXPERTS, "sliding_window": None}, "experts"),
-    Kind("GraniteMoe", ForwardMode.PACKED, EXPERTS, "experts"),
-    Kind(
+    Architecture("Bloom", ForwardMode.SEQUENTIAL, {"n_layer": 2, "n_head": 4}, "ALiBi"),
+    Architecture("Falcon", ForwardMode.SEQUENTIAL, {"alibi": True}, "ALiBi"),
+    Architecture("Mixtral", ForwardMode.PACKED, {**EXPERTS, "sliding_window": None}, "experts"),
+    Architecture("GraniteMoe", ForwardMode.PACKED, EXPERTS, "experts"),
+    Architecture(
         "Qwen3_5",
         ForwardMode.SEQUENTIAL,
         {
@@ -116,20 +119,20 @@ KINDS = [
         },
         "linear attention",
     ),
-    Kind(
+    Architecture(
         "Lfm2", ForwardMode.SEQUENTIAL, {"layer_types": ["conv", "full_attention"]}, "convolutions"
     ),
 ]
 # each of these agrees on the trial of `choose_forward_mode`, and is another model beyond it
 MISTAKEN = [
-    Kind("Mistral", ForwardMode.SEQUENTIAL, {"sliding_window": REACH}, "windows"),
-    Kind(
+    Architecture("Mistral", ForwardMode.SEQUENTIAL, {"sliding_window": REACH}, "windows"),
+    Architecture(
         "Phimoe",
         ForwardMode.SEQUENTIAL,
         {**EXPERTS, "sliding_window": REACH},
         "windows by mask alone",
     ),
-    Kind(
+    Architecture(
         "Ministral3",
         ForwardMode.PACKED,
         {
@@ -145,7 +148,7 @@ MISTAKEN = [
         },
         "queries scaled by position",
     ),
-    Kind(
+    Architecture(
         "Llama",
         ForwardMode.SEQUENTIAL,
         {"rope_parameters": {**LONG, **FACTORS}},
@@ -154,21 +157,23 @@ MISTAKEN = [
 ]
 # each of these agrees in bfloat16 only because the bound is wider there
 ROUNDED = [
-    Kind(
+    Architecture(
         "SmolLM3",
         ForwardMode.PACKED,
         {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0], "initializer_range": 0.06},
         "no positions in a layer",
     ),
-    Kind("Llama", ForwardMode.PACKED, {"hidden_act": "gelu", "initializer_range": 0.02}, "gelu"),
-    Kind(
+    Architecture(
+        "Llama", ForwardMode.PACKED, {"hidden_act": "gelu", "initializer_range": 0.02}, "gelu"
+    ),
+    Architecture(
         "Lfm2",
         ForwardMode.SEQUENTIAL,
         {"layer_types": ["conv", "full_attention"], "initializer_range": 0.02},
         "convolutions",
     ),
 ]
-DEEPSEEK = Kind(
+DEEPSEEK = Architecture(
     "DeepseekV3",
     ForwardMode.PACKED,
     {
@@ -189,7 +194,7 @@ DEEPSEEK = Kind(
 
 
 @pytest.fixture
-def folder(kind: Kind, tmp_path: Path) -> Path:
+def folder(kind: Architecture, tmp_path: Path) -> Path:
     """Random weights, of norms and biases too, which would be 1 and 0."""
     import transformers
 
@@ -277,8 +282,8 @@ def compare(opened: Opened, folder: Path, batch: Sequence[Datum]) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_every_architecture_trains_as_it_does_elsewhere(
-    kind: Kind, folder: Path, opened: Opened, batch: list[Datum]
+def test_architectures_train_as_in_transformers(
+    kind: Architecture, folder: Path, opened: Opened, batch: list[Datum]
 ) -> None:
     assert opened().submit(lambda trainer: trainer).result().base.mode == kind.mode
     compare(opened, folder, batch)
@@ -286,16 +291,16 @@ def test_every_architecture_trains_as_it_does_elsewhere(
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", MISTAKEN, ids=str)
-def test_what_changes_with_length_is_not_mistaken_for_what_does_not(
-    kind: Kind, folder: Path, opened: Opened, batch: list[Datum]
+def test_length_dependent_models_train_correctly(
+    kind: Architecture, folder: Path, opened: Opened, batch: list[Datum]
 ) -> None:
     compare(opened, folder, batch)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", [*KINDS, *MISTAKEN], ids=str)
-def test_every_architecture_writes_in_company_as_it_does_elsewhere_alone(
-    kind: Kind, folder: Path, client: Callable[..., Any]
+def test_batched_sampling_matches_generate(
+    kind: Architecture, folder: Path, client: Callable[..., Any]
 ) -> None:
     """Prompts on both sides of what a window reaches, and of where turns get slower, and
     completions that pass it.
@@ -324,7 +329,7 @@ def test_every_architecture_writes_in_company_as_it_does_elsewhere_alone(
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", [DEEPSEEK], ids=str)
 def test_values_may_be_narrower_than_queries(
-    kind: Kind, opened: Opened, batch: list[Datum]
+    kind: Architecture, opened: Opened, batch: list[Datum]
 ) -> None:
     session = opened(Lora(rank=4, alpha=8.0, seed=1))
     assert (
@@ -335,12 +340,12 @@ def test_values_may_be_narrower_than_queries(
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", [*KINDS, *ROUNDED], ids=str)
-def test_a_way_does_not_depend_on_the_number_format(kind: Kind, opened: Opened) -> None:
+def test_forward_mode_does_not_depend_on_dtype(kind: Architecture, opened: Opened) -> None:
     assert opened(dtype="bfloat16").submit(lambda trainer: trainer).result().base.mode == kind.mode
 
 
-class Giving:
-    """In the place of a network: gives these logits, whatever it is asked."""
+class FixedNetwork:
+    """A network that gives fixed logits."""
 
     device, min_shared = torch.device("cpu"), 16
 
@@ -362,19 +367,19 @@ class Giving:
         (torch.bfloat16, True, 1, 2e-3, False),
     ],
 )
-def test_rounding_may_lead_some_tokens_astray_but_not_many(
+def test_mode_trial_tolerates_rounding_only(
     dtype: torch.dtype, same: bool, astray: int, by: float, agrees: bool
 ) -> None:
     expected = torch.randn(100, 50, generator=torch.Generator().manual_seed(0))
     found = expected.clone()
     found[:astray] += by * expected.std()
-    network: Any = Giving(found, dtype)
-    assert _matches(network, [np.arange(100)], [expected], same_operations=same) is agrees
+    network: Any = FixedNetwork(found, dtype)
+    assert matches_logits(network, [np.arange(100)], [expected], same_operations=same) is agrees
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_packaged_model_is_computed_by_hand(dtype: str, tmp_path: Path) -> None:
+def test_the_packaged_model_is_fused(dtype: str, tmp_path: Path) -> None:
     training = PeftTraining(LocalHub(), LocalBlobs(str(tmp_path)), device="cpu", dtype=dtype)
     session = training.open("packaged:smollm2-135m-instruct", Lora(rank=4))
     assert session.submit(lambda trainer: trainer).result().base.mode == ForwardMode.FUSED
@@ -383,10 +388,14 @@ def test_the_packaged_model_is_computed_by_hand(dtype: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "kind",
-    [Kind("Gemma2", ForwardMode.SEQUENTIAL, {"head_dim": 8, "final_logit_softcapping": 30.0})],
+    [
+        Architecture(
+            "Gemma2", ForwardMode.SEQUENTIAL, {"head_dim": 8, "final_logit_softcapping": 30.0}
+        )
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_model_that_bends_its_logits_is_refused(kind: Kind, opened: Opened, dtype: str) -> None:
+def test_logit_softcapping_is_refused(kind: Architecture, opened: Opened, dtype: str) -> None:
     with pytest.raises(BackendError, match="changes its logits after the output layer"):
         opened(dtype=dtype).submit(lambda trainer: trainer).result()

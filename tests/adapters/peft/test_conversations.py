@@ -1,6 +1,4 @@
-"""Conversations: from the third turn on what is new alone is read, and what is written stays what
-it would be.
-"""
+"""Conversations: from the third turn on only new tokens are read, and completions stay the same."""
 
 from __future__ import annotations
 
@@ -11,39 +9,31 @@ import numpy as np
 import pytest
 import torch
 
-from adapters.peft.model.decoder import Decoder
-from adapters.peft.sampling import conversation_cache as said
-from adapters.peft.sampling import fused_body as fused
+from adapters.peft.sampling.conversation_cache import ConversationCache
 from adapters.peft.session import PeftSession
 from kitchen.types import Datum, Sampled, Tokens
-from tests.adapters.peft.conftest import trained
+from tests.support.peft_sessions import trained
 
 GAMES, TURNS = 7, 5
 Answers = Sequence[Sequence[Sampled]]
 
 
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tokens of prompts were read, batch by batch."""
-    counts, reading = list[int](), fused.FusedBody._read_batch
-
-    def counted(self: Any, places: Sequence[Any]) -> torch.Tensor:
-        embed = Decoder.embed
-
-        def embedded(self: Decoder, ids: torch.Tensor) -> torch.Tensor:
-            counts.append(len(ids))
-            return embed(self, ids)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Decoder, "embed", embedded)
-            return reading(self, places)
-
-    monkeypatch.setattr(fused.FusedBody, "_read_batch", counted)
+def record_embedded(sampler: Any) -> list[int]:
+    """Return a list to which each forward pass from now on appends its number of tokens."""
+    counts = list[int]()
+    embeddings = sampler.model.result().network.model.get_input_embeddings()
+    embeddings.register_forward_hook(lambda module, inputs, output: counts.append(len(output)))
     return counts
 
 
+def prefilled(embedded: Sequence[int], answers: Answers) -> int:
+    """Return how many prompt tokens were read; completions embed all but their last token."""
+    generated = sum(len(one.tokens) - 1 for answer in answers for one in answer)
+    return sum(embedded) - generated
+
+
 def begin() -> list[Tokens]:
-    """Prompts of unlike lengths, of which all but three begin alike."""
+    """Return prompts of unequal lengths, of which all but three share a prefix."""
     rng = np.random.default_rng(5)
     alone = [rng.integers(3, 300, size) for size in (20, 33, 41)]
     return [
@@ -61,7 +51,7 @@ def replies(turn: int) -> list[Tokens]:
 
 
 def asked(sampler: Any, prompts: Sequence[Tokens], turn: int) -> list[list[Sampled]]:
-    """Two answers of each, of which the first is gone on from."""
+    """Sample one or two answers of each prompt, the first of which is continued."""
     futures = [
         sampler.sample(
             prompt,
@@ -76,13 +66,13 @@ def asked(sampler: Any, prompts: Sequence[Tokens], turn: int) -> list[list[Sampl
 
 
 def played(sampler: Any, once: Callable[[], Any]) -> list[tuple[Answers, Answers]]:
-    """StepResult by turn, what one sampler writes, and what one that has never been asked writes."""
+    """Return by turn what one sampler generates, and what a fresh one does."""
     prompts, found = begin(), []
     for turn in range(TURNS):
         mine, fresh = asked(sampler, prompts, turn), once()
         found.append((mine, asked(fresh, prompts, turn)))
         fresh.close()
-        prompts = gone_on(prompts, mine, turn)
+        prompts = continued(prompts, mine, turn)
     return found
 
 
@@ -95,27 +85,20 @@ def check(found: Sequence[tuple[Answers, Answers]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "settings"),
+    "settings",
     [
-        (said.CAPACITY_FACTOR, {}),
-        (0.05, {}),
-        (said.CAPACITY_FACTOR, {"threads": 2}),
-        (said.CAPACITY_FACTOR, {"sample_batch": 3}),
-        (said.CAPACITY_FACTOR, {"micro_batch_tokens": 40}),
+        {},
+        {"threads": 2},
+        {"sample_batch": 3},
+        {"micro_batch_tokens": 40},
+        {"micro_batch_tokens": 10},  # with room for the keys and values of some conversations
     ],
     ids=str,
 )
-def test_a_conversation_is_gone_on_with_as_if_it_were_read_anew(
-    opened: Callable[..., PeftSession],
-    weighted: list[Datum],
-    monkeypatch: pytest.MonkeyPatch,
-    most: float,
-    settings: dict[str, Any],
+def test_continued_conversations_match_a_fresh_sampler(
+    opened: Callable[..., PeftSession], weighted: list[Datum], settings: dict[str, Any]
 ) -> None:
-    """With room for all of its keys, and for some; and to the bit as it is for another that is
-    asked the same.
-    """
-    monkeypatch.setattr(fused, "CAPACITY_FACTOR", most)
+    """And bit for bit another sampler with the same requests."""
     session = trained(opened(**settings), weighted)
     samplers: list[Any] = [session.snapshot().result() for _ in range(2)]
     one, other = (played(sampler, lambda: session.snapshot().result()) for sampler in samplers)
@@ -127,12 +110,10 @@ def test_a_conversation_is_gone_on_with_as_if_it_were_read_anew(
         sampler.close()
 
 
-def test_in_bfloat16_it_is_as_likely(
+def test_continued_conversations_in_bfloat16(
     opened: Callable[..., PeftSession], weighted: list[Datum]
 ) -> None:
-    """Kept keys are those that are computed anew, rounded; a token may then be drawn instead of its
-    neighbour.
-    """
+    """Retained keys are rounded, so that now and then a neighbouring token is drawn."""
     session = trained(opened(dtype="bfloat16"), weighted)
     sampler: Any = session.snapshot().result()
     pairs = [
@@ -148,7 +129,7 @@ def test_in_bfloat16_it_is_as_likely(
     sampler.close()
 
 
-def gone_on(
+def continued(
     prompts: Sequence[Tokens], answers: Sequence[Sequence[Sampled]], turn: int
 ) -> list[Tokens]:
     return [
@@ -157,36 +138,35 @@ def gone_on(
     ]
 
 
-def test_from_the_third_turn_on_what_is_new_alone_is_read(sampler: Any, read: list[int]) -> None:
-    prompts, before = begin(), list[Tokens]()
+def test_from_turn_three_only_new_tokens_are_read(sampler: Any) -> None:
+    prompts, before, embedded = begin(), list[Tokens](), record_embedded(sampler)
     for turn in range(TURNS):
-        read.clear()
+        embedded.clear()
         answers = asked(sampler, prompts, turn)
+        read = prefilled(embedded, answers)
         if turn == 1:
-            assert sum(read) > sum(map(len, prompts)) / 2  # some begin alike
+            assert read > sum(map(len, prompts)) / 2  # some share a prefix
         elif turn:
             new = [
                 1 + len(prompt) - len(whole) for prompt, whole in zip(prompts, before, strict=True)
             ]
-            assert sum(read) <= sum(new) + max(new)  # one may be read in two lanes
+            assert read <= sum(new) + max(new)  # one may be read in two lanes
         before = [
-            np.concatenate([prompt, one[0].tokens])
-            for prompt, one in zip(prompts, answers, strict=True)
+            np.concatenate([prompt, answer[0].tokens])
+            for prompt, answer in zip(prompts, answers, strict=True)
         ]
-        prompts = gone_on(prompts, answers, turn)
+        prompts = continued(prompts, answers, turn)
 
 
-def test_what_is_asked_once_is_not_kept(sampler: Any) -> None:
+def test_single_requests_are_not_cached(sampler: Any) -> None:
     asked(sampler, begin(), 0)
-    asked(sampler, begin(), 1)
-    kept = sampler.model.result().conversations._last
-    assert len(kept) >= GAMES
-    assert all(keys is None for keys in kept.values())
+    answers = asked(sampler, begin(), 1)
+    cached = sampler.model.result().conversations.take(continued(begin(), answers, 1))
+    assert len(cached) > 1
+    assert all(kv is None for kv in cached.values())
 
 
-def test_two_may_go_on_from_one_and_one_from_the_middle_is_read_anew(
-    session: PeftSession, sampler: Any
-) -> None:
+def test_two_prompts_may_continue_one_conversation(session: PeftSession, sampler: Any) -> None:
     [first] = sampler.sample(begin()[0], max_tokens=6, seed=1).result()
     whole = np.concatenate([begin()[0], first.tokens, [7, 8, 9]])
     [second] = sampler.sample(whole, max_tokens=6, seed=2).result()
@@ -206,39 +186,38 @@ def test_two_may_go_on_from_one_and_one_from_the_middle_is_read_anew(
 
 
 def talked(sampler: Any) -> Tokens:
-    """Two turns of a conversation, and the beginning of the third."""
-    said = begin()[0]
+    """Play two turns of a conversation; return the prompt of the third."""
+    prompt = begin()[0]
     for turn in range(2):
-        [one] = sampler.sample(said, max_tokens=6, seed=turn).result()
-        said = np.concatenate([said, one.tokens, [7, 8, 9]])
-    return said
+        [one] = sampler.sample(prompt, max_tokens=6, seed=turn).result()
+        prompt = np.concatenate([prompt, one.tokens, [7, 8, 9]])
+    return prompt
 
 
-def test_what_several_go_on_with_alike_is_read_once(sampler: Any, read: list[int]) -> None:
+def test_a_shared_continuation_is_read_once(sampler: Any) -> None:
     more = np.concatenate([talked(sampler), np.arange(3, 203)])
-    read.clear()
+    embedded = record_embedded(sampler)
     futures = [
         sampler.sample(np.concatenate([more, [last]]), max_tokens=2) for last in range(5, 13)
     ]
-    assert all(future.result() for future in futures)
-    assert sum(read) < 2 * len(more)
+    answers = [future.result() for future in futures]
+    assert prefilled(embedded, answers) < 2 * len(more)
 
 
-def test_equal_rows_are_kept_once_and_of_some_none_can_be_found(sampler: Any) -> None:
+def test_equal_completions_share_one_cache_entry(sampler: Any) -> None:
     whole = talked(sampler)
     [first, *_] = sampler.sample(whole, count=4, max_tokens=5, temperature=0.0).result()
-    kept = sampler.model.result().conversations
-    assert [None if keys is None else keys.shape[1] for keys in kept._last.values()] == [
-        len(whole) + 4
-    ]
-    gone_on = np.concatenate([whole, first.tokens, [5]])
-    assert kept.take([whole, gone_on[:5], gone_on]).keys() == {gone_on.tobytes()}
-    assert kept.take([gone_on]) == {}
+    conversations = sampler.model.result().conversations
+    next_prompt = np.concatenate([whole, first.tokens, [5]])
+    cached = conversations.take([whole, next_prompt[:5], next_prompt])
+    assert cached.keys() == {next_prompt.tobytes()}
+    assert cached[next_prompt.tobytes()].shape[1] == len(whole) + 4
+    assert conversations.take([next_prompt]) == {}
 
 
-def test_the_longest_beginning_is_found() -> None:
+def test_the_longest_cached_prefix_is_used() -> None:
     rng = np.random.default_rng(0)
-    known, whole = said.ConversationCache(), rng.integers(0, 9, 60)
+    known, whole = ConversationCache(), rng.integers(0, 9, 60)
     others = [
         np.concatenate([whole[:size], [9], rng.integers(0, 9, 20)]) for size in (18, 25, 40, 50)
     ]
