@@ -1,56 +1,51 @@
-"""Supervised fine-tuning on a mixture of data sets, by their weights."""
+"""Supervised fine-tuning on a weighted mixture of data sets."""
 
 from collections.abc import Mapping
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from kitchen import Step, for_each, sequence
-from recipes._base import TrainingOnRows
-from stages.chat.render import RenderDataset
-from stages.data.mixture import (
-    LoadMixture,
-    MixtureBatches,
-    RenderMixture,
-    ReportSourceLosses,
-    UnpackMixture,
-)
-from stages.evaluate.before_after import CompareEvaluations, QualityGate
-from stages.evaluate.evaluation import EvalConfig, EvaluateBase, EvaluateWeights, RenderHeldOut
-from stages.evaluate.kept_exports import StartExports
-from stages.train.session import FinalWeights, OpenSession, SaveFinal
+from kitchen import Step, every, for_each, sequence
+from recipes._base import TrainingRecipe
+from stages import chat, data, evaluate, train
 
 
-class ChatSl(TrainingOnRows):
-    """Conversations of any number of turns, from several places; each is told how well it is
-    learnt.
-    """
+class ChatSl(TrainingRecipe):
+    """Conversations of any number of turns from several sources, with the loss of each source."""
 
-    outputs = (FinalWeights,)
-    # mixture.DATASET=WEIGHT; null: ingredients and arithmetic alike
+    evaluation: evaluate.EvalConfig = evaluate.EvalConfig(metric="loss")
+    # optimiser steps between two held-out losses with exports of the weights; 0 for none
+    eval_every: NonNegativeInt = 50
+    keep: PositiveInt = 2  # exports to retain: the last so many, and the best
+    ahead: NonNegativeInt = 1  # look-ahead: optimiser steps submitted beyond the one waited for
+    # sampling weights, mixture.DATASET=WEIGHT; null: ingredients and arithmetic in equal parts
     mixture: Mapping[str, PositiveFloat] | None = None
-    rendering: RenderDataset = RenderDataset()
-    evaluation: EvalConfig = EvalConfig(metric="loss")
+    rendering: chat.RenderDataset = chat.RenderDataset()
     steps: PositiveInt = 100  # optimiser steps
-    learning_rate: PositiveFloat = 1e-3  # the highest, at the end of warm-up
-    warmup_steps: NonNegativeInt = 10  # optimiser steps
+    learning_rate: PositiveFloat = 1e-3  # peak learning rate, reached at the end of warm-up
+    warmup_steps: NonNegativeInt = 10  # warm-up, in optimiser steps
     batch_size: PositiveInt = 16  # datums per optimiser step
 
     def workflow(self) -> Step:
         mixture = {"ingredients": 1.0, "arithmetic": 1.0} if self.mixture is None else self.mixture
+        batches = data.MixtureBatches(mixture, self.batch_size, self.steps, self.seed)
         return sequence(
-            LoadMixture(tuple(mixture), self.reading, self.seed),
-            OpenSession(self.model, self.lora),
-            StartExports(),
-            RenderMixture(self.rendering),
-            RenderHeldOut(self.rendering),
-            EvaluateBase(self.model, self.evaluation, self.rendering),
-            for_each(
-                MixtureBatches(mixture, self.batch_size, self.steps, self.seed),
-                ahead=self.ahead,
-                save=self.save_every,
-            )(UnpackMixture(), *self.step("cross_entropy"), ReportSourceLosses()),
-            SaveFinal(),
-            EvaluateWeights(self.evaluation, self.rendering),
-            CompareEvaluations(self.seed),
-            QualityGate(self.evaluation.at_least),
+            data.LoadMixture(tuple(mixture), self.reading, self.seed),
+            train.OpenSession(self.model, self.lora),
+            evaluate.StartExports(),
+            data.RenderMixture(self.rendering),
+            evaluate.RenderHeldOut(self.rendering),
+            evaluate.EvaluateBase(self.model, self.evaluation, self.rendering),
+            for_each(batches, ahead=self.ahead, save=self.save_every)(
+                data.UnpackMixture(),
+                train.ForwardBackward("cross_entropy"),
+                self.optim,
+                every(self.eval_every)(evaluate.MeasureHeldOut(), evaluate.ExportWeights()),
+                train.ReportStep(),
+                every(self.eval_every)(evaluate.TrackBestExport(self.keep)),
+                data.ReportSourceLosses(),
+            ),
+            train.SaveFinal(),
+            evaluate.EvaluateWeights(self.evaluation, self.rendering),
+            evaluate.CompareEvaluations(self.seed),
+            evaluate.QualityGate(self.evaluation.at_least),
         )

@@ -1,65 +1,60 @@
-"""Distillation: the student answers, and a teacher says what it would have said in the place of
-each token.
-"""
+"""On-policy distillation: the student answers, and a teacher scores each of its tokens."""
 
 from collections.abc import Mapping
 
 from pydantic import PositiveFloat, PositiveInt
 
 from kitchen import Step, for_each, sequence
-from recipes._base import TrainingOnRollouts
-from stages.chat.render import RenderDataset
-from stages.distill.on_policy import DivergenceName, ReportAnswers, ask, lesson
-from stages.distill.teachers import OpenTeachers, check_chat, names_of
-from stages.evaluate.before_after import CompareEvaluations, QualityGate
-from stages.evaluate.evaluation import EvalConfig, EvaluateBase, EvaluateWeights
-from stages.evaluate.kl import MeasureKL, MeasureKLBefore, kl_stages
-from stages.rl.policy_gradient import Discount, Minibatches
-from stages.train.optim import ForwardBackward
-from stages.train.session import FinalWeights, OpenSession, SaveFinal
+from kitchen.ports import TrainingSession
+from recipes._base import RolloutRecipe
+from stages import chat, distill, evaluate, rl, tasks, train
+from stages.evaluate.kl import kl_stages
 
 
-class Distillation(TrainingOnRollouts):
-    """On-policy: the answers are the student's own, so that it learns where it is that it goes
-    wrong.
-    """
+class Distillation(RolloutRecipe):
+    """Train the student on its own answers, so that it learns where it goes wrong itself."""
 
-    outputs = (FinalWeights,)
-    # weights of any name that read the same tokens; null for the student's own beginning
-    teacher: str | None = None
-    # by data set, in the place of both: teachers.DATASET=WEIGHTS
-    teachers: Mapping[str, str] | None = None
-    instruction: str = ""  # a system prompt that the teacher reads, and the student does not
-    evaluation: EvalConfig = EvalConfig()
-    rendering: RenderDataset = RenderDataset()  # of held-out rows
-    # KL(student || teacher); forward: KL(teacher || student) over its top_k
-    divergence: DivergenceName = "reverse"
-    # of reverse: what a nat between student and teacher costs; null: 1
-    coefficient: PositiveFloat | None = None
-    # of reverse: of what later tokens cost; null or 0: a token pays for itself
-    discount: Discount | None = None
-    # of forward: the teacher's likeliest tokens, at each position; null: 20
-    top_k: PositiveInt | None = None
+    teacher: str | None = None  # teacher: weights of any name; null: the initial weights
+    teachers: Mapping[str, str] | None = None  # teachers by data set: teachers.DATASET=WEIGHTS
+    instruction: str = ""  # system prompt that the teacher reads, and the student does not
+    evaluation: evaluate.EvalConfig = evaluate.EvalConfig()
+    rendering: chat.RenderDataset = chat.RenderDataset()  # rendering of held-out rows
+    # reverse: KL(student || teacher); forward: KL(teacher || student) over the teacher's top_k
+    divergence: distill.DivergenceName = "reverse"
+    coefficient: PositiveFloat | None = None  # weight of the reverse KL per nat; null: 1
+    # discount of later tokens in the reverse KL; null or 0: a token pays only for itself
+    discount: rl.DiscountFactor | None = None
+    top_k: PositiveInt | None = None  # teacher tokens at each position of the forward KL; null: 20
 
     def workflow(self) -> Step:
-        names = names_of(self.teacher, self.teachers, self.model, self.instruction, self.dataset)
-        check_chat(self.rendering)
-        data, loss, report = lesson(self.divergence, self.coefficient, self.discount, self.top_k)
-        how = names, self.rendering, self.evaluation.max_tokens, self.seed, self.instruction
+        teachers = distill.teacher_names(
+            self.teacher, self.teachers, self.model, self.instruction, self.dataset
+        )
+        distill.check_chat(self.rendering)
+        options = self.coefficient, self.discount, self.top_k
+        targets, loss, report = distill.divergence_steps(self.divergence, *options)
+        kl = teachers, self.rendering, self.evaluation.max_tokens, self.seed, self.instruction
+        batches = tasks.TaskBatches(self.batch_size, self.steps, self.seed)
+        stale = (TrainingSession,) if self.policy_lag else ()
+        rows = self.reading, self.seed, self.problems
         return sequence(
-            *ask(self.dataset, self.teachers, self.reading, self.seed, self.rows),
-            OpenSession(self.model, self.lora),
-            OpenTeachers(names, self.instruction),
-            EvaluateBase(self.model, self.evaluation, self.rendering),
-            *kl_stages(MeasureKLBefore, *how, model=self.model),
-            self.rounds(
-                ReportAnswers(),
-                *data,
-                for_each(Minibatches(self.updates))(ForwardBackward(loss), self.optim, report),
+            *distill.load_prompts(self.dataset, self.teachers, *rows),
+            train.OpenSession(self.model, self.lora),
+            distill.OpenTeachers(teachers, self.instruction),
+            evaluate.EvaluateBase(self.model, self.evaluation, self.rendering),
+            *kl_stages(evaluate.MeasureKLBefore, *kl, model=self.model),
+            for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=stale)(
+                rl.Snapshot(),
+                rl.RollOut(self.group, self.playing, self.seed),
+                distill.ReportAnswers(),
+                *targets,
+                for_each(rl.Minibatches(self.updates))(
+                    train.ForwardBackward(loss), self.optim, report
+                ),
             ),
-            SaveFinal(),
-            *kl_stages(MeasureKL, *how),
-            EvaluateWeights(self.evaluation, self.rendering),
-            CompareEvaluations(self.seed),
-            QualityGate(self.evaluation.at_least),
+            train.SaveFinal(),
+            *kl_stages(evaluate.MeasureKL, *kl),
+            evaluate.EvaluateWeights(self.evaluation, self.rendering),
+            evaluate.CompareEvaluations(self.seed),
+            evaluate.QualityGate(self.evaluation.at_least),
         )

@@ -1,47 +1,55 @@
-"""Off-policy distillation: a teacher answers once, and the student imitates what it wrote."""
+"""Off-policy distillation: a teacher answers once, and the student imitates its answers."""
 
-from kitchen import Step
-from kitchen.errors import ConfigError
-from recipes.sl_basic import SlBasic
-from stages.chat.conversations import TrainRows
-from stages.chat.render import RenderDataset
-from stages.distill.off_policy import (
-    EvaluateTeacher,
-    TakeAnswers,
-    TaughtRows,
-    WriteAnswers,
-    Writing,
-)
-from stages.evaluate.reference import IdentifyWeights
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+
+from kitchen import Step, every, for_each, sequence
+from recipes._base import EpochRecipe
+from stages import chat, data, distill, evaluate, train
 
 
-class DistillationOffPolicy(SlBasic):
-    """The teacher may be other weights, or the model itself with a system prompt that the student
-    does without.
-    """
+class DistillationOffPolicy(EpochRecipe):
+    """Learn from other weights, or from the model itself with a system prompt (prompt distillation)."""
 
-    teacher: str | None = None  # weights of any name; null for those that the run begins with
-    instruction: str = ""  # a system prompt that the teacher reads, and the student does not
-    writing: Writing = Writing()
-    # that is the teacher's
-    rendering: RenderDataset = RenderDataset(train_on="last_assistant_message")
+    # rendering of the teacher's answers and of held-out rows
+    rendering: chat.RenderDataset = chat.RenderDataset(train_on="last_assistant_message")
+    learning_rate: PositiveFloat = 1e-3  # peak learning rate, reached at the end of warm-up
+    warmup_steps: NonNegativeInt = 10  # warm-up, in optimiser steps
+    batch_size: PositiveInt = 16  # conversations per optimiser step
+    teacher: str | None = None  # teacher: weights of any name; null: the initial weights
+    instruction: str = ""  # system prompt that the teacher reads, and the student does not
+    writing: distill.GenerationConfig = distill.GenerationConfig()
 
-    @property
-    def rows(self) -> int | None:
-        answers = super().rows
-        return None if answers is None else -(-answers // self.writing.tries)
-
-    def prepared(self) -> tuple[Step, ...]:
-        if self.teacher is None and not self.instruction:
-            raise ConfigError(
-                "the student has nobody to learn from: set teacher=WEIGHTS, or instruction=TEXT, a "
-                "system prompt that makes the model its own teacher"
-            )
-        teacher, taught = self.teacher or self.model, self.rendering.using({TrainRows: TaughtRows})
-        return (
-            IdentifyWeights(teacher, "teacher"),
-            WriteAnswers(teacher, self.rendering, self.writing, self.instruction, self.seed),
-            TakeAnswers(),
-            taught,
-            EvaluateTeacher(teacher, self.evaluation, self.rendering, self.instruction, self.seed),
+    def workflow(self) -> Step:
+        teacher = distill.teacher_of(self.teacher, self.model, self.instruction)
+        prompted = self.rendering, self.instruction, self.seed
+        answers = self.rendering.rows_for_steps(
+            self.max_steps, self.batch_size
+        )  # None: all of them
+        rows = None if answers is None else -(-answers // self.writing.tries)
+        epochs = data.Epochs(self.epochs, self.batch_size, self.max_steps)
+        batches = data.ShuffledBatches(self.batch_size, self.seed)
+        return sequence(
+            data.LoadDataset(self.dataset, self.reading, self.seed, rows),
+            train.OpenSession(self.model, self.lora),
+            evaluate.StartExports(),
+            evaluate.IdentifyWeights(teacher, "teacher"),
+            distill.GenerateTeacherAnswers(teacher, self.writing, *prompted),
+            distill.ReplaceAnswers(),
+            self.rendering.using({chat.TrainRows: distill.TeacherRows}),
+            distill.EvaluateTeacher(teacher, self.evaluation, *prompted),
+            evaluate.RenderHeldOut(self.rendering),
+            evaluate.EvaluateBase(self.model, self.evaluation, self.rendering),
+            for_each(epochs)(
+                for_each(batches, ahead=self.ahead, save=self.save_every)(
+                    train.ForwardBackward("cross_entropy"),
+                    self.optim,
+                    every(self.eval_every)(evaluate.MeasureHeldOut(), evaluate.ExportWeights()),
+                    train.ReportStep(),
+                    every(self.eval_every)(evaluate.TrackBestExport(self.keep)),
+                )
+            ),
+            train.SaveFinal(),
+            evaluate.EvaluateWeights(self.evaluation, self.rendering),
+            evaluate.CompareEvaluations(self.seed),
+            evaluate.QualityGate(self.evaluation.at_least),
         )

@@ -1,41 +1,60 @@
-"""Preference optimisation: make the chosen answer likelier than the rejected one, and stay near the
-reference.
-"""
+"""Preference optimisation on pairs of answers: DPO, IPO, hinge, SimPO and ORPO."""
 
-from pydantic import NonNegativeFloat, PositiveFloat
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from kitchen import Step
-from recipes._base import TrainingOnPreferences
-from stages.preference.comparisons import LoadComparisons, RenderPairs
-from stages.preference.dpo import JudgePairs
-from stages.preference.pair_loss import WITHOUT_REFERENCE, PairLoss, PairLossName
-from stages.train.session import FinalWeights
+from kitchen import Step, every, for_each, sequence
+from recipes._base import EpochRecipe
+from stages import chat, data, evaluate, preference, train
 
 
-class Dpo(TrainingOnPreferences):
-    """Pairs of answers; where data has right answers alone, the model's own mistakes are the
-    others.
-    """
+class Dpo(EpochRecipe):
+    """Make the chosen answer likelier than the rejected one, and stay near the reference model."""
 
-    outputs = (FinalWeights,)
-    loss: PairLossName = "sigmoid"
-    # how dearly the reference is held; null: 0.1, with loss=simpo 2
+    reference: str | None = None  # reference model: weights of any name; null: the initial weights
+    mistakes: preference.MistakesConfig = preference.MistakesConfig()
+    rendering: chat.RenderDataset = chat.RenderDataset(train_on="last_assistant_turn")
+    learning_rate: PositiveFloat = 1e-5  # peak learning rate, reached at the end of warm-up
+    batch_size: PositiveInt = 16  # pairs per optimiser step
+    loss: preference.PairLossName = "sigmoid"  # loss on pairs of answers; sigmoid is DPO
+    # strength of the KL constraint to the reference model; null: 0.1, with loss=simpo 2
     beta: PositiveFloat | None = None
-    # share of pairs that may be the wrong way round; with loss=sigmoid
-    label_smoothing: NonNegativeFloat = 0.0
-    # of loss=simpo, beta times nats per token; null: half of beta
+    label_smoothing: NonNegativeFloat = 0.0  # assumed share of swapped pairs; with loss=sigmoid
+    # margin of the rewards with loss=simpo, in beta times nats per token; null: half of beta
     target_margin: NonNegativeFloat | None = None
-    # weight of the chosen answers' own cross-entropy, nats per token
-    imitation: NonNegativeFloat = 0.0
+    imitation: NonNegativeFloat = 0.0  # weight of the chosen answers' cross-entropy, nats per token
 
     def workflow(self) -> Step:
-        loss = PairLoss(
-            self.loss, self.beta, self.label_smoothing, self.imitation, self.target_margin
-        )
-        return self.preferring(
-            LoadComparisons(self.dataset, self.reading, self.seed),
-            RenderPairs(self.rendering),
-            loss,
-            JudgePairs(loss),
-            referred=self.loss not in WITHOUT_REFERENCE,
+        options = self.beta, self.label_smoothing, self.imitation, self.target_margin
+        loss = preference.PairLoss(self.loss, *options)
+        reference = self.reference or self.model
+        logprobs = preference.PrecomputeReferenceLogprobs(reference)
+        epochs = data.Epochs(self.epochs, self.batch_size, self.max_steps).using(preference.PAIRS)
+        batches = preference.ShuffledPairs(self.batch_size, self.seed)
+        return sequence(
+            preference.LoadComparisons(self.dataset, self.reading, self.seed),
+            train.OpenSession(self.model, self.lora),
+            evaluate.IdentifyWeights(reference, "reference"),
+            evaluate.StartExports(),
+            preference.SampleRejectedAnswers(
+                self.model, self.rendering, self.mistakes, self.seed, self.evaluation
+            ),
+            preference.RenderPairs(self.rendering),
+            *([logprobs] if loss.uses_reference else []),
+            preference.AttachReferenceLogprobs(),
+            evaluate.EvaluateBase(self.model, self.evaluation, self.rendering),
+            for_each(epochs)(
+                for_each(batches, ahead=self.ahead, save=self.save_every)(
+                    train.ForwardBackward(loss),
+                    self.optim,
+                    every(self.eval_every)(evaluate.MeasureHeldOut(loss), evaluate.ExportWeights()),
+                    train.ReportStep(),
+                    every(self.eval_every)(evaluate.TrackBestExport(self.keep)),
+                )
+            ),
+            train.SaveFinal(),
+            preference.EvaluatePairs(loss),
+            evaluate.MeasureKL(reference, self.rendering, self.evaluation.max_tokens, self.seed),
+            evaluate.EvaluateWeights(self.evaluation, self.rendering),
+            evaluate.CompareEvaluations(self.seed),
+            evaluate.QualityGate(self.evaluation.at_least),
         )

@@ -1,30 +1,56 @@
-"""Preferences of which each is one answer, good or bad by itself (KTO)."""
+"""Preference optimisation on single answers, each good or bad by itself: KTO."""
 
-from pydantic import PositiveFloat
+from pydantic import PositiveFloat, PositiveInt
 
-from kitchen import Step
-from recipes._base import TrainingOnPreferences
-from stages.preference.dpo import JudgePairs
-from stages.preference.kto import LabelLoss, LoadLabels, RenderLabels
-from stages.train.session import FinalWeights
+from kitchen import Step, every, for_each, sequence
+from recipes._base import EpochRecipe
+from stages import chat, data, evaluate, preference, train
 
 
-class Kto(TrainingOnPreferences):
-    """Answers with a label; where data has right answers alone, the model's own mistakes are the
-    bad ones.
-    """
+class Kto(EpochRecipe):
+    """Make good answers likelier and bad ones less likely, and stay near the reference model."""
 
-    outputs = (FinalWeights,)
-    beta: PositiveFloat = 0.1  # how dearly the reference is held
-    # of a good answer in the loss: good_weight times their number should be 1 to 4/3
+    reference: str | None = None  # reference model: weights of any name; null: the initial weights
+    mistakes: preference.MistakesConfig = preference.MistakesConfig()
+    rendering: chat.RenderDataset = chat.RenderDataset(train_on="last_assistant_turn")
+    learning_rate: PositiveFloat = 1e-5  # peak learning rate, reached at the end of warm-up
+    batch_size: PositiveInt = 16  # answers per optimiser step
+    beta: PositiveFloat = 0.1  # strength of the KL constraint to the reference model
+    # weight of good answers in the loss; times their number, it should be 1 to 4/3 times
+    # bad_weight times the number of bad ones
     good_weight: PositiveFloat = 1.0
-    bad_weight: PositiveFloat = 1.0  # times bad_weight times the number of bad ones
+    bad_weight: PositiveFloat = 1.0  # weight of bad answers in the loss
 
     def workflow(self) -> Step:
-        loss = LabelLoss(self.beta, self.good_weight, self.bad_weight)
-        return self.preferring(
-            LoadLabels(self.dataset, self.reading, self.seed),
-            RenderLabels(self.rendering),
-            loss,
-            JudgePairs(loss, "answer"),
+        loss = preference.KtoLoss(self.beta, self.good_weight, self.bad_weight)
+        reference = self.reference or self.model
+        epochs = data.Epochs(self.epochs, self.batch_size, self.max_steps).using(preference.PAIRS)
+        batches = preference.ShuffledPairs(self.batch_size, self.seed)
+        return sequence(
+            preference.LoadLabelledAnswers(self.dataset, self.reading, self.seed),
+            train.OpenSession(self.model, self.lora),
+            evaluate.IdentifyWeights(reference, "reference"),
+            evaluate.StartExports(),
+            preference.SampleRejectedAnswers(
+                self.model, self.rendering, self.mistakes, self.seed, self.evaluation
+            ),
+            preference.RenderLabelledAnswers(self.rendering),
+            preference.PrecomputeReferenceLogprobs(reference),
+            preference.AttachReferenceLogprobs(),
+            evaluate.EvaluateBase(self.model, self.evaluation, self.rendering),
+            for_each(epochs)(
+                for_each(batches, ahead=self.ahead, save=self.save_every)(
+                    train.ForwardBackward(loss),
+                    self.optim,
+                    every(self.eval_every)(evaluate.MeasureHeldOut(loss), evaluate.ExportWeights()),
+                    train.ReportStep(),
+                    every(self.eval_every)(evaluate.TrackBestExport(self.keep)),
+                )
+            ),
+            train.SaveFinal(),
+            preference.EvaluatePairs(loss, "answer"),
+            evaluate.MeasureKL(reference, self.rendering, self.evaluation.max_tokens, self.seed),
+            evaluate.EvaluateWeights(self.evaluation, self.rendering),
+            evaluate.CompareEvaluations(self.seed),
+            evaluate.QualityGate(self.evaluation.at_least),
         )

@@ -1,71 +1,57 @@
-"""Reinforcement learning on groups: try each problem several times, and prefer what went better
-than the rest.
-"""
+"""Reinforcement learning on groups of rollouts (GRPO): prefer what did better than its group."""
 
 from collections.abc import Mapping
 
 from pydantic import NonNegativeFloat
 
 from kitchen import Step, for_each, sequence
-from recipes._base import TrainingOnRollouts
-from stages.evaluate.reference import OpenReference
-from stages.rl.dro import loss_of
-from stages.rl.policy_gradient import (
-    AdvantageName,
-    Discount,
-    Minibatches,
-    PolicyLossName,
-    PolicyUpdate,
-    ReportPolicy,
-    ScoreRollouts,
-)
-from stages.rl.rollout_eval import ComparePlayed, PlayBase, PlayWeights
-from stages.rl.rollouts import ReportRollouts
+from kitchen.ports import TrainingSession
+from recipes._base import RolloutRecipe
+from stages import evaluate, rl, tasks, train
 from stages.tasks.reasoning_gym import load_tasks_stage
-from stages.train.optim import ForwardBackward
-from stages.train.session import FinalWeights, OpenSession, SaveFinal
 
 
-class Rl(TrainingOnRollouts):
-    """Policy gradient with advantages within groups; the weights that act may lag behind those that
-    learn.
-    """
+class Rl(RolloutRecipe):
+    """Policy gradient with advantages within groups; the acting weights may lag behind."""
 
-    outputs = (FinalWeights,)
-    # of an answer: field_f1, exact, math; null: by the data, which may have its own
+    # reward of an answer: field_f1, exact or math; null: by the data, which may have its own
     reward: str | None = None
-    advantages: AdvantageName = "centred"
-    loss: PolicyLossName = "importance_sampling"
-    # of ppo and cispo: clip_low_threshold, clip_high_threshold; of dro: beta
+    advantages: rl.AdvantageName = "centred"  # how rewards of a group become advantages
+    loss: rl.PolicyLossName = "importance_sampling"  # policy loss
+    # options of ppo and cispo: clip_low_threshold, clip_high_threshold; of dro: beta
     loss_options: Mapping[str, float] = {}
-    # reward lost per nat that the policy strays from the reference
-    kl_penalty: NonNegativeFloat = 0.0
-    kl_discount: Discount = 0.0  # of the penalties of later tokens; 0: a token pays for itself
-    reference: str | None = None  # weights of any name; null for those that the run begins with
+    kl_penalty: NonNegativeFloat = 0.0  # reward lost per nat of KL to the reference model
+    # discount of later tokens' KL penalties; 0: a token pays only for itself
+    kl_discount: rl.DiscountFactor = 0.0
+    reference: str | None = None  # reference model: weights of any name; null: the initial weights
 
     def workflow(self) -> Step:
-        loss, start = (self.loss, self.loss_options), self.reference or self.model
-        opened, scored = (
-            ([OpenReference(start)], [ScoreRollouts()])
-            if self.kl_penalty or self.reference
-            else ([], [])
-        )
+        rl.check_group(self.group, self.kl_penalty)
+        with_reference = self.kl_penalty or self.reference
+        reference = evaluate.OpenReference(self.reference or self.model)
+        loss, options = rl.loss_of(self.loss, self.loss_options)
+        batches = tasks.TaskBatches(self.batch_size, self.steps, self.seed)
+        stale = (TrainingSession,) if self.policy_lag else ()
         return sequence(
-            load_tasks_stage(self.dataset, self.reading, self.seed, self.rows, self.reward),
-            OpenSession(self.model, self.lora),
-            *opened,
-            PlayBase(self.model, self.playing),
-            self.rounds(
-                ReportRollouts(),
-                *scored,
-                PolicyUpdate(
+            load_tasks_stage(self.dataset, self.reading, self.seed, self.problems, self.reward),
+            train.OpenSession(self.model, self.lora),
+            *([reference] if with_reference else []),
+            rl.EvaluateBasePolicy(self.model, self.playing),
+            for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=stale)(
+                rl.Snapshot(),
+                rl.RollOut(self.group, self.playing, self.seed),
+                rl.ReportRollouts(),
+                *([rl.ComputeReferenceLogprobs()] if with_reference else []),
+                rl.ComputeAdvantages(
                     self.advantages, self.kl_penalty, self.kl_discount, weighted=self.loss == "dro"
                 ),
-                for_each(Minibatches(self.updates))(
-                    ForwardBackward(*loss_of(*loss)), self.optim, ReportPolicy(*loss)
+                for_each(rl.Minibatches(self.updates))(
+                    train.ForwardBackward(loss, options),
+                    self.optim,
+                    rl.ReportPolicy(self.loss, self.loss_options),
                 ),
             ),
-            SaveFinal(),
-            PlayWeights(self.playing),
-            ComparePlayed(self.seed),
+            train.SaveFinal(),
+            rl.EvaluateTrainedPolicy(self.playing),
+            rl.CompareRewards(self.seed),
         )

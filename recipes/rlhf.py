@@ -1,67 +1,60 @@
-"""Reinforcement learning from preferences: learn to judge answers, and then to give those that the
-judge prefers.
-"""
+"""Reinforcement learning from human feedback: train a judge (reward model), then a policy by it."""
 
 from pydantic import NonNegativeFloat
 
 from kitchen import Step, for_each, sequence
-from recipes._base import TrainingOnRollouts
-from stages.evaluate.reference import IdentifyWeights, OpenReference
-from stages.judge.judge import Judging
-from stages.judge.judge_rewards import JudgePlayed, JudgeRollouts
-from stages.judge.judge_training import CheckReadable, learn_to_judge
-from stages.judge.ranked_answers import Ranking, find_comparisons
-from stages.rl.policy_gradient import Minibatches, PolicyUpdate, ReportPolicy, ScoreRollouts
-from stages.rl.rollout_eval import ComparePlayed, PlayBase, PlayWeights
-from stages.rl.rollouts import ReportRollouts
-from stages.train.optim import ForwardBackward
-from stages.train.session import FinalWeights, OpenSession, SaveFinal
+from kitchen.ports import TrainingSession
+from recipes._base import RolloutRecipe
+from stages import evaluate, rl, tasks, train
+from stages import judge as judging
 
 
-class Rlhf(TrainingOnRollouts):
-    """Three phases: comparisons, a judge that learns from them, and a policy that learns from the
-    judge.
-    """
+class Rlhf(RolloutRecipe):
+    """Three phases: comparisons, a judge that learns from them, a policy that learns from it."""
 
-    outputs = (FinalWeights,)
-    # a data set of comparisons; null: own answers to `dataset`, by what they are worth
+    # comparisons: a data set; null: the model's own answers to `dataset`, ranked by their rewards
     preferences: str | None = None
-    reward: str | None = None  # that ranks own answers: field_f1, exact, math; null: by the data
-    ranking: Ranking = Ranking()
-    judge: Judging = Judging()
-    # reward lost per nat that the policy strays from where it began
-    kl_penalty: NonNegativeFloat = 0.0
+    # reward that ranks the model's own answers: field_f1, exact or math; null: by the data
+    reward: str | None = None
+    ranking: judging.RankingConfig = judging.RankingConfig()
+    judge: judging.JudgeConfig = judging.JudgeConfig()
+    kl_penalty: NonNegativeFloat = 0.0  # reward lost per nat of KL to the initial weights
 
     def workflow(self) -> Step:
-        ranked, own = (
-            (self.model, self.ranking, self.playing, self.rows, self.reward),
-            self.preferences is None,
-        )
-        judge = self.judge.model if self.judge.model != self.model else None
-        check = CheckReadable(self.judge.model or self.model, self.judge)
-        asked = [IdentifyWeights(judge, "judge.start")] if judge else []
-        penalised = [ScoreRollouts()] if self.kl_penalty else []
+        rl.check_group(self.group, self.kl_penalty)
+        own_answers = self.preferences is None
+        judge = self.judge.model or self.model
+        own_model = [] if judge == self.model else [evaluate.IdentifyWeights(judge, "judge.start")]
+        data = self.dataset, self.reading, self.seed, self.problems
+        rank = judging.RankAnswers(self.model, self.ranking, self.playing, self.seed)
+        batches = tasks.TaskBatches(self.batch_size, self.steps, self.seed)
+        stale = (TrainingSession,) if self.policy_lag else ()
         return sequence(
-            IdentifyWeights(self.model, "start"),
-            *asked,
-            *find_comparisons(
-                self.preferences, self.dataset, self.reading, self.seed, *ranked, check
-            ),
-            *learn_to_judge(self.judge, self.model, self.lora, self.seed, self.save_every),
-            OpenSession(self.model, self.lora),
-            OpenReference(self.model),
-            PlayBase(self.model, self.playing),
-            self.rounds(
-                JudgeRollouts(self.playing, own),
-                ReportRollouts(),
-                *penalised,
-                PolicyUpdate(penalty=self.kl_penalty),
-                for_each(Minibatches(self.updates))(
-                    ForwardBackward("importance_sampling"), self.optim, ReportPolicy()
+            evaluate.IdentifyWeights(self.model, "start"),
+            *own_model,
+            judging.comparison_source(self.preferences, *data, self.reward, self.ranking),
+            judging.CheckReadable(judge, self.judge),
+            *([rank, judging.BuildComparisons()] if own_answers else []),
+            judging.EvaluateBaseJudge(judge, self.judge),
+            judging.train_judge(self.judge, judge, self.lora, self.seed, self.save_every),
+            judging.OpenJudge(judge, self.judge),
+            judging.EvaluateJudge(self.seed),
+            train.OpenSession(self.model, self.lora),
+            evaluate.OpenReference(self.model),
+            rl.EvaluateBasePolicy(self.model, self.playing),
+            for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=stale)(
+                rl.Snapshot(),
+                rl.RollOut(self.group, self.playing, self.seed),
+                judging.JudgeRollouts(self.playing, own_answers),
+                rl.ReportRollouts(),
+                *([rl.ComputeReferenceLogprobs()] if self.kl_penalty else []),
+                rl.ComputeAdvantages(penalty=self.kl_penalty),
+                for_each(rl.Minibatches(self.updates))(
+                    train.ForwardBackward("importance_sampling"), self.optim, rl.ReportPolicy()
                 ),
             ),
-            SaveFinal(),
-            PlayWeights(self.playing),
-            *([ComparePlayed(self.seed)] if own else []),
-            JudgePlayed(self.seed),
+            train.SaveFinal(),
+            rl.EvaluateTrainedPolicy(self.playing),
+            *([rl.CompareRewards(self.seed)] if own_answers else []),
+            judging.CompareByJudge(self.seed),
         )

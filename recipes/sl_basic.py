@@ -1,54 +1,42 @@
-"""Supervised fine-tuning: imitate the assistant's answers, and show on held-out data that it
-helped.
-"""
+"""Supervised fine-tuning: imitate the assistant's answers, and measure the gain on held-out data."""
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from kitchen import Step, for_each, sequence
-from recipes._base import TrainingInEpochs
-from stages.chat.render import RenderDataset
-from stages.data.dataset import Epochs, LoadDataset, ShuffledBatches
-from stages.evaluate.before_after import CompareEvaluations, QualityGate
-from stages.evaluate.evaluation import EvaluateBase, EvaluateWeights, RenderHeldOut
-from stages.evaluate.kept_exports import StartExports
-from stages.train.session import FinalWeights, OpenSession, SaveFinal
+from kitchen import Step, every, for_each, sequence
+from recipes._base import EpochRecipe
+from stages import chat, data, evaluate, train
 
 
-class SlBasic(TrainingInEpochs):
+class SlBasic(EpochRecipe):
     """Cross-entropy on the assistant's tokens: one LoRA, evaluated before and after."""
 
-    outputs = (FinalWeights,)
-    rendering: RenderDataset = RenderDataset()
-    learning_rate: PositiveFloat = 1e-3  # the highest, at the end of warm-up
-    warmup_steps: NonNegativeInt = 10  # optimiser steps
+    rendering: chat.RenderDataset = chat.RenderDataset()
+    learning_rate: PositiveFloat = 1e-3  # peak learning rate, reached at the end of warm-up
+    warmup_steps: NonNegativeInt = 10  # warm-up, in optimiser steps
     batch_size: PositiveInt = 16  # conversations per optimiser step
 
     def workflow(self) -> Step:
+        rows = self.rendering.rows_for_steps(self.max_steps, self.batch_size)  # None: all of them
+        epochs = data.Epochs(self.epochs, self.batch_size, self.max_steps)
+        batches = data.ShuffledBatches(self.batch_size, self.seed)
         return sequence(
-            LoadDataset(self.dataset, self.reading, self.seed, self.rows),
-            OpenSession(self.model, self.lora),
-            StartExports(),
-            *self.prepared(),
-            RenderHeldOut(self.rendering),
-            EvaluateBase(self.model, self.evaluation, self.rendering),
-            for_each(Epochs(self.epochs, self.batch_size, self.max_steps))(
-                for_each(
-                    ShuffledBatches(self.batch_size, self.seed),
-                    ahead=self.ahead,
-                    save=self.save_every,
-                )(*self.step("cross_entropy"))
+            data.LoadDataset(self.dataset, self.reading, self.seed, rows),
+            train.OpenSession(self.model, self.lora),
+            evaluate.StartExports(),
+            self.rendering,
+            evaluate.RenderHeldOut(self.rendering),
+            evaluate.EvaluateBase(self.model, self.evaluation, self.rendering),
+            for_each(epochs)(
+                for_each(batches, ahead=self.ahead, save=self.save_every)(
+                    train.ForwardBackward("cross_entropy"),
+                    self.optim,
+                    every(self.eval_every)(evaluate.MeasureHeldOut(), evaluate.ExportWeights()),
+                    train.ReportStep(),
+                    every(self.eval_every)(evaluate.TrackBestExport(self.keep)),
+                )
             ),
-            SaveFinal(),
-            EvaluateWeights(self.evaluation, self.rendering),
-            CompareEvaluations(self.seed),
-            QualityGate(self.evaluation.at_least),
+            train.SaveFinal(),
+            evaluate.EvaluateWeights(self.evaluation, self.rendering),
+            evaluate.CompareEvaluations(self.seed),
+            evaluate.QualityGate(self.evaluation.at_least),
         )
-
-    @property
-    def rows(self) -> int | None:
-        """To train on, at most; None where it is not known."""
-        return self.rendering.rows_for_steps(self.max_steps, self.batch_size)
-
-    def prepared(self) -> tuple[Step, ...]:
-        """From the rows that were loaded to the data that is trained on."""
-        return (self.rendering,)

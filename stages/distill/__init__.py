@@ -1,19 +1,47 @@
 """Distillation from teachers: on-policy and off-policy."""
 
-from stages.distill.off_policy import EvaluateTeacher, TakeAnswers, WriteAnswers, Writing
-from stages.distill.on_policy import AskRows, AskSources, ImitateTop, ReportAnswers
-from stages.distill.teachers import OpenTeachers, ScoreByTeachers, Teachers
+from stages.distill.off_policy import (
+    EvaluateTeacher,
+    GenerateTeacherAnswers,
+    GenerationConfig,
+    ReplaceAnswers,
+    TeacherRows,
+    teacher_of,
+)
+from stages.distill.on_policy import (
+    DivergenceName,
+    PromptsFromRows,
+    PromptsFromSources,
+    ReportAnswers,
+    TopKTargets,
+    divergence_steps,
+    load_prompts,
+)
+from stages.distill.teachers import (
+    ComputeTeacherLogprobs,
+    OpenTeachers,
+    Teachers,
+    check_chat,
+    teacher_names,
+)
 
 __all__ = [
-    "AskRows",
-    "AskSources",
+    "ComputeTeacherLogprobs",
+    "DivergenceName",
     "EvaluateTeacher",
-    "ImitateTop",
+    "GenerateTeacherAnswers",
+    "GenerationConfig",
     "OpenTeachers",
+    "PromptsFromRows",
+    "PromptsFromSources",
+    "ReplaceAnswers",
     "ReportAnswers",
-    "ScoreByTeachers",
-    "TakeAnswers",
+    "TeacherRows",
     "Teachers",
-    "WriteAnswers",
-    "Writing",
+    "TopKTargets",
+    "check_chat",
+    "divergence_steps",
+    "load_prompts",
+    "teacher_names",
+    "teacher_of",
 ]

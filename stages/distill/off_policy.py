@@ -1,17 +1,17 @@
-"""Teachers that write: their answers take the place of those in the data."""
+"""Off-policy distillation: a teacher answers once, and its answers replace those in the data."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import NonNegativeFloat, PositiveInt
 
 from kitchen.artifacts.weights import find_weights
-from kitchen.errors import DataError
+from kitchen.errors import ConfigError, DataError
 from kitchen.ports import BlobStore, ModelCatalog, Tokenizer, TrainingClient
 from kitchen.stage import Stage
-from kitchen.types import Metrics, Sampled, Samples, Table
+from kitchen.types import Metrics, Sampled, Samples, Table, Tokens
 from stages.chat.conversations import Conversation, Message, TrainRows, with_system_prompt
 from stages.chat.prompts import check_system_prompt, prompt_messages, prompt_tokens
 from stages.chat.render import RenderDataset
@@ -23,42 +23,50 @@ from stages.evaluate.reference import sample_answers
 
 
 @dataclass(frozen=True)
-class Writing:
-    """How a teacher's answers are drawn."""
+class GenerationConfig:
+    """Sampling of the teacher's answers."""
 
-    tries: PositiveInt = 1  # answers to each row, all of which are learnt from
-    temperature: NonNegativeFloat = 1.0  # 0 is greedy
-    max_tokens: PositiveInt = 64  # per answer; one that is cut there is not learnt from
+    tries: PositiveInt = 1  # answers to each row, all of which are trained on
+    temperature: NonNegativeFloat = 1.0  # sampling temperature; 0 is greedy
+    max_tokens: PositiveInt = 64  # maximum tokens per answer; an answer that is cut is not used
 
     def __post_init__(self) -> None:
         check_tries(self.tries, self.temperature)
 
 
+def teacher_of(teacher: str | None, model: str, instruction: str) -> str:
+    """Return the name of the teacher's weights; raises ConfigError if there is no teacher."""
+    if teacher is None and not instruction:
+        raise ConfigError(
+            "the student has no teacher: set teacher=WEIGHTS, or instruction=TEXT, a system prompt "
+            "that makes the model its own teacher."
+        )
+    return teacher or model
+
+
 @dataclass(frozen=True)
-class Written:
-    """What the teacher wrote to each row, without what was cut."""
+class TeacherAnswers:
+    """The teacher's answers to each row, without those that were cut."""
 
     texts: tuple[tuple[str, ...], ...]
-    cut: int
+    cut: int  # number of answers that were cut
 
 
 @dataclass(frozen=True)
-class TaughtRows:
-    """The conversations to train on, with the teacher's answers."""
+class TeacherRows:
+    """Conversations to train on, with the teacher's answers."""
 
     conversations: Sequence[Conversation]
 
 
-class WriteAnswers(Stage):
-    """Have a teacher answer the rows to train on, once; a resumed run finds the answers in the
-    record.
-    """
+class GenerateTeacherAnswers(Stage):
+    """Sample the teacher's answers to the training rows once; a resumed run reuses them."""
 
     memoize = True
     teacher: str  # a name of weights
+    config: GenerationConfig
     render: RenderDataset
-    how: Writing = Writing()
-    instruction: str = ""  # a system prompt that the teacher alone reads
+    instruction: str = ""  # a system prompt that only the teacher reads
     seed: int = 0
 
     async def run(
@@ -68,90 +76,91 @@ class WriteAnswers(Stage):
         tokenizer: Tokenizer,
         rows: TrainRows,
         blobs: BlobStore | None = None,
-    ) -> tuple[Written, Samples]:
-        found = find_weights(self.teacher, client, blobs)
-        reads = models.tokenizer(found.model)
-        check_system_prompt(self.instruction, reads, self.render.chat)
-        prompts = [
-            prompt_tokens(with_system_prompt(each, self.instruction), reads, self.render)
-            for each in rows.conversations
-        ]
-        sampler, how = client.sampler(found.source), self.how
+    ) -> tuple[TeacherAnswers, Samples]:
+        weights = find_weights(self.teacher, client, blobs)
+        teacher_tokenizer = models.tokenizer(weights.model)
+        prompts = self._prompts(rows, teacher_tokenizer)
+        sampler = client.sampler(weights.source)
         try:
-            came = await sample_answers(
+            answers = await sample_answers(
                 sampler,
                 prompts,
                 [self.seed],
-                count=how.tries,
-                max_tokens=how.max_tokens,
-                temperature=how.temperature,
+                count=self.config.tries,
+                max_tokens=self.config.max_tokens,
+                temperature=self.config.temperature,
             )
         finally:
             sampler.close()
-        texts = tuple(
-            tuple(
-                self.render.answer_text(reads.decode(one.tokens), reads)
-                for one in some
-                if _whole(one)
-            )
-            for some in came
-        )
-        return (
-            Written(texts, sum(not _whole(one) for some in came for one in some)),
-            Samples(
-                tuple(
-                    {"when": "taught", "row": at, "text": text}
-                    for at, some in enumerate(texts)
-                    for text in some
-                )
-            ),
-        )
+        texts = tuple(self._texts(tries, teacher_tokenizer) for tries in answers)
+        count = sum(map(len, answers))
+        return TeacherAnswers(texts, count - sum(map(len, texts))), _samples(texts)
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.teacher, client, blobs)
 
     def preview(self, rows: TrainRows, tokenizer: Tokenizer) -> EpochSize:
-        each = [
-            len(prompt_tokens(row, tokenizer, self.render)) + self.how.max_tokens
+        tries = self.config.tries
+        tokens = [
+            len(prompt_tokens(row, tokenizer, self.render)) + self.config.max_tokens
             for row in rows.conversations
         ]
-        return EpochSize(len(each) * self.how.tries, "answers", sum(each) * self.how.tries, AT_MOST)
+        return EpochSize(len(tokens) * tries, "answers", sum(tokens) * tries, AT_MOST)
 
+    def _prompts(self, rows: TrainRows, tokenizer: Tokenizer) -> list[Tokens]:
+        check_system_prompt(self.instruction, tokenizer, self.render.chat)
+        prompted = (with_system_prompt(row, self.instruction) for row in rows.conversations)
+        return [prompt_tokens(row, tokenizer, self.render) for row in prompted]
 
-def _whole(one: Sampled) -> bool:
-    return one.stop_reason != "length" and len(one.tokens) > 0
-
-
-class TakeAnswers(Stage):
-    """The teacher's answers in the place of those in the data; rows to which it wrote none are left
-    out.
-    """
-
-    def run(self, rows: TrainRows, written: Written) -> tuple[TaughtRows, Metrics]:
-        found = [
-            replace(
-                each, messages=(*prompt_messages(each), Message("assistant", text)), sampled=True
-            )
-            for each, some in zip(rows.conversations, written.texts, strict=True)
-            for text in some
-        ]
-        if not found:
-            raise DataError(
-                f"nothing to train on: none of the teacher's {written.cut} answers came to an end; "
-                "let "
-                "them be longer (writing.max_tokens)"
-            )
-        return TaughtRows(found), Metrics(
-            {"data/taught": float(len(found)), "data/cut": float(written.cut)}
+    def _texts(self, answers: Sequence[Sampled], tokenizer: Tokenizer) -> tuple[str, ...]:
+        """Return the answers as text, without those that were cut or are empty."""
+        complete = [each for each in answers if each.stop_reason != "length" and len(each.tokens)]
+        return tuple(
+            self.render.answer_text(tokenizer.decode(answer.tokens), tokenizer)
+            for answer in complete
         )
 
 
+def _samples(texts: Sequence[Sequence[str]]) -> Samples:
+    return Samples(
+        tuple(
+            {"when": "taught", "row": at, "text": text}
+            for at, answers in enumerate(texts)
+            for text in answers
+        )
+    )
+
+
+class ReplaceAnswers(Stage):
+    """Replace the answers in the data by the teacher's; rows without a teacher's answer are omitted."""
+
+    def run(self, rows: TrainRows, teacher: TeacherAnswers) -> tuple[TeacherRows, Metrics]:
+        conversations = [
+            _with_answer(row, text)
+            for row, texts in zip(rows.conversations, teacher.texts, strict=True)
+            for text in texts
+        ]
+        if not conversations:
+            raise DataError(
+                f"nothing to train on: all {teacher.cut} answers of the teacher were cut or empty. "
+                "Allow longer ones (writing.max_tokens)."
+            )
+        return TeacherRows(conversations), Metrics(
+            {"data/taught": float(len(conversations)), "data/cut": float(teacher.cut)}
+        )
+
+
+def _with_answer(row: Conversation, text: str) -> Conversation:
+    messages = (*prompt_messages(row), Message("assistant", text))
+    return replace(row, messages=messages, sampled=True)
+
+
 class EvaluateTeacher(Stage):
-    """What the teacher, with its system prompt, makes of the held-out sets."""
+    """Evaluate the teacher, with its system prompt, on the held-out sets."""
 
     memoize = True
     teacher: str
-    how: EvalConfig
+    evaluation: EvalConfig
     render: RenderDataset
     instruction: str = ""
     seed: int = 0
@@ -164,31 +173,31 @@ class EvaluateTeacher(Stage):
         held_out: HeldOut,
         blobs: BlobStore | None = None,
     ) -> tuple[Metrics, Table, Samples]:
-        sets = HeldOut(
-            {
-                name: tuple(with_system_prompt(each, self.instruction) for each in some)
-                for name, some in held_out.sets.items()
-            }
-        )
+        prompted = {
+            name: tuple(with_system_prompt(row, self.instruction) for row in rows)
+            for name, rows in held_out.sets.items()
+        }
         weights = find_weights(self.teacher, client, blobs)
-        reads = models.tokenizer(weights.model)
-        render = self._longer(held_out, sets, reads)
-        found = await evaluate(client.sampler(weights.source), reads, self.how, render, sets)
-        return *evaluation_report(
-            "The teacher", found, self.seed, suffix="_teacher"
-        ), sample_records(found, when="teacher")
+        tokenizer = models.tokenizer(weights.model)
+        render = self._with_room(held_out.sets, prompted, tokenizer)
+        sampler = client.sampler(weights.source)
+        evaluation = await evaluate(sampler, tokenizer, self.evaluation, render, HeldOut(prompted))
+        metrics, table = evaluation_report("The teacher", evaluation, self.seed, suffix="_teacher")
+        return metrics, table, sample_records(evaluation, when="teacher")
 
-    def _longer(self, plain: HeldOut, told: HeldOut, tokenizer: Tokenizer) -> RenderDataset:
-        """With room for the instruction, where it is longest, beside what the student may read."""
+    def _with_room(
+        self,
+        rows: Mapping[str, Sequence[Conversation]],
+        prompted: Mapping[str, Sequence[Conversation]],
+        tokenizer: Tokenizer,
+    ) -> RenderDataset:
+        """Return the rendering with max_tokens raised by the length of the system prompt."""
         if not self.instruction:
             return self.render
-        more = max(
-            (
-                len(prompt_tokens(long, tokenizer, self.render))
-                - len(prompt_tokens(short, tokenizer, self.render))
-                for name, some in plain.sets.items()
-                for short, long in zip(some, told.sets[name], strict=True)
-            ),
-            default=0,
-        )
-        return replace(self.render, max_tokens=self.render.max_tokens + more)
+        lengths = [
+            len(prompt_tokens(long, tokenizer, self.render))
+            - len(prompt_tokens(short, tokenizer, self.render))
+            for name, some in rows.items()
+            for short, long in zip(some, prompted[name], strict=True)
+        ]
+        return replace(self.render, max_tokens=self.render.max_tokens + max(lengths, default=0))

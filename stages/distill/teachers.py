@@ -1,6 +1,4 @@
-"""Teachers that say what they would have said: each of its own data set, and with a system prompt
-of their own.
-"""
+"""Teachers of on-policy distillation: one for each data set, optionally with a system prompt."""
 
 from __future__ import annotations
 
@@ -22,62 +20,65 @@ from stages.chat.prompts import check_system_prompt, message_to_dict, render_pro
 from stages.chat.render import RenderDataset
 from stages.data.dataset import DEFAULT_DATASET
 from stages.evaluate.reference import open_reference, weights_facts
-from stages.rl.policy_gradient import ReferenceScores, straying
+from stages.rl.policy_gradient import RolloutLogprobs, reference_kl
 from stages.rl.rollouts import Episode, Rollouts
 from stages.tasks.tasks import TaskBatch
 
-TeacherNames = Mapping[str, str]  # of weights, by data set; one under "" teaches all
+TeacherNames = Mapping[str, str]  # names of weights by data set; one under "" teaches all
 
 
 @dataclass(frozen=True)
-class Heard:
+class TeacherInput:
     """An answer of the student as its teacher reads it."""
 
     teacher: Sampler
     tokens: Tokens
     episode: Episode
-    start: int  # where the answer begins in `tokens`
+    start: int  # index of the answer's first token in `tokens`
 
-    def aligned(self, found: Array) -> Array:
-        """(T, ...) what was said of the teacher's tokens, at the student's; 0 before the answer."""
-        at = int(np.argmax(self.episode.acted))
-        return np.concatenate([np.zeros((at, *found.shape[1:]), found.dtype), found[self.start :]])
+    def aligned(self, values: Array) -> Array:
+        """Return values of the teacher's tokens at the student's, (T, ...); 0 before the answer."""
+        at = int(np.argmax(self.episode.action_mask))
+        zeros = np.zeros((at, *values.shape[1:]), values.dtype)
+        return np.concatenate([zeros, values[self.start :]])
 
 
 @dataclass(frozen=True)
 class Teachers:
-    """Open weights that read the same tokens as the student."""
+    """Open samplers of the teachers, whose tokenizer is the student's."""
 
     samplers: Mapping[str, Sampler]
     instruction: str
     tokenizer: Tokenizer
 
-    async def hear(self, batch: TaskBatch, rollouts: Rollouts) -> list[Heard]:
-        """All answers of a batch, in the order of its episodes."""
-        found = []
+    async def inputs(self, batch: TaskBatch, rollouts: Rollouts) -> list[TeacherInput]:
+        """Return all answers of a batch as the teachers read them, in the order of its episodes."""
+        inputs = []
         for task, group in zip(batch.tasks, rollouts.groups, strict=True):
             teacher = self.samplers[task.tag if task.tag in self.samplers else ""]
-            asked = self._read(await task.env().reset())
-            for one in (episode for rollout in group for episode in rollout.episodes):
-                answer = one.tokens[int(np.argmax(one.acted)) :]
-                found.append(Heard(teacher, np.concatenate([asked, answer]), one, len(asked)))
-        return found
+            prompt = self._prompt(await task.env().reset())
+            for episode in (episode for rollout in group for episode in rollout.episodes):
+                answer = episode.tokens[int(np.argmax(episode.action_mask)) :]
+                tokens = np.concatenate([prompt, answer])
+                inputs.append(TeacherInput(teacher, tokens, episode, len(prompt)))
+        return inputs
 
-    def _read(self, messages: Sequence[ports.Message]) -> Tokens:
-        said = with_system_prompt(Conversation(messages_from_dicts(messages), ""), self.instruction)
-        return render_prompt(list(map(message_to_dict, said.messages)), self.tokenizer)
+    def _prompt(self, messages: Sequence[ports.Message]) -> Tokens:
+        plain = Conversation(messages_from_dicts(messages), "")
+        prompted = with_system_prompt(plain, self.instruction)
+        return render_prompt(list(map(message_to_dict, prompted.messages)), self.tokenizer)
 
     def close(self) -> None:
         with ExitStack() as stack:
-            for each in self.samplers.values():
-                stack.enter_context(closing(each))
+            for sampler in self.samplers.values():
+                stack.enter_context(closing(sampler))
 
 
 class OpenTeachers(Stage):
-    """Open weights to learn from; they must be the same when the run is gone on with."""
+    """Open the teachers' weights, which must be the same when the run is resumed."""
 
     names: TeacherNames
-    instruction: str = ""  # a system prompt that teachers alone read
+    instruction: str = ""  # a system prompt that only the teachers read
 
     def run(
         self,
@@ -87,12 +88,13 @@ class OpenTeachers(Stage):
         blobs: BlobStore | None = None,
     ) -> tuple[Teachers, Facts]:
         check_system_prompt(self.instruction, tokenizer)
-        samplers, facts = dict[str, Sampler](), Facts()
+        samplers = dict[str, Sampler]()
+        facts = Facts()
         try:
             for tag, name in self.names.items():
-                what = f"teacher.{tag}" if tag else "teacher"
-                facts |= weights_facts(name, what, client, blobs)
-                samplers[tag] = open_reference(name, what, client, models, tokenizer, blobs)
+                role = f"teacher.{tag}" if tag else "teacher"
+                facts |= weights_facts(name, role, client, blobs)
+                samplers[tag] = open_reference(name, role, client, models, tokenizer, blobs)
         except BaseException:
             Teachers(samplers, "", tokenizer).close()
             raise
@@ -103,51 +105,45 @@ class OpenTeachers(Stage):
             find_weights(name, client, blobs)
 
 
-class ScoreByTeachers(Stage):
-    """Ask each teacher for its log-probabilities of the answers to its own questions."""
+class ComputeTeacherLogprobs(Stage):
+    """Compute each teacher's log-probabilities of the answers to prompts of its data set."""
 
     async def run(
         self, teachers: Teachers, batch: TaskBatch, rollouts: Rollouts
-    ) -> tuple[ReferenceScores, Metrics]:
-        heard = await teachers.hear(batch, rollouts)
-        found = await asyncio.gather(
-            *[arrival(each.teacher.logprobs(each.tokens)) for each in heard]
+    ) -> tuple[RolloutLogprobs, Metrics]:
+        inputs = await teachers.inputs(batch, rollouts)
+        logprobs = await asyncio.gather(
+            *[arrival(each.teacher.logprobs(each.tokens)) for each in inputs]
         )
-        return straying(
-            rollouts,
-            [each.aligned(nats) for each, nats in zip(heard, found, strict=True)],
-            "teacher",
-        )
+        aligned = [each.aligned(lp) for each, lp in zip(inputs, logprobs, strict=True)]
+        return reference_kl(rollouts, aligned, "teacher")
 
 
 def check_chat(rendering: RenderDataset) -> None:
-    """Raise ConfigError where held-out rows would be read otherwise than the questions that are
-    learnt from.
-    """
+    """Raise ConfigError if held-out rows would be rendered differently from training prompts."""
     if rendering.chat is not None:
         raise ConfigError(
-            f"rendering.chat={str(rendering.chat).lower()}: questions are asked through the chat "
-            "template where there is one, those that are learnt from too; leave it out"
+            f"rendering.chat={str(rendering.chat).lower()}: training prompts go through the chat "
+            "template if there is one, and held-out rows must too. Leave it out."
         )
 
 
-def names_of(
+def teacher_names(
     teacher: str | None, teachers: TeacherNames | None, model: str, instruction: str, dataset: str
 ) -> TeacherNames:
-    """Who teaches what, as settings have it; raises ConfigError."""
+    """Return the name of each data set's teacher, as the settings have it; raises ConfigError."""
     if teachers is not None and (teacher is not None or dataset != DEFAULT_DATASET):
         raise ConfigError(
-            "teachers.DATASET=WEIGHTS says who teaches, and which data sets are read: leave "
-            f"{'dataset' if teacher is None else 'teacher'} out"
+            "teachers.DATASET=WEIGHTS sets both the teachers and the data sets: leave "
+            f"{'dataset' if teacher is None else 'teacher'} out."
         )
     if teachers is not None and not teachers:
         raise ConfigError(
-            "teachers names no data set: say who teaches which, as in teachers.ingredients=run:ID"
+            "teachers names no data set: set the teacher of each, as in teachers.ingredients=run:ID."
         )
     if teachers is None and teacher is None and not instruction:
         raise ConfigError(
-            "nobody teaches: set teacher=WEIGHTS; or teachers.DATASET=WEIGHTS for each data set; "
-            "or "
-            "instruction=TEXT, a system prompt that makes the model its own teacher"
+            "there is no teacher: set teacher=WEIGHTS; or teachers.DATASET=WEIGHTS for each data "
+            "set; or instruction=TEXT, a system prompt that makes the model its own teacher."
         )
     return {"": teacher or model} if teachers is None else teachers

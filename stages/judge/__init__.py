@@ -1,31 +1,45 @@
 """Judges: reward models trained on comparisons, and the rewards that they give."""
 
-from stages.judge.judge import Judge, JudgeWeights, Judging
-from stages.judge.judge_rewards import JudgePlayed, JudgeRollouts, MeasureJudge, MeasureJudgeBefore
+from stages.judge.judge import Judge, JudgeConfig, JudgeWeights
+from stages.judge.judge_rewards import (
+    CompareByJudge,
+    EvaluateBaseJudge,
+    EvaluateJudge,
+    JudgeRollouts,
+)
 from stages.judge.judge_training import (
-    AskBothWays,
+    BuildJudgePairs,
+    BuildJudgeQuestions,
     CheckReadable,
     OpenJudge,
-    PairAnswers,
     SaveJudge,
+    train_judge,
 )
-from stages.judge.ranked_answers import CompareAnswers, LoadPreferences, RankAnswers, Ranking
+from stages.judge.ranked_answers import (
+    BuildComparisons,
+    LoadPreferences,
+    RankAnswers,
+    RankingConfig,
+    comparison_source,
+)
 
 __all__ = [
-    "AskBothWays",
+    "BuildComparisons",
+    "BuildJudgePairs",
+    "BuildJudgeQuestions",
     "CheckReadable",
-    "CompareAnswers",
+    "CompareByJudge",
+    "EvaluateBaseJudge",
+    "EvaluateJudge",
     "Judge",
-    "JudgePlayed",
+    "JudgeConfig",
     "JudgeRollouts",
     "JudgeWeights",
-    "Judging",
     "LoadPreferences",
-    "MeasureJudge",
-    "MeasureJudgeBefore",
     "OpenJudge",
-    "PairAnswers",
     "RankAnswers",
-    "Ranking",
+    "RankingConfig",
     "SaveJudge",
+    "comparison_source",
+    "train_judge",
 ]

@@ -1,4 +1,4 @@
-"""What a judge says: of held-out comparisons, of rollouts, of new answers against old ones."""
+"""Measurements and rewards by a judge: held-out comparisons, rollouts, new answers and old ones."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from kitchen import ports
 from kitchen.artifacts.weights import find_weights
 from kitchen.ports import BlobStore, ModelCatalog, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
@@ -19,10 +20,10 @@ from kitchen.types import Metrics, Table
 from stages.chat.conversations import Message, messages_from_dicts
 from stages.chat.prompts import render_prompt, strip_separator
 from stages.evaluate.reference import Reference
-from stages.judge.judge import EVEN, Judge, Judging, answers
+from stages.judge.judge import EVEN, Judge, JudgeConfig, request_and_answers
 from stages.preference.comparisons import Comparison, Comparisons
-from stages.rl.rollout_eval import PlayedAfter, PlayedBefore
-from stages.rl.rollouts import Rollout, RolloutConfig, Rollouts, alive
+from stages.rl.rollout_eval import PolicyAfter, PolicyBefore
+from stages.rl.rollouts import Rollout, RolloutConfig, Rollouts, succeeded
 from stages.tasks.tasks import TaskBatch, Tasks
 
 
@@ -34,56 +35,53 @@ def _is_json(text: str) -> bool:
     return True
 
 
+# simple baselines of a judge: the answer with the higher value is better
 RULES: Mapping[str, Callable[[str], float]] = MappingProxyType(
     {"shorter": lambda text: -len(text), "json": _is_json}
 )
 
 
-class MeasureJudge(Stage):
-    """How often the judge agrees with held-out comparisons, and how often rules would that need no
-    judge, set by set.
+class EvaluateJudge(Stage):
+    """Measure how often the judge, and simple rules, agree with held-out comparisons, set by set.
 
-    By a rule the shorter answer wins, or the one that is valid JSON. Who cannot say is right half
-    of the time. What the judge cannot read is counted, and left out.
+    By a rule the shorter answer is better, or the one that is valid JSON. A tie counts as half
+    right. Comparisons that the judge cannot read are counted, and left out.
     """
 
     memoize = True
     seed: int = 0
 
     async def run(self, judge: Judge, comparisons: Comparisons) -> tuple[Metrics, Table]:
-        metrics, rows = Metrics(), []
+        metrics = Metrics()
+        rows = []
         for name, some in comparisons.held_out.items():
             if not some:
                 continue
-            read = await _said(judge, some)
-            metrics[f"{name}/judge_unread"] = float(len(some) - len(read))
-            if read:
-                found = interval([_right(each, EVEN) for each in read], self.seed)
+            preferences = await _preferences(judge, some)
+            metrics[f"{name}/judge_unread"] = float(len(some) - len(preferences))
+            if preferences:
+                right = [_right(preference, EVEN) for preference in preferences]
+                accuracy = interval(right, self.seed)
                 metrics |= {
-                    f"{name}/judge_accuracy": found.estimate,
-                    f"{name}/judge_preference": float(np.mean(read)),
+                    f"{name}/judge_accuracy": accuracy.estimate,
+                    f"{name}/judge_preference": float(np.mean(preferences)),
                 }
-                rows.append((name, str(len(read)), "judge", found.format()))
-            for rule, worth in RULES.items():
-                share = float(
-                    np.mean(
-                        [_right(worth(one), worth(other)) for _, one, other in map(answers, some)]
-                    )
-                )
+                rows.append((name, str(len(preferences)), "judge", accuracy.format()))
+            for rule, value in RULES.items():
+                share = _rule_accuracy(value, some)
                 metrics[f"{name}/{rule}_wins"] = share
                 rows.append((name, str(len(some)), f"{rule} wins", f"{share:.3f}"))
         columns = ("held-out set", "comparisons", "by", "right")
-        return metrics, Table(
-            "The judge on held-out comparisons, 95 % intervals", columns, tuple(rows)
-        )
+        title = "The judge on held-out comparisons, 95 % intervals"
+        return metrics, Table(title, columns, tuple(rows))
 
 
-class MeasureJudgeBefore(Stage):
-    """How often the weights that the judge begins with agree with held-out comparisons."""
+class EvaluateBaseJudge(Stage):
+    """Measure how often the judge's initial weights agree with held-out comparisons."""
 
     memoize = True
     model: str  # a name of weights
-    how: Judging
+    config: JudgeConfig
 
     async def run(
         self,
@@ -92,42 +90,48 @@ class MeasureJudgeBefore(Stage):
         comparisons: Comparisons,
         blobs: BlobStore | None = None,
     ) -> Metrics:
-        found = find_weights(self.model, client, blobs)
-        with closing(
-            Judge(client.sampler(found.source), models.tokenizer(found.model), self.how)
-        ) as judge:
-            read = {name: await _said(judge, some) for name, some in comparisons.held_out.items()}
-        return Metrics(
-            {
-                f"{name}/judge_accuracy_before": float(
-                    np.mean([_right(each, EVEN) for each in some])
-                )
-                for name, some in read.items()
-                if some
-            }
-        )
+        weights = find_weights(self.model, client, blobs)
+        sampler = client.sampler(weights.source)
+        metrics = Metrics()
+        with closing(Judge(sampler, models.tokenizer(weights.model), self.config)) as judge:
+            for name, some in comparisons.held_out.items():
+                preferences = await _preferences(judge, some)
+                if preferences:
+                    right = [_right(preference, EVEN) for preference in preferences]
+                    metrics[f"{name}/judge_accuracy_before"] = float(np.mean(right))
+        return metrics
 
 
-async def _said(judge: Judge, comparisons: Sequence[Comparison]) -> list[float]:
-    """How far it prefers the better answer of each that it can read."""
-    said = await asyncio.gather(*(judge.prefers(*answers(one)) for one in comparisons))
-    return [each for each in said if each is not None]
+async def _preferences(judge: Judge, comparisons: Sequence[Comparison]) -> list[float]:
+    """Return the judge's preference of each better answer, without those that it cannot read."""
+    preferences = await asyncio.gather(
+        *(judge.prefers(*request_and_answers(row)) for row in comparisons)
+    )
+    return [preference for preference in preferences if preference is not None]
+
+
+def _rule_accuracy(value: Callable[[str], float], comparisons: Sequence[Comparison]) -> float:
+    right = []
+    for row in comparisons:
+        _, better, worse = request_and_answers(row)
+        right.append(_right(value(better), value(worse)))
+    return float(np.mean(right))
 
 
 def _right(better: float, worse: float) -> float:
+    """Return 1 if the better answer has the higher value, 0.5 for a tie, else 0."""
     return float(np.sign(better - worse) / 2 + EVEN)
 
 
 class JudgeRollouts(Stage):
-    """Rewards by the judge, in the place of what the answers are worth: how far it prefers them to
-    the reference's.
+    """Replace rewards by the judge's preference of each answer to the reference model's answer.
 
-    That is what the reference answers to the same problem, greedily. An answer that was cut, or
-    that the judge cannot read, is worth 0; `judge_unread` is the share of the latter.
+    The reference model answers the same problem, greedily. An answer that was cut, or that the
+    judge cannot read, has reward 0; `judge_unread` is the share of the latter.
     """
 
     playing: RolloutConfig
-    # whether the data says what answers are worth: `true_reward` is the mean of what was replaced
+    # whether the data has true rewards: `true_reward` is their mean
     known: bool = True
 
     async def run(
@@ -138,64 +142,70 @@ class JudgeRollouts(Stage):
         batch: TaskBatch,
         rollouts: Rollouts,
     ) -> tuple[Rollouts, Metrics]:
-        before = [each.reward for each in alive(rollouts.all())]
-        said = [await task.env().reset() for task in batch.tasks]
-        drawn = [
-            reference.sample(
-                render_prompt(each, tokenizer), max_tokens=self.playing.max_tokens, temperature=0.0
-            )
-            for each in said
-        ]
-        others = [
-            tokenizer.decode(one.tokens) for [one] in await asyncio.gather(*map(arrival, drawn))
-        ]
-        both = zip(said, rollouts.groups, others, strict=True)
+        true_rewards = [rollout.reward for rollout in succeeded(rollouts.all())]
+        prompts = [await task.env().reset() for task in batch.tasks]
+        baselines = await self._greedy_answers(reference, tokenizer, prompts)
+        inputs = zip(prompts, rollouts.groups, baselines, strict=True)
         groups = await asyncio.gather(
             *(
-                judged(judge, messages_from_dicts(messages), group, other, tokenizer)
-                for messages, group, other in both
+                judged(judge, messages_from_dicts(prompt), group, baseline, tokenizer)
+                for prompt, group, baseline in inputs
             )
         )
-        metrics = Metrics(judge_unread=sum(count for _, count in groups) / max(len(before), 1))
-        if self.known and before:
-            metrics["true_reward"] = float(np.mean(before))
+        unread = sum(count for _, count in groups)
+        metrics = Metrics(judge_unread=unread / max(len(true_rewards), 1))
+        if self.known and true_rewards:
+            metrics["true_reward"] = float(np.mean(true_rewards))
         return Rollouts(tuple(group for group, _ in groups)), metrics
+
+    async def _greedy_answers(
+        self,
+        reference: Reference,
+        tokenizer: Tokenizer,
+        prompts: Sequence[Sequence[ports.Message]],
+    ) -> list[str]:
+        futures = [
+            reference.sample(
+                render_prompt(prompt, tokenizer),
+                max_tokens=self.playing.max_tokens,
+                temperature=0.0,
+            )
+            for prompt in prompts
+        ]
+        sampled = await asyncio.gather(*map(arrival, futures))
+        return [tokenizer.decode(answer.tokens) for [answer] in sampled]
 
 
 async def judged(
     judge: Judge,
     request: Sequence[Message],
     group: Sequence[Rollout],
-    other: str,
+    baseline: str,
     tokenizer: Tokenizer,
 ) -> tuple[tuple[Rollout, ...], int]:
-    """The same rollouts with the judge's word as rewards, and how many it could not read.
+    """Return the rollouts with the judge's rewards, and the number that it could not read.
 
-    The tokenizer is that of whoever wrote them. The same answers are judged once.
+    The tokenizer is the policy's. Equal answers are judged once.
     """
-    whole = [each.text for each in group if not each.failed and not each.truncated]
-    texts = list(dict.fromkeys(whole))
-    said = await asyncio.gather(
-        *(
-            judge.prefers(
-                request, strip_separator(text, tokenizer), strip_separator(other, tokenizer)
-            )
-            for text in texts
-        )
+    complete = [rollout.text for rollout in group if rollout.complete]
+    texts = list(dict.fromkeys(complete))
+    other = strip_separator(baseline, tokenizer)
+    preferences = await asyncio.gather(
+        *(judge.prefers(request, strip_separator(text, tokenizer), other) for text in texts)
     )
-    found = dict(zip(texts, said, strict=True))
-    return tuple(
-        replace(each, reward=0.0 if each.failed or each.truncated else found[each.text] or 0.0)
-        for each in group
-    ), sum(found[text] is None for text in whole)
+    by_text = dict(zip(texts, preferences, strict=True))
+    rewards = [(by_text[each.text] or 0.0) if each.complete else 0.0 for each in group]
+    rewarded = tuple(
+        replace(rollout, reward=reward) for rollout, reward in zip(group, rewards, strict=True)
+    )
+    return rewarded, sum(by_text[text] is None for text in complete)
 
 
-class JudgePlayed(Stage):
-    """How far the judge prefers what the saved weights answer to held-out problems to what was
-    answered before.
+class CompareByJudge(Stage):
+    """Measure how far the judge prefers the final weights' held-out answers to the initial ones'.
 
-    An answer that was cut, or whose rollout failed, is worth less than one that was not. What the
-    judge cannot read is counted, and left out.
+    An answer that was cut, or whose rollout failed, loses to one that was not. Answers that the
+    judge cannot read are counted, and left out.
     """
 
     memoize = True
@@ -206,35 +216,33 @@ class JudgePlayed(Stage):
         judge: Judge,
         tokenizer: Tokenizer,
         tasks: Tasks,
-        before: PlayedBefore,
-        after: PlayedAfter,
+        before: PolicyBefore,
+        after: PolicyAfter,
     ) -> tuple[Metrics, Table]:
-        metrics, rows = Metrics(), []
-        for name, some in tasks.held_out.items():
-            requests = [messages_from_dicts(await task.env().reset()) for task in some]
-            pairs = zip(requests, after.answers[name], before.answers[name], strict=True)
-            heard_of = await asyncio.gather(
-                *(_preferred(judge, tokenizer, *each) for each in pairs)
-            )
-            said = [each for each in heard_of if each is not None]
-            metrics[f"{name}/unread"] = float(len(heard_of) - len(said))
-            if not said:
+        metrics = Metrics()
+        rows = []
+        for name, problems in tasks.held_out.items():
+            requests = [messages_from_dicts(await task.env().reset()) for task in problems]
+            answers = zip(requests, after.answers[name], before.answers[name], strict=True)
+            every = await asyncio.gather(*(_prefers(judge, tokenizer, *each) for each in answers))
+            preferences = [preference for preference in every if preference is not None]
+            metrics[f"{name}/unread"] = float(len(every) - len(preferences))
+            if not preferences:
                 continue
-            found = interval(said, self.seed)
+            mean = interval(preferences, self.seed)
+            even = [EVEN] * len(preferences)
             metrics |= {
-                f"{name}/preferred": found.estimate,
-                f"{name}/preferred_low": found.low,
-                f"{name}/preferred_p": paired_permutation([EVEN] * len(said), said, self.seed),
+                f"{name}/preferred": mean.estimate,
+                f"{name}/preferred_low": mean.low,
+                f"{name}/preferred_p": paired_permutation(even, preferences, self.seed),
             }
-            rows.append((name, str(len(said)), found.format()))
-        return metrics, Table(
-            "How far the judge prefers new answers to old ones, 95 % intervals",
-            ("held-out set", "n", "0.5 is no difference"),
-            tuple(rows),
-        )
+            rows.append((name, str(len(preferences)), mean.format()))
+        title = "The judge's preference of new answers to old ones, 95 % intervals"
+        columns = ("held-out set", "n", "0.5 is no difference")
+        return metrics, Table(title, columns, tuple(rows))
 
 
-async def _preferred(
+async def _prefers(
     judge: Judge, tokenizer: Tokenizer, request: Sequence[Message], new: str | None, old: str | None
 ) -> float | None:
     if new is None or old is None:

@@ -1,4 +1,4 @@
-"""How a judge learns from comparisons."""
+"""Training of a judge on comparisons."""
 
 from __future__ import annotations
 
@@ -20,13 +20,18 @@ from kitchen.ports import (
 from kitchen.stage import Stage
 from kitchen.types import Metrics, RunId
 from stages.chat.conversations import Conversation, Message, TrainRows
-from stages.chat.render import RenderDataset, TrainData
+from stages.chat.render import RenderDataset
 from stages.chat.token_cost import EpochSize
 from stages.data.dataset import Epochs, ShuffledBatches
-from stages.judge.judge import Judge, JudgeWeights, Judging, answers, asked
-from stages.judge.judge_rewards import MeasureJudge, MeasureJudgeBefore
+from stages.judge.judge import (
+    Judge,
+    JudgeConfig,
+    JudgeWeights,
+    letter_conversation,
+    request_and_answers,
+)
 from stages.preference.comparisons import Comparisons, pair_of
-from stages.preference.dpo import PairData, ShuffledPairs
+from stages.preference.dpo import PAIRS, PairData, ShuffledPairs
 from stages.preference.pair_loss import PairLoss
 from stages.tasks.rewards import Prompt, Question
 from stages.tasks.tasks import Tasks
@@ -36,13 +41,13 @@ from stages.train.session import OpenSession, retype_checkpoint
 
 
 class CheckReadable(Stage):
-    """Before answers are ranked: what they answer can be read by the judge.
+    """Check that the judge can read the prompts, before any answer is sampled.
 
-    A judge of answers that has no chat template reads questions of one message each.
+    A judge of answers that has no chat template reads only prompts of one message.
     """
 
     model: str  # a name of weights
-    how: Judging
+    config: JudgeConfig
 
     def run(
         self,
@@ -52,132 +57,120 @@ class CheckReadable(Stage):
         blobs: BlobStore | None = None,
     ) -> None:
         model = find_weights(self.model, client, blobs).model
-        if self.how.says == "letter" or models.tokenizer(model).chat:
+        if self.config.says == "letter" or models.tokenizer(model).chat:
             return
-        for name, some in tasks.sets().items():
-            asked = (task.messages for task in some if isinstance(task, Question | Prompt))
-            if long := next((each for each in asked if len(each) > 1), None):
-                who = ", ".join(message["role"] for message in long)
-                raise DataError(
-                    f"{name or 'train'}: a question has messages from {who}, and {model}, which is "
-                    "to "
-                    "judge answers to it, has no chat template: take an instruct model "
-                    "(judge.model), one "
-                    "that reads both answers as text (judge.says=letter), or questions of one "
-                    "message"
-                )
+        for name, problems in tasks.sets().items():
+            for task in problems:
+                if isinstance(task, Question | Prompt) and len(task.messages) > 1:
+                    roles = ", ".join(message["role"] for message in task.messages)
+                    raise DataError(
+                        f"{name or 'train'}: a prompt has messages from {roles}, and the judge, "
+                        f"{model}, has no chat template to read them. Choose an instruct model "
+                        "(judge.model), one that reads both answers as text (judge.says=letter), "
+                        "or prompts of one message."
+                    )
 
     preview = run
 
 
-def learn_to_judge(
-    how: Judging, model: str, lora: Lora, seed: int, save_every: int
-) -> tuple[Step, ...]:
-    """A phase of its own, of which the judge's weights come, and then the judge, as good as it is."""
-    model = how.model or model
+def train_judge(config: JudgeConfig, model: str, lora: Lora, seed: int, save_every: int) -> Step:
+    """Return the phase that trains a judge from weights `model` on comparisons, and saves it."""
+    if config.says == "letter":
+        steps = _train_on_letters(config, seed, save_every)
+    else:
+        steps = _train_on_answers(config, seed, save_every)
+    return sequence(OpenSession(model, lora, "judge"), *steps, SaveJudge(), outputs=(JudgeWeights,))
+
+
+def _train_on_letters(config: JudgeConfig, seed: int, save_every: int) -> tuple[Step, ...]:
+    """Return the stages that train a judge to reply A or B."""
+    batches = ShuffledBatches(config.batch_size, seed)
     return (
-        MeasureJudgeBefore(model, how),
-        sequence(
-            OpenSession(model, lora, "judge"),
-            *_lessons(how, seed, save_every),
-            SaveJudge(),
-            outputs=(JudgeWeights,),
+        BuildJudgeQuestions(),
+        config.rendering,
+        for_each(Epochs(config.epochs, config.batch_size))(
+            for_each(batches, ahead=1, save=save_every)(
+                ForwardBackward("cross_entropy"), _optim(config), ReportStep("judge")
+            )
         ),
-        OpenJudge(model, how),
-        MeasureJudge(seed),
     )
 
 
-def _lessons(how: Judging, seed: int, save_every: int) -> tuple[Step, ...]:
-    """From comparisons to the judge's optimiser steps."""
-    epochs, size, ahead = Epochs(how.epochs, how.batch_size), how.batch_size, 1
-    optim = (
-        OptimStep(make_schedule("linear", how.learning_rate, how.warmup_steps)),
-        ReportStep("judge"),
-    )
-    if how.says == "letter":
-        return (
-            AskBothWays(),
-            how.rendering,
-            for_each(epochs)(
-                for_each(ShuffledBatches(size, seed), ahead=ahead, save=save_every)(
-                    ForwardBackward(), *optim
-                )
-            ),
-        )
-    return PairAnswers(how.rendering), for_each(epochs.using({TrainData: PairData}))(
-        for_each(ShuffledPairs(size, seed), ahead=ahead, save=save_every)(
-            ForwardBackward(
-                PairLoss("simpo", how.beta, imitation=how.imitation, target_margin=0.0)
-            ),
-            *optim,
-        )
+def _train_on_answers(config: JudgeConfig, seed: int, save_every: int) -> tuple[Step, ...]:
+    """Return the stages that train a judge to give the better answer a higher likelihood."""
+    batches = ShuffledPairs(config.batch_size, seed)
+    loss = PairLoss("simpo", config.beta, imitation=config.imitation, target_margin=0.0)
+    return (
+        BuildJudgePairs(config.rendering),
+        for_each(Epochs(config.epochs, config.batch_size).using(PAIRS))(
+            for_each(batches, ahead=1, save=save_every)(
+                ForwardBackward(loss), _optim(config), ReportStep("judge")
+            )
+        ),
     )
 
 
-class PairAnswers(Stage):
-    """Comparisons as pairs of answers to a request; those that the judge cannot read are left out,
-    and counted.
-    """
+def _optim(config: JudgeConfig) -> OptimStep:
+    return OptimStep(make_schedule("linear", config.learning_rate, config.warmup_steps))
+
+
+class BuildJudgePairs(Stage):
+    """Render comparisons to pairs of datums; those that the judge cannot read are left out."""
 
     render: RenderDataset
 
     def run(self, comparisons: Comparisons, tokenizer: Tokenizer) -> tuple[PairData, Metrics]:
-        found = [
-            pair_of(one.chosen, one.rejected, tokenizer, self.render) for one in comparisons.train
-        ]
-        pairs = tuple(two for two in found if two is not None)
+        rows = comparisons.train
+        every = [pair_of(row.chosen, row.rejected, tokenizer, self.render) for row in rows]
+        pairs = tuple(pair for pair in every if pair is not None)
         if not pairs:
             raise DataError(
-                f"none of {len(found)} comparisons can be read: raise judge.max_tokens="
-                f"{self.render.max_tokens}, unless the chat template changes all answers"
+                f"none of {len(every)} comparisons can be read: raise judge.max_tokens="
+                f"{self.render.max_tokens}, unless the chat template changes all answers."
             )
-        return PairData(pairs), Metrics({"data/unread": float(len(found) - len(pairs))})
+        return PairData(pairs), Metrics({"data/unread": float(len(every) - len(pairs))})
 
     def preview(self, comparisons: Comparisons, tokenizer: Tokenizer) -> EpochSize:
         pairs = self.run(comparisons, tokenizer)[0].data
-        return EpochSize(
-            len(pairs), "pairs", sum(len(datum.tokens) for pair in pairs for datum in pair)
-        )
+        tokens = sum(len(datum.tokens) for pair in pairs for datum in pair)
+        return EpochSize(len(pairs), "pairs", tokens)
 
 
-class AskBothWays(Stage):
-    """Comparisons as questions to the judge, in both orders, so that it cannot learn to prefer a
-    place.
-    """
+class BuildJudgeQuestions(Stage):
+    """Turn comparisons into questions in both orders, so that the judge learns no position bias."""
 
     def run(self, comparisons: Comparisons) -> TrainRows:
-        return TrainRows(
-            [
-                replace(each, where=one.chosen.where)
-                for one in comparisons.train
-                for each in _both(*answers(one))
-            ]
-        )
+        questions = []
+        for row in comparisons.train:
+            for question in _in_both_orders(*request_and_answers(row)):
+                questions.append(replace(question, where=row.chosen.where))
+        return TrainRows(questions)
 
     preview = run
 
 
-def _both(request: Sequence[Message], answer: str, other: str) -> tuple[Conversation, Conversation]:
-    return asked(request, answer, other, "A"), asked(request, other, answer, "B")
+def _in_both_orders(
+    request: Sequence[Message], better: str, worse: str
+) -> tuple[Conversation, Conversation]:
+    return (
+        letter_conversation(request, better, worse, "A"),
+        letter_conversation(request, worse, better, "B"),
+    )
 
 
 class SaveJudge(Stage):
     """Export the weights of the judge."""
 
     def run(self, session: TrainingSession, run: RunId) -> Future[JudgeWeights]:
-        return start(
-            retype_checkpoint(
-                JudgeWeights, session.save_weights(f"{run.id}/weights/judge", overwrite=True)
-            )
-        )
+        saved = session.save_weights(f"{run.id}/weights/judge", overwrite=True)
+        return start(retype_checkpoint(JudgeWeights, saved))
 
 
 class OpenJudge(Stage):
-    """The trained judge, which does not change any more."""
+    """Open the trained judge, which does not change any more."""
 
-    model: str  # a name of weights, those that it began with
-    how: Judging
+    model: str  # name of the weights that its training started from
+    config: JudgeConfig
 
     def run(
         self,
@@ -187,4 +180,4 @@ class OpenJudge(Stage):
         blobs: BlobStore | None = None,
     ) -> Judge:
         tokenizer = models.tokenizer(find_weights(self.model, client, blobs).model)
-        return Judge(client.sampler(weights), tokenizer, self.how)
+        return Judge(client.sampler(weights), tokenizer, self.config)

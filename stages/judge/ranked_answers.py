@@ -1,4 +1,4 @@
-"""Comparisons of a model's own answers, by what these are worth."""
+"""Comparisons for a judge: of a data set, or of a model's own answers ranked by rewards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from zlib import crc32
 import numpy as np
 from pydantic import NonNegativeFloat, PositiveInt
 
-from kitchen import Step
 from kitchen.artifacts.weights import find_weights
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import BlobStore, DatasetStore, ModelCatalog, Tokenizer, TrainingClient
@@ -23,7 +22,7 @@ from stages.chat.token_cost import generation_cost_rows
 from stages.data.dataset import DEFAULT_DATASET, DatasetLoader, load_splits
 from stages.data.splits import DataConfig, DatasetReader, ParsedRows
 from stages.preference.comparisons import Comparison, Comparisons, comparison, without_rejected
-from stages.rl.rollouts import Rollout, RolloutConfig, RolloutRunner, tokens_asked
+from stages.rl.rollouts import Rollout, RolloutConfig, RolloutRunner, prompt_tokens
 from stages.tasks.games import PREFIX as GAMES
 from stages.tasks.reasoning_gym import load_tasks_stage
 from stages.tasks.rewards import Prompt
@@ -31,68 +30,63 @@ from stages.tasks.tasks import Tasks
 
 
 @dataclass(frozen=True)
-class Ranking:
-    """How a model's own answers become comparisons."""
+class RankingConfig:
+    """Ranking of the model's own answers into comparisons."""
 
-    problems: PositiveInt = 200  # to train on that are answered for it; of those held out, all are
-    tries: PositiveInt = 4  # answers to each, at temperature 1; one that is cut is not compared
-    # comparisons of the answers to one problem: those whose rewards are furthest apart
+    # training problems to answer for comparisons; held-out problems are all answered
+    problems: PositiveInt = 200
+    # answers to each problem, at temperature 1; an answer that is cut is not compared
+    tries: PositiveInt = 4
+    # comparisons per problem: the pairs whose rewards are furthest apart
     pairs: PositiveInt = 1
-    margin: NonNegativeFloat = 0.0  # by which one reward must be more than the other
+    margin: NonNegativeFloat = 0.0  # minimum difference of the two rewards, exclusive
 
     def __post_init__(self) -> None:
         if self.tries < 2:
             raise ConfigError(
-                f"ranking.tries={self.tries} leaves nothing to compare: draw 2 answers or more"
+                f"ranking.tries={self.tries} leaves nothing to compare: set it to 2 or more."
             )
 
 
-def find_comparisons(
+def comparison_source(
     preferences: str | None,
     dataset: str,
     reading: DataConfig,
     seed: int,
-    model: str,
-    how: Ranking,
-    playing: RolloutConfig,
-    rows: int,
+    max_rows: int,
     reward: str | None,
-    check: Step,
-) -> tuple[Step, ...]:
-    """Those of a data set, or the model's own answers to problems of one; raises ConfigError.
+    ranking: RankingConfig,
+) -> Stage:
+    """Return the stage that loads comparisons, or problems to compare own answers on.
 
-    `check` looks at what is asked before anything is answered.
+    Raises ConfigError for settings that contradict each other.
     """
-    if preferences is None and dataset.startswith(GAMES):
-        raise ConfigError(
-            f"{dataset} is played in turns, and a judge hears one request and one answer: take "
-            "questions"
-        )
     if preferences is None:
-        return (
-            load_tasks_stage(dataset, reading, seed, max(rows, how.problems), reward),
-            check,
-            RankAnswers(model, how, playing, seed),
-            CompareAnswers(),
-        )
-    if dataset != DEFAULT_DATASET or reward is not None or how != Ranking():
+        if dataset.startswith(GAMES):
+            raise ConfigError(
+                f"dataset={dataset} has several turns, and a judge compares answers to one "
+                "request: choose a data set of questions."
+            )
+        max_rows = max(max_rows, ranking.problems)
+        return load_tasks_stage(dataset, reading, seed, max_rows, reward)
+    if dataset != DEFAULT_DATASET or reward is not None or ranking != RankingConfig():
         raise ConfigError(
-            f"preferences={preferences} are compared already, and what they answer is asked: leave "
-            "dataset, reward and ranking out"
+            f"preferences={preferences} has both the comparisons and the prompts to train on: "
+            "leave dataset, reward and ranking out."
         )
-    return LoadPreferences(preferences, reading, seed), check
+    return LoadPreferences(preferences, reading, seed)
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedPair:
     """Two answers to one problem."""
 
-    task: int  # of its set, from 0
+    task: int  # index of the problem in its set
     better: str
     worse: str
 
-    def alone(self, tokenizer: Tokenizer) -> Ranked:
-        """Without what joins them to their prompt where there is no template."""
+    def stripped(self, tokenizer: Tokenizer) -> RankedPair:
+        """Return the pair without the separators that join answers to prompts without a template."""
         return replace(
             self,
             better=strip_separator(self.better, tokenizer),
@@ -102,17 +96,33 @@ class Ranked:
 
 @dataclass(frozen=True)
 class RankedAnswers:
-    """Answers that a model wrote itself, by set; those to train on under the empty name."""
+    """Pairs of a model's own answers by set; the training set has the empty name."""
 
-    sets: Mapping[str, tuple[Ranked, ...]]
+    sets: Mapping[str, tuple[RankedPair, ...]]
+
+    def samples(self) -> Samples:
+        """Return the pairs as lines of samples.jsonl."""
+        return Samples(
+            tuple(
+                {
+                    "when": "ranked",
+                    "set": name or "train",
+                    "row": pair.task,
+                    "better": pair.better,
+                    "worse": pair.worse,
+                }
+                for name, pairs in self.sets.items()
+                for pair in pairs
+            )
+        )
 
 
 class RankAnswers(Stage):
-    """Let a model answer problems several times, and compare its answers by their rewards, once."""
+    """Sample several answers to each problem once, and pair them by their rewards."""
 
     memoize = True
     model: str  # a name of weights
-    how: Ranking
+    ranking: RankingConfig
     playing: RolloutConfig
     seed: int = 0
 
@@ -123,35 +133,25 @@ class RankAnswers(Stage):
         tasks: Tasks,
         blobs: BlobStore | None = None,
     ) -> tuple[RankedAnswers, Samples]:
-        found = find_weights(self.model, client, blobs)
-        sampler, tokenizer = client.sampler(found.source), models.tokenizer(found.model)
-        sets: dict[str, tuple[Ranked, ...]] = {}
+        weights = find_weights(self.model, client, blobs)
+        sampler = client.sampler(weights.source)
+        tokenizer = models.tokenizer(weights.model)
+        sets: dict[str, tuple[RankedPair, ...]] = {}
         try:
-            player = RolloutRunner(sampler, tokenizer, self.playing)
-            for name, places in self._chosen(tasks).items():
-                some = [tasks.sets()[name][at] for at in places]
-                seeds = [self.seed, crc32(b"rank"), crc32(name.encode())]
-                groups = (await player.groups(some, self.how.tries, seeds)).groups
+            runner = RolloutRunner(sampler, tokenizer, self.playing)
+            for name, indices in self._chosen(tasks).items():
+                problems = [tasks.sets()[name][at] for at in indices]
+                seed = [self.seed, crc32(b"rank"), crc32(name.encode())]
+                rollouts = await runner.run(problems, self.ranking.tries, seed)
                 sets[name] = tuple(
-                    pair.alone(tokenizer)
-                    for at, group in zip(places, groups, strict=True)
-                    for pair in furthest(at, group, self.how)
+                    pair.stripped(tokenizer)
+                    for at, group in zip(indices, rollouts.groups, strict=True)
+                    for pair in furthest_pairs(at, group, self.ranking)
                 )
         finally:
             sampler.close()
-        return RankedAnswers(sets), Samples(
-            tuple(
-                {
-                    "when": "ranked",
-                    "set": name or "train",
-                    "row": each.task,
-                    "better": each.better,
-                    "worse": each.worse,
-                }
-                for name, some in sets.items()
-                for each in some
-            )
-        )
+        ranked = RankedAnswers(sets)
+        return ranked, ranked.samples()
 
     def preview(
         self,
@@ -161,135 +161,130 @@ class RankAnswers(Stage):
         blobs: BlobStore | None = None,
         price: Price | None = None,
     ) -> Table:
-        some = [
-            tasks.sets()[name][at] for name, places in self._chosen(tasks).items() for at in places
-        ]
-        asked = tokens_asked(some, models.tokenizer(find_weights(self.model, client, blobs).model))
-        count = len(some) * self.how.tries
+        chosen = self._chosen(tasks)
+        problems = [tasks.sets()[name][at] for name, indices in chosen.items() for at in indices]
+        tokenizer = models.tokenizer(find_weights(self.model, client, blobs).model)
+        prompts = prompt_tokens(problems, tokenizer)
+        tries = self.ranking.tries
+        answers = len(problems) * tries
         tokens = generation_cost_rows(
-            None if asked is None else asked * self.how.tries,
-            count * self.playing.max_tokens,
+            None if prompts is None else prompts * tries,
+            answers * self.playing.max_tokens,
             price,
             trained=False,
         )
-        return Table(
-            "Answers to be compared", ("what", "count"), (("answers in all", f"{count:,}"), *tokens)
-        )
+        rows = (("answers in all", f"{answers:,}"), *tokens)
+        return Table("Answers to be compared", ("what", "count"), rows)
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.model, client, blobs)
 
     def _chosen(self, tasks: Tasks) -> Mapping[str, Sequence[int]]:
-        """Which problems, by set: of those to train on a seeded choice."""
-        some = np.random.default_rng([self.seed, crc32(b"rank")]).permutation(len(tasks.train))[
-            : self.how.problems
-        ]
-        return {
-            "": sorted(some.tolist()),
-            **{name: range(len(each)) for name, each in tasks.held_out.items()},
-        }
+        """Return the indices of the problems to answer, by set: a seeded choice of training ones."""
+        order = np.random.default_rng([self.seed, crc32(b"rank")]).permutation(len(tasks.train))
+        train = sorted(order[: self.ranking.problems].tolist())
+        held_out = {name: range(len(some)) for name, some in tasks.held_out.items()}
+        return {"": train, **held_out}
 
 
-class CompareAnswers(Stage):
-    """The ranked answers with what they answer."""
+class BuildComparisons(Stage):
+    """Turn ranked answers into comparisons, with the prompts that they answer."""
 
     async def run(self, tasks: Tasks, ranked: RankedAnswers) -> tuple[Comparisons, Metrics]:
-        found = {
-            name: [
-                await _compared(
-                    tasks.sets()[name][each.task], each, f"{name or 'train'} {each.task}"
-                )
-                for each in some
+        sets = dict[str, list[Comparison]]()
+        for name, pairs in ranked.sets.items():
+            problems = tasks.sets()[name]
+            sets[name] = [
+                await _comparison(problems[pair.task], pair, f"{name or 'train'} {pair.task}")
+                for pair in pairs
             ]
-            for name, some in ranked.sets.items()
-        }
-        train = found.pop("")
-        check_judgeable(
-            train,
-            found,
-            "let it try more often (ranking.tries), on more problems (ranking.problems) or "
-            "longer (playing.max_tokens), or let a smaller difference count (ranking.margin)",
-        )
-        return Comparisons(train, found), Metrics(
+        train = sets.pop("")
+        check_comparisons(train, sets)
+        return Comparisons(train, sets), Metrics(
             {
                 "data/comparisons": float(len(train)),
-                **{f"{name}/comparisons": float(len(some)) for name, some in found.items()},
+                **{f"{name}/comparisons": float(len(some)) for name, some in sets.items()},
             }
         )
 
 
-async def _compared(task: Task, ranked: Ranked, where: str) -> Comparison:
-    said = messages_from_dicts(await task.env().reset())
-    chosen, rejected = (
-        Conversation(
-            (*said, Message("assistant", text)), where, single_turn=len(said) == 1, sampled=True
-        )
-        for text in (ranked.better, ranked.worse)
-    )
-    return Comparison(chosen, rejected)
+async def _comparison(task: Task, pair: RankedPair, where: str) -> Comparison:
+    prompt = messages_from_dicts(await task.env().reset())
+    single_turn = len(prompt) == 1
+
+    def answered(text: str) -> Conversation:
+        messages = (*prompt, Message("assistant", text))
+        return Conversation(messages, where, single_turn=single_turn, sampled=True)
+
+    return Comparison(answered(pair.better), answered(pair.worse))
 
 
-def check_judgeable(
-    train: Sequence[Comparison], held_out: Mapping[str, Sequence[Comparison]], mend: str
+def check_comparisons(
+    train: Sequence[Comparison], held_out: Mapping[str, Sequence[Comparison]]
 ) -> None:
-    """Raise DataError where there is nothing to learn from, or to measure on."""
-    for some, what in (
-        (train, "learn to judge from"),
-        ([each for rows in held_out.values() for each in rows], "measure the judge on"),
-    ):
-        if not some:
-            raise DataError(
-                f"nothing to {what}: no two answers were worth different rewards; {mend}"
-            )
+    """Raise DataError if there are no comparisons to train on, or none to measure the judge on."""
+    missing = ""
+    if not train:
+        missing = "learn to judge from"
+    elif not any(held_out.values()):
+        missing = "measure the judge on"
+    if missing:
+        raise DataError(
+            f"nothing to {missing}: no two answers to one problem had different rewards. Sample "
+            "more answers (ranking.tries) to more problems (ranking.problems), allow longer ones "
+            "(playing.max_tokens), or accept smaller differences (ranking.margin)."
+        )
 
 
 class LoadPreferences(DatasetLoader):
-    """Read comparisons, and ask what they answer; held-out sets as LoadDataset makes them."""
+    """Read comparisons, with their prompts as tasks; held-out sets as LoadDataset."""
 
     def run(self, store: DatasetStore) -> tuple[Comparisons, Tasks, Facts, Table]:
-        found = load_splits(
+        data = load_splits(
             DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows, comparison)
         )
         sets = {
-            name: tuple(ParsedRows(data, comparison))
-            for name, data in (("", found.train), *found.held_out.items())
+            name: tuple(ParsedRows(split, comparison))
+            for name, split in (("", data.train), *data.held_out.items())
         }
-        if lacking := without_rejected(sets):
+        if missing := without_rejected(sets):
             raise DataError(
-                f"{lacking[0].chosen.where}: 'rejected' is missing; a judge learns from answers "
-                "that are "
-                "wanted and others that are not; where answers are right or wrong, leave "
-                "preferences out, "
-                "set dataset, and the model's own answers are compared"
+                f"{missing[0].chosen.where}: 'rejected' is missing. A judge learns from pairs of a "
+                "chosen and a rejected answer; if answers are right or wrong, leave preferences "
+                "out and set dataset, and the model's own answers are compared."
             )
-        asked = {
-            name: tuple(
-                Prompt(
-                    tuple(map(message_to_dict, prompt_messages(each.chosen))), name or self.dataset
-                )
-                for each in rows
-            )
+        prompts = {
+            name: tuple(_prompt(row, name or self.dataset) for row in rows)
             for name, rows in sets.items()
         }
         return (
             Comparisons(sets.pop(""), sets),
-            Tasks(asked.pop(""), asked),
-            found.facts,
-            found.table,
+            Tasks(prompts.pop(""), prompts),
+            data.facts,
+            data.table,
         )
 
     preview = run
 
 
-def furthest(task: int, group: Sequence[Rollout], how: Ranking) -> list[Ranked]:
-    """Of the answers to one problem the pairs furthest apart."""
-    worth = {each.text: each.reward for each in group if not each.failed and not each.truncated}
-    pairs = sorted(
-        (sorted(two, key=lambda text: -worth[text]) for two in combinations(worth, 2)),
-        key=lambda two: worth[two[1]] - worth[two[0]],
-    )
-    return [
-        Ranked(task, better, worse)
-        for better, worse in pairs
-        if worth[better] - worth[worse] > how.margin
-    ][: how.pairs]
+def _prompt(row: Comparison, tag: str) -> Prompt:
+    return Prompt(tuple(map(message_to_dict, prompt_messages(row.chosen))), tag)
+
+
+def furthest_pairs(task: int, group: Sequence[Rollout], ranking: RankingConfig) -> list[RankedPair]:
+    """Return the pairs of answers to one problem whose rewards are furthest apart."""
+    rewards = {rollout.text: rollout.reward for rollout in group if rollout.complete}
+
+    def gap(pair: Sequence[str]) -> float:
+        return rewards[pair[0]] - rewards[pair[1]]
+
+    pairs = [
+        sorted(two, key=lambda text: rewards[text], reverse=True)
+        for two in combinations(rewards, 2)
+    ]
+    ranked = [
+        RankedPair(task, better, worse)
+        for better, worse in sorted(pairs, key=gap, reverse=True)
+        if rewards[better] - rewards[worse] > ranking.margin
+    ]
+    return ranked[: ranking.pairs]

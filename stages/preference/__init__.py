@@ -2,37 +2,41 @@
 
 from stages.preference.comparisons import (
     LoadComparisons,
-    OwnMistakes,
+    MistakesConfig,
     Pairs,
     RenderPairs,
-    WriteMistakes,
+    SampledRejections,
+    SampleRejectedAnswers,
 )
 from stages.preference.dpo import (
+    PAIRS,
+    AttachReferenceLogprobs,
+    EvaluatePairs,
     HeldOutPairs,
-    JoinReference,
-    JudgePairs,
     PairData,
-    ScoreReference,
+    PrecomputeReferenceLogprobs,
     ShuffledPairs,
 )
-from stages.preference.kto import LabelLoss, LoadLabels, RenderLabels
+from stages.preference.kto import KtoLoss, LoadLabelledAnswers, RenderLabelledAnswers
 from stages.preference.pair_loss import PairLoss, PairLossName
 
 __all__ = [
+    "PAIRS",
+    "AttachReferenceLogprobs",
+    "EvaluatePairs",
     "HeldOutPairs",
-    "JoinReference",
-    "JudgePairs",
-    "LabelLoss",
+    "KtoLoss",
     "LoadComparisons",
-    "LoadLabels",
-    "OwnMistakes",
+    "LoadLabelledAnswers",
+    "MistakesConfig",
     "PairData",
     "PairLoss",
     "PairLossName",
     "Pairs",
-    "RenderLabels",
+    "PrecomputeReferenceLogprobs",
+    "RenderLabelledAnswers",
     "RenderPairs",
-    "ScoreReference",
+    "SampleRejectedAnswers",
+    "SampledRejections",
     "ShuffledPairs",
-    "WriteMistakes",
 ]

@@ -1,4 +1,4 @@
-"""Comparisons: an answer that is wanted and one that is not, read, completed and rendered."""
+"""Comparisons: a chosen and a rejected answer to one prompt, read, completed and rendered."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from zlib import crc32
 import numpy as np
 from pydantic import PositiveFloat, PositiveInt
 
-from kitchen.errors import DataError
+from kitchen.errors import ConfigError, DataError
 from kitchen.ports import BlobStore, DatasetStore, Sampler, Tokenizer, TrainingClient
 from kitchen.ports.datasets import Row
 from kitchen.stage import Stage
 from kitchen.types import Datum, Facts, Metrics, Sampled, Samples, Table
 from stages.chat.conversations import Conversation, Message, parse_completion, parse_conversation
+from stages.chat.masks import TrainOn
 from stages.chat.prompts import prompt_messages, prompt_tokens, reference_answer
 from stages.chat.render import RenderDataset
 from stages.chat.token_cost import AT_MOST, EpochSize
@@ -28,14 +29,18 @@ from stages.evaluate.reference import open_sampler, sample_answers
 from stages.tasks.json_score import default_metric
 
 FORMATS = ("prompt + chosen + rejected", "chosen + rejected, each a list of messages")
+TRAIN_ON_ANSWERS: tuple[TrainOn, ...] = (
+    "last_assistant_turn",
+    "last_assistant_message",
+    "all_assistant_messages",
+    "trainable",
+)
 Pair = tuple[Datum, Datum]  # chosen, rejected
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two answers to the same prompt; where there is no rejected one, the model's own mistakes can
-    be it.
-    """
+    """Two answers to the same prompt; the rejected one may be missing, to be sampled later."""
 
     chosen: Conversation  # its last message is the answer
     rejected: Conversation | None
@@ -43,45 +48,44 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Comparisons:
-    """Comparisons to train on, and those held out, by the name of their set."""
+    """Comparisons to train on, and held-out ones by the name of their set."""
 
     train: Sequence[Comparison]
     held_out: Mapping[str, Sequence[Comparison]]
 
     def sets(self) -> Mapping[str, Sequence[Comparison]]:
-        """All of them; those to train on under the empty name."""
+        """Return all sets by name; the training set has the empty name."""
         return {"": self.train, **self.held_out}
 
-    def lacking(self) -> Mapping[str, Sequence[int]]:
-        """The numbers of the rows without a rejected answer, by set; sets that have them all are
-        left out.
-        """
-        found = {
-            name: [at for at, each in enumerate(rows) if each.rejected is None]
+    def rows_without_rejected(self) -> Mapping[str, Sequence[int]]:
+        """Return the indices of rows without a rejected answer, by set; complete sets are omitted."""
+        missing = {
+            name: [at for at, comparison in enumerate(rows) if comparison.rejected is None]
             for name, rows in self.sets().items()
         }
-        return {name: places for name, places in found.items() if places}
+        return {name: indices for name, indices in missing.items() if indices}
 
 
 @dataclass(frozen=True)
-class Mistakes:
-    """Wrong answers that a model wrote itself, by set and by the number of the row."""
+class SampledRejections:
+    """Wrong answers that the model wrote itself, by set and by index of the row."""
 
     texts: Mapping[str, Mapping[int, str]]
 
     def samples(self) -> Samples:
+        """Return the answers as lines of samples.jsonl."""
         return Samples(
             tuple(
                 {"when": "mistake", "set": name or "train", "row": at, "text": text}
-                for name, found in self.texts.items()
-                for at, text in found.items()
+                for name, answers in self.texts.items()
+                for at, text in answers.items()
             )
         )
 
-    def rejected(self, name: str, at: int, row: Comparison) -> Conversation | None:
-        """What was written to a row of a set, or what it has itself."""
+    def rejected(self, name: str, at: int, comparison: Comparison) -> Conversation | None:
+        """Return the answer sampled for row `at` of a set, else the row's own rejected answer."""
         text = self.texts.get(name, {}).get(at)
-        return row.rejected if text is None else _with_answer(row.chosen, text)
+        return comparison.rejected if text is None else _with_answer(comparison.chosen, text)
 
 
 @dataclass(frozen=True)
@@ -92,119 +96,109 @@ class Pairs:
     held_out: Mapping[str, tuple[Pair, ...]]
 
     def data(self) -> list[Datum]:
-        """All of them, chosen and rejected by turns."""
-        return [
-            datum
-            for pairs in (self.train, *self.held_out.values())
-            for pair in pairs
-            for datum in pair
-        ]
+        """Return all datums, chosen and rejected alternating."""
+        sets = (self.train, *self.held_out.values())
+        return [datum for pairs in sets for pair in pairs for datum in pair]
 
 
 class LoadComparisons(DatasetLoader):
-    """Read preferences, or conversations whose answer is the chosen one; held-out sets as
-    LoadDataset makes them.
-    """
+    """Read preferences, or conversations whose answer is the chosen one; splits as LoadDataset."""
 
     def run(self, store: DatasetStore) -> tuple[Comparisons, HeldOut, Facts, Table]:
-        found = load_splits(
+        data = load_splits(
             DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows, comparison)
         )
-        held = {
-            split: tuple(ParsedRows(data, comparison)) for split, data in found.held_out.items()
+        train = tuple(ParsedRows(data.train, comparison))
+        held_out = {
+            split: tuple(ParsedRows(rows, comparison)) for split, rows in data.held_out.items()
         }
-        chosen = HeldOut(
-            {split: tuple(each.chosen for each in rows) for split, rows in held.items()}
-        )
-        return (
-            Comparisons(tuple(ParsedRows(found.train, comparison)), held),
-            chosen,
-            found.facts,
-            found.table,
-        )
+        chosen = {split: tuple(row.chosen for row in rows) for split, rows in held_out.items()}
+        return Comparisons(train, held_out), HeldOut(chosen), data.facts, data.table
 
     preview = run
 
 
 def without_rejected(sets: Mapping[str, Sequence[Comparison]]) -> list[Comparison]:
-    """Right answers alone, set by set."""
-    return [each for rows in sets.values() for each in rows if each.rejected is None]
+    """Return the comparisons without a rejected answer, set by set."""
+    return [row for rows in sets.values() for row in rows if row.rejected is None]
 
 
 def comparison(row: Row, where: str) -> Comparison:
-    """The comparison of a row in any of FORMATS, or of a conversation. Raises DataError that names
-    the field.
-    """
+    """Return the comparison of a row in any of FORMATS, or of a conversation; raises DataError."""
     if row.get("chosen") is None and row.get("rejected") is None:
         return Comparison(check_marks(parse_conversation(row, where)), None)
     for field in ("chosen", "rejected"):
         if row.get(field) is None:
             raise DataError(
-                f"{where}: {field!r} is missing or null; a comparison has both; there are: "
-                f"{'; '.join(FORMATS)}"
+                f"{where}: {field!r} is missing or null; a comparison has both. The formats are: "
+                f"{'; '.join(FORMATS)}."
             )
     if row.get("label") is False:
         raise DataError(
-            f"{where}: 'chosen' and 'rejected' say which answer is good, and label is false; swap "
-            "them if "
-            "it is the other one, else leave it out, or rename the column "
-            "(reading.columns.label=other)"
+            f"{where}: label is false, but 'chosen' and 'rejected' already mark the good answer. "
+            "Swap them if it is the other one; else remove label, or rename the column "
+            "(reading.columns.label=other)."
         )
-    chosen, rejected = (_answered(row, field, where) for field in ("chosen", "rejected"))
+    chosen = _answered(row, "chosen", where)
+    rejected = _answered(row, "rejected", where)
     if chosen.messages[:-1] != rejected.messages[:-1]:
         raise DataError(
-            f"{where}: chosen and rejected answer different prompts; they may differ in the last "
-            "message"
+            f"{where}: chosen and rejected answer different prompts; they may differ only in the "
+            "last message."
         )
     if chosen.messages == rejected.messages:
-        raise DataError(f"{where}: chosen and rejected are the same text; drop the row")
+        raise DataError(f"{where}: chosen and rejected are the same text. Drop the row.")
     return Comparison(chosen, rejected)
 
 
 def _answered(row: Row, field: str, where: str) -> Conversation:
-    found = parse_completion(row, field, where)
-    if found.messages[-1].role != "assistant":
-        raise DataError(
-            f"{where}: {field} ends with a message of {found.messages[-1].role!r}, not of the "
-            "assistant"
-        )
-    return check_marks(found)
+    answered = parse_completion(row, field, where)
+    role = answered.messages[-1].role
+    if role != "assistant":
+        raise DataError(f"{where}: {field} ends with a message of {role!r}, not of the assistant.")
+    return check_marks(answered)
 
 
 def check_marks(conversation: Conversation) -> Conversation:
-    """Raise DataError where another message than an answer is marked, for it would be judged too."""
-    for at, each in enumerate(conversation.messages):
-        if each.trainable and each.role != "assistant":
+    """Raise DataError if a message of another role is trainable: it would be judged too."""
+    for at, message in enumerate(conversation.messages):
+        if message.trainable and message.role != "assistant":
             raise DataError(
-                f"{conversation.where}: message {at} is trainable and of {each.role!r}; it is "
-                "answers that "
-                "are good or bad, so mark messages of the assistant alone"
+                f"{conversation.where}: message {at} is trainable and of {message.role!r}. Only "
+                "answers are good or bad: mark only messages of the assistant as trainable."
             )
     return conversation
 
 
+def check_train_on(rendering: RenderDataset) -> None:
+    """Raise ConfigError if tokens other than the assistant's answers would be trained on."""
+    if rendering.train_on not in TRAIN_ON_ANSWERS:
+        raise ConfigError(
+            f"rendering.train_on={rendering.train_on}: preferences are about answers; set it to "
+            f"one of {', '.join(TRAIN_ON_ANSWERS)}."
+        )
+
+
 @dataclass(frozen=True)
-class OwnMistakes:
-    """How wrong answers are come by where the data has none."""
+class MistakesConfig:
+    """Sampling of rejected answers where the data has none."""
 
-    # answers that the model writes to each prompt; the first wrong one is taken
+    # answers that the model samples for each prompt; the first wrong one becomes the rejected one
     tries: PositiveInt = 4
-    temperature: PositiveFloat = 1.0
-    max_tokens: PositiveInt = 64  # per answer; one that is cut there is not taken
+    temperature: PositiveFloat = 1.0  # sampling temperature
+    max_tokens: PositiveInt = 64  # maximum tokens per answer; an answer that is cut is not used
 
 
-class WriteMistakes(Stage):
-    """Where a comparison lacks a rejected answer, let the model write some: the first wrong one, if
-    any, is taken.
-    """
+class SampleRejectedAnswers(Stage):
+    """Sample answers where a comparison has no rejected one, and take the first wrong one, if any."""
 
     memoize = True
     model: str
     render: RenderDataset
-    how: OwnMistakes = OwnMistakes()
+    config: MistakesConfig = MistakesConfig()
     seed: int = 0
-    # whose metric says what is wrong; the usual one where it has none
-    examination: EvalConfig = EvalConfig()
+    # its metric decides which answers are wrong; the usual metric of the data if it has none
+    evaluation: EvalConfig = EvalConfig()
 
     async def run(
         self,
@@ -212,200 +206,201 @@ class WriteMistakes(Stage):
         tokenizer: Tokenizer,
         comparisons: Comparisons,
         blobs: BlobStore | None = None,
-    ) -> tuple[Mistakes, Samples]:
-        lacking, sets = comparisons.lacking(), comparisons.sets()
-        if not lacking:
-            return Mistakes({}), Samples(())
+    ) -> tuple[SampledRejections, Samples]:
+        missing = comparisons.rows_without_rejected()
+        if not missing:
+            return SampledRejections({}), Samples(())
+        sets = comparisons.sets()
+        texts = dict[str, dict[int, str]]()
         with closing(open_sampler(self.model, client, blobs)) as sampler:
-            writer = _Writer(sampler, tokenizer, self.render, self.how, self.seed, self.examination)
-            found = Mistakes(
-                {
-                    name: await writer.mistakes(name, sets[name], places)
-                    for name, places in lacking.items()
-                }
-            )
-        return found, found.samples()
+            for name, indices in missing.items():
+                rows = {at: sets[name][at].chosen for at in indices}
+                texts[name] = await self._wrong_answers(sampler, tokenizer, name, rows)
+        rejections = SampledRejections(texts)
+        return rejections, rejections.samples()
 
-    def preview(self) -> OwnMistakes:
-        return self.how
+    def preview(self) -> MistakesConfig:
+        return self.config
 
-
-@dataclass(frozen=True)
-class _Writer:
-    """A model that answers, now and then wrongly."""
-
-    sampler: Sampler
-    tokenizer: Tokenizer
-    render: RenderDataset
-    how: OwnMistakes
-    seed: int
-    examination: EvalConfig
-
-    async def mistakes(
-        self, name: str, rows: Sequence[Comparison], places: Sequence[int]
+    async def _wrong_answers(
+        self,
+        sampler: Sampler,
+        tokenizer: Tokenizer,
+        name: str,
+        rows: Mapping[int, Conversation],
     ) -> dict[int, str]:
-        """The first wrong answer to each of these rows of a set, by its number; none where it wrote
-        none.
-        """
-        metric = await asyncio.to_thread(self._metric, [rows[at].chosen for at in places])
-        how, prompts = (
-            self.how,
-            [prompt_tokens(rows[at].chosen, self.tokenizer, self.render) for at in places],
-        )
-        came = await sample_answers(
-            self.sampler,
-            prompts,
+        """Return the first wrong answer to each of these rows of a set; rows without one are omitted."""
+        chosen = list(rows.values())
+        metric = await asyncio.to_thread(self._metric, chosen)
+        answers = await sample_answers(
+            sampler,
+            [prompt_tokens(row, tokenizer, self.render) for row in chosen],
             [self.seed, crc32(b"mistakes"), crc32(name.encode())],
-            count=how.tries,
-            max_tokens=how.max_tokens,
-            temperature=how.temperature,
+            count=self.config.tries,
+            max_tokens=self.config.max_tokens,
+            temperature=self.config.temperature,
         )
-        first = {
-            at: await self._wrong(rows[at].chosen, some, metric)
-            for at, some in zip(places, came, strict=True)
-        }
-        return {at: text for at, text in first.items() if text is not None}
+        texts = dict[int, str]()
+        for (at, row), tries in zip(rows.items(), answers, strict=True):
+            text = await self._first_wrong(row, tries, tokenizer, metric)
+            if text is not None:
+                texts[at] = text
+        return texts
 
     def _metric(self, chosen: Sequence[Conversation]) -> str:
-        found = self.examination.metric_for(chosen)
-        return default_metric(map(reference_answer, chosen)) if found == "loss" else found
+        metric = self.evaluation.metric_for(chosen)
+        return default_metric(map(reference_answer, chosen)) if metric == "loss" else metric
 
-    async def _wrong(
-        self, chosen: Conversation, came: Sequence[Sampled], metric: str
+    async def _first_wrong(
+        self, chosen: Conversation, tries: Sequence[Sampled], tokenizer: Tokenizer, metric: str
     ) -> str | None:
-        answers = await grade_samples(metric, [(chosen, one) for one in came], self.tokenizer)
-        wrong = (
-            each.text
-            for each in answers
-            if not (each.exact or each.truncated or each.failed) and each.text.strip()
-        )
-        return next((self.render.answer_text(text, self.tokenizer) for text in wrong), None)
+        for answer in await grade_samples(
+            metric, [(chosen, sampled) for sampled in tries], tokenizer
+        ):
+            unusable = answer.exact or answer.truncated or answer.failed
+            if not unusable and answer.text.strip():
+                return self.render.answer_text(answer.text, tokenizer)
+        return None
 
 
-def to_be_read(
-    rows: Sequence[Comparison], tokenizer: Tokenizer, render: RenderDataset, how: OwnMistakes
+def epoch_size(
+    rows: Sequence[Comparison],
+    tokenizer: Tokenizer,
+    render: RenderDataset,
+    mistakes: MistakesConfig,
 ) -> EpochSize:
-    """What pairs of these are, a mistake that is not written yet being as long as it may be."""
-    sizes = [size for each in rows if (size := _read_of(each, tokenizer, render, how))]
+    """Return the size of an epoch of pairs; rejected answers yet to be sampled count as full length."""
+    sizes = [size for row in rows if (size := _pair_tokens(row, tokenizer, render, mistakes))]
     if not sizes:
         raise DataError(
-            f"nothing to train on: all of {len(rows)} rows are left out, for they do not fit into "
-            f"max_tokens={render.max_tokens}"
+            f"nothing to train on: all {len(rows)} rows are left out, because they do not fit into "
+            f"max_tokens={render.max_tokens}. Raise rendering.max_tokens."
         )
-    lacking = any(each.rejected is None for each in rows)
-    return EpochSize(len(sizes), "pairs", sum(sizes), AT_MOST if lacking else "")
+    some_missing = any(row.rejected is None for row in rows)
+    return EpochSize(len(sizes), "pairs", sum(sizes), AT_MOST if some_missing else "")
 
 
-def _read_of(
-    each: Comparison, tokenizer: Tokenizer, render: RenderDataset, how: OwnMistakes
+def _pair_tokens(
+    row: Comparison, tokenizer: Tokenizer, render: RenderDataset, mistakes: MistakesConfig
 ) -> int:
-    """Tokens of both datums; 0 for a row that is left out."""
-    answers = [each.chosen] if each.rejected is None else [each.chosen, each.rejected]
-    data = [_datum(one, tokenizer, render) for one in answers]
-    sizes = [len(datum.tokens) for datum in data if datum is not None]
-    return (
-        sum(sizes) + sum(unwritten([each], tokenizer, render, how))
-        if len(sizes) == len(data)
-        else 0
-    )
+    """Return the number of tokens of both datums; 0 for a row that is left out."""
+    answers = [answer for answer in (row.chosen, row.rejected) if answer is not None]
+    tokens = 0
+    for answer in answers:
+        datum = _datum(answer, tokenizer, render)
+        if datum is None:
+            return 0
+        tokens += len(datum.tokens)
+    return tokens + sum(unsampled_tokens([row], tokenizer, render, mistakes))
 
 
-def unwritten(
-    rows: Sequence[Comparison], tokenizer: Tokenizer, render: RenderDataset, how: OwnMistakes
+def unsampled_tokens(
+    rows: Sequence[Comparison],
+    tokenizer: Tokenizer,
+    render: RenderDataset,
+    mistakes: MistakesConfig,
 ) -> list[int]:
-    """Tokens, at most, of the mistakes that the model is yet to write."""
+    """Return the maximum number of tokens of each rejected answer that is yet to be sampled."""
     return [
-        len(prompt_tokens(each.chosen, tokenizer, render)) + how.max_tokens
-        for each in rows
-        if each.rejected is None
+        len(prompt_tokens(row.chosen, tokenizer, render)) + mistakes.max_tokens
+        for row in rows
+        if row.rejected is None
     ]
 
 
 class RenderPairs(Stage):
-    """StepResult comparisons into pairs of datums; those without a rejected answer are left out, and
-    counted.
-    """
+    """Render comparisons to pairs of datums; those without a rejected answer are left out."""
 
     render: RenderDataset
 
+    def __post_init__(self) -> None:
+        check_train_on(self.render)
+
     def run(
-        self, comparisons: Comparisons, mistakes: Mistakes, tokenizer: Tokenizer
+        self, comparisons: Comparisons, rejections: SampledRejections, tokenizer: Tokenizer
     ) -> tuple[Pairs, Metrics]:
-        found = {
-            name: [
-                pair_of(each.chosen, mistakes.rejected(name, at, each), tokenizer, self.render)
-                for at, each in enumerate(rows)
-            ]
+        sets = {
+            name: self._pairs(name, rows, rejections, tokenizer)
             for name, rows in comparisons.sets().items()
         }
-        pairs = {
-            name: tuple(two for two in some if two is not None) for name, some in found.items()
-        }
-        train = pairs.pop("")
+        train = sets.pop("")
         if not train:
-            raise DataError(
-                f"nothing to train on: {self._left_out(mistakes, '', comparisons.train)}"
+            why = self._left_out(rejections, "", comparisons.train)
+            raise DataError(f"nothing to train on: {why}.")
+        held_out = {name: pairs for name, pairs in sets.items() if pairs}
+        if not held_out:
+            why = "; ".join(
+                f"{name}: {self._left_out(rejections, name, rows)}"
+                for name, rows in comparisons.held_out.items()
             )
-        held = {name: some for name, some in pairs.items() if some}
-        if not held:
-            why = [
-                f"{name}: {self._left_out(mistakes, name, some)}"
-                for name, some in comparisons.held_out.items()
-            ]
-            raise DataError(f"nothing to measure on: {'; '.join(why)}, or hold out more rows")
-        return Pairs(train, held), Metrics(
+            raise DataError(f"nothing to measure on: {why}, or hold out more rows.")
+        return Pairs(train, held_out), Metrics(
             {
                 "data/rows": float(len(comparisons.train)),
                 "data/pairs": float(len(train)),
                 "data/tokens": float(sum(len(datum.tokens) for pair in train for datum in pair)),
-                "data/held_out_pairs": float(sum(map(len, held.values()))),
+                "data/held_out_pairs": float(sum(map(len, held_out.values()))),
             }
         )
 
-    def _left_out(self, mistakes: Mistakes, name: str, rows: Sequence[Comparison]) -> str:
-        """Why all rows of a set are, and how to mend that."""
-        lacking = sum(mistakes.rejected(name, at, each) is None for at, each in enumerate(rows))
-        found = (
-            [
-                f"{lacking} have no rejected answer (give the model more tries, mistakes.tries, or "
-                "longer ones, "
-                "mistakes.max_tokens)"
-            ]
-            if lacking
-            else []
-        )
-        if more := len(rows) - lacking:
-            found.append(
-                f"{more} are longer than max_tokens={self.render.max_tokens} (raise "
-                "rendering.max_tokens), or "
-                "are changed by the chat template"
-            )
-        return f"of {len(rows)} rows {' and '.join(found)}"
-
     def preview(
-        self, comparisons: Comparisons, tokenizer: Tokenizer, how: OwnMistakes
+        self, comparisons: Comparisons, tokenizer: Tokenizer, mistakes: MistakesConfig
     ) -> EpochSize:
-        return to_be_read(comparisons.train, tokenizer, self.render, how)
+        return epoch_size(comparisons.train, tokenizer, self.render, mistakes)
+
+    def _pairs(
+        self,
+        name: str,
+        rows: Sequence[Comparison],
+        rejections: SampledRejections,
+        tokenizer: Tokenizer,
+    ) -> tuple[Pair, ...]:
+        pairs = (
+            pair_of(row.chosen, rejections.rejected(name, at, row), tokenizer, self.render)
+            for at, row in enumerate(rows)
+        )
+        return tuple(pair for pair in pairs if pair is not None)
+
+    def _left_out(
+        self, rejections: SampledRejections, name: str, rows: Sequence[Comparison]
+    ) -> str:
+        """Return the reasons why all rows of a set are left out, and the fix of each."""
+        lacking = sum(rejections.rejected(name, at, row) is None for at, row in enumerate(rows))
+        reasons = []
+        if lacking:
+            reasons.append(
+                f"{lacking} have no rejected answer (give the model more tries, mistakes.tries, or "
+                "longer ones, mistakes.max_tokens)"
+            )
+        if too_long := len(rows) - lacking:
+            reasons.append(
+                f"{too_long} are longer than max_tokens={self.render.max_tokens} (raise "
+                "rendering.max_tokens), or are changed by the chat template"
+            )
+        return f"of {len(rows)} rows {' and '.join(reasons)}"
 
 
 def pair_of(
     chosen: Conversation, rejected: Conversation | None, tokenizer: Tokenizer, render: RenderDataset
 ) -> Pair | None:
-    """None of a chosen answer alone, or where one of both is dropped."""
+    """Return both datums; None if there is no rejected answer, or if one of the two is dropped."""
     if rejected is None:
         return None
-    one, other = _datum(chosen, tokenizer, render), _datum(rejected, tokenizer, render)
-    return None if one is None or other is None else (one, other)
+    chosen_datum = _datum(chosen, tokenizer, render)
+    rejected_datum = _datum(rejected, tokenizer, render)
+    if chosen_datum is None or rejected_datum is None:
+        return None
+    return chosen_datum, rejected_datum
 
 
 def _datum(answer: Conversation, tokenizer: Tokenizer, render: RenderDataset) -> Datum | None:
-    """None where it is dropped; raises DataError for an answer in several pieces."""
+    """Return the datum of an answer, None if it is dropped; raises DataError if it is several."""
     data = render.datums(answer, tokenizer)
     if len(data) > 1:
         raise DataError(
-            f"{answer.where}: it is {len(data)} sequences, for the chat template rewrites what was "
-            "said "
-            "before, and a pair is of two: set rendering.train_on=last_assistant_turn"
+            f"{answer.where}: the answer renders to {len(data)} sequences, because the chat "
+            "template rewrites earlier messages, and a pair has one for each answer: set "
+            "rendering.train_on=last_assistant_turn."
         )
     return data[0] if data else None
 
@@ -417,7 +412,7 @@ def _with_answer(chosen: Conversation, text: str) -> Conversation:
 
 
 def as_batch(pairs: Sequence[Pair]) -> tuple[Datum, ...]:
-    """Chosen and rejected by turns; the weights of each pair are divided by the number of pairs."""
+    """Return chosen and rejected datums alternating, their weights divided by the number of pairs."""
     share = np.float32(1 / len(pairs))
     return tuple(
         Datum(datum.tokens, {**datum.loss_inputs, "weights": datum.loss_inputs["weights"] * share})

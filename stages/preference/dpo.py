@@ -1,10 +1,12 @@
-"""Preference optimisation: its reference, its batches, and what it is measured by."""
+"""Stages of preference optimisation: reference log-probabilities, batches and held-out accuracy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from kitchen.ports import (
 from kitchen.stage import Stage
 from kitchen.statistics.intervals import wilson
 from kitchen.types import Batch, Datum, Floats, Loss, Metrics, Table
+from stages.chat.render import TrainData
 from stages.data.dataset import Epoch, shuffled_batches
 from stages.evaluate.evaluation import HeldOutData
 from stages.evaluate.reference import open_reference, score_sequences
@@ -27,31 +30,34 @@ from stages.preference.comparisons import Pair, Pairs, as_batch
 
 
 @dataclass(frozen=True)
-class ReferenceLogprobs:
-    """What the reference gives each token of all pairs, in the order of `Pairs.data`."""
+class PairLogprobs:
+    """Log-probabilities of all pairs by the reference model, in the order of `Pairs.data`."""
 
     logprobs: tuple[Floats, ...]  # each (N,) nats
 
 
 @dataclass(frozen=True)
 class PairData:
-    """Pairs with the reference's log-probabilities in them, if there is one."""
+    """Pairs to train on, with the reference model's log-probabilities, if there is one."""
 
     data: tuple[Pair, ...]
 
 
 @dataclass(frozen=True)
 class HeldOutPairs:
-    """The same, held out, by the name of their set."""
+    """Held-out pairs by the name of their set, with the reference model's log-probabilities."""
 
     sets: Mapping[str, tuple[Pair, ...]]
 
 
-class ScoreReference(Stage):
-    """Ask the reference once for its log-probabilities of all pairs; a resumed run finds them in
-    the record.
+# for data.Epochs(...).using(PAIRS): passes over pairs instead of datums
+PAIRS: Mapping[Any, Any] = MappingProxyType({TrainData: PairData})
 
-    It must read the same tokens as the model that is trained.
+
+class PrecomputeReferenceLogprobs(Stage):
+    """Compute the reference model's log-probabilities of all pairs once; a resumed run reuses them.
+
+    The reference model must have the same tokenizer as the model that is trained.
     """
 
     memoize = True
@@ -64,49 +70,43 @@ class ScoreReference(Stage):
         tokenizer: Tokenizer,
         pairs: Pairs,
         blobs: BlobStore | None = None,
-    ) -> ReferenceLogprobs:
-        whole = [np.append(datum.tokens, datum.targets[-1]) for datum in pairs.data()]
-        with closing(
-            open_reference(self.reference, "reference", client, models, tokenizer, blobs)
-        ) as reference:
-            found = await score_sequences(reference, whole)
-        return ReferenceLogprobs(tuple(one[1:] for one in found))
+    ) -> PairLogprobs:
+        sequences = [np.append(datum.tokens, datum.targets[-1]) for datum in pairs.data()]
+        reference = open_reference(self.reference, "reference", client, models, tokenizer, blobs)
+        with closing(reference):
+            logprobs = await score_sequences(reference, sequences)
+        return PairLogprobs(tuple(each[1:] for each in logprobs))
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.reference, client, blobs)
 
 
-class JoinReference(Stage):
-    """Put the reference's log-probabilities, where one was asked, into the datums."""
+class AttachReferenceLogprobs(Stage):
+    """Add the reference model's log-probabilities, if there is one, to the datums."""
 
-    rows: int = 16  # pairs of each held-out set that are measured along the way
+    rows: int = 16  # pairs of each held-out set whose loss is measured during training
 
     def run(
-        self, pairs: Pairs, reference: ReferenceLogprobs | None = None
+        self, pairs: Pairs, reference: PairLogprobs | None = None
     ) -> tuple[PairData, HeldOutPairs, HeldOutData]:
-        left = iter(reference.logprobs) if reference else None
+        logprobs = iter(reference.logprobs) if reference else None
 
-        def known(datum: Datum) -> Datum:
-            return datum if left is None else _with(datum, next(left))
+        def attached(datum: Datum) -> Datum:
+            if logprobs is None:
+                return datum
+            return Datum(datum.tokens, {**datum.loss_inputs, "reference": next(logprobs)})
 
-        def joined(some: Sequence[Pair]) -> tuple[Pair, ...]:
-            return tuple((known(one), known(other)) for one, other in some)
+        def all_attached(some: Sequence[Pair]) -> tuple[Pair, ...]:
+            return tuple((attached(chosen), attached(rejected)) for chosen, rejected in some)
 
-        train = joined(pairs.train)
-        held = {name: joined(some) for name, some in pairs.held_out.items()}
-        return (
-            PairData(train),
-            HeldOutPairs(held),
-            HeldOutData(as_batch([pair for some in held.values() for pair in some[: self.rows]])),
-        )
-
-
-def _with(datum: Datum, reference: Floats) -> Datum:
-    return Datum(datum.tokens, {**datum.loss_inputs, "reference": reference})
+        train = all_attached(pairs.train)
+        held_out = {name: all_attached(some) for name, some in pairs.held_out.items()}
+        measured = [pair for some in held_out.values() for pair in some[: self.rows]]
+        return PairData(train), HeldOutPairs(held_out), HeldOutData(as_batch(measured))
 
 
 class ShuffledPairs(Stage):
-    """Batches of `size` pairs in an order of this epoch's own; the last may be smaller."""
+    """Batches of `size` pairs in a random order for each epoch; the last may be smaller."""
 
     size: int
     seed: int = 0
@@ -115,24 +115,24 @@ class ShuffledPairs(Stage):
         return shuffled_batches(pairs.data, epoch, self.size, self.seed, as_batch)
 
 
-class JudgePairs(Stage):
-    """How often the trained weights judge held-out pairs, or answers, as they are labelled, set by
-    set.
-    """
+class EvaluatePairs(Stage):
+    """Measure how often the trained weights rank held-out pairs, or answers, as they are labelled."""
 
-    loss: Loss  # with the sums accuracy and margin
+    loss: Loss  # its metrics have the sums accuracy and margin
     what: str = "pair"
 
     async def run(self, session: TrainingSession, held_out: HeldOutPairs) -> tuple[Metrics, Table]:
-        metrics, rows = Metrics(), []
+        metrics = Metrics()
+        rows = []
         for name, pairs in held_out.sets.items():
-            found = (await arrival(session.forward(as_batch(pairs), self.loss))).metrics
-            count, margin = len(pairs), found["margin:sum"]
-            right = round(found["accuracy:sum"] * count)  # the shares of the pairs are float32
+            output = await arrival(session.forward(as_batch(pairs), self.loss))
+            count = len(pairs)
+            margin = output.metrics["margin:sum"]
+            # the shares of the pairs are float32
+            right = round(output.metrics["accuracy:sum"] * count)
             low, high = wilson(right, count)
             metrics |= {f"{name}/{self.what}_accuracy": right / count, f"{name}/margin": margin}
-            rows.append(
-                (name, str(count), f"{right / count:.3f} [{low:.3f}, {high:.3f}]", f"{margin:.3f}")
-            )
+            accuracy = f"{right / count:.3f} [{low:.3f}, {high:.3f}]"
+            rows.append((name, str(count), accuracy, f"{margin:.3f}"))
         columns = ("held-out set", f"{self.what}s", "accuracy", "margin, beta times nats")
         return metrics, Table(f"Held-out {self.what}s, 95 % intervals", columns, tuple(rows))

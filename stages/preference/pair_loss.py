@@ -1,4 +1,4 @@
-"""Losses on pairs of answers: the chosen one is to have a better score than the rejected one."""
+"""Losses on pairs of answers: the chosen one should score higher than the rejected one."""
 
 from __future__ import annotations
 
@@ -16,60 +16,64 @@ PairLossName = Literal["sigmoid", "ipo", "hinge", "simpo", "orpo"]
 PAIR_LOSSES: tuple[str, ...] = get_args(PairLossName)
 WITHOUT_REFERENCE = ("simpo", "orpo")
 _BETAS: Mapping[str, float] = MappingProxyType({"simpo": 2.0})  # 0.1 elsewhere
-# nats per token: of likelier answers the odds count no further, for they have no end
+# nats per token: the odds of likelier answers are clamped, because they are unbounded
 _LIKELIEST = -1e-4
 
 
 @dataclass(frozen=True)
 class PairLoss:
-    """sum over pairs of w · f(h), h the score of the chosen answer less that of the rejected; a
-    kitchen.types.Loss.
+    """A custom loss on pairs: sum of w · f(h), h the chosen answer's score less the rejected's.
 
     The score is log(pi / ref) of the answer, nats, in sigmoid: f = -log sigmoid(beta h) (Rafailov
     et al., 2023, arXiv:2305.18290, eq. 7), with label smoothing e -(1 - e) log sigmoid(beta h) - e
     log sigmoid(-beta h) (Mitchell, 2023, "A note on DPO with noisy preferences"); ipo: f = (h - 1 /
     (2 beta))² (Azar et al., 2023, arXiv:2310.12036, eq. 17), over whole answers; hinge: f = max(0,
     1 - beta h) (Zhao et al., 2023, arXiv:2305.10425, with beta h for their margin). Without a
-    reference, with m the mean of log pi over the tokens of the answer, it is simpo: m; f = -log
-    sigmoid(beta h - target_margin) (Meng et al., 2024, arXiv:2405.14734, eq. 6); orpo: log(exp(m) /
-    (1 - exp(m))); f = -beta log sigmoid(h) - m of the chosen (Hong et al., 2024, arXiv:2403.07691,
-    eq. 6 and 7, beta for their lambda). To each, `imitation` adds so many times -m of the chosen
-    answer, w a pair (Pang et al., 2024, arXiv:2404.19733, eq. 1), without which both answers of a
-    pair may become less likely.
+    reference model, with m the mean of log pi over the tokens of the answer, it is simpo: m; f =
+    -log sigmoid(beta h - target_margin) (Meng et al., 2024, arXiv:2405.14734, eq. 6); orpo:
+    log(exp(m) / (1 - exp(m))); f = -beta log sigmoid(h) - m of the chosen (Hong et al., 2024,
+    arXiv:2403.07691, eq. 6 and 7, beta for their lambda). To each, `imitation` adds that multiple
+    of -m of the chosen answer, w a pair (Pang et al., 2024, arXiv:2404.19733, eq. 1), without which
+    both answers of a pair may become less likely.
 
     Reads of each datum "weights", w on the tokens of the answer and 0 elsewhere, and "reference",
-    what the reference gives each token, nats. Datums are chosen and rejected by turns.
+    the reference model's log-probability of each token, nats. Chosen and rejected datums alternate.
     """
 
     kind: PairLossName = "sigmoid"
     beta: float | None = None  # None: 0.1, for simpo 2
-    label_smoothing: float = 0.0  # the share of pairs that are taken to be the wrong way round
+    label_smoothing: float = 0.0  # assumed share of swapped pairs
     imitation: float = 0.0  # weight of the cross-entropy of chosen answers
-    # of simpo: how far beta h should be above 0; None: half of beta
+    # of simpo: the margin by which beta h should exceed 0; None: half of beta
     target_margin: float | None = None
     group: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         check_name("loss", self.kind, PAIR_LOSSES)
         if not self.scale > 0:
-            raise ConfigError(f"beta={self.beta} must be more than 0")
+            raise ConfigError(f"beta={self.beta} must be more than 0.")
         for name in ("imitation", "target_margin"):
             if not (getattr(self, name) or 0) >= 0:
-                raise ConfigError(f"{name}={getattr(self, name)} must not be less than 0")
+                raise ConfigError(f"{name}={getattr(self, name)} must not be less than 0.")
         if not 0 <= self.label_smoothing < 0.5:
             raise ConfigError(
-                f"label_smoothing={self.label_smoothing} must be from 0 to less than 0.5"
+                f"label_smoothing={self.label_smoothing} must be at least 0 and less than 0.5."
             )
-        for name, where in (("label_smoothing", "sigmoid"), ("target_margin", "simpo")):
-            if getattr(self, name) and self.kind != where:
+        for name, kind in (("label_smoothing", "sigmoid"), ("target_margin", "simpo")):
+            if getattr(self, name) and self.kind != kind:
                 raise ConfigError(
-                    f"{name} is one of loss={where}; with loss={self.kind} leave it out"
+                    f"{name} is an option of loss={kind}; with loss={self.kind} leave it out."
                 )
 
     @property
     def scale(self) -> float:
-        """beta, or what is usual."""
+        """The value of beta, or its default for this loss."""
         return _BETAS.get(self.kind, 0.1) if self.beta is None else self.beta
+
+    @property
+    def uses_reference(self) -> bool:
+        """Whether the scores compare with a reference model."""
+        return self.kind not in WITHOUT_REFERENCE
 
     def __call__(
         self, data: Sequence[Datum], logprobs: Sequence[Floats], /
@@ -79,57 +83,55 @@ class PairLoss:
         weights = np.array([datum.loss_inputs["weights"].max() for datum in data[::2]], np.float64)
         scored = np.array([self._score(*each) for each in zip(data, logprobs, masks, strict=True)])
         # each (pairs, chosen and rejected)
-        scores, moves = scored.reshape(-1, 2, 2).transpose(2, 0, 1)
-        apart = scores[:, 0] - scores[:, 1]
-        values, grads = self._at(apart)
+        scores, score_grads = scored.reshape(-1, 2, 2).transpose(2, 0, 1)
+        differences = scores[:, 0] - scores[:, 1]
+        values, grads = self._value_and_grad(differences)
         nats = np.array([_mean_nats(*each) for each in zip(logprobs[::2], masks[::2], strict=True)])
         imitation = self.imitation + (self.kind == "orpo")
-        shares = imitation / np.array([mask.sum() for mask in masks[::2]])
-        pushes = (
-            weights * np.stack([grads * moves[:, 0] - shares, -grads * moves[:, 1]])
-        ).T.ravel()
+        imitation_grads = imitation / np.array([mask.sum() for mask in masks[::2]])
+        by_chosen = grads * score_grads[:, 0] - imitation_grads
+        by_rejected = -grads * score_grads[:, 1]
+        token_grads = (weights * np.stack([by_chosen, by_rejected])).T.ravel()
         gradients = [
-            (push * mask).astype(np.float32) for push, mask in zip(pushes, masks, strict=True)
+            (grad * mask).astype(np.float32) for grad, mask in zip(token_grads, masks, strict=True)
         ]
-        value, rewards = float(weights @ (values + imitation * nats)), self.scale * scores
-        return (
-            value,
-            gradients,
-            {
-                "loss:sum": value,
-                "chosen_nats:sum": float(weights @ nats),
-                "accuracy:sum": float(weights @ (apart > 0)),
-                "margin:sum": self.scale * float(weights @ apart),
-                "chosen_reward:sum": float(weights @ rewards[:, 0]),
-                "rejected_reward:sum": float(weights @ rewards[:, 1]),
-            },
-        )
+        value = float(weights @ (values + imitation * nats))
+        rewards = self.scale * scores
+        metrics = {
+            "loss:sum": value,
+            "chosen_nats:sum": float(weights @ nats),
+            "accuracy:sum": float(weights @ (differences > 0)),
+            "margin:sum": self.scale * float(weights @ differences),
+            "chosen_reward:sum": float(weights @ rewards[:, 0]),
+            "rejected_reward:sum": float(weights @ rewards[:, 1]),
+        }
+        return value, gradients, metrics
 
     def _score(self, datum: Datum, logprobs: Floats, mask: Array) -> tuple[float, float]:
-        """The score of an answer, and d score / d logprob of each of its tokens."""
-        if self.kind not in WITHOUT_REFERENCE:
-            return float(
-                (logprobs.astype(np.float64) - datum.loss_inputs["reference"])[mask].sum()
-            ), 1.0
-        mean, share = -_mean_nats(logprobs, mask), 1 / float(mask.sum())
+        """Return the score of an answer, and its derivative by each token's log-probability."""
+        if self.uses_reference:
+            log_ratios = logprobs.astype(np.float64) - datum.loss_inputs["reference"]
+            return float(log_ratios[mask].sum()), 1.0
+        mean = -_mean_nats(logprobs, mask)
+        share = 1 / float(mask.sum())
         if self.kind == "simpo":
             return mean, share
-        rest = -float(np.expm1(min(mean, _LIKELIEST)))  # 1 - exp(m)
-        return min(mean, _LIKELIEST) - float(
-            np.log(rest)
-        ), share / rest if mean < _LIKELIEST else 0.0
+        clamped = min(mean, _LIKELIEST)
+        complement = -float(np.expm1(clamped))  # 1 - exp(m)
+        grad = share / complement if mean < _LIKELIEST else 0.0
+        return clamped - float(np.log(complement)), grad
 
-    def _at(self, apart: Array) -> tuple[Array, Array]:
-        """(pairs,) f of h, but for orpo's m, and its derivative."""
+    def _value_and_grad(self, differences: Array) -> tuple[Array, Array]:
+        """Return f of h, without orpo's m, and its derivative by h, both (pairs,)."""
         beta = self.scale
-        margins = beta * apart
+        margins = beta * differences
         if self.kind == "hinge":
             return np.maximum(0.0, 1 - margins), np.where(margins < 1, -beta, 0.0)
         if self.kind == "ipo":
-            away = apart - 1 / (2 * beta)
-            return away**2, 2 * away
+            distance = differences - 1 / (2 * beta)
+            return distance**2, 2 * distance
         if self.kind == "orpo":
-            return beta * np.logaddexp(0, -apart), -beta * _sigmoid(-apart)
+            return beta * np.logaddexp(0, -differences), -beta * _sigmoid(-differences)
         smooth = self.label_smoothing
         if self.kind == "simpo":
             margins = margins - (beta / 2 if self.target_margin is None else self.target_margin)
@@ -137,11 +139,11 @@ class PairLoss:
         return values, beta * (smooth - _sigmoid(-margins))
 
 
-def _sigmoid(at: Array) -> Array:
-    found: Array = np.exp(-np.logaddexp(0, -at))
-    return found
+def _sigmoid(x: Array) -> Array:
+    sigmoid: Array = np.exp(-np.logaddexp(0, -x))
+    return sigmoid
 
 
 def _mean_nats(logprobs: Floats, mask: Array) -> float:
-    """Cross-entropy of an answer, nats per token."""
+    """Return the cross-entropy of an answer, nats per token."""
     return -float(logprobs.astype(np.float64)[mask].mean())

@@ -1,30 +1,52 @@
 """Reinforcement learning: rollouts, policy gradients and their evaluation."""
 
-from stages.rl.dro import Dro
+from stages.rl.dro import Dro, loss_of
 from stages.rl.policy_gradient import (
+    AdvantageName,
+    ComputeAdvantages,
+    ComputeReferenceLogprobs,
+    DiscountFactor,
     Minibatches,
     PolicyData,
-    PolicyUpdate,
+    PolicyLossName,
     ReportPolicy,
-    ScoreRollouts,
+    check_group,
 )
-from stages.rl.rollout_eval import ComparePlayed, PlayBase, PlayWeights
-from stages.rl.rollouts import ReportRollouts, RollOut, Rollout, RolloutConfig, Rollouts, Snapshot
+from stages.rl.rollout_eval import CompareRewards, EvaluateBasePolicy, EvaluateTrainedPolicy
+from stages.rl.rollouts import (
+    Episode,
+    ReportRollouts,
+    RollOut,
+    Rollout,
+    RolloutConfig,
+    Rollouts,
+    Snapshot,
+    StopReason,
+    succeeded,
+)
 
 __all__ = [
-    "ComparePlayed",
+    "AdvantageName",
+    "CompareRewards",
+    "ComputeAdvantages",
+    "ComputeReferenceLogprobs",
+    "DiscountFactor",
     "Dro",
+    "Episode",
+    "EvaluateBasePolicy",
+    "EvaluateTrainedPolicy",
     "Minibatches",
-    "PlayBase",
-    "PlayWeights",
     "PolicyData",
-    "PolicyUpdate",
+    "PolicyLossName",
     "ReportPolicy",
     "ReportRollouts",
     "RollOut",
     "Rollout",
     "RolloutConfig",
     "Rollouts",
-    "ScoreRollouts",
     "Snapshot",
+    "StopReason",
+    "check_group",
+    "loss_of",
+    "succeeded",
 ]

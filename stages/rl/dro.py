@@ -1,4 +1,4 @@
-"""Direct reward optimisation over the tokens that a policy chose, and policy losses by name."""
+"""Direct reward optimisation (DRO) over the sampled tokens, and policy losses by name."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kitchen.types import Datum, Floats, Loss
 
 @dataclass(frozen=True)
 class Dro:
-    """-sum of lp · A - w beta / 2 · (lp - q)², as the named loss dro, but where w is not 0; a
-    kitchen.types.Loss.
+    """DRO, a custom loss: -sum of lp · A - w beta / 2 · (lp - q)² over the tokens whose w is not 0.
 
-    Richemond et al., 2024 (arXiv:2405.19107), token by token. The named one pulls every token back
-    to q, those of the prompt too, which nobody sampled. Reads of each datum "weights", w, what each
-    token counts in the mean that A is part of; "advantages", A; and "logprobs", q, nats.
+    Richemond et al., 2024 (arXiv:2405.19107), token by token. The named loss dro pulls every token
+    back to q, including those of the prompt, which nobody sampled. Reads of each datum "weights",
+    w, the share of each token in the mean that A is part of; "advantages", A; and "logprobs", q,
+    nats.
     """
 
     beta: float = 0.05
@@ -28,20 +28,23 @@ class Dro:
     def __call__(
         self, data: Sequence[Datum], logprobs: Sequence[Floats], /
     ) -> tuple[float, Sequence[Floats], Mapping[str, float]]:
-        value, gradients = 0.0, list[Floats]()
+        value = 0.0
+        gradients = list[Floats]()
         for datum, lp in zip(data, logprobs, strict=True):
             weights = datum.loss_inputs["weights"].astype(np.float64)
-            worth = np.where(weights != 0, datum.loss_inputs["advantages"], 0.0)
-            away = np.where(
-                weights != 0, lp.astype(np.float64) - datum.loss_inputs["logprobs"], 0.0
+            sampled = weights != 0
+            advantages = np.where(sampled, datum.loss_inputs["advantages"], 0.0)
+            log_ratio = np.where(
+                sampled, lp.astype(np.float64) - datum.loss_inputs["logprobs"], 0.0
             )
-            value -= float(
-                np.where(weights != 0, lp, 0.0) @ worth - 0.5 * self.beta * (weights @ away**2)
-            )
-            gradients.append((self.beta * weights * away - worth).astype(np.float32))
+            gain = np.where(sampled, lp, 0.0) @ advantages
+            value -= float(gain - 0.5 * self.beta * (weights @ log_ratio**2))
+            gradients.append((self.beta * weights * log_ratio - advantages).astype(np.float32))
         return value, gradients, {"loss:sum": value}
 
 
 def loss_of(name: str, options: Mapping[str, float]) -> tuple[str | Loss, Mapping[str, float]]:
-    """A policy loss as ForwardBackward takes it; raises ConfigError for an option that is unknown."""
-    return (Dro(find_loss(name, options)[1]["beta"]), {}) if name == "dro" else (name, options)
+    """Return a policy loss and its options for ForwardBackward; raises ConfigError."""
+    if name == "dro":
+        return Dro(find_loss(name, options)[1]["beta"]), {}
+    return name, options

@@ -1,9 +1,10 @@
-"""How well weights play held-out problems, before and after."""
+"""Evaluation of policies on held-out problems, before and after training."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,34 +19,34 @@ from stages.train.session import FinalWeights
 
 
 @dataclass(frozen=True)
-class Played:
-    """The reward of each held-out problem, greedily, by set; a rollout that failed has 0."""
+class PolicyEvaluation:
+    """Rewards and answers of one greedy rollout per held-out problem, by held-out set."""
 
-    rewards: Mapping[str, tuple[float, ...]]
-    failed: Mapping[str, int]  # rollouts of each set
-    answers: Mapping[str, tuple[str | None, ...]]  # None: it failed, or was cut
+    rewards: Mapping[str, tuple[float, ...]]  # a failed rollout has 0
+    failed: Mapping[str, int]  # number of failed rollouts
+    answers: Mapping[str, tuple[str | None, ...]]  # None: the rollout failed, or was cut
 
     def cut(self, name: str) -> int:
-        """Rollouts of a set that did not fail, and have an answer that was cut."""
+        """Return the number of rollouts of a set that did not fail, and whose answer was cut."""
         return self.answers[name].count(None) - self.failed[name]
 
 
 @dataclass(frozen=True)
-class PlayedBefore(Played):
-    """By the model as it came."""
+class PolicyBefore(PolicyEvaluation):
+    """Evaluation of the initial weights."""
 
 
 @dataclass(frozen=True)
-class PlayedAfter(Played):
-    """By the weights that were saved."""
+class PolicyAfter(PolicyEvaluation):
+    """Evaluation of the final weights."""
 
 
-class PlayBase(Stage):
-    """What the model as it came makes of the held-out problems."""
+class EvaluateBasePolicy(Stage):
+    """Evaluate the initial weights on the held-out problems, greedily."""
 
     memoize = True
     model: str
-    how: RolloutConfig
+    config: RolloutConfig
 
     async def run(
         self,
@@ -53,90 +54,94 @@ class PlayBase(Stage):
         tokenizer: Tokenizer,
         tasks: Tasks,
         blobs: BlobStore | None = None,
-    ) -> tuple[PlayedBefore, Samples]:
-        found, shown = await played(
-            open_sampler(self.model, client, blobs), tokenizer, tasks, self.how, "before"
-        )
-        return PlayedBefore(found.rewards, found.failed, found.answers), shown
+    ) -> tuple[PolicyBefore, Samples]:
+        sampler = open_sampler(self.model, client, blobs)
+        rollouts = await greedy_rollouts(sampler, tokenizer, tasks, self.config)
+        return _evaluation(PolicyBefore, rollouts), _samples(rollouts, "before")
 
 
-class PlayWeights(Stage):
-    """What the saved weights make of the held-out problems."""
+class EvaluateTrainedPolicy(Stage):
+    """Evaluate the final weights on the held-out problems, greedily."""
 
     memoize = True
-    how: RolloutConfig
+    config: RolloutConfig
 
     async def run(
         self, client: TrainingClient, tokenizer: Tokenizer, tasks: Tasks, weights: FinalWeights
-    ) -> tuple[PlayedAfter, Samples]:
-        found, shown = await played(client.sampler(weights), tokenizer, tasks, self.how, "after")
-        return PlayedAfter(found.rewards, found.failed, found.answers), shown
+    ) -> tuple[PolicyAfter, Samples]:
+        rollouts = await greedy_rollouts(client.sampler(weights), tokenizer, tasks, self.config)
+        return _evaluation(PolicyAfter, rollouts), _samples(rollouts, "after")
 
 
-async def played(
-    sampler: Sampler, tokenizer: Tokenizer, tasks: Tasks, how: RolloutConfig, when: str
-) -> tuple[Played, Samples]:
-    """One greedy rollout of each problem; the sampler is closed."""
-    player, found = RolloutRunner(sampler, tokenizer, how, temperature=0.0), dict[str, Rollouts]()
+async def greedy_rollouts(
+    sampler: Sampler, tokenizer: Tokenizer, tasks: Tasks, config: RolloutConfig
+) -> dict[str, Rollouts]:
+    """Return one greedy rollout of each held-out problem, by set; the sampler is closed."""
+    runner = RolloutRunner(sampler, tokenizer, config, temperature=0.0)
+    rollouts = dict[str, Rollouts]()
     try:
-        for name, some in tasks.held_out.items():
-            found[name] = await player.groups(some, 1, [0])
+        for name, problems in tasks.held_out.items():
+            rollouts[name] = await runner.run(problems, 1, [0])
     finally:
         sampler.close()
-    every = {name: list(one.all()) for name, one in found.items()}
-    return Played(
-        {name: tuple(each.reward for each in some) for name, some in every.items()},
-        {name: sum(bool(each.failed) for each in some) for name, some in every.items()},
-        {
-            name: tuple(None if each.failed or each.truncated else each.text for each in some)
-            for name, some in every.items()
-        },
-    ), Samples(
+    return rollouts
+
+
+E = TypeVar("E", bound=PolicyEvaluation)
+
+
+def _evaluation(kind: type[E], rollouts: Mapping[str, Rollouts]) -> E:
+    rewards = dict[str, tuple[float, ...]]()
+    failed = dict[str, int]()
+    answers = dict[str, tuple[str | None, ...]]()
+    for name, some in rollouts.items():
+        rewards[name] = tuple(rollout.reward for rollout in some.all())
+        failed[name] = sum(rollout.failed for rollout in some.all())
+        answers[name] = tuple(rollout.text if rollout.complete else None for rollout in some.all())
+    return kind(rewards, failed, answers)
+
+
+def _samples(rollouts: Mapping[str, Rollouts], when: str) -> Samples:
+    return Samples(
         tuple(
             {
                 "when": when,
                 "set": name,
-                "text": each.text,
-                "reward": each.reward,
-                "parsed": each.parsed,
-                "truncated": each.truncated,
-                "failed": each.failed,
+                "text": rollout.text,
+                "reward": rollout.reward,
+                "parsed": rollout.parsed,
+                "truncated": rollout.truncated,
+                "failed": rollout.error,
             }
-            for name, some in every.items()
-            for each in some
+            for name, some in rollouts.items()
+            for rollout in some.all()
         )
     )
 
 
-class ComparePlayed(Stage):
-    """Mean reward before and after, with a paired bootstrap, set by set."""
+class CompareRewards(Stage):
+    """Compare mean rewards before and after training by a paired bootstrap, set by set."""
 
     seed: int = 0
 
-    def run(self, before: PlayedBefore, after: PlayedAfter) -> tuple[Metrics, Table]:
-        metrics, rows = Metrics(), list[tuple[str, ...]]()
-        for name, now in after.rewards.items():
-            was = before.rewards[name]
-            gain = paired_bootstrap(was, now, self.seed)
+    def run(self, before: PolicyBefore, after: PolicyAfter) -> tuple[Metrics, Table]:
+        metrics = Metrics()
+        rows = list[tuple[str, ...]]()
+        for name, new in after.rewards.items():
+            old = before.rewards[name]
+            gain = paired_bootstrap(old, new, self.seed)
             metrics |= {
-                f"{name}/reward_before": float(np.mean(was)),
-                f"{name}/reward_after": float(np.mean(now)),
+                f"{name}/reward_before": float(np.mean(old)),
+                f"{name}/reward_after": float(np.mean(new)),
                 f"{name}/reward_gain": gain.estimate,
                 f"{name}/reward_gain_low": gain.low,
-                f"{name}/reward_gain_p": paired_permutation(was, now, self.seed),
+                f"{name}/reward_gain_p": paired_permutation(old, new, self.seed),
                 f"{name}/failed_before": float(before.failed[name]),
                 f"{name}/failed_after": float(after.failed[name]),
                 f"{name}/truncated_before": float(before.cut(name)),
                 f"{name}/truncated_after": float(after.cut(name)),
             }
-            rows.append(
-                (
-                    name,
-                    str(len(now)),
-                    f"{np.mean(was):.3f}",
-                    f"{np.mean(now):.3f}",
-                    gain.format(sign=True),
-                )
-            )
+            means = (f"{np.mean(old):.3f}", f"{np.mean(new):.3f}")
+            rows.append((name, str(len(new)), *means, gain.format(sign=True)))
         columns = ("held-out set", "n", "before", "after", "difference")
         return metrics, Table("Mean reward, greedily, 95 % intervals", columns, tuple(rows))

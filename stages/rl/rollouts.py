@@ -1,4 +1,4 @@
-"""Rollouts: what a policy answers to a problem, turn by turn, and what that is worth."""
+"""Rollouts: the policy answers a problem turn by turn, and its environment rewards the answers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from typing import Annotated
 
@@ -37,265 +38,278 @@ from stages.evaluate.reference import MAX_SEED, spawn_seeds
 from stages.tasks.rewards import Prompt, Question
 from stages.tasks.tasks import PlannedTasks, TaskBatch
 
-# what is learnt from a sequence, and how many of its tokens the policy chose
+# a datum to train on, and the number of its tokens that the policy sampled
 TrainingExample = tuple[Datum, int]
+
+
+class StopReason(StrEnum):
+    """The reason why a rollout ended."""
+
+    DONE = "done"  # its environment ended it
+    MAX_TURNS = "max_turns"  # it was ended after max_turns answers
+    FAILED = "failed"  # its environment raised an error, or its prompt became too long
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One sequence of T tokens: what was said to the policy, and what it answered."""
+    """One sequence of T tokens: messages of the environment and the policy's answers to them."""
 
     tokens: Tokens  # (T,)
-    logprobs: Floats  # (T,) nats, of the policy that answered; 0 where it did not speak
-    acted: Mask  # (T,) where it spoke
+    logprobs: Floats  # (T,) nats, by the policy that sampled; 0 where action_mask is false
+    action_mask: Mask  # (T,) true where the policy sampled the token
 
-    def lesson(self, **inputs: Array) -> TrainingExample:
-        """To learn from it; each of the inputs is (T,), one number per token."""
-        return Datum(
-            self.tokens[:-1],
-            {
-                "target_tokens": self.tokens[1:],
-                **{name: each[1:].astype(np.float32) for name, each in inputs.items()},
-            },
-        ), int(self.acted.sum())
+    def training_example(self, **inputs: Array) -> TrainingExample:
+        """Return the datum to train on; each of the loss inputs is (T,), one number per token."""
+        shifted = {name: values[1:].astype(np.float32) for name, values in inputs.items()}
+        datum = Datum(self.tokens[:-1], {"target_tokens": self.tokens[1:], **shifted})
+        return datum, int(self.action_mask.sum())
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """One problem, played to its end. One episode, or several where the template rewrites what was
-    said before.
+    """One problem, played to its end.
+
+    It has one episode, or several where the chat template rewrites earlier messages.
     """
 
     episodes: tuple[Episode, ...]
     reward: float
     tag: str
     text: str  # the last answer
-    parsed: bool = True  # whether all answers could be read as what was asked for
-    truncated: bool = False  # an answer was cut at max_tokens
-    unfinished: bool = False  # it was ended after max_turns
-    failed: str = ""  # what went wrong in its environment; it then has no reward
+    parsed: bool = True  # whether all answers could be read in the format asked for
+    truncated: bool = False  # whether an answer was cut at max_tokens
+    stop_reason: StopReason = StopReason.DONE
+    error: str = ""  # of a failed rollout, which has no episodes and no reward
+
+    @classmethod
+    def failure(cls, tag: str, error: str) -> Rollout:
+        """Return a rollout that failed."""
+        return cls((), 0.0, tag, "", parsed=False, stop_reason=StopReason.FAILED, error=error)
+
+    @property
+    def failed(self) -> bool:
+        """Whether its environment failed, so that it has no reward."""
+        return self.stop_reason is StopReason.FAILED
+
+    @property
+    def complete(self) -> bool:
+        """Whether it did not fail, and no answer was cut."""
+        return not self.failed and not self.truncated
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """By problem: those of one group played the same one."""
+    """Rollouts of a batch by problem: those of one group played the same problem."""
 
     groups: tuple[tuple[Rollout, ...], ...]
 
     def all(self) -> Iterator[Rollout]:
+        """All rollouts, group by group."""
         return (rollout for group in self.groups for rollout in group)
 
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """How problems are played."""
+    """Limits of rollouts."""
 
-    max_tokens: PositiveInt = 64  # per answer
-    max_turns: PositiveInt = 8  # answers of a rollout
-    max_seconds: PositiveFloat = 60.0  # that an environment may take over one answer
-    # environments that take an answer at one time, or begin; the others wait for them
+    max_tokens: PositiveInt = 64  # maximum tokens per answer
+    max_turns: PositiveInt = 8  # maximum answers per rollout
+    max_seconds: PositiveFloat = 60.0  # time limit of an environment for one answer, in seconds
+    # concurrent calls of environments; further ones wait, and their time does not count
     max_acting: PositiveInt = 4
-    # share of a batch's rollouts that may fail
+    # maximum share of a batch's rollouts that may fail
     max_failed: Annotated[float, Field(ge=0, le=1)] = 0.2
 
 
 class Snapshot(Stage):
-    """Ask for a copy of the weights to act with."""
+    """Request a copy of the weights to sample from."""
 
     def run(self, session: TrainingSession) -> Future[Sampler]:
         return session.snapshot()
 
 
 class RollOut(Stage):
-    """Set all rollouts of a batch going, `group` of them on each problem; nobody waits yet."""
+    """Start all rollouts of a batch, `group` of them for each problem, without waiting for them."""
 
     group: int
-    how: RolloutConfig = RolloutConfig()
+    config: RolloutConfig = RolloutConfig()
     seed: int = 0
 
     def run(
         self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, progress: Progress
     ) -> Future[Rollouts]:
-        return start(self._all(batch, sampler, tokenizer, progress.step))
+        return start(self._play(batch, sampler, tokenizer, progress.step))
 
     def preview(
         self, problems: PlannedTasks, tokenizer: Tokenizer, price: Price | None = None
     ) -> Table:
-        count, asked = len(problems.tasks) * self.group, tokens_asked(problems.tasks, tokenizer)
+        count = len(problems.tasks) * self.group
+        prompts = prompt_tokens(problems.tasks, tokenizer)
         tokens = generation_cost_rows(
-            None if asked is None else asked * self.group, count * self.how.max_tokens, price
+            None if prompts is None else prompts * self.group, count * self.config.max_tokens, price
         )
         return Table("Rollouts", ("what", "count"), (("rollouts in all", f"{count:,}"), *tokens))
 
-    async def _all(
+    async def _play(
         self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, step: int
     ) -> Rollouts:
-        player = RolloutRunner(await arrival(sampler), tokenizer, self.how)
-        return await player.groups(batch.tasks, self.group, [self.seed, step])
+        runner = RolloutRunner(await arrival(sampler), tokenizer, self.config)
+        return await runner.run(batch.tasks, self.group, [self.seed, step])
 
 
-def tokens_asked(tasks: Sequence[Task], tokenizer: Tokenizer) -> int | None:
-    """What is read before the answers; None if some are no plain questions, so that it comes out in
-    play alone.
-    """
-    played = Counter(map(id, tasks))
+def prompt_tokens(tasks: Sequence[Task], tokenizer: Tokenizer) -> int | None:
+    """Return the number of prompt tokens; None if some tasks are not plain questions."""
+    repeats = Counter(map(id, tasks))
     questions = {id(task): task for task in tasks if isinstance(task, Question | Prompt)}
-    if len(questions) < len(played):
+    if len(questions) < len(repeats):
         return None
     return sum(
-        played[name] * len(render_prompt(each.messages, tokenizer))
-        for name, each in questions.items()
+        repeats[key] * len(render_prompt(question.messages, tokenizer))
+        for key, question in questions.items()
     )
 
 
 @dataclass(frozen=True)
 class RolloutRunner:
-    """A policy that plays problems."""
+    """Plays problems with a policy."""
 
     policy: Sampler
     tokenizer: Tokenizer
-    how: RolloutConfig
+    config: RolloutConfig
     temperature: float = 1.0
 
-    async def groups(self, tasks: Sequence[Task], count: int, seed: Sequence[int]) -> Rollouts:
-        """`count` rollouts of each task; raises RunFailed where too many fail.
+    async def run(self, tasks: Sequence[Task], group: int, seed: Sequence[int]) -> Rollouts:
+        """Return `group` rollouts of each task; raises RunFailed if too many fail.
 
-        All take their turns together, so that which answers are drawn in one batch does not depend
-        on how long environments take.
+        All rollouts take their turns together, so that the batches of sampled answers do not
+        depend on how long environments take.
         """
-        games = [
-            _EpisodeState(task, number)
-            for task, number in zip(
-                [task for task in tasks for _ in range(count)],
-                spawn_seeds(seed, len(tasks) * count),
-                strict=True,
-            )
-        ]
-        await asyncio.gather(*(self._asked(game, game.reset) for game in games))
-        for at in range(0, len(games), count):
-            _refuse_unlike(games[at : at + count])
-        for turn in range(self.how.max_turns):
-            await self._turn([game for game in games if not game.over], turn)
-        failed = [game.failed for game in games if game.failed]
-        if len(failed) > self.how.max_failed * len(games):
+        repeated = [task for task in tasks for _ in range(group)]
+        seeds = spawn_seeds(seed, len(repeated))
+        states = [_EpisodeState(task, one) for task, one in zip(repeated, seeds, strict=True)]
+        await asyncio.gather(*(self._call(state, state.reset) for state in states))
+        starts = range(0, len(states), group)
+        for at in starts:
+            _check_same_prompt(states[at : at + group])
+        for turn in range(self.config.max_turns):
+            await self._turn([state for state in states if not state.done], turn)
+        self._check_failures([state.error for state in states])
+        rollouts = [state.rollout() for state in states]
+        return Rollouts(tuple(tuple(rollouts[at : at + group]) for at in starts))
+
+    def _check_failures(self, errors: Sequence[str]) -> None:
+        failed = [error for error in errors if error]
+        if len(failed) > self.config.max_failed * len(errors):
             raise RunFailed(
-                f"{len(failed)} of {len(games)} rollouts failed, and {self.how.max_failed:.0%} "
-                "may; the "
-                f"first: {failed[0]}"
+                f"{len(failed)} of {len(errors)} rollouts failed, and "
+                f"{self.config.max_failed:.0%} may (playing.max_failed). The first error: "
+                f"{failed[0]}"
             )
-        played = [game.rollout() for game in games]
-        return Rollouts(
-            tuple(tuple(played[at : at + count]) for at in range(0, len(played), count))
-        )
 
-    async def _turn(self, games: Sequence[_EpisodeState], turn: int) -> None:
-        prompts = {
-            at: prompt for at, game in enumerate(games) if (prompt := self._read(game)) is not None
-        }
-        drawn = await asyncio.gather(
-            *(self._drawn(games[at], prompt, turn) for at, prompt in prompts.items())
+    async def _turn(self, states: Sequence[_EpisodeState], turn: int) -> None:
+        """Sample one answer for each rollout, then step all environments."""
+        prompts = [(state, self._prompt(state)) for state in states]
+        readable = [(state, prompt) for state, prompt in prompts if prompt is not None]
+        sampled = await asyncio.gather(
+            *(self._sample(state, prompt, turn) for state, prompt in readable)
         )
-        answered = [
-            (games[at], prompt, one)
-            for (at, prompt), one in zip(prompts.items(), drawn, strict=True)
-            if one
-        ]
-        for game, prompt, one in answered:
-            game.answered(prompt, one, self.tokenizer.decode(one.tokens))
-        await asyncio.gather(*(self._asked(game, game.step) for game, _, _ in answered))
+        answered = []
+        for (state, prompt), answer in zip(readable, sampled, strict=True):
+            if answer is not None:
+                state.add_answer(prompt, answer, self.tokenizer.decode(answer.tokens))
+                answered.append(state)
+        await asyncio.gather(*(self._call(state, state.step) for state in answered))
 
-    async def _drawn(self, game: _EpisodeState, prompt: Tokens, turn: int) -> Sampled | None:
-        """An answer; that what was said has grown too long to be read fails the game."""
+    async def _sample(self, state: _EpisodeState, prompt: Tokens, turn: int) -> Sampled | None:
+        """Sample an answer; a prompt that has become too long fails the rollout."""
         try:
-            [one] = await arrival(
+            [answer] = await arrival(
                 self.policy.sample(
                     prompt,
-                    max_tokens=self.how.max_tokens,
-                    seed=(game.seed + turn) % MAX_SEED,
+                    max_tokens=self.config.max_tokens,
+                    seed=(state.seed + turn) % MAX_SEED,
                     temperature=self.temperature,
                 )
             )
         except DataError as error:
-            if not game.episodes:
+            if not state.episodes:
                 raise
-            game.fail(str(error))
+            state.fail(str(error))
             return None
-        return one
+        return answer
 
-    def _read(self, game: _EpisodeState) -> Tokens | None:
-        """What the policy is to go on from; what a template refuses of an environment's later words
-        fails the game.
-        """
+    def _prompt(self, state: _EpisodeState) -> Tokens | None:
+        """Render the messages so far; later messages that the template refuses fail the rollout."""
         try:
-            return render_prompt(game.said, self.tokenizer, tools=game.tools)
+            return render_prompt(state.messages, self.tokenizer, tools=state.tools)
         except DataError as error:
-            if not game.episodes:
+            if not state.episodes:
                 raise
-            game.fail(str(error))
+            state.fail(str(error))
             return None
 
-    async def _asked(self, game: _EpisodeState, call: Callable[[], Awaitable[None]]) -> None:
-        """What an environment says, in its time: that in which it waits for others does not count."""
+    async def _call(self, state: _EpisodeState, call: Callable[[], Awaitable[None]]) -> None:
+        """Call an environment within its time limit, in which waiting for others does not count."""
         limit = asyncio.timeout(None)
         try:
-            async with self._free, limit:
-                limit.reschedule(asyncio.get_running_loop().time() + self.how.max_seconds)
+            async with self._slots, limit:
+                limit.reschedule(asyncio.get_running_loop().time() + self.config.max_seconds)
                 await call()
         except Exception as error:  # noqa: BLE001 a failed rollout is a value
-            late = f"it took more than {self.how.max_seconds:g} s"
-            game.fail(late if limit.expired() else f"{type(error).__name__}: {error}")
+            late = f"it took more than {self.config.max_seconds:g} s"
+            state.fail(late if limit.expired() else f"{type(error).__name__}: {error}")
 
     @cached_property
-    def _free(self) -> asyncio.Semaphore:
-        return asyncio.Semaphore(self.how.max_acting)
+    def _slots(self) -> asyncio.Semaphore:
+        return asyncio.Semaphore(self.config.max_acting)
 
 
 @dataclass
 class _EpisodeState:
-    """A rollout under way."""
+    """A rollout in progress."""
 
     task: Task
     seed: int
     env: Env = field(init=False)
-    said: list[Message] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
     episodes: Sequence[Episode] = ()
     reward: float = 0.0
     answer: str = ""
     parsed: bool = True
     truncated: bool = False
-    failed: str = ""
-    over: bool = False
+    error: str = ""
+    done: bool = False
 
     @property
     def tools(self) -> Sequence[ToolSchema]:
-        """That the environment offers, if it does."""
+        """The tools that the environment offers, if any."""
         return getattr(self.env, "tools", ())
 
     async def reset(self) -> None:
         self.env = self.task.env()
-        self.said = list(await self.env.reset())
+        self.messages = list(await self.env.reset())
 
-    def answered(self, prompt: Tokens, drawn: Sampled, text: str) -> None:
-        self.episodes = extended(self.episodes, prompt, drawn)
-        self.answer, self.truncated = text, self.truncated or drawn.stop_reason == "length"
+    def add_answer(self, prompt: Tokens, sampled: Sampled, text: str) -> None:
+        self.episodes = append_answer(self.episodes, prompt, sampled)
+        self.answer = text
+        self.truncated = self.truncated or sampled.stop_reason == "length"
 
     async def step(self) -> None:
-        came = await self.env.step(self.answer)
-        if not math.isfinite(came.reward):
-            raise ValueError(f"its reward is {came.reward}")
-        self.reward, self.parsed, self.over = (
-            self.reward + came.reward,
-            self.parsed and came.parsed,
-            not came.messages,
-        )
-        self.said += [{"role": "assistant", "content": self.answer}, *came.messages]
+        result = await self.env.step(self.answer)
+        if not math.isfinite(result.reward):
+            raise ValueError(f"its reward is {result.reward}")
+        self.reward += result.reward
+        self.parsed = self.parsed and result.parsed
+        self.done = not result.messages
+        self.messages += [{"role": "assistant", "content": self.answer}, *result.messages]
 
-    def fail(self, why: str) -> None:
-        self.failed, self.over = why, True
+    def fail(self, error: str) -> None:
+        self.error = error
+        self.done = True
 
     def rollout(self) -> Rollout:
-        if self.failed:
-            return Rollout((), 0.0, self.task.tag, "", parsed=False, failed=self.failed)
+        if self.error:
+            return Rollout.failure(self.task.tag, self.error)
         return Rollout(
             tuple(self.episodes),
             self.reward,
@@ -303,111 +317,110 @@ class _EpisodeState:
             self.answer,
             self.parsed,
             self.truncated,
-            not self.over,
+            StopReason.DONE if self.done else StopReason.MAX_TURNS,
         )
 
 
-def _refuse_unlike(group: Sequence[_EpisodeState]) -> None:
-    """Raises DataError where rollouts of one problem begin with different words: their rewards tell
-    nothing then.
+def _check_same_prompt(group: Sequence[_EpisodeState]) -> None:
+    """Raise DataError if rollouts of one problem start with different messages.
+
+    Their rewards could not be compared.
     """
-    first, *others = [game for game in group if not game.failed] or group
+    first, *others = [state for state in group if not state.error] or group
     for other in others:
-        if other.said != first.said and not other.failed:
+        if other.messages != first.messages and not other.error:
             raise DataError(
-                f"rollouts of one problem are not asked the same, but {first.said!r:.200} and "
-                f"{other.said!r:.200}: {type(first.task).__name__}.env() must give the same "
-                "problem each "
-                "time; draw it where the task is made"
+                f"rollouts of one problem start with different messages: {first.messages!r:.200} "
+                f"and {other.messages!r:.200}. {type(first.task).__name__}.env() must return the "
+                "same problem each time: make random choices where the task is created."
             )
 
 
-def extended(episodes: Sequence[Episode], prompt: Tokens, drawn: Sampled) -> list[Episode]:
-    """With an answer more: in the last episode if the prompt goes on where that ends, else in one
-    of its own.
+def append_answer(episodes: Sequence[Episode], prompt: Tokens, sampled: Sampled) -> list[Episode]:
+    """Return the episodes with one more answer.
+
+    It extends the last episode if the prompt continues that, and else starts a new one.
     """
-    before = episodes[-1] if episodes else None
-    if before is not None and np.array_equal(prompt[: len(before.tokens)], before.tokens):
-        rest, kept = prompt[len(before.tokens) :], list(episodes[:-1])
+    last = episodes[-1] if episodes else None
+    if last is not None and np.array_equal(prompt[: len(last.tokens)], last.tokens):
+        earlier = list(episodes[:-1])
+        pieces = [last]
+        unread = prompt[len(last.tokens) :]
     else:
-        before, rest, kept = None, prompt, list(episodes)
-    quiet, spoke = np.zeros(len(rest), np.float32), np.ones(len(drawn.tokens), bool)
-    tokens, logprobs, acted = (
-        [rest, drawn.tokens],
-        [quiet, drawn.logprobs],
-        [quiet.astype(bool), spoke],
-    )
-    if before is not None:
-        tokens, logprobs, acted = (
-            [before.tokens, *tokens],
-            [before.logprobs, *logprobs],
-            [before.acted, *acted],
-        )
-    return [
-        *kept,
-        Episode(
-            np.concatenate(tokens),
-            np.concatenate(logprobs).astype(np.float32),
-            np.concatenate(acted),
-        ),
+        earlier = list(episodes)
+        pieces = []
+        unread = prompt
+    pieces += [
+        Episode(unread, np.zeros(len(unread), np.float32), np.zeros(len(unread), bool)),
+        Episode(sampled.tokens, sampled.logprobs, np.ones(len(sampled.tokens), bool)),
     ]
+    joined = Episode(
+        np.concatenate([piece.tokens for piece in pieces]),
+        np.concatenate([piece.logprobs for piece in pieces]).astype(np.float32),
+        np.concatenate([piece.action_mask for piece in pieces]),
+    )
+    return [*earlier, joined]
 
 
 class ReportRollouts(Stage):
-    """Publish rewards, by tag too, and how many rollouts failed, were cut or could not be read."""
+    """Publish rewards, also by tag, and the shares that failed, were cut or could not be parsed."""
 
-    shown: int = 2  # rollouts of a batch that go into the record
+    shown: int = 2  # rollouts of a batch that are recorded as samples
 
     def run(self, rollouts: Rollouts) -> tuple[Metrics, Samples]:
         every = list(rollouts.all())
-        played = alive(every)
-        metrics = written(rollouts) | Metrics(
+        played = succeeded(every)
+        count = max(len(played), 1)
+        cut_off = sum(rollout.stop_reason is StopReason.MAX_TURNS for rollout in played)
+        constant = sum(is_constant(group) for group in rollouts.groups)
+        metrics = generation_metrics(rollouts) | Metrics(
             failed=(len(every) - len(played)) / len(every),
-            parsed=sum(each.parsed for each in played) / max(len(played), 1),
-            unfinished=sum(each.unfinished for each in played) / max(len(played), 1),
-            sequences=sum(len(each.episodes) for each in played) / max(len(played), 1),
-            frac_constant_groups=sum(is_constant(group) for group in rollouts.groups)
-            / len(rollouts.groups),
+            parsed=sum(rollout.parsed for rollout in played) / count,
+            unfinished=cut_off / count,
+            sequences=sum(len(rollout.episodes) for rollout in played) / count,
+            frac_constant_groups=constant / len(rollouts.groups),
         )
-        for tag in dict.fromkeys(each for one in played for each in ("", one.tag)):
-            rewards = [each.reward for each in played if tag in ("", each.tag)]
+        for tag in dict.fromkeys(tag for rollout in played for tag in ("", rollout.tag)):
+            rewards = [rollout.reward for rollout in played if tag in ("", rollout.tag)]
             name = f"reward/{tag}" if tag else "reward"
             metrics |= {name: float(np.mean(rewards)), f"{name}_std": float(np.std(rewards))}
-        return Metrics(metrics), shown(rollouts, self.shown)
+        return Metrics(metrics), samples_of(rollouts, self.shown)
 
 
-def written(rollouts: Rollouts) -> Metrics:
-    """How many rollouts there are, what share of them was cut, and their tokens."""
+def generation_metrics(rollouts: Rollouts) -> Metrics:
+    """Return the number of rollouts, the share that was cut, and the number of sampled tokens."""
     every = list(rollouts.all())
+    episodes = [episode for rollout in every for episode in rollout.episodes]
     return Metrics(
         rollouts=float(len(every)),
-        truncated=sum(each.truncated for each in every) / len(every),
-        sampled_tokens=float(sum(int(one.acted.sum()) for each in every for one in each.episodes)),
+        truncated=sum(rollout.truncated for rollout in every) / len(every),
+        sampled_tokens=float(sum(int(episode.action_mask.sum()) for episode in episodes)),
     )
 
 
-def shown(rollouts: Rollouts, count: int) -> Samples:
-    """The first few of them that did not fail, and the first that did, for the record."""
-    failed = [each for each in rollouts.all() if each.failed]
+def samples_of(rollouts: Rollouts, count: int) -> Samples:
+    """Return the first `count` rollouts that succeeded, and the first that failed."""
+    failed = [rollout for rollout in rollouts.all() if rollout.failed]
+    recorded = (*succeeded(rollouts.all())[:count], *failed[:1])
     return Samples(
         tuple(
             {
                 "when": "rollout",
-                "tag": each.tag,
-                "text": each.text,
-                "reward": each.reward,
-                "failed": each.failed,
+                "tag": rollout.tag,
+                "text": rollout.text,
+                "reward": rollout.reward,
+                "failed": rollout.error,
             }
-            for each in (*alive(rollouts.all())[:count], *failed[:1])
+            for rollout in recorded
         )
     )
 
 
-def alive(group: Iterable[Rollout]) -> list[Rollout]:
-    """Those that have a reward."""
+def succeeded(group: Iterable[Rollout]) -> list[Rollout]:
+    """Return the rollouts that have a reward."""
     return [rollout for rollout in group if not rollout.failed]
 
 
 def is_constant(group: Sequence[Rollout]) -> bool:
-    """Whether no rollout of it went better than another, so that there is nothing to learn from it."""
-    return len({each.reward for each in alive(group)}) < 2
+    """Return whether all rollouts of a group have one reward, so that there is nothing to learn."""
+    return len({rollout.reward for rollout in succeeded(group)}) < 2

@@ -12,7 +12,7 @@ import numpy as np
 
 from kitchen.ports import Message
 from kitchen.ports.environments import StepResult
-from stages.rl.policy_gradient import PolicyUpdate, mean_of
+from stages.rl.policy_gradient import ComputeAdvantages, mean_of
 from stages.rl.rollouts import RolloutConfig, RolloutRunner, Rollouts
 from tests.bench import kitchen_side, rows, trl_side
 from tests.bench.contest import Contest, Same, hold
@@ -77,10 +77,10 @@ class KitchenStep:
             sampler = session.snapshot().result()
             player = RolloutRunner(sampler, tokenizer, RolloutConfig(max_tokens=LENGTH))
             rollouts = asyncio.run(
-                player.groups(list(map(FixedPrompt, texts)), SIZE, [setup.seed, number])
+                player.run(list(map(FixedPrompt, texts)), SIZE, [setup.seed, number])
             )
             generated = perf_counter() - started
-            data = mean_of(PolicyUpdate().run(rollouts).lessons).data
+            data = mean_of(ComputeAdvantages().run(rollouts).examples).data
             session.forward_backward(data, "importance_sampling")
             session.optim_step(kitchen_side.ADAM).result()
             sampler.close()
@@ -151,9 +151,11 @@ def _batches(setup: Setup) -> list[Sequence[str]]:
 def _told(rollouts: Rollouts) -> dict[str, Any]:
     episodes = [rollout.episodes[0] for rollout in rollouts.all()]
     return {
-        "prompts": [one.tokens[~one.acted].tolist() for one in episodes],
-        "lengths": [[int(one.acted.sum()) for one in episodes]],
-        "logprob": float(np.concatenate([one.logprobs[one.acted] for one in episodes]).mean()),
+        "prompts": [one.tokens[~one.action_mask].tolist() for one in episodes],
+        "lengths": [[int(one.action_mask.sum()) for one in episodes]],
+        "logprob": float(
+            np.concatenate([one.logprobs[one.action_mask] for one in episodes]).mean()
+        ),
         "tokens": sum(len(one.tokens) for one in episodes),
     }
 

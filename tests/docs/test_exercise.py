@@ -55,7 +55,7 @@ def test_it_is_short() -> None:
     stage = next(
         each
         for each in ast.parse(CODE).body
-        if isinstance(each, ast.ClassDef) and each.name == "KeepBest"
+        if isinstance(each, ast.ClassDef) and each.name == "BestOfGroup"
     )
     assert (stage.end_lineno or 0) - stage.lineno < 25
 
@@ -70,11 +70,11 @@ def test_it_learns_what_is_rewarded(raft: Any) -> None:
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-@pytest.mark.parametrize("stale", [0, 1])
+@pytest.mark.parametrize("policy_lag", [0, 1])
 def test_stopped_and_gone_on_with_it_equals_one_left_alone(
-    raft: Any, stale: int, at_once: bool
+    raft: Any, policy_lag: int, at_once: bool
 ) -> None:
-    blobs, settings = FakeBlobs(), {**SETTINGS, "stale": stale}
+    blobs, settings = FakeBlobs(), {**SETTINGS, "policy_lag": policy_lag}
     alone = kitchen.run(raft(**settings), **adapters(blobs), name="alone")
     with pytest.raises(Interrupted):
         cancelled_at(

@@ -73,9 +73,9 @@ def cook(blobs: FakeBlobs, name: str, *observers: Observer, **settings: Any) -> 
         {},
         {"discount": 0.5, "group": 32},
         {"updates": 2},
-        {"stale": 1},
+        {"policy_lag": 1},
         {"divergence": "forward"},
-        {"divergence": "forward", "updates": 2, "top_k": 3, "stale": 1},
+        {"divergence": "forward", "updates": 2, "top_k": 3, "policy_lag": 1},
     ],
 )
 def test_the_student_comes_to_answer_as_the_teacher_does(
@@ -133,7 +133,7 @@ def test_a_run_is_not_gone_on_with_where_its_teacher_has_become_another(
 def test_a_teacher_is_needed_and_has_to_be_there(blobs: FakeBlobs) -> None:
     with pytest.raises(KitchenError, match="taught"):
         cook(blobs, "mistyped", teacher="run:tought")
-    with pytest.raises(ConfigError, match="nobody teaches"):
+    with pytest.raises(ConfigError, match="there is no teacher"):
         Distillation().workflow()
 
 

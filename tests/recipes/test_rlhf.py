@@ -109,7 +109,7 @@ def test_own_answers_are_compared_and_a_judge_and_a_policy_learn(
     assert seen.series("held/reward_gain")[0] > 0
     titles = [table.title for table in seen.tables]
     assert titles.index("The judge on held-out comparisons, 95 % intervals") < titles.index(
-        "How far the judge prefers new answers to old ones, 95 % intervals"
+        "The judge's preference of new answers to old ones, 95 % intervals"
     )
 
 
@@ -161,7 +161,7 @@ def test_questions_that_the_judge_cannot_read_are_found_before_any_answer(blobs:
     data, training = FakeDatasets({"told": {"train": told, "held": told[:2]}}), Counted(blobs)
     with pytest.raises(
         KitchenError,
-        match=r"train: a question has messages from system, user, and any, .*judge\.says",
+        match=r"train: a prompt has messages from system, user.*judge\.says",
     ):
         kitchen.run(
             Rlhf(model="run:begun", dataset="told", steps=1),

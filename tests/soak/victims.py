@@ -242,7 +242,7 @@ def made(name: str, model: str, teacher: str, ahead: int, **settings: Any) -> Re
         "warmup_steps": 2,
         "lora_rank": 4,
         "ahead": ahead,
-        "stale": ahead,
+        "policy_lag": ahead,
     }
     return cls(
         **{

@@ -77,4 +77,4 @@ class BigramPolicy:
 
 def datums_of(data: PolicyData) -> Sequence[Datum]:
     """All datums of policy data, as one optimiser step."""
-    return mean_of(data.lessons).data
+    return mean_of(data.examples).data

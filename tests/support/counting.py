@@ -11,7 +11,7 @@ from adapters.fake.tokenizer import ByteTokenizer
 from kitchen import Stage
 from kitchen.ports import Done, Future
 from kitchen.types import Floats, Tokens
-from stages.judge.judge import Judge, JudgeWeights, Judging
+from stages.judge.judge import Judge, JudgeConfig, JudgeWeights
 
 _ASKED = re.compile(r"Answer A:\n(.*)\n\nAnswer B:\n(.*)\n\nReply", re.DOTALL)
 
@@ -38,7 +38,7 @@ class Counting:
 
 def counting(max_tokens: int = 1024) -> Judge:
     sampler: Any = Counting()
-    return Judge(sampler, ByteTokenizer(), Judging("letter", max_tokens=max_tokens))
+    return Judge(sampler, ByteTokenizer(), JudgeConfig("letter", max_tokens=max_tokens))
 
 
 class CallCounting(Stage):

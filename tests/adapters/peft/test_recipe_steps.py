@@ -12,10 +12,10 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.peft.session import PeftSession
 from kitchen.types import Datum
 from stages.chat.render import RenderDataset
-from stages.preference.comparisons import LoadComparisons, Mistakes, RenderPairs, as_batch
-from stages.preference.dpo import JoinReference, ScoreReference
+from stages.preference.comparisons import LoadComparisons, RenderPairs, SampledRejections, as_batch
+from stages.preference.dpo import AttachReferenceLogprobs, PrecomputeReferenceLogprobs
 from stages.preference.pair_loss import PairLoss
-from stages.rl.policy_gradient import Minibatches, PolicyUpdate, ScoreRollouts
+from stages.rl.policy_gradient import ComputeAdvantages, ComputeReferenceLogprobs, Minibatches
 from stages.rl.rollouts import RolloutConfig, RolloutRunner
 from stages.tasks.tasks import LoadTasks
 from tests.support.peft_sessions import (
@@ -52,15 +52,15 @@ def policy_data(session: PeftSession, client: Any, penalty: float) -> tuple[Datu
     sampler = session.snapshot().result()
     tasks = LoadTasks("right", reward="letters").run(DATA)[0]
     rollouts = asyncio.run(
-        RolloutRunner(sampler, session.tokenizer(), RolloutConfig(max_tokens=12)).groups(
+        RolloutRunner(sampler, session.tokenizer(), RolloutConfig(max_tokens=12)).run(
             tasks.train, 4, [0]
         )
     )
     sampler.close()
     with closing(client.sampler("tiny")) as reference:
-        scores, _ = asyncio.run(ScoreRollouts().run(reference, rollouts))
+        scores, _ = asyncio.run(ComputeReferenceLogprobs().run(reference, rollouts))
     [batch] = Minibatches(1).run(
-        PolicyUpdate(penalty=penalty, discount=0.9 if penalty else 0.0).run(rollouts, scores)
+        ComputeAdvantages(penalty=penalty, discount=0.9 if penalty else 0.0).run(rollouts, scores)
     )
     return batch.data
 
@@ -68,9 +68,13 @@ def policy_data(session: PeftSession, client: Any, penalty: float) -> tuple[Datu
 def pair_data(session: PeftSession, client: Any) -> tuple[Datum, ...]:
     """As recipes/dpo.py makes them: three pairs, their reference the model as it came."""
     comparisons = LoadComparisons("pairs").run(DATA)[0]
-    pairs = RenderPairs(RenderDataset()).run(comparisons, Mistakes({}), session.tokenizer())[0]
-    reference = asyncio.run(ScoreReference("tiny").run(client, client, session.tokenizer(), pairs))
-    return as_batch(JoinReference().run(pairs, reference)[0].data)
+    pairs = RenderPairs(RenderDataset()).run(
+        comparisons, SampledRejections({}), session.tokenizer()
+    )[0]
+    reference = asyncio.run(
+        PrecomputeReferenceLogprobs("tiny").run(client, client, session.tokenizer(), pairs)
+    )
+    return as_batch(AttachReferenceLogprobs().run(pairs, reference)[0].data)
 
 
 @pytest.mark.parametrize(

@@ -237,9 +237,9 @@ def test_tool_turns_are_one_sequence(tmp_path: Path, family: str) -> None:
     policy: Any = Calls(tokenizer)
     tasks = MakeGames("game:calculator", DataConfig(limit=50)).run()[0].train[:3]
     groups = asyncio.run(
-        RolloutRunner(policy, tokenizer, RolloutConfig(64)).groups(tasks, 2, [0])
+        RolloutRunner(policy, tokenizer, RolloutConfig(64)).run(tasks, 2, [0])
     ).groups
-    assert [(each.reward, each.parsed, each.failed) for group in groups for each in group] == [
+    assert [(each.reward, each.parsed, each.error) for group in groups for each in group] == [
         (1.0, True, "")
     ] * 6
     assert all(text.count(json.dumps(CALCULATOR.schema)) == 1 for text in policy.read)
@@ -248,10 +248,10 @@ def test_tool_turns_are_one_sequence(tmp_path: Path, family: str) -> None:
         assert isinstance(task, ToolQuestion)
         for rollout in group:
             [episode] = rollout.episodes
-            text = tokenizer.decode_with_special(episode.tokens[episode.acted].tolist())
+            text = tokenizer.decode_with_special(episode.tokens[episode.action_mask].tolist())
             assert text.endswith(f"</tool_call><|im_end|>{task.answer}<|im_end|>")
-            assert set(episode.logprobs[episode.acted]) == {-0.5}
-            assert not episode.logprobs[~episode.acted].any()
+            assert set(episode.logprobs[episode.action_mask]) == {-0.5}
+            assert not episode.logprobs[~episode.action_mask].any()
 
 
 def test_rl_plays_it() -> None:

@@ -1,4 +1,4 @@
-"""What is learnt from a teacher, against the formulas."""
+"""Training data from a teacher, against the formulas."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from stages.chat.conversations import parse_conversation
 from stages.chat.prompts import prompt_tokens
 from stages.chat.render import RenderDataset
 from stages.data.dataset import DEFAULT_DATASET, HeldOut
-from stages.distill.on_policy import ImitateTop, Prompt, lesson
-from stages.distill.teachers import OpenTeachers, ScoreByTeachers, Teachers, names_of
+from stages.distill.on_policy import Prompt, TopKTargets, divergence_steps
+from stages.distill.teachers import ComputeTeacherLogprobs, OpenTeachers, Teachers, teacher_names
 from stages.evaluate.kl import MeasureKL, MeasureKLBefore, measure_kl
 from stages.evaluate.reference import OpenReference, same_tokens, sample_answers
 from stages.preference.comparisons import Pairs
-from stages.preference.dpo import ScoreReference
-from stages.rl.policy_gradient import PolicyUpdate
+from stages.preference.dpo import PrecomputeReferenceLogprobs
+from stages.rl.policy_gradient import ComputeAdvantages
 from stages.rl.rollouts import Rollouts
 from stages.tasks.tasks import TaskBatch
 from stages.train.session import FinalWeights
@@ -32,8 +32,8 @@ from tests.support.bigram_policy import BigramPolicy, datums_of
 from tests.support.untemplated import Plain
 
 
-class Teaching:
-    """A teacher with chances of its own for the answer."""
+class FixedTeacher:
+    """A teacher with fixed probabilities of each token."""
 
     def __init__(self, chances: Array) -> None:
         self.values = np.log(chances)
@@ -59,25 +59,27 @@ def student() -> BigramPolicy:
 @pytest.fixture
 def teacher(student: BigramPolicy) -> Any:
     raw = np.random.default_rng(1).normal(size=student.vocabulary)
-    return Teaching(np.exp(raw) / np.exp(raw).sum())
+    return FixedTeacher(np.exp(raw) / np.exp(raw).sum())
 
 
-ASKED = TaskBatch(
+BATCH = TaskBatch(
     (Prompt(({"role": "user", "content": "A longer question than the student reads"},)),)
 )
 
 
-def alone(teacher: Any, instruction: str = "") -> Teachers:
+def only(teacher: Any, instruction: str = "") -> Teachers:
     return Teachers({"": teacher}, instruction, ByteTokenizer())
 
 
-def test_the_gradient_of_the_reverse_divergence(student: BigramPolicy, teacher: Any) -> None:
-    acted, rollouts = student.probabilities(), student.rollouts()
-    scores, told = asyncio.run(ScoreByTeachers().run(alone(teacher, "Be brief."), ASKED, rollouts))
-    assert told["kl_teacher"] == pytest.approx(
-        float((np.log(acted) - teacher.values).mean()), rel=1e-5
+def test_gradient_of_the_reverse_kl(student: BigramPolicy, teacher: Any) -> None:
+    probs, rollouts = student.probabilities(), student.rollouts()
+    logprobs, metrics = asyncio.run(
+        ComputeTeacherLogprobs().run(only(teacher, "Be brief."), BATCH, rollouts)
     )
-    often = student.weighted_by_probability(PolicyUpdate(penalty=1.0).run(rollouts, scores))
+    assert metrics["kl_teacher"] == pytest.approx(
+        float((np.log(probs) - teacher.values).mean()), rel=1e-5
+    )
+    often = student.weighted_by_probability(ComputeAdvantages(penalty=1.0).run(rollouts, logprobs))
     student.session.forward_backward(often, "importance_sampling").result()
     for token in (5, 66, 200):
         expected = student.finite_difference(
@@ -86,29 +88,27 @@ def test_the_gradient_of_the_reverse_divergence(student: BigramPolicy, teacher: 
         assert student.gradient(token) == pytest.approx(expected, rel=1e-5, abs=1e-9)
 
 
-def test_the_gradient_of_the_forward_divergence(student: BigramPolicy, teacher: Any) -> None:
-    rollouts, right = student.rollouts(), np.exp(teacher.values)
-    lessons, told = asyncio.run(ImitateTop(student.vocabulary).run(alone(teacher), ASKED, rollouts))
-    found = student.session.forward_backward(datums_of(lessons)).result()
-    apart = float(right @ (teacher.values - np.log(student.probabilities())))
-    assert found.metrics["loss:sum"] - told["teacher_entropy"] == pytest.approx(apart, rel=1e-4)
-    assert told["teacher_mass"] == pytest.approx(1.0, rel=1e-5)
+def test_gradient_of_the_forward_kl(student: BigramPolicy, teacher: Any) -> None:
+    rollouts, target = student.rollouts(), np.exp(teacher.values)
+    data, metrics = asyncio.run(TopKTargets(student.vocabulary).run(only(teacher), BATCH, rollouts))
+    output = student.session.forward_backward(datums_of(data)).result()
+    kl = float(target @ (teacher.values - np.log(student.probabilities())))
+    assert output.metrics["loss:sum"] - metrics["teacher_entropy"] == pytest.approx(kl, rel=1e-4)
+    assert metrics["teacher_mass"] == pytest.approx(1.0, rel=1e-5)
     for token in (5, 66, 200):
         expected = student.finite_difference(
-            token, lambda chances: right @ (teacher.values - np.log(chances))
+            token, lambda chances: target @ (teacher.values - np.log(chances))
         )
         assert student.gradient(token) == pytest.approx(expected, rel=1e-5, abs=1e-9)
 
 
-@pytest.mark.parametrize("instruction", ["", "A long system prompt that the teacher alone reads."])
-def test_the_divergence_is_of_the_tokens_of_the_answers_whatever_stands_before_them(
+@pytest.mark.parametrize("instruction", ["", "A long system prompt that only the teacher reads."])
+def test_kl_is_measured_on_the_answer_tokens(
     instruction: str,
 ) -> None:
-    """A teacher whose chances are those of each token by itself, so that the place of the answer is
-    all that counts.
-    """
+    """The teacher's probabilities depend only on the token, so only alignment matters."""
     raw = np.random.default_rng(1).normal(size=VOCABULARY)
-    teacher: Any = Teaching(np.exp(raw) / np.exp(raw).sum())
+    teacher: Any = FixedTeacher(np.exp(raw) / np.exp(raw).sum())
     how = MeasureKL("its", RenderDataset(), max_tokens=9, seed=3, instruction=instruction)
     rows = tuple(
         parse_conversation({"prompt": "?" * n, "completion": "!"}, f"rows:{n}") for n in (1, 4)
@@ -135,22 +135,18 @@ def test_the_divergence_is_of_the_tokens_of_the_answers_whatever_stands_before_t
     )
 
 
-def test_of_more_tokens_than_there_are_none_are_the_top(
-    student: BigramPolicy, teacher: Any
-) -> None:
-    with pytest.raises(ConfigError, match=r"top_k=9999 is more than the \d+ tokens that there are"):
-        asyncio.run(ImitateTop(9999).run(alone(teacher), ASKED, student.rollouts()))
+def test_top_k_is_at_most_the_vocabulary(student: BigramPolicy, teacher: Any) -> None:
+    with pytest.raises(ConfigError, match="top_k=9999 is more than"):
+        asyncio.run(TopKTargets(9999).run(only(teacher), BATCH, student.rollouts()))
 
 
-def test_of_the_top_the_chances_are_divided_by_their_sum(
-    student: BigramPolicy, teacher: Any
-) -> None:
-    lessons, told = asyncio.run(ImitateTop(2).run(alone(teacher), ASKED, student.rollouts()))
-    data = datums_of(lessons)
+def test_top_k_probabilities_are_normalised(student: BigramPolicy, teacher: Any) -> None:
+    examples, metrics = asyncio.run(TopKTargets(2).run(only(teacher), BATCH, student.rollouts()))
+    data = datums_of(examples)
     first, likeliest = data[0], np.argsort(-teacher.values)[:2]
     assert first.targets[1].tolist() == likeliest.tolist()
     mass = np.exp(teacher.values[likeliest]).sum()
-    assert told["teacher_mass"] == pytest.approx(mass, rel=1e-5)
+    assert metrics["teacher_mass"] == pytest.approx(mass, rel=1e-5)
     np.testing.assert_allclose(
         first.loss_inputs["weights"] * student.vocabulary,
         [[0, 0], np.exp(teacher.values[likeliest]) / mass],
@@ -162,7 +158,7 @@ def test_of_the_top_the_chances_are_divided_by_their_sum(
 
 
 class Other:
-    """A tokenizer that is another one's, but for one letter."""
+    """A tokenizer that differs from another in one letter."""
 
     def __init__(self, inner: Any) -> None:
         self.inner, self.vocabulary = inner, inner.vocabulary
@@ -171,7 +167,7 @@ class Other:
         return self.inner.encode(text.replace("q", "k"))
 
 
-def test_a_teacher_that_reads_other_tokens_is_refused() -> None:
+def test_a_teacher_with_another_tokenizer_is_an_error() -> None:
     client: Any = FakeTraining()
     tokenizer = client.tokenizer("any")
     assert same_tokens(tokenizer, client.tokenizer("other"))
@@ -180,15 +176,17 @@ def test_a_teacher_that_reads_other_tokens_is_refused() -> None:
     with pytest.raises(ConfigError, match="reference='any' reads other tokens"):
         OpenReference("any").run(client, client, Other(tokenizer))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="reference='any' reads other tokens"):
-        asyncio.run(ScoreReference("any").run(client, client, Other(tokenizer), Pairs((), {})))  # type: ignore[arg-type]
+        asyncio.run(
+            PrecomputeReferenceLogprobs("any").run(client, client, Other(tokenizer), Pairs((), {}))
+        )  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="reference='any' reads other tokens"):
         MeasureKL("any", RenderDataset(), 4).open_reference(client, client, Other(tokenizer), None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"teacher\.chats='any' reads other tokens"):
         OpenTeachers({"chats": "any"}).run(client, client, Other(tokenizer))  # type: ignore[arg-type]
 
 
-class Closing:
-    """A sampler that says whether it was closed; others cannot be opened beside it."""
+class ClosableSampler:
+    """A sampler that records whether it was closed."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -204,11 +202,11 @@ class Closing:
         MeasureKLBefore("reference", RenderDataset(), 4, model="other"),
     ],
 )
-def test_a_reference_is_closed_where_the_other_weights_cannot_be_opened(stage: Any) -> None:
-    reference, asked, client = Closing(), list[Any](), FakeTraining()
+def test_the_reference_is_closed_if_other_weights_fail(stage: Any) -> None:
+    reference, opened, client = ClosableSampler(), list[Any](), FakeTraining()
 
     def sampler(weights: Any) -> Any:
-        asked.append(weights)
+        opened.append(weights)
         if weights != "reference":
             raise BackendError("these cannot be opened")
         return reference
@@ -221,40 +219,36 @@ def test_a_reference_is_closed_where_the_other_weights_cannot_be_opened(stage: A
     )
     with pytest.raises(BackendError, match="these cannot be opened"):
         asyncio.run(stage.run(client, client, client.tokenizer("any"), HeldOut({}), *more))
-    assert len(asked) == 2
+    assert len(opened) == 2
     assert reference.closed
 
 
-def test_settings_of_the_other_divergence_are_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"coefficient=2\.0, discount=0\.5 means nothing with divergence=forward"
-    ):
-        lesson("forward", 2.0, 0.5, None)
-    with pytest.raises(ConfigError, match="top_k=3 means nothing with divergence=reverse"):
-        lesson("reverse", None, None, 3)
-    with pytest.raises(
-        ConfigError, match="divergence='forwards' is unknown; did you mean 'forward'"
-    ):
-        lesson("forwards", None, None, None)  # type: ignore[arg-type]
-    assert lesson("reverse", None, None, None)[0][1] == PolicyUpdate(penalty=1.0)
-    assert lesson("forward", None, None, None)[0] == (ImitateTop(20),)
+def test_options_of_the_other_divergence_are_errors() -> None:
+    with pytest.raises(ConfigError, match=r"coefficient=2\.0, discount=0\.5.*divergence=forward"):
+        divergence_steps("forward", 2.0, 0.5, None)
+    with pytest.raises(ConfigError, match=r"top_k=3.*divergence=reverse"):
+        divergence_steps("reverse", None, None, 3)
+    with pytest.raises(ConfigError, match="divergence='forwards'"):
+        divergence_steps("forwards", None, None, None)  # type: ignore[arg-type]
+    assert divergence_steps("reverse", None, None, None)[0][1] == ComputeAdvantages(penalty=1.0)
+    assert divergence_steps("forward", None, None, None)[0] == (TopKTargets(20),)
 
 
-class Listening(Teaching):
-    """Keeps what it was asked."""
+class RecordingTeacher(FixedTeacher):
+    """A teacher that records its inputs as text."""
 
     def __init__(self, values: Array) -> None:
         super().__init__(values)
-        self.heard: list[str] = []
+        self.inputs: list[str] = []
 
     def logprobs(self, tokens: Any) -> Any:
-        self.heard.append(ByteTokenizer().decode(tokens))
+        self.inputs.append(ByteTokenizer().decode(tokens))
         return super().logprobs(tokens)
 
 
-def test_each_question_goes_to_the_teacher_of_its_data_set(student: BigramPolicy) -> None:
+def test_prompts_go_to_the_teacher_of_their_data_set(student: BigramPolicy) -> None:
     even = np.full(student.vocabulary, 1 / student.vocabulary)
-    here, there = Listening(even), Listening(even)
+    here, there = RecordingTeacher(even), RecordingTeacher(even)
     batch = TaskBatch(
         tuple(
             Prompt(({"role": "user", "content": text},), text) for text in ("here", "there", "here")
@@ -263,10 +257,10 @@ def test_each_question_goes_to_the_teacher_of_its_data_set(student: BigramPolicy
     [group] = student.rollouts().groups
     rollouts = Rollouts((group[65:67], group[67:68], group[68:69]))
     teachers = Teachers({"here": here, "there": there}, "Be brief.", ByteTokenizer())  # type: ignore[dict-item]
-    scores, _ = asyncio.run(ScoreByTeachers().run(teachers, batch, rollouts))
-    assert here.heard == ["Be brief.hereA", "Be brief.hereB", "Be brief.hereD"]
-    assert there.heard == ["Be brief.thereC"]
-    assert [len(each) for each in scores.logprobs] == [3] * 4, (
+    result, _ = asyncio.run(ComputeTeacherLogprobs().run(teachers, batch, rollouts))
+    assert here.inputs == ["Be brief.hereA", "Be brief.hereB", "Be brief.hereD"]
+    assert there.inputs == ["Be brief.thereC"]
+    assert [len(each) for each in result.logprobs] == [3] * 4, (
         "as long as the student's own sequences"
     )
 
@@ -280,26 +274,26 @@ def test_each_question_goes_to_the_teacher_of_its_data_set(student: BigramPolicy
         ("t", None, "Be brief.", {"": "t"}),
     ],
 )
-def test_who_teaches(
+def test_teacher_names(
     teacher: Any, teachers: Any, instruction: str, expected: dict[str, str]
 ) -> None:
-    assert names_of(teacher, teachers, "model", instruction, DEFAULT_DATASET) == expected
+    assert teacher_names(teacher, teachers, "model", instruction, DEFAULT_DATASET) == expected
 
 
 @pytest.mark.parametrize(
     ("teacher", "teachers", "dataset", "words"),
     [
-        (None, None, DEFAULT_DATASET, "nobody teaches"),
+        (None, None, DEFAULT_DATASET, "there is no teacher"),
         (None, {}, DEFAULT_DATASET, r"as in teachers\.ingredients=run:ID"),
         ("t", {"d": "t"}, DEFAULT_DATASET, "leave teacher out"),
         (None, {"d": "t"}, "arithmetic", "leave dataset out"),
     ],
 )
-def test_settings_that_contradict_each_other(
+def test_contradicting_teacher_settings(
     teacher: Any, teachers: Any, dataset: str, words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        names_of(teacher, teachers, "model", "", dataset)
+        teacher_names(teacher, teachers, "model", "", dataset)
 
 
 def test_an_instruction_needs_a_chat_template() -> None:

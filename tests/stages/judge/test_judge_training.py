@@ -1,4 +1,4 @@
-"""The judge against what its sampler says, and what rules would make of the same comparisons."""
+"""The judge's preferences against formulas, its training data, measurements and rewards."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kitchen.errors import ConfigError, DataError
 from kitchen.types import Lora
 from stages.chat.conversations import Conversation, Message
 from stages.chat.prompts import prompt_messages, reference_answer
-from stages.judge.judge import Judge, Judging, asked
-from stages.judge.judge_rewards import JudgePlayed, JudgeRollouts, MeasureJudge, judged
-from stages.judge.judge_training import AskBothWays, CheckReadable, PairAnswers
+from stages.judge.judge import Judge, JudgeConfig, letter_conversation
+from stages.judge.judge_rewards import CompareByJudge, EvaluateJudge, JudgeRollouts, judged
+from stages.judge.judge_training import BuildJudgePairs, BuildJudgeQuestions, CheckReadable
 from stages.preference.comparisons import Comparison, Comparisons
-from stages.rl.rollout_eval import PlayedAfter, PlayedBefore
+from stages.rl.rollout_eval import PolicyAfter, PolicyBefore
 from stages.rl.rollouts import Rollout, RolloutConfig, Rollouts
 from stages.tasks.rewards import Question, exact_reward
 from stages.tasks.tasks import TaskBatch, Tasks
@@ -31,13 +31,13 @@ TASK = Question(({"role": "user", "content": "2 eggs"},), "{}", exact_reward, "t
 JUDGE = counting()
 
 
-def says_a(apart: int) -> float:
-    """Where the first answer has so many more brackets."""
+def probability_of_a(apart: int) -> float:
+    """The probability of A if the first answer has `apart` more brackets."""
     return 1 / (1 + math.exp(-apart - Counting.place))
 
 
 def preference(apart: int) -> float:
-    return 0.5 + (says_a(apart) - says_a(-apart)) / 2
+    return 0.5 + (probability_of_a(apart) - probability_of_a(-apart)) / 2
 
 
 def compared(chosen: str, rejected: str) -> Comparison:
@@ -47,18 +47,22 @@ def compared(chosen: str, rejected: str) -> Comparison:
     return Comparison(one, other)
 
 
-def rollout(text: str, reward: float, *, failed: str = "", truncated: bool = False) -> Rollout:
-    return Rollout((), reward, "t", text, truncated=truncated, failed=failed)
+def rollout(text: str, reward: float, *, truncated: bool = False) -> Rollout:
+    return Rollout((), reward, "t", text, truncated=truncated)
 
 
 def test_a_judge_reads_the_request_and_both_answers() -> None:
-    text = asked((Message("system", "As JSON."), *REQUEST), "{}", "[]", "B").messages[0].content
+    text = (
+        letter_conversation((Message("system", "As JSON."), *REQUEST), "{}", "[]", "B")
+        .messages[0]
+        .content
+    )
     parts = ("system: As JSON.\nuser: 2 eggs", "Answer A:\n{}", "Answer B:\n[]", "A or B")
     where = [text.index(part) for part in parts]
     assert where == sorted(where)
 
 
-def test_its_preference_is_the_mean_of_both_orders() -> None:
+def test_preference_of_letters_is_the_mean_of_both_orders() -> None:
     assert asyncio.run(JUDGE.prefers(REQUEST, "{}", "[]")) == pytest.approx(preference(2), rel=1e-5)
     assert asyncio.run(JUDGE.prefers(REQUEST, "[]", "{}")) == pytest.approx(
         1 - preference(2), rel=1e-5
@@ -66,9 +70,11 @@ def test_its_preference_is_the_mean_of_both_orders() -> None:
     assert asyncio.run(JUDGE.prefers(REQUEST, "{}", "{}")) == 0.5
 
 
-def test_a_judge_of_answers_prefers_the_likelier_by_the_mean_of_its_tokens() -> None:
+def test_a_judge_of_answers_compares_mean_log_probabilities() -> None:
     client = FakeTraining()
-    judge = Judge(client.sampler("any"), client.tokenizer("any"), Judging(beta=3.0, max_tokens=40))
+    judge = Judge(
+        client.sampler("any"), client.tokenizer("any"), JudgeConfig(beta=3.0, max_tokens=40)
+    )
 
     def strength(text: str) -> float:
         read = client.tokenizer("any").render([{"role": "user", "content": "2 eggs"}], answer=True)
@@ -87,31 +93,27 @@ def test_a_judge_of_answers_prefers_the_likelier_by_the_mean_of_its_tokens() -> 
 
 
 @pytest.mark.parametrize("setting", [{"beta": 2.0}, {"imitation": 0.0}])
-def test_settings_of_answers_mean_nothing_of_letters(setting: Any) -> None:
-    with pytest.raises(
-        ConfigError, match=rf"judge\.{next(iter(setting))}=. means nothing with judge\.says=letter"
-    ):
-        Judging("letter", **setting)
-    assert Judging(**setting).says == "answer"
+def test_settings_of_answers_are_errors_with_letters(setting: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"judge\.{next(iter(setting))}=.*judge\.says=letter"):
+        JudgeConfig("letter", **setting)
+    assert JudgeConfig(**setting).says == "answer"
 
 
-def test_pairs_that_are_too_long_to_learn_from_are_counted() -> None:
+def test_too_long_pairs_are_left_out_and_counted() -> None:
     comparisons = Comparisons((compared("{}", "[]"), compared("{}", "[" * 40)), {})
-    pairs, metrics = PairAnswers(Judging(max_tokens=40).rendering).run(comparisons, ByteTokenizer())
+    pairs, metrics = BuildJudgePairs(JudgeConfig(max_tokens=40).rendering).run(
+        comparisons, ByteTokenizer()
+    )
     assert [ByteTokenizer().decode(datum.tokens) for datum in pairs.data[0]] == [
         "2 eggs{}",
         "2 eggs[]",
     ]
     assert (len(pairs.data), metrics) == (1, {"data/unread": 1.0})
-    with pytest.raises(
-        DataError, match=r"none of 2 comparisons can be read: raise judge\.max_tokens=5,"
-    ):
-        PairAnswers(Judging(max_tokens=5).rendering).run(comparisons, ByteTokenizer())
+    with pytest.raises(DataError, match=r"none of 2 comparisons .*judge\.max_tokens=5"):
+        BuildJudgePairs(JudgeConfig(max_tokens=5).rendering).run(comparisons, ByteTokenizer())
 
 
-def test_of_answers_that_leave_no_room_for_the_question_it_says_nothing_and_that_is_counted() -> (
-    None
-):
+def test_unreadable_answers_are_left_out_and_counted() -> None:
     tight, long = counting(max_tokens=200), "{" * 200
     assert (asyncio.run(tight.prefers(REQUEST, "{}", "[]")) or 0) > 0.5
     assert (
@@ -121,35 +123,37 @@ def test_of_answers_that_leave_no_room_for_the_question_it_says_nothing_and_that
     )
     held = [compared("{}", "[1, 2]"), compared(long, "{"), compared("{", long)]
     metrics, table = asyncio.run(
-        MeasureJudge().run(tight, Comparisons((), {"held": held, "none": held[1:]}))
+        EvaluateJudge().run(tight, Comparisons((), {"held": held, "none": held[1:]}))
     )
     assert (metrics["held/judge_accuracy"], metrics["held/judge_unread"]) == (1.0, 2.0)
     assert metrics["none/judge_unread"] == 2.0
     assert "none/judge_accuracy" not in metrics
     assert [row[1] for row in table.rows] == ["1", "3", "3", "2", "2"]
-    drawn = [rollout(text, 1.0) for text in (long, long, "{}")]
-    group, unread = asyncio.run(judged(tight, REQUEST, drawn, "[", ByteTokenizer()))
+    rollouts = [rollout(text, 1.0) for text in (long, long, "{}")]
+    group, unread = asyncio.run(judged(tight, REQUEST, rollouts, "[", ByteTokenizer()))
     assert ([each.reward > 0 for each in group], unread) == ([False, False, True], 2)
     before, after = (
         kind({}, {}, {"held": (long, text)})
-        for kind, text in ((PlayedBefore, "[]"), (PlayedAfter, "{}"))
+        for kind, text in ((PolicyBefore, "[]"), (PolicyAfter, "{}"))
     )
-    told, _ = asyncio.run(
-        JudgePlayed().run(tight, ByteTokenizer(), Tasks((), {"held": (TASK,) * 2}), before, after)
+    metrics, _ = asyncio.run(
+        CompareByJudge().run(
+            tight, ByteTokenizer(), Tasks((), {"held": (TASK,) * 2}), before, after
+        )
     )
-    assert told["held/unread"] == 1.0
-    assert told["held/preferred"] > 0.5, "of the other one"
+    assert metrics["held/unread"] == 1.0
+    assert metrics["held/preferred"] > 0.5, "by the one that it can read"
 
 
-def test_it_learns_from_each_comparison_in_both_orders() -> None:
-    rows = AskBothWays().run(Comparisons((compared("{}", "[]"),), {})).conversations
+def test_judge_questions_have_both_orders() -> None:
+    rows = BuildJudgeQuestions().run(Comparisons((compared("{}", "[]"),), {})).conversations
     assert [reference_answer(each) for each in rows] == ["A", "B"]
     texts = [prompt_messages(each)[0].content for each in rows]
     assert [text.index("{}") < text.index("[]") for text in texts] == [True, False]
     assert {each.where for each in rows} == {"a:1"}
 
 
-def test_rules_are_measured_beside_the_judge() -> None:
+def test_judge_accuracy_beside_simple_rules() -> None:
     held = [
         compared("{}", "[1, 2]"),
         compared("{} ", "{"),
@@ -157,11 +161,9 @@ def test_rules_are_measured_beside_the_judge() -> None:
         compared("x", "{}"),
     ]
     metrics, table = asyncio.run(
-        MeasureJudge().run(JUDGE, Comparisons((), {"held": held, "none": []}))
+        EvaluateJudge().run(JUDGE, Comparisons((), {"held": held, "none": []}))
     )
-    assert metrics["held/judge_accuracy"] == (1 + 1 + 0.5 + 0) / 4, (
-        "it cannot tell of the last but one"
-    )
+    assert metrics["held/judge_accuracy"] == (1 + 1 + 0.5 + 0) / 4, "the third is a tie"
     assert metrics["held/judge_preference"] == pytest.approx(
         np.mean([preference(apart) for apart in (2, 1, 0, -2)]), rel=1e-5
     )
@@ -170,12 +172,12 @@ def test_rules_are_measured_beside_the_judge() -> None:
     assert [row[2] for row in table.rows] == ["judge", "shorter wins", "json wins"]
 
 
-def test_rollouts_are_worth_what_the_judge_says() -> None:
+def test_the_judge_replaces_rewards() -> None:
     group = [
         rollout("{}", 1.0),
         rollout("[]", 0.0),
         rollout("{}", 1.0),
-        rollout("x", 9.0, failed="broken"),
+        Rollout.failure("t", "broken"),
         rollout("{{{", 1.0, truncated=True),
     ]
     found, unread = asyncio.run(judged(JUDGE, REQUEST, group, "[]", ByteTokenizer()))
@@ -185,46 +187,46 @@ def test_rollouts_are_worth_what_the_judge_says() -> None:
     assert [each.text for each in found] == [each.text for each in group]
 
 
-def test_what_joins_an_answer_to_its_prompt_is_told_by_who_wrote_it_and_not_by_the_judge() -> None:
+def test_separators_are_stripped_by_the_policys_tokenizer() -> None:
     client = FakeTraining()
     group, other = [rollout(" {}", 1.0)], " [1, 2]"
 
-    def worth(judges: ByteTokenizer, writes: ByteTokenizer) -> float:
-        judge = Judge(client.sampler("any"), judges, Judging())
-        [found], _ = asyncio.run(judged(judge, REQUEST, group, other, writes))
-        return found.reward
+    def reward(judge_tokenizer: ByteTokenizer, policy_tokenizer: ByteTokenizer) -> float:
+        judge = Judge(client.sampler("any"), judge_tokenizer, JudgeConfig())
+        [rewarded], _ = asyncio.run(judged(judge, REQUEST, group, other, policy_tokenizer))
+        return rewarded.reward
 
     as_it_is, stripped = (
         asyncio.run(
-            Judge(client.sampler("any"), ByteTokenizer(), Judging()).prefers(REQUEST, *both)
+            Judge(client.sampler("any"), ByteTokenizer(), JudgeConfig()).prefers(REQUEST, *both)
         )
         for both in ((" {}", " [1, 2]"), ("{}", "[1, 2]"))
     )
     assert as_it_is != stripped
-    assert (worth(ByteTokenizer(), Plain()), worth(ByteTokenizer(), ByteTokenizer())) == (
+    assert (reward(ByteTokenizer(), Plain()), reward(ByteTokenizer(), ByteTokenizer())) == (
         stripped,
         as_it_is,
     )
-    assert worth(Plain(), Plain()) != worth(Plain(), ByteTokenizer())
+    assert reward(Plain(), Plain()) != reward(Plain(), ByteTokenizer())
 
 
-def test_a_judge_without_a_template_is_asked_questions_of_one_message_or_with_letters() -> None:
-    told = Question(
+def test_a_judge_without_a_template_reads_single_messages() -> None:
+    prompted = Question(
         ({"role": "system", "content": "As JSON."}, *TASK.messages), "{}", exact_reward, "t"
     )
-    some = Tasks((TASK,), {"held": (TASK, told)})
+    some = Tasks((TASK,), {"held": (TASK, prompted)})
     templated, untemplated = FakeTraining(), Untemplated()
     with pytest.raises(
         DataError,
-        match=r"held: a question has messages from system, user, and any, which is to judge",
+        match=r"held: a prompt has messages from system, user.*judge\.model",
     ):
-        CheckReadable("any", Judging()).run(untemplated, untemplated, some)
-    CheckReadable("any", Judging("letter")).run(untemplated, untemplated, some)
-    CheckReadable("any", Judging()).run(untemplated, untemplated, Tasks((TASK,), {}))
-    CheckReadable("any", Judging()).run(templated, templated, some)
+        CheckReadable("any", JudgeConfig()).run(untemplated, untemplated, some)
+    CheckReadable("any", JudgeConfig("letter")).run(untemplated, untemplated, some)
+    CheckReadable("any", JudgeConfig()).run(untemplated, untemplated, Tasks((TASK,), {}))
+    CheckReadable("any", JudgeConfig()).run(templated, templated, some)
 
 
-def test_what_a_reference_answers_is_what_answers_are_compared_with() -> None:
+def test_answers_are_compared_with_the_references() -> None:
     session = FakeTraining().open("fake", Lora(seed=3))
     reference, tokenizer = session.snapshot().result(), session.tokenizer()
     [one] = reference.sample(
@@ -245,10 +247,12 @@ def test_what_a_reference_answers_is_what_answers_are_compared_with() -> None:
     }
 
 
-def test_new_answers_are_held_against_old_ones() -> None:
-    before = PlayedBefore({}, {}, {"held": ("[]", "[]", None, None)})
-    after = PlayedAfter({}, {}, {"held": ("{}", None, "{}", None)})
+def test_new_answers_are_compared_with_old_ones() -> None:
+    before = PolicyBefore({}, {}, {"held": ("[]", "[]", None, None)})
+    after = PolicyAfter({}, {}, {"held": ("{}", None, "{}", None)})
     metrics, _ = asyncio.run(
-        JudgePlayed().run(JUDGE, ByteTokenizer(), Tasks((), {"held": (TASK,) * 4}), before, after)
+        CompareByJudge().run(
+            JUDGE, ByteTokenizer(), Tasks((), {"held": (TASK,) * 4}), before, after
+        )
     )
     assert metrics["held/preferred"] == pytest.approx((preference(2) + 0 + 1 + 0.5) / 4, rel=1e-5)

@@ -1,4 +1,4 @@
-"""Own answers compared by what they are worth, and comparisons that are given."""
+"""Comparisons for a judge: ranked answers of the model, and data sets."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from kitchen.errors import ConfigError, DataError
 from stages.chat.conversations import Message
 from stages.chat.prompts import prompt_messages, reference_answer
 from stages.data.splits import DataConfig
-from stages.judge.judge import Judging
-from stages.judge.judge_training import PairAnswers
+from stages.judge.judge import JudgeConfig
+from stages.judge.judge_training import BuildJudgePairs
 from stages.judge.ranked_answers import (
-    CompareAnswers,
+    BuildComparisons,
     LoadPreferences,
-    Ranked,
     RankedAnswers,
-    Ranking,
-    find_comparisons,
-    furthest,
+    RankedPair,
+    RankingConfig,
+    comparison_source,
+    furthest_pairs,
 )
-from stages.rl.rollouts import Rollout, RolloutConfig
+from stages.rl.rollouts import Rollout
 from stages.tasks.rewards import Question, exact_reward
 from stages.tasks.tasks import Tasks
 from tests.support.untemplated import Plain
@@ -33,11 +33,11 @@ TASK = Question(({"role": "user", "content": "2 eggs"},), "{}", exact_reward, "t
 TASKS = Tasks((TASK,), {"held": (TASK,)})
 
 
-def rollout(text: str, reward: float, *, failed: str = "", truncated: bool = False) -> Rollout:
-    return Rollout((), reward, "t", text, truncated=truncated, failed=failed)
+def rollout(text: str, reward: float, *, truncated: bool = False) -> Rollout:
+    return Rollout((), reward, "t", text, truncated=truncated)
 
 
-def test_the_answers_furthest_apart_are_compared() -> None:
+def test_pairs_with_the_largest_gap_are_compared() -> None:
     group = [
         rollout("a", 0.5),
         rollout("b", 1.0),
@@ -45,17 +45,20 @@ def test_the_answers_furthest_apart_are_compared() -> None:
         rollout("c", 0.25),
         rollout("d", 0.5),
         rollout("cut", 2.0, truncated=True),
-        rollout("", 3.0, failed="broken"),
+        Rollout.failure("t", "broken"),
     ]
-    assert furthest(7, group, Ranking(pairs=2)) == [Ranked(7, "b", "c"), Ranked(7, "b", "a")]
-    assert len(furthest(7, group, Ranking(pairs=9))) == 5, "all but a and d"
-    assert furthest(7, group, Ranking(pairs=9, margin=0.5)) == [Ranked(7, "b", "c")]
-    assert furthest(7, group[:1], Ranking()) == []
+    assert furthest_pairs(7, group, RankingConfig(pairs=2)) == [
+        RankedPair(7, "b", "c"),
+        RankedPair(7, "b", "a"),
+    ]
+    assert len(furthest_pairs(7, group, RankingConfig(pairs=9))) == 5, "all but a and d"
+    assert furthest_pairs(7, group, RankingConfig(pairs=9, margin=0.5)) == [RankedPair(7, "b", "c")]
+    assert furthest_pairs(7, group[:1], RankingConfig()) == []
 
 
-def test_ranked_answers_are_comparisons_of_what_was_asked() -> None:
-    answers = {"": (Ranked(0, "{}", "[]"),), "held": (Ranked(0, "{}", "no"),)}
-    found, metrics = asyncio.run(CompareAnswers().run(TASKS, RankedAnswers(answers)))
+def test_ranked_answers_become_comparisons() -> None:
+    answers = {"": (RankedPair(0, "{}", "[]"),), "held": (RankedPair(0, "{}", "no"),)}
+    found, metrics = asyncio.run(BuildComparisons().run(TASKS, RankedAnswers(answers)))
     [one], [other] = found.train, found.held_out["held"]
     assert (prompt_messages(one.chosen), reference_answer(one.chosen)) == (
         (Message("user", "2 eggs"),),
@@ -66,16 +69,16 @@ def test_ranked_answers_are_comparisons_of_what_was_asked() -> None:
     assert metrics == {"data/comparisons": 1.0, "held/comparisons": 1.0}
 
 
-def test_a_judge_without_a_template_learns_from_ranked_answers_as_they_were_written() -> None:
-    ranked = Ranked(0, " {}", " no").alone(Plain())
-    assert ranked == Ranked(0, "{}", "no")
-    assert Ranked(0, " {}", " no").alone(ByteTokenizer()).better == " {}", (
-        "a template joins nothing"
+def test_ranked_answers_without_a_template_lose_the_separator() -> None:
+    ranked = RankedPair(0, " {}", " no").stripped(Plain())
+    assert ranked == RankedPair(0, "{}", "no")
+    assert RankedPair(0, " {}", " no").stripped(ByteTokenizer()).better == " {}", (
+        "a template has no separator"
     )
     found, _ = asyncio.run(
-        CompareAnswers().run(TASKS, RankedAnswers({"": (ranked,), "held": (ranked,)}))
+        BuildComparisons().run(TASKS, RankedAnswers({"": (ranked,), "held": (ranked,)}))
     )
-    pairs, _ = PairAnswers(Judging().rendering).run(found, Plain())
+    pairs, _ = BuildJudgePairs(JudgeConfig().rendering).run(found, Plain())
     assert [Plain().decode(datum.tokens[1:]) for datum in pairs.data[0]] == [
         "2 eggs {}",
         "2 eggs no",
@@ -85,23 +88,21 @@ def test_a_judge_without_a_template_learns_from_ranked_answers_as_they_were_writ
 @pytest.mark.parametrize(
     ("train", "why"),
     [
-        ((Ranked(0, "{}", "[]"),), r"nothing to measure the judge on.*ranking\.tries"),
+        ((RankedPair(0, "{}", "[]"),), r"nothing to measure the judge on.*ranking\.tries"),
         ((), r"nothing to learn to judge from.*ranking\.problems"),
     ],
 )
-def test_answers_that_are_all_worth_the_same_teach_no_judge(
-    train: tuple[Ranked, ...], why: str
-) -> None:
+def test_equal_rewards_are_an_error(train: tuple[RankedPair, ...], why: str) -> None:
     with pytest.raises(DataError, match=why):
-        asyncio.run(CompareAnswers().run(TASKS, RankedAnswers({"": train, "held": ()})))
+        asyncio.run(BuildComparisons().run(TASKS, RankedAnswers({"": train, "held": ()})))
 
 
-def test_one_answer_cannot_be_compared() -> None:
-    with pytest.raises(ConfigError, match="tries=1 leaves nothing to compare"):
-        Ranking(tries=1)
+def test_ranking_needs_two_tries() -> None:
+    with pytest.raises(ConfigError, match=r"ranking\.tries=1"):
+        RankingConfig(tries=1)
 
 
-def test_preferences_give_comparisons_and_what_they_answer() -> None:
+def test_preferences_give_comparisons_and_prompts() -> None:
     pairs = [{"prompt": f"{n} eggs", "chosen": "{}", "rejected": "[]"} for n in range(4)]
     right = [{"prompt": "?", "completion": "{}"}] * 4
     data = FakeDatasets(
@@ -109,26 +110,15 @@ def test_preferences_give_comparisons_and_what_they_answer() -> None:
     )
     found, tasks, _, _ = LoadPreferences("pairs").run(data)
     assert len(found.train) == len(tasks.train) == 4
-    assert asyncio.run(begun(tasks)) == [{"role": "user", "content": "0 eggs"}]
+    assert asyncio.run(first_prompt(tasks)) == [{"role": "user", "content": "0 eggs"}]
     with pytest.raises(DataError, match="'rejected' is missing"):
         LoadPreferences("right").run(data)
 
 
-async def begun(tasks: Tasks) -> Any:
+async def first_prompt(tasks: Tasks) -> Any:
     return list(await tasks.held_out["held"][0].env().reset())
 
 
-def test_a_game_of_several_turns_has_no_answer_to_judge() -> None:
-    with pytest.raises(ConfigError, match="game:guess is played in turns"):
-        find_comparisons(
-            None,
-            "game:guess",
-            DataConfig(),
-            0,
-            "any",
-            Ranking(),
-            RolloutConfig(),
-            8,
-            None,
-            CompareAnswers(),
-        )
+def test_games_cannot_be_judged() -> None:
+    with pytest.raises(ConfigError, match="game:guess"):
+        comparison_source(None, "game:guess", DataConfig(), 0, 8, None, RankingConfig())

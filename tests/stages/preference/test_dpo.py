@@ -1,4 +1,4 @@
-"""The preference losses against their formulas, their gradients against finite differences."""
+"""Preference losses against formulas and finite differences, and the data of comparisons."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Done
 from kitchen.types import Adam, Array, Datum, Lora, Sampled
-from recipes._base import TrainingOnPreferences
+from recipes._base import EpochRecipe
 from recipes.dpo import Dpo
 from recipes.kto import Kto
 from stages.chat.masks import TRAIN_ON, TrainOn
 from stages.chat.render import RenderDataset
 from stages.evaluate.evaluation import EvalConfig
 from stages.preference.comparisons import (
+    TRAIN_ON_ANSWERS,
     Comparison,
     Comparisons,
-    Mistakes,
     RenderPairs,
-    WriteMistakes,
+    SampledRejections,
+    SampleRejectedAnswers,
     as_batch,
     comparison,
 )
@@ -56,10 +57,10 @@ DATA = as_batch([pair((4, 2)), pair((1, 5)), pair((3, 3))])
 LOGPROBS: list[Any] = [-np.abs(RNG.normal(-2, 1, len(datum.tokens))) for datum in DATA]
 
 
-def plainly(
+def expected_loss(
     kind: str, beta: float, smooth: float, logprobs: list[Array], imitation: float = 0.0
 ) -> float:
-    """One pair after the other, as the papers have it."""
+    """The loss pair by pair, as in the papers."""
     total = 0.0
     for at in range(0, len(DATA), 2):
         if kind in ("simpo", "orpo"):
@@ -93,13 +94,13 @@ def plainly(
     return total / (len(DATA) // 2)
 
 
-TARGET = 0.4  # of simpo
+TARGET = 0.4  # target_margin of simpo
 
 
 def without_reference(
     kind: str, beta: float, chosen: float, rejected: float, imitation: float
 ) -> float:
-    """Of one pair, by the means of the log-probabilities of its answers."""
+    """The loss of one pair, from the mean log-probabilities of its answers."""
     if kind == "simpo":
         value = -math.log(1 / (1 + math.exp(-(beta * chosen - beta * rejected - TARGET))))
         return value - imitation * chosen
@@ -120,24 +121,26 @@ def without_reference(
     ],
 )
 @pytest.mark.parametrize(("beta", "imitation"), [(0.1, 0.0), (0.7, 0.0), (0.3, 0.8)])
-def test_value_and_gradient(kind: Any, smooth: float, beta: float, imitation: float) -> None:
+def test_value_and_gradient_of_pair_losses(
+    kind: Any, smooth: float, beta: float, imitation: float
+) -> None:
     loss = PairLoss(
         kind, beta, smooth, imitation, target_margin=TARGET if kind == "simpo" else None
     )
     value, gradients, metrics = loss(DATA, LOGPROBS)
-    assert value == pytest.approx(plainly(kind, beta, smooth, LOGPROBS, imitation), rel=1e-6)
+    assert value == pytest.approx(expected_loss(kind, beta, smooth, LOGPROBS, imitation), rel=1e-6)
     assert metrics["loss:sum"] == value
     for at, gradient in enumerate(gradients):
         for place in range(len(gradient)):
             moved = [[lp.copy() for lp in LOGPROBS] for _ in range(2)]
             moved[0][at][place] += 1e-6
             moved[1][at][place] -= 1e-6
-            above, below = (plainly(kind, beta, smooth, one, imitation) for one in moved)
-            slope = (above - below) / 2e-6
-            assert gradient[place] == pytest.approx(slope, rel=1e-6, abs=1e-8)
+            above, below = (expected_loss(kind, beta, smooth, one, imitation) for one in moved)
+            difference = (above - below) / 2e-6
+            assert gradient[place] == pytest.approx(difference, rel=1e-6, abs=1e-8)
 
 
-def test_a_step_raises_the_chosen_answer_and_lowers_the_other() -> None:
+def test_gradients_raise_chosen_and_lower_rejected_answers() -> None:
     _, gradients, metrics = PairLoss()(DATA, LOGPROBS)
     for at, gradient in enumerate(gradients):
         answer = DATA[at].loss_inputs["weights"] != 0
@@ -148,13 +151,13 @@ def test_a_step_raises_the_chosen_answer_and_lowers_the_other() -> None:
     )
 
 
-def test_at_the_reference_nothing_is_preferred() -> None:
+def test_the_reference_itself_has_no_preference() -> None:
     value, _, metrics = PairLoss()(DATA, [datum.loss_inputs["reference"] for datum in DATA])
     assert value == pytest.approx(math.log(2), abs=1e-6)
     assert (metrics["accuracy:sum"], metrics["margin:sum"]) == (0.0, 0.0)
 
 
-def test_runs_of_pairs_add_up_to_the_batch() -> None:
+def test_losses_of_pairs_add_up_to_the_batch() -> None:
     whole = PairLoss()(DATA, LOGPROBS)
     parts = [PairLoss()(DATA[at : at + 2], LOGPROBS[at : at + 2]) for at in (0, 2, 4)]
     assert sum(part[0] for part in parts) == pytest.approx(whole[0])
@@ -162,7 +165,7 @@ def test_runs_of_pairs_add_up_to_the_batch() -> None:
         np.testing.assert_allclose(mine, theirs, rtol=1e-6)
 
 
-def test_margins_that_are_far_off_are_no_overflow() -> None:
+def test_huge_margins_do_not_overflow() -> None:
     far = [lp + (5000 if at % 2 else -5000) for at, lp in enumerate(LOGPROBS)]
     with np.errstate(all="raise", under="ignore"):
         value, gradients, _ = PairLoss("sigmoid", 10.0)(DATA, far)
@@ -182,22 +185,22 @@ def test_margins_that_are_far_off_are_no_overflow() -> None:
         ({"kind": "simpo", "target_margin": -0.1}, "target_margin"),
     ],
 )
-def test_settings_that_cannot_be(settings: Any, words: str) -> None:
+def test_invalid_options_of_pair_losses(settings: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         PairLoss(**settings)
 
 
-def test_an_answer_that_is_certain_has_odds_with_an_end() -> None:
+def test_orpo_clamps_the_odds_of_certain_answers() -> None:
     sure = [np.zeros(len(datum.tokens)) for datum in DATA]
     with np.errstate(all="raise", under="ignore"):
         value, gradients, _ = PairLoss("orpo")(DATA, sure)
     assert value == pytest.approx(0.1 * math.log(2), rel=1e-5)
     rejected = [gradient for at, gradient in enumerate(gradients) if at % 2]
-    assert not np.concatenate(rejected).any(), "what is certain is not pushed any further"
+    assert not np.concatenate(rejected).any(), "the gradient of clamped odds is 0"
 
 
 @pytest.mark.parametrize(
-    ("usual", "said"),
+    ("default", "explicit"),
     [
         (PairLoss(), PairLoss(beta=0.1)),
         (PairLoss("simpo"), PairLoss("simpo", 2.0, target_margin=1.0)),
@@ -205,16 +208,18 @@ def test_an_answer_that_is_certain_has_odds_with_an_end() -> None:
         (PairLoss("orpo"), PairLoss("orpo", 0.1)),
     ],
 )
-def test_what_is_usual_is_taken_where_nothing_is_said(usual: PairLoss, said: PairLoss) -> None:
-    assert usual(DATA, LOGPROBS)[0] == said(DATA, LOGPROBS)[0]
+def test_defaults_depend_on_the_loss(default: PairLoss, explicit: PairLoss) -> None:
+    assert default(DATA, LOGPROBS)[0] == explicit(DATA, LOGPROBS)[0]
 
 
-def test_the_fake_learns_to_prefer() -> None:
-    session, seen = FakeTraining().open("fake", Lora()), []
+def test_the_fake_learns_preferences() -> None:
+    session = FakeTraining().open("fake", Lora())
+    losses = []
     for _ in range(30):
-        seen.append(session.forward_backward(DATA, PairLoss(beta=1.0)).result().metrics["loss:sum"])
+        output = session.forward_backward(DATA, PairLoss(beta=1.0)).result()
+        losses.append(output.metrics["loss:sum"])
         session.optim_step(Adam(0.1)).result()
-    assert seen[-1] < 0.5 * seen[0]
+    assert losses[-1] < 0.5 * losses[0]
 
 
 CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "yes"}]
@@ -243,7 +248,7 @@ CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "yes"
         },
     ],
 )
-def test_rows_of_preferences(row: Any) -> None:
+def test_formats_of_comparisons(row: Any) -> None:
     found = comparison(row, "here:1")
     assert found.rejected is not None
     assert [m.content for m in found.chosen.messages] == ["q", "yes"]
@@ -251,7 +256,7 @@ def test_rows_of_preferences(row: Any) -> None:
     assert found.chosen.where == found.rejected.where == "here:1"
 
 
-def test_a_prompt_is_read_beside_answers_of_several_messages() -> None:
+def test_a_prompt_precedes_answers_of_several_messages() -> None:
     asked = [{"role": "system", "content": "Be kind."}, CHAT[0]]
     more = [{"role": "assistant", "content": "hm"}, {"role": "user", "content": "so?"}]
     row = {
@@ -302,7 +307,7 @@ def test_a_prompt_is_read_beside_answers_of_several_messages() -> None:
         "kind.</s><assistant>hello</s><user>q</s><assistant>hm</s><user>so?</s><assistant>",
     ],
 )
-def test_a_prompt_that_a_whole_conversation_says_itself_is_not_said_twice(prompt: Any) -> None:
+def test_a_prompt_within_a_conversation_is_not_repeated(prompt: Any) -> None:
     whole = [
         {"role": "system", "content": "Be kind."},
         {"role": "assistant", "content": "hello"},
@@ -333,31 +338,24 @@ def test_a_prompt_that_a_whole_conversation_says_itself_is_not_said_twice(prompt
 @pytest.mark.parametrize(
     "after", [[], [{"role": "user", "content": "thanks"}], [{"role": "tool", "content": "4"}]]
 )
-def test_a_mistake_follows_the_question_whatever_comes_after_the_answer(
+def test_a_sampled_rejection_directly_follows_the_prompt(
     after: list[dict[str, str]],
 ) -> None:
     row = comparison({"messages": [*CHAT, *after]}, "here:1")
-    rejected = Mistakes({"": {0: "no"}}).rejected("", 0, row)
+    rejected = SampledRejections({"": {0: "no"}}).rejected("", 0, row)
     assert rejected is not None
     assert [(m.role, m.content) for m in rejected.messages] == [("user", "q"), ("assistant", "no")]
 
 
 @pytest.mark.parametrize("recipe", [Dpo, Kto])
 @pytest.mark.parametrize("train_on", TRAIN_ON)
-def test_answers_alone_are_compared(recipe: type[TrainingOnPreferences], train_on: TrainOn) -> None:
-    made = recipe(rendering=RenderDataset(train_on=train_on))
-    if train_on in (
-        "last_assistant_turn",
-        "last_assistant_message",
-        "all_assistant_messages",
-        "trainable",
-    ):
-        made.workflow()
+def test_preferences_train_only_on_answers(recipe: type[EpochRecipe], train_on: TrainOn) -> None:
+    configured = recipe(rendering=RenderDataset(train_on=train_on))
+    if train_on in TRAIN_ON_ANSWERS:
+        configured.workflow()
         return
-    with pytest.raises(
-        ConfigError, match=f"train_on={train_on}: it is answers that are good or bad"
-    ):
-        made.workflow()
+    with pytest.raises(ConfigError, match=rf"rendering\.train_on={train_on}"):
+        configured.workflow()
 
 
 @pytest.mark.parametrize(
@@ -370,10 +368,8 @@ def test_answers_alone_are_compared(recipe: type[TrainingOnPreferences], train_o
         },
     ],
 )
-def test_answers_alone_are_marked(row: dict[str, Any]) -> None:
-    with pytest.raises(
-        DataError, match=r"^here:1: message 0 is trainable and of 'user'.*messages of the assistant"
-    ):
+def test_only_answers_may_be_trainable(row: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match=r"^here:1: message 0 is trainable and of 'user'"):
         comparison(row, "here:1")
 
 
@@ -383,41 +379,43 @@ def test_answers_alone_are_marked(row: dict[str, Any]) -> None:
         (
             {},
             100,
-            r"nothing to train on: of 2 rows 2 have no rejected answer \(give the model more tries.*max_tokens\)$",
+            r"nothing to train on: of 2 rows 2 have no rejected answer .*mistakes\.tries",
         ),
         (
             {"": {0: "no"}, "held": {0: "no"}},
             3,
-            r"of 2 rows 1 have no .* and 1 are longer than max_tokens=3 \(raise",
+            "of 2 rows 1 have no .* and 1 are longer than max_tokens=3",
         ),
         (
             {"": {0: "no", 1: "no"}, "held": {0: "no"}},
             3,
-            r"train on: of 2 rows 2 are longer than max_tokens=3 \(raise",
+            "train on: of 2 rows 2 are longer than max_tokens=3",
         ),
         (
             {"": {0: "no"}},
             100,
-            r"nothing to measure on: held: of 1 rows 1 have no .*, or hold out more rows$",
+            "nothing to measure on: held: of 1 rows 1 have no .*hold out more rows",
         ),
     ],
 )
-def test_why_no_row_is_left_is_told(
+def test_errors_say_why_rows_are_left_out(
     texts: dict[str, dict[int, str]], most: int, words: str
 ) -> None:
     row = comparison({"prompt": "q", "completion": "yes"}, "here:1")
     stage = RenderPairs(RenderDataset(max_tokens=most, overlong="drop"))
     with pytest.raises(DataError, match=words):
-        stage.run(Comparisons((row, row), {"held": (row,)}), Mistakes(texts), ByteTokenizer())
+        stage.run(
+            Comparisons((row, row), {"held": (row,)}), SampledRejections(texts), ByteTokenizer()
+        )
 
 
-def test_a_row_with_the_right_answer_alone() -> None:
+def test_a_row_may_have_no_rejected_answer() -> None:
     assert isinstance(comparison({"prompt": "q", "completion": "yes"}, "here:1"), Comparison)
     assert comparison({"prompt": "q", "completion": "yes"}, "here:1").rejected is None
 
 
-class Saying(FakeTraining):
-    """Its samplers say these texts to each prompt."""
+class FixedAnswers(FakeTraining):
+    """A client whose samplers answer each prompt with these texts."""
 
     def __init__(self, *texts: str) -> None:
         super().__init__()
@@ -427,8 +425,8 @@ class Saying(FakeTraining):
         return self
 
     def sample(self, prompt: Any, *, count: int, **how: Any) -> Any:
-        said = [ByteTokenizer().encode(text) for text in self.texts]
-        return Done([Sampled(one, np.zeros(len(one), np.float32), "stop") for one in said])
+        answers = [ByteTokenizer().encode(text) for text in self.texts]
+        return Done([Sampled(ids, np.zeros(len(ids), np.float32), "stop") for ids in answers])
 
     def close(self) -> None: ...
 
@@ -436,41 +434,45 @@ class Saying(FakeTraining):
 @pytest.mark.parametrize(
     ("metric", "wrong"), [("auto", "#### 4.0"), ("text", "#### 4.0"), ("math", "#### 5")]
 )
-def test_what_is_wrong_the_metric_of_the_evaluation_says(metric: Any, wrong: str) -> None:
+def test_the_evaluation_metric_decides_which_answer_is_wrong(metric: Any, wrong: str) -> None:
     row = comparison({"prompt": "2 + 2", "completion": "It is #### 4"}, "here:1")
-    stage = WriteMistakes("any", RenderDataset(), examination=EvalConfig(metric=metric))
+    stage = SampleRejectedAnswers("any", RenderDataset(), evaluation=EvalConfig(metric=metric))
     found, _ = asyncio.run(
-        stage.run(Saying("#### 4.0", "#### 5"), ByteTokenizer(), Comparisons((row,), {}))
+        stage.run(FixedAnswers("#### 4.0", "#### 5"), ByteTokenizer(), Comparisons((row,), {}))
     )
     assert found.texts == {"": {0: wrong}}
 
 
-def test_without_a_metric_objects_are_compared_as_objects() -> None:
+def test_json_answers_are_compared_as_objects_by_default() -> None:
     row = comparison({"prompt": "q", "completion": '{"a": 1, "b": 2}'}, "here:1")
-    stage = WriteMistakes("any", RenderDataset(), examination=EvalConfig(metric="loss"))
+    stage = SampleRejectedAnswers("any", RenderDataset(), evaluation=EvalConfig(metric="loss"))
     found, _ = asyncio.run(
-        stage.run(Saying('{"b": 2, "a": 1}', '{"a": 1}'), ByteTokenizer(), Comparisons((row,), {}))
+        stage.run(
+            FixedAnswers('{"b": 2, "a": 1}', '{"a": 1}'), ByteTokenizer(), Comparisons((row,), {})
+        )
     )
     assert found.texts == {"": {0: '{"a": 1}'}}
 
 
-def test_a_right_answer_that_the_metric_cannot_read_is_named() -> None:
+def test_a_reference_answer_that_cannot_be_parsed_is_named() -> None:
     row = comparison({"prompt": "2 + 2", "completion": "four, I think"}, "here:1")
-    stage = WriteMistakes("any", RenderDataset(), examination=EvalConfig(metric="math"))
+    stage = SampleRejectedAnswers("any", RenderDataset(), evaluation=EvalConfig(metric="math"))
     with pytest.raises(DataError, match=r"here:1: evaluation\.metric=math: .*no number or formula"):
-        asyncio.run(stage.run(Saying("5"), ByteTokenizer(), Comparisons((row,), {})))
+        asyncio.run(stage.run(FixedAnswers("5"), ByteTokenizer(), Comparisons((row,), {})))
 
 
-def test_a_mistake_of_a_model_without_a_template_has_no_second_joint() -> None:
+def test_without_a_template_the_separator_is_not_doubled() -> None:
     row = comparison({"prompt": "q", "completion": "yes"}, "here:1")
     rows = Comparisons((row,), {"held": (row,)})
-    found, _ = asyncio.run(WriteMistakes("any", RenderDataset()).run(Saying(" no"), Plain(), rows))
+    found, _ = asyncio.run(
+        SampleRejectedAnswers("any", RenderDataset()).run(FixedAnswers(" no"), Plain(), rows)
+    )
     assert found.texts == {"": {0: "no"}, "held": {0: "no"}}
     pairs, _ = RenderPairs(RenderDataset()).run(rows, found, Plain())
     assert [Plain().decode(datum.tokens[1:]) for datum in pairs.train[0]] == ["q yes", "q no"]
 
 
-def test_an_answer_in_several_pieces_is_no_half_of_a_pair() -> None:
+def test_an_answer_of_several_sequences_is_an_error() -> None:
     turns = [
         CHAT[0],
         {"role": "assistant", "content": "hm/think>yes"},
@@ -478,10 +480,10 @@ def test_an_answer_in_several_pieces_is_no_half_of_a_pair() -> None:
     ]
     row = comparison({"prompt": turns, "chosen": "yes", "rejected": "no"}, "here:1")
     with pytest.raises(
-        DataError, match=r"here:1: it is 2 sequences, .* rendering\.train_on=last_assistant_turn"
+        DataError, match=r"here:1: .* 2 sequences, .*rendering\.train_on=last_assistant_turn"
     ):
         RenderPairs(RenderDataset()).run(
-            Comparisons((row,), {}), Mistakes({}), ThoughtStrippingTokenizer()
+            Comparisons((row,), {}), SampledRejections({}), ThoughtStrippingTokenizer()
         )
 
 
@@ -514,7 +516,7 @@ def test_an_answer_in_several_pieces_is_no_half_of_a_pair() -> None:
         ),
         (
             {"prompt": "q", "chosen": "yes", "rejected": "no", "label": False},
-            "label is false; swap them",
+            "label is false",
         ),
         ({"prompt": "q", "chosen": "yes", "rejected": "yes"}, "the same text"),
         (
@@ -532,7 +534,7 @@ def test_an_answer_in_several_pieces_is_no_half_of_a_pair() -> None:
         ({"chosen": [*CHAT, CHAT[0]], "rejected": CHAT}, "ends with a message of 'user'"),
     ],
 )
-def test_rows_that_are_no_comparison(row: Any, words: str) -> None:
+def test_rows_that_are_not_comparisons(row: Any, words: str) -> None:
     with pytest.raises(DataError, match=words) as found:
         comparison(row, "pairs.jsonl:7")
     assert str(found.value).startswith("pairs.jsonl:7")

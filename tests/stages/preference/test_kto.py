@@ -1,4 +1,4 @@
-"""KTO's loss against its formula and finite differences, and what its data is made of."""
+"""The KTO loss against its formula and finite differences, and the data of labelled answers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from adapters.fake.tokenizer import ByteTokenizer
 from kitchen.errors import ConfigError, DataError
 from kitchen.types import Array, Datum
 from stages.chat.render import RenderDataset
-from stages.preference.comparisons import Comparisons, Mistakes, as_batch
-from stages.preference.kto import LabelLoss, LoadLabels, RenderLabels, _others, strange
+from stages.preference.comparisons import Comparisons, SampledRejections, as_batch
+from stages.preference.kto import (
+    KtoLoss,
+    LoadLabelledAnswers,
+    RenderLabelledAnswers,
+    mismatched,
+    other_prompts,
+)
 
 RNG = np.random.default_rng(7)
 BETA, GOOD, BAD = 0.3, 1.2, 0.7
@@ -42,14 +48,14 @@ DATA = as_batch(PAIRS)
 
 
 def logprobs(shift: float) -> list[Any]:
-    """Those of strangers are above the reference's by so much, on average."""
+    """Log-probabilities that differ from the reference's by `shift` on average."""
     return [
         datum.loss_inputs["reference"] + RNG.normal(shift, 0.3, len(datum.tokens)) for datum in DATA
     ]
 
 
-def plainly(nats: list[Array], away: float | None = None) -> tuple[float, float]:
-    """The loss, and z, which is taken as it is where it is given."""
+def expected_loss(nats: list[Array], kl: float | None = None) -> tuple[float, float]:
+    """The loss and z; a z that is passed in is used as it is."""
     ratios = [
         sum(
             lp - ref
@@ -60,45 +66,45 @@ def plainly(nats: list[Array], away: float | None = None) -> tuple[float, float]
         )
         for one, datum in zip(nats, DATA, strict=True)
     ]
-    away = max(0.0, float(np.mean(ratios[1::2]))) if away is None else away
+    kl = max(0.0, float(np.mean(ratios[1::2]))) if kl is None else kl
     total = 0.0
     for ratio, datum in zip(ratios[::2], DATA[::2], strict=True):
         good = datum.loss_inputs["labels"].max() > 0
-        at = BETA * (ratio - away) if good else BETA * (away - ratio)
+        at = BETA * (ratio - kl) if good else BETA * (kl - ratio)
         total += (GOOD if good else BAD) * (1 - 1 / (1 + math.exp(-at)))
-    return total / 3, away
+    return total / 3, kl
 
 
 @pytest.mark.parametrize("shift", [-0.5, 0.5])
-def test_value_and_gradient(shift: float) -> None:
+def test_value_and_gradient_of_kto(shift: float) -> None:
     nats = logprobs(shift)
-    value, gradients, metrics = LabelLoss(BETA, GOOD, BAD)(DATA, nats)
-    expected, away = plainly(nats)
-    assert (away > 0) == (shift > 0)
+    value, gradients, metrics = KtoLoss(BETA, GOOD, BAD)(DATA, nats)
+    expected, kl = expected_loss(nats)
+    assert (kl > 0) == (shift > 0)
     assert value == pytest.approx(expected, rel=1e-6)
-    assert metrics["kl_strangers:sum"] == pytest.approx(away)
+    assert metrics["kl_strangers:sum"] == pytest.approx(kl)
     for at, gradient in enumerate(gradients):
         for place in range(len(gradient)):
             moved = [[each.copy() for each in nats] for _ in range(2)]
             moved[0][at][place] += 1e-6
             moved[1][at][place] -= 1e-6
-            above, below = (plainly(one, away)[0] for one in moved)
+            above, below = (expected_loss(one, kl)[0] for one in moved)
             assert gradient[place] == pytest.approx((above - below) / 2e-6, rel=1e-4, abs=1e-6)
 
 
-def test_good_answers_are_raised_bad_ones_lowered_and_strangers_let_be() -> None:
-    _, gradients, metrics = LabelLoss()(DATA, logprobs(0.1))
+def test_gradients_raise_good_and_lower_bad_answers() -> None:
+    _, gradients, metrics = KtoLoss()(DATA, logprobs(0.1))
     for at, gradient in enumerate(gradients):
         on = gradient[DATA[at].loss_inputs["weights"] != 0]
         assert (gradient[DATA[at].loss_inputs["weights"] == 0] == 0).all()
         assert (on == 0).all() if at % 2 else (on < 0).all() if at != 2 else (on > 0).all()
     assert {"good_reward:sum", "bad_reward:sum"} <= set(metrics)
-    assert "bad_reward:sum" not in LabelLoss()(DATA[:2], logprobs(0.1)[:2])[2]
+    assert "bad_reward:sum" not in KtoLoss()(DATA[:2], logprobs(0.1)[:2])[2]
 
 
-def test_a_policy_far_away_is_no_overflow() -> None:
+def test_a_distant_policy_does_not_overflow() -> None:
     with np.errstate(all="raise", under="ignore"):
-        value, gradients, _ = LabelLoss(10.0)(
+        value, gradients, _ = KtoLoss(10.0)(
             DATA, [lp - 5000 * (at % 4 == 0) for at, lp in enumerate(logprobs(0.1))]
         )
     assert math.isfinite(value)
@@ -106,12 +112,12 @@ def test_a_policy_far_away_is_no_overflow() -> None:
 
 
 @pytest.mark.parametrize("name", ["beta", "good_weight", "bad_weight"])
-def test_settings_that_cannot_be(name: str) -> None:
+def test_invalid_options_of_kto(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
-        LabelLoss(**{name: 0.0})
+        KtoLoss(**{name: 0.0})
 
 
-def test_a_stranger_answers_with_all_its_tokens() -> None:
+def test_mismatched_answers_keep_all_their_tokens() -> None:
     ours = Datum(
         np.array([1, 2, 3]),
         {"target_tokens": np.array([2, 3, 4]), "weights": np.array([0.0, 1.0, 1.0])},
@@ -120,12 +126,12 @@ def test_a_stranger_answers_with_all_its_tokens() -> None:
         np.array([5, 6, 7, 8]),
         {"target_tokens": np.array([6, 7, 8, 9]), "weights": np.array([0.0, 0.0, 1.0, 1.0])},
     )
-    cut = strange(ours, theirs, 3)
+    cut = mismatched(ours, theirs, 3)
     assert (cut.tokens.tolist(), cut.targets.tolist()) == ([1, 2], [2, 8])
-    made = strange(ours, theirs, 10)
-    assert made.tokens.tolist() == [1, 2, 8]
-    assert made.targets.tolist() == [2, 8, 9]
-    assert made.loss_inputs["weights"].tolist() == [0.0, 1.0, 1.0]
+    whole = mismatched(ours, theirs, 10)
+    assert whole.tokens.tolist() == [1, 2, 8]
+    assert whole.targets.tolist() == [2, 8, 9]
+    assert whole.loss_inputs["weights"].tolist() == [0.0, 1.0, 1.0]
 
 
 ROWS = [
@@ -136,13 +142,13 @@ ROWS = [
 RIGHT = {"prompt": "d", "completion": "5"}
 
 
-def test_labels_and_comparisons_may_lie_side_by_side() -> None:
+def test_labels_and_comparisons_may_be_mixed() -> None:
     store = FakeDatasets({"mixed": {"train": ROWS, "held": ROWS}})
-    comparisons, labels, held, _, _ = LoadLabels("mixed").run(store)
+    comparisons, labels, held, _, _ = LoadLabelledAnswers("mixed").run(store)
     assert [len(comparisons.train), len(labels.sets[""])] == [1, 2]
     assert [each.messages[-1].content for each in held.sets["held"]] == ["3", "1"]
-    pairs, metrics = RenderLabels(RenderDataset()).run(
-        comparisons, Mistakes({}), labels, ByteTokenizer()
+    pairs, metrics = RenderLabelledAnswers(RenderDataset()).run(
+        comparisons, SampledRejections({}), labels, ByteTokenizer()
     )
     assert (metrics["data/answers"], metrics["data/good"]) == (4.0, 2.0)
     answers = [
@@ -161,19 +167,17 @@ def test_labels_and_comparisons_may_lie_side_by_side() -> None:
         {"train": [ROWS[2], RIGHT], "held": ROWS},
     ],
 )
-def test_beside_answers_with_a_label_all_have_one(sets: dict[str, list[dict[str, Any]]]) -> None:
+def test_labels_must_be_complete(sets: dict[str, list[dict[str, Any]]]) -> None:
     place = next(f"{name}:{rows.index(RIGHT)}" for name, rows in sets.items() if RIGHT in rows)
-    with pytest.raises(
-        DataError, match=f"{place}: there is no label, where other rows have one.*say true or false"
-    ):
-        LoadLabels("some").run(FakeDatasets({"some": sets}))
+    with pytest.raises(DataError, match=f"{place}: there is no label"):
+        LoadLabelledAnswers("some").run(FakeDatasets({"some": sets}))
 
 
-def test_comparisons_and_right_answers_may_lie_side_by_side() -> None:
+def test_comparisons_and_right_answers_may_be_mixed() -> None:
     store = FakeDatasets({"mixed": {"train": [ROWS[2], RIGHT], "held": [RIGHT]}})
-    comparisons, labels, *_ = LoadLabels("mixed").run(store)
-    pairs, metrics = RenderLabels(RenderDataset()).run(
-        comparisons, Mistakes({"": {1: "6"}}), labels, ByteTokenizer()
+    comparisons, labels, *_ = LoadLabelledAnswers("mixed").run(store)
+    pairs, metrics = RenderLabelledAnswers(RenderDataset()).run(
+        comparisons, SampledRejections({"": {1: "6"}}), labels, ByteTokenizer()
     )
     assert (metrics["data/answers"], metrics["data/good"]) == (4.0, 2.0)
     answers = [
@@ -199,21 +203,23 @@ def test_comparisons_and_right_answers_may_lie_side_by_side() -> None:
         ),
     ],
 )
-def test_rows_that_are_no_labels(rows: list[dict[str, Any]], words: str) -> None:
+def test_invalid_labels(rows: list[dict[str, Any]], words: str) -> None:
     with pytest.raises(DataError, match=words):
-        LoadLabels("bad").run(FakeDatasets({"bad": {"train": rows}}))
+        LoadLabelledAnswers("bad").run(FakeDatasets({"bad": {"train": rows}}))
 
 
-def test_a_stranger_answers_another_prompt_or_weighs_nothing() -> None:
+def test_mismatched_answers_are_of_another_prompt() -> None:
     rows = [
         {"prompt": "a", "chosen": "1", "rejected": "2"},
         {"prompt": "b", "chosen": "3", "rejected": "4"},
     ]
     alone = [{"prompt": "a", "chosen": "1", "rejected": "2"}]
-    comparisons, labels, *_ = LoadLabels("two").run(
+    comparisons, labels, *_ = LoadLabelledAnswers("two").run(
         FakeDatasets({"two": {"train": rows, "held": alone}})
     )
-    pairs, _ = RenderLabels(RenderDataset()).run(comparisons, Mistakes({}), labels, ByteTokenizer())
+    pairs, _ = RenderLabelledAnswers(RenderDataset()).run(
+        comparisons, SampledRejections({}), labels, ByteTokenizer()
+    )
     for own, other in pairs.train:
         prompts = [ByteTokenizer().decode(each.tokens)[0] for each in (own, other)]
         assert prompts[0] == prompts[1], "the prompt is its own"
@@ -235,53 +241,53 @@ def test_a_stranger_answers_another_prompt_or_weighs_nothing() -> None:
         ]
     )
     assert (
-        LabelLoss()(idle, [np.full(len(datum.tokens), -1.0) for datum in idle])[2][
-            "kl_strangers:sum"
-        ]
+        KtoLoss()(idle, [np.full(len(datum.tokens), -1.0) for datum in idle])[2]["kl_strangers:sum"]
         == 0.0
     )
 
 
-def test_held_out_answers_that_do_not_fit_are_told_of() -> None:
+def test_too_long_held_out_answers_are_an_error() -> None:
     long = [{"prompt": "a" * 50, "chosen": "1", "rejected": "2"}]
-    comparisons, labels, *_ = LoadLabels("two").run(
+    comparisons, labels, *_ = LoadLabelledAnswers("two").run(
         FakeDatasets({"two": {"train": ROWS[2:3] * 2, "held": long}})
     )
     with pytest.raises(DataError, match=r"nothing to measure on.*max_tokens=20"):
-        RenderLabels(RenderDataset(max_tokens=20, overlong="drop")).run(
-            comparisons, Mistakes({}), labels, ByteTokenizer()
+        RenderLabelledAnswers(RenderDataset(max_tokens=20, overlong="drop")).run(
+            comparisons, SampledRejections({}), labels, ByteTokenizer()
         )
 
 
-def test_where_no_answer_fits_that_is_told() -> None:
-    comparisons, labels, *_ = LoadLabels("two").run(
+def test_too_long_training_answers_are_an_error() -> None:
+    comparisons, labels, *_ = LoadLabelledAnswers("two").run(
         FakeDatasets({"two": {"train": ROWS, "held": ROWS}})
     )
-    with pytest.raises(DataError, match=r"no answer fits into max_tokens=2 \(raise rendering\.max"):
-        RenderLabels(RenderDataset(max_tokens=2, overlong="drop")).run(
-            comparisons, Mistakes({}), labels, ByteTokenizer()
+    with pytest.raises(DataError, match="no answer fits into max_tokens=2"):
+        RenderLabelledAnswers(RenderDataset(max_tokens=2, overlong="drop")).run(
+            comparisons, SampledRejections({}), labels, ByteTokenizer()
         )
 
 
-def test_all_of_one_kind_teaches_nothing() -> None:
+def test_answers_of_one_label_are_an_error() -> None:
     store = FakeDatasets({"good": {"train": ROWS[:1] * 4, "held": ROWS[:1]}})
-    comparisons, labels, *_ = LoadLabels("good").run(store)
+    comparisons, labels, *_ = LoadLabelledAnswers("good").run(store)
     assert isinstance(comparisons, Comparisons)
-    with pytest.raises(DataError, match=r"of 4 answers to train on 4 are good"):
-        RenderLabels(RenderDataset()).run(comparisons, Mistakes({}), labels, ByteTokenizer())
+    with pytest.raises(DataError, match="4 of 4 answers to train on are good"):
+        RenderLabelledAnswers(RenderDataset()).run(
+            comparisons, SampledRejections({}), labels, ByteTokenizer()
+        )
 
 
 @pytest.mark.parametrize(
     "begins", [list(each) for each in product(b"ab", repeat=5)] + [list(b"aabbcac"), list(b"ab")]
 )
-def test_a_stranger_is_the_nearest_with_another_prompt_from_half_of_the_data_on(
+def test_mismatched_answers_are_searched_from_half_way(
     begins: list[int],
 ) -> None:
     count = len(begins)
     prompts = [bytes([each]) for each in begins]
-    for at, found in enumerate(_others(prompts)):
-        there = [place % count for place in range(at + count // 2, at + count // 2 + count)]
-        assert found == next((place for place in there if prompts[place] != prompts[at]), None)
+    for at, other in enumerate(other_prompts(prompts)):
+        candidates = [place % count for place in range(at + count // 2, at + count // 2 + count)]
+        assert other == next((place for place in candidates if prompts[place] != prompts[at]), None)
 
 
 @pytest.mark.parametrize(
@@ -289,9 +295,9 @@ def test_a_stranger_is_the_nearest_with_another_prompt_from_half_of_the_data_on(
     [
         (
             {**ROWS[2], "label": True},
-            "'chosen' and 'rejected' say which answer is good, and have no label",
+            "'chosen' and 'rejected' already mark the good answer",
         ),
-        ({"prompt": "a", "completion": "1", "label": None}, "label is null.*say true or false"),
+        ({"prompt": "a", "completion": "1", "label": None}, "label is null"),
         (
             {"prompt": "a", "completion": "1", "label": "true"},
             "label is 'true'.*without quotes; CSV",
@@ -302,19 +308,19 @@ def test_a_stranger_is_the_nearest_with_another_prompt_from_half_of_the_data_on(
         ),
     ],
 )
-def test_a_label_is_true_or_false(row: dict[str, object], why: str) -> None:
+def test_labels_are_booleans(row: dict[str, object], why: str) -> None:
     rows = [*ROWS, row]
     with pytest.raises(DataError, match=why):
-        LoadLabels("mixed").run(FakeDatasets({"mixed": {"train": rows, "held": ROWS}}))
+        LoadLabelledAnswers("mixed").run(FakeDatasets({"mixed": {"train": rows, "held": ROWS}}))
 
 
-def test_a_comparison_may_have_a_label_that_is_null() -> None:
-    """As where one table has rows of several shapes."""
+def test_comparisons_may_have_a_null_label() -> None:
+    """A table may have rows of several shapes."""
     rows = [
         *ROWS,
         {"prompt": "e", "chosen": "7", "rejected": "8", "label": None, "completion": None},
     ]
-    comparisons, *_ = LoadLabels("mixed").run(
+    comparisons, *_ = LoadLabelledAnswers("mixed").run(
         FakeDatasets({"mixed": {"train": rows, "held": ROWS}})
     )
     assert len(comparisons.train) == 2

@@ -12,7 +12,7 @@ from kitchen.backend.losses import value_and_logprob_grads
 from kitchen.errors import ConfigError
 from kitchen.types import Datum, Lora
 from stages.rl.dro import Dro, loss_of
-from stages.rl.policy_gradient import Minibatches, PolicyUpdate
+from stages.rl.policy_gradient import ComputeAdvantages, Minibatches
 from stages.rl.rollouts import Episode, Rollout, Rollouts
 
 BETA, SHARE = 0.3, 0.125
@@ -68,7 +68,7 @@ def test_the_data_of_an_update_say_what_share_each_token_is() -> None:
         )
         for end, reward in ((5, 1.0), (4, 0.0))
     ]
-    [batch] = Minibatches(1).run(PolicyUpdate(weighted=True).run(Rollouts((tuple(played),))))
+    [batch] = Minibatches(1).run(ComputeAdvantages(weighted=True).run(Rollouts((tuple(played),))))
     data = batch.data
     assert [one.loss_inputs["weights"].tolist() for one in data] == [
         pytest.approx([0, 0, 1 / 3, 1 / 3]),

@@ -1,4 +1,4 @@
-"""Rollouts and what is learnt from them, against the formulas."""
+"""Rollouts and what is datums_of from them, against the formulas."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from kitchen.types import LossOutput, Sampled, Stepped
 from stages.evaluate.reference import MAX_SEED
 from stages.rl.policy_gradient import (
     AdvantageName,
+    ComputeAdvantages,
     Minibatches,
     PolicyData,
-    PolicyUpdate,
-    ReferenceScores,
     ReportPolicy,
+    RolloutLogprobs,
     advantages,
-    straying,
+    reference_kl,
 )
 from stages.rl.rollouts import (
     Episode,
@@ -36,7 +36,8 @@ from stages.rl.rollouts import (
     RolloutConfig,
     RolloutRunner,
     Rollouts,
-    extended,
+    StopReason,
+    append_answer,
 )
 from stages.tasks.rewards import Question, exact_reward
 from stages.tasks.tasks import TaskBatches, Tasks
@@ -48,7 +49,7 @@ def rollout(reward: float, said: int = 2, failed: str = "") -> Rollout:
     tokens = np.arange(3 + said)
     acted = tokens >= 3
     played = Episode(tokens, np.where(acted, -0.5, 0).astype(np.float32), acted)
-    return Rollout(() if failed else (played,), reward, "t", "", failed=failed)
+    return Rollout.failure("t", failed) if failed else Rollout((played,), reward, "t", "")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_the_data_of_an_update() -> None:
             (rollout(9.0, failed="broken"), rollout(1.0), rollout(0.0)),
         )
     )
-    data = datums_of(PolicyUpdate().run(groups))
+    data = datums_of(ComputeAdvantages().run(groups))
     assert len(data) == 4, "the constant group and what failed are left out"
     first = data[0]
     assert first.tokens.tolist() == [0, 1, 2, 3]
@@ -102,24 +103,24 @@ def test_straying_costs_and_later_tokens_count_by_the_discount() -> None:
     one, other = rollout(0.0, said=3), rollout(0.0, said=3)
     # 1, 0 and 2 nats under the policy
     reference = np.array([np.nan, 9, 9, -1.5, -0.5, -2.5], np.float32)
-    scores = ReferenceScores((reference,) * 2)
-    data = datums_of(PolicyUpdate(penalty=0.3, discount=0.5).run(Rollouts(((one, other),)), scores))
+    scores = RolloutLogprobs((reference,) * 2)
+    data = datums_of(
+        ComputeAdvantages(penalty=0.3, discount=0.5).run(Rollouts(((one, other),)), scores)
+    )
     costs = [1 + 0.5 * (0 + 0.5 * 2), 0 + 0.5 * 2, 2]
     np.testing.assert_allclose(
         data[0].loss_inputs["advantages"][2:], [-0.3 * cost / 6 for cost in costs], rtol=1e-6
     )
-    with pytest.raises(ConfigError, match=r"a discount of 0\.5 is of what straying costs"):
-        PolicyUpdate(discount=0.5)
-    with pytest.raises(
-        RunFailed, match="the teacher gave no log-probability to a token that the policy chose"
-    ):
-        straying(
+    with pytest.raises(ConfigError, match=r"a discount of 0\.5 applies to the KL penalty"):
+        ComputeAdvantages(discount=0.5)
+    with pytest.raises(RunFailed, match="the teacher returned no log-probability"):
+        reference_kl(
             Rollouts(((one,),)),
             [np.array([np.nan, 9, 9, -1.5, np.nan, -2.5], np.float32)],
             "teacher",
         )
-    with pytest.raises(ConfigError, match="a penalty needs a reference"):
-        PolicyUpdate(penalty=0.3).run(Rollouts(((one, other),)))
+    with pytest.raises(ConfigError, match="a KL penalty needs a reference"):
+        ComputeAdvantages(penalty=0.3).run(Rollouts(((one, other),)))
 
 
 def test_what_is_measured_counts_every_token_that_was_chosen() -> None:
@@ -130,7 +131,7 @@ def test_what_is_measured_counts_every_token_that_was_chosen() -> None:
         (Episode(np.arange(4), np.zeros(4, np.float32), np.arange(4) == 3),), 1.0, "t", ""
     )
     group = (rollout(2.0), rollout(1.0, said=3), rollout(0.0), certain)
-    [batch] = Minibatches(1).run(PolicyUpdate().run(Rollouts((group,))))
+    [batch] = Minibatches(1).run(ComputeAdvantages().run(Rollouts((group,))))
     now = tuple(
         np.where(scored_positions("ppo", one), -1.5, 0.0).astype(np.float32) for one in batch.data
     )
@@ -143,7 +144,7 @@ def test_what_is_measured_counts_every_token_that_was_chosen() -> None:
 
 
 def test_minibatches_share_out_the_data_and_each_is_a_mean_over_its_tokens() -> None:
-    found = PolicyUpdate(weighted=True).run(
+    found = ComputeAdvantages(weighted=True).run(
         Rollouts(((rollout(1.0), rollout(0.0, said=3), rollout(0.0)),))
     )
     batches: list[Any] = list(Minibatches(2).run(found))
@@ -193,21 +194,21 @@ def play(*tasks: Any, **how: Any) -> Rollouts:
     player = RolloutRunner(
         client.sampler("fake"), client.tokenizer("fake"), RolloutConfig(**{"max_tokens": 4, **how})
     )
-    return asyncio.run(player.groups(tasks, 2, [0, 0]))
+    return asyncio.run(player.run(tasks, 2, [0, 0]))
 
 
 def test_several_turns_are_one_rollout() -> None:
     [[one, other]] = play(Guessing()).groups
     assert (one.reward, one.parsed, one.tag) == (3.0, False, "guessing")
-    assert sum(int(episode.acted.sum()) for episode in one.episodes) <= 12
+    assert sum(int(episode.action_mask.sum()) for episode in one.episodes) <= 12
     said = [[episode.tokens.tolist() for episode in each.episodes] for each in (one, other)]
     assert said[0] != said[1], "each has a seed of its own"
     whole = [len(each.episodes) for each in (one, other)]
     assert ReportRollouts().run(Rollouts(((one, other),)))[0]["sequences"] == sum(whole) / 2
     cut = play(Guessing(), max_turns=2)
-    assert [(each.reward, each.unfinished) for each in (cut.groups[0][0], one)] == [
-        (2.0, True),
-        (3.0, False),
+    assert [(each.reward, each.stop_reason) for each in (cut.groups[0][0], one)] == [
+        (2.0, StopReason.MAX_TURNS),
+        (3.0, StopReason.DONE),
     ]
     assert ReportRollouts().run(cut)[0]["unfinished"] == 1.0
 
@@ -224,7 +225,7 @@ def test_seeds_of_later_turns_are_such_as_all_servers_can_read(
     sample = sampler.sample
     sampler.sample = lambda prompt, **how: seen.append(how["seed"]) or sample(prompt, **how)
     asyncio.run(
-        RolloutRunner(sampler, client.tokenizer("fake"), RolloutConfig(max_tokens=4)).groups(
+        RolloutRunner(sampler, client.tokenizer("fake"), RolloutConfig(max_tokens=4)).run(
             [Guessing()], 2, [0, 0]
         )
     )
@@ -235,30 +236,30 @@ def test_an_answer_that_a_prompt_goes_on_from_stays_in_its_episode() -> None:
     def drawn(*ids: int) -> Sampled:
         return Sampled(np.array(ids), np.full(len(ids), -1.0, np.float32), "stop")
 
-    first = extended([], np.array([1, 2]), drawn(3, 4))
-    [whole] = extended(first, np.array([1, 2, 3, 4, 5, 6]), drawn(7))
+    first = append_answer([], np.array([1, 2]), drawn(3, 4))
+    [whole] = append_answer(first, np.array([1, 2, 3, 4, 5, 6]), drawn(7))
     assert whole.tokens.tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert whole.acted.tolist() == [False, False, True, True, False, False, True]
+    assert whole.action_mask.tolist() == [False, False, True, True, False, False, True]
     assert whole.logprobs.tolist() == [0, 0, -1, -1, 0, 0, -1]
-    apart = extended(first, np.array([1, 2, 9, 5]), drawn(7))
+    apart = append_answer(first, np.array([1, 2, 9, 5]), drawn(7))
     assert [each.tokens.tolist() for each in apart] == [[1, 2, 3, 4], [1, 2, 9, 5, 7]]
 
 
 def test_what_fails_is_a_rollout_that_failed_until_too_many_do() -> None:
     found = play(*[Guessing()] * 4, Guessing(fails=True)).groups
     assert [bool(one.failed) for group in found for one in group] == [False] * 8 + [True] * 2
-    assert found[4][0].failed == "ValueError: the grader broke"
+    assert found[4][0].error == "ValueError: the grader broke"
     with pytest.raises(
         RunFailed,
-        match="2 of 4 rollouts failed, and 20% may; the first: ValueError: the grader broke",
+        match=r"2 of 4 rollouts failed.*20%.*ValueError: the grader broke",
     ):
         play(Guessing(), Guessing(fails=True))
     [[late, _]] = play(Guessing(slow=1.0), max_seconds=0.01, max_failed=1.0).groups
-    assert late.failed == "it took more than 0.01 s"
+    assert late.error == "it took more than 0.01 s"
     [[odd, _]] = play(Guessing(worth=math.nan), max_failed=1.0).groups
-    assert odd.failed == "ValueError: its reward is nan"
+    assert odd.error == "ValueError: its reward is nan"
     [[none, _]] = play(Unmade(), max_failed=1.0).groups
-    assert (none.failed, none.tag) == ("OSError: no room for it", "unmade")
+    assert (none.error, none.tag) == ("OSError: no room for it", "unmade")
 
 
 @dataclass
@@ -275,7 +276,7 @@ class Drawing:
 
 def test_rollouts_of_one_problem_are_asked_the_same() -> None:
     with pytest.raises(
-        DataError, match=r"are not asked the same, but .*number 1.* and .*number 2.*Drawing.env\(\)"
+        DataError, match=r"different messages: .*number 1.* and .*number 2.*Drawing.env\(\)"
     ):
         play(Drawing())
 
@@ -284,7 +285,7 @@ def test_a_name_of_advantages_is_one_that_there_is() -> None:
     with pytest.raises(
         ConfigError, match="advantages='normalized' is unknown; did you mean 'normalised'"
     ):
-        PolicyUpdate("normalized")  # type: ignore[arg-type]
+        ComputeAdvantages("normalized")  # type: ignore[arg-type]
 
 
 def test_what_a_template_refuses_of_later_words_fails_the_rollout() -> None:
@@ -296,8 +297,8 @@ def test_what_a_template_refuses_of_later_words_fails_the_rollout() -> None:
             return StepResult(0.0, ({"role": "narrator", "content": "meanwhile"},))
 
     [[odd, _], [one, _]] = play(Odd(), Guessing(), max_failed=1.0).groups
-    assert "the role 'narrator' is unknown" in odd.failed
-    assert (odd.episodes, one.failed) == ((), "")
+    assert "the role 'narrator' is unknown" in odd.error
+    assert (odd.episodes, one.error) == ((), "")
 
     class Wrong(Guessing):
         async def reset(self) -> Sequence[Message]:
@@ -319,8 +320,8 @@ def test_what_grows_too_long_to_be_read_fails_the_rollout() -> None:
             return StepResult(0.0, ({"role": "user", "content": "x" * CONTEXT},))
 
     [[long, _], [one, _]] = play(Long(), Guessing(), max_failed=1.0).groups
-    assert "more than the model's context" in long.failed
-    assert one.failed == ""
+    assert "more than the model's context" in long.error
+    assert one.error == ""
 
 
 class Unmade:
@@ -397,12 +398,12 @@ def test_all_are_asked_for_their_answers_together_however_long_their_environment
     player = RolloutRunner(
         sampler, client.tokenizer("fake"), RolloutConfig(max_tokens=4, max_acting=2)
     )
-    asyncio.run(player.groups([Guessing(slow=0.001), Guessing(slow=0.02), Guessing()], 2, [0]))
+    asyncio.run(player.run([Guessing(slow=0.001), Guessing(slow=0.02), Guessing()], 2, [0]))
     assert sampler.together == [6] * 6 + [12] * 6 + [18] * 6
 
 
 def test_a_group_of_which_some_failed_is_reported_by_what_is_left() -> None:
-    failed = Rollout((), 0.0, "t", "", parsed=False, failed="broken")
+    failed = Rollout.failure("t", "broken")
     metrics, samples = ReportRollouts().run(Rollouts(((rollout(1.0), failed, rollout(0.0)),)))
     assert (metrics["failed"], metrics["reward"], metrics["reward/t"], metrics["parsed"]) == (
         1 / 3,
@@ -439,7 +440,7 @@ def test_the_policy_gradient_is_that_of_the_expected_reward() -> None:
     """
     policy = BigramPolicy()
     rewards = np.random.default_rng(0).normal(size=policy.vocabulary)
-    often = policy.weighted_by_probability(PolicyUpdate().run(policy.rollouts(rewards)))
+    often = policy.weighted_by_probability(ComputeAdvantages().run(policy.rollouts(rewards)))
     policy.session.forward_backward(often, "importance_sampling").result()
     for token in (5, 66, 200):
         expected = policy.finite_difference(token, lambda chances: chances @ rewards)

@@ -143,6 +143,6 @@ def test_hanging_grader_fails_the_rollout() -> None:
         client.tokenizer("fake"),
         RolloutConfig(4, max_seconds=10.0, max_failed=0.5),
     )
-    [[played], [hung]] = asyncio.run(player.groups([good, bad], 1, [0])).groups
+    [[played], [hung]] = asyncio.run(player.run([good, bad], 1, [0])).groups
     processes.close()
-    assert (played.failed, hung.failed) == ("", "it took more than 10 s")
+    assert (played.error, hung.error) == ("", "it took more than 10 s")
