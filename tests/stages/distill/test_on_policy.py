@@ -298,5 +298,5 @@ def test_contradicting_teacher_settings(
 
 def test_an_instruction_needs_a_chat_template() -> None:
     client: Any = FakeTraining()
-    with pytest.raises(ConfigError, match="a chat template gives a place"):
+    with pytest.raises(ConfigError, match="needs a chat template"):
         OpenTeachers({"": "any"}, "Be brief.").run(client, client, Plain())
