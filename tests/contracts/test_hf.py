@@ -9,8 +9,8 @@ import pytest
 from adapters.fake.hub import FakeHub
 from adapters.hf.hub import HfHub
 from kitchen.testing.hub import HubLaws
-from tests.adapters.hf.conftest import hub_server  # noqa: F401
-from tests.adapters.hf.server import HubServer
+from tests.support.hub_fixtures import hub_server  # noqa: F401
+from tests.support.hub_server import HubServer
 
 
 class TestHfHub(HubLaws):

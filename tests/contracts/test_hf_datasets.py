@@ -6,29 +6,14 @@ import json
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from adapters.hf.datasets import HfDatasets
 from kitchen.ports.datasets import Row
 from kitchen.testing.datasets import Data, DatasetLaws
-from tests.adapters.hf import server
-from tests.adapters.hf.conftest import hub_server  # noqa: F401
-from tests.adapters.hf.server import HubServer
-
-
-def listing(self: Any) -> None:
-    """The data sets of an owner, by which a misspelled name is told the nearest."""
-    [owner] = parse_qs(urlsplit(self.path).query)["author"]
-    self._json(
-        [
-            {"id": name}
-            for kind, name in self.hub.repositories
-            if kind == "dataset" and name.startswith(owner)
-        ]
-    )
+from tests.support.hub_fixtures import hub_server  # noqa: F401
+from tests.support.hub_server import HubServer
 
 
 class TestJsonl(DatasetLaws):
@@ -37,9 +22,8 @@ class TestJsonl(DatasetLaws):
     suffix = ".jsonl"
 
     @pytest.fixture(autouse=True)
-    def _server(self, hub_server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-        monkeypatch.setattr(server._Handler, "listing", listing, raising=False)
-        monkeypatch.setattr(server, "_ROUTES", [(r"/api/datasets", "listing"), *server._ROUTES])
+    def _server(self, hub_server: HubServer) -> None:  # noqa: F811
+        hub_server.lists_datasets = True
         self._hub = hub_server
 
     def named(self, tmp_path: Path, name: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.hf.server import HubServer
+from tests.support.hub_server import HubServer
 
 ROOM = 50.0  # MB
 PROGRAM = """

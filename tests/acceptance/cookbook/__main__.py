@@ -24,7 +24,7 @@ from tests.acceptance.cookbook.dishes import DISHES, Book
 from tests.acceptance.cookbook.hub import STUDENT, TEACHER, fill
 from tests.acceptance.environments import BUILD, TORCH, environment, install, needed
 from tests.acceptance.server import KEY, served
-from tests.adapters.hf.server import HubServer
+from tests.support.hub_server import HubServer
 
 PLACE = BUILD / "cookbook"
 SDK, COOKBOOK = "tinker==0.38.0", "tinker-cookbook==0.6.1"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.adapters.hf.server import HubServer
+from tests.support.hub_server import HubServer
 
 # names that the cookbook has renderers for
 STUDENT, TEACHER = "Qwen/Qwen3-4B-Instruct-2507", "Qwen/Qwen3-8B"

@@ -10,7 +10,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from adapters.local.hub import LocalHub
 from kitchen.cli import app
 from kitchen.errors import ApiError, BackendError
 from kitchen.ports import ModelInfo
-from tests.adapters.hf.server import HubServer, Repository
+from tests.support.hub_server import HubServer, Repository
 
 # the client asks for 10 MiB at a time, and resumes after whole pieces
 BIG = random.Random(0).randbytes(12_000_000)
@@ -57,9 +56,7 @@ def cached(home: Path) -> list[Path]:
 # --- what is fetched
 
 
-def test_what_can_be_opened_is_fetched_and_nothing_else(
-    hub_server: HubServer, tmp_path: Path
-) -> None:
+def test_only_needed_files_are_fetched(hub_server: HubServer, tmp_path: Path) -> None:
     wanted = {
         "config.json": "{}",
         "model-1.safetensors": b"a",
@@ -91,25 +88,24 @@ def test_what_can_be_opened_is_fetched_and_nothing_else(
     commit = hub_server.repositories["model", "owner/all"].commits[-1].sha
     size = sum(map(len, wanted.values()))
     assert hub().info("owner/all") == ModelInfo("owner/all", commit, size, "mit")
-    assert not hub_server.asked(r"pytorch_model|onnx/|optimizer\.pt|consolidated")
+    assert not hub_server.matching(r"pytorch_model|onnx/|optimizer\.pt|consolidated")
 
 
-def test_one_file_alone(hub_server: HubServer, model: Repository) -> None:
+def test_single_file_is_fetched_alone(hub_server: HubServer, model: Repository) -> None:
     assert hub().file("owner/tiny", "config.json").read_text() == SMALL["config.json"]
-    assert not hub_server.asked(r"model\.safetensors")
+    assert not hub_server.matching(r"model\.safetensors")
     # the part is not taken for the whole
     assert hub().fetch("owner/tiny").joinpath("model.safetensors").is_file()
 
 
-def test_a_setting_says_where_the_hub_is_and_where_the_cache(
-    hub_server: HubServer, model: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_settings_choose_endpoint_and_cache(
+    hub_server: HubServer, model: Repository, tmp_path: Path, no_default_hub: None
 ) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
     chosen = HfHub(FakeHub(), endpoint=hub_server.url + "/", cache=str(tmp_path / "mine"))
     assert chosen.fetch("owner/tiny").is_relative_to(tmp_path / "mine")
 
 
-def test_a_name_of_old_without_an_owner(hub_server: HubServer) -> None:
+def test_legacy_name_without_an_owner(hub_server: HubServer) -> None:
     hub_server.repository("gpt2", SMALL)
     assert (hub().fetch("gpt2") / "model.safetensors").read_bytes() == b"weights"
 
@@ -124,7 +120,7 @@ def test_a_name_of_old_without_an_owner(hub_server: HubServer) -> None:
         ("---\n{: no YAML", ""),
     ],
 )
-def test_the_license_is_that_of_the_card(
+def test_licence_comes_from_the_card(
     hub_server: HubServer, card: str | bytes, license: str
 ) -> None:
     hub_server.repository("owner/tiny", {**SMALL, "README.md": card})
@@ -134,7 +130,7 @@ def test_the_license_is_that_of_the_card(
 # --- revisions
 
 
-def test_a_revision_is_what_it_was(hub_server: HubServer, model: Repository) -> None:
+def test_revision_reads_the_files_of_its_commit(hub_server: HubServer, model: Repository) -> None:
     first = model.commits[-1].sha
     model.refs["v1.0"] = first
     second = model.commit({"model.safetensors": b"better"})
@@ -148,9 +144,7 @@ def test_a_revision_is_what_it_was(hub_server: HubServer, model: Repository) -> 
         assert hub().info(name).revision == commit
 
 
-def test_a_name_means_one_commit_for_as_long_as_the_hub_lives(
-    hub_server: HubServer, model: Repository
-) -> None:
+def test_hub_resolves_a_name_to_one_commit(hub_server: HubServer, model: Repository) -> None:
     one = hub()
     before = one.fetch("owner/tiny")
     model.commit({"model.safetensors": b"better"})
@@ -159,7 +153,7 @@ def test_a_name_means_one_commit_for_as_long_as_the_hub_lives(
     assert hub().sha256("owner/tiny") == hashlib.sha256(b"better").hexdigest()
 
 
-def test_a_commit_that_is_there_is_not_asked_for(hub_server: HubServer, model: Repository) -> None:
+def test_cached_commit_needs_no_request(hub_server: HubServer, model: Repository) -> None:
     pinned = f"owner/tiny@{model.commits[-1].sha}"
     folder = hub().fetch(pinned)
     hub_server.requests.clear()
@@ -177,7 +171,7 @@ def test_a_commit_that_is_there_is_not_asked_for(hub_server: HubServer, model: R
 # --- no network
 
 
-def test_without_a_network_it_is_the_newest_that_was_fetched(
+def test_without_a_network_the_newest_cached_commit_is_used(
     hub_server: HubServer, model: Repository, tmp_path: Path
 ) -> None:
     from huggingface_hub import hf_hub_download
@@ -201,9 +195,7 @@ def test_without_a_network_it_is_the_newest_that_was_fetched(
     assert hub().fetch("owner/tiny").name == ref.read_text() == newer
 
 
-def test_without_a_network_a_pinned_model_works_and_a_branch_warns(
-    hub_server: HubServer, model: Repository
-) -> None:
+def test_without_a_network_only_branches_warn(hub_server: HubServer, model: Repository) -> None:
     folder, sha = hub().fetch("owner/tiny"), hub().sha256("owner/tiny")
     hub_server.unplug()
     with capture_logs() as logs:
@@ -216,7 +208,7 @@ def test_without_a_network_a_pinned_model_works_and_a_branch_warns(
     assert "cannot be reached" in logs[0]["why"]
 
 
-def test_without_a_network_what_is_not_there_is_an_error(
+def test_without_a_network_uncached_models_are_an_error(
     hub_server: HubServer, model: Repository
 ) -> None:
     hub().file("owner/tiny", "config.json")
@@ -231,27 +223,25 @@ def test_without_a_network_what_is_not_there_is_an_error(
     assert hub().fetch("owner/tiny")
 
 
-def test_told_to_stay_offline(
-    hub_server: HubServer, model: Repository, monkeypatch: pytest.MonkeyPatch
+def test_offline_mode_sends_no_request(
+    hub_server: HubServer, model: Repository, go_offline: Callable[[], None]
 ) -> None:
     folder = hub().fetch("owner/tiny")
     hub_server.requests.clear()
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    go_offline()
     assert hub().fetch("owner/tiny") == folder
     with pytest.raises(BackendError, match=r"owner/other.*HF_HUB_OFFLINE"):
         hub().fetch("owner/other")
     assert hub_server.requests == []
 
 
-def test_a_hub_that_does_not_answer(hub_server: HubServer, model: Repository) -> None:
+def test_silent_hub_is_given_up(hub_server: HubServer, model: Repository) -> None:
     hub_server.slow("GET /api/models", seconds=3)
-    began = time.monotonic()
     with pytest.raises(BackendError, match=r"cannot be reached.*timed out"):
         hub(timeout=0.3).fetch("owner/tiny")
     hub_server.slow("GET .*/tree/", seconds=3, times=1000)
     with pytest.raises(BackendError, match=r"cannot be reached.*no answer for 0\.3 s"):
         hub(timeout=0.3).fetch("owner/tiny")
-    assert time.monotonic() - began < 20
     hub_server.faults.clear()
     assert hub().fetch("owner/tiny")
 
@@ -273,16 +263,16 @@ STAGES = {
         *(pytest.param(stage, marks=pytest.mark.slow) for stage in ("listing", "head", "content")),
     ],
 )
-def test_a_hub_that_is_broken(
+def test_broken_hub_is_an_error_and_leaves_no_weights(
     hub_server: HubServer, model: Repository, tmp_path: Path, stage: str
 ) -> None:
     hub_server.fail(STAGES[stage], status=500, times=1000)
-    told_to_wait = rf"{hub_server.url} fails for model 'owner/tiny' \(500.*try again later"
-    with pytest.raises(ApiError, match=told_to_wait) as told:
+    message = rf"{hub_server.url} fails for model 'owner/tiny' \(500.*try again later"
+    with pytest.raises(ApiError, match=message) as raised:
         hub(timeout=1).fetch("owner/tiny")
-    assert (told.value.status, told.value.exit_code) == (500, 4)
-    assert "told to fail" in told.value.body or stage == "head"  # which has no body
-    assert len(hub_server.asked(STAGES[stage])) > 1 or stage == "content"
+    assert (raised.value.status, raised.value.exit_code) == (500, 4)
+    assert "a fault of this test" in raised.value.body or stage == "head"  # which has no body
+    assert len(hub_server.matching(STAGES[stage])) > 1 or stage == "content"
     assert not [path for path in cached(tmp_path) if path.name == "model.safetensors"]
     hub_server.faults.clear()
     assert (hub().fetch("owner/tiny") / "model.safetensors").read_bytes() == b"weights"
@@ -304,7 +294,7 @@ def test_a_hub_that_is_broken(
         ),
     ],
 )
-def test_a_hub_that_is_busy_for_a_moment(
+def test_briefly_busy_hub_is_retried(
     hub_server: HubServer, model: Repository, stage: str, status: int
 ) -> None:
     hub_server.fail(STAGES[stage], status=status, times=1)
@@ -312,7 +302,7 @@ def test_a_hub_that_is_busy_for_a_moment(
 
 
 @pytest.mark.parametrize(
-    "stage, headers, told",
+    "stage, headers, message",
     [
         *((stage, {"Retry-After": "3600"}, r"\(429\).*in 3600 s") for stage in STAGES),
         ("information", {"ratelimit": '"api";r=0;t=55'}, r"\(429\).*in 55 s"),
@@ -326,44 +316,39 @@ def test_a_hub_that_is_busy_for_a_moment(
         ),
     ],
 )
-def test_too_many_requests(
-    hub_server: HubServer, model: Repository, stage: str, headers: Mapping[str, str], told: str
+def test_rate_limit_is_reported_without_waiting(
+    hub_server: HubServer, model: Repository, stage: str, headers: Mapping[str, str], message: str
 ) -> None:
     hub_server.fail(STAGES[stage], status=429, times=1000, headers=headers)
-    began = time.monotonic()
-    with pytest.raises(ApiError, match=rf"owner/tiny.*{told}.*HF_TOKEN") as error:
+    with pytest.raises(ApiError, match=rf"owner/tiny.*{message}.*HF_TOKEN") as error:
         hub(timeout=0.5).fetch("owner/tiny")
     assert error.value.status == 429
-    assert time.monotonic() - began < 55
 
 
 @pytest.mark.slow
-def test_a_wait_that_is_short_enough_is_waited_for(
-    hub_server: HubServer, model: Repository
-) -> None:
+def test_short_rate_limit_is_waited_for(hub_server: HubServer, model: Repository) -> None:
     hub_server.fail(STAGES["listing"], status=429, headers={"Retry-After": "1"})
-    began = time.monotonic()
-    hub(timeout=5).fetch("owner/tiny")
-    assert time.monotonic() - began >= 1
+    assert hub(timeout=5).fetch("owner/tiny").is_dir()
+    assert len(hub_server.matching(STAGES["listing"])) == 2
 
 
-def test_a_gated_model(
+def test_gated_model_needs_an_accepted_licence(
     hub_server: HubServer, model: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.gated = True
     licence = rf"'owner/tiny' is gated: accept its licence at {hub_server.url}/owner/tiny, and set HF_TOKEN"
-    with pytest.raises(ApiError, match=licence) as told:
+    with pytest.raises(ApiError, match=licence) as raised:
         hub().fetch("owner/tiny")
-    assert told.value.status == 401
+    assert raised.value.status == 401
     monkeypatch.setenv("HF_TOKEN", "hf_loopback_read")
-    with pytest.raises(ApiError, match=licence) as told:
+    with pytest.raises(ApiError, match=licence) as raised:
         hub().fetch("owner/tiny")
-    assert told.value.status == 403
+    assert raised.value.status == 403
     model.readers.add("guest")
     assert hub().fetch("owner/tiny")
 
 
-def test_a_private_model_and_one_that_is_not_there(
+def test_private_and_missing_models(
     hub_server: HubServer, model: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.private = True
@@ -376,7 +361,7 @@ def test_a_private_model_and_one_that_is_not_there(
         hub().fetch("owner/tinny")
 
 
-def test_a_token_that_is_wrong(
+def test_wrong_token_is_an_error(
     hub_server: HubServer, model: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_mistyped")
@@ -386,7 +371,7 @@ def test_a_token_that_is_wrong(
         hub().fetch("owner/tiny")
 
 
-def test_a_revision_that_is_not_there(hub_server: HubServer, model: Repository) -> None:
+def test_unknown_revision_is_an_error(hub_server: HubServer, model: Repository) -> None:
     model.refs["v1.0"] = model.commits[-1].sha
     with pytest.raises(
         BackendError, match=r"'owner/tiny' has no revision 'v1\.1'; did you mean 'v1\.0'"
@@ -401,17 +386,17 @@ def test_a_revision_that_is_not_there(hub_server: HubServer, model: Repository) 
 # --- what breaks off
 
 
-def test_a_download_that_breaks_off_is_resumed(hub_server: HubServer) -> None:
+def test_broken_download_is_resumed(hub_server: HubServer) -> None:
     hub_server.repository("owner/big", {**SMALL, "model.safetensors": BIG})
     hub_server.cut("GET /storage", after=11_000_000)
     assert hub().sha256("owner/big") == hashlib.sha256(BIG).hexdigest()
-    first, second = hub_server.asked("GET /storage")
+    first, second = hub_server.matching("GET /storage")
     assert (first.headers["Range"], first.status) == (None, 200)
     assert (second.headers["Range"], second.status) == (f"bytes={10 * 1024 * 1024}-", 206)
 
 
 @pytest.mark.slow
-def test_a_connection_that_is_reset_is_made_again(hub_server: HubServer, model: Repository) -> None:
+def test_reset_connection_is_retried(hub_server: HubServer, model: Repository) -> None:
     for stage in ("information", "listing", "content"):
         hub_server.cut(STAGES[stage], after=3, reset=True)
     assert (hub().fetch("owner/tiny") / "model.safetensors").read_bytes() == b"weights"
@@ -419,15 +404,15 @@ def test_a_connection_that_is_reset_is_made_again(hub_server: HubServer, model: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reset", [True, False])
-def test_a_file_that_never_comes_whole(
+def test_repeatedly_broken_download_is_an_error(
     hub_server: HubServer, model: Repository, tmp_path: Path, reset: bool
 ) -> None:
     hub_server.cut("GET /storage", after=3, reset=reset, times=1000)
     with pytest.raises(
         BackendError, match=r"broke off.*owner/tiny.*nothing half-done is kept; try again"
-    ) as told:
+    ) as raised:
         hub(timeout=0.5).fetch("owner/tiny")
-    assert told.value.exit_code == 4
+    assert raised.value.exit_code == 4
     assert not [
         path
         for path in cached(tmp_path)
@@ -438,7 +423,7 @@ def test_a_file_that_never_comes_whole(
     assert hub().sha256("owner/tiny") == hashlib.sha256(b"weights").hexdigest()
 
 
-def test_a_damaged_cache_is_mended(hub_server: HubServer, model: Repository) -> None:
+def test_damaged_cache_is_repaired(hub_server: HubServer, model: Repository) -> None:
     pinned = f"owner/tiny@{model.commits[-1].sha}"
     folder = hub().fetch(pinned)
     os.truncate(folder / "model.safetensors", 3)
@@ -450,9 +435,7 @@ def test_a_damaged_cache_is_mended(hub_server: HubServer, model: Repository) -> 
 # --- digests
 
 
-def test_a_digest_is_remembered_as_long_as_the_files_are_the_same(
-    hub_server: HubServer, model: Repository
-) -> None:
+def test_digest_is_cached_until_files_change(hub_server: HubServer, model: Repository) -> None:
     folder = hub().fetch("owner/tiny")
     assert hub().sha256("owner/tiny") == hashlib.sha256(b"weights").hexdigest()
     (note,) = (folder.parents[1] / "kitchen").glob("*.json")
@@ -464,7 +447,7 @@ def test_a_digest_is_remembered_as_long_as_the_files_are_the_same(
     assert hub().sha256("owner/tiny") == hashlib.sha256(b"weights").hexdigest()
 
 
-def test_a_digest_is_not_of_what_other_programs_put_beside(hub_server: HubServer) -> None:
+def test_digest_ignores_files_of_other_programs(hub_server: HubServer) -> None:
     from huggingface_hub import hf_hub_download
 
     hub_server.repository(
@@ -480,7 +463,7 @@ def test_a_digest_is_not_of_what_other_programs_put_beside(hub_server: HubServer
 
 
 @pytest.mark.parametrize(
-    "files, told",
+    "files, message",
     [
         (
             {"config.json": "{}", "pytorch_model.bin": b"p"},
@@ -490,17 +473,17 @@ def test_a_digest_is_not_of_what_other_programs_put_beside(hub_server: HubServer
         ({"model.safetensors": b"w"}, "neither config.json"),
     ],
 )
-def test_a_model_that_cannot_be_opened(
-    hub_server: HubServer, files: Mapping[str, bytes | str], told: str
+def test_unusable_model_is_an_error(
+    hub_server: HubServer, files: Mapping[str, bytes | str], message: str
 ) -> None:
     hub_server.repository("owner/odd", files)
-    with pytest.raises(BackendError, match=f"'owner/odd'.*{told}"):
+    with pytest.raises(BackendError, match=f"'owner/odd'.*{message}"):
         hub().fetch("owner/odd")
-    assert not hub_server.asked("resolve|storage")
+    assert not hub_server.matching("resolve|storage")
 
 
 @pytest.mark.parametrize(
-    "model, told",
+    "model, message",
     [
         ("", "give NAME"),
         ("./model", "path:DIR"),
@@ -515,24 +498,24 @@ def test_a_model_that_cannot_be_opened(
         ("path:/nowhere", "no folder"),
     ],
 )
-def test_what_is_no_name_of_the_hub(
-    hub_server: HubServer, tmp_path: Path, model: str, told: str
+def test_bad_names_are_errors(
+    hub_server: HubServer, tmp_path: Path, model: str, message: str
 ) -> None:
     one = HfHub(LocalHub(str(tmp_path)))
-    with pytest.raises(BackendError, match=told):
+    with pytest.raises(BackendError, match=message):
         one.fetch(model)
     if model != "owner/..":
-        with pytest.raises(BackendError, match=told):
+        with pytest.raises(BackendError, match=message):
             one.find(model)
     assert hub_server.requests == []
 
 
-def test_a_folder_without_its_kind(hub_server: HubServer, tmp_path: Path) -> None:
+def test_folder_without_path_prefix_is_an_error(hub_server: HubServer, tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=f"did you mean 'path:{tmp_path}'"):
         hub().find(str(tmp_path))
 
 
-def test_a_folder_that_looks_like_a_name_is_not_taken_for_one(
+def test_folder_that_looks_like_a_name_is_an_error(
     hub_server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub_server.repository("models/tiny", SMALL)
@@ -557,7 +540,7 @@ def test_a_folder_that_looks_like_a_name_is_not_taken_for_one(
     assert one.fetch("models/tiny@main")
 
 
-def test_a_name_is_found_without_a_network(hub_server: HubServer) -> None:
+def test_find_needs_no_network(hub_server: HubServer) -> None:
     hub().find("owner/tiny@main")
     assert hub_server.requests == []
 
@@ -574,7 +557,7 @@ CORE = (
 )  # what an adapter imports of the kitchen, and what that imports
 
 
-def test_without_the_package_only_its_own_names_are_refused(tmp_path: Path) -> None:
+def test_without_the_package_other_hubs_work(tmp_path: Path) -> None:
     import structlog
 
     installed, source = Path(structlog.__file__).parents[1], Path(hf.__file__ or "").parents[2]
@@ -595,7 +578,7 @@ for verb in (hub.find, hub.fetch, hub.info):
     except BackendError as error:
         print(error)
 """
-    told = subprocess.run(
+    message = subprocess.run(
         [sys.executable, "-S", "-c", code],
         env={"PYTHONPATH": f"{source}:{tmp_path}"},
         capture_output=True,
@@ -603,14 +586,15 @@ for verb in (hub.find, hub.fetch, hub.info):
         check=True,
         timeout=60,
     ).stdout.splitlines()
-    assert told[0] == f"{tmp_path}/model ['config.json', 'model.safetensors']"
-    assert len(told) == 4
+    assert message[0] == f"{tmp_path}/model ['config.json', 'model.safetensors']"
+    assert len(message) == 4
     assert all(
-        "'owner/tiny'" in line and "pip install 'crucible-kitchen[hf]'" in line for line in told[1:]
+        "'owner/tiny'" in line and "pip install 'crucible-kitchen[hf]'" in line
+        for line in message[1:]
     )
 
 
-def test_nothing_is_imported_before_it_is_needed() -> None:
+def test_package_is_imported_on_first_use() -> None:
     code = (
         "import sys; from adapters.hf.hub import HfHub; from adapters.fake.hub import FakeHub; "
         "HfHub(FakeHub()).find('fake/bigram'); print('huggingface_hub' in sys.modules, 'httpx2' in "
@@ -650,7 +634,7 @@ def messages(server: HubServer, name: str = "cook/mine") -> list[str]:
     return [commit.message for commit in server.repositories["model", name].commits]
 
 
-def test_a_result_is_published_in_one_commit(writer: HubServer, result: Path) -> None:
+def test_result_is_published_in_one_commit(writer: HubServer, result: Path) -> None:
     assert hub().publish("cook/mine", result, message="a soup") == f"{writer.url}/cook/mine"
     assert messages(writer) == ["initial commit", "a soup"]
     assert writer.repositories["model", "cook/mine"].private
@@ -664,14 +648,12 @@ def test_a_result_is_published_in_one_commit(writer: HubServer, result: Path) ->
     assert hub().info("cook/mine").license == "mit"
 
 
-def test_a_public_one_has_to_be_asked_for(writer: HubServer, result: Path) -> None:
+def test_repositories_are_private_by_default(writer: HubServer, result: Path) -> None:
     HfHub(FakeHub(), private=False).publish("cook/mine", result, message="a soup")
     assert not writer.repositories["model", "cook/mine"].private
 
 
-def test_what_has_not_changed_makes_no_commit_and_what_has_makes_one(
-    writer: HubServer, result: Path
-) -> None:
+def test_unchanged_files_make_no_commit(writer: HubServer, result: Path) -> None:
     one = hub()
     one.publish("cook/mine", result, message="first")
     one.publish("cook/mine", result, message="again")
@@ -691,9 +673,7 @@ def test_what_has_not_changed_makes_no_commit_and_what_has_makes_one(
     assert one.sha256("cook/mine") == hashlib.sha256(b"other").hexdigest() != before
 
 
-def test_what_of_another_model_is_there_goes_and_nothing_else(
-    writer: HubServer, result: Path
-) -> None:
+def test_only_files_of_another_model_are_deleted(writer: HubServer, result: Path) -> None:
     mine = writer.repository(
         "cook/mine",
         {
@@ -727,13 +707,11 @@ def test_what_of_another_model_is_there_goes_and_nothing_else(
         "POST .*/commit/",
     ],
 )
-def test_a_publication_that_fails_half_way_is_not_seen(
-    writer: HubServer, result: Path, step: str
-) -> None:
+def test_failed_publication_changes_nothing(writer: HubServer, result: Path, step: str) -> None:
     writer.fail(step, status=500, times=1000, headers={"Retry-After": "60"})
-    with pytest.raises(ApiError, match="fails for model 'cook/mine'") as told:
+    with pytest.raises(ApiError, match="fails for model 'cook/mine'") as raised:
         hub(timeout=0.5).publish("cook/mine", result, message="a soup")
-    assert told.value.status == 500
+    assert raised.value.status == 500
     assert ("model", "cook/mine") not in writer.repositories or messages(writer) == [
         "initial commit"
     ]
@@ -742,29 +720,29 @@ def test_a_publication_that_fails_half_way_is_not_seen(
     assert messages(writer) == ["initial commit", "a soup"]
 
 
-def test_an_answer_that_is_lost_makes_no_second_commit(writer: HubServer, result: Path) -> None:
+def test_lost_answer_makes_no_second_commit(writer: HubServer, result: Path) -> None:
     writer.cut("POST .*/commit/", after=5, reset=True)
     hub().publish("cook/mine", result, message="a soup")
     assert messages(writer) == ["initial commit", "a soup"]
-    assert len(writer.asked("POST .*/commit/")) == 1
+    assert len(writer.matching("POST .*/commit/")) == 1
 
 
-def test_publishing_needs_a_token_that_may(
+def test_publishing_needs_a_write_token(
     hub_server: HubServer, result: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ApiError, match="set HF_TOKEN") as told:
+    with pytest.raises(ApiError, match="set HF_TOKEN") as raised:
         hub().publish("cook/mine", result, message="a soup")
-    assert told.value.status == 401
+    assert raised.value.status == 401
     monkeypatch.setenv("HF_TOKEN", "hf_loopback_read")
     with pytest.raises(
         ApiError, match=r"token has no permission for this with model 'cook/mine'.*can only read"
-    ) as told:
+    ) as raised:
         hub().publish("cook/mine", result, message="a soup")
-    assert told.value.status == 403
+    assert raised.value.status == 403
     assert hub_server.repositories == {}
 
 
-def test_publishing_without_a_network(writer: HubServer, result: Path) -> None:
+def test_publishing_without_a_network_is_an_error(writer: HubServer, result: Path) -> None:
     writer.unplug()
     with pytest.raises(BackendError, match="cannot be reached for model 'cook/mine'"):
         hub().publish("cook/mine", result, message="a soup")
@@ -774,7 +752,7 @@ def test_publishing_without_a_network(writer: HubServer, result: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["mine", "cook/mine@main"])
-def test_what_is_no_place_to_publish_at(writer: HubServer, result: Path, name: str) -> None:
+def test_bad_names_cannot_be_published(writer: HubServer, result: Path, name: str) -> None:
     with pytest.raises(BackendError, match="OWNER/NAME"):
         hub().publish(name, result, message="a soup")
     assert writer.requests == []
@@ -796,7 +774,7 @@ def run_with(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "name, told",
+    "name, message",
     [
         ("owner/tinny", "shows no model 'owner/tinny' without a token"),
         ("owner/tiny", "fails for model 'owner/tiny' (500"),
@@ -806,13 +784,13 @@ def run_with(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         ),
     ],
 )
-def test_a_run_ends_with_exit_code_4_and_says_why(
+def test_run_ends_with_exit_code_4_and_the_reason(
     hub_server: HubServer,
     model: Repository,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
-    told: str,
+    message: str,
 ) -> None:
     hub_server.fail("GET /api/models/owner/tiny", status=500, times=1000)
     hub_server.fail(
@@ -824,12 +802,12 @@ def test_a_run_ends_with_exit_code_4_and_says_why(
         app, ["run", "recipes.sl_basic", f"model={name}", "--hub", "hf", "--set", "hub.timeout=0.5"]
     )
     assert done.exit_code == 4, done.output
-    assert told in " ".join(done.output.split())
+    assert message in " ".join(done.output.split())
     assert "Traceback" not in done.output
 
 
 @pytest.mark.slow
-def test_a_model_of_the_hub_is_trained(hub_server: HubServer, tmp_path: Path) -> None:
+def test_model_of_the_hub_is_trained(hub_server: HubServer, tmp_path: Path) -> None:
     from tests.support.tiny_model import tiny_model
 
     folder = tiny_model(tmp_path / "tiny")
@@ -865,9 +843,9 @@ def test_credentials_of_the_endpoint_are_never_shown(
 ) -> None:
     secret = hub_server.url.replace("://", f"://{user}@")
     for _ in ("refused", "unreachable"):
-        with pytest.raises(BackendError, match=hub_server.url) as told:
+        with pytest.raises(BackendError, match=hub_server.url) as raised:
             HfHub(FakeHub(), endpoint=secret, timeout=0.5).fetch(name)
-        assert "s3cret" not in str(told.value)
+        assert "s3cret" not in str(raised.value)
         hub_server.unplug()
 
 
@@ -881,7 +859,7 @@ def stored(token: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("given", [in_environment, stored])
-def test_a_token_is_used_and_never_shown(
+def test_token_is_used_and_never_shown(
     hub_server: HubServer,
     model: Repository,
     tmp_path: Path,
@@ -894,19 +872,21 @@ def test_a_token_is_used_and_never_shown(
     given(token, tmp_path / "huggingface", monkeypatch)
     hub().fetch("owner/tiny")
     assert {
-        request.headers["Authorization"] for request in hub_server.asked("/api/|/resolve/")
+        request.headers["Authorization"] for request in hub_server.matching("/api/|/resolve/")
     } == {f"Bearer {token}"}
-    assert {request.headers["Authorization"] for request in hub_server.asked("/storage/")} == {None}
+    assert {request.headers["Authorization"] for request in hub_server.matching("/storage/")} == {
+        None
+    }
     model.commit({"model.safetensors": b"more"})
     echo = {"X-Error-Message": f"no, {token}", "Content-Type": "text/plain", "Retry-After": "60"}
     for status in (400, 403, 418, 500):
         hub_server.fail(
             "/tree/", status=status, times=1000, headers=echo, body=f"no, Bearer {token}"
         )
-        with capture_logs() as logs, pytest.raises(ApiError) as told:
+        with capture_logs() as logs, pytest.raises(ApiError) as raised:
             hub(timeout=0.1).fetch("owner/tiny")
-        assert "no, " in told.value.body
-        for text in (str(told.value), told.value.body, repr(told.value.args), str(logs)):
+        assert "no, " in raised.value.body
+        for text in (str(raised.value), raised.value.body, repr(raised.value.args), str(logs)):
             assert token not in text
         hub_server.faults.clear()
     out, err = capfd.readouterr()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.hf.server import HubServer
+from tests.support.hub_server import HubServer
 
 READING = r"""
 import random, re, sys
@@ -57,7 +57,9 @@ def peak(hub: HubServer, cache: Path, name: str) -> float:
 @pytest.mark.slow
 # Arrow reads Parquet far ahead
 @pytest.mark.parametrize("suffix, room", [("jsonl", 20), ("parquet", 150)])
-def test_a_million_rows(hub_server: HubServer, tmp_path: Path, suffix: str, room: float) -> None:
+def test_million_rows_need_little_memory(
+    hub_server: HubServer, tmp_path: Path, suffix: str, room: float
+) -> None:
     written = {"jsonl": jsonl, "parquet": parquet}[suffix]
     for name, rows in {"small": 10_000, "big": 1_000_000}.items():
         hub_server.repository(f"rows/{name}", {f"train.{suffix}": written(rows)}, kind="dataset")

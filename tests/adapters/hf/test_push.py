@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from kitchen.cli import app
-from tests.adapters.hf.server import HubServer
+from tests.support.hub_server import HubServer
 
 pytest.importorskip("torch")
 pytest.importorskip("peft")
@@ -22,7 +22,7 @@ CARD = "---\nlicense: apache-2.0\n---\n"
 
 
 @pytest.fixture
-def dish(
+def finished_run(
     hub_server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[HubServer]:
     """A run on a model of the hub."""
@@ -62,17 +62,19 @@ def kitchen(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 
 
-def test_what_is_pushed_says_what_the_run_says(dish: HubServer) -> None:
+def test_card_reports_the_run(finished_run: HubServer) -> None:
     pushed = kitchen("push", "dish", "cook/onions", "--message", "a soup")
-    assert (pushed.exit_code, pushed.stdout) == (0, f"{dish.url}/cook/onions\n"), pushed.output
-    repository = dish.repositories["model", "cook/onions"]
+    assert (pushed.exit_code, pushed.stdout) == (0, f"{finished_run.url}/cook/onions\n"), (
+        pushed.output
+    )
+    repository = finished_run.repositories["model", "cook/onions"]
     assert repository.private
     assert repository.commits[-1].message == "a soup"
-    asked = ("two cups", "--temperature", "0", "--max-tokens", "8")
-    mine = kitchen("sample", "dish", *asked)
-    theirs = kitchen("sample", "cook/onions", *asked, *HERE)
+    options = ("two cups", "--temperature", "0", "--max-tokens", "8")
+    mine = kitchen("sample", "dish", *options)
+    theirs = kitchen("sample", "cook/onions", *options, *HERE)
     assert theirs.exit_code == 0, theirs.output
-    assert theirs.stdout == mine.stdout != kitchen("sample", "owner/tiny", *asked, *HERE).stdout
+    assert theirs.stdout == mine.stdout != kitchen("sample", "owner/tiny", *options, *HERE).stdout
     config = json.loads(repository.commits[-1].files["adapter_config.json"])
     assert config["base_model_name_or_path"] == "owner/tiny"
     card = repository.commits[-1].files["README.md"].decode()
@@ -84,8 +86,8 @@ def test_what_is_pushed_says_what_the_run_says(dish: HubServer) -> None:
 
 
 @pytest.mark.slow
-def test_a_push_that_is_refused_is_tried_again(
-    dish: HubServer, monkeypatch: pytest.MonkeyPatch
+def test_rejected_push_can_be_repeated(
+    finished_run: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_loopback_read")
     refused = kitchen("push", "dish", "cook/onions", "--public")
@@ -95,4 +97,4 @@ def test_a_push_that_is_refused_is_tried_again(
     assert "hf_loopback_read" not in refused.output
     monkeypatch.setenv("HF_TOKEN", "hf_loopback_write")
     assert kitchen(*command).exit_code == 0
-    assert not dish.repositories["model", "cook/onions"].private
+    assert not finished_run.repositories["model", "cook/onions"].private

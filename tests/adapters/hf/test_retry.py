@@ -1,4 +1,4 @@
-"""How long the client may wait, whatever happens, and what is left behind of that."""
+"""The client waits no longer than allowed, and the limit leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from adapters.hf.errors import retry_after
 from adapters.hf.hub import HfHub
 from adapters.hf.retry import limited_waiting
 from kitchen.errors import ApiError, BackendError
-from tests.adapters.hf.server import HubServer
+from tests.support.hub_server import HubServer
 
 SMALL = {"config.json": "{}", "model.safetensors": b"weights"}
 
 
 @pytest.fixture
-def said() -> Iterator[StringIO]:
-    """What `huggingface_hub` logs."""
+def client_log() -> Iterator[StringIO]:
+    """Yield the log of `huggingface_hub`."""
     logger, handler = (
         logging.getLogger("huggingface_hub"),
-        logging.StreamHandler(said := StringIO()),
+        logging.StreamHandler(client_log := StringIO()),
     )
     logger.addHandler(handler)
-    yield said
+    yield client_log
     logger.removeHandler(handler)
 
 
-def test_a_refused_connection_does_not_end_it(hub_server: HubServer, said: StringIO) -> None:
+def test_retries_survive_a_refused_connection(hub_server: HubServer, client_log: StringIO) -> None:
     from huggingface_hub import get_session
 
     session = get_session()
@@ -44,12 +44,12 @@ def test_a_refused_connection_does_not_end_it(hub_server: HubServer, said: Strin
     hub_server.fail("HEAD .*train.jsonl", status=503, headers={"Retry-After": "3600"})
     hub_server.unplug()
     threading.Timer(0.3, hub_server.plug).start()
-    with pytest.raises(ApiError, match=r"owner/cups.*503") as told:
+    with pytest.raises(ApiError, match=r"owner/cups.*503") as raised:
         store.load("owner/cups")
-    assert told.value.status == 503
-    assert get_session() is session, "the client of all others, too"
-    assert len(hub_server.asked("HEAD")) == 1
-    assert said.getvalue() == "", "the client tells of each time that it tries again"
+    assert raised.value.status == 503
+    assert get_session() is session, "other users of the client are not affected"
+    assert len(hub_server.matching("HEAD")) == 1
+    assert client_log.getvalue() == "", "the client would log each retry"
     assert len(store.load("owner/cups")) == 1
 
 
@@ -64,21 +64,21 @@ def test_a_refused_connection_does_not_end_it(hub_server: HubServer, said: Strin
         ({"ratelimit": '"api";r=0;t=55', "Retry-After": "3600"}, 3600),
     ],
 )
-def test_what_a_server_says_to_wait(headers: dict[str, str], seconds: float) -> None:
+def test_retry_after_headers(headers: dict[str, str], seconds: float) -> None:
     assert retry_after(httpx2.Response(429, headers=headers)) == seconds
 
 
-def test_of_what_the_client_says_all_else_is_shown(said: StringIO) -> None:
+def test_only_retry_messages_are_filtered(client_log: StringIO) -> None:
     from huggingface_hub.utils import _http
 
     with limited_waiting(1):
         _http.logger.warning("A note of the server")
     _http.logger.warning("Retrying in 1s, of another program")
-    assert said.getvalue() == "A note of the server\nRetrying in 1s, of another program\n"
+    assert client_log.getvalue() == "A note of the server\nRetrying in 1s, of another program\n"
 
 
 @pytest.mark.slow
-def test_a_server_that_refuses_every_connection(hub_server: HubServer) -> None:
+def test_refused_connections_are_given_up(hub_server: HubServer) -> None:
     hub_server.repository("owner/cups", {"train.jsonl": '{"a": "b"}\n'}, kind="dataset")
     store = HfDatasets(timeout=0.5)
     store.splits("owner/cups")
@@ -87,7 +87,7 @@ def test_a_server_that_refuses_every_connection(hub_server: HubServer) -> None:
         store.load("owner/cups")
 
 
-def test_nothing_of_it_stays_behind(hub_server: HubServer) -> None:
+def test_limits_leave_nothing_behind(hub_server: HubServer) -> None:
     from huggingface_hub import get_session
     from huggingface_hub.utils import _http
 

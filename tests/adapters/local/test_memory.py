@@ -28,7 +28,7 @@ def write_jsonl(path: Path, rows: int) -> None:
 
 
 def peak(path: Path) -> float:
-    """Of a process that reads 320 random rows, in MB."""
+    """Return the peak memory in MB of a process that reads 320 random rows."""
     done = subprocess.run(
         [sys.executable, "-c", READING, str(path)], capture_output=True, text=True, check=True
     )
@@ -36,7 +36,7 @@ def peak(path: Path) -> float:
 
 
 @pytest.mark.slow
-def test_a_million_rows_of_jsonl(tmp_path: Path) -> None:
+def test_million_jsonl_rows_need_little_memory(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "small.jsonl", 10_000)
     write_jsonl(tmp_path / "big.jsonl", 1_000_000)
     assert (tmp_path / "big.jsonl").stat().st_size > 90_000_000
@@ -45,7 +45,7 @@ def test_a_million_rows_of_jsonl(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_million_rows_of_parquet(tmp_path: Path) -> None:
+def test_million_parquet_rows_need_little_memory(tmp_path: Path) -> None:
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     for name, rows in {"small": 10_000, "big": 1_000_000}.items():
         text = [f"Row {row}: {row * 7919 % 1_000_003:0>80}" for row in range(rows)]

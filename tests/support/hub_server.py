@@ -1,6 +1,4 @@
-"""A Hugging Face Hub on loopback: models and data sets in memory, faults on demand, every request
-on record.
-"""
+"""A Hugging Face Hub on loopback: repositories in memory, faults on demand, requests recorded."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from ruamel.yaml import YAML
 
-# kept as LFS, known by their SHA-256
+# stored in LFS under their SHA-256
 _LARGE = (".safetensors", ".bin", ".parquet", ".arrow", ".gguf")
 _KINDS = {"models": "model", "datasets": "dataset"}
 _DATE = "2026-01-01T00:00:00.000Z"
@@ -29,7 +27,7 @@ _DATE = "2026-01-01T00:00:00.000Z"
 
 @dataclass(frozen=True)
 class Commit:
-    """A state of a repository, whole: path to content."""
+    """The complete state of a repository: path to content."""
 
     sha: str
     message: str
@@ -38,14 +36,12 @@ class Commit:
 
 @dataclass
 class Repository:
-    """A model or a data set: `commit` adds to it, and each commit can be asked for by its sha,
-    branch or tag.
-    """
+    """A model or a data set; each commit can be read by its sha, branch or tag."""
 
     name: str
     kind: str = "model"  # or "dataset"
-    gated: bool = False  # read only by those in `readers`
-    private: bool = False  # not seen without a token
+    gated: bool = False  # readable only by users in `readers`
+    private: bool = False  # invisible without a token
     readers: set[str] = field(default_factory=set)
     commits: list[Commit] = field(default_factory=list)
     refs: dict[str, str] = field(default_factory=dict)  # branch or tag to sha
@@ -53,7 +49,7 @@ class Repository:
     def commit(
         self, files: Mapping[str, bytes | str | None], message: str = "more", branch: str = "main"
     ) -> str:
-        """Files on top of those there are; None takes one away. Returns the sha."""
+        """Add, replace and delete (None) files; return the sha of the new commit."""
         parent = self.at(branch)
         now = dict(parent.files) if parent else {}
         for path, content in files.items():
@@ -64,10 +60,10 @@ class Repository:
         story = json.dumps(
             [len(self.commits), message, {path: _sha256(now[path]) for path in sorted(now)}]
         )
-        made = Commit(hashlib.sha1(story.encode()).hexdigest(), message, now)
-        self.commits.append(made)
-        self.refs[branch] = made.sha
-        return made.sha
+        commit = Commit(hashlib.sha1(story.encode()).hexdigest(), message, now)
+        self.commits.append(commit)
+        self.refs[branch] = commit.sha
+        return commit.sha
 
     def at(self, revision: str) -> Commit | None:
         sha = self.refs.get(revision, revision)
@@ -76,33 +72,32 @@ class Repository:
 
 @dataclass
 class Fault:
-    """What goes wrong with the next `times` requests whose "METHOD /path?query" the pattern is
-    found in.
-    """
+    """A fault of the next `times` requests whose "METHOD /path?query" matches the pattern."""
 
     pattern: str
     times: int
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     body: str = ""
-    after: int | None = None  # bytes of the body that still come; then the connection ends
-    reset: bool = False  # with RST, as a middlebox does, else as if the server had closed it
-    seconds: float = 0.0  # before there is any answer
+    after: int | None = None  # bytes of the body to send before the connection breaks
+    reset: bool = False  # with RST, as a middlebox does; else the server closes it
+    seconds: float = 0.0  # before any answer
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it came, and what it got."""
+    """A request and the status of its answer."""
 
     method: str
     path: str  # with the query, quoted
     headers: Message
-    status: int  # 0: cut off before a status line
+    status: int  # 0: broken before a status line
 
 
 class HubServer:
-    """The server: `url` is the endpoint; a test adds repositories, tokens and faults, and reads
-    `requests`.
+    """The server; tests add repositories, tokens and faults, and read `requests`.
+
+    `url` is the endpoint.
 
     ```
     model = hub_server.repository("owner/name", {"config.json": "{}", "model.safetensors": b"..."})
@@ -110,7 +105,7 @@ class HubServer:
     data = hub_server.repository("owner/data", {"train.jsonl": "..."}, kind="dataset")
     hub_server.fail("GET /owner/name/resolve", status=429, headers={"Retry-After": "1"}, times=2)
     hub_server.cut("GET .*model.safetensors", after=11_000_000)
-    assert len(hub_server.asked("GET .*model.safetensors")) == 2
+    assert len(hub_server.matching("GET .*model.safetensors")) == 2
     ```
     """
 
@@ -119,10 +114,11 @@ class HubServer:
         # token to user
         self.tokens: dict[str, str] = {"hf_loopback_write": "cook", "hf_loopback_read": "guest"}
         self.writers = {"cook"}
-        self.large: dict[str, bytes] = {}  # uploaded as LFS and not yet, or already, in a commit
+        self.large: dict[str, bytes] = {}  # by digest; uploaded to LFS, in a commit or not yet
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
         self.page = 1000  # entries of a listing
+        self.lists_datasets = False  # answer searches for data sets, as the real hub does
         self.lock = threading.RLock()
         self._connections: set[socket.socket] = set()
         self._port = 0
@@ -134,9 +130,7 @@ class HubServer:
 
     @property
     def storage(self) -> str:
-        """Where large files lie: another origin, as on the real hub, so that no token may come
-        along.
-        """
+        """The URL of large files: another origin, as on the real hub, which gets no token."""
         return f"http://localhost:{self._port}/storage"
 
     def repository(
@@ -147,10 +141,10 @@ class HubServer:
         kind: str = "model",
         **options: Any,
     ) -> Repository:
-        made = Repository(name, kind, **options)
-        self.repositories[kind, name] = made
-        made.commit(files or {".gitattributes": ""}, "initial commit")
-        return made
+        repository = Repository(name, kind, **options)
+        self.repositories[kind, name] = repository
+        repository.commit(files or {".gitattributes": ""}, "initial commit")
+        return repository
 
     def fail(
         self,
@@ -159,26 +153,26 @@ class HubServer:
         status: int,
         times: int = 1,
         headers: Mapping[str, str] | None = None,
-        body: str = '{"error": "told to fail"}',
+        body: str = '{"error": "a fault of this test"}',
     ) -> None:
         self.faults.append(Fault(pattern, times, status, headers or {}, body))
 
     def cut(self, pattern: str, *, after: int, times: int = 1, reset: bool = False) -> None:
-        """The connection ends once so many bytes of the body have come."""
+        """Break the connection after so many bytes of the body."""
         self.faults.append(Fault(pattern, times, after=after, reset=reset))
 
     def slow(self, pattern: str, *, seconds: float, times: int = 1) -> None:
         self.faults.append(Fault(pattern, times, seconds=seconds))
 
-    def asked(self, pattern: str) -> list[Request]:
-        """The requests so far in which the pattern is found."""
+    def matching(self, pattern: str) -> list[Request]:
+        """Return the requests so far that match the pattern."""
         with self.lock:
             return [
                 each for each in self.requests if re.search(pattern, f"{each.method} {each.path}")
             ]
 
     def plug(self) -> None:
-        """Listen, at the same port as before."""
+        """Listen at the same port as before."""
         self._http = _Listener(("127.0.0.1", self._port), self)
         self._port = self._http.server_address[1]
         self._thread = threading.Thread(
@@ -187,7 +181,7 @@ class HubServer:
         self._thread.start()
 
     def unplug(self) -> None:
-        """No network: connections are refused, and those there are end."""
+        """Simulate a missing network: refuse connections, and break the open ones."""
         self._http.shutdown()
         self._http.server_close()
         with self.lock:
@@ -218,11 +212,11 @@ class _Listener(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is no error of ours."""
+        """Ignore a client that hangs up."""
 
 
 class _gone:
-    """What a socket says that the other side has closed."""
+    """Suppresses the OSError of a socket whose other side has closed."""
 
     def __enter__(self) -> None: ...
 
@@ -230,8 +224,8 @@ class _gone:
         return kind is not None and issubclass(kind, OSError)
 
 
-class _Refused(Exception):
-    """An answer that is an error, in the words of the hub."""
+class _Rejected(Exception):
+    """An error response in the hub's format."""
 
     def __init__(self, status: int, text: str, code: str = "") -> None:
         super().__init__(text)
@@ -261,12 +255,12 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             self._route()
-        except _Refused as refused:
+        except _Rejected as rejected:
             headers = {
-                "X-Error-Message": refused.text,
-                **({"X-Error-Code": refused.code} if refused.code else {}),
+                "X-Error-Message": rejected.text,
+                **({"X-Error-Code": rejected.code} if rejected.code else {}),
             }
-            self._json({"error": refused.text}, refused.status, headers)
+            self._json({"error": rejected.text}, rejected.status, headers)
 
     do_HEAD = do_POST = do_PUT = do_DELETE = do_GET
 
@@ -283,29 +277,32 @@ class _Handler(BaseHTTPRequestHandler):
     def _route(self) -> None:
         path = urlsplit(self.path).path
         for pattern, answer in _ROUTES:
-            if found := re.fullmatch(pattern, path):
+            if match := re.fullmatch(pattern, path):
                 getattr(self, answer)(
-                    **{name: unquote(part or "") for name, part in found.groupdict().items()}
+                    **{name: unquote(part or "") for name, part in match.groupdict().items()}
                 )
                 return
-        raise _Refused(404, f"the loopback hub does not know {self.command} {path}")
+        raise _Rejected(404, f"the loopback hub does not know {self.command} {path}")
 
-    # --- who asks, and for what
+    # --- users and repositories
 
     def _user(self) -> str | None:
-        given = self.headers.get("Authorization", "")
-        if not given:
+        header = self.headers.get("Authorization", "")
+        if not header:
             return None
-        if given.removeprefix("Bearer ") not in self.hub.tokens:
-            raise _Refused(401, "Invalid credentials in Authorization header")
-        return self.hub.tokens[given.removeprefix("Bearer ")]
+        token = header.removeprefix("Bearer ")
+        if token not in self.hub.tokens:
+            raise _Rejected(401, "Invalid credentials in Authorization header")
+        return self.hub.tokens[token]
 
     def _writer(self) -> str:
         user = self._user()
         if user is None:
-            raise _Refused(401, "Invalid username or password.")
+            raise _Rejected(401, "Invalid username or password.")
         if user not in self.hub.writers:
-            raise _Refused(403, "You don't have the rights to write here: this token can only read")
+            raise _Rejected(
+                403, "You don't have the rights to write here: this token can only read"
+            )
         return user
 
     def _repository(self, kind: str, name: str) -> Repository:
@@ -314,9 +311,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.repositories.get((_KINDS.get(kind or "models", kind), name)),
         )
         if found is None or (found.private and user is None):
-            if user is None:  # as the real one, which does not tell strangers what is private
-                raise _Refused(401, "Invalid username or password.")
-            raise _Refused(404, "Repository not found", "RepoNotFound")
+            if user is None:  # the real hub does not reveal private repositories either
+                raise _Rejected(401, "Invalid username or password.")
+            raise _Rejected(404, "Repository not found", "RepoNotFound")
         return found
 
     def _commit(
@@ -325,7 +322,7 @@ class _Handler(BaseHTTPRequestHandler):
         repository = self._repository(kind, name)
         user = self._user()
         if content and repository.gated and user not in repository.readers:
-            raise _Refused(
+            raise _Rejected(
                 401 if user is None else 403,
                 f"Access to {repository.kind} {name} is restricted: "
                 f"visit {self.hub.url}/{name} to ask for access.",
@@ -333,10 +330,10 @@ class _Handler(BaseHTTPRequestHandler):
             )
         commit = repository.at(revision or "main")
         if commit is None:
-            raise _Refused(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+            raise _Rejected(404, f"Invalid rev id: {revision}", "RevisionNotFound")
         return repository, commit
 
-    # --- the answers
+    # --- endpoints
 
     def about(self, kind: str, name: str, revision: str = "") -> None:
         repository, commit = self._commit(kind, name, revision)
@@ -377,7 +374,7 @@ class _Handler(BaseHTTPRequestHandler):
         if folder and not any(
             path == folder or path.startswith(folder + "/") for path in commit.files
         ):
-            raise _Refused(404, f"{folder} does not exist on {revision}", "EntryNotFound")
+            raise _Rejected(404, f"{folder} does not exist on {revision}", "EntryNotFound")
         entries = list(_entries(commit, folder, _true(query, "recursive"), _true(query, "expand")))
         start = int(query.get("cursor", ["0"])[0])
         headers = {}
@@ -394,15 +391,15 @@ class _Handler(BaseHTTPRequestHandler):
     def paths(self, kind: str, name: str, revision: str) -> None:
         _, commit = self._commit(kind, name, revision, content=True)
         if "json" in self.headers.get("Content-Type", ""):
-            asked = json.loads(self._body)["paths"]
+            requested = json.loads(self._body)["paths"]
         else:
-            asked = parse_qs(self._body.decode()).get("paths", [])
+            requested = parse_qs(self._body.decode()).get("paths", [])
         every = [
             entry
-            for folder in {path.rpartition("/")[0] for path in asked}
+            for folder in {path.rpartition("/")[0] for path in requested}
             for entry in _entries(commit, folder, recursive=False, expand=False)
         ]
-        self._json([entry for entry in every if entry["path"] in asked])
+        self._json([entry for entry in every if entry["path"] in requested])
 
     def branches(self, kind: str, name: str) -> None:
         repository = self._repository(kind, name)
@@ -462,12 +459,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def stored(self, digest: str, path: str) -> None:
         if "Authorization" in self.headers:
-            raise _Refused(400, "Only one auth mechanism allowed: a token was sent to the storage")
+            raise _Rejected(400, "Only one auth mechanism allowed: a token was sent to the storage")
         self._content(self.hub.large[digest], {"ETag": f'"{digest}"', "Accept-Ranges": "bytes"})
 
     def upload(self, digest: str) -> None:
         if _sha256(self._body) != digest:
-            raise _Refused(400, "BadDigest")
+            raise _Rejected(400, "BadDigest")
         self.hub.large[digest] = self._body
         self._json({})
 
@@ -527,7 +524,7 @@ class _Handler(BaseHTTPRequestHandler):
         lines = [json.loads(line) for line in self._body.splitlines()]
         header, changes = lines[0]["value"], {}
         if header.get("parentCommit", commit.sha) != commit.sha:
-            raise _Refused(412, "The repository has changed since: " + commit.sha)
+            raise _Rejected(412, "The repository has changed since: " + commit.sha)
         for line in lines[1:]:
             value, key = line["value"], line["key"]
             if key == "deletedFolder":
@@ -540,7 +537,7 @@ class _Handler(BaseHTTPRequestHandler):
             elif value["oid"] in self.hub.large:
                 changes[value["path"]] = self.hub.large[value["oid"]]
             else:
-                raise _Refused(
+                raise _Rejected(
                     400, f"LFS object {value['oid']} of {value['path']} was not uploaded"
                 )
         sha = repository.commit(changes, header["summary"], revision)
@@ -553,10 +550,18 @@ class _Handler(BaseHTTPRequestHandler):
             }
         )
 
+    def search(self) -> None:
+        """List the data sets of an owner."""
+        if not self.hub.lists_datasets:
+            raise _Rejected(404, "the loopback hub does not list data sets")
+        [owner] = parse_qs(urlsplit(self.path).query)["author"]
+        names = [name for kind, name in self.hub.repositories if kind == "dataset"]
+        self._json([{"id": name} for name in names if name.startswith(owner)])
+
     def whoami(self) -> None:
         user = self._user()
         if user is None:
-            raise _Refused(401, "Invalid username or password.")
+            raise _Rejected(401, "Invalid username or password.")
         role = "write" if user in self.hub.writers else "read"
         self._json(
             {
@@ -621,7 +626,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
         self.close_connection = True
         if self._fault.reset:
-            # until what was sent has been read: RST throws away what waits on the other side
+            # until the client has read the data, because RST discards what it has not read
             time.sleep(0.2)
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
@@ -632,6 +637,7 @@ _API = rf"/api/(?P<kind>models|datasets)/{_REPOSITORY}"
 _REVISION = r"/(?P<revision>[^/]+)"
 _ROUTES = [
     (r"/api/whoami-v2", "whoami"),
+    (r"/api/datasets", "search"),
     (r"/api/repos/create", "create"),
     (r"/api/validate-yaml", "card"),
     (rf"{_API}/revision{_REVISION}", "about"),
@@ -652,7 +658,7 @@ _ROUTES = [
 def _entries(
     commit: Commit, folder: str, recursive: bool, expand: bool
 ) -> Iterator[dict[str, Any]]:
-    """What lies in a folder, as the hub lists it; of a file, the file."""
+    """Yield the entries of a folder as the hub lists them; for a file, the file itself."""
     last = {"id": commit.sha, "title": commit.message, "date": _DATE} if expand else None
     seen = set()
     for path, content in sorted(commit.files.items()):
