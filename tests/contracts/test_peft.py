@@ -9,7 +9,7 @@ import pytest
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.local.hub import LocalHub
-from kitchen.ports.training import TrainingClient, TrainingSession
+from kitchen.ports.training import CheckpointStore, TrainingClient, TrainingSession
 from kitchen.testing.training import TrainingLaws
 from kitchen.types import Checkpoint
 from tests.support.tiny_model import tiny_model
@@ -82,11 +82,12 @@ class TestFourBit(TestCudaBfloat16):
     def test_exported_weights_give_the_same_logprobs(
         self,
         training: TrainingClient,
+        store: CheckpointStore,
         session: TrainingSession,
         weights: Checkpoint,
         tmp_path: Path,
         merged: bool,
     ) -> None:
         super().test_exported_weights_give_the_same_logprobs(
-            training, session, weights, tmp_path, merged
+            training, store, session, weights, tmp_path, merged
         )

@@ -66,6 +66,7 @@ class TestOverTheFake(Laws):
 class TestOverTheEngine(Laws):
     """The local engine behind the server, on a Llama of two layers."""
 
+    hub: LocalHub
     unknown_model = "path:no-such-folder"
     context = 256
 

@@ -24,7 +24,7 @@ def invoke(*arguments: str, typed: str = "", traceback: bool = False, **environm
 
 def output(code: int, *arguments: str, typed: str = "", **environment: str) -> str:
     """Return both streams of a `kitchen` command, which must end with this exit code."""
-    result = invoke(*arguments, typed=typed, **environment)
+    result = invoke(*arguments, typed=typed, traceback=False, **environment)
     assert result.exit_code == code, result.output
     return result.output
 
