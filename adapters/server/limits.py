@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """What clients may use, and how long the server waits for them."""
+    """The resources that clients may use, and how long the server waits for them."""
 
     request_bytes: int = 32 * 2**20  # the SDK splits its own requests at 5 MB
     long_poll: float = (

@@ -37,14 +37,14 @@ def run(python: Path, *words: str) -> str:
 def needed(
     python: Path, package: str, extras: Sequence[str], left_out: Sequence[str] = ()
 ) -> list[str]:
-    """What an installed package asks for, with these extras of it."""
-    asked = run(
+    """Return the requirements of an installed package with these extras."""
+    listing = run(
         python,
         "-c",
         f"from importlib.metadata import requires; print('\\n'.join(requires({package!r})))",
     )
     wanted = [
-        line.split(";") for line in asked.splitlines() if not line.startswith(tuple(left_out))
+        line.split(";") for line in listing.splitlines() if not line.startswith(tuple(left_out))
     ]
     return [
         what.strip()

@@ -28,8 +28,8 @@ SNAPSHOTS = 8  # every so-many-th of the sampling clients has weights of its own
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a client came to."""
+class Report:
+    """The result of one client."""
 
     kind: str
     done: int
@@ -46,26 +46,26 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         model = f"path:{tiny_model(Path(place) / 'tiny', context=512)}"
         with served(Path(place), "--model", model) as (url, pid):
-            told, memory = _load(pid, url, model, options)
-    return _say(told, memory, options)
+            reports, memory = _load(pid, url, model, options)
+    return _summarise(reports, memory, options)
 
 
-def _load(pid: int, url: str, model: str, options: Any) -> tuple[list[Told], list[float]]:
-    """What each client came to, and the server's memory in MB, once a second."""
+def _load(pid: int, url: str, model: str, options: Any) -> tuple[list[Report], list[float]]:
+    """Return each client's report, and the server's memory in MB once a second."""
     until = time.time() + 60 * options.minutes
     kinds = [_sample] * options.sampling + [_train] * options.training
     memory: list[float] = []
     with ThreadPool(len(kinds)) as pool:
-        asked = [
+        pending = [
             pool.apply_async(kind, (url, model, number, until)) for number, kind in enumerate(kinds)
         ]
         while time.time() < until:
             memory.append(_memory(pid))
             time.sleep(1)
-        return [each.get(300) for each in asked], memory
+        return [each.get(300) for each in pending], memory
 
 
-def _sample(url: str, model: str, number: int, until: float) -> Told:
+def _sample(url: str, model: str, number: int, until: float) -> Report:
     """The same request again and again, of the model or of a snapshot: its answer must not change."""
     from tinker import ServiceClient, types
 
@@ -89,10 +89,10 @@ def _sample(url: str, model: str, number: int, until: float) -> Told:
             tokens = list(answer.sequences[0].tokens)
             first = first or tokens
             done, wrong = done + 1, wrong + (tokens != first)
-    return Told("sampling", done, wrong, slowest)
+    return Report("sampling", done, wrong, slowest)
 
 
-def _train(url: str, model: str, number: int, until: float) -> Told:
+def _train(url: str, model: str, number: int, until: float) -> Report:
     """Steps along the same data: the loss must stay below where it began."""
     from tinker import ServiceClient, types
 
@@ -103,12 +103,12 @@ def _train(url: str, model: str, number: int, until: float) -> Told:
         first = training.forward([datum], "cross_entropy").result().metrics["loss:sum"]
         while time.time() < until:
             began = time.perf_counter()
-            asked = training.forward_backward([datum], "cross_entropy")
+            future = training.forward_backward([datum], "cross_entropy")
             training.optim_step(types.AdamParams(learning_rate=0.001)).result()
-            loss = asked.result().metrics["loss:sum"]
+            loss = future.result().metrics["loss:sum"]
             slowest = max(slowest, time.perf_counter() - began)
             done, wrong = done + 1, wrong + (not loss <= first)
-    return Told("training", done, wrong, slowest)
+    return Report("training", done, wrong, slowest)
 
 
 def _trained(service: Any, model: str, number: int) -> Any:
@@ -138,12 +138,12 @@ def _memory(pid: int) -> float:
     return int(found[1]) / 1024 if found else 0.0
 
 
-def _say(told: list[Told], memory: list[float], options: Any) -> int:
+def _summarise(reports: list[Report], memory: list[float], options: Any) -> int:
     third = max(len(memory) // 3, 1)
     early, late = max(memory[:third]), max(memory[-third:])
     table = Table("clients", "of kind", "requests", "wrong", "slowest, s")
     for kind in ("sampling", "training"):
-        mine = [each for each in told if each.kind == kind]
+        mine = [each for each in reports if each.kind == kind]
         table.add_row(
             str(len(mine)),
             kind,
@@ -157,8 +157,8 @@ def _say(told: list[Told], memory: list[float], options: Any) -> int:
         f"{options.minutes:g} minutes; memory of the server {early:.0f} MB in the first third, "
         f"{late:.0f} MB in the last"
     )
-    idle = any(not each.done for each in told)
-    return int(idle or any(each.wrong for each in told) or late > GROWTH * early)
+    idle = any(not each.done for each in reports)
+    return int(idle or any(each.wrong for each in reports) or late > GROWTH * early)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ def served(place: Path, *words: str) -> Iterator[tuple[str, int]]:
     """Its URL and its process id; clients bring KEY. What is kept lies in the folder, and so does
     what it says.
     """
-    said = (place / "served.log").open("w")
+    log = (place / "served.log").open("w")
     server = subprocess.Popen(
         [
             sys.executable,
@@ -34,7 +34,7 @@ def served(place: Path, *words: str) -> Iterator[tuple[str, int]]:
         cwd=place,
         env={**os.environ, "KITCHEN_SERVE_KEY": KEY, "PYTHONUNBUFFERED": "1", "COLUMNS": "300"},
         stdout=subprocess.PIPE,
-        stderr=said,
+        stderr=log,
         text=True,
     )
     try:
@@ -42,7 +42,7 @@ def served(place: Path, *words: str) -> Iterator[tuple[str, int]]:
     finally:
         server.terminate()
         server.wait(60)
-        said.close()
+        log.close()
 
 
 def _where(server: subprocess.Popen[str]) -> str:

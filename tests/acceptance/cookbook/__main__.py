@@ -3,7 +3,7 @@
 
 It gets a virtual environment of its own in build/cookbook, a hub on loopback, and the packaged
 model under the names of models that it knows. Prints a table; exits with 1 where a recipe failed.
-What each said is kept in build/cookbook/said.
+The output of each is in build/cookbook/logs.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def main() -> int:
         prog="python -m tests.acceptance.cookbook", description=__doc__
     )
     parser.add_argument(
-        "dishes", nargs="*", metavar="DISH", help=f"all unless told: {'; '.join(DISHES)}"
+        "dishes", nargs="*", metavar="DISH", help=f"all if none is named: {'; '.join(DISHES)}"
     )
     chosen = parser.parse_args().dishes or list(DISHES)
     if unknown := [name for name in chosen if name not in DISHES]:
         parser.error(f"no dish is called {unknown[0]!r}; there are: {'; '.join(DISHES)}")
-    python, said = environment("cookbook", f"{SDK} {COOKBOOK}", fill_up), PLACE / "said"
-    shutil.rmtree(said, ignore_errors=True)
-    said.mkdir(parents=True)
+    python, logs = environment("cookbook", f"{SDK} {COOKBOOK}", fill_up), PLACE / "logs"
+    shutil.rmtree(logs, ignore_errors=True)
+    logs.mkdir(parents=True)
     hub = HubServer()
     fill(hub, LocalHub().fetch(MODEL))
     table, failed = Table("tinker-cookbook 0.6.1", "", "seconds", "seen"), 0
@@ -58,7 +58,7 @@ def main() -> int:
             *(f"--alias={name}={MODEL}" for name in (STUDENT, TEACHER)),
         ) as (url, _),
     ):
-        book = Book(python, said, surroundings(hub.url, url))
+        book = Book(python, logs, surroundings(hub.url, url))
         for name in chosen:
             began = time.perf_counter()
             try:
@@ -79,8 +79,8 @@ def fill_up(python: Path) -> None:
 
 
 def surroundings(hub: str, server: str) -> dict[str, str]:
-    """Nothing but this machine is asked."""
-    home = str(PLACE / "said/huggingface")
+    """Return an environment in which no other machine is used."""
+    home = str(PLACE / "logs/huggingface")
     return {
         **os.environ,
         "HF_ENDPOINT": hub,

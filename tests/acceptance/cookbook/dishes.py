@@ -1,4 +1,4 @@
-"""The cookbook's recipes, small: what each is told, and what must be seen of it."""
+"""Small runs of the cookbook's recipes, with their settings and checks."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Book:
-    """The cookbook in an environment of its own, a folder for what it writes, and how long a recipe
-    may take.
-    """
+    """The cookbook in an environment of its own, its output folder, and its time limit."""
 
     python: Path
     place: Path
@@ -38,13 +36,13 @@ class Book:
     patience: float = 900.0  # seconds
 
     def recipe(self, name: str, log: str, *words: str) -> Rows:
-        """Run one of the cookbook's own; returns its metrics, step by step."""
+        """Run a recipe of the cookbook; return its metrics, step by step."""
         where = self.place / log
         self.run(log, "-m", f"tinker_cookbook.recipes.{name}", f"log_path={where}", *words)
         return [json.loads(line) for line in (where / "metrics.jsonl").read_text().splitlines()]
 
     def script(self, name: str, *words: str) -> Any:
-        """Run one of ours in its environment; returns what its last line says."""
+        """Run one of our scripts in its environment; return the JSON of its last line."""
         return json.loads(
             self.run(name, str(INSIDE / f"{name}.py"), *words).strip().splitlines()[-1]
         )
@@ -273,7 +271,7 @@ def falls(what: str, values: Sequence[float]) -> str:
 
 
 def agreeing(rows: Rows) -> str:
-    """Of on-policy steps: sampling and training must say the same of the same tokens."""
+    """Check that sampling and training agree on the tokens of on-policy steps."""
     apart = max(
         row["optim/kl_sample_train_v2"] for row in rows if "optim/kl_sample_train_v2" in row
     )

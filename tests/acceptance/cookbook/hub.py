@@ -30,12 +30,12 @@ def fill(hub: HubServer, model: Path) -> None:
     _data(hub, "HuggingFaceH4/no_robots", train=chats[:600], test=chats[600:640])
     _data(hub, "allenai/tulu-3-sft-mixture", train=chats[:600])
     _data(hub, "Anthropic/hh-rlhf", train=_pairs(lines[:400]), test=_pairs(lines[400:440]))
-    asked = [
+    prompts = [
         {"question": row["prompt"].split("?")[0] + "?", "answer": f"#### {row['completion']}"}
         for row in sums
         if row["completion"] == "3"
     ]  # which rl_loop's own example is boxed with
-    _data(hub, "openai/gsm8k", "main", train=asked * 8, test=asked)
+    _data(hub, "openai/gsm8k", "main", train=prompts * 8, test=prompts)
     story = [
         {"text": " ".join(row["messages"][1]["content"] for row in lines[at : at + 40])}
         for at in range(TEXT)
@@ -50,10 +50,10 @@ def _rows(path: str) -> list[dict[str, Any]]:
 def _pairs(rows: list[dict[str, Any]]) -> Iterable[Mapping[str, str]]:
     """The right answer against that to another question."""
     for row, other in zip(rows, rows[1:] + rows[:1], strict=True):
-        asked = f"\n\nHuman: {row['messages'][1]['content']}\n\nAssistant: "
+        question = f"\n\nHuman: {row['messages'][1]['content']}\n\nAssistant: "
         yield {
-            "chosen": asked + row["messages"][2]["content"],
-            "rejected": asked + other["messages"][2]["content"],
+            "chosen": question + row["messages"][2]["content"],
+            "rejected": question + other["messages"][2]["content"],
         }
 
 

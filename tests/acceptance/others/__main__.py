@@ -127,9 +127,9 @@ def skyrl(place: Path, model: Path) -> Iterator[str]:
         "PATH": f"{python.parent}:{os.environ['PATH']}",
     }
     url = f"http://127.0.0.1:{PORT}"
-    with (BUILD / "skyrl/said").open("w") as said:
+    with (BUILD / "skyrl/log").open("w") as log:
         server = subprocess.Popen(
-            words, cwd=place, env=surroundings, stdout=said, stderr=said, start_new_session=True
+            words, cwd=place, env=surroundings, stdout=log, stderr=log, start_new_session=True
         )
         try:
             wait_for(url, server)
@@ -155,7 +155,7 @@ def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
             return
         except httpx.TransportError:
             time.sleep(1)
-    raise SystemExit(f"SkyRL did not start: see {BUILD}/skyrl/said")
+    raise SystemExit(f"SkyRL did not start: see {BUILD}/skyrl/log")
 
 
 def both(name: str, model: Path, url: str) -> tuple[Rows, Rows]:

@@ -1,6 +1,6 @@
 """Between the SDK 0.38 and a server of an earlier Tinker API, which reads JSON alone.
 
-It changes how things are said, and never what a server computes: protobuf becomes JSON and the
+It changes the format of messages, never what a server computes: protobuf becomes JSON and the
 other way round, an opening from a state becomes an opening and a loading, and samples get the ids
 that the SDK insists on.
 """
@@ -55,11 +55,11 @@ class Bridge:
 
     async def _pass(self, request: Request) -> Response:
         self._count("forward and backward in protobuf")
-        asked = parse_forward_backward(await request.body())
-        field = "forward_input" if asked.forward_only else "forward_backward_input"
-        path = "forward" if asked.forward_only else "forward_backward"
+        parsed = parse_forward_backward(await request.body())
+        field = "forward_input" if parsed.forward_only else "forward_backward_input"
+        path = "forward" if parsed.forward_only else "forward_backward"
         return await self._post(
-            path, {"model_id": asked.model, "seq_id": asked.number, field: _told(asked)}
+            path, {"model_id": parsed.model, "seq_id": parsed.number, field: _json_request(parsed)}
         )
 
     async def _sample(self, request: Request) -> Response:
@@ -106,15 +106,15 @@ class Bridge:
         answer = await self._upstream.post(f"{API}/retrieve_future", json=body)
         if answer.is_error:
             return _through(answer)
-        said = answer.json()
-        if "sequences" in said:
-            return Response(_samples(said), media_type=PROTOBUF)
-        if "loss_fn_outputs" in said:
-            return Response(_output(said), media_type=PROTOBUF)
-        if bare := re.fullmatch(r"(tinker://[^/]+)/([^/]+)", said.get("path") or ""):
+        result = answer.json()
+        if "sequences" in result:
+            return Response(_samples(result), media_type=PROTOBUF)
+        if "loss_fn_outputs" in result:
+            return Response(_output(result), media_type=PROTOBUF)
+        if bare := re.fullmatch(r"(tinker://[^/]+)/([^/]+)", result.get("path") or ""):
             self._count("a path of a sampler's weights without their kind")
-            said["path"] = f"{bare[1]}/sampler_weights/{bare[2]}"
-        return JSONResponse({**said, **self._loading.get(body["request_id"], {})})
+            result["path"] = f"{bare[1]}/sampler_weights/{bare[2]}"
+        return JSONResponse({**result, **self._loading.get(body["request_id"], {})})
 
     async def _delete(self, request: Request) -> Response:
         self._count("deletions, which are not done")
@@ -150,11 +150,11 @@ class Bridge:
         self.needed[what] = self.needed.get(what, 0) + 1
 
 
-def _told(asked: ForwardBackward) -> Mapping[str, Any]:
+def _json_request(parsed: ForwardBackward) -> Mapping[str, Any]:
     return {
-        "data": [_datum(datum) for datum in asked.data()],
-        "loss_fn": asked.loss,
-        "loss_fn_config": asked.options() or None,
+        "data": [_datum(datum) for datum in parsed.data()],
+        "loss_fn": parsed.loss,
+        "loss_fn_config": parsed.options() or None,
     }
 
 
@@ -168,22 +168,22 @@ def _datum(datum: Datum) -> Mapping[str, Any]:
     }
 
 
-def _output(said: Mapping[str, Any]) -> bytes:
+def _output(result: Mapping[str, Any]) -> bytes:
     """SkyRL says the loss of each token, and leaves it to others to add them up."""
-    outputs = said["loss_fn_outputs"]
+    outputs = result["loss_fn_outputs"]
     total = sum(float(np.sum(one["elementwise_loss"]["data"])) for one in outputs)
     arrays = tuple(np.array(one["logprobs"]["data"], np.float32) for one in outputs)
     return loss_output_message(
-        LossOutput(arrays, {"loss:sum": total, **(said.get("metrics") or {})})
+        LossOutput(arrays, {"loss:sum": total, **(result.get("metrics") or {})})
     )
 
 
-def _samples(said: Mapping[str, Any]) -> bytes:
+def _samples(result: Mapping[str, Any]) -> bytes:
     drawn = [
         Sampled(np.array(one["tokens"]), np.array(one["logprobs"]), one["stop_reason"])
-        for one in said["sequences"]
+        for one in result["sequences"]
     ]
-    prompt = said.get("prompt_logprobs")  # SkyRL begins with the second token
+    prompt = result.get("prompt_logprobs")  # SkyRL begins with the second token
     return sample_response(
         drawn, None if prompt is None else np.array([np.nan, *prompt], np.float32)
     )

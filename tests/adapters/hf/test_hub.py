@@ -45,7 +45,7 @@ def model(hub_server: HubServer) -> Repository:
 
 
 def cached(home: Path) -> list[Path]:
-    """What could be taken for content."""
+    """Return the files that could be mistaken for content."""
     return [
         path
         for path in home.rglob("*")

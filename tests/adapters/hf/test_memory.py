@@ -43,7 +43,7 @@ def parquet(rows: int) -> bytes:
 
 
 def peak(hub: HubServer, cache: Path, name: str) -> float:
-    """Of a process that fetches, prepares and reads 320 random rows, in MB."""
+    """Return the peak memory in MB of a process that fetches and reads 320 random rows."""
     done = subprocess.run(
         [sys.executable, "-c", READING, hub.url, str(cache), name],
         capture_output=True,

@@ -1,6 +1,4 @@
-"""What is particular to blobs in a folder and behind fsspec; the laws of the port stand in
-tests/contracts.
-"""
+"""Blobs in a folder and behind fsspec, apart from the laws of their port."""
 
 from __future__ import annotations
 

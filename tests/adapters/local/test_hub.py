@@ -153,7 +153,7 @@ except BackendError as error:
 
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalHub, Path]:
-    """What two processes got that asked at once for a model that nobody had converted."""
+    """Return what two processes got that requested an unconverted model at the same time."""
     cache = tmp_path_factory.mktemp("cache")
     digest = hashlib.sha256(gguf_file().read_bytes()).hexdigest()
     (cache / "models" / f".smollm2-135m-instruct-{digest[:16]}.killed.part").mkdir(parents=True)

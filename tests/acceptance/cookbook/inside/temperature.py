@@ -22,11 +22,11 @@ TEMPERATURES, DRAWN, ENOUGH, STOP = (0.5, 1.0, 1.5), 600, 15, ["<|im_end|>"]
 async def main(model: str) -> None:
     sampler = await tinker.ServiceClient().create_sampling_client_async(base_model=model)
     prompt = get_tokenizer(model).encode("The coin shows")
-    asked = tinker.ModelInput.from_ints(prompt)
+    model_input = tinker.ModelInput.from_ints(prompt)
     found = {}
     for heat in TEMPERATURES:
         draw = TinkerTokenCompleter(sampler, max_tokens=1, temperature=heat)
-        drawn = await asyncio.gather(*(draw(asked, STOP) for _ in range(DRAWN)))
+        drawn = await asyncio.gather(*(draw(model_input, STOP) for _ in range(DRAWN)))
         counts = [
             pair
             for pair in Counter(one.tokens[0] for one in drawn).most_common()
@@ -49,7 +49,9 @@ async def main(model: str) -> None:
             "drawn": DRAWN,
         }
     greedy = TinkerTokenCompleter(sampler, max_tokens=8, temperature=0.0)
-    found["0"] = {"answers": len({tuple((await greedy(asked, STOP)).tokens) for _ in range(5)})}
+    found["0"] = {
+        "answers": len({tuple((await greedy(model_input, STOP)).tokens) for _ in range(5)})
+    }
     print(json.dumps(found))
 
 
