@@ -66,7 +66,7 @@ def _load(pid: int, url: str, model: str, options: Any) -> tuple[list[Report], l
 
 
 def _sample(url: str, model: str, number: int, until: float) -> Report:
-    """The same request again and again, of the model or of a snapshot: its answer must not change."""
+    """Repeat one request to the model or a snapshot; its answer must not change."""
     from tinker import ServiceClient, types
 
     done = wrong = 0

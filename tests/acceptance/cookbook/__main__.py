@@ -1,4 +1,4 @@
-"""`python -m tests.acceptance.cookbook [DISH...]`: tinker-cookbook from PyPI, as it is, against
+"""`python -m tests.acceptance.cookbook [CHECK...]`: tinker-cookbook from PyPI, as it is, against
 `kitchen serve`.
 
 It gets a virtual environment of its own in build/cookbook, a hub on loopback, and the packaged
@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from adapters.local.hub import LocalHub
-from tests.acceptance.cookbook.dishes import DISHES, Book
+from tests.acceptance.cookbook.checks import CHECKS, Book
 from tests.acceptance.cookbook.hub import STUDENT, TEACHER, fill
 from tests.acceptance.environments import BUILD, TORCH, environment, install, needed
 from tests.acceptance.server import KEY, served
@@ -38,11 +38,11 @@ def main() -> int:
         prog="python -m tests.acceptance.cookbook", description=__doc__
     )
     parser.add_argument(
-        "dishes", nargs="*", metavar="DISH", help=f"all if none is named: {'; '.join(DISHES)}"
+        "checks", nargs="*", metavar="CHECK", help=f"all if none is named: {'; '.join(CHECKS)}"
     )
-    chosen = parser.parse_args().dishes or list(DISHES)
-    if unknown := [name for name in chosen if name not in DISHES]:
-        parser.error(f"no dish is called {unknown[0]!r}; there are: {'; '.join(DISHES)}")
+    chosen = parser.parse_args().checks or list(CHECKS)
+    if unknown := [name for name in chosen if name not in CHECKS]:
+        parser.error(f"no check is called {unknown[0]!r}; there are: {'; '.join(CHECKS)}")
     python, logs = environment("cookbook", f"{SDK} {COOKBOOK}", fill_up), PLACE / "logs"
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)
@@ -62,7 +62,7 @@ def main() -> int:
         for name in chosen:
             began = time.perf_counter()
             try:
-                seen, mark = DISHES[name](book), "works"
+                seen, mark = CHECKS[name](book), "works"
             except Exception as problem:  # noqa: BLE001 the others are tried all the same
                 seen, mark, failed = f"{type(problem).__name__}: {problem}", "FAILS", failed + 1
             table.add_row(name, mark, f"{time.perf_counter() - began:.0f}", seen)

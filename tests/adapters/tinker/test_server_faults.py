@@ -42,7 +42,7 @@ def expected() -> list[dict[str, Any]]:
 def run_with(
     faults: tuple[Fault, ...], recipe: str = "sl_basic", **settings: Any
 ) -> tuple[list[dict[str, Any]], FaultyApp, Sequence[Mapping[str, Any]]]:
-    """Run a recipe through a server with faults; return its metrics, the application and the log."""
+    """Run a recipe through a faulty server; return its metrics, the application and the log."""
     kept, blobs, wrapped = FakeBlobs(), FakeBlobs(), list[FaultyApp]()
 
     def wrap(app: Any) -> Any:

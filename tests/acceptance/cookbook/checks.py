@@ -110,7 +110,8 @@ def sl_basic(book: Book) -> str:
     book.run("sl_basic", str(INSIDE / "sl_basic.py"), STUDENT, str(LINES), str(log), "10")
     rows = [json.loads(line) for line in (log / "metrics.jsonl").read_text().splitlines()]
     held_out = falls("held out", [row["test/nll"] for row in rows if "test/nll" in row])
-    return f"{falls('nll', [row['train_mean_nll'] for row in rows if 'train_mean_nll' in row])}; {held_out}"
+    nll = [row["train_mean_nll"] for row in rows if "train_mean_nll" in row]
+    return f"{falls('nll', nll)}; {held_out}"
 
 
 def rl_loop(book: Book) -> str:
@@ -247,7 +248,8 @@ def numerics(book: Book) -> str:
 def logprobs(book: Book) -> str:
     found = book.script("logprobs", STUDENT, str(PACKAGED / "ingredients/README.md"))
     assert found["mse"] < NEAR**2, f"the mean of their squared difference is {found['mse']:.1e}"
-    return f"mean squared difference {found['mse']:.0e} over {found['tokens']} tokens; {falls('nll', found['losses'])}"
+    nll = falls("nll", found["losses"])
+    return f"mean squared difference {found['mse']:.0e} over {found['tokens']} tokens; {nll}"
 
 
 def temperature(book: Book) -> str:
@@ -255,7 +257,8 @@ def temperature(book: Book) -> str:
     assert found["0"]["answers"] == 1, "temperature 0 gives different answers"
     worst = max(one["errors"] for heat, one in found.items() if heat != "0")
     assert worst < 4, f"frequencies are {worst:.1f} standard errors from what they should be"
-    return f"frequencies at {', '.join(heat for heat in found if heat != '0')} within {worst:.1f} standard errors"
+    heats = ", ".join(heat for heat in found if heat != "0")
+    return f"frequencies at {heats} within {worst:.1f} standard errors"
 
 
 def cut_off(log: Path) -> None:
@@ -285,14 +288,15 @@ def steps(rows: Rows) -> str:
 
 
 def rewarded(rows: Rows) -> str:
-    return f"rewards {listed([row['env/all/reward/total'] for row in rows if 'env/all/reward/total' in row])}"
+    key = "env/all/reward/total"
+    return f"rewards {listed([row[key] for row in rows if key in row])}"
 
 
 def listed(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.3g}" for value in values)
 
 
-DISHES: Mapping[str, Callable[[Book], str]] = {
+CHECKS: Mapping[str, Callable[[Book], str]] = {
     "sl_loop": sl_loop,
     "sl_loop, stopped and resumed": resumed,
     "sl_basic on a local file": sl_basic,
