@@ -135,8 +135,7 @@ def _explain(error: HfHubHTTPError, request: HubRequest) -> str:
 
     status = error.response.status_code
     message = clean(error.server_message or "")
-    host, subject = request.endpoint, request.subject
-    tokens = f"{host}/settings/tokens"
+    host, subject, tokens = request.endpoint, request.subject, f"{request.endpoint}/settings/tokens"
     if isinstance(error, GatedRepoError):
         return (
             f"{subject} is gated: accept its licence at {request.page}, and set HF_TOKEN to a "

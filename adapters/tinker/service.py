@@ -16,7 +16,7 @@ from adapters.tinker.http_client import address, check_health, read_key
 from kitchen.errors import BackendError, RunFailed, SessionLost
 
 log = structlog.get_logger("kitchen.tinker")
-# seconds at the end of the process in which servers are told that their sessions are over
+# seconds at the end of the process for telling servers that their sessions are over
 EXIT_GRACE = 2.0
 HEALTH_INTERVAL = 10.0  # seconds between health checks while results are pending
 _closing_threads = set[threading.Thread]()

@@ -48,7 +48,7 @@ import typing, typing_extensions
 typing.TypedDict = typing_extensions.TypedDict
 """
 NEAR = 1e-4
-# by `check`: SkyRL divides each cross-entropy by its weights' sum, and slopes come as weights
+# by `check`: SkyRL divides each cross-entropy by its weights' sum, and gradients come as weights
 REFUSED = ("dpo",)
 Rows = Sequence[Mapping[str, Any]]
 
