@@ -8,7 +8,7 @@ from stages import chat, data, distill, evaluate, train
 
 
 class DistillationOffPolicy(EpochRecipe):
-    """Learn from other weights, or from the model itself with a system prompt (prompt distillation)."""
+    """Learn from other weights, or from the model with a system prompt (prompt distillation)."""
 
     # rendering of the teacher's answers and of held-out rows
     rendering: chat.RenderDataset = chat.RenderDataset(train_on="last_assistant_message")

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: imitate the assistant's answers, and measure the gain on held-out data."""
+"""Supervised fine-tuning: imitate the assistant's answers, and measure it on held-out data."""
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 

@@ -132,7 +132,7 @@ def _samples(texts: Sequence[Sequence[str]]) -> Samples:
 
 
 class ReplaceAnswers(Stage):
-    """Replace the answers in the data by the teacher's; rows without a teacher's answer are omitted."""
+    """Replace the answers in the data by the teacher's; rows without one are omitted."""
 
     def run(self, rows: TrainRows, teacher: TeacherAnswers) -> tuple[TeacherRows, Metrics]:
         conversations = [

@@ -37,7 +37,7 @@ class PromptsFromRows(Stage):
 
 
 class PromptsFromSources(Stage):
-    """Turn the rows of several data sets into prompts, each tagged with the name of its data set."""
+    """Turn the rows of several data sets into prompts, each tagged with its data set."""
 
     def run(self, sources: MixtureRows) -> Tasks:
         prompts = [prompt for name, rows in sources.rows.items() for prompt in _prompts(rows, name)]

@@ -139,7 +139,7 @@ def teacher_names(
         )
     if teachers is not None and not teachers:
         raise ConfigError(
-            "teachers names no data set: set the teacher of each, as in teachers.ingredients=run:ID."
+            "teachers names no data set: set one for each, as in teachers.ingredients=run:ID."
         )
     if teachers is None and teacher is None and not instruction:
         raise ConfigError(

@@ -86,7 +86,7 @@ class RankedPair:
     worse: str
 
     def stripped(self, tokenizer: Tokenizer) -> RankedPair:
-        """Return the pair without the separators that join answers to prompts without a template."""
+        """Return the pair without the separators that join answers to untemplated prompts."""
         return replace(
             self,
             better=strip_separator(self.better, tokenizer),
@@ -180,7 +180,7 @@ class RankAnswers(Stage):
         find_weights(self.model, client, blobs)
 
     def _chosen(self, tasks: Tasks) -> Mapping[str, Sequence[int]]:
-        """Return the indices of the problems to answer, by set: a seeded choice of training ones."""
+        """Return the indices of the problems to answer, by set; training ones are sampled."""
         order = np.random.default_rng([self.seed, crc32(b"rank")]).permutation(len(tasks.train))
         train = sorted(order[: self.ranking.problems].tolist())
         held_out = {name: range(len(some)) for name, some in tasks.held_out.items()}

@@ -58,7 +58,7 @@ class Comparisons:
         return {"": self.train, **self.held_out}
 
     def rows_without_rejected(self) -> Mapping[str, Sequence[int]]:
-        """Return the indices of rows without a rejected answer, by set; complete sets are omitted."""
+        """Return the indices of rows without a rejected answer, by set; complete sets omitted."""
         missing = {
             name: [at for at, comparison in enumerate(rows) if comparison.rejected is None]
             for name, rows in self.sets().items()
@@ -190,7 +190,7 @@ class MistakesConfig:
 
 
 class SampleRejectedAnswers(Stage):
-    """Sample answers where a comparison has no rejected one, and take the first wrong one, if any."""
+    """Sample answers where a comparison has no rejected one, and take the first wrong one."""
 
     memoize = True
     model: str
@@ -229,7 +229,7 @@ class SampleRejectedAnswers(Stage):
         name: str,
         rows: Mapping[int, Conversation],
     ) -> dict[int, str]:
-        """Return the first wrong answer to each of these rows of a set; rows without one are omitted."""
+        """Return the first wrong answer to each of these rows; rows without one are omitted."""
         chosen = list(rows.values())
         metric = await asyncio.to_thread(self._metric, chosen)
         answers = await sample_answers(
@@ -269,7 +269,7 @@ def epoch_size(
     render: RenderDataset,
     mistakes: MistakesConfig,
 ) -> EpochSize:
-    """Return the size of an epoch of pairs; rejected answers yet to be sampled count as full length."""
+    """Return the size of an epoch of pairs; answers yet to be sampled count in full length."""
     sizes = [size for row in rows if (size := _pair_tokens(row, tokenizer, render, mistakes))]
     if not sizes:
         raise DataError(
@@ -412,7 +412,7 @@ def _with_answer(chosen: Conversation, text: str) -> Conversation:
 
 
 def as_batch(pairs: Sequence[Pair]) -> tuple[Datum, ...]:
-    """Return chosen and rejected datums alternating, their weights divided by the number of pairs."""
+    """Return alternating chosen and rejected datums, weights divided by the number of pairs."""
     share = np.float32(1 / len(pairs))
     return tuple(
         Datum(datum.tokens, {**datum.loss_inputs, "weights": datum.loss_inputs["weights"] * share})

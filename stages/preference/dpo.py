@@ -116,7 +116,7 @@ class ShuffledPairs(Stage):
 
 
 class EvaluatePairs(Stage):
-    """Measure how often the trained weights rank held-out pairs, or answers, as they are labelled."""
+    """Measure how often the trained weights rank held-out pairs, or answers, as labelled."""
 
     loss: Loss  # its metrics have the sums accuracy and margin
     what: str = "pair"

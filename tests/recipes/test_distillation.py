@@ -78,7 +78,7 @@ def cook(blobs: FakeBlobs, name: str, *observers: Observer, **settings: Any) -> 
         {"divergence": "forward", "updates": 2, "top_k": 3, "policy_lag": 1},
     ],
 )
-def test_the_student_comes_to_answer_as_the_teacher_does(
+def test_the_student_learns_the_teachers_answers(
     blobs: FakeBlobs, settings: Any, request: pytest.FixtureRequest
 ) -> None:
     seen = cook(blobs, request.node.callspec.id, **settings)
@@ -88,13 +88,13 @@ def test_the_student_comes_to_answer_as_the_teacher_does(
     assert seen.series("held/exact_match_after") == [1.0]
 
 
-def test_the_divergence_of_each_batch_is_told(blobs: FakeBlobs) -> None:
+def test_the_divergence_of_each_batch_is_reported(blobs: FakeBlobs) -> None:
     told = cook(blobs, "told").series("kl_teacher")
     assert len(told) == 40
     assert abs(sum(told[-5:])) < 0.2 * sum(told[:5])
 
 
-def test_of_the_forward_one_the_loss_is_it_and_the_entropy_of_the_teacher(blobs: FakeBlobs) -> None:
+def test_forward_loss_is_kl_plus_teacher_entropy(blobs: FakeBlobs) -> None:
     seen = cook(blobs, "forward", divergence="forward", top_k=200)
     apart = [
         loss - entropy
@@ -106,7 +106,7 @@ def test_of_the_forward_one_the_loss_is_it_and_the_entropy_of_the_teacher(blobs:
     assert seen.series("trained_tokens") == seen.series("sampled_tokens")
 
 
-def test_which_weights_a_teacher_is_stands_among_the_facts_that_a_run_must_find_again(
+def test_the_teachers_weights_are_recorded_as_facts(
     blobs: FakeBlobs,
 ) -> None:
     cook(blobs, "kept", steps=1)
@@ -116,9 +116,7 @@ def test_which_weights_a_teacher_is_stands_among_the_facts_that_a_run_must_find_
     assert facts["teacher.sha256"] == taught.sha256 != ""
 
 
-def test_a_run_is_not_gone_on_with_where_its_teacher_has_become_another(
-    blobs: FakeBlobs, tmp_path: Path
-) -> None:
+def test_a_run_with_another_teacher_is_not_resumed(blobs: FakeBlobs, tmp_path: Path) -> None:
     training, folder = FakeTraining(blobs), tmp_path / "teacher"
     right, other = (training.checkpoints(f"{run}/weights/final")[0] for run in ("taught", "begun"))
     training.export(right, folder)
@@ -137,7 +135,7 @@ def test_a_teacher_is_needed_and_has_to_be_there(blobs: FakeBlobs) -> None:
         Distillation().workflow()
 
 
-def test_each_data_set_has_a_teacher_of_its_own(blobs: FakeBlobs) -> None:
+def test_each_data_set_has_its_own_teacher(blobs: FakeBlobs) -> None:
     rows = {
         name: [{"prompt": "?", "completion": answer}] * 4
         for name, answer in (("braces", "{}"), ("letters", "xy"))

@@ -123,7 +123,7 @@ def test_the_instruction_is_read_by_the_teacher_alone(blobs: FakeBlobs) -> None:
     assert len(training.heard) == 6 + 2 + 2 + 2
 
 
-def test_the_instruction_takes_no_room_from_the_answers_of_the_data(blobs: FakeBlobs) -> None:
+def test_the_instruction_does_not_shorten_answers(blobs: FakeBlobs) -> None:
     seen = cook(
         blobs,
         "roomy",
@@ -143,7 +143,7 @@ def test_somebody_must_teach(blobs: FakeBlobs) -> None:
         cook(blobs, "nobody")
 
 
-def test_a_system_prompt_that_is_there_comes_after_the_instruction() -> None:
+def test_the_instruction_precedes_an_existing_system_prompt() -> None:
     user, system = Message("user", "?"), Message("system", "Old.")
     assert with_system_prompt(Conversation((user,), ""), "New.").messages == (
         Message("system", "New."),
@@ -156,7 +156,7 @@ def test_a_system_prompt_that_is_there_comes_after_the_instruction() -> None:
     assert with_system_prompt(Conversation((system, user), ""), "").messages == (system, user)
 
 
-def test_of_several_turns_the_last_is_the_teacher_s_and_alone_is_learnt(blobs: FakeBlobs) -> None:
+def test_only_the_teachers_last_turn_is_trained_on(blobs: FakeBlobs) -> None:
     data = FakeDatasets({"chats": {"train": TURNS, "held": TURNS[:1]}})
     seen = Seen()
     kitchen.run(
@@ -194,7 +194,7 @@ TURNS = [
 ] * 2
 
 
-def test_as_many_rows_are_answered_as_are_read_and_the_preview_says_so(blobs: FakeBlobs) -> None:
+def test_the_teacher_answers_the_previewed_number_of_rows(blobs: FakeBlobs) -> None:
     settings: Any = {
         "model": "any",
         "dataset": "wrong",

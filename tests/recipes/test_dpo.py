@@ -76,7 +76,7 @@ def test_it_learns_to_prefer() -> None:
 
 
 @pytest.mark.parametrize("loss", ["sigmoid", "simpo"])
-def test_a_reference_that_there_is_not_is_found_before_anything_is_trained(loss: str) -> None:
+def test_a_missing_reference_is_an_error_before_training(loss: str) -> None:
     blobs = FakeBlobs()
     with pytest.raises(KitchenError, match="nowhere"):
         cook(blobs, loss=loss, reference="run:nowhere")
@@ -121,7 +121,7 @@ def test_another_reference_gives_another_loss() -> None:
     assert abs(other.series("loss")[0] - own.series("loss")[0]) > 0.01
 
 
-def test_a_model_that_is_never_wrong_has_nothing_to_be_trained_on() -> None:
+def test_a_model_that_is_never_wrong_is_an_error() -> None:
     blobs = FakeBlobs()
     cooked(
         SlBasic(
@@ -139,7 +139,7 @@ def test_a_model_that_is_never_wrong_has_nothing_to_be_trained_on() -> None:
         cook(blobs, "none", dataset="right", model="run:perfect")
 
 
-def test_held_out_rows_without_a_mistake_are_told_before_training() -> None:
+def test_held_out_rows_without_rejections_are_an_error() -> None:
     with pytest.raises(
         DataError, match=r"^nothing to measure on: held: of (\d+) rows \1 have no rejected answer"
     ):

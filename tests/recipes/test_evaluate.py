@@ -82,7 +82,7 @@ def evaluated(
     return found
 
 
-def test_every_split_but_the_trained_one_is_scored_with_intervals(blobs: FakeBlobs) -> None:
+def test_all_splits_but_train_are_scored_with_intervals(blobs: FakeBlobs) -> None:
     found = evaluated(blobs, "all")
     assert (found["held/exact_match"], found["hard/exact_match"]) == (1.0, 0.0)
     assert found["held/exact_match_low"] == pytest.approx(4 / (4 + 1.96**2), abs=1e-3)
@@ -184,7 +184,7 @@ def test_answers_may_be_compared_as_mathematics(blobs: FakeBlobs) -> None:
     ("metric", "why"),
     [("json", "'no json' is not a JSON object"), ("math", "'no json' has no number or formula")],
 )
-def test_a_right_answer_that_cannot_be_read_is_named_before_anything_is_asked(
+def test_unparsable_reference_answers_are_errors_at_once(
     blobs: FakeBlobs, metric: str, why: str
 ) -> None:
     recipe = Evaluate(weights="run:dish", dataset="texts", evaluation=EvalConfig(metric=metric))  # type: ignore[arg-type]
@@ -194,7 +194,7 @@ def test_a_right_answer_that_cannot_be_read_is_named_before_anything_is_asked(
         evaluated(blobs, f"unread-{metric}", dataset="texts", evaluation={"metric": metric})
 
 
-def test_what_is_not_known_or_not_installed_is_told_when_it_is_written(
+def test_unknown_metrics_and_missing_extras_are_errors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(ConfigError, match="metric='mth' is unknown; did you mean 'math'"):
@@ -220,7 +220,7 @@ def test_a_split_that_is_not_there_is_an_error(blobs: FakeBlobs) -> None:
         evaluated(blobs, "split", splits=("hedl",))
 
 
-def test_a_quality_target_that_is_missed_ends_with_its_exit_code_and_is_not_asked_twice(
+def test_a_missed_quality_target_is_final(
     blobs: FakeBlobs,
 ) -> None:
     missed = {"splits": ("hard",), "evaluation": {"at_least": 0.5}}
@@ -252,7 +252,7 @@ def texts(blobs: FakeBlobs, name: str, **settings: Any) -> list[str]:
     return [row["text"] for row in read_journal(blobs, name, "samples") if row["set"] == "held"]
 
 
-def test_scores_are_means_over_tries_and_pass_at_k_is_estimated_from_them(blobs: FakeBlobs) -> None:
+def test_scores_are_means_over_tries_with_pass_at_k(blobs: FakeBlobs) -> None:
     found = evaluated(blobs, "drawn", **DRAWN)
     rows = read_journal(blobs, "drawn", "samples")
     assert [(row["row"], row["try"]) for row in rows] == [
@@ -279,7 +279,7 @@ def test_scores_are_means_over_tries_and_pass_at_k_is_estimated_from_them(blobs:
     ]
 
 
-def test_answers_are_drawn_by_the_seed_whatever_other_sets_there_are(blobs: FakeBlobs) -> None:
+def test_samples_do_not_depend_on_other_sets(blobs: FakeBlobs) -> None:
     first = texts(blobs, "one")
     assert len(set(first)) > 1
     assert first == texts(blobs, "same") == texts(blobs, "with the other", splits=None)

@@ -22,9 +22,7 @@ pytestmark = pytest.mark.usefixtures("letters")
         if name not in LOCAL
     ],
 )
-def test_stopped_in_the_middle_of_each_stage_it_comes_to_the_same(
-    recipe: str, tmp_path: Path
-) -> None:
+def test_a_run_killed_in_any_stage_resumes_to_the_same(recipe: str, tmp_path: Path) -> None:
     stopped_everywhere(Dish(tmp_path, recipe, "fake", ahead=1))
 
 

@@ -113,7 +113,7 @@ def test_own_answers_are_compared_and_a_judge_and_a_policy_learn(
     )
 
 
-def test_a_bigram_cannot_tell_answers_that_it_reads_apart_and_nothing_is_learnt_from_it(
+def test_a_bigram_judge_of_letters_learns_nothing(
     blobs: FakeBlobs,
 ) -> None:
     seen = cook(
@@ -141,7 +141,7 @@ def test_preferences_that_are_given_are_learnt_from(blobs: FakeBlobs) -> None:
     assert len(seen.series("kl_reference")) == 2
 
 
-def test_questions_that_the_judge_cannot_read_are_found_before_any_answer(blobs: FakeBlobs) -> None:
+def test_unreadable_prompts_are_errors_before_sampling(blobs: FakeBlobs) -> None:
     class Counted(Untemplated):
         asked = 0
 
@@ -180,7 +180,7 @@ def test_settings_of_own_answers_mean_nothing_beside_preferences(blobs: FakeBlob
         cook(blobs, "more", preferences="pairs", ranking={"tries": 8})
 
 
-def test_a_judge_of_other_weights_has_facts_and_weights_of_its_own(blobs: FakeBlobs) -> None:
+def test_a_judge_of_other_weights_has_its_own_facts(blobs: FakeBlobs) -> None:
     cook(
         blobs,
         "two",

@@ -35,17 +35,17 @@ def datum(acted: Any) -> Datum:
 def test_it_is_the_named_loss_where_there_is_no_prompt() -> None:
     data = [datum(np.ones(5, bool)), datum(np.ones(3, bool))]
     lps = [RNG.normal(size=len(one.tokens)).astype(np.float32) for one in data]
-    value, slopes, _ = Dro(BETA)(data, lps)
+    value, gradients, _ = Dro(BETA)(data, lps)
     theirs = [
         value_and_logprob_grads("dro", {"beta": BETA * SHARE}, one, lp)
         for one, lp in zip(data, lps, strict=True)
     ]
     assert value == pytest.approx(sum(float(each.sum()) for each, _ in theirs), rel=1e-6)
-    for slope, (_, named) in zip(slopes, theirs, strict=True):
-        np.testing.assert_allclose(slope, named, rtol=1e-5)
+    for gradient, (_, named) in zip(gradients, theirs, strict=True):
+        np.testing.assert_allclose(gradient, named, rtol=1e-5)
 
 
-def test_its_slopes_are_those_of_finite_differences_and_none_on_the_prompt() -> None:
+def test_dro_gradients_equal_finite_differences() -> None:
     one = datum(np.array([False, False, True, True, True]))
     lp = RNG.normal(size=5)
     _, [slope], _ = Dro(BETA)([one], [lp])

@@ -45,8 +45,8 @@ from stages.train.optim import LearningRate
 from tests.support.bigram_policy import BigramPolicy, datums_of
 
 
-def rollout(reward: float, said: int = 2, failed: str = "") -> Rollout:
-    tokens = np.arange(3 + said)
+def rollout(reward: float, answer: int = 2, failed: str = "") -> Rollout:
+    tokens = np.arange(3 + answer)
     acted = tokens >= 3
     played = Episode(tokens, np.where(acted, -0.5, 0).astype(np.float32), acted)
     return Rollout.failure("t", failed) if failed else Rollout((played,), reward, "t", "")
@@ -74,7 +74,7 @@ def test_advantages_within_a_group(how: Any, expected: Sequence[float]) -> None:
 
 
 @pytest.mark.parametrize("how", get_args(AdvantageName))
-def test_rewards_that_are_all_the_same_are_an_advantage_to_nobody(how: Any) -> None:
+def test_equal_rewards_have_zero_advantages(how: Any) -> None:
     same = [rollout(0.1)] * 3
     assert np.mean([0.1] * 3) != 0.1
     assert advantages(same, how).tolist() == [0.0] * 3
@@ -83,7 +83,7 @@ def test_rewards_that_are_all_the_same_are_an_advantage_to_nobody(how: Any) -> N
 def test_the_data_of_an_update() -> None:
     groups = Rollouts(
         (
-            (rollout(1.0), rollout(0.0, said=4)),
+            (rollout(1.0), rollout(0.0, answer=4)),
             (rollout(0.5), rollout(0.5)),
             (rollout(9.0, failed="broken"), rollout(1.0), rollout(0.0)),
         )
@@ -99,8 +99,8 @@ def test_the_data_of_an_update() -> None:
     assert sum(float(one.loss_inputs["advantages"].sum()) for one in data[2:]) == pytest.approx(0.0)
 
 
-def test_straying_costs_and_later_tokens_count_by_the_discount() -> None:
-    one, other = rollout(0.0, said=3), rollout(0.0, said=3)
+def test_kl_penalties_are_discounted() -> None:
+    one, other = rollout(0.0, answer=3), rollout(0.0, answer=3)
     # 1, 0 and 2 nats under the policy
     reference = np.array([np.nan, 9, 9, -1.5, -0.5, -2.5], np.float32)
     scores = RolloutLogprobs((reference,) * 2)
@@ -123,29 +123,29 @@ def test_straying_costs_and_later_tokens_count_by_the_discount() -> None:
         ComputeAdvantages(penalty=0.3).run(Rollouts(((one, other),)))
 
 
-def test_what_is_measured_counts_every_token_that_was_chosen() -> None:
+def test_metrics_count_every_sampled_token() -> None:
     """Whether its advantage came to 0 or to a rounding error of 0 must not matter, nor whether it
     was certain.
     """
     certain = Rollout(
         (Episode(np.arange(4), np.zeros(4, np.float32), np.arange(4) == 3),), 1.0, "t", ""
     )
-    group = (rollout(2.0), rollout(1.0, said=3), rollout(0.0), certain)
+    group = (rollout(2.0), rollout(1.0, answer=3), rollout(0.0), certain)
     [batch] = Minibatches(1).run(ComputeAdvantages().run(Rollouts((group,))))
     now = tuple(
         np.where(scored_positions("ppo", one), -1.5, 0.0).astype(np.float32) for one in batch.data
     )
-    said = ReportPolicy().run(
+    metrics = ReportPolicy().run(
         batch, LossOutput(now, {}), Stepped({"grad_norm": 1.0}), LearningRate(1.0)
     )
-    assert said["trained_tokens"] == 8.0
-    assert said["entropy"] == pytest.approx(0.5 * 7 / 8)
-    assert said["kl_sampler_v1"] == pytest.approx((7 * 1.0 + 1.5) / 8)
+    assert metrics["trained_tokens"] == 8.0
+    assert metrics["entropy"] == pytest.approx(0.5 * 7 / 8)
+    assert metrics["kl_sampler_v1"] == pytest.approx((7 * 1.0 + 1.5) / 8)
 
 
-def test_minibatches_share_out_the_data_and_each_is_a_mean_over_its_tokens() -> None:
+def test_each_minibatch_is_a_mean_over_its_tokens() -> None:
     found = ComputeAdvantages(weighted=True).run(
-        Rollouts(((rollout(1.0), rollout(0.0, said=3), rollout(0.0)),))
+        Rollouts(((rollout(1.0), rollout(0.0, answer=3), rollout(0.0)),))
     )
     batches: list[Any] = list(Minibatches(2).run(found))
     assert [len(batch.data) for batch in batches] == [2, 1]
@@ -201,8 +201,8 @@ def test_several_turns_are_one_rollout() -> None:
     [[one, other]] = play(Guessing()).groups
     assert (one.reward, one.parsed, one.tag) == (3.0, False, "guessing")
     assert sum(int(episode.action_mask.sum()) for episode in one.episodes) <= 12
-    said = [[episode.tokens.tolist() for episode in each.episodes] for each in (one, other)]
-    assert said[0] != said[1], "each has a seed of its own"
+    tokens = [[episode.tokens.tolist() for episode in each.episodes] for each in (one, other)]
+    assert tokens[0] != tokens[1], "each has a seed of its own"
     whole = [len(each.episodes) for each in (one, other)]
     assert ReportRollouts().run(Rollouts(((one, other),)))[0]["sequences"] == sum(whole) / 2
     cut = play(Guessing(), max_turns=2)
@@ -213,7 +213,7 @@ def test_several_turns_are_one_rollout() -> None:
     assert ReportRollouts().run(cut)[0]["unfinished"] == 1.0
 
 
-def test_seeds_of_later_turns_are_such_as_all_servers_can_read(
+def test_seeds_of_later_turns_stay_below_the_maximum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
@@ -232,7 +232,7 @@ def test_seeds_of_later_turns_are_such_as_all_servers_can_read(
     assert seen == [MAX_SEED - 1, MAX_SEED - 2, 0, MAX_SEED - 1, 1, 0]
 
 
-def test_an_answer_that_a_prompt_goes_on_from_stays_in_its_episode() -> None:
+def test_a_continued_answer_stays_in_its_episode() -> None:
     def drawn(*ids: int) -> Sampled:
         return Sampled(np.array(ids), np.full(len(ids), -1.0, np.float32), "stop")
 
@@ -245,7 +245,7 @@ def test_an_answer_that_a_prompt_goes_on_from_stays_in_its_episode() -> None:
     assert [each.tokens.tolist() for each in apart] == [[1, 2, 3, 4], [1, 2, 9, 5, 7]]
 
 
-def test_what_fails_is_a_rollout_that_failed_until_too_many_do() -> None:
+def test_rollouts_may_fail_up_to_a_limit() -> None:
     found = play(*[Guessing()] * 4, Guessing(fails=True)).groups
     assert [bool(one.failed) for group in found for one in group] == [False] * 8 + [True] * 2
     assert found[4][0].error == "ValueError: the grader broke"
@@ -274,21 +274,21 @@ class Drawing:
         return Guessing(first=f"number {self.drawn}")
 
 
-def test_rollouts_of_one_problem_are_asked_the_same() -> None:
+def test_a_group_must_have_one_prompt() -> None:
     with pytest.raises(
         DataError, match=r"different messages: .*number 1.* and .*number 2.*Drawing.env\(\)"
     ):
         play(Drawing())
 
 
-def test_a_name_of_advantages_is_one_that_there_is() -> None:
+def test_unknown_advantages_are_an_error() -> None:
     with pytest.raises(
         ConfigError, match="advantages='normalized' is unknown; did you mean 'normalised'"
     ):
         ComputeAdvantages("normalized")  # type: ignore[arg-type]
 
 
-def test_what_a_template_refuses_of_later_words_fails_the_rollout() -> None:
+def test_messages_that_the_template_refuses_fail_a_rollout() -> None:
     class Odd(Guessing):
         def env(self) -> Guessing:
             return Odd()
@@ -311,7 +311,7 @@ def test_what_a_template_refuses_of_later_words_fails_the_rollout() -> None:
         play(Wrong(), max_failed=1.0)
 
 
-def test_what_grows_too_long_to_be_read_fails_the_rollout() -> None:
+def test_a_too_long_prompt_fails_the_rollout() -> None:
     class Long(Guessing):
         def env(self) -> Guessing:
             return Long()
@@ -355,7 +355,7 @@ class Crowded:
         return StepResult(1.0)
 
 
-def test_so_many_environments_act_at_one_time_and_those_that_wait_lose_no_time_of_theirs() -> None:
+def test_waiting_for_a_slot_does_not_count_as_time() -> None:
     crowded = Crowded()
     groups = play(*[crowded] * 5, max_acting=2, max_seconds=0.9).groups
     assert crowded.most == 2
@@ -392,7 +392,7 @@ class Counting:
         return Wanted(self, self.inner.sample(prompt, **how).result())
 
 
-def test_all_are_asked_for_their_answers_together_however_long_their_environments_take() -> None:
+def test_all_rollouts_take_their_turns_together() -> None:
     client = FakeTraining()
     sampler: Any = Counting(client.sampler("fake"))
     player = RolloutRunner(
@@ -402,7 +402,7 @@ def test_all_are_asked_for_their_answers_together_however_long_their_environment
     assert sampler.together == [6] * 6 + [12] * 6 + [18] * 6
 
 
-def test_a_group_of_which_some_failed_is_reported_by_what_is_left() -> None:
+def test_failed_rollouts_are_left_out_of_mean_rewards() -> None:
     failed = Rollout.failure("t", "broken")
     metrics, samples = ReportRollouts().run(Rollouts(((rollout(1.0), failed, rollout(0.0)),)))
     assert (metrics["failed"], metrics["reward"], metrics["reward/t"], metrics["parsed"]) == (
@@ -434,7 +434,7 @@ def test_batches_take_every_problem_once_before_one_comes_again() -> None:
     assert rights[:6] != rights[6:]
 
 
-def test_the_policy_gradient_is_that_of_the_expected_reward() -> None:
+def test_the_policy_gradient_of_the_expected_reward() -> None:
     """Every answer of one token there can be, as often as the policy gives it, against finite
     differences.
     """
