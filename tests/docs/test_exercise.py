@@ -19,7 +19,7 @@ from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from kitchen.errors import Interrupted
 from tests.support.pages import ROOT, page_files
-from tests.support.seen import Seen, numbers
+from tests.support.recording import RecordingObserver, numbers
 from tests.support.stew import cancelled_at
 
 CODE = page_files(ROOT / "docs/exercise.md")["recipes/raft.py"]
@@ -61,7 +61,7 @@ def test_it_is_short() -> None:
 
 
 def test_it_learns_what_is_rewarded(raft: Any) -> None:
-    seen = Seen()
+    seen = RecordingObserver()
     kitchen.run(raft(**SETTINGS), **adapters(FakeBlobs()), observers=[seen])
     rewards = seen.series("reward")
     assert len(rewards) == 20

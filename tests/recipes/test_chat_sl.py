@@ -14,7 +14,7 @@ from adapters.fake.training import FakeTraining
 from kitchen.errors import ConfigError, KitchenError
 from recipes.chat_sl import ChatSl
 from stages.evaluate.evaluation import EvalConfig
-from tests.support.seen import Seen
+from tests.support.recording import RecordingObserver
 
 
 def chats(text: str, count: int) -> list[dict[str, Any]]:
@@ -39,8 +39,8 @@ DATA = FakeDatasets(
 )
 
 
-def cook(**settings: Any) -> Seen:
-    seen, blobs = Seen(), FakeBlobs()
+def cook(**settings: Any) -> RecordingObserver:
+    seen, blobs = RecordingObserver(), FakeBlobs()
     defaults = {
         "mixture": {"greetings": 2.0, "farewells": 1.0},
         "batch_size": 3,

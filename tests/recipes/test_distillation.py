@@ -18,7 +18,7 @@ from kitchen.runs.store import read_run
 from recipes.distillation import Distillation
 from recipes.sl_basic import SlBasic
 from tests.support.killing import KillAt
-from tests.support.seen import Seen
+from tests.support.recording import RecordingObserver
 
 ROWS = [{"prompt": "?", "completion": "{}"}] * 4
 DATA = FakeDatasets({"right": {"train": ROWS, "held": ROWS[:2]}})
@@ -43,8 +43,8 @@ def blobs() -> FakeBlobs:
     return blobs
 
 
-def cook(blobs: FakeBlobs, name: str, *observers: Observer, **settings: Any) -> Seen:
-    seen = Seen()
+def cook(blobs: FakeBlobs, name: str, *observers: Observer, **settings: Any) -> RecordingObserver:
+    seen = RecordingObserver()
     defaults = {
         "model": "run:begun",
         "teacher": "run:taught",
@@ -155,7 +155,7 @@ def test_each_data_set_has_its_own_teacher(blobs: FakeBlobs) -> None:
         kitchen.run(
             recipe, training=FakeTraining(blobs), datasets=data, blobs=blobs, name=f"taught-{name}"
         )
-    seen = Seen()
+    seen = RecordingObserver()
     kitchen.run(
         Distillation(
             model="any",

@@ -18,7 +18,7 @@ from kitchen.types import Checkpoint, Samples
 from recipes.distillation_off_policy import DistillationOffPolicy
 from recipes.sl_basic import SlBasic
 from stages.chat.conversations import Conversation, Message, with_system_prompt
-from tests.support.seen import Seen
+from tests.support.recording import RecordingObserver
 
 ROWS = [{"prompt": "?", "completion": "{}"}] * 6
 WRONG = [{"prompt": "?", "completion": "no idea"}] * 6
@@ -66,8 +66,8 @@ def blobs() -> FakeBlobs:
 
 def cook(
     blobs: FakeBlobs, name: str, training: FakeTraining | None = None, **settings: Any
-) -> Seen:
-    seen = Seen()
+) -> RecordingObserver:
+    seen = RecordingObserver()
     defaults = {
         "model": "any",
         "dataset": "wrong",
@@ -158,7 +158,7 @@ def test_the_instruction_precedes_an_existing_system_prompt() -> None:
 
 def test_only_the_teachers_last_turn_is_trained_on(blobs: FakeBlobs) -> None:
     data = FakeDatasets({"chats": {"train": TURNS, "held": TURNS[:1]}})
-    seen = Seen()
+    seen = RecordingObserver()
     kitchen.run(
         DistillationOffPolicy(
             model="any",

@@ -17,7 +17,7 @@ from kitchen.errors import DataError, KitchenError
 from kitchen.types import Samples
 from recipes.dpo import Dpo
 from recipes.sl_basic import SlBasic
-from tests.support.seen import Seen
+from tests.support.recording import RecordingObserver
 
 PAIRS = [
     {"prompt": "?", "chosen": "{}", "rejected": text} for text in ("[]", "()", "no", "{x}")
@@ -33,8 +33,8 @@ DATA = FakeDatasets(
 )
 
 
-def cook(blobs: FakeBlobs | None = None, name: str = "run", **settings: Any) -> Seen:
-    seen, blobs = Seen(), blobs or FakeBlobs()
+def cook(blobs: FakeBlobs | None = None, name: str = "run", **settings: Any) -> RecordingObserver:
+    seen, blobs = RecordingObserver(), blobs or FakeBlobs()
     defaults = {
         "dataset": "pairs",
         "batch_size": 4,

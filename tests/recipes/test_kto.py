@@ -11,7 +11,7 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from adapters.fake.training import FakeTraining
 from recipes.kto import Kto
-from tests.support.seen import Seen
+from tests.support.recording import RecordingObserver
 
 LABELS = [
     {"prompt": "?", "completion": text, "label": text == "{}"} for text in ("{}", "[]", "{}", "no")
@@ -27,8 +27,8 @@ DATA = FakeDatasets(
 )
 
 
-def cook(**settings: Any) -> Seen:
-    seen, blobs = Seen(), FakeBlobs()
+def cook(**settings: Any) -> RecordingObserver:
+    seen, blobs = RecordingObserver(), FakeBlobs()
     defaults = {"batch_size": 8, "epochs": 16, "learning_rate": 0.3, "eval_every": 5}
     kitchen.run(
         Kto(**{**defaults, **settings}),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.victims import MODELS, RECIPES, Dish, KilledWriting, outcome
+from tests.support.killed_runs import MODELS, RECIPES, KillDuringWrite, RunToKill, outcome
 from tests.support.killing import KillAt, Killed
 
 # a bigram reads one token: a prompt says nothing to it
@@ -23,28 +23,29 @@ pytestmark = pytest.mark.usefixtures("letters")
     ],
 )
 def test_a_run_killed_in_any_stage_resumes_to_the_same(recipe: str, tmp_path: Path) -> None:
-    stopped_everywhere(Dish(tmp_path, recipe, "fake", ahead=1))
+    killed_in_every_stage(RunToKill(tmp_path, recipe, "fake", ahead=1))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", LOCAL)
-def test_so_it_does_on_a_tiny_local_model(recipe: str, tmp_path: Path) -> None:
+def test_a_killed_run_of_a_tiny_local_model_resumes(recipe: str, tmp_path: Path) -> None:
     pytest.importorskip("peft")
     from tests.support.tiny_model import tiny_model
 
     for seed, name in enumerate(MODELS):
         tiny_model(tmp_path / name, seed=seed)
-    stopped_everywhere(Dish(tmp_path, recipe, "peft", ahead=1))
+    killed_in_every_stage(RunToKill(tmp_path, recipe, "peft", ahead=1))
 
 
-def stopped_everywhere(dish: Dish) -> None:
-    fuse = KillAt()
-    dish.cook(fuse, KilledWriting(str(dish.folder / "whole")))
-    wanted = outcome(dish.folder / "whole")
-    for stage in dict.fromkeys(fuse.stages):
-        calls = [number for number, title in enumerate(fuse.stages, 1) if title == stage]
-        root = dish.folder / stage
+def killed_in_every_stage(run: RunToKill) -> None:
+    """Kill the run in the middle of each stage, resume it, and compare the outcomes."""
+    uninterrupted = KillAt()
+    run.execute(uninterrupted, KillDuringWrite(str(run.folder / "whole")))
+    expected = outcome(run.folder / "whole")
+    for stage in dict.fromkeys(uninterrupted.stages):
+        calls = [n for n, title in enumerate(uninterrupted.stages, 1) if title == stage]
+        root = run.folder / stage
         with pytest.raises(Killed):
-            dish.cook(KillAt(calls[len(calls) // 2]), KilledWriting(str(root)))
-        dish.cook(KillAt(), KilledWriting(str(root)))
-        assert outcome(root) == wanted, f"stopped after {stage}"
+            run.execute(KillAt(calls[len(calls) // 2]), KillDuringWrite(str(root)))
+        run.execute(KillAt(), KillDuringWrite(str(root)))
+        assert outcome(root) == expected, f"stopped after {stage}"

@@ -19,7 +19,7 @@ from kitchen.ports import Message
 from kitchen.ports.environments import StepResult
 from recipes.rl import Rl
 from stages.tasks.tasks import Tasks
-from tests.support.seen import Seen
+from tests.support.recording import RecordingObserver
 
 ROWS = [{"prompt": "?", "completion": "{}"}] * 4
 SUMS = [{"prompt": "1 + 1 =", "completion": "2"}] * 4
@@ -29,8 +29,8 @@ DATA = FakeDatasets(
 pytestmark = pytest.mark.usefixtures("letters")
 
 
-def cook(*observers: Observer, recipe: type[Rl] = Rl, **settings: Any) -> Seen:
-    seen, blobs = Seen(), FakeBlobs()
+def cook(*observers: Observer, recipe: type[Rl] = Rl, **settings: Any) -> RecordingObserver:
+    seen, blobs = RecordingObserver(), FakeBlobs()
     defaults = {
         "dataset": "right",
         "batch_size": 4,

@@ -15,9 +15,9 @@ from kitchen.errors import KitchenError
 from kitchen.runs.store import read_run
 from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
-from tests.support.judged import ByCounting
-from tests.support.seen import Seen
-from tests.support.untemplated import Untemplated
+from tests.support.judged import RlhfWithBracketJudge
+from tests.support.no_chat_template import TrainingWithoutTemplate
+from tests.support.recording import RecordingObserver
 
 ROWS = [{"prompt": f"{n}?", "completion": "{}"} for n in range(8)]
 PAIRS = [
@@ -54,8 +54,10 @@ def blobs() -> FakeBlobs:
     return blobs
 
 
-def cook(blobs: FakeBlobs, name: str, recipe: type[Rlhf] = Rlhf, **settings: Any) -> Seen:
-    seen = Seen()
+def cook(
+    blobs: FakeBlobs, name: str, recipe: type[Rlhf] = Rlhf, **settings: Any
+) -> RecordingObserver:
+    seen = RecordingObserver()
     defaults = {
         "model": "run:begun",
         "batch_size": 4,
@@ -76,7 +78,7 @@ def cook(blobs: FakeBlobs, name: str, recipe: type[Rlhf] = Rlhf, **settings: Any
     return seen
 
 
-@pytest.mark.parametrize(("recipe", "says"), [(Rlhf, "answer"), (ByCounting, "letter")])
+@pytest.mark.parametrize(("recipe", "says"), [(Rlhf, "answer"), (RlhfWithBracketJudge, "letter")])
 def test_own_answers_are_compared_and_a_judge_and_a_policy_learn(
     blobs: FakeBlobs, recipe: type[Rlhf], says: str
 ) -> None:
@@ -142,7 +144,7 @@ def test_preferences_that_are_given_are_learnt_from(blobs: FakeBlobs) -> None:
 
 
 def test_unreadable_prompts_are_errors_before_sampling(blobs: FakeBlobs) -> None:
-    class Counted(Untemplated):
+    class Counted(TrainingWithoutTemplate):
         asked = 0
 
         def sampler(self, weights: Any) -> Any:
@@ -184,7 +186,7 @@ def test_a_judge_of_other_weights_has_its_own_facts(blobs: FakeBlobs) -> None:
     cook(
         blobs,
         "two",
-        ByCounting,
+        RlhfWithBracketJudge,
         preferences="pairs",
         steps=2,
         judge={"model": "other", "batch_size": 4},

@@ -19,8 +19,8 @@ from kitchen.ports import BlobStore
 from recipes.dpo import Dpo
 from recipes.rl import Rl
 from recipes.sl_basic import SlBasic
-from tests.soak.victims import DATA, training
-from tests.support.seen import numbers
+from tests.support.killed_runs import DATA, training_client
+from tests.support.recording import numbers
 
 pytestmark = pytest.mark.usefixtures("letters")
 SHORT = {
@@ -79,7 +79,7 @@ def cook(backend: str, tmp_path: Path) -> Callable[..., Any]:
         blobs: BlobStore = FakeBlobs()
         data = FakeDatasets({**DATA, "alphabet": {"train": ALPHABET, "held": ALPHABET[:2]}})
         adapters = {
-            "training": training(backend, blobs, tmp_path),
+            "training": training_client(backend, blobs, tmp_path),
             "datasets": data,
             "blobs": blobs,
         }

@@ -20,7 +20,7 @@ from recipes.sl_basic import SlBasic
 from stages.data.dataset import DataConfig
 from stages.evaluate.before_after import QualityGate
 from stages.evaluate.evaluation import EvaluationAfter
-from tests.support.seen import Seen
+from tests.support.recording import RecordingObserver
 
 ANSWER = "{}"  # a bigram model can say it
 CHATS = [
@@ -29,8 +29,8 @@ CHATS = [
 DATA = FakeDatasets({"chats": {"train": CHATS, "held": CHATS[:2]}, "alone": {"train": CHATS * 5}})
 
 
-def execute(**settings: Any) -> tuple[Seen, FakeBlobs]:
-    seen, blobs = Seen(), FakeBlobs()
+def execute(**settings: Any) -> tuple[RecordingObserver, FakeBlobs]:
+    seen, blobs = RecordingObserver(), FakeBlobs()
     defaults = {
         "dataset": "chats",
         "batch_size": 2,

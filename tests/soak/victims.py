@@ -1,374 +1,34 @@
-"""Runs that are killed with SIGKILL and gone on with, each in a process of its own.
+"""Kill runs with SIGKILL and resume them, each in its own process.
 
 python tests/soak/victims.py FOLDER RECIPE BACKEND AHEAD KILLS SEED
 
-Prints one JSON line per kill. Imports once and forks, so that a victim costs its run and not its
-imports.
+Prints one JSON line per kill. Imports once and forks, so that a killed run does not pay for imports.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import random
 import shutil
 import signal
 import sys
-import threading
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from adapters.fake.datasets import FakeDatasets
-from adapters.local.blobs import LocalBlobs
-from kitchen import Kitchen, Observer, Recipe, StageDone
-from kitchen.config.order import Order
-from kitchen.runs.execute import execute
-from recipes.chat_sl import ChatSl
-from recipes.distillation import Distillation
-from recipes.distillation_off_policy import DistillationOffPolicy
-from recipes.dpo import Dpo
-from recipes.evaluate import Evaluate
-from recipes.kto import Kto
-from recipes.rl import Rl
-from recipes.rlhf import Rlhf
-from recipes.sl_basic import SlBasic
 from tests.support import letters
-from tests.support.judged import ByCounting
-
-WORDS = ("hello", "hallo", "hey you", "good day", "moin", "salut", "ciao", "servus", "ahoy")
-CHATS = [
-    {"messages": [{"role": "user", "content": f"say {n}"}, {"role": "assistant", "content": word}]}
-    for n, word in enumerate(WORDS)
-]
-PAIRS = [
-    {"prompt": f"say {n}", "chosen": word, "rejected": f"not {word}"}
-    for n, word in enumerate(WORDS)
-]
-# chance says some
-LETTERS = [{"prompt": f"say {n}", "completion": "abcdefghijklmnopqrstuvwxyz"} for n in range(6)]
-RATED = [
-    {"prompt": f"say {n}", "completion": word, "label": n % 3 != 1} for n, word in enumerate(WORDS)
-]
-DATA = {
-    "chats": {"train": CHATS, "held": CHATS[:2]},
-    "pairs": {"train": PAIRS, "held": PAIRS[:2]},
-    "rated": {"train": RATED, "held": RATED[:3]},
-    "alphabet": {"train": LETTERS, "held": LETTERS[:2]},
-    "farewells": {"train": CHATS[::-1], "held": CHATS[:1]},
-}
-EPOCHS = {"epochs": 3, "eval_every": 4, "keep": 1, "evaluation": {"max_tokens": 8}}
-JUDGE = {"batch_size": 2, "max_tokens": 250}  # more than save_every steps
-PLAY = {
-    "reading": {"limit": 8, "held_out_rows": 2},
-    "group": 3,
-    "steps": 6,
-    "playing": {"max_tokens": 5},
-}
-STRAYING = {"kl_penalty": 0.1, "reference": "teacher"}  # by which it learns without any reward
-RECIPES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
-    "sl_basic": (SlBasic, {**EPOCHS, "dataset": "chats"}),
-    "chat_sl": (
-        ChatSl,
-        {"mixture": {"chats": 2.0, "farewells": 1.0}, "steps": 14, "eval_every": 4, "keep": 1},
-    ),
-    "evaluate": (
-        Evaluate,
-        {
-            "dataset": "chats",
-            "evaluation": {"metric": "text", "max_tokens": 8},
-            "answering": {"temperature": 1.0, "tries": 2, "pass_at": (1, 2)},
-        },
-    ),
-    "dpo": (Dpo, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
-    "dpo_simpo": (Dpo, {**EPOCHS, "dataset": "pairs", "loss": "simpo"}),
-    "dpo_orpo": (Dpo, {**EPOCHS, "dataset": "pairs", "loss": "orpo"}),
-    "dpo_mistakes": (
-        Dpo,
-        {
-            **EPOCHS,
-            "dataset": "chats",
-            "mistakes": {"tries": 8, "max_tokens": 200},
-            "rendering": {"max_tokens": 250, "overlong": "drop"},
-        },
-    ),
-    "kto": (Kto, {**EPOCHS, "dataset": "pairs", "beta": 0.5}),
-    "kto_rated": (Kto, {**EPOCHS, "dataset": "rated", "beta": 0.5}),
-    "rl": (
-        Rl,
-        {
-            "dataset": "chats",
-            "reward": "letters",
-            "group": 3,
-            "steps": 6,
-            "kl_penalty": 0.1,
-            "kl_discount": 0.9,
-            "updates": 2,
-            "playing": {"max_tokens": 5},
-        },
-    ),
-    "rl_talk": (Rl, {**PLAY, "dataset": "game:talk"}),
-    "rl_guess": (Rl, {**PLAY, **STRAYING, "dataset": "game:guess"}),
-    "rl_calculator": (Rl, {**PLAY, **STRAYING, "dataset": "game:calculator"}),
-    "distillation": (
-        Distillation,
-        {
-            "dataset": "chats",
-            "group": 3,
-            "steps": 6,
-            "discount": 0.5,
-            "updates": 2,
-            "playing": {"max_tokens": 5},
-            "evaluation": {"max_tokens": 8},
-        },
-    ),
-    "distillation_off_policy": (
-        DistillationOffPolicy,
-        {
-            **EPOCHS,
-            "dataset": "chats",
-            "instruction": "Be brief.",
-            "writing": {"tries": 4, "max_tokens": 100},
-        },
-    ),
-    "distillation_forward": (
-        Distillation,
-        {
-            "dataset": "chats",
-            "group": 3,
-            "steps": 6,
-            "divergence": "forward",
-            "top_k": 5,
-            "updates": 2,
-            "playing": {"max_tokens": 5},
-            "evaluation": {"max_tokens": 8},
-        },
-    ),
-    "distillation_teachers": (
-        Distillation,
-        {
-            "teacher": None,
-            "teachers": {"chats": "teacher", "farewells": "model"},
-            "group": 3,
-            "steps": 6,
-            "playing": {"max_tokens": 5},
-            "evaluation": {"max_tokens": 8},
-        },
-    ),
-    "distillation_instruction": (
-        Distillation,
-        {
-            "teacher": None,
-            "dataset": "chats",
-            "instruction": "Be brief.",
-            "group": 3,
-            "steps": 6,
-            "playing": {"max_tokens": 5},
-            "evaluation": {"max_tokens": 8},
-        },
-    ),
-    "rlhf": (
-        Rlhf,
-        {
-            "preferences": "pairs",
-            "group": 4,
-            "steps": 6,
-            "judge": JUDGE,
-            "playing": {"max_tokens": 80},
-        },
-    ),
-    "rlhf_judge": (
-        Rlhf,
-        {
-            "preferences": "pairs",
-            "group": 4,
-            "steps": 6,
-            "judge": {**JUDGE, "model": "teacher"},
-            "playing": {"max_tokens": 80},
-        },
-    ),
-    "rlhf_answer": (
-        Rlhf,
-        {
-            "dataset": "alphabet",
-            "reward": "letters",
-            "group": 4,
-            "steps": 6,
-            "kl_penalty": 0.1,
-            "judge": {**JUDGE, "max_tokens": 4096, "epochs": 2},
-            "playing": {"max_tokens": 400},
-        },
-    ),
-    "rlhf_short": (
-        Rlhf,
-        {  # as a model reads that has a context
-            "dataset": "alphabet",
-            "reward": "letters",
-            "group": 4,
-            "steps": 6,
-            "ranking": {"tries": 8},
-            "judge": {**JUDGE, "max_tokens": 250},
-            "playing": {"max_tokens": 200},
-        },
-    ),
-    "rlhf_own": (
-        ByCounting,
-        {
-            "dataset": "alphabet",
-            "reward": "letters",
-            "group": 4,
-            "steps": 6,
-            "judge": {**JUDGE, "says": "letter", "max_tokens": 4096},
-            "playing": {"max_tokens": 400},
-        },
-    ),
-}
-MODELS = ("model", "teacher")
+from tests.support.killed_runs import (
+    MODELS,
+    KillAfterStage,
+    KillDuringWrite,
+    RunToKill,
+    in_child,
+    outcome,
+)
 
 
-def made(name: str, model: str, teacher: str, ahead: int, **settings: Any) -> Recipe:
-    """What all have in common, as far as this one has it, then its own settings, and then these."""
-    cls, own = RECIPES[name]
-    own = _renamed(own, {"model": model, "teacher": teacher})
-    common = {
-        "model": model,
-        "weights": model,
-        "teacher": teacher,
-        "batch_size": 2,
-        "learning_rate": 1e-2,
-        "warmup_steps": 2,
-        "lora_rank": 4,
-        "ahead": ahead,
-        "policy_lag": ahead,
-    }
-    return cls(
-        **{
-            key: value
-            for key, value in {**common, **own, **settings}.items()
-            if key in cls.model_fields
-        }
-    )
-
-
-def _renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """With other names of MODELS, wherever they stand."""
-    if isinstance(value, dict):
-        return {key: _renamed(each, names) for key, each in value.items()}
-    return names.get(value, value) if isinstance(value, str) else value
-
-
-def order_of(recipe: Recipe) -> Order:
-    return Order(f"{type(recipe).__module__}:{type(recipe).__name__}", {})
-
-
-class KilledWriting(LocalBlobs):
-    """Dies while the n-th blob of a save point is being written, a random moment after the write
-    began.
-    """
-
-    def __init__(self, root: str, at: int = -1, delay: float = 0.0) -> None:
-        super().__init__(root)
-        self.left, self.delay, self.count = at, delay, 0
-
-    def write(self, name: str, data: bytes) -> None:
-        if "/save/" in name:
-            self.left -= 1
-            self.count += 1
-            if self.left == 0:
-                threading.Thread(target=self._die).start()
-        super().write(name, data)
-
-    def _die(self) -> None:
-        time.sleep(self.delay)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-class KilledCalling(Observer):
-    """Dies right after the n-th stage call."""
-
-    def __init__(self, at: int = -1) -> None:
-        self.left, self.count = at, 0
-
-    def stage_done(self, event: StageDone) -> None:
-        self.left -= 1
-        self.count += 1
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def training(backend: str, blobs: LocalBlobs, folder: Path) -> Any:
-    if backend == "fake":
-        from adapters.fake.training import FakeTraining
-
-        return FakeTraining(blobs)
-    from adapters.local.hub import LocalHub
-    from adapters.peft.client import PeftTraining
-
-    return PeftTraining(
-        LocalHub(str(folder / "cache")), blobs, dtype="float32", device="cpu", threads=1
-    )
-
-
-@dataclass(frozen=True)
-class Dish:
-    """What is cooked, and on what."""
-
-    folder: Path
-    recipe: str
-    backend: str
-    ahead: int
-
-    def execute(self, killer: KilledCalling, blobs: KilledWriting) -> None:
-        model, teacher = (
-            f"path:{self.folder / name}" if self.backend == "peft" else name for name in MODELS
-        )
-        recipe = made(self.recipe, model, teacher, self.ahead, save_every=3)
-        kitchen = Kitchen(
-            training(self.backend, blobs, self.folder), FakeDatasets(DATA), None, blobs
-        )
-        execute(order_of(recipe), recipe, kitchen, "run", [killer])
-
-
-def in_child(work: Any) -> int:
-    """The exit status of a forked process; negative: the signal that killed it."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def outcome(root: Path) -> dict[str, Any]:
-    """What must be equal: metrics and samples without their seconds, and the digests of all tensors
-    of its weights.
-    """
-    rows, samples = (
-        [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-        for file in (root / "run/metrics.jsonl", root / "run/samples.jsonl")
-    )
-    files = sorted([*root.glob("run/weights/**/*"), *root.glob("run/save/*/TrainingSession/*")])
-    tensors = [file for file in files if file.suffix in (".npz", ".safetensors")]
-    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in tensors]
-    learnt = any(row.get("grad_norm") for row in rows)
-    assert learnt or not tensors, "nothing was learnt, so nothing could go wrong"
-    timeless = [
-        {key: value for key, value in row.items() if key != "seconds"} for row in (*rows, *samples)
-    ]
-    return {"rows": timeless, "digests": digests}
-
-
-def main(dish: Dish, kills: int, seed: int) -> int:
-    folder = dish.folder
+def main(victim: RunToKill, kills: int, seed: int) -> int:
+    folder = victim.folder
     letters.use()
-    if dish.backend == "peft":
+    if victim.backend == "peft":
         import torch  # noqa: F401 once, before any fork
 
         import adapters.peft.session  # noqa: F401
@@ -380,8 +40,8 @@ def main(dish: Dish, kills: int, seed: int) -> int:
     whole, counts = folder / "whole", folder / "counts.json"
 
     def count() -> None:
-        killer, blobs = KilledCalling(), KilledWriting(str(whole))
-        dish.cook(killer, blobs)
+        killer, blobs = KillAfterStage(), KillDuringWrite(str(whole))
+        victim.execute(killer, blobs)
         counts.write_text(json.dumps([killer.count, blobs.count]))
 
     if in_child(count):
@@ -395,10 +55,10 @@ def main(dish: Dish, kills: int, seed: int) -> int:
         root, inside = folder / "killed", number % 3 == 0
         shutil.rmtree(root, ignore_errors=True)
         at = dice.randint(1, writes if inside else calls)
-        blobs = KilledWriting(str(root), at if inside else -1, dice.random() * 2e-3)
-        killer = KilledCalling(-1 if inside else at)
-        status = in_child(lambda k=killer, b=blobs: dish.cook(k, b))
-        again = in_child(lambda r=root: dish.cook(KilledCalling(), KilledWriting(str(r))))
+        blobs = KillDuringWrite(str(root), at if inside else -1, dice.random() * 2e-3)
+        killer = KillAfterStage(-1 if inside else at)
+        status = in_child(lambda k=killer, b=blobs: victim.execute(k, b))
+        again = in_child(lambda r=root: victim.execute(KillAfterStage(), KillDuringWrite(str(r))))
         same = again == 0 and outcome(root) == wanted
         row = {"kill": number, "at": at, "inside_write": inside, "status": status, "same": same}
         print(json.dumps(row), flush=True)
@@ -410,7 +70,7 @@ def main(dish: Dish, kills: int, seed: int) -> int:
 if __name__ == "__main__":
     sys.exit(
         main(
-            Dish(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])),
+            RunToKill(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])),
             *map(int, sys.argv[5:7]),
         )
     )

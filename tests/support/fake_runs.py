@@ -10,7 +10,7 @@ from adapters.fake.datasets import FakeDatasets
 from kitchen import Kitchen, Observer
 from kitchen.runs.execute import execute
 from kitchen.runs.store import read_journal
-from tests.soak.victims import DATA, made, order_of
+from tests.support.killed_runs import DATA, build_recipe, order_of
 
 CLOCKS = ("seconds", "timestamp")
 
@@ -27,7 +27,7 @@ def run_recipe(
     **settings: Any,
 ) -> list[dict[str, Any]]:
     """Run a recipe, and return its metrics without those that clocks set."""
-    recipe = made(name, model, "other", ahead, **{"save_every": 2, **settings})
+    recipe = build_recipe(name, model, "other", ahead, **{"save_every": 2, **settings})
     kitchen = Kitchen(training, FakeDatasets(data), None, blobs)
     execute(order_of(recipe), recipe, kitchen, "run", observers)
     return [

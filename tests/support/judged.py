@@ -1,20 +1,24 @@
-"""rlhf whose judge counts brackets: on the fake a bigram is trained as the judge, which cannot tell
-answers apart.
+"""rlhf with a judge that counts brackets.
+
+The fake trains a bigram as the judge, which cannot tell answers apart.
 """
 
 from __future__ import annotations
 
 from kitchen import Step, sequence
+from kitchen.workflow import Series
 from recipes.rlhf import Rlhf
 from stages.judge.judge_training import OpenJudge
-from tests.support.counting import CallCounting
+from tests.support.bracket_judge import OpenBracketJudge
 
 
-class ByCounting(Rlhf):
-    """The judge is trained, and another one is asked."""
+class RlhfWithBracketJudge(Rlhf):
+    """Trains a judge, and then asks the one that counts brackets."""
 
     def workflow(self) -> Step:
-        steps = super().workflow().steps
-        return sequence(
-            *(CallCounting() if isinstance(step, OpenJudge) else step for step in steps)
-        )
+        whole = super().workflow()
+        assert isinstance(whole, Series)
+        steps = [
+            OpenBracketJudge() if isinstance(step, OpenJudge) else step for step in whole.steps
+        ]
+        return sequence(*steps)

@@ -1,4 +1,4 @@
-"""A reward that a model comes upon by chance, and a game of several turns with it."""
+"""A reward that random answers earn too, and a game of several turns with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stages.tasks import rewards as questions
 
 
 def letters(answer: str, right: str) -> StepResult:
-    """How many of the first three letters are in the right answer, 0..1."""
+    """Reward the share of the first three letters that are in the right answer, 0..1."""
     return StepResult(sum(letter in right for letter in answer[:3]) / 3)
 
 
@@ -23,7 +23,7 @@ REWARDS: Mapping[str, questions.Reward] = {**questions.REWARDS, "letters": lette
 
 @dataclass(frozen=True)
 class Talk:
-    """Three answers, each of which has its reward; a Task."""
+    """A task of three turns, each of which is rewarded."""
 
     number: int
     tag: str = "talk"
@@ -49,7 +49,7 @@ class _Talking:
 
 
 def use(change: Callable[[Any, str, Any], None] = setattr) -> None:
-    """`reward="letters"` and `dataset="game:talk"` can be said."""
+    """Register `reward="letters"` and `dataset="game:talk"`."""
     for module in (questions, tasks):
         change(module, "REWARDS", REWARDS)
     change(games, "GAMES", {**games.GAMES, "talk": lambda random: Talk(int(random.integers(1000)))})

@@ -12,8 +12,8 @@ pytest.importorskip("starlette")
 
 from adapters.fake.blobs import FakeBlobs
 from adapters.fake.training import FakeTraining
-from tests.soak.victims import RECIPES
 from tests.support.fake_runs import run_recipe
+from tests.support.killed_runs import RECIPES
 from tests.support.tinker_server import ByteTinker, serving
 
 QUICK = (

@@ -8,8 +8,8 @@ from kitchen.errors import ConfigError, DataError
 from stages.chat.conversations import Conversation, Message, TrainRows, parse_conversation
 from stages.chat.masks import TRAIN_ON
 from stages.chat.render import RenderCounts, RenderDataset, render, trained_spans
+from tests.support.no_chat_template import PlainTokenizer
 from tests.support.thoughts import ThoughtStrippingTokenizer
-from tests.support.untemplated import Plain
 
 END, EOT, SYSTEM, USER, ASSISTANT, TOOL = 256, 257, 258, 259, 260, 261  # the fake's special tokens
 
@@ -84,7 +84,7 @@ def test_prompt_and_completion_rendered_to_exact_tokens():
     assert datum.loss_inputs["weights"].dtype == np.float32
 
 
-@pytest.mark.parametrize("tokenizer, chat", [(Plain(), None), (ByteTokenizer(), False)])
+@pytest.mark.parametrize("tokenizer, chat", [(PlainTokenizer(), None), (ByteTokenizer(), False)])
 @pytest.mark.parametrize("separator", [" ", "\n", ""])
 def test_without_template_rows_are_joined_and_ended(tokenizer, chat, separator):
     row = parse_conversation({"input": "hi", "output": "yo"}, "a:1")
@@ -279,7 +279,7 @@ class Parsing(ByteTokenizer):
         ),
         (
             LONG,
-            Plain(),
+            PlainTokenizer(),
             {},
             "only a row of one prompt and one answer can be joined without a chat template",
         ),
@@ -298,7 +298,7 @@ def test_ambiguous_masks_are_refused_with_their_place(messages, tokenizer, optio
     assert message in str(caught.value)
 
 
-class Bare(Plain):
+class Bare(PlainTokenizer):
     """Puts nothing before a text."""
 
     def encode(self, text, *, special=False):
@@ -314,9 +314,13 @@ def test_unexpected_full_or_empty_mask_is_refused():
         .loss_inputs["weights"]
         .all()
     )
-    assert only(render(empty_prompt, Plain(), train_on="all_tokens")).loss_inputs["weights"].all()
+    assert (
+        only(render(empty_prompt, PlainTokenizer(), train_on="all_tokens"))
+        .loss_inputs["weights"]
+        .all()
+    )
     with pytest.raises(DataError, match="a:1: none of its 5 tokens"):
-        render(empty_prompt, Plain(), train_on="all_user_and_system_messages")
+        render(empty_prompt, PlainTokenizer(), train_on="all_user_and_system_messages")
 
 
 def test_overlong_datums_are_cut_or_dropped_and_counted():
@@ -361,7 +365,7 @@ def test_overlong_datums_are_cut_or_dropped_and_counted():
         ),
         (lambda: RenderDataset(overlong="trunc"), "did you mean 'truncate'"),
         (lambda: RenderDataset(max_tokens=1), "max_tokens=1 must be at least 2"),
-        (lambda: render(LONG, Plain(), chat=True), "chat=true needs a chat template"),
+        (lambda: render(LONG, PlainTokenizer(), chat=True), "chat=true needs a chat template"),
     ],
 )
 def test_invalid_options_are_refused(make, message):

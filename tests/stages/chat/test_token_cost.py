@@ -22,7 +22,7 @@ from recipes.rl import Rl
 from recipes.rlhf import Rlhf
 from recipes.sl_basic import SlBasic
 from stages.chat.token_cost import AT_MOST, token_cost_rows
-from tests.support.seen import Seen
+from tests.support.recording import RecordingObserver
 
 ROWS = [{"prompt": "?" * (n % 5 + 1), "completion": "{}" * (n % 3 + 1)} for n in range(22)]
 PAIRS = [{"prompt": "?", "chosen": "yes" * (n % 3 + 1), "rejected": "no"} for n in range(10)]
@@ -44,8 +44,8 @@ def previewed(recipe: Recipe, price: Price | None = None, title: str = "") -> di
     return {row[0]: row[-1] for table in tables for row in table.rows if title in table.title}
 
 
-def cooked(recipe: Recipe) -> Seen:
-    seen, blobs = Seen(), FakeBlobs()
+def cooked(recipe: Recipe) -> RecordingObserver:
+    seen, blobs = RecordingObserver(), FakeBlobs()
     kitchen.run(
         recipe,
         training=FakeTraining(blobs),

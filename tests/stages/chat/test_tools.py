@@ -33,8 +33,8 @@ from stages.chat.tools import (
 from stages.data.splits import DataConfig
 from stages.rl.rollouts import RolloutConfig, RolloutRunner
 from stages.tasks.games import MakeGames
-from tests.support.seen import Seen
-from tests.support.untemplated import Plain
+from tests.support.no_chat_template import PlainTokenizer
+from tests.support.recording import RecordingObserver
 
 SUM = '{"name": "calculator", "arguments": {"expression": "(2 + 3) * 4"}}'
 ASKED = [{"role": "user", "content": "What is (2 + 3) * 4?"}]
@@ -169,7 +169,7 @@ def test_tools_go_into_the_system_prompt_as_a_fallback() -> None:
 
 def test_without_a_template_there_are_no_tools() -> None:
     with pytest.raises(DataError, match="instruct model"):
-        render_prompt(ASKED, Plain(), tools=[CALCULATOR.schema])
+        render_prompt(ASKED, PlainTokenizer(), tools=[CALCULATOR.schema])
 
 
 def test_problems_are_the_same_in_every_process() -> None:
@@ -255,7 +255,7 @@ def test_tool_turns_are_one_sequence(tmp_path: Path, family: str) -> None:
 
 
 def test_rl_plays_it() -> None:
-    seen, blobs = Seen(), FakeBlobs()
+    seen, blobs = RecordingObserver(), FakeBlobs()
     kitchen.run(
         Rl(
             model="any",

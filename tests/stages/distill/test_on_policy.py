@@ -29,7 +29,7 @@ from stages.rl.rollouts import Rollouts
 from stages.tasks.tasks import TaskBatch
 from stages.train.session import FinalWeights
 from tests.support.bigram_policy import BigramPolicy, datums_of
-from tests.support.untemplated import Plain
+from tests.support.no_chat_template import PlainTokenizer
 
 
 class FixedTeacher:
@@ -299,4 +299,4 @@ def test_contradicting_teacher_settings(
 def test_an_instruction_needs_a_chat_template() -> None:
     client: Any = FakeTraining()
     with pytest.raises(ConfigError, match="needs a chat template"):
-        OpenTeachers({"": "any"}, "Be brief.").run(client, client, Plain())
+        OpenTeachers({"": "any"}, "Be brief.").run(client, client, PlainTokenizer())

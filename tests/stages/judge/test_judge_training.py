@@ -23,17 +23,17 @@ from stages.rl.rollout_eval import PolicyAfter, PolicyBefore
 from stages.rl.rollouts import Rollout, RolloutConfig, Rollouts
 from stages.tasks.rewards import Question, exact_reward
 from stages.tasks.tasks import TaskBatch, Tasks
-from tests.support.counting import Counting, counting
-from tests.support.untemplated import Plain, Untemplated
+from tests.support.bracket_judge import BracketSampler, bracket_judge
+from tests.support.no_chat_template import PlainTokenizer, TrainingWithoutTemplate
 
 REQUEST = (Message("user", "2 eggs"),)
 TASK = Question(({"role": "user", "content": "2 eggs"},), "{}", exact_reward, "t")
-JUDGE = counting()
+JUDGE = bracket_judge()
 
 
 def probability_of_a(apart: int) -> float:
     """The probability of A if the first answer has `apart` more brackets."""
-    return 1 / (1 + math.exp(-apart - Counting.place))
+    return 1 / (1 + math.exp(-apart - BracketSampler.position_bias))
 
 
 def preference(apart: int) -> float:
@@ -114,7 +114,7 @@ def test_too_long_pairs_are_left_out_and_counted() -> None:
 
 
 def test_unreadable_answers_are_left_out_and_counted() -> None:
-    tight, long = counting(max_tokens=200), "{" * 200
+    tight, long = bracket_judge(max_tokens=200), "{" * 200
     assert (asyncio.run(tight.prefers(REQUEST, "{}", "[]")) or 0) > 0.5
     assert (
         asyncio.run(tight.prefers(REQUEST, long, "[]"))
@@ -203,11 +203,14 @@ def test_separators_are_stripped_by_the_policys_tokenizer() -> None:
         for both in ((" {}", " [1, 2]"), ("{}", "[1, 2]"))
     )
     assert as_it_is != stripped
-    assert (reward(ByteTokenizer(), Plain()), reward(ByteTokenizer(), ByteTokenizer())) == (
+    assert (
+        reward(ByteTokenizer(), PlainTokenizer()),
+        reward(ByteTokenizer(), ByteTokenizer()),
+    ) == (
         stripped,
         as_it_is,
     )
-    assert reward(Plain(), Plain()) != reward(Plain(), ByteTokenizer())
+    assert reward(PlainTokenizer(), PlainTokenizer()) != reward(PlainTokenizer(), ByteTokenizer())
 
 
 def test_a_judge_without_a_template_reads_single_messages() -> None:
@@ -215,7 +218,7 @@ def test_a_judge_without_a_template_reads_single_messages() -> None:
         ({"role": "system", "content": "As JSON."}, *TASK.messages), "{}", exact_reward, "t"
     )
     some = Tasks((TASK,), {"held": (TASK, prompted)})
-    templated, untemplated = FakeTraining(), Untemplated()
+    templated, untemplated = FakeTraining(), TrainingWithoutTemplate()
     with pytest.raises(
         DataError,
         match=r"held: a prompt has messages from system, user.*judge\.model",

@@ -27,7 +27,7 @@ from stages.judge.ranked_answers import (
 from stages.rl.rollouts import Rollout
 from stages.tasks.rewards import Question, exact_reward
 from stages.tasks.tasks import Tasks
-from tests.support.untemplated import Plain
+from tests.support.no_chat_template import PlainTokenizer
 
 TASK = Question(({"role": "user", "content": "2 eggs"},), "{}", exact_reward, "t")
 TASKS = Tasks((TASK,), {"held": (TASK,)})
@@ -70,7 +70,7 @@ def test_ranked_answers_become_comparisons() -> None:
 
 
 def test_ranked_answers_without_a_template_lose_the_separator() -> None:
-    ranked = RankedPair(0, " {}", " no").stripped(Plain())
+    ranked = RankedPair(0, " {}", " no").stripped(PlainTokenizer())
     assert ranked == RankedPair(0, "{}", "no")
     assert RankedPair(0, " {}", " no").stripped(ByteTokenizer()).better == " {}", (
         "a template has no separator"
@@ -78,8 +78,8 @@ def test_ranked_answers_without_a_template_lose_the_separator() -> None:
     found, _ = asyncio.run(
         BuildComparisons().run(TASKS, RankedAnswers({"": (ranked,), "held": (ranked,)}))
     )
-    pairs, _ = BuildJudgePairs(JudgeConfig().rendering).run(found, Plain())
-    assert [Plain().decode(datum.tokens[1:]) for datum in pairs.data[0]] == [
+    pairs, _ = BuildJudgePairs(JudgeConfig().rendering).run(found, PlainTokenizer())
+    assert [PlainTokenizer().decode(datum.tokens[1:]) for datum in pairs.data[0]] == [
         "2 eggs {}",
         "2 eggs no",
     ]

@@ -31,8 +31,8 @@ from stages.preference.comparisons import (
     comparison,
 )
 from stages.preference.pair_loss import PairLoss
+from tests.support.no_chat_template import PlainTokenizer
 from tests.support.thoughts import ThoughtStrippingTokenizer
-from tests.support.untemplated import Plain
 
 RNG = np.random.default_rng(4)
 
@@ -465,11 +465,16 @@ def test_without_a_template_the_separator_is_not_doubled() -> None:
     row = comparison({"prompt": "q", "completion": "yes"}, "here:1")
     rows = Comparisons((row,), {"held": (row,)})
     found, _ = asyncio.run(
-        SampleRejectedAnswers("any", RenderDataset()).run(FixedAnswers(" no"), Plain(), rows)
+        SampleRejectedAnswers("any", RenderDataset()).run(
+            FixedAnswers(" no"), PlainTokenizer(), rows
+        )
     )
     assert found.texts == {"": {0: "no"}, "held": {0: "no"}}
-    pairs, _ = RenderPairs(RenderDataset()).run(rows, found, Plain())
-    assert [Plain().decode(datum.tokens[1:]) for datum in pairs.train[0]] == ["q yes", "q no"]
+    pairs, _ = RenderPairs(RenderDataset()).run(rows, found, PlainTokenizer())
+    assert [PlainTokenizer().decode(datum.tokens[1:]) for datum in pairs.train[0]] == [
+        "q yes",
+        "q no",
+    ]
 
 
 def test_an_answer_of_several_sequences_is_an_error() -> None:

@@ -16,7 +16,7 @@ from recipes.rl import Rl
 from stages.data.splits import DataConfig
 from stages.tasks.games import Guess, MakeGames
 from stages.tasks.reasoning_gym import load_tasks_stage
-from tests.support.seen import Seen
+from tests.support.recording import RecordingObserver
 
 
 async def played(game: Guess, *answers: str) -> list[StepResult]:
@@ -99,7 +99,7 @@ def test_reward_setting_is_refused_for_games() -> None:
 
 
 def test_rl_plays_games() -> None:
-    seen, blobs = Seen(), FakeBlobs()
+    seen, blobs = RecordingObserver(), FakeBlobs()
     kitchen.run(
         Rl(
             model="any",

@@ -1,4 +1,4 @@
-"""What a recipe tells while it is cooked, and what it comes to."""
+"""An observer that records what a run publishes, and the numbers that two equal runs share."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from kitchen.ports import BlobStore
 from kitchen.runs.store import read_journal
 
 
-class Seen(Observer):
-    """All that was published, in order."""
+class RecordingObserver(Observer):
+    """Records everything that stages publish, in order."""
 
     def __init__(self) -> None:
         self.published: list[Any] = []
@@ -23,13 +23,15 @@ class Seen(Observer):
         return [value for value in self.published if isinstance(value, Table)]
 
     def series(self, key: str) -> list[float]:
-        return [each[key] for each in self.published if isinstance(each, Metrics) and key in each]
+        return [
+            metrics[key]
+            for metrics in self.published
+            if isinstance(metrics, Metrics) and key in metrics
+        ]
 
 
 def numbers(blobs: BlobStore, outcome: Outcome) -> tuple[list[dict[str, Any]], str]:
-    """What a run came to: all its metrics, without what clocks say, and the digest of the weights
-    exported last.
-    """
+    """Return a run's metrics, without times, and the digest of the weights it exported last."""
     assert outcome.checkpoint is not None
     rows = [
         {key: value for key, value in row.items() if key not in ("seconds", "timestamp")}
