@@ -12,6 +12,7 @@ from kitchen.types import Adam, Array, Datum, Lora, LossOutput
 
 if TYPE_CHECKING:
     from adapters.peft.session import PeftSession
+from adapters.peft.training.trainer import Trainer
 
 Opened = Callable[..., "PeftSession"]
 Step = tuple[LossOutput, dict[str, Array]]
@@ -59,12 +60,16 @@ def record_token_counts(session: PeftSession) -> list[int]:
 def step(session: PeftSession, data: Sequence[Datum], loss: Any = "cross_entropy") -> Step:
     """Return the output of a step and its gradient."""
     output = session.forward_backward(data, loss).result()
-    return output, session.submit(
-        lambda trainer: {
-            name: parameter.grad.cpu().numpy().copy()
-            for name, parameter in trainer.adapter.named_parameters().items()
-        }
-    ).result()
+    return output, session.submit(_gradients).result()
+
+
+def _gradients(trainer: Trainer) -> dict[str, Array]:
+    """Copy the gradient of every trained parameter."""
+    gradients = {}
+    for name, parameter in trainer.adapter.named_parameters().items():
+        assert parameter.grad is not None
+        gradients[name] = parameter.grad.cpu().numpy().copy()
+    return gradients
 
 
 def flat(gradient: dict[str, Array]) -> Array:
