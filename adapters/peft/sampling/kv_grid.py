@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,12 +81,14 @@ class KVGrid:
         rows: Array,
         lengths: Sequence[int],
         like: torch.Tensor,
+        sdpa_devices: Collection[str] = SDPA_DEVICES,
     ) -> None:
         """Take the (P, L) batch row of each cell, -1 for an empty one, and (P,) prompt lengths."""
         self.rows = rows
         self.lengths = np.array(lengths)
         self.written = 0  # tokens of each completion
         self._heads = heads
+        self._sdpa_devices = sdpa_devices
         self._prompt_room = max(lengths)  # columns for the prompt in `_prompt_kv`
         prompts, cells, width = len(rows) * heads.groups, rows.size * heads.groups, heads.width
         # (layers, 2, P · groups, S, D); zeros, because what is masked must be finite
@@ -160,7 +162,7 @@ class KVGrid:
         self._prompt_kv[layer, :, :, end - 1] = new_kv
         keys, values = self._prompt_kv[layer, :, :, :end]
         bias = None if self._bias is None else self._bias[..., :end]
-        if keys.device.type not in SDPA_DEVICES:
+        if keys.device.type not in self._sdpa_devices:
             return torch.bmm(torch.softmax(self._scores(query, keys, bias), -1), values)
         stacked = query.view(1, len(keys), -1, self._heads.width)
         return scaled_dot_product_attention(

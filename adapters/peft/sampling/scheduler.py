@@ -63,11 +63,13 @@ class Scheduler:
         decode_text: DecodeText,
         high: torch.dtype,
         max_rows: int,
+        prefill_tokens: int = PREFILL_TOKENS,
     ) -> None:
         self._body = body
         self._decode_text = decode_text
         self._high = high
         self._max_rows = max_rows
+        self._prefill_tokens = prefill_tokens
         self._waiting = deque(rows)
         self._running = list[Row]()
         self._states = torch.empty(0)
@@ -88,7 +90,7 @@ class Scheduler:
                     return False
                 if self._admits():
                     prefilled += self._join()
-                    if self._joining or prefilled >= PREFILL_TOKENS:
+                    if self._joining or prefilled >= self._prefill_tokens:
                         return True  # reading many prompts takes as long as writing
                 else:
                     self._step()
@@ -115,14 +117,15 @@ class Scheduler:
             self._states = self._body.step(tokens)
 
     def _join(self) -> int:
-        """Prefill waiting rows while there is room, up to PREFILL_TOKENS of prompts.
+        """Prefill waiting rows while there is room, up to `prefill_tokens` of prompts.
 
         If more rows wait and fit, they join before any row decodes. Returns the number of prompt
         tokens to read.
         """
         joined = list[Row]()
         room, tokens = self._max_rows - len(self._running), 0
-        limit = PREFILL_TOKENS if self._body.join_below else math.inf  # none can join later there
+        # where no row can join later, all join now
+        limit = self._prefill_tokens if self._body.join_below else math.inf
         while self._waiting and len(joined) < room and tokens < limit:
             joined.append(self._waiting.popleft())
             repeated = len(joined) > 1 and joined[-2].request.prompt is joined[-1].request.prompt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,23 +14,10 @@ from adapters.peft.sampling.conversation_cache import ConversationCache
 from adapters.peft.session import PeftSession
 from kitchen.types import Datum, Sampled, Tokens
 from tests.support.peft_sessions import trained
+from tests.support.sampling import prefilled, record_embedded
 
 GAMES, TURNS = 7, 5
 Answers = Sequence[Sequence[Sampled]]
-
-
-def record_embedded(sampler: Any) -> list[int]:
-    """Return a list to which each forward pass from now on appends its number of tokens."""
-    counts = list[int]()
-    embeddings = sampler.model.result().network.model.get_input_embeddings()
-    embeddings.register_forward_hook(lambda module, inputs, output: counts.append(len(output)))
-    return counts
-
-
-def prefilled(embedded: Sequence[int], answers: Answers) -> int:
-    """Return how many prompt tokens were read; completions embed all but their last token."""
-    generated = sum(len(one.tokens) - 1 for answer in answers for one in answer)
-    return sum(embedded) - generated
 
 
 def begin() -> list[Tokens]:
@@ -139,11 +127,11 @@ def continued(
 
 
 def test_from_turn_three_only_new_tokens_are_read(sampler: Any) -> None:
-    prompts, before, embedded = begin(), list[Tokens](), record_embedded(sampler)
+    prompts, before, embedded = begin(), list[Tokens](), record_embedded(sampler.model.result())
     for turn in range(TURNS):
         embedded.clear()
         answers = asked(sampler, prompts, turn)
-        read = prefilled(embedded, answers)
+        read = prefilled(embedded, list(chain.from_iterable(answers)))
         if turn == 1:
             assert read > sum(map(len, prompts)) / 2  # some share a prefix
         elif turn:
@@ -196,12 +184,12 @@ def talked(sampler: Any) -> Tokens:
 
 def test_a_shared_continuation_is_read_once(sampler: Any) -> None:
     more = np.concatenate([talked(sampler), np.arange(3, 203)])
-    embedded = record_embedded(sampler)
+    embedded = record_embedded(sampler.model.result())
     futures = [
         sampler.sample(np.concatenate([more, [last]]), max_tokens=2) for last in range(5, 13)
     ]
     answers = [future.result() for future in futures]
-    assert prefilled(embedded, answers) < 2 * len(more)
+    assert prefilled(embedded, list(chain.from_iterable(answers))) < 2 * len(more)
 
 
 def test_equal_completions_share_one_cache_entry(sampler: Any) -> None:

@@ -15,6 +15,7 @@ from adapters.local.hub import LocalHub
 from adapters.peft.client import PeftTraining
 from kitchen.errors import BackendError, ConfigError
 from kitchen.types import Adam, Array, Checkpoint, Datum, Lora, Tokens
+from tests.support.tiny_gpt2 import tiny_gpt2
 from tests.support.tiny_model import tiny_model
 
 torch = pytest.importorskip("torch")
@@ -78,25 +79,6 @@ def of_transformers(folder: Path) -> Any:
     return model
 
 
-def gpt2(folder: Path) -> Path:
-    """Its linear layers are Conv1D, and the names in its file are not those of its modules."""
-    tiny_model(folder)
-    (folder / "model.safetensors").unlink()
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        vocab_size=320,
-        n_embd=48,
-        n_layer=2,
-        n_head=4,
-        n_positions=64,
-        initializer_range=0.1,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
-    return folder
-
-
 def untied(folder: Path) -> Path:
     tiny_model(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -106,7 +88,7 @@ def untied(folder: Path) -> Path:
     return folder
 
 
-MODELS = {"tied": tiny_model, "untied": untied, "gpt2": gpt2}
+MODELS = {"tied": tiny_model, "untied": untied, "gpt2": tiny_gpt2}
 
 
 @pytest.mark.parametrize("lora", [Lora(rank=8, seed=1), ALL], ids=["body", "body and head"])
