@@ -70,7 +70,8 @@ class RecordingCache(ConversationCache):
 def recording_sampler(folder: Path, **settings: Any) -> tuple[PeftSampler, list[int]]:
     """Return a sampler of the model in a folder, and a list that gets the size of each batch."""
     defaults = {"device": DEVICE, "dtype": "float32", "threads": 1}
-    machine = Machine(Settings(**{**defaults, **settings}), OneModel(folder))
+    hub: Any = OneModel(folder)
+    machine = Machine(Settings(**{**defaults, **settings}), hub)
     cache = RecordingCache()
 
     def load() -> FrozenModel:
