@@ -1,5 +1,6 @@
-"""SIGKILL at random points, a third of them inside a checkpoint write; the resumed run equals one
-left alone.
+"""Runs killed by SIGKILL at random points resume, and then equal a run that was never killed.
+
+A third of the kills are inside the write of a checkpoint.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-KILLS = int(os.environ.get("KITCHEN_SOAK", "0"))
+KILLS = int(os.environ.get("KITCHEN_SOAK", "0"))  # of each run; 0: a number for each test
 
 
 def soak(
@@ -23,33 +24,26 @@ def soak(
     backend: str,
     ahead: int,
     kills: int,
-    shown: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> list[dict[str, Any]]:
+    """Kill and resume runs in another process; return what it reports of each kill."""
     seed = random.SystemRandom().randrange(10**6)
-    with shown.disabled():
+    with capsys.disabled():
         print(f" recipe={recipe} backend={backend} ahead={ahead} kills={kills} seed={seed}")
-    command = [
-        sys.executable,
-        str(Path(__file__).with_name("victims.py")),
-        str(folder),
-        recipe,
-        backend,
-    ]
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-    }
-    done = subprocess.run(
-        [*command, str(ahead), str(kills), str(seed)],
+    script = Path(__file__).with_name("victims.py")
+    arguments = [folder, recipe, backend, ahead, kills, seed]
+    root = Path(__file__).parents[2]
+    process = subprocess.run(
+        [sys.executable, str(script), *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
-        env=environment,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)},
     )
-    print(done.stdout)
-    assert done.returncode == 0, f"seed {seed}\n{done.stdout}\n{done.stderr[-3000:]}"
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    print(process.stdout)
+    report = f"seed {seed}\n{process.stdout}\n{process.stderr[-3000:]}"
+    assert process.returncode == 0, report
+    return [json.loads(line) for line in process.stdout.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +57,7 @@ def soak(
         ),
     ],
 )
-def test_a_few_kills_of_the_fake(
+def test_fake_runs_resume_after_a_few_kills(
     recipe: str, ahead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert len(soak(tmp_path, recipe, "fake", ahead, 4, capsys)) == 4
@@ -89,7 +83,7 @@ def test_a_few_kills_of_the_fake(
         ("rlhf_own", 2),
     ],
 )
-def test_the_fake_is_killed(
+def test_fake_runs_resume_after_many_kills(
     recipe: str, ahead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = soak(tmp_path, recipe, "fake", ahead, KILLS or 15, capsys)
@@ -121,7 +115,7 @@ def test_the_fake_is_killed(
         ("rlhf_short", 1),
     ],
 )
-def test_a_tiny_local_model_is_killed(
+def test_local_runs_resume_after_kills(
     recipe: str, ahead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = soak(tmp_path, recipe, "peft", ahead, KILLS or 6, capsys)

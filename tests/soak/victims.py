@@ -12,7 +12,9 @@ import random
 import shutil
 import signal
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tests.support import letters
 from tests.support.killed_runs import (
@@ -25,52 +27,76 @@ from tests.support.killed_runs import (
 )
 
 
-def main(victim: RunToKill, kills: int, seed: int) -> int:
-    folder = victim.folder
+def main(run: RunToKill, kills: int, seed: int) -> int:
+    """Kill and resume a run `kills` times; return the exit code."""
     letters.use()
-    if victim.backend == "peft":
-        import torch  # noqa: F401 once, before any fork
-
-        import adapters.peft.session  # noqa: F401
-        from tests.support.tiny_model import tiny_model
-
-        for at, name in enumerate(MODELS):
-            if not (folder / name).exists():
-                in_child(lambda name=name, at=at: tiny_model(folder / name, seed=at))
-    whole, counts = folder / "whole", folder / "counts.json"
-
-    def count() -> None:
-        killer, blobs = KillAfterStage(), KillDuringWrite(str(whole))
-        victim.execute(killer, blobs)
-        counts.write_text(json.dumps([killer.count, blobs.count]))
-
-    if in_child(count):
+    if run.backend == "peft":
+        create_models(run.folder)
+    whole = run.folder / "whole"
+    counts = count_kill_points(run, whole)
+    if counts is None:
         return 1
-    (calls, writes), wanted, dice = (
-        json.loads(counts.read_text()),
-        outcome(whole),
-        random.Random(seed),
-    )
+    expected = outcome(whole)
+    rng = random.Random(seed)
     for number in range(kills):
-        root, inside = folder / "killed", number % 3 == 0
-        shutil.rmtree(root, ignore_errors=True)
-        at = dice.randint(1, writes if inside else calls)
-        blobs = KillDuringWrite(str(root), at if inside else -1, dice.random() * 2e-3)
-        killer = KillAfterStage(-1 if inside else at)
-        status = in_child(lambda k=killer, b=blobs: victim.execute(k, b))
-        again = in_child(lambda r=root: victim.execute(KillAfterStage(), KillDuringWrite(str(r))))
-        same = again == 0 and outcome(root) == wanted
-        row = {"kill": number, "at": at, "inside_write": inside, "status": status, "same": same}
+        row = kill_and_resume(run, number, counts, expected, rng)
         print(json.dumps(row), flush=True)
-        if not same or status != -signal.SIGKILL:
+        if not row["same"] or row["status"] != -signal.SIGKILL:
             return 1
     return 0
 
 
+def create_models(folder: Path) -> None:
+    """Write the tiny models that are missing, and import torch once, before any fork."""
+    import torch  # noqa: F401
+
+    import adapters.peft.session  # noqa: F401
+    from tests.support.tiny_model import tiny_model
+
+    for seed, name in enumerate(MODELS):
+        if not (folder / name).exists():
+            in_child(partial(tiny_model, folder / name, seed=seed))
+
+
+def count_kill_points(run: RunToKill, whole: Path) -> tuple[int, int] | None:
+    """Run once without kills; return the number of stage calls and of writes, None if it fails."""
+    counts = run.folder / "counts.json"
+
+    def count() -> None:
+        killer = KillAfterStage()
+        blobs = KillDuringWrite(str(whole))
+        run.execute(killer, blobs)
+        counts.write_text(json.dumps([killer.count, blobs.count]))
+
+    if in_child(count):
+        return None
+    calls, writes = json.loads(counts.read_text())
+    return calls, writes
+
+
+def kill_and_resume(
+    run: RunToKill, number: int, counts: tuple[int, int], expected: Any, rng: random.Random
+) -> dict[str, Any]:
+    """Kill a run at a random point and resume it; every third kill is inside a write."""
+    calls, writes = counts
+    root = run.folder / "killed"
+    shutil.rmtree(root, ignore_errors=True)
+    inside_write = number % 3 == 0
+    at = rng.randint(1, writes if inside_write else calls)
+    seconds = rng.random() * 2e-3  # from the start of the write to the kill
+    blobs = KillDuringWrite(str(root), at if inside_write else -1, seconds)
+    killer = KillAfterStage(-1 if inside_write else at)
+    status = in_child(lambda: run.execute(killer, blobs))
+    resumed = in_child(lambda: run.execute(KillAfterStage(), KillDuringWrite(str(root))))
+    return {
+        "kill": number,
+        "at": at,
+        "inside_write": inside_write,
+        "status": status,
+        "same": resumed == 0 and outcome(root) == expected,
+    }
+
+
 if __name__ == "__main__":
-    sys.exit(
-        main(
-            RunToKill(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])),
-            *map(int, sys.argv[5:7]),
-        )
-    )
+    folder, recipe, backend, ahead, kills, seed = sys.argv[1:]
+    sys.exit(main(RunToKill(Path(folder), recipe, backend, int(ahead)), int(kills), int(seed)))

@@ -32,7 +32,7 @@ from adapters.tokenizer import load_tokenizer
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
 from kitchen.types import Lora
 from stages.chat.prompts import render_prompt
-from tests.support.waiting import wait_until
+from tests.support.polling import wait_until
 
 
 def test_creating_the_client_imports_no_torch() -> None:

@@ -20,7 +20,7 @@ from adapters.peft.model.logprob_head import score
 from adapters.peft.runtime.worker import COMPUTE_LOCK
 from adapters.peft.session import PeftSession
 from kitchen.types import Adam, Array, Datum, Floats, Lora
-from tests.support.waiting import wait_until
+from tests.support.polling import wait_until
 
 Opened = Callable[..., PeftSession]
 
