@@ -22,5 +22,5 @@ configure()  # else the first `capture_logs` leaves behind that somebody else ha
 
 @pytest.fixture
 def letters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`reward="letters"` can be said."""
+    """Register the reward `letters` for this test."""
     use(monkeypatch.setattr)

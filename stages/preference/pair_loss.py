@@ -72,7 +72,7 @@ class PairLoss:
 
     @property
     def uses_reference(self) -> bool:
-        """Whether the scores compare with a reference model."""
+        """True where the scores compare with a reference model."""
         return self.kind not in WITHOUT_REFERENCE
 
     def __call__(

@@ -88,12 +88,12 @@ class Rollout:
 
     @property
     def failed(self) -> bool:
-        """Whether its environment failed, so that it has no reward."""
+        """True where the environment failed, so that there is no reward."""
         return self.stop_reason is StopReason.FAILED
 
     @property
     def complete(self) -> bool:
-        """Whether it did not fail, and no answer was cut."""
+        """True where nothing failed and no answer was cut."""
         return not self.failed and not self.truncated
 
 

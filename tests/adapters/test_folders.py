@@ -1,4 +1,4 @@
-"""What a folder of weights is known by."""
+"""The digest that identifies a folder of weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def config(base: Path, alpha: int) -> str:
 @pytest.mark.parametrize(
     "change", ["model.safetensors", "adapter_model.safetensors", "adapter_config.json", "nothing"]
 )
-def test_an_adapter_is_known_by_its_weights_their_use_and_its_base(
+def test_an_adapters_digest_covers_weights_config_and_base(
     tmp_path: Path, hub: LocalHub, change: str
 ) -> None:
     model = f"path:{tmp_path / 'own'}"

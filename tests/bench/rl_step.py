@@ -85,7 +85,7 @@ class KitchenStep:
             session.optim_step(kitchen_side.ADAM).result()
             sampler.close()
             turns.stop()
-            turns.tell(**_told(rollouts), generation=generated)
+            turns.tell(**_reported_values(rollouts), generation=generated)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _batches(setup: Setup) -> list[Sequence[str]]:
     return [texts[start : start + GROUPS] for start in range(0, len(texts), GROUPS)]
 
 
-def _told(rollouts: Rollouts) -> dict[str, Any]:
+def _reported_values(rollouts: Rollouts) -> dict[str, Any]:
     episodes = [rollout.episodes[0] for rollout in rollouts.all()]
     return {
         "prompts": [one.tokens[~one.action_mask].tolist() for one in episodes],

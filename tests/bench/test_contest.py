@@ -24,7 +24,7 @@ class Sleeper:
     name: str
     seconds: float
     loss: float = 1.0
-    told_in: str = ""  # a file that every step is written into
+    log_path: str = ""  # a file that every step is written into
 
     def run(self, turns: Turns) -> None:
         turns.loaded()
@@ -32,8 +32,8 @@ class Sleeper:
             turns.wait()
             time.sleep(self.seconds)
             turns.stop()
-            if self.told_in:
-                with open(self.told_in, "a") as file:
+            if self.log_path:
+                with open(self.log_path, "a") as file:
                     file.write(self.name)
             turns.tell(tokens=100, loss=self.loss)
 
@@ -70,9 +70,9 @@ class Broken:
 def test_sides_take_turns_and_who_is_behind_leaves(tmp_path: Path) -> None:
     log = tmp_path / "turns"
     sides = [
-        Sleeper("a", 0.01, told_in=str(log)),
-        Sleeper("b", 0.02, told_in=str(log)),
-        Sleeper("c", 0.3, told_in=str(log)),
+        Sleeper("a", 0.01, log_path=str(log)),
+        Sleeper("b", 0.02, log_path=str(log)),
+        Sleeper("c", 0.3, log_path=str(log)),
     ]
     held = interleave(sides, tmp_path, 4, ["b", "c"], heats=2)
     assert log.read_text() == "abcabcabab"
@@ -102,7 +102,7 @@ def test_what_fails_in_a_side_is_raised_with_its_log(tmp_path: Path) -> None:
     assert "output before the failure" in str(caught.value)
 
 
-def test_a_side_that_was_killed_while_others_had_their_turn_is_told_of(tmp_path: Path) -> None:
+def test_a_side_killed_while_it_waits_is_reported(tmp_path: Path) -> None:
     with Worker(Sleeper("idle", 0.01), tmp_path) as worker:
         worker.ready()
         worker._process.kill()
@@ -112,9 +112,7 @@ def test_a_side_that_was_killed_while_others_had_their_turn_is_told_of(tmp_path:
 
 
 @pytest.mark.parametrize(("loss", "sound"), [(1.0005, True), (1.002, False), (float("nan"), False)])
-def test_a_contest_says_who_was_faster_and_whether_they_computed_the_same(
-    tmp_path: Path, loss: float, sound: bool
-) -> None:
+def test_a_contest_reports_speed_and_agreement(tmp_path: Path, loss: float, sound: bool) -> None:
     contest = Contest(
         "work",
         "A work",
@@ -160,7 +158,7 @@ def test_rates_and_shares_leave_out_the_first_steps() -> None:
     assert "25%, or 12% with shared prefixes counted once; MISSED" in share.note
 
 
-def test_a_part_of_a_step_is_compared_by_the_seconds_that_both_tell() -> None:
+def test_parts_of_a_step_are_compared_by_their_seconds() -> None:
     steps = DROPPED + 3
     taken = {
         name: [Step(9.0, {"generation": took})] * steps

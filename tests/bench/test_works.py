@@ -55,7 +55,7 @@ def test_rows_are_the_same_for_the_same_seed_alone(order: Order) -> None:
     assert [len(completion) for completion in first.completions] == [64] * 8
 
 
-def test_questions_have_so_many_tokens_and_nothing_ends_an_answer(order: Order) -> None:
+def test_questions_have_a_fixed_length_and_answers_never_end(order: Order) -> None:
     setup = order.setup(1)
     known, endless = (rows.tokenizer(each.model) for each in (setup, kitchen_side.endless(setup)))
     assert endless.stop_ids == () != known.stop_ids
@@ -96,7 +96,7 @@ def test_both_sides_compute_the_same(order: Order, work: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("slow", "left_out"), [(0.0, 0), (1e9, 4)])  # GFLOP/s
-def test_works_in_a_format_that_the_machine_does_not_multiply_are_left_out_and_named(
+def test_works_in_slow_number_formats_are_left_out_and_named(
     order: Order, slow: float, left_out: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(program, "SLOW", slow)
@@ -110,9 +110,7 @@ def test_works_in_a_format_that_the_machine_does_not_multiply_are_left_out_and_n
 
 
 @pytest.mark.slow
-def test_a_random_model_can_be_measured_with_the_tokenizer_of_another(
-    order: Order, tmp_path: Path
-) -> None:
+def test_a_random_model_can_use_another_models_tokenizer(order: Order, tmp_path: Path) -> None:
     sizes = {
         **SIZES["1b"],
         "hidden_size": 64,
@@ -142,7 +140,7 @@ def test_hinge_on_pairs_is_that_of_trl(order: Order) -> None:
     assert result.sound, result.notes
 
 
-def test_what_is_finished_is_found_again_and_nothing_of_another_commit(tmp_path: Path) -> None:
+def test_finished_works_are_reused_within_one_commit(tmp_path: Path) -> None:
     facts = {"date": "today", "commit": "abc"}
     one = Result(
         "dpo",
@@ -167,9 +165,7 @@ def test_what_is_finished_is_found_again_and_nothing_of_another_commit(tmp_path:
 
 
 @pytest.mark.parametrize("commit", ["abc+", "none"])
-def test_of_code_that_is_in_no_commit_everything_is_measured_again(
-    tmp_path: Path, commit: str
-) -> None:
+def test_uncommitted_code_is_always_measured_again(tmp_path: Path, commit: str) -> None:
     facts, one = (
         {"date": "today", "commit": commit},
         Result("dpo", "DPO", ("side",), (("kitchen",),)),

@@ -1,4 +1,4 @@
-"""chat_sl on the fake: every data set of the mixture is learnt, and told by itself."""
+"""chat_sl on the fake: every data set of the mixture is learnt and reported by itself."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_target_of_exact_match_needs_answers() -> None:
         cook(evaluation={"metric": "auto", "at_least": 0.5}, steps=1)
 
 
-def test_held_out_sets_are_told_in_nats_and_in_bits() -> None:
+def test_held_out_sets_are_reported_in_nats_and_bits() -> None:
     seen = cook()
     for name in ("greetings/held", "farewells/held_out"):
         before, after = (seen.series(f"{name}/loss_{when}")[0] for when in ("before", "after"))

@@ -26,9 +26,9 @@ DATA = FakeDatasets({"right": {"train": ROWS, "held": ROWS[:2]}})
 
 @pytest.fixture(scope="module")
 def blobs() -> FakeBlobs:
-    """With a run that has learnt the answer, and one that has begun to."""
+    """Return a store with one run that has learnt the answer and one that has partly learnt it."""
     blobs = FakeBlobs()
-    for name, epochs in (("taught", 60), ("begun", 10)):
+    for name, epochs in (("taught", 60), ("partly-taught", 10)):
         recipe = SlBasic(
             model="any",
             dataset="right",
@@ -46,7 +46,7 @@ def blobs() -> FakeBlobs:
 def cook(blobs: FakeBlobs, name: str, *observers: Observer, **settings: Any) -> RecordingObserver:
     seen = RecordingObserver()
     defaults = {
-        "model": "run:begun",
+        "model": "run:partly-taught",
         "teacher": "run:taught",
         "dataset": "right",
         "batch_size": 4,
@@ -89,9 +89,9 @@ def test_the_student_learns_the_teachers_answers(
 
 
 def test_the_divergence_of_each_batch_is_reported(blobs: FakeBlobs) -> None:
-    told = cook(blobs, "told").series("kl_teacher")
-    assert len(told) == 40
-    assert abs(sum(told[-5:])) < 0.2 * sum(told[:5])
+    divergences = cook(blobs, "reported").series("kl_teacher")
+    assert len(divergences) == 40
+    assert abs(sum(divergences[-5:])) < 0.2 * sum(divergences[:5])
 
 
 def test_forward_loss_is_kl_plus_teacher_entropy(blobs: FakeBlobs) -> None:
@@ -118,7 +118,8 @@ def test_the_teachers_weights_are_recorded_as_facts(
 
 def test_a_run_with_another_teacher_is_not_resumed(blobs: FakeBlobs, tmp_path: Path) -> None:
     training, folder = FakeTraining(blobs), tmp_path / "teacher"
-    right, other = (training.checkpoints(f"{run}/weights/final")[0] for run in ("taught", "begun"))
+    [right] = training.checkpoints("taught/weights/final")
+    [other] = training.checkpoints("partly-taught/weights/final")
     training.export(right, folder)
     with pytest.raises(RunFailed, match="Killed"):
         cook(blobs, "stopped", KillAt(20), steps=3, teacher=f"path:{folder}")

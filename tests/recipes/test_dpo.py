@@ -91,7 +91,7 @@ def test_it_learns_without_a_reference(loss: str) -> None:
     assert seen.series("chosen_nats")[-1] < seen.series("chosen_nats")[0]
 
 
-def test_where_there_is_no_rejected_answer_the_model_errs_itself() -> None:
+def test_missing_rejected_answers_are_sampled() -> None:
     seen = cook(dataset="right", batch_size=3, epochs=6)
     texts = [
         row["text"]

@@ -1,4 +1,4 @@
-"""evaluate on the fake: what it reads, what it reports, and that a resumed one does not ask again."""
+"""evaluate on the fake: what it reads and reports, and that resuming repeats no request."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_answers_that_cannot_be_compared_have_a_loss(blobs: FakeBlobs) -> None:
 
 
 def test_a_loss_is_of_all_tokens_alike_and_its_interval_of_rows(blobs: FakeBlobs) -> None:
-    """Of two tokens and of nine, its end with each."""
+    """The rows have two tokens and nine, the end token included."""
     found = evaluated(blobs, "lengths", dataset="lengths")
     alone = [
         evaluated(blobs, f"of-{n}", dataset="lengths", splits=[f"only{n}"])[f"only{n}/loss"]

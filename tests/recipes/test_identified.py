@@ -1,6 +1,4 @@
-"""Weights that a kept stage has asked must be the same when a run is gone on with, in whatever
-stage it was stopped.
-"""
+"""A run resumes only with the weights that its completed stages used, wherever it stopped."""
 
 from __future__ import annotations
 

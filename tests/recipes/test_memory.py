@@ -44,7 +44,7 @@ def lines(count: int) -> str:
 
 
 def peak(folder: Path, *arguments: str, **environment: str) -> float:
-    """Of a run of 20 steps in a process of its own, in MB."""
+    """Return the peak memory, in MB, of a run of 20 steps in a separate process."""
     done = subprocess.run(
         [
             sys.executable,

@@ -1,4 +1,4 @@
-"""Each recipe is stopped in each of its stages, so in each of its phases, and gone on with."""
+"""Each recipe is stopped in each of its stages, so in each of its phases, and resumed."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_it_learns_what_is_rewarded(settings: Any) -> None:
     assert seen.series("held/reward_gain")[0] > 0.2
 
 
-def test_a_fresh_copy_acts_each_time_unless_told() -> None:
+def test_a_fresh_copy_acts_each_time_by_default() -> None:
     assert max(map(abs, cook(steps=4).series("kl_sampler_v1"))) < 1e-5
     assert max(map(abs, cook(steps=6, policy_lag=2).series("kl_sampler_v1"))) > 1e-3
 

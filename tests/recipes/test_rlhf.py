@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("letters")
 
 @pytest.fixture(scope="module")
 def blobs() -> FakeBlobs:
-    """With a run that has learnt to answer one thing or another."""
+    """Return a store with a run that has learnt to give one of two answers."""
     blobs = FakeBlobs()
     recipe = SlBasic(
         model="any",
@@ -50,7 +50,7 @@ def blobs() -> FakeBlobs:
         schedule="constant",
         warmup_steps=0,
     )
-    kitchen.run(recipe, training=FakeTraining(blobs), datasets=DATA, blobs=blobs, name="begun")
+    kitchen.run(recipe, training=FakeTraining(blobs), datasets=DATA, blobs=blobs, name="warm-start")
     return blobs
 
 
@@ -59,7 +59,7 @@ def cook(
 ) -> RecordingObserver:
     seen = RecordingObserver()
     defaults = {
-        "model": "run:begun",
+        "model": "run:warm-start",
         "batch_size": 4,
         "group": 16,
         "steps": 12,
@@ -79,7 +79,7 @@ def cook(
 
 
 @pytest.mark.parametrize(("recipe", "says"), [(Rlhf, "answer"), (RlhfWithBracketJudge, "letter")])
-def test_own_answers_are_compared_and_a_judge_and_a_policy_learn(
+def test_a_judge_and_a_policy_learn_from_ranked_samples(
     blobs: FakeBlobs, recipe: type[Rlhf], says: str
 ) -> None:
     seen = cook(
@@ -151,7 +151,7 @@ def test_unreadable_prompts_are_errors_before_sampling(blobs: FakeBlobs) -> None
             self.asked += 1
             return super().sampler(weights)
 
-    told = [
+    rows = [
         {
             "messages": [
                 {"role": "system", "content": "As JSON."},
@@ -160,13 +160,13 @@ def test_unreadable_prompts_are_errors_before_sampling(blobs: FakeBlobs) -> None
             ]
         }
     ] * 4
-    data, training = FakeDatasets({"told": {"train": told, "held": told[:2]}}), Counted(blobs)
+    data, training = FakeDatasets({"chats": {"train": rows, "held": rows[:2]}}), Counted(blobs)
     with pytest.raises(
         KitchenError,
         match=r"train: a prompt has messages from system, user.*judge\.says",
     ):
         kitchen.run(
-            Rlhf(model="run:begun", dataset="told", steps=1),
+            Rlhf(model="run:warm-start", dataset="chats", steps=1),
             training=training,
             datasets=data,
             blobs=blobs,
@@ -175,7 +175,7 @@ def test_unreadable_prompts_are_errors_before_sampling(blobs: FakeBlobs) -> None
     assert training.asked == 0
 
 
-def test_settings_of_own_answers_mean_nothing_beside_preferences(blobs: FakeBlobs) -> None:
+def test_preferences_exclude_settings_of_ranked_samples(blobs: FakeBlobs) -> None:
     with pytest.raises(KitchenError, match="leave dataset, reward and ranking out"):
         cook(blobs, "both", preferences="pairs", dataset="right")
     with pytest.raises(KitchenError, match="leave dataset, reward and ranking out"):
@@ -192,7 +192,7 @@ def test_a_judge_of_other_weights_has_its_own_facts(blobs: FakeBlobs) -> None:
         judge={"model": "other", "batch_size": 4},
     )
     facts = read_run(blobs, "two")["facts"]
-    assert (facts["model"], facts["weights"]) == ("any", "run:begun@final")
+    assert (facts["model"], facts["weights"]) == ("any", "run:warm-start@final")
     assert facts["judge.model"] == "other"
     found = find_weights("run:two@2", FakeTraining(blobs), blobs)
     assert not isinstance(found.source, str)

@@ -63,7 +63,7 @@ def test_the_learning_rate_warms_up_and_falls_to_its_end() -> None:
     assert rates[4:] == pytest.approx([0.5 * (12 - step) / 8 for step in range(4, 12)])
 
 
-def test_weights_decay_and_gradients_are_clipped_if_told() -> None:
+def test_weight_decay_and_clipping_follow_the_settings() -> None:
     usual, decayed, clipped = (
         execute(learning_rate=0.05, **more)[0].series("loss")
         for more in ({}, {"weight_decay": 5.0}, {"grad_clip_norm": 1e-12})
@@ -137,7 +137,9 @@ REFUSED = {
     "delete for_each ShuffledBatches": "Epoch is read by nobody",
     "delete ForwardBackward": "OptimStep reads LossOutput",
     "delete OptimStep": "the gradient in LossOutput is never stepped along",
-    "delete every MeasureHeldOut ExportWeights": "TrackBestExport reads ExportedWeights and HeldOutLoss",
+    "delete every MeasureHeldOut ExportWeights": (
+        "TrackBestExport reads ExportedWeights and HeldOutLoss"
+    ),
     "delete MeasureHeldOut": "TrackBestExport reads HeldOutLoss",
     "delete ExportWeights": "TrackBestExport reads ExportedWeights",
     "delete every TrackBestExport": "ExportedWeights and HeldOutLoss are read by nobody",

@@ -53,7 +53,7 @@ def test_the_page_has_each_seed_with_its_commit() -> None:
     assert "seed 1: abc, seed 2: abc" in text
 
 
-def test_a_goal_is_reached_or_missed_by_the_mean_and_of_a_p_by_the_largest() -> None:
+def test_goals_compare_the_mean_and_of_p_values_the_largest() -> None:
     rows = [
         {
             "work": "rl",

@@ -597,7 +597,7 @@ WORKS: Mapping[str, Work] = MappingProxyType(
             guessing,
         ),
         "guessing_on": Work(
-            "`rl` on the same game, gone on with for 16 steps where 8 like those of the table "
+            "`rl` on the same game, resumed for 16 steps where 8 like those of the table "
             "above have "
             "taught to say the number alone: what is left to learn is to listen. Longer than the "
             "others, "

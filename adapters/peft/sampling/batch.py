@@ -194,7 +194,7 @@ def prompts_split_between(shares: Sequence[Sequence[Row]]) -> list[Tokens]:
 
 
 def _mostly_shared(key: bytes, prompts: Mapping[bytes, Tokens]) -> bool:
-    """Whether another prompt begins with more than half of this one's tokens."""
+    """True where another prompt begins with more than half of this one's tokens."""
     prompt = prompts[key]
     return any(
         2 * shared_prefix_length(prompt, other) > len(prompt)

@@ -104,7 +104,7 @@ class Scheduler:
         self._states = self._retain(active, self._states)
 
     def _admits(self) -> bool:
-        """Whether waiting rows join before the next token is decoded."""
+        """True where waiting rows join before the next token is decoded."""
         if not self._waiting:
             return False
         return self._joining or len(self._running) <= self._body.join_below * self._max_rows

@@ -23,7 +23,7 @@ from kitchen.workflow import Step, sequence
 
 @dataclass(frozen=True)
 class Oven:
-    """Where it is baked."""
+    """The oven that bakes the cake."""
 
     heat: float = 180.0  # degrees Celsius
     fan: bool = False
@@ -49,7 +49,7 @@ class Cake(Recipe):
     size: Literal["small", "large"] = "small"
     name: str = "sponge"
     layers: int | None = None
-    """How many, if any."""
+    """The number of layers, if any."""
 
     def workflow(self) -> Step:
         return sequence(Bake(self.minutes))
@@ -413,7 +413,7 @@ def test_settings_are_described_by_their_comments() -> None:
         ("oven.fan", "true or false", "false", ""),
         ("size", "small or large", "small", ""),
         ("name", "text", "sponge", ""),
-        ("layers", "int or null", "null", "How many, if any."),
+        ("layers", "int or null", "null", "The number of layers, if any."),
     ]
 
 

@@ -124,9 +124,7 @@ def test_kl_penalties_are_discounted() -> None:
 
 
 def test_metrics_count_every_sampled_token() -> None:
-    """Whether its advantage came to 0 or to a rounding error of 0 must not matter, nor whether it
-    was certain.
-    """
+    """Tokens with an advantage of 0, or with a certain choice, count like all others."""
     certain = Rollout(
         (Episode(np.arange(4), np.zeros(4, np.float32), np.arange(4) == 3),), 1.0, "t", ""
     )

@@ -55,7 +55,7 @@ def parent(seconds: float) -> None:
     os._exit(0) if child == 0 else os.waitpid(child, 0)
 
 
-def told_off() -> None:
+def exit_with_a_message() -> None:
     os.write(2, b"no room for it")
     os._exit(3)
 
@@ -147,7 +147,7 @@ def test_worker_that_died_idle_is_reported() -> None:
 
 def test_stderr_of_a_dead_worker_is_reported() -> None:
     with pytest.raises(RuntimeError, match="ended with status 3: no room for it"):
-        call_in_subprocess(told_off)
+        call_in_subprocess(exit_with_a_message)
 
 
 def test_numpy_numbers_become_json_numbers() -> None:
