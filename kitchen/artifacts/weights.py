@@ -112,8 +112,9 @@ def find_weights(text: str, client: TrainingClient, blobs: BlobStore | None) -> 
         return Weights(str(name), str(name), str(name))
     if blobs is None:
         raise ConfigError(f"{name}: without a blob store there are no runs to take weights from")
+    store = require_checkpoints(client)
     status = read_run(blobs, name.name)["status"]
-    checkpoint = _find_checkpoint(name, require_checkpoints(client), blobs, status)
+    checkpoint = _find_checkpoint(name, store, blobs, status)
     return weights_of(name.name, checkpoint, blobs, name.at)
 
 

@@ -222,11 +222,6 @@ class ReportPolicy(Stage):
             [lp[mask] for lp, mask in zip(output.logprobs, masks, strict=True)]
         )
         difference = (acting - trained).astype(np.float64)
-        ratio = np.exp(-difference)
-        options = find_loss(self.loss, self.options)[1]
-        low = options.get("clip_low_threshold", 0.0)
-        high = options.get("clip_high_threshold", float("inf"))
-        clipped = (ratio < low) | (ratio > high)
         count = max(len(trained), 1)
         return Metrics(
             {**stepped.metrics, **summed_metrics(output.metrics)},
@@ -234,6 +229,13 @@ class ReportPolicy(Stage):
             kl_sampler_v1=float(difference.sum()) / count,
             kl_sampler_v2=float((difference**2).sum()) / count / 2,
             entropy=-float(acting.sum()) / count,
-            clip_fraction=float(clipped.sum()) / count,
+            clip_fraction=self._clipped(np.exp(-difference)) / count,
             trained_tokens=float(len(trained)),
         )
+
+    def _clipped(self, ratio: Array) -> float:
+        """Count the tokens whose probability ratio the loss clips."""
+        options = find_loss(self.loss, self.options)[1]
+        low = options.get("clip_low_threshold", 0.0)
+        high = options.get("clip_high_threshold", float("inf"))
+        return float(((ratio < low) | (ratio > high)).sum())

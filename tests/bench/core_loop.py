@@ -173,7 +173,9 @@ class Loops:
                         break
                     yield found["kitchen"], found["bare"]
             finally:
-                gate.go_on(self.setup.steps)  # without a stop to its end
+                gate.go_on(
+                    self.setup.steps + 1
+                )  # its start and every step: it must not wait any more
             run.result()
 
     def recipe(self) -> SlBasic:
@@ -203,7 +205,7 @@ def by_hand(recipe: SlBasic, kitchen: Kitchen) -> Iterator[float]:
     """Yield the loss of each step, in nats per trained token, from a loop written by hand."""
     assert kitchen.training is not None
     assert kitchen.datasets is not None
-    most = recipe.rendering.rows_of(recipe.max_steps, recipe.batch_size)
+    most = recipe.rendering.rows_for_steps(recipe.max_steps, recipe.batch_size)
     rows = LoadDataset(recipe.dataset, recipe.reading, recipe.seed, most).run(kitchen.datasets)[0]
     lora = Lora(recipe.lora_rank, alpha=2.0 * recipe.lora_rank, seed=recipe.seed)
     session = kitchen.training.open(recipe.model, lora)

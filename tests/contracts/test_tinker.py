@@ -36,6 +36,11 @@ class Laws(TrainingLaws):
     served: RunningServer
     blobs: FakeBlobs
 
+    @pytest.fixture
+    def training(self, tmp_path: Path) -> TrainingClient:
+        """A client for each law: the server allows 64 models per session of a client."""
+        return self.client(tmp_path)
+
     def corrupt(self, client: TrainingClient, checkpoint: Checkpoint) -> None:
         name = f"{checkpoint.path}/tinker.json"
         data = self.blobs.read(name)

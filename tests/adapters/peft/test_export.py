@@ -145,7 +145,7 @@ def test_bfloat16_base_is_merged_in_float32(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("content", "why"), [("{", "is not JSON"), ("[]", "is no JSON object")])
+@pytest.mark.parametrize(("content", "why"), [("{", "is not JSON"), ("[]", "is not a JSON object")])
 def test_a_damaged_adapter_config_is_named(
     checkpoint: Trained, content: str, why: str, tmp_path: Path
 ) -> None:

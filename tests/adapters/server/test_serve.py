@@ -222,7 +222,7 @@ def test_take_over_replaces_the_lease_of_another_host(tmp_path: Path) -> None:
         ("secret-of-mine", (), 2, "tml-"),
         ("tml-short", (), 2, "12"),
         (KEY, ("--alias", "nothing"), 2, "NAME=MODEL"),
-        (KEY, ("--alias", "a=fake/bigram", "--alias", "a=fake/other"), 2, "stands for"),
+        (KEY, ("--alias", "a=fake/bigram", "--alias", "a=fake/other"), 2, "already an alias"),
         (KEY, ("--model", "no such model"), 4, "no such model"),
     ],
 )

@@ -77,6 +77,5 @@ def test_the_plan_names_the_port_to_implement(adapter: TrainingClient, expected:
 
 def test_weights_of_a_run_need_a_checkpoint_store() -> None:
     blobs = FakeBlobs()
-    Kitchen(FakeTraining(blobs), FakeDatasets(), None, blobs)
     with pytest.raises(BackendError, match="CheckpointStore"):
         find_weights("run:dish", ClientAlone(blobs), blobs)

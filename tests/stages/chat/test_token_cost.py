@@ -204,7 +204,7 @@ def test_preview_finds_nothing_to_train_on(kind: type[Recipe]) -> None:
 
 
 def test_preview_finds_top_k_above_the_vocabulary() -> None:
-    with pytest.raises(ConfigError, match=r"top_k=999 is more than the \d+ tokens that there are"):
+    with pytest.raises(ConfigError, match=r"top_k=999 is more than the \d+ tokens"):
         previewed(
             Distillation(dataset="rows", teacher="any", divergence="forward", top_k=999, **QUICK)
         )
