@@ -43,8 +43,8 @@ def rl_step(order: Order, dtype: str = "float32") -> Result:
                 "prompts, how many were written after each, and roughly their mean "
                 "log-probability; the work rl compares "
                 "updates on the same completions, the works of sampling greedy texts",
-                "every completion has 64 tokens: TRL by its settings, ours has a tokenizer in which "
-                "none ends an answer",
+                "every completion has 64 tokens: TRL by its settings, ours has a tokenizer in "
+                "which none ends an answer",
                 "tokens are those of 16 sequences, prompts included; generation: seconds until all "
                 "texts are there, ours "
                 "with the copy of the weights",
