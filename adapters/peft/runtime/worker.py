@@ -35,16 +35,7 @@ class FairLock:
                 return
             turn = threading.Event()
             self._waiting.append(turn)
-        try:
-            turn.wait()
-        except BaseException:  # Ctrl-C: leave the queue, or pass on a lock that was handed over
-            with self._lock:
-                handed_over = turn not in self._waiting
-                if not handed_over:
-                    self._waiting.remove(turn)
-            if handed_over:
-                self.__exit__()
-            raise
+        self._wait_for(turn)
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
@@ -62,10 +53,29 @@ class FairLock:
         return len(self._waiting)
 
     def yield_turn(self) -> None:
-        """Release the lock to those who wait for it now, and acquire it again after them."""
-        if self._waiting:
-            self.__exit__()
-            self.__enter__()
+        """Release the lock to those who wait for it now, and acquire it again after them.
+
+        The caller joins the queue before the next holder runs, which therefore cannot overtake it.
+        """
+        with self._lock:
+            if not self._waiting:
+                return
+            turn = threading.Event()
+            self._waiting.append(turn)
+            self._waiting.popleft().set()
+        self._wait_for(turn)
+
+    def _wait_for(self, turn: threading.Event) -> None:
+        try:
+            turn.wait()
+        except BaseException:  # Ctrl-C: leave the queue, or pass on a lock that was handed over
+            with self._lock:
+                handed_over = turn not in self._waiting
+                if not handed_over:
+                    self._waiting.remove(turn)
+            if handed_over:
+                self.__exit__()
+            raise
 
 
 COMPUTE_LOCK = FairLock()  # held by whoever computes or loads, in the whole process: see Worker
