@@ -260,15 +260,18 @@ class Recorded:
 
 def test_yielding_to_another_session_changes_no_bits(opened: Opened, data: list[Datum]) -> None:
     plain = [Datum(datum.tokens, {"target_tokens": datum.targets}) for datum in data]
-    order, submitted = list[str](), threading.Event()
+    order = list[str]()
+    computing, submitted = threading.Event(), threading.Event()
 
     def wait_for_the_other() -> None:
+        computing.set()
         assert submitted.wait(60)
         wait_until(lambda: COMPUTE_LOCK.waiting() > 0)
 
     session, other = opened(micro_batch_tokens=1), opened(micro_batch_tokens=1)
     other.facts()
     yielding = session.forward_backward(plain, Recorded("a", order, wait_for_the_other))
+    assert computing.wait(60)
     meanwhile = other.forward_backward(plain, Recorded("b", order, lambda: None))
     submitted.set()
     yielding.result(), meanwhile.result()
