@@ -1,4 +1,4 @@
-"""Where bytes are kept."""
+"""The port for blobs: named bytes in a folder, in memory or behind a URL."""
 
 from __future__ import annotations
 
@@ -7,33 +7,37 @@ from typing import Protocol
 
 
 class BlobStore(Protocol):
-    """Names to bytes; a write is seen whole or not at all, and the last write wins. Safe to use
-    from threads.
+    """A store of bytes by name, safe to use from threads.
+
+    A write is visible whole or not at all, and the last write wins.
 
     A name is a relative path with forward slashes: no "..", no empty part, no leading slash
     (ValueError).
     """
 
     def read(self, name: str) -> bytes | None:
-        """The bytes, or None where nothing was written."""
+        """Return the bytes, or None if the name does not exist."""
         ...
 
     def write(self, name: str, data: bytes) -> None: ...
     def list(self, prefix: str = "") -> Sequence[str]:
-        """All names that begin with `prefix`, sorted."""
+        """Return all names that begin with `prefix`, sorted."""
         ...
 
     def delete(self, name: str) -> None:
-        """One that is gone already is no error."""
+        """Delete a blob; deleting one that does not exist is no error."""
         ...
 
     def locate(self, name: str) -> str:
-        """Where a person finds it: a path or URL, without secrets."""
+        """Return the path or URL at which a person finds the blob, without secrets."""
         ...
 
 
 def blob_name(name: str) -> str:
-    """The name, if it can be one; every adapter passes names through here."""
+    """Return a valid name unchanged; every adapter passes names through here.
+
+    Raises ValueError for a name that no blob can have.
+    """
     parts = name.split("/")
     if not name or any(part in ("", ".", "..") for part in parts) or "\\" in name or "\0" in name:
         raise ValueError(

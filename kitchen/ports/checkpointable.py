@@ -1,4 +1,4 @@
-"""What changes where it lies, and must be kept by a save point."""
+"""The port for values with mutable state, which save points must save."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from kitchen.types import Checkpoint
 
 
 class Checkpointable(Protocol):
-    """A value with a state of its own. Calls take effect in the order they are made."""
+    """A value with mutable state. Calls take effect in the order they are made."""
 
     def save(self, name: str) -> Future[Checkpoint]:
-        """Keep the whole state under a name that is not in use; a name used twice is an error."""
+        """Save the whole state under a new name; a name used twice is an error."""
         ...
 
     def load(self, checkpoint: Checkpoint) -> Future[None]:
-        """Become, to the last bit, what was saved. Raises CorruptCheckpoint, naming the file."""
+        """Restore the saved state to the last bit; raises CorruptCheckpoint that names the file."""
         ...
 
     def delete(self, checkpoint: Checkpoint) -> Future[None]:
-        """Forget a checkpoint; one that is gone already is no error."""
+        """Delete a checkpoint; deleting one that does not exist is no error."""
         ...
 
 
@@ -32,7 +32,7 @@ def is_checkpointable(kind: Any) -> bool:
 
 @cache
 def hides_checkpointable(kind: Any) -> bool:
-    """A dataclass around a live value would be missed by the save points."""
+    """Return whether a dataclass holds a checkpointable value, which save points would miss."""
     return is_dataclass(kind) and any(
         is_checkpointable(inner) for inner in get_type_hints(kind).values()
     )

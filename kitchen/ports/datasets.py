@@ -1,4 +1,4 @@
-"""Where rows come from."""
+"""The port for data sets: rows by split, loaded or streamed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What is known of a data set before it is read."""
+    """Facts about a data set that are known before it is read."""
 
     name: str
-    # split to rows, "train" first; None: not known before it is read
+    # number of rows by split, "train" first; None: not known before it is read
     splits: Mapping[str, int | None]
     # the commit that the name stands for; None where there is one version only
     revision: str | None = None
@@ -33,47 +33,46 @@ class Dataset(Protocol):
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Row:
-        """The row; raises DataError that names file and line where it cannot be read, IndexError
-        past the end.
+        """Return a row.
+
+        Raises DataError that names file and line if it cannot be read, IndexError past the end.
         """
         ...
 
     def where(self, index: int) -> str:
-        """Where a person finds the row: "chats.jsonl:12"."""
+        """Return the place of a row for people: "chats.jsonl:12"."""
         ...
 
 
 @dataclass(frozen=True)
 class StreamedRow:
-    """A row as it comes by, and where a person finds it."""
+    """A row of a stream, with its place."""
 
     where: str  # "chats.jsonl:12"
     row: Row = field(repr=False)
 
 
 class DatasetStore(Protocol):
-    """Names to data sets.
+    """A source of data sets by name.
 
-    Every verb raises DataError with a did-you-mean for an unknown name, split or revision, and
-    BackendError where the place that has it cannot be reached.
+    Every method raises DataError with a did-you-mean for an unknown name, split or revision, and
+    BackendError if the source cannot be reached.
     """
 
     def splits(self, name: str, *, revision: str | None = None) -> Sequence[str]:
-        """The splits of a data set, "train" first."""
+        """Return the splits of a data set, "train" first."""
         ...
 
     def info(self, name: str, *, revision: str | None = None) -> DatasetInfo:
-        """What is known of it without reading its rows."""
+        """Return the facts about a data set that need no reading of its rows."""
         ...
 
     def load(self, name: str, *, split: str = "train", revision: str | None = None) -> Dataset:
-        """All rows, each to be had by its number; memory does not grow with their size."""
+        """Return all rows by index; memory does not grow with their size."""
         ...
 
     def stream(
         self, name: str, *, split: str = "train", revision: str | None = None
     ) -> Iterator[StreamedRow]:
-        """The rows in their order, one after the other: nothing is kept, and nothing is read before
-        it is wanted.
-        """
+        """Yield the rows in order; each is read when it is needed, and none is retained."""
         ...

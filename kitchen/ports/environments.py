@@ -1,4 +1,4 @@
-"""Where answers are rewarded."""
+"""The port for environments, which reward the answers of a policy."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ from kitchen.ports.sampling import Message
 
 @dataclass(frozen=True)
 class StepResult:
-    """What an environment says to an answer."""
+    """The response of an environment to an answer."""
 
-    reward: float  # for this answer alone, finite; that of a rollout is their sum
-    messages: tuple[Message, ...] = ()  # what is said next; empty where it is over
-    parsed: bool = True  # whether the answer could be read as what was asked for
+    reward: float  # of this answer alone, finite; a rollout's reward is the sum over its answers
+    messages: tuple[Message, ...] = ()  # the next messages; empty when the episode is over
+    parsed: bool = True  # whether the answer has the requested form
 
 
 class Env(Protocol):
-    """One problem, played once: a second rollout takes another Env.
+    """One attempt at a problem; every rollout gets a new Env.
 
-    What waits in it must be awaited: no limit of time holds for one that blocks. What computes for
-    long, or may hang, belongs in a process of its own (`stages.tasks.subprocesses`).
+    Waiting must be awaited: time limits cannot stop an environment that blocks. Long computations,
+    and those that may hang, belong in another process (`stages.tasks.subprocesses`).
 
-    One with an attribute `tools: Sequence[ToolSchema]` has its policy told of them, as its chat
-    template does that.
+    If it has an attribute `tools: Sequence[ToolSchema]`, the chat template describes these tools to
+    the policy.
     """
 
     async def reset(self) -> Sequence[Message]:
-        """What is said first."""
+        """Return the first messages."""
         ...
 
-    async def step(self, answer: str) -> StepResult: ...
+    async def step(self, answer: str) -> StepResult:
+        """Take an answer of the policy and return the reward and the next messages."""
+        ...
 
 
 class Task(Protocol):
-    """A problem that can be played any number of times; a group of rollouts plays the same one."""
+    """A problem that can be attempted any number of times, as the rollouts of a group do."""
 
     @property
     def tag(self) -> str:
-        """What kind of problem it is: rewards are reported by it."""
+        """The kind of problem, by which rewards are reported."""
         ...
 
     def env(self) -> Env: ...

@@ -1,4 +1,4 @@
-"""A ticket for work in flight: await it, or block on it."""
+"""Futures: results of submitted work, to be awaited or blocked on."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ T_co = TypeVar("T_co", covariant=True)
 
 @runtime_checkable
 class Future(Protocol[T_co]):
-    """Work that was submitted; submitting never blocks, and errors surface here. Asked twice, it
-    answers twice.
+    """The result of submitted work. Submitting never blocks, and errors surface here.
+
+    The result can be taken any number of times.
     """
 
     def result(self, timeout: float | None = None) -> T_co:
-        """Wait at most `timeout` seconds; raises TimeoutError, or what went wrong."""
+        """Wait at most `timeout` seconds; raises TimeoutError, or the error of the work."""
         ...
 
     def __await__(self) -> Generator[Any, Any, T_co]: ...
 
 
 def is_future(value: Any) -> TypeGuard[Future[Any]]:
-    """What isinstance would say, which is so slow with a Protocol that calls of stages would feel
-    it.
+    """Return whether a value is a Future.
+
+    isinstance with a Protocol is so slow that it would show in every stage call.
     """
     return hasattr(value, "__await__") and hasattr(value, "result")
 
@@ -48,7 +50,7 @@ class Done(Generic[T]):
 
 @dataclass(frozen=True)
 class Failed:
-    """A future that came back with an error: errors surface here, never on the call."""
+    """A future whose work has failed."""
 
     error: Exception
 
@@ -62,7 +64,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Pending(Generic[T]):
-    """Work on another thread."""
+    """A future of work on another thread."""
 
     work: concurrent.futures.Future[T]
 
@@ -75,7 +77,7 @@ class Pending(Generic[T]):
 
 @dataclass(frozen=True)
 class Started(Generic[T]):
-    """A coroutine that runs while others wait; to be awaited where it was started."""
+    """A coroutine that runs as a task; await it in the event loop that started it."""
 
     task: asyncio.Task[T]
 
@@ -87,13 +89,13 @@ class Started(Generic[T]):
 
 
 def start(work: Coroutine[Any, Any, T]) -> Future[T]:
-    """Set a coroutine going and come back at once with the ticket for it."""
+    """Start a coroutine as a task and return its future at once."""
     task = asyncio.ensure_future(work)
-    # a run that fails first never asks
+    # a run that fails first never awaits it
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return Started(task)
 
 
 async def arrival(future: Future[T]) -> T:
-    """A future as a coroutine, for asyncio.gather."""
+    """Await a future as a coroutine, for asyncio.gather."""
     return await future

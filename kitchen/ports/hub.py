@@ -1,4 +1,4 @@
-"""Where models come from and go to."""
+"""The port for model hubs: fetch models, and publish them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What is known of a model without its weights."""
+    """Facts about a model that are known without its weights."""
 
     name: str
     # the commit that the name stands for; None where there is one version only
@@ -20,36 +20,38 @@ class ModelInfo:
 
 
 class HubClient(Protocol):
-    """Model names to folders, and back.
+    """A source of models by name, and a place to publish them.
 
-    Every verb that is given a model raises BackendError for an unknown one.
+    Every method that takes a model raises BackendError for an unknown one.
     """
 
     def fetch(self, model: str) -> Path:
-        """A folder with configuration, weights as safetensors, and tokenizer."""
+        """Return a folder with configuration, weights as safetensors, and tokenizer."""
         ...
 
     def file(self, model: str, path: str) -> Path:
-        """One file of a model, by its path there; the others need not come along."""
+        """Return one file of a model by its path; the others need not be fetched."""
         ...
 
     def find(self, model: str) -> None:
-        """Raise what `fetch` would raise for a name that is unknown or not installed; cheap, and
-        without a network.
+        """Raise the error of `fetch` for a name that is unknown or not installed.
+
+        Cheap, and without a network.
         """
         ...
 
     def info(self, model: str) -> ModelInfo: ...
     def sha256(self, model: str) -> str:
-        """Digest of the weights of a model, in hex."""
+        """Return the SHA-256 of the weights of a model, in hex."""
         ...
 
     def files(self, model: str) -> Sequence[str]:
-        """The paths of its files, sorted."""
+        """Return the paths of the files of a model, sorted."""
         ...
 
     def publish(self, model: str, folder: Path, *, message: str) -> str:
-        """Upload a folder; returns where a person finds it. Done twice, it is the same; done half,
-        it is not seen.
+        """Upload a folder and return the place at which a person finds it.
+
+        Repeating an upload changes nothing, and an incomplete one is never visible.
         """
         ...

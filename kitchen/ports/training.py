@@ -91,10 +91,13 @@ class TrainingClient(Protocol):
 
 
 class ModelCatalog(Protocol):
-    """Facts about models, without loading weights; every method raises BackendError for an unknown model."""
+    """Facts about models, without loading weights.
+
+    Every method raises BackendError for an unknown model.
+    """
 
     def find(self, model: str) -> None:
-        """Raise BackendError if no session can be opened on `model`; cheap, and without a network."""
+        """Raise BackendError if no session can be opened on `model`; cheap, without a network."""
         ...
 
     def tokenizer(self, model: str) -> Tokenizer:

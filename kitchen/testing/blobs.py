@@ -148,7 +148,7 @@ class BlobLaws:
         assert blobs.read("shared") in values
         assert list(blobs.list()) == ["shared"]
 
-    def test_a_person_is_told_where_it_is(self, blobs: BlobStore) -> None:
+    def test_it_locates_a_blob_for_people(self, blobs: BlobStore) -> None:
         blobs.write("run/one", b"")
         assert "run/one" in blobs.locate("run/one").replace("\\", "/")
 

@@ -10,7 +10,7 @@ from kitchen.testing.subject import TrainingSubject
 
 
 class CatalogLaws(TrainingSubject):
-    """What a catalog reports of a model is true of a session; unknown models are refused."""
+    """A catalog reports of a model what a session shows; unknown models are refused."""
 
     def test_the_tokenizer_is_that_of_a_session(
         self, catalog: ModelCatalog, session: TrainingSession

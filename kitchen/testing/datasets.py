@@ -46,7 +46,7 @@ class DatasetLaws:
         )
 
     def named(self, tmp_path: Path, name: str) -> str:
-        """What the store calls a data set; override it where names are paths."""
+        """Return the store's name of a data set; override it where names are paths."""
         return name
 
     def loaded(
@@ -129,7 +129,7 @@ class DatasetLaws:
             )
 
     def test_a_revision_can_be_asked_for_again(self, tmp_path: Path) -> None:
-        """Where there is one version only, it is None."""
+        """A store with one version only has the revision None."""
         store, name = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
         revision = store.info(name).revision
         assert store.info(name, revision=revision).revision == revision
@@ -158,7 +158,7 @@ class DatasetLaws:
             with pytest.raises(DataError, match="no-such-revision"):
                 ask(name, revision="no-such-revision")
 
-    def test_a_person_is_told_where_each_row_is(self, tmp_path: Path) -> None:
+    def test_it_locates_each_row_for_people(self, tmp_path: Path) -> None:
         dataset = self.loaded(tmp_path)
         places = [dataset.where(index) for index in range(len(dataset))]
         assert len(set(places)) == len(places)

@@ -1,6 +1,4 @@
-"""The laws of every problem that answers are rewarded for: subclass `TaskLaws`, say in `task` how
-to make one.
-"""
+"""Laws of tasks: subclass `TaskLaws` and return one from `task`."""
 
 from __future__ import annotations
 
@@ -18,9 +16,9 @@ ROLES = {"system", "user", "assistant", "tool"}
 
 
 class TaskLaws:
-    """Whoever plays it is asked the same, no rollout knows of another, and every text is an answer."""
+    """Rollouts get the same messages, do not affect each other, and may answer with any text."""
 
-    answers: Sequence[str] = STRANGE  # add good ones, turn by turn
+    answers: Sequence[str] = STRANGE  # add good ones, result by result
 
     def task(self) -> Task:
         raise NotImplementedError(
@@ -37,66 +35,66 @@ class TaskLaws:
         assert isinstance(problem.tag, str)
 
     def test_it_begins_with_a_conversation_that_is_to_be_answered(self, problem: Task) -> None:
-        said = begun(problem)
-        assert said, "there is nothing to answer"
-        assert said[-1]["role"] != "assistant", "the answer is there already"
-        _check(said)
+        messages = first_messages(problem)
+        assert messages, "there is nothing to answer"
+        assert messages[-1]["role"] != "assistant", "the answer is there already"
+        _check(messages)
 
     def test_every_rollout_is_asked_the_same(self, problem: Task) -> None:
-        first = begun(problem)
-        played(problem, self.answers)
-        assert begun(problem) == first
+        first = first_messages(problem)
+        attempt(problem, self.answers)
+        assert first_messages(problem) == first
 
     @pytest.mark.parametrize("answer", STRANGE)
     def test_every_text_is_an_answer(self, problem: Task, answer: str) -> None:
-        [turn] = played(problem, [answer])
-        assert math.isfinite(turn.reward)
-        assert isinstance(turn.parsed, bool)
-        _check(turn.messages)
+        [result] = attempt(problem, [answer])
+        assert math.isfinite(result.reward)
+        assert isinstance(result.parsed, bool)
+        _check(result.messages)
 
     def test_the_same_answers_are_worth_the_same(self, problem: Task) -> None:
-        """Each of them as the first, and one after the other until it is over."""
+        """Each answer as the first, and all of them one after the other."""
         for answers in ([each] for each in self.answers):
-            assert played(problem, answers) == played(problem, answers)
-        assert played(problem, self.answers) == played(problem, self.answers)
+            assert attempt(problem, answers) == attempt(problem, answers)
+        assert attempt(problem, self.answers) == attempt(problem, self.answers)
 
     def test_no_rollout_knows_of_another(self, problem: Task) -> None:
-        alone = played(problem, self.answers)
+        alone = attempt(problem, self.answers)
         beside = asyncio.run(_side_by_side(problem, self.answers, len(alone)))
         assert beside == [alone, alone]
 
 
-def begun(task: Task) -> Sequence[Message]:
-    """What is said first."""
-    return list(asyncio.run(_begun(task)))
+def first_messages(task: Task) -> Sequence[Message]:
+    """Return the first messages of a new rollout."""
+    return list(asyncio.run(_first_messages(task)))
 
 
-async def _begun(task: Task) -> Sequence[Message]:
+async def _first_messages(task: Task) -> Sequence[Message]:
     return await task.env().reset()
 
 
-def played(task: Task, answers: Sequence[str]) -> list[StepResult]:
-    """What is said to these answers, one after the other, until it is over."""
-    return asyncio.run(_played(task, answers))
+def attempt(task: Task, answers: Sequence[str]) -> list[StepResult]:
+    """Return the results of these answers, given one after the other until the end."""
+    return asyncio.run(_attempt(task, answers))
 
 
-async def _played(task: Task, answers: Sequence[str]) -> list[StepResult]:
-    env, turns = task.env(), list[StepResult]()
+async def _attempt(task: Task, answers: Sequence[str]) -> list[StepResult]:
+    env, results = task.env(), list[StepResult]()
     await env.reset()
     for answer in answers:
-        turns.append(await env.step(answer))
-        if not turns[-1].messages:
+        results.append(await env.step(answer))
+        if not results[-1].messages:
             break
-    return turns
+    return results
 
 
-async def _side_by_side(task: Task, answers: Sequence[str], turns: int) -> list[list[StepResult]]:
-    """Two rollouts, turn by turn."""
+async def _side_by_side(task: Task, answers: Sequence[str], results: int) -> list[list[StepResult]]:
+    """Return the results of two rollouts that take turns."""
     envs = [task.env(), task.env()]
     for env in envs:
         await env.reset()
-    said = [[await env.step(answer) for env in envs] for answer in answers[:turns]]
-    return [list(each) for each in zip(*said, strict=True)]
+    by_answer = [[await env.step(answer) for env in envs] for answer in answers[:results]]
+    return [list(each) for each in zip(*by_answer, strict=True)]
 
 
 def _check(messages: Sequence[Message]) -> None:

@@ -98,7 +98,7 @@ class LossLaws(TrainingSubject):
         named.optim_step(adam).result()
         self.assert_same_move(self.score(named) - before, self.moved(plain, adam, weighted))
 
-    def test_a_small_step_lowers_cross_entropy_by_its_gradient_squared(self, opened: Open) -> None:
+    def test_a_small_step_lowers_the_loss_by_gradient_squared(self, opened: Open) -> None:
         """To first order, a step of rate e along g changes the loss by -e |g|^2, here by `fall`."""
         session, adam = opened(), self.small_step(opened)
         data = self.data(session)

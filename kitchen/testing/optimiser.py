@@ -20,7 +20,7 @@ class OptimiserLaws(TrainingSubject):
         self.norm(session, self.data(session))
         np.testing.assert_array_equal(self.score(session), before)
 
-    def test_a_first_step_does_not_depend_on_the_scale_of_the_gradient(self, opened: Open) -> None:
+    def test_a_first_step_ignores_the_scale_of_the_gradient(self, opened: Open) -> None:
         """m / sqrt(v) is the sign of the gradient when there has been one gradient alone."""
         one, eight = opened(), opened()
         adam = self.sign_step(opened)
@@ -64,7 +64,7 @@ class OptimiserLaws(TrainingSubject):
         assert clipped.metrics["grad_norm"] == pytest.approx(norm, rel=self.rounding)
 
     def test_weight_decay_is_decoupled(self, opened: Open) -> None:
-        """Where learning_rate * weight_decay = 1 all weights become 0, whatever the moments."""
+        """With learning_rate * weight_decay = 1 all weights become 0, whatever the moments."""
         session = opened()
         untrained = self.score(session)
         move = self.moved(session, self.small_step(opened), self.data(session))

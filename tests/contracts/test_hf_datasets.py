@@ -34,10 +34,10 @@ class TestJsonl(DatasetLaws):
 
     def store(self, tmp_path: Path, data: Data) -> HfDatasets:
         for name, splits in data.items():
-            told = "".join(
+            listed = "".join(
                 f"  - split: {split}\n    path: {split}{self.suffix}\n" for split in splits
             )
-            card = f"---\nconfigs:\n- config_name: default\n  data_files:\n{told}---\n"
+            card = f"---\nconfigs:\n- config_name: default\n  data_files:\n{listed}---\n"
             files = {f"{split}{self.suffix}": self.written(rows) for split, rows in splits.items()}
             self._hub.repository(f"laws/{name}", {"README.md": card, **files}, kind="dataset")
         return HfDatasets(endpoint=self._hub.url, cache=str(tmp_path / "cache"), timeout=5)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -86,11 +85,3 @@ class ByteTinker(TinkerTraining):
     def hidden_size(self, model: str) -> int | None:
         self.find(model)
         return None
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }

@@ -1,4 +1,4 @@
-"""FrozenModel models: base weights with LoRA weights that no longer change, ready for decoding."""
+"""Frozen models: base weights with LoRA weights that no longer change, ready for decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fake data sets hold when they are given nothing."""
+"""The built-in rows of the fake data sets."""
 
 from __future__ import annotations
 

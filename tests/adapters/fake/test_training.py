@@ -1,4 +1,4 @@
-"""What the fake training client does beyond the laws."""
+"""The fake training client, beyond the laws."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def datum(text: str = "two eggs") -> Datum:
 
 def test_the_gradient_is_a_finite_difference() -> None:
     logits, one, h = base_logits("any"), datum("abba"), 1e-5
-    slopes = [np.array([0.5, -2.0, 1.0])]
+    logprob_grads = [np.array([0.5, -2.0, 1.0])]
 
     def loss(at: np.ndarray) -> float:
-        return float((slopes[0] * Bigram(at).score(one.tokens, one.targets)).sum())
+        return float((logprob_grads[0] * Bigram(at).score(one.tokens, one.targets)).sum())
 
-    gradient = Bigram(logits).gradient([one], slopes)
+    gradient = Bigram(logits).gradient([one], logprob_grads)
     for cell in ((97, 98), (98, 98), (98, 97), (98, 200), (12, 12)):
         nudge = np.zeros_like(logits)
         nudge[cell] = h
@@ -92,7 +92,7 @@ def test_it_stands_in_for_every_model() -> None:
             client.open(name, Lora())
 
 
-def test_it_offers_every_named_loss_and_not_what_has_no_meaning_here() -> None:
+def test_it_offers_named_losses_and_no_lora_settings() -> None:
     assert {f"loss {name}" for name in LOSSES} <= FakeTraining.capabilities
     assert not FakeTraining.capabilities & {"lora_alpha", "lora_dropout", "lora_targets"}
 
@@ -130,7 +130,7 @@ def test_every_file_of_a_checkpoint_is_watched(file: str, harm: str) -> None:
         FakeTraining(blobs).open("any", Lora()).load(checkpoint).result()
 
 
-def test_another_checkpoint_under_the_same_name_is_not_taken_for_it() -> None:
+def test_another_checkpoint_under_the_same_name_is_refused() -> None:
     client = FakeTraining()
     session = client.open("any", Lora())
     first = session.save_weights("best").result()

@@ -323,7 +323,7 @@ def test_a_batch_has_all_requests_made_before_it(folder: Path) -> None:
 
 @pytest.mark.parametrize("busy", [True, False])
 def test_each_of_400_threads_gets_its_own_answer(folder: Path, busy: bool) -> None:
-    """What threads request while another worker computes is one batch."""
+    """Requests that threads make while another worker computes form one batch."""
     recorded: tuple[Any, list[int]] = recording_sampler(folder, sample_batch=32)
     sampler, batch_sizes = recorded
     answers: dict[int, list[int]] = {}
