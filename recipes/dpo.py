@@ -24,8 +24,13 @@ class Dpo(EpochRecipe):
     imitation: NonNegativeFloat = 0.0  # weight of the chosen answers' cross-entropy, nats per token
 
     def workflow(self) -> Step:
-        options = self.beta, self.label_smoothing, self.imitation, self.target_margin
-        loss = preference.PairLoss(self.loss, *options)
+        loss = preference.PairLoss(
+            self.loss,
+            beta=self.beta,
+            label_smoothing=self.label_smoothing,
+            imitation=self.imitation,
+            target_margin=self.target_margin,
+        )
         reference = self.reference or self.model
         logprobs = preference.PrecomputeReferenceLogprobs(reference)
         epochs = data.Epochs(self.epochs, self.batch_size, self.max_steps).using(preference.PAIRS)

@@ -1,1 +1,1 @@
-"""Statistics of evaluations: intervals and tests, as functions of arrays."""
+"""Statistics of evaluations, as functions of arrays: confidence intervals, significance tests."""

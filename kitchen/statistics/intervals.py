@@ -1,18 +1,16 @@
-"""Confidence intervals and tests: of proportions, means, paired differences and pass@k."""
+"""Confidence intervals of proportions, means, ratios and paired differences, and pass@k."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
+from kitchen.statistics.resampling import in_chunks, paired_differences
 from kitchen.types import Array
-
-# indices drawn at once, so that memory does not grow with the number of resamples
-_INDICES_PER_CHUNK = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def paired_bootstrap(
     Efron and Tibshirani, 1993, ch. 13. `before` and `after` are (n,) scores of the same n questions
     in the same order. Raises ValueError if n is 0, they differ in length or a score is not finite.
     """
-    differences = _paired_differences(before, after, resamples)
+    differences = paired_differences(before, after, resamples)
     return ratio_bootstrap(differences, np.ones(len(differences)), seed, resamples, confidence)
 
 
@@ -77,8 +75,8 @@ def ratio_bootstrap(
     For ratios such as nats per token, over answers of different length. Both are (n,), sizes above
     0. Raises ValueError as `paired_bootstrap` does.
     """
-    numerators = _paired_differences(np.zeros(len(parts)), parts, resamples)
-    denominators = _paired_differences(np.zeros(len(parts)), sizes, resamples)
+    numerators = paired_differences(np.zeros(len(parts)), parts, resamples)
+    denominators = paired_differences(np.zeros(len(parts)), sizes, resamples)
     if denominators.min() <= 0:
         raise ValueError(f"the size at position {int(denominators.argmin())} is not above 0")
     random = np.random.default_rng(seed)
@@ -90,61 +88,9 @@ def ratio_bootstrap(
         return ratios
 
     tail = (1 - _checked(confidence)) / 2
-    low, high = np.quantile(_in_chunks(resampled_ratios, n, resamples), [tail, 1 - tail])
+    low, high = np.quantile(in_chunks(resampled_ratios, n, resamples), [tail, 1 - tail])
     estimate = float(numerators.sum() / denominators.sum())
     return Interval(estimate, float(low), float(high), confidence)
-
-
-def paired_permutation(
-    before: Sequence[float] | Array,
-    after: Sequence[float] | Array,
-    seed: int,
-    resamples: int = 10_000,
-) -> float:
-    """Return the two-sided p-value of a sign-flip permutation test of mean(after - before).
-
-    The share of random sign flips whose mean is as far from 0, (1 + as far) / (1 + resamples), so
-    never 0 (Phipson and Smyth, 2010, doi:10.2202/1544-6115.1585). Takes and raises what
-    `paired_bootstrap` does.
-    """
-    differences = _paired_differences(before, after, resamples)
-    random = np.random.default_rng(seed)
-    n = len(differences)
-
-    def flipped_means(count: int) -> Array:
-        signs = random.integers(2, size=(count, n)) * 2 - 1
-        means: Array = signs @ differences / n
-        return means
-
-    means = _in_chunks(flipped_means, n, resamples)
-    # 1e-12: equal means may differ in their last bits
-    threshold = abs(differences.mean()) * (1 - 1e-12)
-    return float(1 + (np.abs(means) >= threshold).sum()) / (1 + resamples)
-
-
-def _paired_differences(
-    before: Sequence[float] | Array, after: Sequence[float] | Array, resamples: int
-) -> Array:
-    """Return (n,) after - before; raises ValueError if they are not paired finite scores."""
-    first = np.asarray(before, np.float64)
-    second = np.asarray(after, np.float64)
-    if first.ndim != 1 or first.shape != second.shape or not len(first) or resamples < 1:
-        raise ValueError(
-            "paired scores are two arrays of one length, at least 1, with at least one resample; "
-            f"the shapes are {first.shape} and {second.shape}, with {resamples} resamples"
-        )
-    differences: Array = second - first
-    finite = np.isfinite(differences)
-    if not finite.all():
-        raise ValueError(f"the score at position {int(np.argmin(finite))} is not finite")
-    return differences
-
-
-def _in_chunks(draw: Callable[[int], Array], n: int, resamples: int) -> Array:
-    """Return (resamples,) statistics, drawn in chunks of bounded memory."""
-    chunk = max(1, _INDICES_PER_CHUNK // n)
-    counts = [min(chunk, resamples - done) for done in range(0, resamples, chunk)]
-    return np.concatenate([draw(count) for count in counts])
 
 
 def interval(values: Sequence[float], seed: int, confidence: float = 0.95) -> Interval:

@@ -15,7 +15,8 @@ from kitchen import ports
 from kitchen.artifacts.weights import find_weights
 from kitchen.ports import BlobStore, ModelCatalog, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
-from kitchen.statistics.intervals import interval, paired_permutation
+from kitchen.statistics.intervals import interval
+from kitchen.statistics.significance import paired_permutation
 from kitchen.types import Metrics, Table
 from stages.chat.conversations import Message, messages_from_dicts
 from stages.chat.prompts import render_prompt, strip_separator

@@ -31,8 +31,8 @@ from stages.judge.judge import (
     request_and_answers,
 )
 from stages.preference.comparisons import Comparisons, pair_of
-from stages.preference.dpo import PAIRS, PairData, ShuffledPairs
-from stages.preference.pair_loss import PairLoss
+from stages.preference.dpo_losses import PairLoss
+from stages.preference.pair_stages import PAIRS, PairData, ShuffledPairs
 from stages.tasks.rewards import Prompt, Question
 from stages.tasks.tasks import Tasks
 from stages.train.optim import ForwardBackward, OptimStep, ReportStep

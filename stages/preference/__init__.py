@@ -8,7 +8,9 @@ from stages.preference.comparisons import (
     SampledRejections,
     SampleRejectedAnswers,
 )
-from stages.preference.dpo import (
+from stages.preference.dpo_losses import PairLoss, PairLossName
+from stages.preference.kto import KtoLoss, LoadLabelledAnswers, RenderLabelledAnswers
+from stages.preference.pair_stages import (
     PAIRS,
     AttachReferenceLogprobs,
     EvaluatePairs,
@@ -17,8 +19,6 @@ from stages.preference.dpo import (
     PrecomputeReferenceLogprobs,
     ShuffledPairs,
 )
-from stages.preference.kto import KtoLoss, LoadLabelledAnswers, RenderLabelledAnswers
-from stages.preference.pair_loss import PairLoss, PairLossName
 
 __all__ = [
     "PAIRS",

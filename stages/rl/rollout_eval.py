@@ -10,7 +10,8 @@ import numpy as np
 
 from kitchen.ports import BlobStore, Sampler, Tokenizer, TrainingClient
 from kitchen.stage import Stage
-from kitchen.statistics.intervals import paired_bootstrap, paired_permutation
+from kitchen.statistics.intervals import paired_bootstrap
+from kitchen.statistics.significance import paired_permutation
 from kitchen.types import Metrics, Samples, Table
 from stages.evaluate.reference import open_sampler
 from stages.rl.rollouts import RolloutConfig, RolloutRunner, Rollouts

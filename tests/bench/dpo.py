@@ -12,7 +12,7 @@ from adapters.local.hub import LocalHub
 from kitchen.ports.sampling import Sampler
 from kitchen.types import Datum
 from stages.preference.comparisons import as_batch
-from stages.preference.pair_loss import PairLoss
+from stages.preference.dpo_losses import PairLoss
 from tests.bench import kitchen_side, rows, trl_side
 from tests.bench.ceilings import Gauge
 from tests.bench.contest import Contest, Goal, hold

@@ -12,7 +12,7 @@ from rich.console import Console
 pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from stages.preference.pair_loss import PairLoss
+from stages.preference.dpo_losses import PairLoss
 from tests.bench import __main__ as program
 from tests.bench import kitchen_side, rows
 from tests.bench.__main__ import drop_unfinished, finished, kept, make, worth_it

@@ -121,7 +121,7 @@ class Trainer:
             return batch_pass.forward_backward(grads), grads.total
 
         results = self._runner.run(data, masks, work, call=self.calls)
-        logprobs = [of_batch for of_batch, _ in results]
+        logprobs = [batch_logprobs for batch_logprobs, _ in results]
         return logprobs, {"loss:sum": sum(total for _, total in results)}
 
     def _call_loss(
@@ -157,16 +157,18 @@ class Trainer:
 
             def loss_fn(logprobs: Logprobs) -> LogprobGradFn:
                 datums = [data[index] for index in indices]
-                of_datums = [logprobs[index] for index in indices]
+                datum_logprobs = [logprobs[index] for index in indices]
                 with self._loss_lock:
-                    of_batch, grads = custom_loss_grads(loss, datums, of_datums, indices, len(data))
-                metrics.append(of_batch)
+                    batch_metrics, grads = custom_loss_grads(
+                        loss, datums, datum_logprobs, indices, len(data)
+                    )
+                metrics.append(batch_metrics)
                 return PrecomputedGrads(dict(zip(indices, grads, strict=True)), batch_pass.batch)
 
             return batch_pass.forward_backward(loss_fn=loss_fn), (len(indices), metrics[0])
 
         results = self._runner.run(data, masks, work, group=group, call=self.calls)
-        logprobs = [of_batch for of_batch, _ in results]
+        logprobs = [batch_logprobs for batch_logprobs, _ in results]
         return logprobs, combine_metrics([metrics for _, metrics in results])
 
 

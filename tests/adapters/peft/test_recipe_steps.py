@@ -13,8 +13,8 @@ from adapters.peft.session import PeftSession
 from kitchen.types import Datum
 from stages.chat.render import RenderDataset
 from stages.preference.comparisons import LoadComparisons, RenderPairs, SampledRejections, as_batch
-from stages.preference.dpo import AttachReferenceLogprobs, PrecomputeReferenceLogprobs
-from stages.preference.pair_loss import PairLoss
+from stages.preference.dpo_losses import PairLoss
+from stages.preference.pair_stages import AttachReferenceLogprobs, PrecomputeReferenceLogprobs
 from stages.rl.policy_gradient import ComputeAdvantages, ComputeReferenceLogprobs, Minibatches
 from stages.rl.rollouts import RolloutConfig, RolloutRunner
 from stages.tasks.tasks import LoadTasks

@@ -23,7 +23,7 @@ from stages.distill.teachers import ComputeTeacherLogprobs, OpenTeachers, Teache
 from stages.evaluate.kl import MeasureKL, MeasureKLBefore, measure_kl
 from stages.evaluate.reference import OpenReference, same_tokens, sample_answers
 from stages.preference.comparisons import Pairs
-from stages.preference.dpo import PrecomputeReferenceLogprobs
+from stages.preference.pair_stages import PrecomputeReferenceLogprobs
 from stages.rl.policy_gradient import ComputeAdvantages
 from stages.rl.rollouts import Rollouts
 from stages.tasks.tasks import TaskBatch
