@@ -141,7 +141,7 @@ class FolderTokenizer:
 
 @cache
 def _with_fixed_date(template: str) -> str:
-    """Write TODAY where a template calls strftime_now, which transformers does not let us replace."""
+    """Write TODAY where a template calls strftime_now, which transformers cannot replace."""
     return re.sub(
         r"""strftime_now\(\s*(["'])([^"']*)\1\s*\)""",
         lambda call: repr(TODAY.strftime(call[2])),

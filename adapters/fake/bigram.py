@@ -57,7 +57,7 @@ def name_digest(model: str) -> bytes:
 
 
 class Adapter:
-    """Logits are base + A B, where A is diagonal and random and B starts at 0: LoRA at its smallest."""
+    """Minimal LoRA: logits are base + A B, with A diagonal and random, and B 0 at first."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Checkpoints of arrays in a blob store: each file has a digest, and the manifest is written last."""
+"""Checkpoints of arrays in a blob store: files with digests, and a manifest written last."""
 
 from __future__ import annotations
 

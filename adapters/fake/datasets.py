@@ -14,7 +14,7 @@ Splits = Mapping[str, Sequence[Row]]
 
 
 class FakeDatasets:
-    """Data sets by name, as {name: {split: rows}}; by default, two small ones for demonstrations."""
+    """Data sets by name, as {name: {split: rows}}; by default two small ones for examples."""
 
     def __init__(self, data: Mapping[str, Splits] | None = None) -> None:
         self._data = _built_in() if data is None else data

@@ -15,7 +15,7 @@ Files = Mapping[str, bytes]  # relative path to content
 
 
 class FakeHub:
-    """Models by name, as {name: {path: content}}; fetched folders last as long as the object does."""
+    """Models by name, as {name: {path: content}}; fetched folders are deleted with the object."""
 
     def __init__(self, models: Mapping[str, Files] | None = None) -> None:
         self._models = dict(_built_in() if models is None else models)

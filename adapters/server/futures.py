@@ -169,7 +169,7 @@ class RequestOrder:
     early: dict[int, Callable[[], None]] = field(default_factory=dict)  # wait for those before them
 
     def submit(self, number: int, begin: Callable[[], None]) -> None:
-        """Call `begin` after those of all earlier requests; raises Gone for a number in the past."""
+        """Call `begin` after those of earlier requests; raises Gone for a number in the past."""
         if number < self.next_number:
             raise Gone(f"request {number} comes too late: number {self.next_number} is next")
         self.early[number] = begin

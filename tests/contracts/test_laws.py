@@ -36,7 +36,10 @@ def verdict(folder: Path, text: str, *options: str) -> str:
     (folder / "test_mine.py").write_text(text)
     arguments = ["-q", "-p", "no:cacheprovider", "--rootdir", str(folder), *options, "test_mine.py"]
     root = str(Path(__file__).parents[2])
-    code = f"import sys; sys.path.insert(0, {root!r}); import pytest; sys.exit(pytest.main({arguments!r}))"
+    code = (
+        f"import sys; sys.path.insert(0, {root!r})\n"
+        f"import pytest; sys.exit(pytest.main({arguments!r}))"
+    )
     return subprocess.run(
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
     ).stdout

@@ -18,7 +18,7 @@ from adapters.peft.runtime.worker import yield_turn
 from adapters.peft.sampling.conversation_cache import KV
 from adapters.peft.sampling.draw import Row
 from adapters.peft.sampling.frozen_model import FrozenModel
-from adapters.peft.sampling.kv_grid import prompt_key
+from adapters.peft.sampling.kv_cache import prompt_key
 from adapters.peft.sampling.requests import (
     Request,
     SamplingRequest,
@@ -87,7 +87,10 @@ def _score(
 
 
 def _score_packed(
-    network: Network, requests: Sequence[ScoringRequest], data: Sequence[Datum], high: torch.dtype
+    network: Network,
+    requests: Sequence[ScoringRequest],
+    data: Sequence[Datum],
+    accum_dtype: torch.dtype,
 ) -> None:
     masks = [np.ones(len(datum.tokens), bool) for datum in data]
     batch = build_micro_batch(
@@ -97,14 +100,16 @@ def _score_packed(
         states = network.hidden(batch.layout)
         if not all(request.k for request in requests):
             scored_states = states.index_select(0, batch.scored_slots)
-            logprobs = score(network.head, scored_states, batch, high).logprobs
+            logprobs = score(network.head, scored_states, batch, accum_dtype).logprobs
         tops_by_count = {}
         for count in sorted({request.k for request in requests if request.k}):
             rows = [row for row, index in enumerate(batch.indices) if requests[index].k == count]
             # a shared prefix is scored once
             places = np.unique(np.concatenate([batch.layout.slots[row] for row in rows]))
             on_device = torch.from_numpy(places).to(states.device)
-            ids, values = top_logprobs(network.head, states.index_select(0, on_device), count, high)
+            ids, values = top_logprobs(
+                network.head, states.index_select(0, on_device), count, accum_dtype
+            )
             tops_by_count[count] = (places, ids, values)
     for row, index in enumerate(batch.indices):
         if k := requests[index].k:
@@ -138,7 +143,7 @@ def _sample(
     shares = [rows[start : start + share] for start in range(0, len(rows), share)]
     decode_text = model.tokenizer.decode_with_special
 
-    def schedulers() -> list[Scheduler]:
+    def create_schedulers() -> list[Scheduler]:
         prefilled = model.prefill_only(prompts_split_between(shares), machine.budget, cached)
         return [
             Scheduler(
@@ -151,11 +156,11 @@ def _sample(
             for rows in shares
         ]
 
-    parts = lanes.run(schedulers)
+    running = lanes.run(create_schedulers)
     cached.clear()  # each lane releases what it has read
-    while any(lanes.map(lambda _, part: part.advance(STEPS_PER_TURN), parts)):
+    while any(lanes.map(lambda _, scheduler: scheduler.advance(STEPS_PER_TURN), running)):
         yield_turn()
-    model.conversations.put(part.finished for part in parts)
+    model.conversations.put(scheduler.finished_kv for scheduler in running)
     completions: dict[SamplingRequest, list[Sampled]] = {request: [] for request in requests}
     for row in rows:
         completions[row.request].append(row.sampled())
@@ -170,9 +175,10 @@ def _rows(
     max_new_tokens = min(request.max_tokens, model.network.context_length - len(request.prompt))
     extra_stops = {int(stop) for stop in request.stop if not isinstance(stop, str)}
     stop_ids = frozenset(model.tokenizer.stop_ids) | extra_stops
-    continued = prompt_key(request.prompt) in cached
+    continues_cached = prompt_key(request.prompt) in cached
     return [
-        Row(request, index, max_new_tokens, stop_ids, continued) for index in range(request.count)
+        Row(request, index, max_new_tokens, stop_ids, continues_cached)
+        for index in range(request.count)
     ]
 
 

@@ -1,4 +1,7 @@
-"""Conversation cache: the next turn of a conversation reads only its new tokens."""
+"""The conversation cache: keys and values that a sampler retains between batches.
+
+The next turn of a conversation then reads only its new tokens.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ import numpy as np
 import torch
 
 from adapters.peft.batching.packing import MIN_SHARED, shared_prefix_length
-from adapters.peft.sampling.kv_grid import prompt_key
+from adapters.peft.sampling.kv_cache import prompt_key
 from kitchen.types import Tokens
 
-# The cache holds at most this many times the tokens that are prefilled together.
+# Capacity of the cache, as a multiple of the tokens that are prefilled together.
 CAPACITY_FACTOR = 8
 
 KV = torch.Tensor  # (layers, T, 2 · groups, D) keys and values of T tokens
@@ -25,6 +28,14 @@ class ConversationCache:
     A prompt that is never continued takes no memory: the second turn of a conversation is read
     whole, from the third on only what is new. What is cached depends on the requests and their
     order alone.
+
+    Four places decide what is evicted:
+
+    - `take` and `put`, called by `_sample` in `batch.py`: the cache holds the last batch only.
+    - `Scheduler._retain`: of rows that finish, KV is offered only if they continue a conversation.
+    - `FusedBody.sequence_kv`: the first sequences to finish fit, up to `CAPACITY_FACTOR` times the
+      token budget. Other decoder bodies offer nothing.
+    - `KVGrid.retain` and `HfBody.retain`: the KV cache within a batch, when rows finish.
     """
 
     def __init__(self) -> None:
@@ -52,8 +63,8 @@ def _longest_prefix(ordered: Sequence[bytes], sequence: bytes) -> bytes | None:
 
     Sequences are `prompt_key`s; a prefix has at least `MIN_SHARED` tokens.
     """
-    while at := bisect_right(ordered, sequence):
-        before = ordered[at - 1]
+    while end := bisect_right(ordered, sequence):
+        before = ordered[end - 1]
         if sequence.startswith(before):
             return before if len(before) >= MIN_SHARED * TOKEN_BYTES else None
         common = shared_prefix_length(

@@ -29,7 +29,7 @@ class Row:
     index: int  # among the completions of its request
     max_new_tokens: int
     stop_ids: frozenset[int]
-    continued: bool = False  # the prompt continues a sequence in the conversation cache
+    continues_cached: bool = False  # the prompt continues a sequence in the conversation cache
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     stop_reason: Literal["stop", "length", ""] = ""
@@ -54,7 +54,7 @@ class Row:
         elif len(self.ids) >= self.max_new_tokens:
             self.stop_reason = "length"
 
-    def cached_tokens(self) -> Tokens:
+    def tokens_with_kv(self) -> Tokens:
         """Return the tokens with keys and values: prompt and completion without the last token."""
         return np.concatenate(
             [np.asarray(self.request.prompt, np.int64), np.array(self.ids[:-1], np.int64)]
@@ -73,7 +73,7 @@ class Row:
 
 
 def draw(
-    logits: torch.Tensor, rows: Sequence[Row], high: torch.dtype
+    logits: torch.Tensor, rows: Sequence[Row], accum_dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sample one token per row from (R, V) logits.
 
@@ -81,11 +81,11 @@ def draw(
     distribution before top-k and top-p truncate it. Raises RunFailed if logits are not finite.
     """
     temperatures = [row.request.temperature or 1.0 for row in rows]
-    logits = logits.to(high)
+    logits = logits.to(accum_dtype)
     shifted = logits - logits.amax(-1, keepdim=True)  # so that no temperature makes them overflow
     if set(temperatures) != {1.0}:
-        shifted /= torch.tensor(temperatures, dtype=high, device=logits.device).clamp_(
-            min=torch.finfo(high).tiny
+        shifted /= torch.tensor(temperatures, dtype=accum_dtype, device=logits.device).clamp_(
+            min=torch.finfo(accum_dtype).tiny
         )[:, None]
     probs = _block_probs(shifted)
     sums = probs.sum(-1, dtype=torch.float64)  # (R, blocks)

@@ -13,7 +13,7 @@ from adapters.peft.runtime.cpu import matmul_dtype
 from adapters.peft.runtime.worker import raise_if_closed
 from adapters.peft.sampling.conversation_cache import CAPACITY_FACTOR, KV
 from adapters.peft.sampling.frozen_linear import FrozenLinear
-from adapters.peft.sampling.kv_grid import (
+from adapters.peft.sampling.kv_cache import (
     HeadLayout,
     KVGrid,
     gather_rows,
@@ -29,9 +29,9 @@ PrefilledPrompts = dict[bytes, tuple[torch.Tensor, torch.Tensor]]
 
 
 class FusedBody:
-    """A DecoderBody over KV grids: rows with the same prompt share its keys and values."""
+    """A DecoderBody with a KV cache of grids: rows share the keys and values of equal prompts."""
 
-    join_below = 0.75  # not as soon as one has finished: several prompts are read faster together
+    admit_below = 0.75  # not as soon as one has finished: several prompts are read faster together
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class FusedBody:
         cached: dict[bytes, KV | None],
         prefilled: PrefilledPrompts | None = None,
     ) -> None:
-        """Take the prompt tokens that are prefilled together, and what need not be read.
+        """`budget`: prompt tokens that are prefilled together.
 
         `cached` holds the KV of prefixes, by prompt, and is emptied as prompts are read;
-        `prefilled` holds whole prompts.
+        `prefilled` holds whole prompts, which need not be read.
         """
         layer = decoder.layers[0]
         self._decoder = decoder
@@ -53,10 +53,11 @@ class FusedBody:
         self._device = head.weight.device
         self._heads = HeadLayout(layer.heads, layer.kv_heads, layer.head_dim, layer.scale)
         self._cached = cached
-        self._cache_room = CAPACITY_FACTOR * budget  # tokens whose KV may still be handed out
+        # tokens whose KV the conversation cache still has room for
+        self._free_tokens = CAPACITY_FACTOR * budget
         self._grids: list[KVGrid] = []
-        self._given = dict(prefilled or {})  # until they are needed
-        self._retained = PrefilledPrompts()
+        self._prefilled = dict(prefilled or {})  # until they are needed
+        self._retained = PrefilledPrompts()  # read already, and needed again soon
         # (R,) position of the next token of each row
         self._positions = torch.empty(0, dtype=torch.int64, device=self._device)
 
@@ -64,13 +65,13 @@ class FusedBody:
         # not rounded, as in scoring
         return self._head.forward(states.to(matmul_dtype(states)))[0]
 
-    def prefill(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
+    def prefill(self, prompts: Sequence[Tokens], needed_again: Collection[bytes]) -> torch.Tensor:
         """Add one row for each prompt and return their (r, H) states.
 
-        Prompts whose key is in `later` are retained, so that they need not be read again.
+        Prompts whose key is in `needed_again` are retained, so that they are read only once.
         """
         slots = self._open_grids(prompts)
-        self._retained |= {key: self._given.pop(key) for key in slots if key in self._given}
+        self._retained |= {key: self._prefilled.pop(key) for key in slots if key in self._prefilled}
         states = {key: state for key, (state, _) in self._retained.items() if key in slots}
         for key in states:
             slot, kv = slots[key], self._retained[key][1]
@@ -81,10 +82,12 @@ class FusedBody:
         new = {
             key: (states[key], slot.grid.prompt_kv(slot.number))
             for key, slot in slots.items()
-            if key in later
+            if key in needed_again
         }
         self._retained = {
-            key: prefilled for key, prefilled in (self._retained | new).items() if key in later
+            key: prefilled
+            for key, prefilled in (self._retained | new).items()
+            if key in needed_again
         }
         self._rebuild_index()
         return torch.stack([states[prompt_key(prompt)] for prompt in prompts])
@@ -106,13 +109,13 @@ class FusedBody:
         for number, layer in enumerate(self._decoder.layers):
             qkv = layer.project_qkv(x, rope)
             parts = [grid.attend(number, qkv) for grid in self._grids]
-            joined = parts[0] if len(parts) == 1 else torch.cat(parts)
-            attended = gather_rows(joined, self._output_index)
+            stacked = parts[0] if len(parts) == 1 else torch.cat(parts)
+            attended = gather_rows(stacked, self._output_index)
             x = layer.finish(x, attended.view(len(x), -1))
         return self._decoder.norm.normalize(x)
 
     def retain(self, rows: Sequence[int]) -> None:
-        """Drop all rows but these, which keep this order."""
+        """Evict all rows but these, which stay in this order."""
         new_number = np.full(len(self._positions), -1)
         new_number[list(rows)] = np.arange(len(rows))
         index = torch.tensor(rows, dtype=torch.int64, device=self._device)
@@ -120,14 +123,17 @@ class FusedBody:
         self._grids = [grid for grid in self._grids if grid.retain(new_number)]
         self._rebuild_index()
 
-    def cached(self, row: int) -> KV | None:
-        """Return keys and values of all that a row has read; None once the cache is full."""
+    def sequence_kv(self, row: int) -> KV | None:
+        """Return keys and values of all tokens of a row.
+
+        None once the conversation cache is full: the rows that finish first have a place in it.
+        """
         grid, (prompt, completion) = next(
-            (grid, place) for grid in self._grids if (place := grid.find_row(row)) is not None
+            (grid, cell) for grid in self._grids if (cell := grid.find_row(row)) is not None
         )
-        if (size := grid.length(prompt)) > self._cache_room:
+        if (size := grid.length(prompt)) > self._free_tokens:
             return None
-        self._cache_room -= size
+        self._free_tokens -= size
         return grid.sequence_kv(prompt, completion)
 
     def _open_grids(self, prompts: Sequence[Tokens]) -> dict[bytes, PromptSlot]:
@@ -149,12 +155,12 @@ class FusedBody:
         return slots
 
     def _rebuild_index(self) -> None:
-        """Compute where the heads of each row lie in the joined output of the grids."""
+        """Compute the places of each row's heads in the concatenated output of the grids."""
         places = np.empty((len(self._positions), self._heads.queries), np.int64)
         start = 0
         for grid in self._grids:
-            rows, lies = grid.output_index
-            places[rows] = lies + start
+            rows, grid_places = grid.output_index
+            places[rows] = grid_places + start
             start += grid.rows.size * self._heads.queries
         self._output_index = row_index(places, self._device)
 

@@ -11,21 +11,21 @@ from transformers.cache_utils import DynamicCache
 
 from adapters.peft.batching.packing import pack_padded
 from adapters.peft.model.network import Network
-from adapters.peft.sampling.kv_cache import PaddedCache
-from adapters.peft.sampling.kv_grid import prompt_key
+from adapters.peft.sampling.kv_cache import prompt_key
+from adapters.peft.sampling.padded_cache import PaddedCache
 from kitchen.types import Tokens
 
-SHRINK_BELOW = 0.75  # share of the cache's rows in use at or below which finished ones are removed
+SHRINK_BELOW = 0.75  # share of the cache's rows in use at or below which finished ones are evicted
 
 
 class HfBody:
     """A DecoderBody whose rows start together, flush right in one padded cache."""
 
-    # none joins: rows that start later would need a forward pass of their own at each token
-    join_below = 0.0
+    # none is admitted: rows that start later would need a separate forward pass for each token
+    admit_below = 0.0
 
     def __init__(self, network: Network, budget: int) -> None:
-        """Take `budget`, the prompt tokens that are prefilled together."""
+        """`budget`: prompt tokens that are prefilled together."""
         self._network = network
         self._budget = budget
         # (C,) the batch row of each cache row, -1 if it has finished
@@ -35,8 +35,8 @@ class HfBody:
         logits: torch.Tensor = self._network.head(states)
         return logits
 
-    def prefill(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
-        """Add one row for each prompt and return their (r, H) states; `later` is not used."""
+    def prefill(self, prompts: Sequence[Tokens], needed_again: Collection[bytes]) -> torch.Tensor:
+        """Add one row for each prompt and return their (r, H) states; `needed_again` is unused."""
         keys = [prompt_key(prompt) for prompt in prompts]
         distinct = dict(zip(keys, prompts, strict=True))
         places = {key: place for place, key in enumerate(distinct)}
@@ -51,7 +51,7 @@ class HfBody:
     def step(self, ids: torch.Tensor) -> torch.Tensor:
         """Feed the (R,) newest token of each row and return their (R, H) states.
 
-        A finished row, until it is removed, reads the token of another.
+        A finished row, until it is evicted, reads the token of another.
         """
         rows = torch.from_numpy(self._rows).to(ids.device)
         columns = torch.arange(self._cache.capacity, device=ids.device)
@@ -66,7 +66,7 @@ class HfBody:
         return states[torch.from_numpy(np.flatnonzero(self._rows >= 0)).to(ids.device)]
 
     def retain(self, rows: Sequence[int]) -> None:
-        """Drop all rows but these, which are in the order of the batch."""
+        """Evict all rows but these, which are in the order of the batch."""
         new_number = np.full((self._rows >= 0).sum(), -1)
         new_number[list(rows)] = np.arange(len(rows))
         self._rows = np.where(self._rows >= 0, new_number[self._rows], -1)
@@ -77,7 +77,7 @@ class HfBody:
             self._rows = self._rows[active]
             self._starts = self._starts[index]
 
-    def cached(self, _: int) -> None:
+    def sequence_kv(self, _: int) -> None:
         """Return None: every turn of a conversation is read whole."""
 
     def _prefill_distinct(

@@ -1,103 +1,290 @@
-"""A padded KV cache for the modules of transformers."""
+"""The KV cache of the fused body: grids of prompts, each stored once, and of their completions.
+
+A batch has one grid for each group of prompts that started together (`FusedBody`). Finished
+completions are evicted by `KVGrid.retain`; which ones those are, the scheduler decides.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin
+from torch.nn.functional import scaled_dot_product_attention
 
-# Columns that a buffer grows by: growing at each token would copy it, and the products would copy
-# a slice of it.
-BLOCK = 32
+from kitchen.types import Array, Tokens
+
+BLOCK = 32  # tokens of a completion that fit at first; capacity doubles whenever it is used up
+# Padding may multiply the tokens of a grid's prompts by this ratio, and add this many more.
+MAX_PADDING_RATIO, MAX_PADDING = 1.3, 1024
+# Devices on which a lone completion attends by torch's fused kernel. CUDA chooses the kernel anew
+# for each length, which takes 60 ms (docs/benchmarks.md).
+SDPA_DEVICES = frozenset({"cpu"})
+MAX_CELL_RATIO = 2  # cells of a grid per completion in it
+SHRINK_BELOW = 0.75  # share of a grid's cells in use at or below which it is made smaller
 
 
-class PaddedCache(Cache):
-    """Keys and values of all layers, in buffers with a few spare columns that are masked out."""
+@dataclass(frozen=True)
+class HeadLayout:
+    """The attention heads of a layer: query heads in groups that share one key and value head."""
 
-    def __init__(self, layers: int, rows: int, width: int) -> None:
-        self._layers = [_LayerCache(rows, width) for _ in range(layers)]
-        super().__init__(layers=list(self._layers))
+    queries: int
+    groups: int
+    width: int
+    scale: float
 
     @property
-    def length(self) -> int:
-        """Columns filled."""
-        return self._layers[0].get_seq_length()
-
-    @property
-    def capacity(self) -> int:
-        """Columns of the buffer after the next token."""
-        return self._layers[0].get_mask_sizes(1)[0]
-
-    def put(self, prefilled: Any, indices: Sequence[int], lengths: Sequence[int]) -> None:
-        """Copy a right-padded cache of some prompts into their rows, flush right."""
-        for cache, layer in zip(self._layers, prefilled.layers, strict=True):
-            cache.put(layer.keys, layer.values, indices, lengths)
-
-    def take(self, rows: torch.Tensor) -> None:
-        """Keep these rows in this order; a row may occur several times."""
-        for cache in self._layers:
-            cache.keys = cache.keys.index_select(0, rows)
-            cache.values = cache.values.index_select(0, rows)
+    def shared(self) -> int:
+        """Query heads per group."""
+        return self.queries // self.groups
 
 
-class _LayerCache(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    is_sliding = False
-    keys: torch.Tensor  # (R, heads, columns, D)
-    values: torch.Tensor
+def group_prompts(prompts: Sequence[Tokens]) -> list[Array]:
+    """Group prompts of similar length into grids.
 
-    def __init__(self, rows: int, width: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._rows, self._length, self._columns = rows, width, _whole_blocks(width + 1)
+    Each grid is an (P, L) array of prompt numbers: equal prompts in one row, padded with -1.
+    """
+    equal: dict[bytes, list[int]] = {}
+    for number, prompt in enumerate(prompts):
+        equal.setdefault(prompt_key(prompt), []).append(number)
+    grids: list[list[list[int]]] = []
+    for group in sorted(equal.values(), key=lambda group: (-len(prompts[group[0]]), -len(group))):
+        wider = [*grids[-1], group] if grids else [group]
+        lengths = [len(prompts[numbers[0]]) for numbers in wider]
+        counts = [len(numbers) for numbers in wider]
+        tokens_fit = len(wider) * max(lengths) <= MAX_PADDING_RATIO * sum(lengths) + MAX_PADDING
+        spare_cells = MAX_PADDING // BLOCK
+        cells_fit = len(wider) * max(counts) <= MAX_CELL_RATIO * (sum(counts) + spare_cells)
+        if tokens_fit and cells_fit:
+            grids[-1:] = [wider]
+        else:
+            grids.append([group])
+    return [
+        np.array([numbers + [-1] * (max(map(len, grid)) - len(numbers)) for numbers in grid])
+        for grid in grids
+    ]
 
-    def put(
+
+def prompt_key(prompt: Tokens) -> bytes:
+    """Return the dictionary key of a prompt; equal prompts have equal keys."""
+    return np.asarray(prompt, np.int64).tobytes()
+
+
+class KVGrid:
+    """P prompts, and beside each of them L completions that started at the same time.
+
+    The heads and completions that share a prompt's keys attend to them in one matrix product. With
+    one completion per prompt its keys follow those of the prompt, so that one product does it all.
+    """
+
+    def __init__(
         self,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        indices: Sequence[int],
+        heads: HeadLayout,
+        layers: int,
+        rows: Array,
         lengths: Sequence[int],
+        like: torch.Tensor,
+        sdpa_devices: Collection[str] = SDPA_DEVICES,
     ) -> None:
-        if not self.is_initialized:
-            self.lazy_initialization(keys, values)
-        for row, (index, length) in enumerate(zip(indices, lengths, strict=True)):
-            columns = slice(self._length - length, self._length)
-            self.keys[index, :, columns] = keys[row, :, :length]
-            self.values[index, :, columns] = values[row, :, :length]
+        """`rows`: (P, L) batch row of each cell, -1 where empty; `lengths`: (P,) of the prompts."""
+        self.rows = rows
+        self.lengths = np.array(lengths)
+        self.written = 0  # tokens of each completion
+        self._heads = heads
+        self._sdpa_devices = sdpa_devices
+        self._prompt_columns = max(lengths)  # of `_prompt_kv` that hold prompts
+        prompts, cells, width = len(rows) * heads.groups, rows.size * heads.groups, heads.width
+        # (layers, 2, P · groups, S, D); zeros, because what is masked must be finite
+        self._prompt_kv = like.new_zeros(layers, 2, prompts, self._prompt_columns, width)
+        # (layers, 2, P · groups · L, capacity, D), or None where completions follow their prompts
+        self._completion_kv: torch.Tensor | None = like.new_empty(layers, 2, cells, BLOCK, width)
+        self._rebuild_index()
 
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.keys, self.values = (
-            # zeros, because what is masked must be finite
-            like.new_zeros(self._rows, like.shape[1], self._columns, like.shape[3])
-            for like in (key_states, value_states)
-        )
-        self.is_initialized = True
+    def write_prompts(self, layer: int, prompts: Sequence[int], kv: torch.Tensor) -> None:
+        """Store the (p, S, 2 · groups, D) keys and values of a layer, padded on the right."""
+        count, source, _, width = kv.shape
+        arranged = kv.view(count, source, 2, self._heads.groups, width).permute(2, 0, 3, 1, 4)
+        store = self._prompt_kv[layer].view(2, len(self.rows), -1, *self._prompt_kv.shape[3:])
+        store[:, list(prompts), :, :source] = arranged
 
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        start, self._length = self._length, self._length + key_states.shape[2]
-        missing = _whole_blocks(self._length) - self._columns
-        if missing > 0:
-            self._columns += missing
-            self.keys, self.values = (
-                torch.cat([old, old.new_zeros(*old.shape[:2], missing, old.shape[3])], 2)
-                for old in (self.keys, self.values)
+    def prompt_kv(self, prompt: int) -> torch.Tensor:
+        """Return (layers, S, 2 · groups, D) of one prompt, the form that `write_prompts` takes."""
+        groups, length = self._heads.groups, int(self.lengths[prompt])
+        kv = self._prompt_kv[:, :, prompt * groups : (prompt + 1) * groups, :length]
+        return kv.permute(0, 3, 1, 2, 4).flatten(2, 3)
+
+    def find_row(self, row: int) -> tuple[int, int] | None:
+        """Return the prompt and the completion number of a batch row; None if it is not here."""
+        cells = np.argwhere(self.rows == row)
+        return (int(cells[0, 0]), int(cells[0, 1])) if len(cells) else None
+
+    def length(self, prompt: int) -> int:
+        """Return the tokens of a prompt and one of its completions."""
+        return int(self.lengths[prompt]) + self.written
+
+    def sequence_kv(self, prompt: int, completion: int) -> torch.Tensor:
+        """Return (layers, S + written, 2 · groups, D) of a prompt and one of its completions."""
+        groups, count = self._heads.groups, self.rows.shape[1]
+        if self._completion_kv is None:
+            end = self._prompt_columns + self.written
+            rows = slice(prompt * groups, (prompt + 1) * groups)
+            kv = self._prompt_kv[:, :, rows, self._prompt_columns : end]
+        else:
+            cells = slice(
+                prompt * groups * count + completion, (prompt + 1) * groups * count, count
             )
-        self.keys[:, :, start : self._length] = key_states
-        self.values[:, :, start : self._length] = value_states
-        return self.keys, self.values
+            kv = self._completion_kv[:, :, cells, : self.written]
+        completion_kv = kv.permute(0, 3, 1, 2, 4).flatten(2, 3)
+        return torch.cat([self.prompt_kv(prompt), completion_kv], 1)
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return max(self._columns, _whole_blocks(self._length + query_length)), 0
+    def reserve_token(self) -> None:
+        """Make room for one more token of each completion."""
+        if self._completion_kv is None:
+            if self._prompt_columns + self.written == self._prompt_kv.shape[3]:
+                self._prompt_kv = _grown(self._prompt_kv, self.written)
+                self._rebuild_index()
+        elif self.written == self._completion_kv.shape[3]:
+            self._completion_kv = _grown(self._completion_kv, self.written)
+        self.written += 1
 
-    def get_seq_length(self) -> int:
-        return self._length
+    def attend(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
+        """Map (R, queries + 2 · groups, D) of the newest tokens to (P · groups · L · shared, D)."""
+        heads, cells = self._heads, self.rows.size * self._heads.groups
+        gathered = gather_rows(qkv.view(-1, heads.width), self._input_index)
+        query = gathered[: cells * heads.shared]
+        new_kv = gathered[cells * heads.shared :].view(2, cells, heads.width)
+        if self._completion_kv is None:
+            out = self._attend_joined(layer, query, new_kv)
+        else:
+            out = self._attend_split(layer, self._completion_kv, query, new_kv)
+        return out.view(-1, heads.width)
 
-    def get_max_length(self) -> int:
-        return -1
+    def _attend_joined(self, layer: int, query: torch.Tensor, new_kv: torch.Tensor) -> torch.Tensor:
+        """Attend where each completion's keys follow those of its prompt."""
+        end = self._prompt_columns + self.written
+        self._prompt_kv[layer, :, :, end - 1] = new_kv
+        keys, values = self._prompt_kv[layer, :, :, :end]
+        bias = None if self._bias is None else self._bias[..., :end]
+        if keys.device.type not in self._sdpa_devices:
+            return torch.bmm(torch.softmax(self._scores(query, keys, bias), -1), values)
+        stacked = query.view(1, len(keys), -1, self._heads.width)
+        return scaled_dot_product_attention(
+            stacked,
+            keys[None],
+            values[None],
+            None if bias is None else bias[None],
+            scale=self._heads.scale,
+        )
+
+    def _attend_split(
+        self, layer: int, completion_kv: torch.Tensor, query: torch.Tensor, new_kv: torch.Tensor
+    ) -> torch.Tensor:
+        """Attend to the prompt, shared by its completions, and to each completion's own keys."""
+        completion_kv[layer, :, :, self.written - 1] = new_kv
+        keys, values = self._prompt_kv[layer]
+        own_keys, own_values = completion_kv[layer, :, :, : self.written]
+        prompt_scores = self._scores(query, keys, self._bias)
+        own_scores = self._scores(query, own_keys, None).view(*prompt_scores.shape[:2], -1)
+        weights = torch.softmax(torch.cat([prompt_scores, own_scores], -1), -1)
+        from_prompt = torch.bmm(weights[..., : keys.shape[1]], values)
+        from_prompt = from_prompt.view(len(own_keys), -1, self._heads.width)
+        own_weights = weights.view(len(own_keys), self._heads.shared, -1)[..., keys.shape[1] :]
+        return torch.baddbmm(from_prompt, own_weights, own_values)
+
+    def _scores(
+        self, query: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Scale and bias the products of (·, D) queries and (K, S, D) keys: (K, ·, S)."""
+        stacked = query.view(len(keys), -1, self._heads.width)
+        return torch.baddbmm(
+            query[:1, :1] if bias is None else bias,
+            stacked,
+            keys.transpose(1, 2),
+            beta=0 if bias is None else 1,
+            alpha=self._heads.scale,
+        )
+
+    def retain(self, new_number: Array) -> bool:
+        """Evict finished rows and renumber the others; return whether any is left in this grid.
+
+        `new_number` (R,) gives each batch row its new number, -1 if it has finished. Memory is
+        freed once a quarter of the cells is unused (SHRINK_BELOW).
+        """
+        self.rows = np.where(self.rows >= 0, new_number[self.rows], -1)
+        active = self.rows >= 0
+        prompts, completions = np.flatnonzero(active.any(1)), int(active.sum(1).max())
+        if completions and len(prompts) * completions <= SHRINK_BELOW * active.size:
+            order = np.argsort(~active[prompts], axis=1, kind="stable")
+            self._shrink(prompts, order[:, :completions])
+        if completions:
+            self._rebuild_index()
+        return bool(completions)
+
+    @property
+    def output_index(self) -> tuple[Array, Array]:
+        """(r,) batch rows, and the (r, queries) places of their heads in the output of `attend`."""
+        prompts, completions = np.nonzero(self.rows >= 0)
+        groups, shared = self._heads.groups, self._heads.shared
+        group_rows = prompts[:, None] * groups + np.arange(groups)
+        cells = group_rows * self.rows.shape[1] + completions[:, None]
+        places = (cells[..., None] * shared + np.arange(shared)).reshape(len(prompts), -1)
+        return self.rows[prompts, completions], places
+
+    def _shrink(self, prompts: Array, completions: Array) -> None:
+        """Keep these prompts, and (P, L) completions of each."""
+        groups, count = np.arange(self._heads.groups), self.rows.shape[1]
+        group_rows = prompts[:, None] * len(groups) + groups
+        cells = group_rows[:, :, None] * count + completions[:, None]
+        self.rows = self.rows[prompts[:, None], completions]
+        self.lengths = self.lengths[prompts]
+        device = self._prompt_kv.device
+        self._prompt_kv = self._prompt_kv.index_select(
+            2, torch.from_numpy(group_rows.ravel()).to(device)
+        )
+        if self._completion_kv is not None:
+            self._prompt_columns = max(self.lengths)
+            self._prompt_kv = self._prompt_kv[:, :, :, : self._prompt_columns].contiguous()
+            self._completion_kv = self._completion_kv.index_select(
+                2, torch.from_numpy(cells.ravel()).to(device)
+            )
+
+    def _rebuild_index(self) -> None:
+        """Compute where the queries, keys and values of this grid lie in a batch, and the mask.
+
+        The places count rows of (R · (queries + 2 · groups), D). The bias masks prompt padding.
+        """
+        if self._completion_kv is not None and self.rows.shape[1] == 1:
+            self._prompt_kv = torch.cat([self._prompt_kv, self._completion_kv], 3)
+            self._completion_kv = None
+        heads = self._heads
+        first = np.maximum(self.rows, 0)[:, None] * (heads.queries + 2 * heads.groups)
+        group = np.arange(heads.groups)[:, None]
+        queries = (first + group * heads.shared)[..., None] + np.arange(heads.shared)
+        keys = first + heads.queries + group
+        places = np.concatenate([queries.ravel(), keys.ravel(), (keys + heads.groups).ravel()])
+        self._input_index = row_index(places, self._prompt_kv.device)
+        columns = np.arange(self._prompt_kv.shape[3])
+        padding = (columns >= self.lengths[:, None]) & (columns < self._prompt_columns)
+        self._bias: torch.Tensor | None = None
+        if padding.any():
+            bias = np.repeat(np.where(padding, -np.inf, 0.0), heads.groups, 0)[:, None]
+            self._bias = torch.from_numpy(bias).to(self._prompt_kv)
 
 
-def _whole_blocks(columns: int) -> int:
-    """Round up to a multiple of BLOCK."""
-    return -(-columns // BLOCK) * BLOCK
+def gather_rows(source: torch.Tensor, rows: torch.Tensor | slice) -> torch.Tensor:
+    """Select rows: (N, D) to (r, D)."""
+    return source[rows] if isinstance(rows, slice) else source.index_select(0, rows)
+
+
+def row_index(rows: Array, device: torch.device) -> torch.Tensor | slice:
+    """Return an index for `gather_rows`; a slice, which copies nothing, for the first rows."""
+    flat = rows.ravel()
+    if np.array_equal(flat, np.arange(len(flat))):
+        return slice(len(flat))
+    return torch.from_numpy(flat).to(device)
+
+
+def _grown(kv: torch.Tensor, more: int) -> torch.Tensor:
+    """Append `more` uninitialised columns."""
+    return torch.cat([kv, kv.new_empty(*kv.shape[:3], more, kv.shape[4])], 3)

@@ -10,14 +10,14 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from adapters.peft.model.network import Network
-from adapters.peft.sampling.kv_grid import prompt_key
+from adapters.peft.sampling.kv_cache import prompt_key
 from kitchen.types import Tokens
 
 
 class OneRowBody:
-    """A DecoderBody whose rows each have a cache of the kind that their model creates."""
+    """A DecoderBody whose rows each have the DynamicCache of transformers for their model."""
 
-    join_below = 0.75  # others may join whenever there is room
+    admit_below = 0.75  # rows share nothing, so that others may be admitted at any time
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -27,8 +27,8 @@ class OneRowBody:
         logits: torch.Tensor = self._network.head(states)
         return logits
 
-    def prefill(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
-        """Add one row for each prompt and return their (r, H) states; `later` is not used."""
+    def prefill(self, prompts: Sequence[Tokens], needed_again: Collection[bytes]) -> torch.Tensor:
+        """Add one row for each prompt and return their (r, H) states; `needed_again` is unused."""
         prefilled: dict[bytes, tuple[Any, torch.Tensor]] = {}
         states = []
         for prompt in prompts:
@@ -51,10 +51,10 @@ class OneRowBody:
         )
 
     def retain(self, rows: Sequence[int]) -> None:
-        """Drop all rows but these, which keep this order."""
+        """Evict all rows but these, which stay in this order."""
         self._caches = [self._caches[place] for place in rows]
 
-    def cached(self, _: int) -> None:
+    def sequence_kv(self, _: int) -> None:
         """Return None: every turn of a conversation is read whole."""
 
     def _forward(self, ids: torch.Tensor, cache: Any) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 from adapters.peft.batching.packed_layout import build_layout
 from adapters.peft.batching.packing import pack, pack_padded, shared_prefix_length
 from adapters.peft.sampling.conversation_cache import KV
-from adapters.peft.sampling.kv_grid import KVGrid, prompt_key, row_index
+from adapters.peft.sampling.kv_cache import KVGrid, prompt_key, row_index
 from kitchen.types import Array, Tokens
 
 

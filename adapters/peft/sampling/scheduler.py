@@ -1,4 +1,8 @@
-"""The scheduler: completions are decoded together, and waiting rows replace finished ones."""
+"""The scheduler: completions are decoded together, and waiting rows replace finished ones.
+
+Continuous batching within one batch of requests: `_admit` starts waiting rows, `_retain` evicts
+those that have finished.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ import torch
 
 from adapters.peft.sampling.conversation_cache import KV
 from adapters.peft.sampling.draw import DecodeText, Row, draw
-from adapters.peft.sampling.kv_grid import prompt_key
+from adapters.peft.sampling.kv_cache import prompt_key
 from kitchen.types import Tokens
 
 PREFILL_TOKENS = 8192  # prompt tokens that are prefilled before another worker may have its turn
@@ -22,18 +26,18 @@ class DecoderBody(Protocol):
     """The rows of a batch, each with its KV cache; every step adds one token to each of them."""
 
     @property
-    def join_below(self) -> float:
-        """The share of the largest batch at or below which waiting rows join."""
+    def admit_below(self) -> float:
+        """The share of `max_rows` still running at or below which waiting rows are admitted."""
         ...
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """Map (r, H) final states to (r, V) logits."""
         ...
 
-    def prefill(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
+    def prefill(self, prompts: Sequence[Tokens], needed_again: Collection[bytes]) -> torch.Tensor:
         """Add one row for each prompt and return their (r, H) states.
 
-        `later` holds the keys of prompts that are needed again soon.
+        `needed_again` holds the keys of prompts that rows admitted soon have too.
         """
         ...
 
@@ -42,18 +46,18 @@ class DecoderBody(Protocol):
         ...
 
     def retain(self, rows: Sequence[int]) -> None:
-        """Drop all rows but these, which keep this order."""
+        """Evict all rows but these from the KV cache; they stay in this order."""
         ...
 
-    def cached(self, row: int) -> KV | None:
-        """Return keys and values of all that a row has read; None if they are not available."""
+    def sequence_kv(self, row: int) -> KV | None:
+        """Return keys and values of all tokens of a row; None if they are not to be retained."""
         ...
 
 
 class Scheduler:
     """Rows from prompt to stop, at most `max_rows` at a time.
 
-    Which row joins when depends on the requests and on what was decoded, never on timing.
+    Which row is admitted when depends on the requests and on what was decoded, never on timing.
     """
 
     def __init__(
@@ -61,21 +65,21 @@ class Scheduler:
         body: DecoderBody,
         rows: Sequence[Row],
         decode_text: DecodeText,
-        high: torch.dtype,
+        accum_dtype: torch.dtype,
         max_rows: int,
         prefill_tokens: int = PREFILL_TOKENS,
     ) -> None:
         self._body = body
         self._decode_text = decode_text
-        self._high = high
+        self._accum_dtype = accum_dtype
         self._max_rows = max_rows
         self._prefill_tokens = prefill_tokens
         self._waiting = deque(rows)
         self._running = list[Row]()
         self._states = torch.empty(0)
-        self._joining = False
-        # KV of finished rows that later prompts may continue, by `prompt_key`
-        self.finished: dict[bytes, KV | None] = {}
+        self._admitting = False
+        # KV of finished rows for the conversation cache, by `prompt_key`
+        self.finished_kv: dict[bytes, KV | None] = {}
 
     def advance(self, steps: int) -> bool:
         """Decode up to `steps` more tokens of each row; return whether any work is left.
@@ -88,10 +92,10 @@ class Scheduler:
             for _ in range(steps):
                 if not (self._waiting or self._running):
                     return False
-                if self._admits():
-                    prefilled += self._join()
-                    if self._joining or prefilled >= self._prefill_tokens:
-                        return True  # reading many prompts takes as long as writing
+                if self._admits_rows():
+                    prefilled += self._admit()
+                    if self._admitting or prefilled >= self._prefill_tokens:
+                        return True  # prefilling many prompts takes as long as decoding
                 else:
                     self._step()
         return bool(self._waiting or self._running)
@@ -103,54 +107,61 @@ class Scheduler:
         ]
         self._states = self._retain(active, self._states)
 
-    def _admits(self) -> bool:
-        """True where waiting rows join before the next token is decoded."""
+    def _admits_rows(self) -> bool:
+        """Return true if waiting rows are admitted before the next token is decoded."""
         if not self._waiting:
             return False
-        return self._joining or len(self._running) <= self._body.join_below * self._max_rows
+        return self._admitting or len(self._running) <= self._body.admit_below * self._max_rows
 
     def _step(self) -> None:
-        tokens, logprobs = draw(self._body.logits(self._states), self._running, self._high)
+        tokens, logprobs = draw(self._body.logits(self._states), self._running, self._accum_dtype)
         unfinished = _append_tokens(self._running, tokens, logprobs, self._decode_text)
         tokens = self._retain(unfinished, tokens)
         if self._running:
             self._states = self._body.step(tokens)
 
-    def _join(self) -> int:
+    def _admit(self) -> int:
         """Prefill waiting rows while there is room, up to `prefill_tokens` of prompts.
 
-        If more rows wait and fit, they join before any row decodes. Returns the number of prompt
-        tokens to read.
+        If more rows wait and fit, they are admitted before any row decodes. Returns the number of
+        prompt tokens that were read.
         """
-        joined = list[Row]()
+        admitted = list[Row]()
         room, tokens = self._max_rows - len(self._running), 0
-        # where no row can join later, all join now
-        limit = self._prefill_tokens if self._body.join_below else math.inf
-        while self._waiting and len(joined) < room and tokens < limit:
-            joined.append(self._waiting.popleft())
-            repeated = len(joined) > 1 and joined[-2].request.prompt is joined[-1].request.prompt
-            tokens += 0 if repeated else len(joined[-1].request.prompt)
-        self._joining = len(joined) < room and bool(self._waiting)
-        later = {prompt_key(row.request.prompt) for row in islice(self._waiting, self._max_rows)}
-        states = self._body.prefill([row.request.prompt for row in joined], later)
+        # where no row can be admitted later, all are now
+        limit = self._prefill_tokens if self._body.admit_below else math.inf
+        while self._waiting and len(admitted) < room and tokens < limit:
+            prompt = self._waiting[0].request.prompt
+            repeated = bool(admitted) and admitted[-1].request.prompt is prompt
+            tokens += 0 if repeated else len(prompt)
+            admitted.append(self._waiting.popleft())
+        self._admitting = len(admitted) < room and bool(self._waiting)
+        needed_again = {
+            prompt_key(row.request.prompt) for row in islice(self._waiting, self._max_rows)
+        }
+        states = self._body.prefill([row.request.prompt for row in admitted], needed_again)
         self._states = torch.cat([self._states, states]) if self._running else states
-        self._running = self._running + joined
+        self._running = self._running + admitted
         return tokens
 
-    def _retain(self, rows: Sequence[int], beside: torch.Tensor) -> torch.Tensor:
-        """Drop all rows but these; return what remains of a tensor with one entry per row."""
+    def _retain(self, rows: Sequence[int], per_row: torch.Tensor) -> torch.Tensor:
+        """Evict all rows but these; return their entries of `per_row`, which has one for each row.
+
+        KV of finished rows that continue a conversation is offered to the conversation cache.
+        """
         if len(rows) == len(self._running):
-            return beside
+            return per_row
         for place, row in enumerate(self._running):
             if (
                 row.stop_reason
-                and self.finished.get(key := prompt_key(row.cached_tokens())) is None
+                and self.finished_kv.get(key := prompt_key(row.tokens_with_kv())) is None
             ):
-                self.finished[key] = self._body.cached(place) if row.continued else None
-        index = torch.tensor(rows, dtype=torch.int64, device=beside.device)
+                retained = row.continues_cached
+                self.finished_kv[key] = self._body.sequence_kv(place) if retained else None
+        index = torch.tensor(rows, dtype=torch.int64, device=per_row.device)
         self._running = [self._running[place] for place in rows]
         self._body.retain(rows)
-        return beside[index]
+        return per_row[index]
 
 
 def _append_tokens(

@@ -336,7 +336,7 @@ def test_gated_model_needs_an_accepted_licence(
     hub_server: HubServer, model: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.gated = True
-    licence = rf"'owner/tiny' is gated: accept its licence at {hub_server.url}/owner/tiny, and set HF_TOKEN"
+    licence = rf"accept its licence at {hub_server.url}/owner/tiny, and set HF_TOKEN"
     with pytest.raises(ApiError, match=licence) as raised:
         hub().fetch("owner/tiny")
     assert raised.value.status == 401
@@ -778,7 +778,7 @@ def run_with(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("owner/tiny", "fails for model 'owner/tiny' (500"),
         (
             "owner/busy",
-            "had too many requests, among them that for model 'owner/busy' (429); try again in 3600 s",
+            "too many requests, among them that for model 'owner/busy' (429); try again in 3600 s",
         ),
     ],
 )

@@ -244,7 +244,7 @@ def test_unknown_names_are_errors(tmp_path: Path) -> None:
     put(tmp_path, "notes/readme.md", "")
     for name, message in {
         "ingredient": "did you mean 'ingredients'",
-        "zebra": r"no data set is called 'zebra'; there are: arithmetic, chats\.jsonl, deep, ingredients",
+        "zebra": r"called 'zebra'; there are: arithmetic, chats\.jsonl, deep, ingredients",
         "": "no data set is called ''",
         "chat.jsonl": r"no such file or folder; did you mean 'chats\.jsonl'",
         "deep/pair.csv": r"did you mean 'deep/pairs\.csv'",
@@ -334,7 +334,8 @@ from adapters.local.datasets import LocalDatasets
 tracemalloc.start()
 data = LocalDatasets().load({str(tmp_path / "d.jsonl")!r})
 assert data[49_999]["prompt"].strip() == "49999"
-print(len(data), tracemalloc.get_traced_memory()[1], bool({{"pyarrow", "pandas", "torch"}} & sys.modules.keys()))
+heavy = {{"pyarrow", "pandas", "torch"}} & sys.modules.keys()
+print(len(data), tracemalloc.get_traced_memory()[1], bool(heavy))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60

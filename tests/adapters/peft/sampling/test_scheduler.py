@@ -35,23 +35,23 @@ def frozen(opened: Callable[..., PeftSession], weighted: list[Datum]) -> Iterato
 
 
 class RecordingBody:
-    """A decoder body that records the prompts that join and the number of rows at each step."""
+    """A decoder body that records the admitted prompts and the number of rows at each step."""
 
     def __init__(self, body: DecoderBody) -> None:
         self._body = body
-        self.joined = list[bytes]()
+        self.admitted = list[bytes]()
         self.row_counts = list[int]()
 
     @property
-    def join_below(self) -> float:
-        return self._body.join_below
+    def admit_below(self) -> float:
+        return self._body.admit_below
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         return self._body.logits(states)
 
-    def prefill(self, prompts: Sequence[Tokens], later: Collection[bytes]) -> torch.Tensor:
-        self.joined += [prompt.tobytes() for prompt in prompts]
-        return self._body.prefill(prompts, later)
+    def prefill(self, prompts: Sequence[Tokens], needed_again: Collection[bytes]) -> torch.Tensor:
+        self.admitted += [prompt.tobytes() for prompt in prompts]
+        return self._body.prefill(prompts, needed_again)
 
     def step(self, ids: torch.Tensor) -> torch.Tensor:
         self.row_counts.append(len(ids))
@@ -60,8 +60,8 @@ class RecordingBody:
     def retain(self, rows: Sequence[int]) -> None:
         self._body.retain(rows)
 
-    def cached(self, row: int) -> KV | None:
-        return self._body.cached(row)
+    def sequence_kv(self, row: int) -> KV | None:
+        return self._body.sequence_kv(row)
 
 
 def rows_of(prompts: Sequence[Tokens], count: int = 3) -> list[Row]:
@@ -124,10 +124,10 @@ def test_steps_per_turn_change_no_bit(frozen: FrozenModel) -> None:
             np.testing.assert_array_equal(one.logprobs, other.logprobs)
 
 
-def test_rows_join_in_order_within_the_limit(frozen: FrozenModel) -> None:
+def test_rows_are_admitted_in_order_within_the_limit(frozen: FrozenModel) -> None:
     body = RecordingBody(fused_body(frozen))
     complete(frozen, body, rows_of(PROMPTS), 5)
-    assert body.joined == [prompt.tobytes() for prompt in PROMPTS for _ in range(3)]
+    assert body.admitted == [prompt.tobytes() for prompt in PROMPTS for _ in range(3)]
     assert max(body.row_counts) == 5
     steps = sum(row.max_new_tokens - 1 for row in rows_of(PROMPTS))
     assert sum(body.row_counts) == steps, "no row is decoded after its end"
@@ -163,7 +163,7 @@ def test_prompts_with_a_common_prefix_are_not_split() -> None:
 
 
 def test_prompts_are_prefilled_in_parts(frozen: FrozenModel) -> None:
-    """Completions stay the same, and none starts before all rows that fit have joined."""
+    """Completions stay the same, and none starts before all rows that fit are admitted."""
     expected = complete(frozen, fused_body(frozen), rows_of(PROMPTS))
     for body, in_parts in ((fused_body(frozen), True), (hf_body(frozen), False)):
         rows = rows_of(PROMPTS)
@@ -177,7 +177,7 @@ def test_prompts_are_prefilled_in_parts(frozen: FrozenModel) -> None:
 
 
 def test_a_turn_ends_after_enough_prompt_tokens(frozen: FrozenModel) -> None:
-    """With room for one row, so that none waits to join."""
+    """With room for one row, so that none waits to be admitted."""
     rows = [
         Row(sampling_request(prompt, place), 0, 1, frozenset())
         for place, prompt in enumerate(random_prompts(*[40] * 12))

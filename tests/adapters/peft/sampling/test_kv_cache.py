@@ -1,4 +1,4 @@
-"""KV grids: how prompts are grouped, and attention against a softmax for each head by itself."""
+"""KV grids: the grouping of prompts, and attention against a softmax for each head by itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.peft.sampling.kv_grid import HeadLayout, KVGrid, group_prompts
+from adapters.peft.sampling.kv_cache import HeadLayout, KVGrid, group_prompts
 
 # the scale is not the kernel's default of 0.5
 HEADS = HeadLayout(queries=6, groups=2, width=4, scale=0.9)
