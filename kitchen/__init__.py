@@ -32,12 +32,12 @@ if TYPE_CHECKING:
         Loss,
         LossOutput,
         Metrics,
+        OptimStepResult,
         Published,
         Result,
         RunId,
         Sampled,
         Samples,
-        Stepped,
         Table,
     )
     from kitchen.workflow import Step, every, for_each, parallel, sequence, when
@@ -53,7 +53,7 @@ _MODULES = {
     "runs.status": "Event Status",
     "api": "resume run submit",
     "types": "Adam Batch Checkpoint Datum Facts Lora Loss LossOutput Metrics Published Result "
-    "RunId Sampled Samples Stepped Table",
+    "RunId Sampled Samples OptimStepResult Table",
     "progress": "Location LoopStep Progress",
     "workflow": "Step every for_each parallel sequence when",
 }
@@ -74,6 +74,7 @@ __all__ = [
     "Metrics",
     "Need",
     "Observer",
+    "OptimStepResult",
     "Outcome",
     "Plan",
     "PlanError",
@@ -92,7 +93,6 @@ __all__ = [
     "StageStarted",
     "Status",
     "Step",
-    "Stepped",
     "Table",
     "WeightsSaved",
     "check",

@@ -27,7 +27,7 @@ class Read:
     """One parameter of a stage."""
 
     name: str
-    kind: Any  # the type under which its value is found
+    kind: Any  # the type whose value it receives
     pending: bool  # annotated Future[kind]: passed on without waiting
     optional: bool  # has a default: the value may be absent
 
@@ -38,8 +38,9 @@ class Need:
 
     port: Any
     capability: str
-    # False: without it the setting of this name has no effect, and the plan reports that
-    must: bool = True
+    # False: without the capability the stage runs, but the setting of this name has no effect,
+    # which the plan reports
+    required: bool = True
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,14 @@ def is_published(kind: Any) -> bool:
 class Stage:
     """Base class of stages: options are fields, and `run` (sync or async) does the work.
 
-    A resumed run may call `run` again: the same inputs must give the same result (draw random
-    numbers from a seed and the step), and its effects on the world must be the same done twice.
-    With `memoize`, the result is stored in the run's record instead (outside loops), and a resumed
-    run reads it from there.
+    A resumed run may call `run` again, so it must be deterministic and idempotent: the same inputs
+    give the same result (draw random numbers from a seed and the step), and effects on the outside
+    world may be repeated. With `memoize`, the result of a stage outside loops is stored in the
+    run's record, and a resumed run reads it instead of calling `run` again.
 
     Two optional methods are called before a run, with signatures that are read like that of `run`:
-    `verify` takes ports alone and cheaply raises what `run` would raise; `preview` does, once, what
-    can be done without weights.
+    `verify` takes only adapters, and cheaply raises the errors that `run` would raise; `preview`
+    is called once, even in loops, and computes what needs no weights.
     """
 
     memoize: ClassVar[bool] = False
@@ -98,26 +99,26 @@ class Stage:
         return contract_of(cast(Any, type(self)))
 
     def without_roles(self) -> Stage:
-        """Return the stage before any call of `using`."""
+        """Return the stage that `using` was called on; itself if it never was."""
         return self
 
     def role(self, kind: Any) -> Any:
-        """Return the type that stands for one in the signature of `run`."""
+        """Return the type that `using` puts in place of a type in the signature of `run`."""
         return kind
 
     def title(self) -> str:
-        """The name of the stage, without its options."""
+        """Return the name of the stage, without its options."""
         return type(self).__name__
 
     def __str__(self) -> str:
-        """The name of the stage and its shortened options, except those at their defaults."""
+        """Return the name of the stage and its shortened options, except those at defaults."""
         return f"{self.title()}({_changed_options(self)})"
 
     def needs(self) -> Iterable[Need]:
         return ()
 
     def using(self, roles: Mapping[Any, Any]) -> Stage:
-        """Return the stage on other types: `OptimStep(...).using({TrainingSession: Critic})`."""
+        """Replace types in the signature: `OptimStep(...).using({TrainingSession: Critic})`."""
         return _Using(self, roles)
 
 
@@ -162,7 +163,7 @@ class _Using(Stage):
 
 
 def _changed_options(value: Any) -> str:
-    """The fields of a dataclass that differ from their defaults, shortened."""
+    """Return the fields of a dataclass that differ from their defaults, shortened."""
     options = []
     for field in fields(value):
         option = getattr(value, field.name)
@@ -175,7 +176,7 @@ def _changed_options(value: Any) -> str:
 
 
 def _default(field: Field[Any]) -> Any:
-    """The default of a field, or what its default_factory makes; MISSING if it has neither."""
+    """Return the default of a field, or the result of its default_factory; else MISSING."""
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
@@ -197,8 +198,8 @@ def contract_of(cls: Any, method: str = "run") -> Contract:
     for name in [*(parameter.name for parameter in parameters), "return"]:
         if name not in hints:
             raise TypeError(
-                f"{cls.__name__}.{method}: {name!r} has no type; the signature of a stage must say "
-                "what it reads and returns"
+                f"{cls.__name__}.{method}: {name!r} has no type annotation; annotate it, because "
+                "the signature of a stage declares what it reads and returns"
             )
     reads = tuple(
         Read(

@@ -98,8 +98,8 @@ class Lora:
 
 
 @dataclass(frozen=True)
-class Stepped(Result):
-    """Metrics of an optimiser step that was taken."""
+class OptimStepResult(Result):
+    """The result of an optimiser step."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)  # "grad_norm", before clipping
 
@@ -115,7 +115,7 @@ class LossOutput:
     scored: tuple[Mask, ...] = ()
 
     # the type that a later stage must write when it reads this one: the gradient is applied
-    settled_by: ClassVar[type] = Stepped
+    settled_by: ClassVar[type] = OptimStepResult
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,8 @@ class When:
     body: Series
 
     @property
-    def steady(self) -> bool:
-        """True if the condition cannot change within an iteration.
+    def constant_within_iteration(self) -> bool:
+        """True if the condition reads only Progress, which an iteration does not change.
 
         Then a type written under it exists in every later body under the same condition.
         """

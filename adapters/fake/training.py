@@ -32,7 +32,17 @@ from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Done, Failed, Future
 from kitchen.ports.sampling import Sampler, Tokenizer
 from kitchen.ports.training import TrainingSession
-from kitchen.types import Adam, Array, Checkpoint, Datum, Facts, Lora, Loss, LossOutput, Stepped
+from kitchen.types import (
+    Adam,
+    Array,
+    Checkpoint,
+    Datum,
+    Facts,
+    Lora,
+    Loss,
+    LossOutput,
+    OptimStepResult,
+)
 
 T = TypeVar("T")
 NAME = re.compile(r"path:\S.*|[A-Za-z0-9]([\w.:/@+-]*\w)?")
@@ -149,7 +159,7 @@ class FakeSession:
     ) -> Future[LossOutput]:
         return self._submit(lambda: self._backward(data, loss, options), update=True)
 
-    def optim_step(self, adam: Adam) -> Future[Stepped]:
+    def optim_step(self, adam: Adam) -> Future[OptimStepResult]:
         return self._submit(lambda: self._step(adam), update=True)
 
     def save(self, name: str) -> Future[Checkpoint]:
@@ -216,13 +226,13 @@ class FakeSession:
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
         return output
 
-    def _step(self, adam: Adam) -> Stepped:
+    def _step(self, adam: Adam) -> OptimStepResult:
         if self.gradient is None:
             raise RunFailed("optim_step has no gradient to step along: call forward_backward first")
         self.adapter.b, norm = self._optimiser.step(self.adapter.b, self.gradient, adam)
         self.gradient = None
         self.model = self.adapter.apply(self.base)
-        return Stepped({"grad_norm": norm})
+        return OptimStepResult({"grad_norm": norm})
 
     def _weights(self) -> Arrays:
         return {"base": self.base, "a": self.adapter.a, "b": self.adapter.b}

@@ -32,7 +32,7 @@ from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.ports.blobs import BlobStore
 from kitchen.ports.future import Failed, Future
 from kitchen.ports.sampling import Sampler, Tokenizer
-from kitchen.types import Adam, Checkpoint, Datum, Facts, Lora, Loss, LossOutput, Stepped
+from kitchen.types import Adam, Checkpoint, Datum, Facts, Lora, Loss, LossOutput, OptimStepResult
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class PeftSession:
             lambda trainer: trainer.forward_backward(data, loss, options), updates=True
         )
 
-    def optim_step(self, adam: Adam) -> Future[Stepped]:
+    def optim_step(self, adam: Adam) -> Future[OptimStepResult]:
         return self.submit(lambda trainer: trainer.step(adam), updates=True)
 
     def save(self, name: str) -> Future[Checkpoint]:

@@ -24,7 +24,7 @@ from adapters.server.records import (
 from adapters.server.sessions import Client, Model, Sessions, checkpoint_name, snapshot_name
 from kitchen.errors import BackendError, ConfigError
 from kitchen.ports.future import Done, Failed, Future, start
-from kitchen.types import Adam, Checkpoint, Lora, LossOutput, Stepped
+from kitchen.types import Adam, Checkpoint, Lora, LossOutput, OptimStepResult
 
 T = TypeVar("T")
 MAX_RANK = 1024
@@ -109,7 +109,7 @@ class TrainingApi:
     def optim_step(self, request: types.OptimStepRequest) -> str:
         model = self._sessions.model(request.model_id)
 
-        def begin() -> Future[Stepped]:
+        def begin() -> Future[OptimStepResult]:
             return model.session.optim_step(_adam(request.optim_params))
 
         return self._submit_in_order(

@@ -36,7 +36,7 @@ from kitchen.errors import (
 from kitchen.ports.future import Failed, Future, Pending
 from kitchen.ports.sampling import Sampler, Tokenizer
 from kitchen.secrets import mask
-from kitchen.types import Adam, Checkpoint, Datum, Facts, Lora, Loss, LossOutput, Stepped
+from kitchen.types import Adam, Checkpoint, Datum, Facts, Lora, Loss, LossOutput, OptimStepResult
 
 T = TypeVar("T")
 log = structlog.get_logger("kitchen.tinker")
@@ -145,7 +145,7 @@ class TinkerSession:
             is_update=True,
         )
 
-    def optim_step(self, adam: Adam) -> Future[Stepped]:
+    def optim_step(self, adam: Adam) -> Future[OptimStepResult]:
         def request(client: Any) -> Any:
             sdk_future = client.optim_step(
                 types.AdamParams(
@@ -161,7 +161,7 @@ class TinkerSession:
             return sdk_future
 
         return self._submit(
-            request, lambda result: Stepped(dict(result.metrics or {})), is_update=True
+            request, lambda result: OptimStepResult(dict(result.metrics or {})), is_update=True
         )
 
     def save(self, name: str) -> Future[Checkpoint]:

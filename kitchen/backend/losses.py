@@ -87,6 +87,11 @@ def _check_beta(options: Options) -> str:
 
 
 _POLICY = ("logprobs", "advantages")
+# A new loss also needs:
+# - a second implementation in kitchen/testing/closed_forms.py, which the laws compare it with;
+# - its name in PolicyLossName of stages/rl/policy_gradient.py, if `recipes.rl` is to offer it;
+# - the fake and the local adapter offer every loss here; a server may lack it: see
+#   SERVER_CAPABILITIES in adapters/tinker/client.py.
 LOSSES: Mapping[str, NamedLoss] = {
     "cross_entropy": NamedLoss(("weights",), {}, _cross_entropy, mask_input="weights"),
     "importance_sampling": NamedLoss(_POLICY, {}, _importance_sampling, mask_input="advantages"),

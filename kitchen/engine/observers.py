@@ -56,7 +56,11 @@ class SavePointDue:
 
 
 class Observer:
-    """Subclass it and override the events you need; an error raised here fails the run."""
+    """Base class of trackers and other listeners: override the events that you need.
+
+    Metrics arrive as `Metrics` in `StageDone.published`, tables as `Table`, samples as `Samples`.
+    An error raised here fails the run.
+    """
 
     def run_started(self, run: str, step: Step) -> None:
         """The plan is sound and the first stage is next."""

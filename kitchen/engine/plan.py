@@ -27,7 +27,8 @@ from kitchen.workflow import (
     is_resumable,
 )
 
-# types in scope -> True; False or a condition for those that only a `when` writes
+# types in scope -> True; for a type written under a condition, that condition if it is constant
+# within an iteration, else False
 Available = Mapping[Any, bool | Stage]
 
 
@@ -44,6 +45,7 @@ class Line:
     reads: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
 
+    # part of a run's fingerprint, as is `_loop_text`: a run cannot be resumed after it has changed
     def __str__(self) -> str:
         types = f"{', '.join(self.reads)} -> {', '.join(self.outputs)}".strip()
         return f"{'  ' * self.depth}{self.text}{f': {types}' if types != '->' else ''}"
@@ -154,11 +156,11 @@ class _Checker:
             self.visit(step.condition, available, depth + 1)
         if not step.condition.contract().is_condition:
             self.problem(f"{step.condition} is a condition but does not return bool")
-        condition = step.condition if step.steady else False
-        # what was written under the same condition certainly exists in this body
-        inside = {kind: True if sure == condition else sure for kind, sure in available.items()}
+        condition = step.condition if step.constant_within_iteration else False
+        # a type that was written under the same condition certainly exists in this body
+        same = {kind: True for kind, sure in available.items() if sure and sure == condition}
         with self.dataflow.conditional():
-            added = self.visit(step.body, inside, depth + 1)
+            added = self.visit(step.body, {**available, **same}, depth + 1)
         return {kind: condition if sure is True else False for kind, sure in added.items()}
 
     def stage(self, stage: Stage, available: Available, depth: int) -> Available:
@@ -177,8 +179,8 @@ class _Checker:
             self.check_need(stage, need)
         if self.resumable and " at 0x" in repr(stage):
             self.problem(
-                f"{stage} has an option that is compared by identity: a resumed run could not "
-                "recognise it; give a dataclass instead of a function or a plain object"
+                f"{stage} has an option whose repr is a memory address, so a resumed run could not "
+                "be compared with it: use a dataclass instead of a function or a plain object"
             )
         self.dataflow.visit(stage)
         self.line(depth, repr(stage), contract)
@@ -201,7 +203,7 @@ class _Checker:
             return
         # "loss ?": the adapter may support further losses, which only it can name
         may_have = f"{need.capability.split()[0]} ?" in adapter.capabilities
-        if need.must and not may_have:
+        if need.required and not may_have:
             lacks = f"{type(adapter).__name__} lacks"
             self.problem(f"{stage} needs {need.capability!r}, which {lacks}")
         else:
@@ -219,8 +221,8 @@ class _Checker:
                 self.problem(self.absent(stage, read.kind))
             elif available[read.kind] is not True:
                 self.problem(
-                    f"{stage} reads {name}, which only a `when` writes: let the parameter default "
-                    "to None"
+                    f"{stage} reads {name}, which is written only under a condition (`when` or "
+                    f"`every`): annotate the parameter as `{name} | None = None`"
                 )
 
     def absent(self, stage: Stage, kind: Any) -> str:
@@ -235,10 +237,11 @@ class _Checker:
         self.visit(loop.source, available, depth + 1)
         if loop.source.contract().yields is None:
             self.problem(f"{loop.source} is a loop source but does not return Iterable[item]")
-        inputs = loop_inputs(loop)
+        # the body has another Progress, so that conditions around the loop are no longer constant
+        inside = {kind: sure is True for kind, sure in available.items()}
         with self.dataflow.scope():
             self.dataflow.item(loop.source)
-            self.visit(loop.body, {**available, **dict.fromkeys(inputs, True)}, depth + 1)
+            self.visit(loop.body, {**inside, **dict.fromkeys(loop_inputs(loop), True)}, depth + 1)
         self.check_look_ahead(loop)
         if has_save_points(loop):
             self.plan.problems += save_point_problems(loop)
@@ -254,8 +257,8 @@ class _Checker:
         conflicts = (head.changes & tail.reads) | (head.reads & tail.changes)
         for kind in conflicts - set(loop.stale):
             self.problem(
-                f"{loop.source} ahead={loop.ahead}: {short_name(kind)} changes in the head or the "
-                "tail of the body and is read by the other: wait for it, or list it in stale="
+                f"{loop.source} with ahead={loop.ahead}: {short_name(kind)} is changed by one "
+                "iteration while another reads it: set ahead=0, or list the type in stale="
             )
 
     def parallel(self, step: Parallel, available: Available, depth: int) -> Available:
@@ -267,13 +270,11 @@ class _Checker:
             branch_adds = self.visit(branch, available, depth + 1)
             others = [effects(other) for at, other in enumerate(step.branches) if at != index]
             read_by_others = frozenset[Any]().union(*(other.reads for other in others))
-            for kind in (set(added) & set(branch_adds)) | (
-                effects(branch).changes & read_by_others
-            ):
-                self.problem(
-                    f"parallel branches both write {short_name(kind)}, or one changes what another "
-                    "reads"
-                )
+            for kind in set(added) & set(branch_adds):
+                self.problem(f"two parallel branches write {short_name(kind)}")
+            for kind in effects(branch).changes & read_by_others:
+                name = short_name(kind)
+                self.problem(f"a parallel branch changes {name}, which another branch reads")
             added = {**added, **branch_adds}
         return added
 

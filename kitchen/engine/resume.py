@@ -92,7 +92,7 @@ class SavePointStore:
     def open(self) -> None:
         """Load the newest intact state and count this attempt.
 
-        Raises ResumeError if the run was started with another plan.
+        Raises ResumeError if the run was started with another plan, or other options of stages.
         """
         attempts = self._blobs.read(f"{self._prefix}attempt")
         plan = self._plan.encode()
@@ -100,8 +100,8 @@ class SavePointStore:
             self._blobs.write(f"{self._prefix}plan", plan)
         elif self._blobs.read(f"{self._prefix}plan") != plan:
             raise ResumeError(
-                f"run {self._run!r} began with another recipe, another version of it, or other "
-                "settings; start a new run"
+                f"run {self._run!r} was started with another recipe, another version of it, or "
+                "other settings; start a new run"
             )
         self._attempt = int(attempts or b"0") + 1
         self._blobs.write(f"{self._prefix}attempt", str(self._attempt).encode())
@@ -165,8 +165,8 @@ class SavePointStore:
         oldest = self._previous
         number = max([self._number, *self._numbers()]) + 1
         body = _STATE_JSON.dump_json(state).decode()
-        signed = json.dumps({"sha256": _sha256(body), "record": body})
-        self._blobs.write(self._file(number), signed.encode())
+        with_checksum = json.dumps({"sha256": _sha256(body), "record": body})
+        self._blobs.write(self._file(number), with_checksum.encode())
         self._advance(number, state)
         for other in set(self._numbers()) - {self._number, self._previous_number}:
             self._blobs.delete(self._file(other))
@@ -184,12 +184,12 @@ class SavePointStore:
     def _read(self, number: int) -> RunState | None:
         name = self._file(number)
         try:
-            signed = json.loads(self._blobs.read(name) or b"")
-            if _sha256(signed["record"]) != signed["sha256"]:
+            with_checksum = json.loads(self._blobs.read(name) or b"")
+            if _sha256(with_checksum["record"]) != with_checksum["sha256"]:
                 raise ValueError("its SHA-256 differs")
-            return _STATE_JSON.validate_json(signed["record"])
+            return _STATE_JSON.validate_json(with_checksum["record"])
         except (ValueError, KeyError, TypeError, ValidationError) as error:
-            text = "a save point is damaged; the one before is used"
+            text = "skipping a corrupt save point"
             log.warning(text, file=self._blobs.locate(name), why=str(error))
             return None
 

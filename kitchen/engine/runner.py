@@ -91,7 +91,7 @@ class _Run:
             except DamagedSavePoint as damage:
                 if store is None or not store.fall_back(damage):
                     raise RunFailed(
-                        f"{damage}; there is no save point before it: start a new run"
+                        f"{damage}; there is no earlier save point, so start a new run"
                     ) from damage
 
     def save_points(self) -> SavePointStore | None:
@@ -143,7 +143,10 @@ class _Walk:
             finally:
                 self.dispose(scope, except_for=outputs)
         if self.save_points and self.save_points.target:
-            raise ResumeError(f"the run never reached its save point at {self.save_points.target}")
+            where = self.save_points.target
+            raise ResumeError(
+                f"the run has no loop at {where}, where it was saved; start a new run"
+            )
 
     async def step(self, step: Step, scope: Scope, address: str) -> None:
         """Run a step; its address has indices into sequences and, in brackets, iterations."""
@@ -242,7 +245,7 @@ class _Walk:
             await self.save(state, ended=False)
         if stop and due:
             return f"stopped at step {step}, and saved"
-        return f"stopped at step {step}, and not saved where weights lag" if stop else ""
+        return f"stopped at step {step}, between two save points" if stop else ""
 
     async def finish(self, state: _LoopState, left: int) -> None:
         """Run the tails of all but the youngest `left` iterations, oldest first."""

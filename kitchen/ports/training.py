@@ -14,7 +14,7 @@ from kitchen.errors import BackendError
 from kitchen.ports.checkpointable import Checkpointable
 from kitchen.ports.future import Future
 from kitchen.ports.sampling import Sampler, Tokenizer
-from kitchen.types import Adam, Checkpoint, Datum, Facts, Lora, Loss, LossOutput, Stepped
+from kitchen.types import Adam, Checkpoint, Datum, Facts, Lora, Loss, LossOutput, OptimStepResult
 
 
 class TrainingSession(Checkpointable, Protocol):
@@ -54,7 +54,7 @@ class TrainingSession(Checkpointable, Protocol):
         """
         ...
 
-    def optim_step(self, adam: Adam) -> Future[Stepped]:
+    def optim_step(self, adam: Adam) -> Future[OptimStepResult]:
         """Step along the accumulated gradient and clear it."""
         ...
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from kitchen.backend.losses import find_loss
 from kitchen.errors import ConfigError, RunFailed, check_name
 from kitchen.stage import Stage
-from kitchen.types import Array, Batch, Datum, Floats, LossOutput, Metrics, Stepped
+from kitchen.types import Array, Batch, Datum, Floats, LossOutput, Metrics, OptimStepResult
 from stages.evaluate.reference import Reference, score_sequences
 from stages.rl.rollouts import (
     Episode,
@@ -213,7 +213,7 @@ class ReportPolicy(Stage):
         find_loss(self.loss, self.options)
 
     def run(
-        self, batch: Batch, output: LossOutput, stepped: Stepped, rate: LearningRate
+        self, batch: Batch, output: LossOutput, stepped: OptimStepResult, rate: LearningRate
     ) -> Metrics:
         by_actor = [datum.loss_inputs["logprobs"] for datum in batch.data]
         masks = [logprobs != 0 for logprobs in by_actor]

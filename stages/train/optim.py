@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from kitchen.ports import Future, TrainingClient, TrainingSession
 from kitchen.progress import Progress
 from kitchen.stage import Need, Stage
-from kitchen.types import Adam, Batch, Loss, LossOutput, Metrics, Result, Stepped, Table
+from kitchen.types import Adam, Batch, Loss, LossOutput, Metrics, OptimStepResult, Result, Table
 from stages.train.schedules import Schedule
 from stages.train.suggested_lr import TrainedModel, learning_rate_table
 
@@ -42,7 +42,7 @@ class OptimStep(Stage):
 
     def run(
         self, session: TrainingSession, gradient: Future[LossOutput], progress: Progress
-    ) -> tuple[Future[Stepped], LearningRate]:
+    ) -> tuple[Future[OptimStepResult], LearningRate]:
         if progress.done is None:
             raise ValueError(
                 "a schedule needs to know how long the loop is; its source has no len()"
@@ -63,7 +63,7 @@ class ReportStep(Stage):
     prefix: str = ""  # of the metrics, "judge", if the run trains several weights
 
     def run(
-        self, batch: Batch, output: LossOutput, stepped: Stepped, rate: LearningRate
+        self, batch: Batch, output: LossOutput, stepped: OptimStepResult, rate: LearningRate
     ) -> Metrics:
         weights = [datum.loss_inputs["weights"] for datum in batch.data]
         # a datum of top-k targets has weights (N, K): a position counts once

@@ -62,7 +62,7 @@ class OpenSession(Stage):
 
     def needs(self) -> Iterable[Need]:
         is_set = {"lora_alpha": self.lora.alpha is not None, "lora_dropout": self.lora.dropout}
-        return [Need(TrainingClient, name, must=False) for name in is_set if is_set[name]]
+        return [Need(TrainingClient, name, required=False) for name in is_set if is_set[name]]
 
 
 def find_initial_weights(

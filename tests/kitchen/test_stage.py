@@ -79,7 +79,7 @@ def test_contract_of_sources_and_conditions() -> None:
 
 
 def test_parameter_without_a_type_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"Untyped.run: 'output' has no type"):
+    with pytest.raises(TypeError, match=r"Untyped.run: 'output' has no type annotation"):
         contract_of(Untyped)
 
 

@@ -155,7 +155,7 @@ REFUSED = {
     "double StartExports": "SavedExports twice",
     "double "
     "ForwardBackward": "LossOutput twice: the gradient would be summed twice and logged once",
-    "double OptimStep": "Stepped twice: the second step has no gradient",
+    "double OptimStep": "OptimStepResult twice: the second step has no gradient",
     "double every MeasureHeldOut ExportWeights": "HeldOutLoss twice",
     "double MeasureHeldOut": "HeldOutLoss twice",
     "double ExportWeights": "ExportedWeights twice",

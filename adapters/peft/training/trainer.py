@@ -22,7 +22,7 @@ from kitchen.backend.custom_loss import check_finite, custom_loss_grads
 from kitchen.backend.datum_checks import check_data
 from kitchen.backend.losses import Options, scored_positions, value_and_logprob_grads
 from kitchen.errors import BackendError, ConfigError, DataError, RunFailed
-from kitchen.types import Adam, Array, Datum, Lora, Loss, LossOutput, Stepped
+from kitchen.types import Adam, Array, Datum, Lora, Loss, LossOutput, OptimStepResult
 
 Metrics = Mapping[str, float]
 
@@ -105,13 +105,13 @@ class Trainer:
         self.calls += 1
         return LossOutput(_in_order(logprobs), metrics, tuple(masks))
 
-    def step(self, adam: Adam) -> Stepped:
+    def step(self, adam: Adam) -> OptimStepResult:
         """Apply the accumulated gradient; raises RunFailed if there is none."""
         if not self.pending:
             raise RunFailed("optim_step has no gradient to apply: call forward_backward first")
         norm = self._run(lambda: self.optimiser.step(adam))
         self.pending = False
-        return Stepped({"grad_norm": norm})
+        return OptimStepResult({"grad_norm": norm})
 
     def _named_loss(
         self, data: Sequence[Datum], masks: Sequence[Array], loss: str, options: Options | None

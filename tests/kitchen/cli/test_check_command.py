@@ -25,7 +25,10 @@ def test_the_plan_is_shown_as_a_tree(here: Path) -> None:
     arguments = ("check", "recipes.sl_basic", "--training", "fake", "rendering.max_tokens=512")
     shown = output(0, *arguments)
     assert "├── RenderDataset(max_tokens=512)  TrainRows, Tokenizer → TrainData, Metrics\n" in shown
-    assert "│       ├── ReportStep  Batch, LossOutput, Stepped, LearningRate → Metrics\n" in shown
+    assert (
+        "│       ├── ReportStep  Batch, LossOutput, OptimStepResult, LearningRate → Metrics\n"
+        in shown
+    )
     assert "rendering.max_tokens    512  command line" in shown
     assert "not honoured: lora_alpha" in shown
     assert "no problems" in shown

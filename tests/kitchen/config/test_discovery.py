@@ -138,7 +138,7 @@ def test_stage_without_types_is_named_with_its_line(tmp_path: Path, command: str
         RECIPE.format(name="Bare").replace("run(self)", "run(self, pot)"),
     )
     error = refusal(tmp_path, "recipes.bare", command)
-    assert "recipes/bare.py:4: TypeError: Boil.run: 'pot' has no type" in error
+    assert "recipes/bare.py:4: TypeError: Boil.run: 'pot' has no type annotation" in error
     assert not (tmp_path / "runs").exists()
 
 

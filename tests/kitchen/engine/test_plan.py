@@ -18,11 +18,11 @@ from kitchen import (
     LossOutput,
     Metrics,
     Need,
+    OptimStepResult,
     PlanError,
     Result,
     RunId,
     Stage,
-    Stepped,
     check,
     every,
     for_each,
@@ -121,6 +121,26 @@ class Read(Stage):
         return Metrics(n=reply.n)
 
 
+class IsTwo(Stage):
+    def run(self, item: Item) -> bool:
+        return item.n == 2
+
+
+class IsOdd(Stage):
+    def run(self, item: Item) -> bool:
+        return item.n % 2 == 1
+
+
+class Numbers(Stage):
+    def run(self) -> Iterable[int]:
+        return range(2)
+
+
+class ReadBoth(Stage):
+    def run(self, reply: Reply, number: int) -> Metrics:
+        return Metrics(n=reply.n + number)
+
+
 class Look(Stage):
     def run(self, item: Item) -> Metrics:
         return Metrics(n=item.n)
@@ -139,7 +159,7 @@ class AddGradient(Stage):
 
 
 class Step(Stage):
-    def run(self, session: TrainingSession, output: Future[LossOutput]) -> Future[Stepped]:
+    def run(self, session: TrainingSession, output: Future[LossOutput]) -> Future[OptimStepResult]:
         return session.optim_step(Adam())
 
 
@@ -155,7 +175,7 @@ class Demanding(Stage):
         return Metrics()
 
     def needs(self) -> Iterable[Need]:
-        return [Need(TrainingClient, "telepathy", must=False), Need(DatasetStore, "flight")]
+        return [Need(TrainingClient, "telepathy", required=False), Need(DatasetStore, "flight")]
 
 
 class MemoizesSession(Stage):
@@ -200,11 +220,11 @@ def problems(*steps: Any, outputs: tuple[Any, ...] = ()) -> list[str]:
         ((Read(),), "Read.. reads Reply, which no stage before it writes"),
         (
             (Start(), for_each(Items(), ahead=1)(AskByScore(), KeepBest())),
-            "Score changes in the head or the tail",
+            "with ahead=1: Score is changed by one iteration while another reads it",
         ),
         (
             (OpenSession("m"), for_each(Items(), ahead=1)(Ask(), SaveFinal(), Read(), Encode())),
-            "TrainingSession changes",
+            "TrainingSession is changed by one iteration",
         ),
         (
             (OpenSession("m"), First(), for_each(Items(), save=1)(Refresh())),
@@ -220,9 +240,9 @@ def problems(*steps: Any, outputs: tuple[Any, ...] = ()) -> list[str]:
         ),
         (
             (OpenSession("m"), parallel(SaveFinal(), First())),
-            "both write TrainingSession, or one changes",
+            "changes TrainingSession, which another branch reads",
         ),
-        ((parallel(Start(), Start()),), "both write Score"),
+        ((parallel(Start(), Start()),), "two parallel branches write Score"),
         ((OpenSession("m"), Wrap()), "Wrapped hides a checkpointable value"),
         (
             (OpenSession("m"), MemoizesSession()),
@@ -230,9 +250,21 @@ def problems(*steps: Any, outputs: tuple[Any, ...] = ()) -> list[str]:
         ),
         ((MemoizesFacts(),), "is memoized, but publishes Facts"),
         ((MemoizesNothing(),), "is memoized, but returns no value"),
-        ((MemoizesOption(object()),), "option that is compared by identity"),
-        ((for_each(Items())(every(2)(Ask()), Read()),), "only a `when` writes"),
-        ((for_each(Items())(every(2)(Ask()), every(3)(Read())),), "only a `when` writes"),
+        ((MemoizesOption(object()),), "option whose repr is a memory address"),
+        ((for_each(Items())(every(2)(Ask()), Read()),), "written only under a condition"),
+        ((for_each(Items())(every(2)(Ask()), every(3)(Read())),), "only under a condition"),
+        (
+            (for_each(Items())(when(IsTwo())(Ask()), when(IsOdd())(Read())),),
+            "Read.. reads Reply, which is written only under a condition",
+        ),
+        (
+            (for_each(Items())(when(IsTwo())(Ask()), when(IsTwo())(Read())),),
+            "Read.. reads Reply, which is written only under a condition",
+        ),
+        (
+            (for_each(Items())(every(2)(Ask()), for_each(Numbers())(every(2)(ReadBoth()))),),
+            "ReadBoth.. reads Reply, which is written only under a condition",
+        ),
         ((for_each(Items())(when(Ask())(Look())),), "does not return bool"),
         ((for_each(Ask())(Look()),), "does not return Iterable"),
         (
@@ -241,7 +273,7 @@ def problems(*steps: Any, outputs: tuple[Any, ...] = ()) -> list[str]:
         ),
         (
             (for_each(Items(), save=1)(OptimStep(lambda done, width: 1.0)),),
-            "option that is compared by identity",
+            "option whose repr is a memory address",
         ),
         ((sequence(Start(), outputs=(Item,)),), "a phase must output Item"),
         (
@@ -291,11 +323,6 @@ def test_recipe_must_write_its_outputs() -> None:
     assert problems(for_each(Items(), save=0)(when(IsTwo())(Start()), Look()), outputs=(Score,))
 
 
-class IsTwo(Stage):
-    def run(self, item: Item) -> bool:
-        return item.n == 2
-
-
 def test_capabilities_that_an_adapter_lacks_are_listed() -> None:
     plan = check(sequence(Start(), Demanding()), PORTS)
     assert plan.not_honoured == ["telepathy"]
@@ -326,7 +353,9 @@ def test_lines_show_futures_as_signatures_do() -> None:
         "  Read(): Reply -> Metrics",
     ]
     plan = check(sequence(Step()), PORTS)
-    assert str(plan.lines[0]) == ("Step(): TrainingSession, Future[LossOutput] -> Future[Stepped]")
+    assert str(plan.lines[0]) == (
+        "Step(): TrainingSession, Future[LossOutput] -> Future[OptimStepResult]"
+    )
 
 
 def test_save_points_need_a_blob_store() -> None:

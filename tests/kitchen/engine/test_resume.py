@@ -298,7 +298,7 @@ def test_run_fails_without_an_intact_save_point() -> None:
         if name.endswith("weights.npz"):
             damage(blobs, name)
     with pytest.raises(
-        RunFailed, match="there is no save point before it: start a new run"
+        RunFailed, match="there is no earlier save point, so start a new run"
     ) as error:
         cook(recipe, blobs)
     assert isinstance(error.value.__cause__, CorruptCheckpoint)
@@ -312,7 +312,7 @@ def test_changed_settings_are_refused(update: dict[str, Any]) -> None:
     recipe, blobs = BASIC.model_copy(update={"save_every": 2, "ahead": 1}), FakeBlobs()
     with pytest.raises(Killed):
         cook(recipe, blobs, KillAt(60))
-    with pytest.raises(ResumeError, match=r"other settings|began with"):
+    with pytest.raises(ResumeError, match=r"other settings|was started with"):
         cook(recipe.model_copy(update=update), blobs)
 
 

@@ -17,7 +17,7 @@ from kitchen.backend.losses import scored_positions
 from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.ports import Message
 from kitchen.ports.environments import StepResult
-from kitchen.types import LossOutput, Sampled, Stepped
+from kitchen.types import LossOutput, OptimStepResult, Sampled
 from stages.evaluate.reference import MAX_SEED
 from stages.rl.policy_gradient import (
     AdvantageName,
@@ -134,7 +134,7 @@ def test_metrics_count_every_sampled_token() -> None:
         np.where(scored_positions("ppo", one), -1.5, 0.0).astype(np.float32) for one in batch.data
     )
     metrics = ReportPolicy().run(
-        batch, LossOutput(now, {}), Stepped({"grad_norm": 1.0}), LearningRate(1.0)
+        batch, LossOutput(now, {}), OptimStepResult({"grad_norm": 1.0}), LearningRate(1.0)
     )
     assert metrics["trained_tokens"] == 8.0
     assert metrics["entropy"] == pytest.approx(0.5 * 7 / 8)
