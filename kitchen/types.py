@@ -114,8 +114,8 @@ class LossOutput:
     # one (N,) per datum: where log-probabilities were computed; empty: everywhere
     scored: tuple[Mask, ...] = ()
 
-    # the type that a later stage must write when it reads this one: the gradient is applied
-    settled_by: ClassVar[type] = OptimStepResult
+    # a later stage must read this type and write that one: the gradient must be applied
+    must_be_followed_by: ClassVar[type] = OptimStepResult
 
 
 @dataclass(frozen=True)

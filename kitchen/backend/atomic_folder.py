@@ -39,7 +39,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 def check_folder_unused(folder: Path) -> None:
     """Raise ConfigError for a file, a folder that is not empty, and the working directory."""
     if folder.is_symlink() or folder.is_file():
-        raise ConfigError(f"{folder} exists and is not a folder; give another")
+        raise ConfigError(f"{folder} exists and is not a folder; give another path")
     if folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty; delete it, or give another folder")
     if folder.absolute() == Path.cwd():

@@ -31,7 +31,8 @@ def check_data(
     group = 1 if isinstance(loss, str) else int(getattr(loss, "group", None) or 1)
     if len(data) % group:
         raise DataError(
-            f"the loss sums over runs of {group} adjacent datums, and the batch has {len(data)}"
+            f"the loss needs groups of {group} adjacent datums, and {len(data)} datums cannot be "
+            f"divided into them"
         )
     for index, datum in enumerate(data):
         where = f"datum {index} of {len(data)}"
@@ -57,7 +58,8 @@ def _check_tokens(datum: Datum, where: str, vocabulary: int, context: int) -> No
     targets = datum.loss_inputs.get("target_tokens")
     if targets is None:
         raise DataError(
-            f"{where}: the field 'target_tokens' is missing; there are {sorted(datum.loss_inputs)}"
+            f"{where}: the field 'target_tokens' is missing; its fields are "
+            f"{sorted(datum.loss_inputs)}"
         )
     if tokens.ndim != 1 or not len(tokens):
         raise DataError(

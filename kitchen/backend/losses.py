@@ -27,10 +27,10 @@ class NamedLoss:
     """A loss by name: `compute` maps logprobs (of the targets, nats), inputs and options to values."""
 
     inputs: tuple[str, ...]  # beside target_tokens
-    defaults: Options
+    defaults: Options  # every option, with its default
     compute: Callable[[Array, Inputs, Options], ValueAndGrads]
-    mask_input: str = ""  # the input that takes a token out of the loss where it is 0
-    # returns what is wrong with the values of options; empty where nothing is
+    mask_input: str = ""  # the input that excludes a token from the loss where it is 0
+    # returns the problem with the values of options; empty if there is none
     check: Callable[[Options], str] = lambda options: ""
 
 
@@ -116,7 +116,7 @@ LOSSES: Mapping[str, NamedLoss] = {
 def find_loss(name: str, options: Options | None = None) -> tuple[NamedLoss, Options]:
     """Return a loss and its options with defaults filled in.
 
-    Raises ConfigError for an unknown name or option, and for a value that cannot be.
+    Raises ConfigError for an unknown name or option, and for an invalid value.
     """
     if name not in LOSSES:
         raise ConfigError(f"loss {name!r} is unknown here; {did_you_mean(name, LOSSES)}")

@@ -69,7 +69,7 @@ def _is_whole_number(value: Any, least: int) -> bool:
 
 def _stop_problems(stop: Any) -> Iterator[str]:
     is_list = isinstance(stop, Sequence | np.ndarray) and not isinstance(stop, str)
-    if not is_list or not all(isinstance(each, str | int | np.integer) for each in stop):
+    if not is_list or not all(isinstance(entry, str | int | np.integer) for entry in stop):
         yield f"stop is {stop!r}, and must be a list of strings or token ids"
-    if is_list and any(isinstance(each, str) and not each for each in stop):
-        yield f"stop is {stop!r}, and an empty string stops nothing"
+    if is_list and any(isinstance(entry, str) and not entry for entry in stop):
+        yield f"stop is {stop!r}, and must not contain an empty string"

@@ -118,29 +118,32 @@ def _source_comments(cls: Any) -> Mapping[str, str]:
         source = textwrap.dedent(inspect.getsource(cls))
     except (OSError, TypeError):  # defined in a console: there is no source
         return {}
-    comments, comment_only_lines = _comment_lines(source)
+    comments, columns = _comment_lines(source)
     [class_node] = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
     by_field = {}
     for node in class_node.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            last = node.end_lineno or node.lineno
             first = node.lineno
-            while first - 1 in comment_only_lines:
+            while columns.get(first - 1) == node.col_offset:
                 first -= 1
+            last = node.end_lineno or node.lineno
+            # a line further right continues the comment at the end of the line before
+            while columns.get(last + 1, 0) > node.col_offset:
+                last += 1
             texts = [comments[line] for line in range(first, last + 1) if line in comments]
             if texts:
                 by_field[node.target.id] = " ".join(texts)
     return by_field
 
 
-def _comment_lines(source: str) -> tuple[dict[int, str], set[int]]:
-    """Return the comments by line number, and the numbers of lines that hold only a comment."""
+def _comment_lines(source: str) -> tuple[dict[int, str], dict[int, int]]:
+    """Return the comments by line number, and the column of those that are alone on their line."""
     comments: dict[int, str] = {}
-    comment_only_lines: set[int] = set()
+    columns: dict[int, int] = {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             line, column = token.start
             comments[line] = token.string.lstrip("# ").strip()
             if not token.line[:column].strip():
-                comment_only_lines.add(line)
-    return comments, comment_only_lines
+                columns[line] = column
+    return comments, columns

@@ -45,13 +45,13 @@ def add_cwd_to_path() -> None:
 
 
 def check_not_shadowed() -> None:
-    """Raise ConfigError if a regular package shadows ours: a single `__init__.py` is enough."""
+    """Raise ConfigError if an `__init__.py` on the path hides one of our namespace packages."""
     for name in NAMESPACE_PACKAGES:
         spec = find_spec(name)
         if spec is not None and spec.origin is not None:
             raise ConfigError(
-                f"{spec.origin} makes {name!r} a closed package, which hides the {name} of the "
-                "kitchen: delete or rename that file, or work in another folder"
+                f"{spec.origin} makes {name!r} a regular package, which hides the installed "
+                f"{name}: delete or rename that file, or work in another folder"
             )
 
 

@@ -138,9 +138,10 @@ class ResolvedRequest:
 
 
 def resolve_request(request: RunRequest) -> ResolvedRequest:
-    """Resolve recipe, settings, adapters and plan; all problems but those of the recipe are listed.
+    """Find the recipe, merge its settings, build the adapters and plan the workflow.
 
-    Raises ConfigError or BackendError if the recipe cannot be found or imported.
+    All problems are collected in the result. Only a recipe that cannot be found or imported raises
+    ConfigError or BackendError.
     """
     resolved = ResolvedRequest(find_recipe(request.recipe))
     settings = [*request.implied]
@@ -197,8 +198,8 @@ def check_run_name(text: str) -> str:
         name = ""
     if not name or "/" in name:
         raise ConfigError(
-            f"{text!r} cannot be the name of a run: it is one part of a path; `kitchen runs` "
-            "lists them"
+            f"{text!r} cannot be the name of a run, which is the name of a folder, without '/'; "
+            "`kitchen runs` lists the names"
         )
     return name
 
@@ -215,7 +216,7 @@ def open_blobs(adapter_choice: AdapterChoice) -> BlobStore:
 
 
 def _store_settings(cls: Any, runs: str | None) -> dict[str, Any]:
-    """Return the folder of runs as a setting, if the blob store has one or the user gave one."""
+    """Return the folder of runs as a setting, if the store takes one or the user gave one."""
     if runs is None and "root" not in adapter_settings(cls):
         return {}
     return {"root": runs or DEFAULT_RUNS_FOLDER}
@@ -256,8 +257,8 @@ def plan_request(resolved: ResolvedRequest, recipe: Recipe, *, strict: bool) -> 
     if strict:
         resolved.problems += [
             ConfigError(
-                f"{name} is not honoured by the training adapter {resolved.names['training']!r}, "
-                "and --strict was given"
+                f"the training adapter {resolved.names['training']!r} does not honour {name}; "
+                "leave the setting at its default, or omit --strict"
             )
             for name in resolved.plan.not_honoured
         ]

@@ -176,14 +176,14 @@ def _validate(
         nested_error = ConfigError(str(error))
     problems: dict[str, ConfigError] = {}
     for name in {setting.keys[0]: None for setting in settings}:
-        own = [setting for setting in settings if setting.keys[0] == name]
+        same_name = [setting for setting in settings if setting.keys[0] == name]
         try:
-            cls.model_validate(_merge(cls, own))
+            cls.model_validate(_merge(cls, same_name))
         except ValidationError as error:
             details = [detail for detail in error.errors() if detail["loc"][:1] == (name,)]
-            problems |= {str(problem): problem for problem in _explain(details, own)}
+            problems |= {str(problem): problem for problem in _explain(details, same_name)}
         except ConfigError as error:
-            text = f"{own[-1].source}: {name}: {error}"
+            text = f"{same_name[-1].source}: {name}: {error}"
             problems[text] = ConfigError(text)
     return None, tuple(problems.values()) or (nested_error,)
 

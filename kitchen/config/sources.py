@@ -46,8 +46,8 @@ def from_arguments(texts: Sequence[str]) -> Sequence[Setting]:
 def _parse_argument(key: str, value: str, text: str) -> Sequence[YamlValue]:
     """Read a value as YAML if it is a number, boolean or null, or starts with a quote or bracket.
 
-    Every other value is plain text, which may so contain colons, number signs and line breaks that
-    YAML would interpret.
+    Every other value is plain text, so that it may contain colons, number signs and line breaks,
+    which YAML would interpret.
     """
     place = f"{COMMAND_LINE}: {text}"
     plain_text = (YamlValue((key,), value, 1),)

@@ -35,7 +35,7 @@ def why_not_serializable(kind: Any) -> str:
     if kind is None:
         return "returns no value to store"
     if isinstance(kind, type) and issubclass(kind, Facts):
-        return "publishes Facts, which each process must find again: publish them in a stage before"
+        return "publishes Facts, which every process must compute: publish them in another stage"
     try:
         json_adapter(kind)
     except (PydanticSchemaGenerationError, TypeError) as error:

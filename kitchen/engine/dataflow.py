@@ -20,7 +20,7 @@ class _Output:
     kind: Any
     stage: str
     read: bool = False
-    settled: bool = False  # a stage has read it and written its `settled_by` type
+    followed_up: bool = False  # a stage has read it and written its `must_be_followed_by` type
     unreachable: bool = False  # its scope has ended
 
 
@@ -59,7 +59,7 @@ class Dataflow:
         for output in reversed(self._outputs):
             if output.kind in unmatched and not output.unreachable:
                 output.read = True
-                output.settled |= _settles(contract, output.kind)
+                output.followed_up |= _follows_up(contract, output.kind)
                 unmatched.discard(output.kind)
         self._outputs += [
             _Output(kind, str(stage)) for kind in contract.writes if not contract.rewrites(kind)
@@ -68,8 +68,8 @@ class Dataflow:
 
     def _visit_trained(self, stage: Stage, contract: Contract) -> None:
         kinds = {read.kind for read in contract.reads}
-        trains = any(_settles(contract, kind) for kind in kinds)
-        adds_gradient = any(hasattr(kind, "settled_by") for kind in contract.writes)
+        trains = any(_follows_up(contract, kind) for kind in kinds)
+        adds_gradient = any(hasattr(kind, "must_be_followed_by") for kind in contract.writes)
         for kind in filter(is_checkpointable, kinds):
             if trains:
                 self._trained[kind] = str(stage)
@@ -89,8 +89,8 @@ class Dataflow:
     def _problem(self, output: _Output, outputs: tuple[Any, ...]) -> str:
         kind = output.kind
         name = short_name(kind)
-        if hasattr(kind, "settled_by") and not output.settled:
-            wanted = kind.settled_by
+        if hasattr(kind, "must_be_followed_by") and not output.followed_up:
+            wanted = kind.must_be_followed_by
             return (
                 f"{output.stage} writes {name}, and no later stage applies it: a stage is missing "
                 f"that reads it and writes {short_name(wanted)}{suggest_writers(wanted)}"
@@ -101,9 +101,9 @@ class Dataflow:
         return ""
 
 
-def _settles(contract: Contract, read: Any) -> bool:
-    """Return whether a stage writes the type that must follow what it reads, as a step a loss."""
-    by = getattr(read, "settled_by", None)
+def _follows_up(contract: Contract, read: Any) -> bool:
+    """Return whether a stage writes the type that must follow `read`, as a step follows a loss."""
+    by = getattr(read, "must_be_followed_by", None)
     return by is not None and any(
         isinstance(kind, type) and issubclass(kind, by) for kind in contract.writes
     )

@@ -22,7 +22,7 @@ class StopSignal:
     """A request to stop a run, and the iterations that must finish and save before it does."""
 
     requested: bool = False
-    at_once: bool = False  # nothing is finished or saved first
+    at_once: bool = False  # stop without finishing or saving anything
     unsaved: int = 0  # loops with save points that are in the middle of an iteration
     _wake: Callable[[], object] | None = None  # wakes the run's task if it waits for something
     # reentrant, for a signal handler may run while the same thread holds it
@@ -47,7 +47,7 @@ class StopSignal:
         self.requested = True
         later(
             log.warning,
-            "stopping: this step is finished and saved first; Ctrl-C again stops at once",
+            "stopping after this step is finished and saved; Ctrl-C again stops at once",
         )
 
     def check(self, stage: str) -> None:
@@ -82,7 +82,7 @@ class StopSignal:
             if not self.requested:
                 raise
             raise Interrupted(
-                "stopped in the middle of a stage: what it waited for is abandoned"
+                "stopped in the middle of a stage; the result that it waited for is abandoned"
             ) from None
         finally:
             with self._lock:

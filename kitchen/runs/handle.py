@@ -119,7 +119,7 @@ class Run:
         """
         if threading.current_thread() is self._thread:
             raise ConfigError(
-                f"run {self.id!r} would wait for itself: ask for its result on another thread"
+                f"run {self.id!r} would wait for itself: call result() on another thread"
             )
         if not concurrent.futures.wait([self._future], timeout).done:
             raise TimeoutError(
@@ -153,7 +153,8 @@ class Run:
         self._sigint_received = True
         self.cancel()
         log.warning(
-            "stopping: what can be saved is saved first; Ctrl-C again stops at once", run=self.id
+            "stopping, after saving if the recipe has save points; Ctrl-C again stops at once",
+            run=self.id,
         )
 
     def _execute(self, target: Target) -> None:
@@ -184,7 +185,7 @@ class Run:
         return with_secrets_masked(result)
 
     def _save_on_exit(self) -> None:
-        """Save the run if the process ends before it.
+        """Stop the run, which then saves, if the process ends before it.
 
         This runs on a thread that is not a daemon, so that the process waits for it at its end.
         """
@@ -192,7 +193,8 @@ class Run:
             self._thread.join(_POLL_INTERVAL)
         if self._thread.is_alive():
             log.warning(
-                "the process ends before the run: what can be saved is saved first", run=self.id
+                "the process ends before the run: stopping it, after saving if possible",
+                run=self.id,
             )
             self.cancel()
             self._thread.join(_STOP_TIMEOUT if self._stop_signal.at_once else _SAVE_TIMEOUT)

@@ -45,7 +45,7 @@ class OtherMachine(ResumeError):
 
 
 class RunRecord(Observer):
-    """Records what a run is and what it does; the record of an earlier attempt is continued."""
+    """Writes the record of a run, or continues the record of an earlier attempt."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class RunRecord(Observer):
         self._journals["log"].append(event)
 
     def run_started(self, run: str, step: Step) -> None:
-        self._log.debug("began", run=run)
+        self._log.debug("run started", run=run)
         self._add_facts(_versions())
 
     def stage_started(self, event: StageStarted) -> None:
@@ -144,7 +144,7 @@ class RunRecord(Observer):
             status, exit_code = ("interrupted", 130) if _is_interrupt(error) else ("failed", 1)
             reason = f"{type(error).__name__}: {error}"
             notes = getattr(error, "__notes__", [])
-            self._log.debug("ended", status=status, reason=reason, where=notes)
+            self._log.debug("run ended", status=status, reason=reason, where=notes)
             self._json["where"] = notes
         self._json["exit_code"] = getattr(error, "exit_code", exit_code)
         self._json["reason"] = reason
@@ -223,7 +223,7 @@ def _installed_version(package: str) -> str:
 
 
 def _environment() -> dict[str, Any]:
-    """Return what an attempt ran on; it is recorded and not compared."""
+    """Return the platform of an attempt, which is recorded but not compared on resume."""
     return {
         "git_commit": _git_commit(),
         "platform": platform.platform(),

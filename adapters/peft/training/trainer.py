@@ -40,7 +40,7 @@ class Trainer:
         *,
         checkpointing: bool = False,
     ) -> None:
-        """`budget`: tokens that go through the model at once."""
+        """Set up fresh LoRA weights; `budget` is the number of tokens in a micro-batch."""
         self.base = base
         model = base.copy_modules()
         self.adapter = LoraAdapter(model, lora, accum_dtype)
@@ -99,7 +99,7 @@ class Trainer:
                 logprobs, metrics = self._custom_loss_by_group(data, masks, loss, group)
             else:
                 logprobs, metrics = self._custom_loss_in_two_passes(data, masks, loss)
-        # no longer refused input: part of the gradient may have been added
+        # the input was accepted: part of the gradient may have been added already
         except (DataError, ConfigError) as error:
             raise RunFailed(f"the loss failed during forward_backward: {error}") from error
         self.calls += 1
@@ -135,7 +135,7 @@ class Trainer:
     def _custom_loss_in_two_passes(
         self, data: Sequence[Datum], masks: Sequence[Array], loss: Loss
     ) -> tuple[list[Logprobs], Metrics]:
-        """A forward pass of the whole batch for the loss, then forward and backward."""
+        """Call the loss after a forward pass of the whole batch, then run forward and backward."""
         logprobs = self._runner.run(data, masks, MicroBatchPass.forward, call=self.calls)
         metrics, grads = self._call_loss(loss, data, _in_order(logprobs))
         by_index = dict(enumerate(grads))
@@ -149,7 +149,7 @@ class Trainer:
     def _custom_loss_by_group(
         self, data: Sequence[Datum], masks: Sequence[Array], loss: Loss, group: int
     ) -> tuple[list[Logprobs], Metrics]:
-        """One pass: each micro-batch has whole groups, on which the loss is called."""
+        """Call the loss on each micro-batch, which holds whole groups, in a single pass."""
 
         def work(batch_pass: MicroBatchPass) -> tuple[Logprobs, tuple[int, Metrics]]:
             indices = batch_pass.batch.indices
@@ -187,7 +187,7 @@ def _forward_mode(base: BaseModel, lora: Lora) -> ForwardMode:
         return base.mode
     if base.mode == ForwardMode.SEQUENTIAL:
         raise BackendError(
-            f"lora dropout is {lora.dropout}, and a {type(base.model).__name__} is computed one "
-            "sequence at a time here, for which dropout is not supported; set it to 0"
+            f"lora_dropout={lora.dropout} is not supported for a {type(base.model).__name__}, which "
+            "the local engine computes one sequence at a time; set lora_dropout=0"
         )
     return ForwardMode.PACKED

@@ -61,7 +61,7 @@ def _check_chat_template(opened: OpenWeights, tokenizer: Tokenizer) -> None:
         return
     reason = NO_TEMPLATE_REASON if tokenizer.chat else "its tokenizer has none"
     raise ConfigError(
-        f"{opened.weights.name}: to chat needs a chat template, and {reason}; `kitchen sample` "
+        f"{opened.weights.name}: chatting needs a chat template, and {reason}; `kitchen sample` "
         "completes a text"
     )
 

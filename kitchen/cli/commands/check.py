@@ -34,13 +34,13 @@ class CheckOptions:
     debug: bool = False
     preview: bool = False  # load the tokenizer and the data, and show what would be trained on
     price: float | None = None  # of a million tokens
-    online: bool = False  # ask the server of the training adapter
+    online: bool = False  # ask the server of the training adapter whether it has the model
 
 
 def check(request: RunRequest, options: CheckOptions) -> int:
     """Return 0, or the exit code that `kitchen run` would end with.
 
-    No server is asked for anything, unless the check is to be `online`.
+    No server is contacted, except with the option `online`.
     """
     out = console(to_stderr=options.json)
     try:
@@ -69,7 +69,7 @@ def _print_plan(out: Console, resolved: ResolvedRequest, users: Mapping[str, str
     _print_changed_settings(out, resolved)
     _print_adapters(out, resolved, users)
     for setting in resolved.plan.not_honoured if resolved.plan else ():
-        reason = f"the training adapter {resolved.names['training']!r} does not list it"
+        reason = f"the training adapter {resolved.names['training']!r} does not support it"
         out.print(f"\nnot honoured: {setting} ({reason})", style="yellow")
 
 

@@ -51,7 +51,7 @@ def new(kind: str, name: str, folder: Path, port: str = "") -> int:
 
 
 def _check_name(kind: str, name: str, cls: str) -> None:
-    """Raise ConfigError if a module cannot have this name, or a class in it that other one."""
+    """Raise ConfigError if `name` cannot name a module, or `cls` a class in it."""
     if reason := _why_unusable(f"{kind}s", name, cls):
         raise ConfigError(f"{name!r} cannot be the name of this {kind}: {reason}")
 

@@ -180,7 +180,7 @@ def _resume_hints(failure: BaseException, failed: _Run) -> list[str]:
     """Return the commands that continue after a failure; none where nothing can be resumed."""
     if isinstance(failure, InUse | OtherMachine):
         option = f"--{failure.option.replace('_', '-')}"
-        return [f"to resume all the same: {failed.command('resume', option)}"]
+        return [f"to resume nevertheless: {failed.command('resume', option)}"]
     blobs = failed.kitchen.blobs
     if blobs is None or isinstance(failure, ConfigError):
         return []
@@ -190,7 +190,7 @@ def _resume_hints(failure: BaseException, failed: _Run) -> list[str]:
         return ["the run was stored in memory and is gone"]
     hints = []
     if isinstance(failure, NotPublished):
-        hints.append(f"to publish its weights only: {failed.command('push', failure.repo)}")
+        hints.append(f"to publish only its weights: {failed.command('push', failure.repo)}")
     saved = any(blob.endswith(".json") for blob in blobs.list(f"{failed.name}/save/"))
     state = "its progress is saved" if saved else "it had no save point and starts over"
     return [*hints, f"to resume ({state}): {failed.command('resume')}"]

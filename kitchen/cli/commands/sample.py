@@ -39,7 +39,7 @@ def sample(request: SampleRequest, adapters: AdapterChoice, *, json: bool) -> in
     with open_weights(request.weights, adapters) as opened:
         tokenizer = opened.tokenizer()
         separator = opened.separator(tokenizer)
-        no_template = "--raw passes it by" if request.raw else ""
+        no_template = "--raw turns it off" if request.raw else ""
         if not request.raw and tokenizer.chat and separator is not None:
             no_template = NO_TEMPLATE_REASON
         tokens = prompt_tokens(prompt, tokenizer, request.system, raw=no_template)

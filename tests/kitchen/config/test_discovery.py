@@ -95,7 +95,7 @@ def test_module_without_recipe_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["recipes", "stages", "adapters"])
 def test_package_that_shadows_ours_is_named(tmp_path: Path, name: str) -> None:
     write(tmp_path, f"{name}/__init__.py", "")
-    assert f"{tmp_path}/{name}/__init__.py makes '{name}' a closed package" in refusal(
+    assert f"{tmp_path}/{name}/__init__.py makes '{name}' a regular package" in refusal(
         tmp_path, "recipes.sl_basic"
     )
 

@@ -417,6 +417,29 @@ def test_settings_are_described_by_their_comments() -> None:
     ]
 
 
+# fmt: off
+class Mousse(Recipe):
+    """A mousse, with comments of several lines."""
+
+    eggs: int = 4  # number of eggs, of which
+                   # only the whites are beaten
+    sugar: int = 80  # grams
+    # hours in the fridge
+    hours: int = 3
+
+    def workflow(self) -> Step:
+        return sequence(Bake(1))
+# fmt: on
+
+
+def test_comment_continues_on_lines_further_right() -> None:
+    assert {setting.name: setting.about for setting in describe_settings(Mousse)} == {
+        "eggs": "number of eggs, of which only the whites are beaten",
+        "sugar": "grams",
+        "hours": "hours in the fridge",
+    }
+
+
 @dataclass(frozen=True)
 class Gas:
     flame: int = 3

@@ -405,7 +405,7 @@ def test_ctrl_c_during_a_log_entry_saves_first(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("sys.stderr", stderr)
     with pytest.raises(Interrupted, match="stopped at step 6, and saved"):
         cook(BASIC.model_copy(update={"save_every": 4}), FakeBlobs(), Warn())
-    assert "stopping: this step is finished" in stderr.getvalue()
+    assert "stopping after this step is finished" in stderr.getvalue()
 
 
 class KillingAtTheEnd(FakeBlobs):
