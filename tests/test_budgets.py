@@ -21,7 +21,6 @@ NOT_ENTRIES = {"__init__.py", "py.typed", "__pycache__"}
 
 LONG_FUNCTIONS = {
     "adapters/hf/errors.py",
-    "kitchen/backend/custom_loss.py",
     "stages/distill/off_policy.py",
 }
 LONG_RECIPES = {"rl.py", "rlhf.py"}

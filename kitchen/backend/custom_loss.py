@@ -34,24 +34,34 @@ def custom_loss_grads(
         np.where(mask, lp, np.zeros((), lp.dtype)) for mask, lp in zip(masks, logprobs, strict=True)
     ]
     value, grads, metrics = loss(data, visible)
-    if len(grads) != len(data):
-        raise ConfigError(
-            f"the custom loss returned {len(grads)} arrays of gradients for {len(data)} datums"
+    _check_shapes(grads, logprobs, indices)
+    masked_grads = [
+        np.where(mask, np.asarray(grad, np.float64), 0.0)
+        for mask, grad in zip(masks, grads, strict=True)
+    ]
+    for index, grad in zip(indices, masked_grads, strict=True):
+        check_finite(index, count, grad)
+    if not np.isfinite(value):
+        raise RunFailed(
+            f"the custom loss is {value} over datums {indices[0]} to {indices[-1]} of {count}"
         )
-    masked = []
-    for index, grad, lp, mask in zip(indices, grads, logprobs, masks, strict=True):
+    return {"loss:sum": float(value), **metrics}, masked_grads
+
+
+def _check_shapes(
+    grads: Sequence[Floats], logprobs: Sequence[Floats], indices: Sequence[int]
+) -> None:
+    """Raise ConfigError if gradients do not match the log-probabilities in number or shape."""
+    if len(grads) != len(logprobs):
+        raise ConfigError(
+            f"the custom loss returned {len(grads)} arrays of gradients for {len(logprobs)} datums"
+        )
+    for index, grad, lp in zip(indices, grads, logprobs, strict=True):
         if np.shape(grad) != lp.shape:
             raise ConfigError(
                 f"the custom loss returned gradients of shape {np.shape(grad)} for datum {index}, "
                 f"whose log-probabilities have shape {lp.shape}"
             )
-        masked.append(np.where(mask, np.asarray(grad, np.float64), 0.0))
-        check_finite(index, count, masked[-1])
-    if not np.isfinite(value):
-        raise RunFailed(
-            f"the custom loss is {value} over datums {indices[0]} to {indices[-1]} of {count}"
-        )
-    return {"loss:sum": float(value), **metrics}, masked
 
 
 def check_finite(index: int, count: int, *arrays: Array) -> None:

@@ -24,7 +24,7 @@ ValueAndGrads = tuple[Array, Array]
 
 @dataclass(frozen=True)
 class NamedLoss:
-    """A loss by name: `compute` maps logprobs (of the targets, nats), inputs and options to values."""
+    """A loss by name: `compute` maps target logprobs (nats), inputs and options to values."""
 
     inputs: tuple[str, ...]  # beside target_tokens
     defaults: Options  # every option, with its default

@@ -143,7 +143,7 @@ def _sampling_params(
     "eval",
     epilog=examples(
         "kitchen eval RUN --dataset ingredients",
-        "kitchen eval packaged:smollm2-135m-instruct --dataset rows.jsonl evaluation.max_tokens=128",
+        "kitchen eval packaged:smollm2-135m-instruct --dataset rows.jsonl evaluation.max_tokens=96",
     ),
 )
 def evaluate(

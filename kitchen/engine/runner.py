@@ -77,7 +77,7 @@ class _Run:
     stop_signal: StopSignal
 
     def with_retries(self, retries: int) -> Scope:
-        """Run; if the session is lost or a save point is damaged, retry from the last save point."""
+        """Run; retry from the last save point if the session is lost or a save point damaged."""
         while True:
             store = self.save_points()
             try:

@@ -72,7 +72,7 @@ class Sampler(Protocol):
     """A frozen copy of some weights, to sample from and to score with."""
 
     def logprobs(self, tokens: Tokens) -> Future[Floats]:
-        """Score a sequence: (T,) ids to (T,) nats; the first entry is NaN, as nothing precedes it."""
+        """Score a sequence: (T,) ids to (T,) nats; the first is NaN, as nothing precedes it."""
         ...
 
     def top_logprobs(self, tokens: Tokens, k: int) -> Future[tuple[Tokens, Floats]]:

@@ -1,6 +1,4 @@
-"""The laws of every blob store: subclass `BlobLaws`, say in `store` how to make yours, and run
-pytest.
-"""
+"""The laws of blob stores: subclass `BlobLaws`, define `store`, and run pytest."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import pytest
 
 from kitchen.ports.blobs import BlobStore
 
-NO_NAMES = [
+INVALID_NAMES = [
     "",
     "/etc/passwd",
     "../up",
@@ -24,7 +22,7 @@ NO_NAMES = [
     "a\\b",
     "a\0b",
 ]
-NAMES = [
+VALID_NAMES = [
     "a",
     "run/metrics.jsonl",
     "run/save/3",
@@ -38,7 +36,7 @@ NAMES = [
 
 
 class BlobLaws:
-    """A write is seen whole or not at all, the last one wins, and no name leads out of the store."""
+    """A write is visible whole or not at all, the last one wins, and names stay in the store."""
 
     big = 8_000_000  # bytes
 
@@ -57,8 +55,8 @@ class BlobLaws:
         assert list(blobs.list()) == []
         assert blobs.read("a") is None
 
-    @pytest.mark.parametrize("name", NAMES)
-    def test_what_is_written_is_read(self, blobs: BlobStore, name: str) -> None:
+    @pytest.mark.parametrize("name", VALID_NAMES)
+    def test_a_written_blob_can_be_read(self, blobs: BlobStore, name: str) -> None:
         blobs.write(name, b"one")
         assert blobs.read(name) == b"one"
         assert list(blobs.list()) == [name]
@@ -80,7 +78,7 @@ class BlobLaws:
             assert blobs.read("a/b") == data
         assert list(blobs.list()) == ["a/b"]
 
-    def test_names_are_listed_sorted_and_by_their_beginning(self, blobs: BlobStore) -> None:
+    def test_names_are_listed_sorted_and_by_prefix(self, blobs: BlobStore) -> None:
         for name in ("b/2", "a/10", "a/9", "ab", "b/1/x"):
             blobs.write(name, b"")
         assert list(blobs.list()) == ["a/10", "a/9", "ab", "b/1/x", "b/2"]
@@ -90,7 +88,7 @@ class BlobLaws:
         assert list(blobs.list("b/1/x")) == ["b/1/x"]
         assert list(blobs.list("c")) == []
 
-    def test_deleted_is_gone_and_deleting_twice_is_no_error(self, blobs: BlobStore) -> None:
+    def test_deleting_twice_is_no_error(self, blobs: BlobStore) -> None:
         blobs.write("a/b", b"one")
         blobs.write("a/c", b"two")
         blobs.delete("a/b")
@@ -101,8 +99,8 @@ class BlobLaws:
         blobs.write("a/b", b"again")
         assert blobs.read("a/b") == b"again"
 
-    @pytest.mark.parametrize("name", NO_NAMES, ids=repr)
-    def test_no_name_leads_out(self, blobs: BlobStore, name: str, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("name", INVALID_NAMES, ids=repr)
+    def test_invalid_names_are_refused(self, blobs: BlobStore, name: str, tmp_path: Path) -> None:
         before = sorted(tmp_path.parent.iterdir())
         with pytest.raises(ValueError, match="no blob name"):
             blobs.write(name, b"out")
@@ -113,7 +111,7 @@ class BlobLaws:
         assert list(blobs.list()) == []
         assert sorted(tmp_path.parent.iterdir()) == before
 
-    def test_a_name_that_begins_another_is_a_name_of_its_own(self, blobs: BlobStore) -> None:
+    def test_a_prefix_of_a_name_is_a_separate_name(self, blobs: BlobStore) -> None:
         blobs.write("run", b"one")
         blobs.write("running", b"two")
         blobs.delete("run")
@@ -122,20 +120,20 @@ class BlobLaws:
     def test_many_writers_and_readers_see_whole_values(self, blobs: BlobStore) -> None:
         values = [bytes([index]) * 50_000 for index in range(4)]
         blobs.write("shared", values[0])
-        torn: list[bytes | None] = []
-        wrong: list[BaseException] = []
+        partial: list[bytes | None] = []
+        errors: list[BaseException] = []
 
         def write(value: bytes) -> None:
-            with _noted(wrong):
+            with _collecting(errors):
                 for _ in range(10):
                     blobs.write("shared", value)
 
         def read() -> None:
-            with _noted(wrong):
+            with _collecting(errors):
                 for _ in range(20):
-                    seen = blobs.read("shared")
-                    if seen not in values:
-                        torn.append(seen)
+                    value = blobs.read("shared")
+                    if value not in values:
+                        partial.append(value)
 
         threads = [threading.Thread(target=write, args=(value,)) for value in values]
         threads += [threading.Thread(target=read) for _ in range(3)]
@@ -143,8 +141,8 @@ class BlobLaws:
             thread.start()
         for thread in threads:
             thread.join(timeout=60)
-        assert not wrong
-        assert not torn
+        assert not errors
+        assert not partial
         assert blobs.read("shared") in values
         assert list(blobs.list()) == ["shared"]
 
@@ -153,8 +151,8 @@ class BlobLaws:
         assert "run/one" in blobs.locate("run/one").replace("\\", "/")
 
 
-class _noted:
-    """An error on a thread would pass in silence."""
+class _collecting:
+    """Collects an error of the block, which would go unnoticed on a thread."""
 
     def __init__(self, errors: list[BaseException]) -> None:
         self._errors = errors

@@ -1,4 +1,4 @@
-"""A second implementation of the named losses, in plain arithmetic, to check the first against."""
+"""A second implementation of the named losses, in plain arithmetic, to check the first one."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ def closed_form(
     loss: str, logprobs: Array, inputs: Inputs, **options: float
 ) -> tuple[Array, Array]:
     """Map (N,) log-probabilities and inputs to (N,) values and (N,) d value / d logprob."""
-    token = FORMS[loss]
+    compute = CLOSED_FORMS[loss]
     pairs = [
-        token(float(lp), {name: float(values[i]) for name, values in inputs.items()}, options)
+        compute(float(lp), {name: float(values[i]) for name, values in inputs.items()}, options)
         for i, lp in enumerate(logprobs)
     ]
     return np.array([value for value, _ in pairs]), np.array([grad for _, grad in pairs])
 
 
-def _cross_entropy(lp: float, at: Mapping[str, float], options: Mapping[str, float]) -> Pair:
-    return -lp * at["weights"], -at["weights"]
+def _cross_entropy(lp: float, inputs_at: Mapping[str, float], options: Mapping[str, float]) -> Pair:
+    return -lp * inputs_at["weights"], -inputs_at["weights"]
 
 
-def _importance_sampling(lp: float, at: Mapping[str, float], options: Mapping[str, float]) -> Pair:
-    ratio = math.exp(lp - at["logprobs"])
-    return -ratio * at["advantages"], -ratio * at["advantages"]
+def _importance_sampling(
+    lp: float, inputs_at: Mapping[str, float], options: Mapping[str, float]
+) -> Pair:
+    ratio = math.exp(lp - inputs_at["logprobs"])
+    return -ratio * inputs_at["advantages"], -ratio * inputs_at["advantages"]
 
 
-def _ppo(lp: float, at: Mapping[str, float], options: Mapping[str, float]) -> Pair:
+def _ppo(lp: float, inputs_at: Mapping[str, float], options: Mapping[str, float]) -> Pair:
     low, high = options.get("clip_low_threshold", 0.8), options.get("clip_high_threshold", 1.2)
-    ratio, advantage = math.exp(lp - at["logprobs"]), at["advantages"]
+    ratio, advantage = math.exp(lp - inputs_at["logprobs"]), inputs_at["advantages"]
     if advantage > 0 and ratio > high:
         return -high * advantage, 0.0
     if advantage < 0 and ratio < low:
@@ -44,18 +46,20 @@ def _ppo(lp: float, at: Mapping[str, float], options: Mapping[str, float]) -> Pa
     return -ratio * advantage, -ratio * advantage
 
 
-def _cispo(lp: float, at: Mapping[str, float], options: Mapping[str, float]) -> Pair:
+def _cispo(lp: float, inputs_at: Mapping[str, float], options: Mapping[str, float]) -> Pair:
     low, high = options.get("clip_low_threshold", 0.0), options.get("clip_high_threshold", 4.0)
-    weight = min(max(math.exp(lp - at["logprobs"]), low), high) * at["advantages"]
+    weight = min(max(math.exp(lp - inputs_at["logprobs"]), low), high) * inputs_at["advantages"]
     return -weight * lp, -weight
 
 
-def _dro(lp: float, at: Mapping[str, float], options: Mapping[str, float]) -> Pair:
-    beta, away = options.get("beta", 0.05), lp - at["logprobs"]
-    return -(lp * at["advantages"] - beta / 2 * away * away), -(at["advantages"] - beta * away)
+def _dro(lp: float, inputs_at: Mapping[str, float], options: Mapping[str, float]) -> Pair:
+    beta, log_ratio = options.get("beta", 0.05), lp - inputs_at["logprobs"]
+    advantage = inputs_at["advantages"]
+    value = -(lp * advantage - beta / 2 * log_ratio * log_ratio)
+    return value, -(advantage - beta * log_ratio)
 
 
-FORMS: Mapping[str, Callable[[float, Mapping[str, float], Mapping[str, float]], Pair]] = {
+CLOSED_FORMS: Mapping[str, Callable[[float, Mapping[str, float], Mapping[str, float]], Pair]] = {
     "cross_entropy": _cross_entropy,
     "importance_sampling": _importance_sampling,
     "ppo": _ppo,

@@ -1,6 +1,4 @@
-"""The laws of every data set store: subclass `DatasetLaws`, say in `store` how to fill yours, and
-run pytest.
-"""
+"""The laws of data set stores: subclass `DatasetLaws`, define `store`, and run pytest."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ DATA: Data = {
 
 
 class DatasetLaws:
-    """Rows stand in a fixed order; what they are is known by a digest, and where they are by a
-    line.
-    """
+    """Rows have a fixed order, a digest of their content, and a place that people can find."""
 
     def store(self, tmp_path: Path, data: Data) -> DatasetStore:
         raise NotImplementedError(
@@ -66,7 +62,7 @@ class DatasetLaws:
             "messages"
         ]
 
-    def test_splits_are_apart_and_train_comes_first(self, tmp_path: Path) -> None:
+    def test_splits_are_separate_and_train_comes_first(self, tmp_path: Path) -> None:
         store = self.store(tmp_path, DATA)
         name = self.named(tmp_path, "creams")
         assert list(store.splits(name)) == ["train", "held_out"]
@@ -75,16 +71,17 @@ class DatasetLaws:
         assert len(store.load(name)) == 5
 
     @pytest.mark.parametrize("index", [5, 100, -1, -6])
-    def test_there_is_nothing_past_the_ends(self, tmp_path: Path, index: int) -> None:
+    def test_an_index_out_of_range_is_an_error(self, tmp_path: Path, index: int) -> None:
         dataset = self.loaded(tmp_path)
         with pytest.raises(IndexError):
             dataset[index]
 
     def test_the_fingerprint_is_a_digest_of_the_content(self, tmp_path: Path) -> None:
-        first, again = self.loaded(tmp_path / "1"), self.loaded(tmp_path / "2")
+        first = self.loaded(tmp_path / "1")
+        second = self.loaded(tmp_path / "2")
         assert len(first.fingerprint) == 64
         assert int(first.fingerprint, 16) >= 0
-        assert again.fingerprint == first.fingerprint == first.fingerprint
+        assert second.fingerprint == first.fingerprint == first.fingerprint
 
     @pytest.mark.parametrize("change", ["a word", "the order", "one fewer"])
     def test_the_fingerprint_changes_with_the_content(self, tmp_path: Path, change: str) -> None:
@@ -103,22 +100,19 @@ class DatasetLaws:
         store, name = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
         data = store.load(name, split=split)
         streamed = list(store.stream(name, split=split))
-        assert [dict(each.row) for each in streamed] == [
-            dict(data[index]) for index in range(len(data))
-        ]
-        assert [each.where for each in streamed] == [
-            data.where(index) for index in range(len(data))
-        ]
+        indices = range(len(data))
+        assert [dict(entry.row) for entry in streamed] == [dict(data[index]) for index in indices]
+        assert [entry.where for entry in streamed] == [data.where(index) for index in indices]
 
-    def test_streams_go_on_alone(self, tmp_path: Path) -> None:
+    def test_streams_are_independent(self, tmp_path: Path) -> None:
         store, name = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
-        one, other = store.stream(name), store.stream(name)
-        taken = [next(one), next(one), next(other), next(one)]
-        assert [dict(each.row) for each in taken] == [ROWS[0], ROWS[1], ROWS[0], ROWS[2]]
-        assert len(list(one)) == 2
-        assert len(list(one)) == 0, "a stream that has ended should stay ended"
+        first, second = store.stream(name), store.stream(name)
+        entries = [next(first), next(first), next(second), next(first)]
+        assert [dict(entry.row) for entry in entries] == [ROWS[0], ROWS[1], ROWS[0], ROWS[2]]
+        assert len(list(first)) == 2
+        assert len(list(first)) == 0, "a stream that has ended should stay ended"
 
-    def test_what_is_known_beforehand_is_true(self, tmp_path: Path) -> None:
+    def test_info_matches_the_rows(self, tmp_path: Path) -> None:
         store, name = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
         info = store.info(name)
         assert info.name == name
@@ -128,7 +122,7 @@ class DatasetLaws:
                 "None is the answer where it is not known"
             )
 
-    def test_a_revision_can_be_asked_for_again(self, tmp_path: Path) -> None:
+    def test_a_revision_can_be_loaded_again(self, tmp_path: Path) -> None:
         """A store with one version only has the revision None."""
         store, name = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
         revision = store.info(name).revision
@@ -138,25 +132,25 @@ class DatasetLaws:
         assert dict(next(store.stream(name, revision=revision)).row) == ROWS[0]
 
     def test_an_unknown_name_is_an_error_with_a_suggestion(self, tmp_path: Path) -> None:
-        store, known = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
-        wrong = known.replace("creams", "craems")
-        for ask in (store.splits, store.info, store.load, store.stream):
+        store, name = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
+        misspelt = name.replace("creams", "craems")
+        for method in (store.splits, store.info, store.load, store.stream):
             with pytest.raises(DataError, match="craems") as refused:
-                ask(wrong)
+                method(misspelt)
             assert "creams" in str(refused.value), "the message should suggest the nearest name"
 
     def test_an_unknown_split_is_an_error_with_a_suggestion(self, tmp_path: Path) -> None:
         store, name = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
-        for ask in (store.load, store.stream):
+        for method in (store.load, store.stream):
             with pytest.raises(DataError, match="held_uot") as refused:
-                ask(name, split="held_uot")
+                method(name, split="held_uot")
             assert "held_out" in str(refused.value)
 
     def test_an_unknown_revision_is_an_error(self, tmp_path: Path) -> None:
         store, name = self.store(tmp_path, DATA), self.named(tmp_path, "creams")
-        for ask in (store.splits, store.info, store.load, store.stream):
+        for method in (store.splits, store.info, store.load, store.stream):
             with pytest.raises(DataError, match="no-such-revision"):
-                ask(name, revision="no-such-revision")
+                method(name, revision="no-such-revision")
 
     def test_it_locates_each_row_for_people(self, tmp_path: Path) -> None:
         dataset = self.loaded(tmp_path)

@@ -11,14 +11,15 @@ import pytest
 from kitchen.ports import Message
 from kitchen.ports.environments import StepResult, Task
 
-STRANGE = ("", " \n", "42", "{", "<tool_call>", "½ cup", "\0", "9" * 400, "no " * 400)
+ODD_ANSWERS = ("", " \n", "42", "{", "<tool_call>", "½ cup", "\0", "9" * 400, "no " * 400)
 ROLES = {"system", "user", "assistant", "tool"}
 
 
 class TaskLaws:
     """Rollouts get the same messages, do not affect each other, and may answer with any text."""
 
-    answers: Sequence[str] = STRANGE  # add good ones, result by result
+    # answers to a rollout, in order; add good ones, at least one for each kind of result
+    answers: Sequence[str] = ODD_ANSWERS
 
     def task(self) -> Task:
         raise NotImplementedError(
@@ -34,34 +35,34 @@ class TaskLaws:
     def test_it_has_a_tag(self, problem: Task) -> None:
         assert isinstance(problem.tag, str)
 
-    def test_it_begins_with_a_conversation_that_is_to_be_answered(self, problem: Task) -> None:
+    def test_it_starts_with_messages_to_answer(self, problem: Task) -> None:
         messages = first_messages(problem)
         assert messages, "there is nothing to answer"
         assert messages[-1]["role"] != "assistant", "the answer is there already"
         _check(messages)
 
-    def test_every_rollout_is_asked_the_same(self, problem: Task) -> None:
+    def test_every_rollout_gets_the_same_messages(self, problem: Task) -> None:
         first = first_messages(problem)
         attempt(problem, self.answers)
         assert first_messages(problem) == first
 
-    @pytest.mark.parametrize("answer", STRANGE)
+    @pytest.mark.parametrize("answer", ODD_ANSWERS)
     def test_every_text_is_an_answer(self, problem: Task, answer: str) -> None:
         [result] = attempt(problem, [answer])
         assert math.isfinite(result.reward)
         assert isinstance(result.parsed, bool)
         _check(result.messages)
 
-    def test_the_same_answers_are_worth_the_same(self, problem: Task) -> None:
-        """Each answer as the first, and all of them one after the other."""
-        for answers in ([each] for each in self.answers):
-            assert attempt(problem, answers) == attempt(problem, answers)
+    def test_equal_answers_get_equal_rewards(self, problem: Task) -> None:
+        """Try each answer as the first, and all of them one after the other."""
+        for answer in self.answers:
+            assert attempt(problem, [answer]) == attempt(problem, [answer])
         assert attempt(problem, self.answers) == attempt(problem, self.answers)
 
-    def test_no_rollout_knows_of_another(self, problem: Task) -> None:
+    def test_rollouts_do_not_affect_each_other(self, problem: Task) -> None:
         alone = attempt(problem, self.answers)
-        beside = asyncio.run(_side_by_side(problem, self.answers, len(alone)))
-        assert beside == [alone, alone]
+        interleaved = asyncio.run(_two_rollouts(problem, self.answers, len(alone)))
+        assert interleaved == [alone, alone]
 
 
 def first_messages(task: Task) -> Sequence[Message]:
@@ -88,16 +89,16 @@ async def _attempt(task: Task, answers: Sequence[str]) -> list[StepResult]:
     return results
 
 
-async def _side_by_side(task: Task, answers: Sequence[str], results: int) -> list[list[StepResult]]:
+async def _two_rollouts(task: Task, answers: Sequence[str], results: int) -> list[list[StepResult]]:
     """Return the results of two rollouts that take turns."""
     envs = [task.env(), task.env()]
     for env in envs:
         await env.reset()
     by_answer = [[await env.step(answer) for env in envs] for answer in answers[:results]]
-    return [list(each) for each in zip(*by_answer, strict=True)]
+    return [list(rollout) for rollout in zip(*by_answer, strict=True)]
 
 
 def _check(messages: Sequence[Message]) -> None:
-    for each in messages:
-        assert each["role"] in ROLES
-        assert isinstance(each["content"], str)
+    for message in messages:
+        assert message["role"] in ROLES
+        assert isinstance(message["content"], str)

@@ -1,4 +1,4 @@
-"""Laws of export: exported weights give the same numbers, and a folder appears whole or not at all."""
+"""Laws of export: exported weights give the same numbers; a folder appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from kitchen.types import Adam, Checkpoint
 
 
 class ExportLaws(TrainingSubject):
-    """An exported folder, opened by the client as `path:FOLDER`, gives the log-probabilities of the
-    weights in it.
-    """
+    """An exported folder, opened as `path:FOLDER`, gives the log-probabilities of its weights."""
 
     @pytest.fixture
     def weights(
@@ -35,7 +33,7 @@ class ExportLaws(TrainingSubject):
         return session.save_weights(f"{prefix}/weights").result()
 
     def opened_again(self, training: TrainingClient, folder: Path) -> Sampler:
-        """Return a sampler of an exported folder; override it for a client that opens no folders."""
+        """Return a sampler of an exported folder; override it if the client opens no folders."""
         return training.sampler(f"path:{folder}")
 
     @pytest.mark.parametrize("merged", [False, True])
@@ -55,10 +53,11 @@ class ExportLaws(TrainingSubject):
             return
         store.export(weights, tmp_path / "out", merged=merged)
         expected = training.sampler(weights).logprobs(tokens).result()[1:]
-        got = self.opened_again(training, tmp_path / "out").logprobs(tokens).result()[1:]
-        assert np.abs(got - expected).mean() < self.agreement
+        actual = self.opened_again(training, tmp_path / "out").logprobs(tokens).result()[1:]
+        assert np.abs(actual - expected).mean() < self.agreement
         base = training.sampler(self.model).logprobs(tokens).result()[1:]
-        assert np.abs(expected - base).max() > self.agreement, "training moved nothing that shows"
+        changed = np.abs(expected - base).max() > self.agreement
+        assert changed, "the weights equal the base model: training changed nothing measurable"
 
     def test_a_checkpoint_with_its_optimiser_is_exported_too(
         self,
@@ -69,13 +68,13 @@ class ExportLaws(TrainingSubject):
         prefix: str,
         tmp_path: Path,
     ) -> None:
-        store.export(weights, tmp_path / "alone")
+        store.export(weights, tmp_path / "weights")
         store.export(session.save(f"{prefix}/full").result(), tmp_path / "full")
-        alone, full = (
+        weights_only, with_optimiser = (
             {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
-            for name in ("alone", "full")
+            for name in ("weights", "full")
         )
-        assert alone == full
+        assert weights_only == with_optimiser
 
     def test_the_digest_of_a_folder_is_that_of_its_weights(
         self,
@@ -92,13 +91,12 @@ class ExportLaws(TrainingSubject):
         session.forward_backward(self.data(session))
         session.optim_step(Adam(0.01))
         later = session.save_weights(f"{prefix}/later").result()
-        for name, one in (("one", weights), ("again", weights), ("later", later)):
-            store.export(one, tmp_path / name)
-        first, again, other = (
-            catalog.sha256(f"path:{tmp_path / name}") for name in ("one", "again", "later")
-        )
-        assert first == again
-        assert len({first, other, catalog.sha256(self.model)}) == 3
+        exports = {"first": weights, "repeated": weights, "later": later}
+        for name, checkpoint in exports.items():
+            store.export(checkpoint, tmp_path / name)
+        digests = {name: catalog.sha256(f"path:{tmp_path / name}") for name in exports}
+        assert digests["first"] == digests["repeated"]
+        assert len({digests["first"], digests["later"], catalog.sha256(self.model)}) == 3
 
     def test_a_folder_in_use_is_left_as_it_was(
         self, training: TrainingClient, store: CheckpointStore, weights: Checkpoint, tmp_path: Path

@@ -1,4 +1,4 @@
-"""The laws of every hub client: subclass `HubLaws`, say in `hub` how to make yours, and run pytest."""
+"""The laws of hub clients: subclass `HubLaws`, define `hub`, and run pytest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
 
-VERBS: dict[str, Callable[[HubClient, str], object]] = {
+METHODS: dict[str, Callable[[HubClient, str], object]] = {
     "find": lambda hub, model: hub.find(model),
     "fetch": lambda hub, model: hub.fetch(model),
     "file": lambda hub, model: hub.file(model, "config.json"),
@@ -22,16 +22,15 @@ VERBS: dict[str, Callable[[HubClient, str], object]] = {
 
 
 class HubLaws:
-    """A model is fetched as a folder, known by the digest of its weights; what is published can be
-    fetched.
-    """
+    """A model is a folder with a digest of its weights; a published one can be fetched."""
 
     model = "fake/bigram"  # one that the hub has
     unknown_model = "no-such-owner/no-such-model"
-    # a name that is none; only this can `find` refuse where names are looked up over a network
-    malformed_model = ""
-    remote = False  # whether they are
-    publishes = True  # whether it can take models
+    malformed_model = ""  # a name that no model can have
+    remote = (
+        False  # True: names are looked up over a network, so that `find` checks their form only
+    )
+    publishes = True  # whether the hub accepts models
 
     def hub(self, tmp_path: Path) -> HubClient:
         raise NotImplementedError(
@@ -42,7 +41,7 @@ class HubLaws:
         )
 
     def published(self, tmp_path: Path) -> str:
-        """A name to publish under; override it where names are places."""
+        """Return a name to publish under; override it where names are paths."""
         return "mine/tiny"
 
     @pytest.fixture
@@ -71,12 +70,12 @@ class HubLaws:
         assert contents[0] == contents[1]
         assert client.sha256(self.model) == client.sha256(self.model)
 
-    def test_one_file_is_as_in_the_whole(self, client: HubClient) -> None:
+    def test_a_single_file_equals_that_of_the_folder(self, client: HubClient) -> None:
         alone = client.file(self.model, "config.json").read_bytes()
         assert alone == (client.fetch(self.model) / "config.json").read_bytes()
         assert client.file(self.model, "config.json").read_bytes() == alone
 
-    def test_a_file_that_a_model_lacks_is_refused_by_name(self, client: HubClient) -> None:
+    def test_a_missing_file_is_refused_by_name(self, client: HubClient) -> None:
         with pytest.raises(BackendError, match=r"confg\.json.*config\.json"):
             client.file(self.model, "confg.json")
 
@@ -87,7 +86,7 @@ class HubLaws:
                 digest.update((folder / path).read_bytes())
         assert client.sha256(self.model) == digest.hexdigest()
 
-    def test_what_is_known_of_a_model(self, client: HubClient) -> None:
+    def test_info_matches_the_files(self, client: HubClient) -> None:
         info, folder = client.info(self.model), client.fetch(self.model)
         assert info.name == self.model
         assert info.size in (
@@ -96,23 +95,23 @@ class HubLaws:
         )
         assert info == client.info(self.model)
 
-    def test_what_can_be_fetched_is_found(self, client: HubClient) -> None:
+    def test_a_model_that_can_be_fetched_is_found(self, client: HubClient) -> None:
         client.find(self.model)
 
-    @pytest.mark.parametrize("verb", VERBS)
-    def test_an_unknown_model_is_refused_by_name(self, client: HubClient, verb: str) -> None:
-        if self.remote and verb == "find":
-            client.find(self.unknown_model)  # it says nothing, rather than wait for an answer
+    @pytest.mark.parametrize("method", METHODS)
+    def test_an_unknown_model_is_refused_by_name(self, client: HubClient, method: str) -> None:
+        if self.remote and method == "find":
+            client.find(self.unknown_model)  # no error: `find` makes no request
             return
         with pytest.raises(BackendError, match=self.unknown_model):
-            VERBS[verb](client, self.unknown_model)
+            METHODS[method](client, self.unknown_model)
 
-    @pytest.mark.parametrize("verb", VERBS)
-    def test_a_name_that_is_none_is_refused(self, client: HubClient, verb: str) -> None:
+    @pytest.mark.parametrize("method", METHODS)
+    def test_a_malformed_name_is_refused(self, client: HubClient, method: str) -> None:
         with pytest.raises(BackendError, match=repr(self.malformed_model)):
-            VERBS[verb](client, self.malformed_model)
+            METHODS[method](client, self.malformed_model)
 
-    def test_what_is_published_can_be_fetched(self, client: HubClient, tmp_path: Path) -> None:
+    def test_a_published_model_can_be_fetched(self, client: HubClient, tmp_path: Path) -> None:
         self._needs_publishing(client)
         folder, name = _folder(tmp_path / "out", b"one"), self.published(tmp_path)
         assert client.publish(name, folder, message="first")
@@ -125,7 +124,7 @@ class HubLaws:
         client.publish(name, _folder(tmp_path / "other", b"two"), message="second")
         assert client.sha256(name) != first
 
-    def test_what_is_published_twice_is_the_same(self, client: HubClient, tmp_path: Path) -> None:
+    def test_publishing_twice_changes_nothing(self, client: HubClient, tmp_path: Path) -> None:
         self._needs_publishing(client)
         folder, name = _folder(tmp_path / "out", b"one"), self.published(tmp_path)
         where = client.publish(name, folder, message="first")

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from kitchen.ports.training import TrainingClient, TrainingSession
-from kitchen.testing.closed_forms import FORMS, closed_form
+from kitchen.testing.closed_forms import CLOSED_FORMS, closed_form
 from kitchen.testing.subject import Open, TrainingSubject
 from kitchen.types import Datum
 
 CASES = [
-    *((loss, {}) for loss in FORMS),
+    *((loss, {}) for loss in CLOSED_FORMS),
     ("ppo", {"clip_low_threshold": 0.95, "clip_high_threshold": 1.05}),
     ("cispo", {"clip_low_threshold": 0.9, "clip_high_threshold": 1.1}),
     ("dro", {"beta": 0.5}),
@@ -27,7 +27,7 @@ class LossLaws(TrainingSubject):
     """Every loss is a sum over tokens; its gradient goes through the log-probabilities alone."""
 
     def inputs(self, session: TrainingSession, loss: str) -> list[Datum]:
-        """Return data for a named loss: sampled near the current policy, with advantages of any sign."""
+        """Return data for a loss, sampled near the current policy; advantages have any sign."""
         data, rng = self.data(session), np.random.default_rng(6)
         if loss == "cross_entropy":
             return data
@@ -77,7 +77,7 @@ class LossLaws(TrainingSubject):
     def test_the_gradient_is_that_of_its_logprob_grads(
         self, training: TrainingClient, opened: Open, loss: str, options: Mapping[str, float]
     ) -> None:
-        """With d loss / d logprob = g, a loss has the gradient of a cross-entropy with weights -g."""
+        """With d loss / d logprob = g, a loss has the gradient of cross-entropy with weights -g."""
         self.skip_unless_offered(training, loss)
         named, plain, adam = opened(), opened(), self.small_step(opened)
         data, scored = self.inputs(named, loss), named.forward(self.data(named)).result().logprobs
@@ -99,13 +99,13 @@ class LossLaws(TrainingSubject):
         self.assert_same_move(self.score(named) - before, self.moved(plain, adam, weighted))
 
     def test_a_small_step_lowers_the_loss_by_gradient_squared(self, opened: Open) -> None:
-        """To first order, a step of rate e along g changes the loss by -e |g|^2, here by `fall`."""
+        """To first order, a step of rate e along g changes the loss by -e |g|^2 = -loss_drop."""
         session, adam = opened(), self.small_step(opened)
         data = self.data(session)
         before = session.forward_backward(data).result().metrics["loss:sum"]
         session.optim_step(adam).result()
         after = session.forward(data).result().metrics["loss:sum"]
-        assert before - after == pytest.approx(self.fall, rel=2 * self.curvature)
+        assert before - after == pytest.approx(self.loss_drop, rel=2 * self.curvature)
 
     def test_logprobs_have_the_shape_of_the_targets(self, session: TrainingSession) -> None:
         data = self.data(session)
@@ -118,23 +118,24 @@ class LossLaws(TrainingSubject):
 
     def test_forward_fills_every_position(self, session: TrainingSession) -> None:
         data = self.data(session)
-        idle = [
+        unweighted = [
             Datum(d.tokens, {**d.loss_inputs, "weights": np.zeros(len(d.tokens), np.float32)})
             for d in data
         ]
-        outputs = session.forward(data).result(), session.forward(idle).result()
-        for some, none in zip(*(output.logprobs for output in outputs), strict=True):
-            assert (some < 0).all()
-            np.testing.assert_allclose(none, some, atol=self.agreement)
+        expected = session.forward(data).result().logprobs
+        actual = session.forward(unweighted).result().logprobs
+        for weighted_logprobs, unweighted_logprobs in zip(expected, actual, strict=True):
+            assert (weighted_logprobs < 0).all()
+            np.testing.assert_allclose(unweighted_logprobs, weighted_logprobs, atol=self.agreement)
 
     def test_forward_backward_scores_as_forward_does(self, session: TrainingSession) -> None:
         data = self.data(session)
         full, output = session.forward(data).result(), session.forward_backward(data).result()
         for index, datum in enumerate(data):
-            live = output.scored[index] if output.scored else np.ones(len(datum.tokens), bool)
-            assert live[np.asarray(datum.loss_inputs["weights"]) != 0].all()
+            scored = output.scored[index] if output.scored else np.ones(len(datum.tokens), bool)
+            assert scored[np.asarray(datum.loss_inputs["weights"]) != 0].all()
             np.testing.assert_allclose(
-                output.logprobs[index][live], full.logprobs[index][live], atol=self.agreement
+                output.logprobs[index][scored], full.logprobs[index][scored], atol=self.agreement
             )
             assert np.isfinite(output.logprobs[index]).all()
 
@@ -152,40 +153,35 @@ class LossLaws(TrainingSubject):
         weights = np.stack(
             [datum.loss_inputs["weights"], np.full(len(targets), 0.25)], axis=1
         ).astype(np.float32)
-        both = Datum(datum.tokens, {"target_tokens": targets, "weights": weights})
-        output = session.forward_backward([both]).result()
-        other = Datum(datum.tokens, {"target_tokens": targets[:, 1], "weights": weights[:, 1]})
-        single = session.forward([datum]).result(), session.forward([other]).result()
+        two_targets = Datum(datum.tokens, {"target_tokens": targets, "weights": weights})
+        output = session.forward_backward([two_targets]).result()
+        second = Datum(datum.tokens, {"target_tokens": targets[:, 1], "weights": weights[:, 1]})
+        single = session.forward([datum]).result(), session.forward([second]).result()
         assert output.logprobs[0].shape == targets.shape
         np.testing.assert_allclose(
             output.logprobs[0][:, 1], single[1].logprobs[0], atol=self.agreement
         )
-        total = sum(one.metrics["loss:sum"] for one in single)
+        total = sum(result.metrics["loss:sum"] for result in single)
         assert output.metrics["loss:sum"] == pytest.approx(total, rel=1e-4, abs=1e-4)
 
     @pytest.mark.parametrize("loss", ["importance_sampling", "ppo", "cispo"])
     def test_a_masked_position_never_becomes_nan(
         self, training: TrainingClient, opened: Open, loss: str
     ) -> None:
-        """A token of advantage 0 and absurd sampling log-probability has an infinite ratio and loss 0."""
+        """A token of advantage 0 has loss 0, even if its ratio of probabilities is infinite."""
         self.skip_unless_offered(training, loss)
-        sane, wild, adam = opened(), opened(), self.small_step(opened)
-        data = self.inputs(sane, loss)
-        absurd = [
-            Datum(
-                d.tokens,
-                {
-                    **d.loss_inputs,
-                    "logprobs": np.where(
-                        d.loss_inputs["advantages"] == 0, -1e4, d.loss_inputs["logprobs"]
-                    ).astype(np.float32),
-                },
-            )
-            for d in data
-        ]
-        output = wild.forward_backward(absurd, loss).result()
+        plain, extreme, adam = opened(), opened(), self.small_step(opened)
+        data = self.inputs(plain, loss)
+        infinite_ratios = []
+        for datum in data:
+            inputs = datum.loss_inputs
+            sampled = np.where(inputs["advantages"] == 0, -1e4, inputs["logprobs"])
+            changed = {**inputs, "logprobs": sampled.astype(np.float32)}
+            infinite_ratios.append(Datum(datum.tokens, changed))
+        output = extreme.forward_backward(infinite_ratios, loss).result()
         assert np.isfinite(output.metrics["loss:sum"])
         assert all(np.isfinite(lp).all() for lp in output.logprobs)
-        before = self.score(wild)
-        wild.optim_step(adam).result()
-        self.assert_same_move(self.score(wild) - before, self.moved(sane, adam, data, loss=loss))
+        before = self.score(extreme)
+        extreme.optim_step(adam).result()
+        expected = self.moved(plain, adam, data, loss=loss)
+        self.assert_same_move(self.score(extreme) - before, expected)

@@ -13,7 +13,7 @@ from kitchen.types import Adam, Array
 
 
 class OptimiserLaws(TrainingSubject):
-    """Hyper-parameters come with every step; moments, bias correction and decay are those of AdamW."""
+    """Every step has its own hyper-parameters; moments, bias correction and decay are AdamW's."""
 
     def test_learning_rate_zero_changes_nothing(self, session: TrainingSession) -> None:
         before = self.score(session)
@@ -22,10 +22,10 @@ class OptimiserLaws(TrainingSubject):
 
     def test_a_first_step_ignores_the_scale_of_the_gradient(self, opened: Open) -> None:
         """m / sqrt(v) is the sign of the gradient when there has been one gradient alone."""
-        one, eight = opened(), opened()
+        plain, scaled = opened(), opened()
         adam = self.sign_step(opened)
-        expected = self.moved(one, adam, self.data(one))
-        self.assert_same_move(self.moved(eight, adam, self.data(eight, scale=8.0)), expected)
+        expected = self.moved(plain, adam, self.data(plain))
+        self.assert_same_move(self.moved(scaled, adam, self.data(scaled, scale=8.0)), expected)
 
     def test_the_moments_are_averaged_and_corrected(self, opened: Open) -> None:
         """After gradients g and 0, bias-corrected: m = b1 / (1 + b1) g, v = b2 / (1 + b2) g^2."""
@@ -71,17 +71,21 @@ class OptimiserLaws(TrainingSubject):
         session.forward_backward(self.data(session))
         session.optim_step(Adam(learning_rate=0.5, weight_decay=2.0, eps=1e30)).result()
         assert (
-            np.abs(self.score(session) - untrained).max() <= 0.01 * np.abs(move).max() + self.grain
+            np.abs(self.score(session) - untrained).max()
+            <= 0.01 * np.abs(move).max() + self.logprob_noise
         )
 
     def sign_step(self, opened: Open) -> Adam:
-        """Return a first step of plain AdamW (eps 1e-12) that moves about as far as `small_step`."""
+        """Return a first step of AdamW (eps 1e-12) that moves about as far as `small_step`."""
         return Adam(learning_rate=self.once_per_class("sign_rate", lambda: self._sign_rate(opened)))
 
     def _sign_rate(self, opened: Open) -> float:
         adam, plain = self.small_step(opened), opened()
-        wanted, got, rate = np.abs(self.moved(plain, adam, self.data(plain))).max(), 0.0, 1e-6
-        while got <= 1e-3 * wanted + 3 * self.grain:  # a trial that shows above the grain
+        target = np.abs(self.moved(plain, adam, self.data(plain))).max()
+        change, rate = 0.0, 1e-6
+        while (
+            change <= 1e-3 * target + 3 * self.logprob_noise
+        ):  # until the change exceeds the noise
             rate, trial = 8 * rate, opened()
-            got = np.abs(self.moved(trial, Adam(rate), self.data(trial))).max()
-        return float(rate * wanted / got)
+            change = np.abs(self.moved(trial, Adam(rate), self.data(trial))).max()
+        return float(rate * target / change)

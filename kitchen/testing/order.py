@@ -19,17 +19,17 @@ class OrderLaws(TrainingSubject):
     """Calls take effect in the order they are made; gradients accumulate until a step uses them."""
 
     def test_submitting_without_waiting_equals_waiting(self, opened: Open) -> None:
-        patient, hasty = opened(), opened()
-        data = self.data(patient)
+        waiting_session, hasty_session = opened(), opened()
+        data = self.data(waiting_session)
         for _ in range(3):
-            patient.forward_backward(data[:2]).result()
-            patient.forward_backward(data[2:]).result()
-            patient.optim_step(Adam(0.01)).result()
+            waiting_session.forward_backward(data[:2]).result()
+            waiting_session.forward_backward(data[2:]).result()
+            waiting_session.optim_step(Adam(0.01)).result()
         for _ in range(3):
-            hasty.forward_backward(data[:2])
-            hasty.forward_backward(data[2:])
-            hasty.optim_step(Adam(0.01))
-        np.testing.assert_array_equal(self.score(hasty), self.score(patient))
+            hasty_session.forward_backward(data[:2])
+            hasty_session.forward_backward(data[2:])
+            hasty_session.optim_step(Adam(0.01))
+        np.testing.assert_array_equal(self.score(hasty_session), self.score(waiting_session))
 
     def test_the_order_of_calls_holds_across_threads(self, opened: Open) -> None:
         alone, shared = opened(), opened()
@@ -87,8 +87,9 @@ class OrderLaws(TrainingSubject):
     def test_gradients_sum_and_are_not_averaged(self, opened: Open) -> None:
         session = opened()
         data = self.data(session)
-        one, two = self.norm(session, data), self.norm(session, [*data, *data])
-        np.testing.assert_allclose(two, 2 * one, rtol=self.rounding)
+        norm_once = self.norm(session, data)
+        norm_twice = self.norm(session, [*data, *data])
+        np.testing.assert_allclose(norm_twice, 2 * norm_once, rtol=self.rounding)
 
     def test_a_step_clears_the_gradient(self, session: TrainingSession) -> None:
         data = self.data(session)
@@ -111,7 +112,7 @@ class OrderLaws(TrainingSubject):
         session, adam = opened(), self.small_step(opened)
         losses = [self._train(session, adam) for _ in range(5)]
         assert losses == sorted(losses, reverse=True)
-        assert losses[0] - losses[-1] > 2 * self.fall
+        assert losses[0] - losses[-1] > 2 * self.loss_drop
 
     def _train(self, session: TrainingSession, adam: Adam) -> float:
         total = session.forward_backward(self.data(session)).result().metrics["loss:sum"]
@@ -136,12 +137,13 @@ class OrderLaws(TrainingSubject):
 
     def test_a_cancelled_wait_cancels_no_call(self, opened: Open) -> None:
         """The gradient of a call that nobody waits for any more is still accumulated."""
-        patient, hasty = opened(), opened()
-        data = self.data(patient)
+        waiting_session, hasty_session = opened(), opened()
+        data = self.data(waiting_session)
 
         async def give_up() -> None:
             waiting = [
-                asyncio.ensure_future(arrival(hasty.forward_backward([datum]))) for datum in data
+                asyncio.ensure_future(arrival(hasty_session.forward_backward([datum])))
+                for datum in data
             ]
             await asyncio.sleep(0)
             for wait in waiting:
@@ -150,10 +152,10 @@ class OrderLaws(TrainingSubject):
 
         asyncio.run(give_up())
         for datum in data:
-            patient.forward_backward([datum])
-        for session in (hasty, patient):
+            waiting_session.forward_backward([datum])
+        for session in (hasty_session, waiting_session):
             session.optim_step(Adam(0.01)).result()
-        np.testing.assert_array_equal(self.score(hasty), self.score(patient))
+        np.testing.assert_array_equal(self.score(hasty_session), self.score(waiting_session))
 
     def test_a_future_returns_twice_and_can_be_awaited(self, session: TrainingSession) -> None:
         future = session.forward(self.data(session))

@@ -13,10 +13,11 @@ from kitchen.ports.training import TrainingClient, TrainingSession
 from kitchen.testing.subject import Open, TrainingSubject
 from kitchen.types import Adam, Datum, Floats
 
-Spoil = Callable[["RefusalLaws", TrainingSession, Datum], Any]
+# from valid to bad data
+MakeBad = Callable[["RefusalLaws", TrainingSession, Datum], Any]
 
 
-def _with(field: str, change: Callable[[Any], Any]) -> Spoil:
+def _with(field: str, change: Callable[[Any], Any]) -> MakeBad:
     return lambda laws, session, datum: Datum(
         datum.tokens, {**datum.loss_inputs, field: change(np.array(datum.loss_inputs[field]))}
     )
@@ -35,7 +36,7 @@ def _overlong(laws: RefusalLaws, session: TrainingSession, datum: Datum) -> Datu
     return Datum(ids, {"target_tokens": ids, "weights": np.ones(len(ids), np.float32)})
 
 
-BAD_DATA: Mapping[str, tuple[str, Spoil]] = {
+BAD_DATA: Mapping[str, tuple[str, MakeBad]] = {
     "short weights": ("weights", _with("weights", lambda w: w[:-1])),
     "short targets": ("shape", _with("target_tokens", lambda t: t[:-1])),
     "NaN weight": ("weights", _with("weights", _set(1, np.nan))),
@@ -95,10 +96,10 @@ class RefusalLaws(TrainingSubject):
     @pytest.mark.parametrize("method", ["forward", "forward_backward"])
     def test_bad_data_are_refused_by_datum_and_field(self, opened: Open, method: str) -> None:
         session = opened()
-        for case, (field, spoil) in self.cases(BAD_DATA, REPRESENTATIVE).items():
+        for case, (field, make_bad) in self.cases(BAD_DATA, REPRESENTATIVE).items():
             if method == "forward_backward" and case != "short weights":
                 session = opened()  # a refused update may end a session
-            good, bad = self.data(session)[0], spoil(self, session, self.data(session)[1])
+            good, bad = self.data(session)[0], make_bad(self, session, self.data(session)[1])
             with pytest.raises(KitchenError) as refused:
                 getattr(session, method)([good, bad]).result()
             assert "datum 1" in str(refused.value), case

@@ -46,16 +46,17 @@ class SamplingLaws(TrainingSubject):
         assert (scored[1:] < 0).all()
         np.testing.assert_array_equal(sampler.logprobs(prompt[:1]).result(), [np.float32(np.nan)])
 
-    def test_drawn_logprobs_agree_with_scored_ones(self, sampler: Sampler, prompt: Tokens) -> None:
-        for drawn in sampler.sample(prompt, count=3, max_tokens=12, seed=3).result():
-            scored = sampler.logprobs(np.concatenate([prompt, drawn.tokens])).result()[
-                len(prompt) :
-            ]
-            assert drawn.logprobs.shape == drawn.tokens.shape
-            assert np.abs(scored - drawn.logprobs).mean() < self.agreement
+    def test_sampled_logprobs_agree_with_scored_ones(
+        self, sampler: Sampler, prompt: Tokens
+    ) -> None:
+        for completion in sampler.sample(prompt, count=3, max_tokens=12, seed=3).result():
+            tokens = np.concatenate([prompt, completion.tokens])
+            scored = sampler.logprobs(tokens).result()[len(prompt) :]
+            assert completion.logprobs.shape == completion.tokens.shape
+            assert np.abs(scored - completion.logprobs).mean() < self.agreement
 
     @pytest.mark.parametrize("temperature", [0.5, 2.0])
-    def test_drawn_logprobs_are_of_the_scaled_distribution(
+    def test_sampled_logprobs_are_scaled_by_temperature(
         self,
         training: TrainingClient,
         session: TrainingSession,
@@ -63,13 +64,16 @@ class SamplingLaws(TrainingSubject):
         prompt: Tokens,
         temperature: float,
     ) -> None:
-        [drawn] = sampler.sample(prompt, max_tokens=8, temperature=temperature, seed=4).result()
-        table = self.table(training, session, sampler, np.concatenate([prompt, drawn.tokens]))[
-            len(prompt) - 1 :
-        ]
+        [completion] = sampler.sample(
+            prompt, max_tokens=8, temperature=temperature, seed=4
+        ).result()
+        tokens = completion.tokens
+        table = self.table(training, session, sampler, np.concatenate([prompt, tokens]))
+        table = table[len(prompt) - 1 :]
         scaled = table / temperature - np.log(np.exp(table / temperature).sum(1, keepdims=True))
-        expected = scaled[np.arange(len(drawn.tokens)), drawn.tokens]
-        assert np.abs(expected - drawn.logprobs).mean() < self.agreement / min(temperature, 1.0)
+        expected = scaled[np.arange(len(tokens)), tokens]
+        tolerance = self.agreement / min(temperature, 1.0)
+        assert np.abs(expected - completion.logprobs).mean() < tolerance
 
     def table(
         self, training: TrainingClient, session: TrainingSession, sampler: Sampler, tokens: Tokens
@@ -97,17 +101,17 @@ class SamplingLaws(TrainingSubject):
         np.testing.assert_allclose(values[1:], at, atol=self.agreement)
 
     def test_the_same_request_gives_the_same_bits(self, sampler: Sampler, prompt: Tokens) -> None:
-        one, two, other = (
+        first, second, other_seed = (
             sampler.sample(prompt, count=3, max_tokens=12, seed=seed).result() for seed in (7, 7, 8)
         )
-        assert texts(one) == texts(two) != texts(other)
-        for a, b in zip(one, two, strict=True):
-            np.testing.assert_array_equal(a.logprobs, b.logprobs)
+        assert token_lists(first) == token_lists(second) != token_lists(other_seed)
+        for completion, repeated in zip(first, second, strict=True):
+            np.testing.assert_array_equal(completion.logprobs, repeated.logprobs)
 
     def test_count_completions_that_differ(self, sampler: Sampler, prompt: Tokens) -> None:
-        drawn = sampler.sample(prompt, count=5, max_tokens=12, seed=1).result()
-        assert len(drawn) == 5
-        assert len({tuple(one.tokens) for one in drawn}) > 1
+        completions = sampler.sample(prompt, count=5, max_tokens=12, seed=1).result()
+        assert len(completions) == 5
+        assert len({tuple(completion.tokens) for completion in completions}) > 1
 
     def test_many_settings_are_greedy(self, sampler: Sampler, prompt: Tokens) -> None:
         settings: list[dict[str, Any]] = [
@@ -119,18 +123,16 @@ class SamplingLaws(TrainingSubject):
         ]
         [greedy] = sampler.sample(prompt, max_tokens=6, temperature=0.0).result()
         for setting in settings:
-            for drawn in sampler.sample(prompt, max_tokens=6, **setting).result():
-                assert drawn.tokens.tolist() == greedy.tokens.tolist(), setting
-                assert np.isfinite(drawn.logprobs).all(), setting
+            for completion in sampler.sample(prompt, max_tokens=6, **setting).result():
+                assert completion.tokens.tolist() == greedy.tokens.tolist(), setting
+                assert np.isfinite(completion.logprobs).all(), setting
 
     def test_greedy_takes_the_likeliest_token(
         self, training: TrainingClient, session: TrainingSession, sampler: Sampler, prompt: Tokens
     ) -> None:
         [greedy] = sampler.sample(prompt, max_tokens=6, temperature=0.0).result()
-        table = self.table(training, session, sampler, np.concatenate([prompt, greedy.tokens]))[
-            len(prompt) - 1 :
-        ]
-        assert greedy.tokens.tolist() == table.argmax(1).tolist()
+        table = self.table(training, session, sampler, np.concatenate([prompt, greedy.tokens]))
+        assert greedy.tokens.tolist() == table[len(prompt) - 1 :].argmax(1).tolist()
 
     def test_top_k_and_top_p_keep_the_likeliest(
         self, training: TrainingClient, session: TrainingSession, sampler: Sampler, prompt: Tokens
@@ -146,27 +148,26 @@ class SamplingLaws(TrainingSubject):
             ({"top_k": 2, "top_p": 0.999}, 2),
         ]
         for setting, remaining in settings:
-            drawn = sampler.sample(prompt, count=64, max_tokens=1, seed=2, **setting).result()
-            tokens = {int(one.tokens[0]) for one in drawn}
+            completions = sampler.sample(prompt, count=64, max_tokens=1, seed=2, **setting).result()
+            tokens = {int(completion.tokens[0]) for completion in completions}
             assert 1 < len(tokens) <= remaining
-            assert row[list(tokens)].min() >= row[order[remaining - 1]] - 2 * self.agreement, (
-                "likelier ones left out"
-            )
+            least_likely = row[order[remaining - 1]] - 2 * self.agreement
+            assert row[list(tokens)].min() >= least_likely, "likelier tokens were left out"
 
-    def test_tokens_are_drawn_as_often_as_they_are_likely(
+    def test_tokens_are_sampled_by_their_probability(
         self, training: TrainingClient, session: TrainingSession, sampler: Sampler, prompt: Tokens
     ) -> None:
-        """The share of the likelier of two is within 5 standard deviations, 0.5 / sqrt(n) at most."""
+        """The share of the likelier of two is within 5 standard deviations, <= 0.5 / sqrt(n)."""
         row = self.table(training, session, sampler, np.append(prompt, prompt[0]))[-1]
         first, second = np.argsort(-row)[:2]
         for temperature in (1.0, 0.25):
             odds = (row[first] - row[second]) / temperature
-            drawn = sampler.sample(
+            completions = sampler.sample(
                 prompt, count=400, max_tokens=1, top_k=2, temperature=temperature, seed=5
             ).result()
-            share = np.mean([one.tokens[0] == first for one in drawn])
+            share = np.mean([completion.tokens[0] == first for completion in completions])
             assert abs(share - 1 / (1 + np.exp(-odds))) < 5 * 0.5 / 20
 
 
-def texts(drawn: Sequence[Sampled]) -> list[list[int]]:
-    return [one.tokens.tolist() for one in drawn]
+def token_lists(completions: Sequence[Sampled]) -> list[list[int]]:
+    return [completion.tokens.tolist() for completion in completions]

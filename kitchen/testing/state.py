@@ -29,8 +29,8 @@ class StateLaws(TrainingSubject):
     ) -> None:
         tokens = self.data(session)[0].tokens
         base = training.sampler(self.model).logprobs(tokens).result()[1:]
-        mine = session.snapshot().result().logprobs(tokens).result()[1:]
-        np.testing.assert_allclose(mine, base, atol=self.agreement)
+        untrained = session.snapshot().result().logprobs(tokens).result()[1:]
+        np.testing.assert_allclose(untrained, base, atol=self.agreement)
 
     def test_a_restored_session_takes_the_same_next_step(self, opened: Open, prefix: str) -> None:
         session, other = self.train(opened(), 2), self.train(opened(), 1)
@@ -51,16 +51,14 @@ class StateLaws(TrainingSubject):
 
     def test_loading_weights_gives_a_fresh_optimiser(self, opened: Open, prefix: str) -> None:
         source = self.train(opened(), 2)
-        full, alone = (
-            source.save(f"{prefix}/full").result(),
-            source.save_weights(f"{prefix}/alone").result(),
-        )
-        assert alone.kind == "weights"
+        full = source.save(f"{prefix}/full").result()
+        weights_only = source.save_weights(f"{prefix}/weights").result()
+        assert weights_only.kind == "weights"
         next_scores: list[Array] = []
         for checkpoint, reader in (
             (full, opened()),
-            (alone, self.train(opened(), 3)),
-            (alone, source),
+            (weights_only, self.train(opened(), 3)),
+            (weights_only, source),
         ):
             reader.load_weights(checkpoint).result()
             next_scores.append(self.score(self.train(reader)))
@@ -94,8 +92,8 @@ class StateLaws(TrainingSubject):
         checkpoint = self.train(session).save_weights(f"{prefix}/best", overwrite=True).result()
         tokens = self.data(session)[0].tokens
         expected = session.snapshot().result().logprobs(tokens).result()[1:]
-        got = training.sampler(checkpoint).logprobs(tokens).result()[1:]
-        np.testing.assert_allclose(got, expected, atol=self.agreement)
+        actual = training.sampler(checkpoint).logprobs(tokens).result()[1:]
+        np.testing.assert_allclose(actual, expected, atol=self.agreement)
 
     def test_a_pending_gradient_cannot_be_saved(
         self, session: TrainingSession, prefix: str
@@ -110,15 +108,16 @@ class StateLaws(TrainingSubject):
     ) -> None:
         session = self.train(opened(), 2)
         tokens = self.data(session)[0].tokens
-        snapshot, saved = (
-            session.snapshot().result(),
-            [session.save(f"{prefix}/a").result(), session.save_weights(f"{prefix}/b").result()],
-        )
+        snapshot = session.snapshot().result()
+        saved = [
+            session.save(f"{prefix}/a").result(),
+            session.save_weights(f"{prefix}/b").result(),
+        ]
         expected = snapshot.logprobs(tokens).result()[1:]
         self.train(session, 2).snapshot().result()
         for checkpoint in saved:
-            got = training.sampler(checkpoint).logprobs(tokens).result()[1:]
-            np.testing.assert_allclose(got, expected, atol=self.agreement)
+            actual = training.sampler(checkpoint).logprobs(tokens).result()[1:]
+            np.testing.assert_allclose(actual, expected, atol=self.agreement)
 
     def test_a_snapshot_does_not_move(self, opened: Open, prefix: str) -> None:
         session = opened()
@@ -134,21 +133,21 @@ class StateLaws(TrainingSubject):
         assert not np.array_equal(moved[1:], before[1:])
 
     def test_a_corrupt_checkpoint_is_refused_by_name(self, tmp_path: Path) -> None:
-        """With a client of its own, so that `corrupt` reaches where it saves."""
+        """Uses a separate client, so that `corrupt` knows where it saves."""
         client = self.client(tmp_path)
         session = self.train(client.open(self.model, self.lora))
-        whole = session.save("run/whole").result()
-        spoilt = session.save("run/spoilt").result()
-        self.corrupt(client, spoilt)
+        intact = session.save("run/whole").result()
+        corrupt_checkpoint = session.save("run/spoilt").result()
+        self.corrupt(client, corrupt_checkpoint)
         readers = [client.open(self.model, self.lora) for _ in range(3)]
         with pytest.raises(CorruptCheckpoint, match="spoilt"):
-            readers[0].load(spoilt).result()
+            readers[0].load(corrupt_checkpoint).result()
         with pytest.raises(CorruptCheckpoint, match="spoilt"):
-            readers[1].load_weights(spoilt).result()
-        readers[2].load(whole).result()
+            readers[1].load_weights(corrupt_checkpoint).result()
+        readers[2].load(intact).result()
         np.testing.assert_array_equal(self.score(readers[2]), self.score(session))
-        for each in (session, *readers):
-            each.close()
+        for opened_session in (session, *readers):
+            opened_session.close()
 
     def test_a_closed_session_takes_no_calls(self, opened: Open) -> None:
         session = opened()

@@ -31,39 +31,39 @@ class StopLaws(TrainingSubject):
 
     def run(self, session: TrainingSession, **setting: Any) -> Sampled:
         prompt = session.tokenizer().encode("two cups of")
-        [drawn] = session.snapshot().result().sample(prompt, seed=11, **setting).result()
-        return drawn
+        [completion] = session.snapshot().result().sample(prompt, seed=11, **setting).result()
+        return completion
 
     @pytest.mark.parametrize("limit", [1, 2, 9])
     def test_the_limit_stops(self, session: TrainingSession, limit: int) -> None:
-        drawn = self.run(session, max_tokens=limit)
-        if drawn.stop_reason == "length":
-            assert len(drawn.tokens) == limit
-        assert len(drawn.tokens) <= limit
-        assert (drawn.stop_reason == "stop") == (
-            int(drawn.tokens[-1]) in session.tokenizer().stop_ids
+        completion = self.run(session, max_tokens=limit)
+        if completion.stop_reason == "length":
+            assert len(completion.tokens) == limit
+        assert len(completion.tokens) <= limit
+        assert (completion.stop_reason == "stop") == (
+            int(completion.tokens[-1]) in session.tokenizer().stop_ids
         )
 
     def test_a_stop_token_stops_and_is_returned(self, session: TrainingSession) -> None:
-        free = self.run(session, max_tokens=12).tokens.tolist()
-        stop = free[len(free) // 2]
-        drawn = self.run(session, max_tokens=12, stop=(stop,))
-        assert drawn.tokens.tolist() == free[: free.index(stop) + 1]
-        assert drawn.stop_reason == "stop"
-        assert len(drawn.logprobs) == len(drawn.tokens)
+        unstopped = self.run(session, max_tokens=12).tokens.tolist()
+        stop = unstopped[len(unstopped) // 2]
+        completion = self.run(session, max_tokens=12, stop=(stop,))
+        assert completion.tokens.tolist() == unstopped[: unstopped.index(stop) + 1]
+        assert completion.stop_reason == "stop"
+        assert len(completion.logprobs) == len(completion.tokens)
 
     def test_a_stop_string_ends_with_the_token_that_completes_it(
         self, session: TrainingSession
     ) -> None:
-        tokenizer, free = session.tokenizer(), self.run(session, max_tokens=60).tokens
-        prefixes = [tokenizer.decode(free[:end]) for end in range(len(free) + 1)]
+        tokenizer, unstopped = session.tokenizer(), self.run(session, max_tokens=60).tokens
+        prefixes = [tokenizer.decode(unstopped[:end]) for end in range(len(unstopped) + 1)]
         letters = [letter for letter in prefixes[-1][1:] if " " < letter < "\x7f"]
         assert letters, "60 tokens without a letter: choose a model that writes text"
         for stop in (letters[0], letters[-1]):
-            drawn = self.run(session, max_tokens=60, stop=("\x00never\x00", stop))
+            completion = self.run(session, max_tokens=60, stop=("\x00never\x00", stop))
             end = next(end for end, text in enumerate(prefixes) if stop in text)
-            assert drawn.tokens.tolist() == free[:end].tolist()
-            assert drawn.stop_reason == "stop"
+            assert completion.tokens.tolist() == unstopped[:end].tolist()
+            assert completion.stop_reason == "stop"
 
     def test_the_models_own_stop_tokens_stop(self, session: TrainingSession) -> None:
         """A model trained to answer with an end token alone stops at once."""
@@ -75,8 +75,8 @@ class StopLaws(TrainingSubject):
         for _ in range(30):
             session.forward_backward([datum])
             session.optim_step(Adam(0.003))
-        drawn = self.run(session, max_tokens=5, temperature=0.0)
-        assert (drawn.tokens.tolist(), drawn.stop_reason) == ([end], "stop")
+        completion = self.run(session, max_tokens=5, temperature=0.0)
+        assert (completion.tokens.tolist(), completion.stop_reason) == ([end], "stop")
 
     def test_bad_settings_are_refused_by_name(self, session: TrainingSession) -> None:
         prompt = session.tokenizer().encode("two")

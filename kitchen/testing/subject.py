@@ -32,7 +32,7 @@ PLAIN_EPS = 1e6
 
 
 class TrainingSubject:
-    """An adapter under the laws: subclass, make one in `client`, and set below what differs.
+    """An adapter under test: subclass, define `client`, and set the attributes that differ.
 
     The laws of a class share one client, and each opens sessions of its own. For a client that
     cannot open some 200 sessions, override the fixture `training` with one of function scope.
@@ -45,10 +45,11 @@ class TrainingSubject:
     rounding = 1e-4  # relative: the same sum, added up in another order
     agreement = 1e-4  # nats: training and sampling log-probabilities of the same tokens
     curvature = 0.05  # relative: how far a small step may be from its linear prediction
-    # nats: what the rounding of one forward pass does to a log-probability; about 0.03 in bfloat16
-    grain = 0.0
-    fall = 0.02  # nats that a small step lowers the loss by; raise it where arithmetic is coarse
-    # try every bad argument; False: one of each kind, for adapters that use kitchen.backend's checks
+    # nats: the rounding error of a log-probability in one forward pass; about 0.03 in bfloat16
+    logprob_noise = 0.0
+    # nats by which a small step lowers the loss; raise it where arithmetic is imprecise
+    loss_drop = 0.02
+    # True: try every bad argument; False: one of each kind, for adapters that use kitchen.backend
     thorough = False
 
     def client(self, tmp_path: Path) -> TrainingClient:
@@ -59,7 +60,7 @@ class TrainingSubject:
         )
 
     def corrupt(self, client: TrainingClient, checkpoint: Checkpoint) -> None:
-        """Change a byte of a saved checkpoint; without this, the law of corrupt checkpoints skips."""
+        """Change a byte of a saved checkpoint; the law of corrupt checkpoints needs this."""
         pytest.skip(f"{type(self).__name__}.corrupt is not defined")
 
     @pytest.fixture(scope="class")
@@ -135,11 +136,11 @@ class TrainingSubject:
         return session.optim_step(Adam(learning_rate=0.0)).result().metrics["grad_norm"]
 
     def small_step(self, opened: Open) -> Adam:
-        """Return a plain gradient step along the data's cross-entropy that lowers it by `fall`."""
+        """Return a plain gradient step that lowers the data's cross-entropy by `loss_drop`."""
 
         def rate() -> float:
             session = opened()
-            return float(self.fall / self.norm(session, self.data(session)) ** 2)
+            return float(self.loss_drop / self.norm(session, self.data(session)) ** 2)
 
         return Adam(learning_rate=self.once_per_class("rate", rate) * PLAIN_EPS, eps=PLAIN_EPS)
 
@@ -168,9 +169,9 @@ class TrainingSubject:
     def assert_same_move(
         self, actual: Array, expected: Array, tolerance: float | None = None
     ) -> None:
-        """Compare two moves, relative to the size of the move and the grain of the arithmetic."""
+        """Compare two moves, relative to the size of the move and the noise of the arithmetic."""
         size = float(np.abs(expected).max())
-        assert size > 2 * self.grain, "hardly anything moved, so nothing is compared: raise `fall`"
+        assert size > 2 * self.logprob_noise, "the move is too small to compare: raise `loss_drop`"
         np.testing.assert_allclose(
-            actual, expected, rtol=0, atol=(tolerance or self.curvature) * size + self.grain
+            actual, expected, rtol=0, atol=(tolerance or self.curvature) * size + self.logprob_noise
         )

@@ -46,9 +46,10 @@ class Same:
         return max([0.0, *(apart if apart == apart else float("inf") for apart in found)])
 
     def shown(self, found: float, exact: bool = False) -> str:
-        kept = "within" if found <= self.most else "NOT WITHIN"
+        verdict = "within" if found <= self.most else "NOT WITHIN"
         how = "is further from that of float32 than theirs by" if exact else "differs by"
-        return f"{self.value} {how} at most {found:.1e}{' of it' if self.relative else ''} ({kept} {self.most:g})"
+        difference = f"{found:.1e}{' of it' if self.relative else ''}"
+        return f"{self.value} {how} at most {difference} ({verdict} {self.most:g})"
 
     def _off(self, true: Step, step: Step) -> float:
         return _apart(true.values[self.value], step.values[self.value], self.relative)

@@ -82,7 +82,10 @@ class Outcome:
 
     def share(self, goal: Goal) -> Reported:
         shares = self._shares(self.ours)
-        shown = f"{shares['flops']:.0%}, or {shares['flops_shared']:.0%} with shared prefixes counted once"
+        shown = (
+            f"{shares['flops']:.0%}, or {shares['flops_shared']:.0%} with shared prefixes counted "
+            "once"
+        )
         return Reported("share of the GEMM rate", shares["flops_shared"], shown, goal)
 
     def row(self, name: str) -> tuple[str, ...]:

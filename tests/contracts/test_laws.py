@@ -56,11 +56,8 @@ def test_what_it_breaks_is_named(tmp_path: Path) -> None:
         tmp_path,
         ADAPTER.replace("sorted(", "list(").replace("blob_name(name)] = data", "name] = data"),
     )
-    assert "FAILED test_mine.py::TestMyBlobs::test_no_name_leads_out" in output
-    assert (
-        "FAILED test_mine.py::TestMyBlobs::test_names_are_listed_sorted_and_by_their_beginning"
-        in output
-    )
+    assert "FAILED test_mine.py::TestMyBlobs::test_invalid_names_are_refused" in output
+    assert "FAILED test_mine.py::TestMyBlobs::test_names_are_listed_sorted_and_by_prefix" in output
     assert "test_the_last_write_wins" not in output
 
 

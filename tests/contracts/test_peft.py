@@ -50,13 +50,11 @@ class TestFloat32(TrainingLaws):
 
 @pytest.mark.slow
 class TestBfloat16(TestFloat32):
-    """The base model in bfloat16, the LoRA weights in float32: the laws hold within a coarser
-    grain.
-    """
+    """The base model in bfloat16, the LoRA weights in float32; rounding errors are larger."""
 
     dtype = "bfloat16"
     agreement = rounding = 2e-2
-    curvature, fall, grain = 0.3, 2.0, 0.03
+    curvature, loss_drop, logprob_noise = 0.3, 2.0, 0.03
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")

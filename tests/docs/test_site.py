@@ -1,4 +1,4 @@
-"""The site of the docs builds, its links and anchors resolve, and it loads nothing from elsewhere."""
+"""The docs build as a site, links and anchors resolve, and nothing is loaded from elsewhere."""
 
 from __future__ import annotations
 

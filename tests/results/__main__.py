@@ -1,6 +1,4 @@
-"""Results: `python -m tests.results [WORK...] [--seeds N]` runs what is missing and writes
-docs/results.md.
-"""
+"""`python -m tests.results [WORK...] [--seeds N]`: run what is missing, write docs/results.md."""
 
 from __future__ import annotations
 
@@ -23,17 +21,19 @@ ROOT = Path(__file__).parents[2]
 PAGE, ROWS = ROOT / "docs/results.md", ROOT / "docs/results.jsonl"
 HEAD = """# Shown to learn
 
-Each table is three runs on SmolLM2-135M-Instruct, one a seed (fewer while it is being made), on a machine with 2 cores
-and no graphics card. Numbers are means with their 95 % intervals (Student's t over the seeds, which knows nothing of
-what a share can be), all on data that was not trained on; answers are greedy. A p has to be small
-enough for each seed, and so have the seconds. All runs of a table begin with the same weights. Times are those of the
-run itself, evaluations before and after included, without the runs that it begins with; the machine has other tenants,
-who take half of it for minutes: on quiet cores a time is the same, or less.
+Each table is three runs on SmolLM2-135M-Instruct, one per seed (fewer while they are running), on a
+machine with 2 cores and no GPU. Numbers are means with their 95 % intervals (Student's t over the
+seeds, which ignores that a share lies between 0 and 1), all on data that was not trained on;
+answers are greedy. A target for p-values or seconds holds for the largest of the seeds. All runs of
+a table start from the same weights. Times are those of the run itself, with the evaluations before
+and after it, without the runs that it starts from. The machine is shared, and others take half of
+it for minutes: on an idle machine a time is the same or shorter.
 
-`make results` cooks what is not there yet, or was cooked with other settings, goes on with what was interrupted, and
-writes this page; `results.jsonl` beside it has each seed. Delete rows there, and their runs in `build/results`, to have
-them cooked again. A run that was interrupted has no seconds. With `PREFERENCES=FILE` it takes pairs of a file,
-one JSON object a line with `prompt`, `chosen` and `rejected`, for the second table.
+`make results` runs what is missing or was run with other settings, resumes what was interrupted,
+and writes this page; `results.jsonl` beside it has each seed. To run something again, delete its
+rows there and its runs in `build/results`. A run that was interrupted has no seconds. With
+`PREFERENCES=FILE` the second table is trained on pairs from a file, one JSON object per line with
+`prompt`, `chosen` and `rejected`.
 """
 
 
@@ -60,9 +60,9 @@ def main() -> int:
                 continue
             cooking = Cooking(options.runs, seed, preferences=options.preferences)
             if WORKS[name].reads_preferences and not cooking.preferences:
-                console.print(f"{name}, seed {seed}: left out, for it needs --preferences FILE")
+                console.print(f"{name}, seed {seed}: skipped, because it needs --preferences FILE")
                 continue
-            run, found = WORKS[name].measure(cooking)
+            run, measures = WORKS[name].measure(cooking)
             attempts = read_run(LocalBlobs(str(options.runs)), run.id)["attempts"]
             row = {
                 "work": name,
@@ -70,20 +70,20 @@ def main() -> int:
                 "settings": stamps[name],
                 "commit": commit_of(attempts),
                 **({"seconds": round(run.seconds)} if len(attempts) == 1 else {}),
-                **found,
+                **measures,
             }
-            kept = [each for each in rows() if (each["work"], each["seed"]) != (name, seed)]
-            write(ROWS, "".join(json.dumps(each) + "\n" for each in (*kept, row)))
+            others = [other for other in rows() if (other["work"], other["seed"]) != (name, seed)]
+            write(ROWS, "".join(json.dumps(entry) + "\n" for entry in (*others, row)))
             console.print(row)
             write(PAGE, page(current(rows(), stamps)))
     return 0
 
 
 def current(
-    found: Sequence[Mapping[str, Any]], stamps: Mapping[str, str]
+    rows: Sequence[Mapping[str, Any]], stamps: Mapping[str, str]
 ) -> list[Mapping[str, Any]]:
-    """Return the rows whose settings stamp is that of the work as it is now."""
-    return [row for row in found if row.get("settings") == stamps.get(row["work"], "gone")]
+    """Return the rows that were measured with the current settings of their work."""
+    return [row for row in rows if row.get("settings") == stamps.get(row["work"], "gone")]
 
 
 def write(file: Path, text: str) -> None:
@@ -92,34 +92,39 @@ def write(file: Path, text: str) -> None:
 
 
 def commit_of(attempts: Sequence[Mapping[str, Any]]) -> str:
-    """Return the commits of a run's attempts, with a plus for this commit with uncommitted
-    changes.
-    """
-    own = dict.fromkeys(each["git_commit"][:7] for each in attempts)
-    return " and ".join(now if (now := commit()).startswith(each) else each for each in own)
+    """Return the commits of a run's attempts; the current one has a plus if files are changed."""
+    commits = dict.fromkeys(attempt["git_commit"][:7] for attempt in attempts)
+    current_commit = commit()
+    return " and ".join(
+        current_commit if current_commit.startswith(short) else short for short in commits
+    )
 
 
 def rows() -> Sequence[Mapping[str, Any]]:
     return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
 
 
-def page(found: Sequence[Mapping[str, Any]]) -> str:
+def page(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the page in Markdown, with one table per work."""
     parts = [HEAD]
     for name, work in WORKS.items():
-        mine = sorted(
-            (row for row in found if row["work"] == name), key=lambda row: int(row["seed"])
+        by_seed = sorted(
+            (row for row in rows if row["work"] == name), key=lambda row: int(row["seed"])
         )
-        if not mine:
+        if not by_seed:
             continue
         names = dict.fromkeys(
-            key for row in mine for key in row if key not in ("work", "seed", "settings", "commit")
+            key
+            for row in by_seed
+            for key in row
+            if key not in ("work", "seed", "settings", "commit")
         )
         goals = {**work.goals, "seconds": work.time}
         lines = [
-            line(key, [row[key] for row in mine if key in row], goals.get(key), len(mine))
+            line(key, [row[key] for row in by_seed if key in row], goals.get(key), len(by_seed))
             for key in names
         ]
-        commits = ", ".join(f"seed {row['seed']}: {row['commit']}" for row in mine)
+        commits = ", ".join(f"seed {row['seed']}: {row['commit']}" for row in by_seed)
         parts.append(
             "\n".join(
                 [
@@ -140,35 +145,31 @@ def page(found: Sequence[Mapping[str, Any]]) -> str:
 def line(measure: str, values: Sequence[float], goal: Goal | None, seeds: int) -> str:
     """Format one line of the table.
 
-    A p-value, seconds and interval ends have no mean: their goal is that of the largest.
+    P-values, seconds and ends of intervals have no mean; their goal is for the largest value.
     """
     if measure.startswith(("p of", "95 %")) or measure in ("seconds", "to"):
-        found, mean = max(values), ""
+        value = max(values)
+        mean = ""
     elif len(values) < 2:
-        found, mean = values[0], number(values[0])
+        value = values[0]
+        mean = number(value)
     else:
-        of_seeds = mean_interval(values)
-        found, mean = (
-            of_seeds.estimate,
-            " ".join(
-                (number(of_seeds.estimate), f"[{number(of_seeds.low)}, {number(of_seeds.high)}]")
-            ),
-        )
-    wanted = "" if goal is None else goal.describe(found)
-    if wanted and len(values) < seeds:
-        wanted += f" by the {len(values)} of {seeds} seeds that have it"
-    return f"| {measure} | {mean} | {', '.join(map(number, values))} | {wanted} |"
+        interval = mean_interval(values)
+        value = interval.estimate
+        mean = f"{number(value)} [{number(interval.low)}, {number(interval.high)}]"
+    verdict = "" if goal is None else goal.describe(value)
+    if verdict and len(values) < seeds:
+        verdict += f" by the {len(values)} of {seeds} seeds that have it"
+    return f"| {measure} | {mean} | {', '.join(map(number, values))} | {verdict} |"
 
 
 def number(value: float) -> str:
     """Format a number with three decimals, or more where those would be zero."""
-    return (
-        f"{value:.0f}"
-        if value >= 100
-        else f"{value:.3f}"
-        if not 0 < abs(value) < 5e-4
-        else f"{value:.1g}"
-    )
+    if value >= 100:
+        return f"{value:.0f}"
+    if 0 < abs(value) < 5e-4:
+        return f"{value:.1g}"
+    return f"{value:.3f}"
 
 
 if __name__ == "__main__":

@@ -46,7 +46,8 @@ GAME = {
     "learning_rate": 5e-4,
     "warmup_steps": 2,
 }
-INSTRUCTION = """You turn one line of a cooking recipe into one JSON object, and write nothing else. Its keys, in order:
+INSTRUCTION = """You turn one line of a cooking recipe into one JSON object, and write nothing \
+else. Its keys, in order:
 "quantity": a number, two numbers in a list for a range, or null where there is none
 "unit": the measure or container in the singular, spelled out, or null
 "name": the ingredient as the line has it
@@ -54,11 +55,13 @@ INSTRUCTION = """You turn one line of a cooking recipe into one JSON object, and
 "optional": true or false
 
 2 tbsp finely chopped parsley
-{"quantity": 2, "unit": "tablespoon", "name": "parsley", "preparation": "finely chopped", "optional": false}
+{"quantity": 2, "unit": "tablespoon", "name": "parsley", "preparation": "finely chopped", \
+"optional": false}
 3 eggs
 {"quantity": 3, "unit": null, "name": "eggs", "preparation": null, "optional": false}
 Sea salt, to taste
-{"quantity": null, "unit": null, "name": "Sea salt", "preparation": "to taste", "optional": false}"""
+{"quantity": null, "unit": null, "name": "Sea salt", "preparation": "to taste", \
+"optional": false}"""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 python tests/soak/victims.py FOLDER RECIPE BACKEND AHEAD KILLS SEED
 
-Prints one JSON line per kill. Imports once and forks, so that a killed run does not pay for imports.
+Prints one JSON line per kill. Imports once and forks: a killed run does not pay for imports.
 """
 
 from __future__ import annotations

@@ -323,7 +323,7 @@ class RunToKill:
 
 
 def in_child(work: Any) -> int:
-    """Do work in a forked process and return its exit status; negative: the signal that killed it."""
+    """Do work in a forked process and return its exit status, or minus the signal's number."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -337,7 +337,7 @@ def in_child(work: Any) -> int:
 
 
 def outcome(root: Path) -> dict[str, Any]:
-    """Return what must be equal: metrics and samples without seconds, and digests of all weights."""
+    """Return the outputs that must be equal: metrics and samples without seconds, all weights."""
     rows, samples = (
         [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
         for file in (root / "run/metrics.jsonl", root / "run/samples.jsonl")

@@ -38,7 +38,8 @@ from tests.support.tiny_model import tiny_model
 
 SKYRL, PORT, STARTS = "skyrl[tinker,jax]==0.3.0", 8123, 180  # seconds
 UV = """#!/bin/sh
-# SkyRL is started by `uv run ... -m MODULE`, and so starts its engine: here with the python of this environment
+# SkyRL is started by `uv run ... -m MODULE`, and starts its engine in the same way:
+# this runs them with the Python of this environment
 while [ "$1" != "-m" ]; do shift; done
 "$(dirname "$0")/python" "$@"
 """

@@ -18,7 +18,7 @@ from kitchen.backend.losses import (
     value_and_logprob_grads,
 )
 from kitchen.errors import ConfigError
-from kitchen.testing.closed_forms import FORMS, closed_form
+from kitchen.testing.closed_forms import CLOSED_FORMS, closed_form
 from kitchen.types import Array, Datum
 
 OPTIONS: Mapping[str, Mapping[str, float]] = {
@@ -47,7 +47,7 @@ def custom(*_: object) -> tuple[float, list[Array], dict[str, float]]:
 
 
 def test_there_is_a_closed_form_for_every_loss() -> None:
-    assert set(FORMS) == set(LOSSES) == set(OPTIONS)
+    assert set(CLOSED_FORMS) == set(LOSSES) == set(OPTIONS)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -70,7 +70,7 @@ def test_values_and_gradients_are_the_closed_forms(
 def test_gradients_are_finite_differences_of_values(
     loss: str, lp: float, sampled: float, signal: float
 ) -> None:
-    """Away from the corners of a clipped ratio; cispo, whose weight is constant, is tested below."""
+    """Away from the corners of a clipped ratio; cispo, of constant weight, is tested below."""
     corners = [np.log(limit) for limit in OPTIONS["ppo"].values()]
     if any(abs(lp - sampled - corner) < 1e-4 for corner in corners):
         return

@@ -12,7 +12,7 @@ import pytest
 
 from kitchen.ports import Message
 from kitchen.ports.environments import Env, StepResult, Task
-from kitchen.testing.environments import STRANGE, TaskLaws
+from kitchen.testing.environments import ODD_ANSWERS, TaskLaws
 from stages.chat.tools import ToolQuestion
 from stages.data.splits import DataConfig
 from stages.tasks.games import Guess
@@ -26,21 +26,21 @@ ASKED: tuple[Message, ...] = (
 
 
 class TestExact(TaskLaws):
-    answers = ("yes", *STRANGE)
+    answers = ("yes", *ODD_ANSWERS)
 
     def task(self) -> Task:
         return Question(ASKED, "yes", REWARDS["exact"], "t")
 
 
 class TestFields(TaskLaws):
-    answers = ('{"a": 1}', '{"a": 2}', *STRANGE)
+    answers = ('{"a": 1}', '{"a": 2}', *ODD_ANSWERS)
 
     def task(self) -> Task:
         return Question(ASKED, '{"a": 1}', REWARDS["field_f1"], "t")
 
 
 class TestMath(TaskLaws):
-    answers = ("it is $\\frac12$", *STRANGE)
+    answers = ("it is $\\frac12$", *ODD_ANSWERS)
 
     def task(self) -> Task:
         return Question(ASKED, "0.5", REWARDS["math"], "t")
@@ -52,7 +52,7 @@ class TestPrompt(TaskLaws):
 
 
 class TestGuess(TaskLaws):
-    answers = ("3", "8", "5", *STRANGE)
+    answers = ("3", "8", "5", *ODD_ANSWERS)
 
     def task(self) -> Task:
         return Guess(1, 10, 5)
@@ -63,7 +63,7 @@ class TestTools(TaskLaws):
         '<tool_call>{"name": "calculator", "arguments": {"expression": "2 + 3"}}</tool_call>',
         '{"name": "no such tool", "arguments": {}}',
         "5",
-        *STRANGE,
+        *ODD_ANSWERS,
     )
 
     def task(self) -> Task:
@@ -71,7 +71,7 @@ class TestTools(TaskLaws):
 
 
 class TestGym(TaskLaws):
-    answers = ("<answer>12</answer>", "<answer></answer>", *STRANGE)
+    answers = ("<answer>12</answer>", "<answer></answer>", *ODD_ANSWERS)
 
     @pytest.fixture
     def problem(self) -> Iterator[Task]:
@@ -129,11 +129,11 @@ class Picky(Prompt):
 @pytest.mark.parametrize(
     ("task", "law"),
     [
-        (Forgetful(), "test_no_rollout_knows_of_another"),
-        (Forgetful(), "test_the_same_answers_are_worth_the_same"),
-        (Drawn(), "test_every_rollout_is_asked_the_same"),
-        (Answered(()), "test_it_begins_with_a_conversation_that_is_to_be_answered"),
-        (Prompt(()), "test_it_begins_with_a_conversation_that_is_to_be_answered"),
+        (Forgetful(), "test_rollouts_do_not_affect_each_other"),
+        (Forgetful(), "test_equal_answers_get_equal_rewards"),
+        (Drawn(), "test_every_rollout_gets_the_same_messages"),
+        (Answered(()), "test_it_starts_with_messages_to_answer"),
+        (Prompt(()), "test_it_starts_with_messages_to_answer"),
     ],
 )
 def test_law_violations_are_found(task: Task, law: str) -> None:
