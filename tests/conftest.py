@@ -1,26 +1,27 @@
-"""Ctrl-C and logs work as in a command; and a reward that a model comes upon by chance."""
+"""Settings of all tests: signals, logs and hypothesis; and a reward that random answers earn."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
 from kitchen.runs.logs import configure
-from tests.support.letters import use
+from tests.support.letters import registered
 
-# who starts pytest in the background of a script hands it an ignored SIGINT, and it would hand it
-# on
+# a script that starts pytest in the background makes it ignore SIGINT, as its child processes would
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("untimed", deadline=None)  # a busy machine fails no test
 settings.load_profile("untimed")
-configure()  # else the first `capture_logs` leaves behind that somebody else has done so
+configure()  # before any `capture_logs`, which would restore an unconfigured structlog
 
 
 @pytest.fixture
-def letters(monkeypatch: pytest.MonkeyPatch) -> None:
+def letters() -> Iterator[None]:
     """Register the reward `letters` for this test."""
-    use(monkeypatch.setattr)
+    with registered():
+        yield

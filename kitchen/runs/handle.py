@@ -192,11 +192,11 @@ class Run:
         while self._thread.is_alive() and threading.main_thread().is_alive():
             self._thread.join(_POLL_INTERVAL)
         if self._thread.is_alive():
+            self.cancel()
             log.warning(
                 "the process ends before the run: stopping it, after saving if possible",
                 run=self.id,
             )
-            self.cancel()
             self._thread.join(_STOP_TIMEOUT if self._stop_signal.at_once else _SAVE_TIMEOUT)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.util import find_spec
-from types import MappingProxyType
 
 from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Message
@@ -102,9 +101,12 @@ def math_reward(answer: str, reference: str) -> StepResult:
     return StepResult(float(verify(expected, found, timeout_seconds=None)), parsed=bool(found))
 
 
-REWARDS: Mapping[str, Reward] = MappingProxyType(
-    {"field_f1": field_f1_reward, "exact": exact_reward, "math": math_reward}
-)
+# a program may add its own reward under another name, before it makes a recipe
+REWARDS: dict[str, Reward] = {
+    "field_f1": field_f1_reward,
+    "exact": exact_reward,
+    "math": math_reward,
+}
 MAY_HANG = frozenset({"math"})  # 9**9**9 is a formula
 
 

@@ -1,6 +1,4 @@
-"""The objective of docs/exercise.md, which no recipe of ours has: short, it learns, and it resumes
-to the bit.
-"""
+"""The recipe of docs/exercise.md: it is short, learns, and resumes to the last bit."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ SETTINGS = {
 
 @pytest.fixture
 def raft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, letters: None) -> Iterator[Any]:
-    """The recipe's class."""
+    """Return the recipe's class."""
     (tmp_path / "raft.py").write_text(CODE)
     monkeypatch.syspath_prepend(tmp_path)
     yield importlib.import_module("raft").Raft
@@ -53,32 +51,33 @@ def adapters(blobs: FakeBlobs) -> dict[str, Any]:
 def test_it_is_short() -> None:
     assert len(CODE.splitlines()) < 50
     stage = next(
-        each
-        for each in ast.parse(CODE).body
-        if isinstance(each, ast.ClassDef) and each.name == "BestOfGroup"
+        node
+        for node in ast.parse(CODE).body
+        if isinstance(node, ast.ClassDef) and node.name == "BestOfGroup"
     )
     assert (stage.end_lineno or 0) - stage.lineno < 25
 
 
 def test_it_learns_what_is_rewarded(raft: Any) -> None:
-    seen = RecordingObserver()
-    kitchen.run(raft(**SETTINGS), **adapters(FakeBlobs()), observers=[seen])
-    rewards = seen.series("reward")
+    observer = RecordingObserver()
+    kitchen.run(raft(**SETTINGS), **adapters(FakeBlobs()), observers=[observer])
+    rewards = observer.series("reward")
     assert len(rewards) == 20
     assert sum(rewards[-5:]) / 5 > rewards[0] + 0.2, rewards
-    assert seen.series("held/reward_gain")[0] > 0.2
+    assert observer.series("held/reward_gain")[0] > 0.2
 
 
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("policy_lag", [0, 1])
-def test_stopped_and_gone_on_with_it_equals_one_left_alone(
+def test_a_resumed_run_equals_an_uninterrupted_one(
     raft: Any, policy_lag: int, at_once: bool
 ) -> None:
-    blobs, settings = FakeBlobs(), {**SETTINGS, "policy_lag": policy_lag}
-    alone = kitchen.run(raft(**settings), **adapters(blobs), name="alone")
+    blobs = FakeBlobs()
+    settings = {**SETTINGS, "policy_lag": policy_lag}
+    uninterrupted = kitchen.run(raft(**settings), **adapters(blobs), name="uninterrupted")
     with pytest.raises(Interrupted):
         cancelled_at(
             6, raft(**settings), at_once=at_once, **adapters(blobs), name="stopped"
         ).result()
-    again = kitchen.resume("stopped", recipe=raft, **adapters(blobs)).result()
-    assert numbers(blobs, again) == numbers(blobs, alone)
+    resumed = kitchen.resume("stopped", recipe=raft, **adapters(blobs)).result()
+    assert numbers(blobs, resumed) == numbers(blobs, uninterrupted)

@@ -29,7 +29,6 @@ from tests.support.killed_runs import (
 
 def main(run: RunToKill, kills: int, seed: int) -> int:
     """Kill and resume a run `kills` times; return the exit code."""
-    letters.use()
     if run.backend == "peft":
         create_models(run.folder)
     whole = run.folder / "whole"
@@ -99,4 +98,6 @@ def kill_and_resume(
 
 if __name__ == "__main__":
     folder, recipe, backend, ahead, kills, seed = sys.argv[1:]
-    sys.exit(main(RunToKill(Path(folder), recipe, backend, int(ahead)), int(kills), int(seed)))
+    with letters.registered():
+        code = main(RunToKill(Path(folder), recipe, backend, int(ahead)), int(kills), int(seed))
+    sys.exit(code)

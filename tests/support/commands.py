@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from typer.testing import CliRunner, Result
@@ -40,6 +42,24 @@ def kitchen(folder: Path, *arguments: str, **environment: str) -> subprocess.Com
         check=False,
         timeout=120,
     )
+
+
+@contextmanager
+def python_process(
+    folder: Path, *arguments: str, stderr: int = subprocess.PIPE
+) -> Iterator[subprocess.Popen[str]]:
+    """Start Python in a folder, with its output in pipes; kill it at the end of the block."""
+    with subprocess.Popen(
+        [sys.executable, "-u", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def shell(

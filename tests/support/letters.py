@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+
+import numpy as np
 
 from kitchen.ports import Message
 from kitchen.ports.environments import Env, StepResult
-from stages.tasks import games, tasks
-from stages.tasks import rewards as questions
+from stages.tasks.games import GAMES
+from stages.tasks.rewards import REWARDS
 
 
 def letters(answer: str, right: str) -> StepResult:
     """Reward the share of the first three letters that are in the right answer, 0..1."""
     return StepResult(sum(letter in right for letter in answer[:3]) / 3)
-
-
-REWARDS: Mapping[str, questions.Reward] = {**questions.REWARDS, "letters": letters}
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,16 @@ class _Talking:
         return StepResult(letters(answer, string.ascii_lowercase).reward, more)
 
 
-def use(change: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Register `reward="letters"` and `dataset="game:talk"`."""
-    for module in (questions, tasks):
-        change(module, "REWARDS", REWARDS)
-    change(games, "GAMES", {**games.GAMES, "talk": lambda random: Talk(int(random.integers(1000)))})
+def make_talk(random: np.random.Generator) -> Talk:
+    return Talk(int(random.integers(1000)))
+
+
+@contextmanager
+def registered() -> Iterator[None]:
+    """Register `reward="letters"` and `dataset="game:talk"` during the block."""
+    REWARDS["letters"] = letters
+    GAMES["talk"] = make_talk
+    try:
+        yield
+    finally:
+        del REWARDS["letters"], GAMES["talk"]

@@ -3,7 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+
+class LineReader:
+    """Reads the output of a process line by line."""
+
+    def __init__(self, lines: Iterable[str] | None) -> None:
+        assert lines is not None, "the output of the process is not a pipe"
+        self._lines = iter(lines)
+        self._seen: list[str] = []
+
+    def wait_for(self, text: str) -> None:
+        """Read up to the first line that contains a text; fails at the end of the output."""
+        for line in self._lines:
+            self._seen.append(line)
+            if text in line:
+                return
+        raise AssertionError(f"{text!r} is not in the output: {''.join(self._seen)}")
+
+    def read_all(self) -> str:
+        """Read to the end, and return everything that has been read."""
+        self._seen += self._lines
+        return "".join(self._seen)
 
 
 def wait_until(condition: Callable[[], object], timeout: float = 60.0) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import kitchen
-from kitchen import Event, Metrics, Outcome, Recipe, Run, Stage, Step, for_each, sequence
+from kitchen import Event, Metrics, Outcome, Recipe, Run, RunId, Stage, Step, for_each, sequence
 from kitchen.errors import ApiError
 
 SMALL = {
@@ -57,6 +57,16 @@ class Taste(Stage):
         assert pot.stirred
 
 
+class Hold(Stage):
+    """Waits at one minute of run RUN until the current folder has a file `go-RUN`."""
+
+    minute: int
+
+    async def run(self, minute: Minute, run: RunId) -> None:
+        while minute.number == self.minute and not Path(f"go-{run.id}").exists():
+            await asyncio.sleep(0.005)
+
+
 class Simmer(Stage):
     seconds: float
 
@@ -89,6 +99,18 @@ class Stew(Recipe):
             Simmer(self.simmer),
         )
         return sequence(*steps, Spoil(self.spoil)) if self.spoil else sequence(*steps)
+
+
+class HeldStew(Recipe):
+    """A stew that is held at a minute, so that a process can be interrupted there."""
+
+    minutes: int = 20
+    save: int = 1
+    hold: int = 6
+
+    def workflow(self) -> Step:
+        stirring = for_each(Minutes(self.minutes), save=self.save)(Stir(), Hold(self.hold))
+        return sequence(Fill(), stirring)
 
 
 class Gate:

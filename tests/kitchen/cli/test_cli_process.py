@@ -10,49 +10,33 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import kitchen, shell
+from tests.support.commands import kitchen, python_process, shell
+from tests.support.polling import LineReader
 
 HEAVY = ("torch", "transformers", "peft", "datasets", "tinker", "huggingface_hub")
-STAGES = '''"""Stir a pot."""
-import time
-from collections.abc import Iterable
-from dataclasses import dataclass
-from kitchen import Metrics, Stage
-@dataclass(frozen=True)
-class Minute:
-    number: int
-@dataclass(frozen=True)
-class Pot:
-    stirred: int = 0
-class Fill(Stage):
-    def run(self) -> Pot:
-        return Pot()
-class Minutes(Stage):
-    count: int
-    def run(self) -> Iterable[Minute]:
-        return [Minute(number) for number in range(self.count)]
-class Stir(Stage):
-    seconds: float
-    def run(self, pot: Pot, minute: Minute) -> tuple[Pot, Metrics]:
-        time.sleep(self.seconds)
-        return Pot(pot.stirred + 1), Metrics(stirred=pot.stirred + 1.0, tokens=10.0)
+STAGE = '''"""Taste a pot."""
+from kitchen import Stage
+from tests.support.stew import Pot
+class Taste(Stage):
+    def run(self, pot: Pot) -> None:
+        assert pot.stirred
 '''
 RECIPE = '''"""Stew."""
-from kitchen import Recipe, Step, for_each, sequence
-from stages.stirring import Fill, Minutes, Stir
-class Stew(Recipe):
-    save: int = 1
-    seconds: float = 0.05
+from kitchen import Step, sequence
+from stages.tasting import Taste
+from tests.support.stew import HeldStew
+class Stew(HeldStew):
+    minutes: int = 40
     def workflow(self) -> Step:
-        return sequence(Fill(), for_each(Minutes(40), save=self.save)(Stir(self.seconds)))
+        return sequence(super().workflow(), Taste())
 '''
-RUN = ("run", "recipes.stew", "--training", "fake")
+RUN = ("run", "recipes.stew", "--training", "fake", "--name", "mine")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A user's folder with a recipe and a stage in it."""
-    for name, text in (("recipes/stew.py", RECIPE), ("stages/stirring.py", STAGES)):
+    for name, text in (("recipes/stew.py", RECIPE), ("stages/tasting.py", STAGE)):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(text)
     return tmp_path
@@ -94,7 +78,7 @@ def test_commands_without_a_model_import_nothing_heavy(tmp_path: Path, command: 
 
 
 def test_custom_recipes_and_stages_run_beside_ours(folder: Path) -> None:
-    done = kitchen(folder, *RUN, "seconds=0", "--json")
+    done = kitchen(folder, *RUN, "hold=-1", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["metrics"]["stirred"] == 40
     assert "Minutes step 40/40  stirred 40" in done.stderr
@@ -102,64 +86,58 @@ def test_custom_recipes_and_stages_run_beside_ours(folder: Path) -> None:
 
 
 def signalled(
-    folder: Path, *arguments: str, after: str, number: int = signal.SIGINT
+    folder: Path, *arguments: str, number: int = signal.SIGINT, until: str = ""
 ) -> tuple[int, str]:
-    """Signal a run once it prints a line that starts with `after`; return exit code and output."""
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "kitchen.cli", *RUN, *arguments],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith(after):
-            process.send_signal(number)
-            break
-    output = process.stdout.read()
-    return process.wait(60), output
+    """Signal a run while it is held, and release it; return exit code and output.
+
+    It is released after a line that has `until`.
+    """
+    command = ("-m", "kitchen.cli", *RUN, *arguments)
+    with python_process(folder, *command, stderr=subprocess.STDOUT) as process:
+        lines = LineReader(process.stdout)
+        lines.wait_for("Minutes step 5/40")
+        process.send_signal(number)
+        if until:
+            lines.wait_for(until)
+        (folder / "go-mine").touch()
+        return process.wait(60), lines.read_all()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_is_saved_and_resumed(folder: Path, number: int) -> None:
-    code, output = signalled(folder, after="Minutes step 5/40", number=number)
+    code, output = signalled(folder, number=number, until="Ctrl-C again stops at once")
     assert code == 130, output
     assert "interrupted: stopped at step" in output
     assert "its progress is saved" in output
-    command = output.split("kitchen resume ")[1].split()
-    done = kitchen(folder, "resume", *command, "--json")
+    assert "kitchen resume mine" in output
+    done = kitchen(folder, "resume", "mine", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["metrics"]["stirred"] == 40
-    lines = (folder / "runs" / command[0] / "metrics.jsonl").read_text().splitlines()
+    lines = (folder / "runs/mine/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["stirred"] for line in lines] == list(range(1, 41))
 
 
 def test_without_save_points_a_run_starts_over(folder: Path) -> None:
-    code, output = signalled(folder, "save=0", after="Minutes step 5/40")
+    code, output = signalled(folder, "save=0")
     assert code == 130, output
     assert "interrupted" in output
-    assert "starts over): kitchen resume stew-" in output
+    assert "starts over): kitchen resume mine" in output
     assert "Traceback" not in output
 
 
 def test_a_run_in_use_is_refused(folder: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "kitchen.cli", *RUN], cwd=folder, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        run = process.stdout.readline().split()[1]
-        done = kitchen(folder, "resume", run)
-        process.send_signal(signal.SIGINT)
+    with python_process(folder, "-m", "kitchen.cli", *RUN) as process:
+        LineReader(process.stdout).wait_for("run mine")
+        done = kitchen(folder, "resume", "mine")
     assert done.returncode == 2
-    assert f"run '{run}' is in use by process {process.pid}" in done.stderr
+    assert f"run 'mine' is in use by process {process.pid}" in done.stderr
 
 
 def test_characters_that_cannot_be_shown_are_replaced(folder: Path) -> None:
     environment = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = kitchen(folder, "check", "recipes.stew", **environment)
     assert done.returncode == 0, done.stderr
-    assert "Stir(seconds=0.05)" in done.stdout
+    assert "Hold(minute=6)" in done.stdout
 
 
 def test_a_closed_pipe_is_not_an_error(folder: Path) -> None:

@@ -7,52 +7,30 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import kitchen
 from kitchen import ResumeError
+from tests.support.commands import python_process
+from tests.support.polling import LineReader
 
 pytestmark = pytest.mark.usefixtures("here")
 
+STOPPING = "Ctrl-C again stops at once"
+ENDING = "the process ends before the run"
+# every run is held in its sixth step until the folder has a file go-NAME
 SCRIPT = """
-import asyncio, sys, threading, time
-from collections.abc import Iterable
-from dataclasses import dataclass
+import sys, threading
 import kitchen
-from kitchen import Metrics, Recipe, Stage, Step, for_each, sequence
+from tests.support.stew import HeldStew
 
-@dataclass(frozen=True)
-class Minute:
-    number: int
-
-@dataclass(frozen=True)
-class Pot:
-    stirred: int = 0
-
-class Fill(Stage):
-    def run(self) -> Pot:
-        return Pot()
-
-class Minutes(Stage):
-    def run(self) -> Iterable[Minute]:
-        return [Minute(number) for number in range(20)]
-
-class Stir(Stage):
-    def run(self, pot: Pot, minute: Minute) -> tuple[Pot, Metrics]:
-        time.sleep(0.05)
-        return Pot(pot.stirred + 1), Metrics(stirred=pot.stirred + 1.0)
-
-class Simmer(Stage):
-    seconds: float
-    async def run(self, minute: Minute) -> None:
-        await asyncio.sleep(self.seconds if minute.number == 4 else 0)
-
-class Stew(Recipe):
-    seconds: float = 0.0
-    def workflow(self) -> Step:
-        return sequence(Fill(), for_each(Minutes(), save=2)(Stir(), Simmer(self.seconds)))
+class Stew(HeldStew):
+    save: int = 2
+    hold: int = 5
 
 def show(event: kitchen.Event) -> None:
     # in one piece, for several runs print at the same time
@@ -60,19 +38,20 @@ def show(event: kitchen.Event) -> None:
 """
 
 
-def started(here: Path, last: str) -> subprocess.Popen[str]:
-    """Start a script, and wait until its run has reached step 5."""
+@contextmanager
+def script(here: Path, last: str) -> Iterator[tuple[subprocess.Popen[str], LineReader, LineReader]]:
+    """Start a script and wait until run `mine` has finished step 5; yield it and its streams."""
     (here / "script.py").write_text(SCRIPT + last)
-    process = subprocess.Popen(
-        [sys.executable, "script.py"],
-        cwd=here,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert any(line.endswith(" 5\n") for line in process.stdout), process.communicate(timeout=60)[1]
-    return process
+    with python_process(here, "script.py") as process:
+        out = LineReader(process.stdout)
+        errors = LineReader(process.stderr)
+        out.wait_for("mine 5")
+        yield process, out, errors
+
+
+def release(here: Path, run: str = "mine") -> None:
+    """Let a held run continue."""
+    (here / f"go-{run}").touch()
 
 
 def stirred(here: Path) -> list[float]:
@@ -82,25 +61,27 @@ def stirred(here: Path) -> list[float]:
     ]
 
 
-def status(here: Path) -> str:
-    found: str = json.loads((here / "runs/mine/run.json").read_text())["status"]
-    return found
+def status(here: Path, run: str = "mine") -> str:
+    return str(json.loads((here / f"runs/{run}/run.json").read_text())["status"])
 
 
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
 def test_ctrl_c_saves_and_the_script_can_resume(here: Path, number: int) -> None:
-    process = started(here, "kitchen.run(Stew(), training='fake', name='mine', on_progress=show)")
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGINT, errors
-    found = re.search(
-        r"KeyboardInterrupt: stopped at step (\d+), and saved; .*kitchen\.resume\('mine'\)", errors
+    last = "kitchen.run(Stew(), training='fake', name='mine', on_progress=show)"
+    with script(here, last) as (process, _, errors):
+        process.send_signal(number)
+        errors.wait_for(STOPPING)
+        release(here)
+        assert process.wait(60) == -signal.SIGINT
+        text = errors.read_all()
+    interrupt = re.search(
+        r"KeyboardInterrupt: stopped at step (\d+), and saved; .*kitchen\.resume\('mine'\)", text
     )
-    assert found, errors
+    assert interrupt, text
     assert status(here) == "interrupted"
-    assert stirred(here) == list(range(1, int(found[1]) + 1))
+    assert stirred(here) == list(range(1, int(interrupt[1]) + 1))
     with pytest.raises(
         ResumeError,
         match=r"run 'mine', __main__:Stew, was defined in a notebook",
@@ -119,10 +100,13 @@ def cook(name, **how):
 
 def test_ctrl_c_saves_all_submitted_runs(here: Path) -> None:
     last = "runs = [cook('mine'), cook('other')]\n[run.finish() for run in runs]"
-    process = started(here, SEVERAL.format(call="submit") + last)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGINT, errors
+    with script(here, SEVERAL.format(call="submit") + last) as (process, _, errors):
+        process.send_signal(signal.SIGINT)
+        errors.wait_for(STOPPING)
+        release(here)
+        errors.wait_for(ENDING)
+        release(here, "other")
+        assert process.wait(60) == -signal.SIGINT
     for name in ("mine", "other"):
         assert json.loads((here / f"runs/{name}/run.json").read_text())["reason"].startswith(
             "Interrupted: stopped at"
@@ -131,49 +115,48 @@ def test_ctrl_c_saves_all_submitted_runs(here: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_does_not_reach_runs_in_a_thread_pool(here: Path) -> None:
-    process = started(
-        here,
-        "from concurrent.futures import ThreadPoolExecutor\n"
-        + SEVERAL.format(call="run")
-        + """
+    last = """
+from concurrent.futures import ThreadPoolExecutor
 with ThreadPoolExecutor(2) as pool:
-    list(pool.map(cook, ["mine", "other"]))
-""",
-    )
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGINT, errors
+    try:
+        list(pool.map(cook, ["mine", "other"]))
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        raise
+"""
+    with script(here, SEVERAL.format(call="run") + last) as (process, out, _):
+        process.send_signal(signal.SIGINT)
+        out.wait_for("interrupted")
+        release(here)
+        release(here, "other")
+        assert process.wait(60) == -signal.SIGINT
     assert stirred(here) == list(range(1, 21))
 
 
 def test_second_ctrl_c_stops_at_once(here: Path) -> None:
-    process = started(
-        here, "kitchen.run(Stew(seconds=600), training='fake', name='mine', on_progress=show)"
-    )
-    process.send_signal(signal.SIGINT)
-    assert process.stderr is not None
-    assert any("Ctrl-C again stops at once" in line for line in process.stderr)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == -signal.SIGINT
+    last = "kitchen.run(Stew(), training='fake', name='mine', on_progress=show)"
+    with script(here, last) as (process, _, errors):
+        process.send_signal(signal.SIGINT)
+        errors.wait_for(STOPPING)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == -signal.SIGINT
     assert status(here) == "interrupted"
 
 
 def test_ctrl_c_in_result_ends_only_the_wait(here: Path) -> None:
-    process = started(
-        here,
-        """
+    last = """
 run = kitchen.submit(Stew(), training='fake', name='mine', on_progress=show)
 try:
     run.result()
 except KeyboardInterrupt:
     print("state", run.status().state, flush=True)
 run.result()
-""",
-    )
-    process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    assert "state running" in out
+"""
+    with script(here, last) as (process, out, errors):
+        process.send_signal(signal.SIGINT)
+        out.wait_for("state running")
+        release(here)
+        assert process.wait(60) == 0, errors.read_all()
     assert stirred(here) == list(range(1, 21))
 
 
@@ -181,9 +164,7 @@ run.result()
     "last, code", [pytest.param("", 0, marks=pytest.mark.slow), ("sys.exit(3)", 3)]
 )
 def test_exit_of_the_process_saves_the_run(here: Path, last: str, code: int) -> None:
-    process = started(
-        here,
-        f"""
+    lines = f"""
 reached = threading.Event()
 
 def listen(event):
@@ -194,30 +175,30 @@ def listen(event):
 kitchen.submit(Stew(), training='fake', name='mine', on_progress=listen)
 reached.wait()
 {last}
-""",
-    )
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == code, errors
-    assert "the process ends before the run" in errors
-    assert "Traceback" not in errors
+"""
+    with script(here, lines) as (process, _, errors):
+        errors.wait_for(ENDING)
+        release(here)
+        assert process.wait(60) == code
+        assert "Traceback" not in errors.read_all()
     assert status(here) == "interrupted"
-    before = stirred(here)
-    assert 5 <= len(before) < 20
+    assert stirred(here) == list(range(1, 7))
     assert list((here / "runs/mine/save").glob("*.json"))
 
 
 LOCAL = """
-import sys, threading, time
+import sys, threading
 import kitchen
+from tests.support.polling import wait_until
 from tests.support.tiny_model import tiny_model
 from pathlib import Path
 
 reached = threading.Event()
 
 def listen(event: kitchen.Event) -> None:
-    if event.step >= 3 and sys.argv[1] == "stopped":
+    if event.step == 3 and sys.argv[1] == "stopped":
         reached.set()
-        time.sleep(0.2)  # else a tiny model's run is over before the process is
+        wait_until(Path("go-stopped").exists)
 
 if __name__ == "__main__":
     model = f"path:{tiny_model(Path('model').absolute())}"
@@ -236,34 +217,34 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_local_training_saved_at_exit_resumes_bit_equal(here: Path) -> None:
     (here / "local.py").write_text(LOCAL)
-    stopped, alone = (
-        subprocess.run(
-            [sys.executable, "local.py", name],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        for name in ("stopped", "alone")
-    )
-    assert (stopped.returncode, alone.returncode) == (0, 0), stopped.stderr + alone.stderr
-    assert "the process ends before the run" in stopped.stderr
+    with python_process(here, "local.py", "stopped") as process:
+        errors = LineReader(process.stderr)
+        errors.wait_for(ENDING)
+        release(here, "stopped")
+        code = process.wait(300)
+        text = errors.read_all()
+    assert code == 0, text
     for word in ("Traceback", "terminate called", "Fatal"):
-        assert word not in stopped.stderr
+        assert word not in text
     assert json.loads((here / "runs/stopped/run.json").read_text())["reason"].startswith(
         "Interrupted: stopped at step"
     )
-    code = "import kitchen; print(kitchen.resume('stopped').result().checkpoint.sha256)"
-    again = subprocess.run(
-        [sys.executable, "-c", code],
+    program = "import kitchen; print(kitchen.resume('stopped').result().checkpoint.sha256)"
+    resumed = printed(here, "-c", program)
+    assert resumed == printed(here, "local.py", "alone")
+
+
+def printed(here: Path, *arguments: str) -> str:
+    """Return what a Python program prints; it must succeed."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
         cwd=here,
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
         timeout=300,
         check=True,
     )
-    assert again.stdout == alone.stdout
+    return done.stdout
 
 
 TRACED = """
@@ -288,16 +269,11 @@ print(json.dumps([[s.name, s.context.trace_id, s.attributes.get("kitchen.recipe"
 
 def test_spans_of_concurrent_runs_are_separate_trees(here: Path) -> None:
     (here / "script.py").write_text(SCRIPT + TRACED)
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=here,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    spans = json.loads(done.stdout.splitlines()[-1])
-    trees = {tree: {recipe for _, other, recipe in spans if other == tree} for _, tree, _ in spans}
+    release(here, "inside")
+    spans = json.loads(printed(here, "script.py").splitlines()[-1])
+    trees: dict[int, set[str | None]] = {}
+    for _, tree, recipe in spans:
+        trees.setdefault(tree, set()).add(recipe)
     assert len(trees) == 2
     assert {None, "__main__"} in trees.values(), "one is inside of the span of the caller"
     assert {"recipes.sl_basic"} in trees.values()
