@@ -28,7 +28,7 @@ TOKENIZER = (
 
 
 def is_adapter(folder: Path) -> bool:
-    """Return whether a folder has an adapter of PEFT's rather than a whole model."""
+    """Return whether a folder has a PEFT adapter rather than a whole model."""
     return (folder / CONFIG).is_file()
 
 
@@ -36,7 +36,7 @@ def base_model_name(folder: Path) -> str:
     """Return the base model of an adapter's folder, as a hub knows it; empty if it is not named."""
     config = read_config(folder)
     name, revision = str(config.get("base_model_name_or_path") or ""), config.get("revision")
-    if name and Path(name).is_dir():  # as PEFT reads it: an existing folder comes before a name
+    if name and Path(name).is_dir():  # as in PEFT, an existing folder comes before a name
         return f"path:{name}"
     return f"{name}@{revision}" if name and revision and ":" not in name else name
 
@@ -67,7 +67,7 @@ def read_config(folder: Path, file: str = CONFIG, what: str = "adapter") -> dict
 
 
 def model_config(folder: Path) -> Mapping[str, Any]:
-    """Return the configuration of a model, of a multimodal one that of its language model too.
+    """Return the configuration of a model; for a multimodal one, with its language model's.
 
     Empty where the folder has none.
     """
@@ -86,7 +86,7 @@ def hidden_size(hub: HubClient, model: str) -> int | None:
 def model_sha256(hub: HubClient, model: str) -> str:
     """Return the digest of a model's weights.
 
-    That of an adapter covers its weights, how they are applied, and the weights of its base.
+    For an adapter it covers its weights, its settings, and the weights of its base.
     """
     digest = hub.sha256(model)
     folder = hub.fetch(model)
@@ -106,9 +106,9 @@ def model_folder(hub: HubClient, model: str) -> Path:
 
 
 def peft_base_fields(model: str, folder: Path) -> dict[str, Any]:
-    """Return the fields by which PEFT finds a base model.
+    """Return the fields of adapter_config.json by which PEFT finds a base model.
 
-    They are the name and revision that a hub has it under, or else its folder.
+    They hold its name and revision on the hub, or else its folder.
     """
     name = parse_weights_name(model)
     if name.kind == "hub":

@@ -108,10 +108,10 @@ class FolderTokenizer:
     def render(
         self, messages: Sequence[Message], *, answer: bool = False, tools: Sequence[ToolSchema] = ()
     ) -> Tokens:
-        """Return (T,) ids; raises DataError without a chat template, or where it refuses.
+        """Return (T,) ids; raises DataError without a chat template, or if it refuses the messages.
 
-        A template that writes the date writes the same one every day, or a run that is resumed
-        tomorrow would read other tokens.
+        A template that writes the date writes the same one every day: otherwise a run that is
+        resumed tomorrow would read other tokens.
         """
         if tools and not self.tools:
             raise DataError(f"{self._folder}: the chat template has no place for tools")
@@ -174,4 +174,4 @@ def _stop_ids(inner: Any, folder: Path) -> tuple[int, ...]:
             ids = read_config(folder, file, "model").get("eos_token_id")
             candidates += ids if isinstance(ids, list) else [ids]
     candidates += [vocabulary.get(end) for end in TURN_ENDS]
-    return tuple(dict.fromkeys(int(each) for each in candidates if each is not None))
+    return tuple(dict.fromkeys(int(token_id) for token_id in candidates if token_id is not None))

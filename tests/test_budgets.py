@@ -20,7 +20,6 @@ MAX_RUN = 25  # of a stage's `run`, exclusive
 NOT_ENTRIES = {"__init__.py", "py.typed", "__pycache__"}
 
 LONG_FUNCTIONS = {
-    "adapters/hf/errors.py",
     "stages/distill/off_policy.py",
 }
 LONG_RECIPES = {"rl.py", "rlhf.py"}

@@ -66,7 +66,7 @@ class Adapter:
         self.b: Table = np.zeros((VOCABULARY, VOCABULARY))
 
     def apply(self, logits: Table) -> Bigram:
-        """Return the model that these weights make of base logits."""
+        """Return the model with these weights added to base logits."""
         return Bigram(logits + self.a * self.b)
 
 

@@ -57,7 +57,7 @@ def load_arrays(blobs: BlobStore, checkpoint: Checkpoint, file: str) -> Arrays:
         )
     if file not in manifest["files"]:
         raise ConfigError(
-            f"checkpoint {checkpoint.path!r} has weights alone, no optimiser: use load_weights"
+            f"checkpoint {checkpoint.path!r} has weights but no optimiser state: use load_weights"
         )
     data = blobs.read(f"{checkpoint.path}/{file}")
     if data is None:
@@ -94,9 +94,9 @@ def _manifest(blobs: BlobStore, path: str) -> Mapping[str, Any]:
             return manifest
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptCheckpoint(
-            f"{path}/{MANIFEST} is cut short or overwritten: {error}"
+            f"{path}/{MANIFEST} is truncated or overwritten: {error}"
         ) from error
-    raise CorruptCheckpoint(f"{path}/{MANIFEST} does not have the digest that it gives")
+    raise CorruptCheckpoint(f"{path}/{MANIFEST} does not match the digest that it contains")
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:

@@ -71,7 +71,7 @@ class FakeDataset:
         return len(self._rows)
 
     def __getitem__(self, index: int, /) -> Row:
-        """Raises IndexError past the ends."""
+        """Return a row; raises IndexError outside of the data set."""
         if not 0 <= index < len(self):
             raise IndexError(f"row {index} of the {len(self)} in {self._name}")
         return self._rows[index]

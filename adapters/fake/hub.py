@@ -79,7 +79,7 @@ class FakeHub:
 
 
 def _built_in() -> Mapping[str, Files]:
-    """Return one model whose files can be opened and hold no weights."""
+    """Return one model whose files can be opened, but hold no weights."""
     header = json.dumps({"__metadata__": {"format": "pt"}}).encode()
     return {
         "fake/bigram": {

@@ -136,15 +136,16 @@ def _until_stop(
     tokens: Iterator[int], stop: Sequence[str] | Sequence[int], max_tokens: int
 ) -> tuple[Tokens, Literal["stop", "length"]]:
     """Return (T,) ids up to and with the first stop, and the reason why they end."""
-    stop_ids = {*ByteTokenizer.stop_ids, *(int(each) for each in stop if not isinstance(each, str))}
-    stop_texts = tuple(each.encode() for each in stop if isinstance(each, str))
+    extra_stop_ids = {int(token_id) for token_id in stop if not isinstance(token_id, str)}
+    stop_ids = {*ByteTokenizer.stop_ids, *extra_stop_ids}
+    stop_texts = tuple(string.encode() for string in stop if isinstance(string, str))
     ids: list[int] = []
     text = bytearray()
     for token in tokens:
         ids.append(token)
         if token < END:
             text.append(token)
-        stopped = token in stop_ids or any(text.endswith(each) for each in stop_texts)
+        stopped = token in stop_ids or text.endswith(stop_texts)
         if stopped or len(ids) == max_tokens:
             return np.array(ids, np.int64), "stop" if stopped else "length"
     raise AssertionError("a bigram model never ends by itself")

@@ -67,14 +67,13 @@ class FakeTraining:
         self._blobs = blobs if blobs is not None else FakeBlobs()
 
     def open(self, model: str, lora: Lora) -> TrainingSession:
-        """Open a session; raises BackendError for what cannot be a model's name."""
+        """Open a session; raises BackendError for an invalid model name."""
         return FakeSession(_check_name(model), lora, self._blobs)
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
         """Return a sampler of a model or checkpoint.
 
-        Raises BackendError for what cannot be a model's name, CorruptCheckpoint for a damaged
-        checkpoint.
+        Raises BackendError for an invalid model name, CorruptCheckpoint for a damaged checkpoint.
         """
         if isinstance(weights, Checkpoint):
             return FakeSampler(Bigram(logits_of(load_arrays(self._blobs, weights, _WEIGHTS))))
@@ -82,7 +81,7 @@ class FakeTraining:
         return FakeSampler(Bigram(base_logits(weights) if exported is None else exported))
 
     def find(self, model: str) -> None:
-        """Raise BackendError for what cannot be a model's name."""
+        """Raise BackendError for an invalid model name."""
         _check_name(model)
 
     def tokenizer(self, model: str) -> Tokenizer:
@@ -118,7 +117,7 @@ class FakeTraining:
 
 
 class FakeSession:
-    """One adapter in training; every call is answered before it returns."""
+    """One adapter in training; every call has finished when it returns."""
 
     def __init__(self, model: str, lora: Lora, blobs: BlobStore) -> None:
         self._name, self._blobs, self._lock = model, blobs, RLock()
@@ -157,10 +156,10 @@ class FakeSession:
         loss: str | Loss = "cross_entropy",
         options: Options | None = None,
     ) -> Future[LossOutput]:
-        return self._submit(lambda: self._backward(data, loss, options), update=True)
+        return self._submit(lambda: self._backward(data, loss, options), is_update=True)
 
     def optim_step(self, adam: Adam) -> Future[OptimStepResult]:
-        return self._submit(lambda: self._step(adam), update=True)
+        return self._submit(lambda: self._step(adam), is_update=True)
 
     def save(self, name: str) -> Future[Checkpoint]:
         return self._submit(lambda: self._save(name))
@@ -193,15 +192,15 @@ class FakeSession:
         with self._lock:
             self._failure = self._failure or RunFailed("the session is closed")
 
-    def _submit(self, work: Callable[[], T], *, update: bool = False) -> Future[T]:
-        """Do the work now; an update that fails for anything but bad input ends the session."""
+    def _submit(self, work: Callable[[], T], *, is_update: bool = False) -> Future[T]:
+        """Do the work now; a failed update ends the session, unless its input was invalid."""
         with self._lock:
             if self._failure is not None:
-                return Failed(RunFailed(f"the session takes no more calls: {self._failure}"))
+                return Failed(RunFailed(f"the session accepts no more calls: {self._failure}"))
             try:
                 return Done(work())
             except Exception as error:  # noqa: BLE001 errors surface on the future
-                if update and not isinstance(error, DataError | ConfigError):
+                if is_update and not isinstance(error, DataError | ConfigError):
                     self._failure = error
                 return Failed(error)
 
@@ -228,7 +227,7 @@ class FakeSession:
 
     def _step(self, adam: Adam) -> OptimStepResult:
         if self.gradient is None:
-            raise RunFailed("optim_step has no gradient to step along: call forward_backward first")
+            raise RunFailed("optim_step has no gradient to apply: call forward_backward first")
         self.adapter.b, norm = self._optimiser.step(self.adapter.b, self.gradient, adam)
         self.gradient = None
         self.model = self.adapter.apply(self.base)
@@ -240,8 +239,8 @@ class FakeSession:
     def _save(self, name: str) -> Checkpoint:
         if self.gradient is not None:
             raise RunFailed(
-                f"save {name!r}: a gradient waits for its step, and cannot be saved; call "
-                "optim_step first"
+                f"save {name!r}: a gradient has not been applied yet, and checkpoints hold no "
+                "gradient; call optim_step first"
             )
         optimiser = {
             "first": self._optimiser.first,

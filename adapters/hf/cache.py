@@ -76,13 +76,13 @@ class RepoCache:
     ) -> str:
         """Return the commit of a revision.
 
-        `ask_hub` asks the hub for it; `has_files` tells whether a commit's files are in the cache.
+        `ask_hub` asks the hub for it; `has_files` returns whether a commit's files are cached.
         """
         if _COMMIT.fullmatch(revision):
             return revision
         if (repo, revision) not in self._resolved:
             note = self.storage(repo) / "kitchen" / "refs" / (revision or "main")
-            earlier = _lines(note)  # the commits it resolved to before, newest first
+            earlier = _lines(note)  # commits that it resolved to before, newest first
             try:
                 commit = ask_hub()
                 if earlier[:1] != [commit]:
@@ -122,7 +122,7 @@ def is_complete(file: Path, size: int) -> bool:
 def write(path: Path, text: str) -> None:
     """Write a note in the cache, whole or not at all.
 
-    If the cache is not writable, warn: the note can be found out again.
+    If the cache is not writable, only warn: the hub can be asked again.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

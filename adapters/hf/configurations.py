@@ -14,9 +14,9 @@ from typing import Any
 
 from kitchen.errors import DataError, did_you_mean
 
-# files that say how the others are to be read
+# files that describe how the others are to be read
 CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")
-# builder options by format: what is read at once bounds the memory of preparing
+# builder options by format: smaller chunks need less memory while data sets are prepared
 FORMATS: Mapping[str, Mapping[str, int]] = {
     "json": {"chunksize": 1 << 20},
     "csv": {},
@@ -26,7 +26,7 @@ FORMATS: Mapping[str, Mapping[str, int]] = {
 }
 _RETRY_CHUNK = 10 << 20  # bytes of JSON, the default of `datasets`
 _STREAM_CHUNK = 4 << 20  # bytes of JSON; it takes six times as much memory
-# `datasets` opens archives, and rejects a program of the data set's name beside data
+# `datasets` would open archives, and rejects a loading script beside data
 _SKIPPED = (".py", ".zip")
 _LOCATION_KEYS = ("config_name", "data_files", "data_dir", "default")
 
@@ -40,7 +40,7 @@ class Configuration:
     card: Mapping[str, Any]
 
     def read_options(self) -> Any:
-        """Return what the card says about reading the files, without which files there are."""
+        """Return the options in the card that change how files are read, but not their list."""
         name = self.builder.config.name
         infos = self.card.get("dataset_info") or []
         infos = infos if isinstance(infos, list) else [infos]
@@ -116,8 +116,8 @@ def open_configuration(
 ) -> Iterator[Configuration]:
     """Yield the configuration of this name, or the default one if the name is empty.
 
-    `datasets` is given a folder of empty files of the same names, so that nothing need be fetched
-    to find out.
+    `datasets` is given a folder of empty files of the same names, so that nothing is fetched to
+    find the configuration.
     """
     import datasets
 
@@ -205,7 +205,7 @@ def _read_card(root: Path) -> Mapping[str, Any]:
     yaml_file = root / ".huggingface.yaml"
     card = metadata_load(readme) if readme.exists() else None
     if card is None:
-        readme.unlink(missing_ok=True)  # prose alone, which would be read as data
+        readme.unlink(missing_ok=True)  # only prose, which would be read as data
     more = YAML(typ="safe").load(yaml_file) if yaml_file.exists() else None
     return {**(card or {}), **(more or {})}
 
@@ -247,7 +247,7 @@ def _unreadable(name: str, files: Iterable[str]) -> DataError:
     shown = [path for path in files if not path.startswith(".")]
     if any(path.endswith(".py") for path in shown):
         remedy = (
-            "programs are not run: many such data sets have their rows at "
+            "loading scripts are not run: many such data sets have their rows at "
             f"{name}@refs/convert/parquet"
         )
     elif any(path.lower().endswith(".zip") for path in shown):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CHUNK = 1 << 20  # bytes of a download at once; of the client's own 10 MB it holds four in memory
+_CHUNK = 1 << 20  # bytes of a download; with the default of 10 MB the client would hold 40 MB
 _ABOUT = 200  # characters
 _LISTED = 200  # data sets of an owner that a misspelled name is compared with
 
@@ -42,7 +42,7 @@ class DatasetRepo:
 
 @dataclass
 class DatasetRepos(RepoCache):
-    """Data set repositories: descriptions of their commits, asked for once, and their files."""
+    """Data set repositories: descriptions of their commits, fetched once, and their files."""
 
     kind = "dataset"
 
@@ -92,7 +92,7 @@ class DatasetRepos(RepoCache):
         return file
 
     def check_readable(self, repo: DatasetRepo, path: str) -> None:
-        """Raise why a file cannot be read; errors while streaming it say less."""
+        """Raise an error if a file cannot be read; it is clearer than one while streaming."""
         from huggingface_hub import hf_hub_url
 
         url = hf_hub_url(
@@ -121,7 +121,7 @@ class DatasetRepos(RepoCache):
         return self.storage(repo.name) / "snapshots" / repo.commit / path
 
     def _ask(self, name: str, revision: str) -> str:
-        """Ask the hub which commit a revision is, and note the description of the commit."""
+        """Ask the hub for the commit of a revision, and note the commit's description."""
         from huggingface_hub import get_token
 
         try:
@@ -172,7 +172,7 @@ class DatasetRepos(RepoCache):
         return self._try(name, search) or []
 
     def _try(self, name: str, call: Callable[[], T]) -> T | None:
-        """Run a call for suggestions; a failure must not hide the misspelling, so it gives None."""
+        """Run a call for suggestions; None if it fails, so that the misspelling is reported."""
         try:
             return call_hub(self.request(name), call)
         except KitchenError:

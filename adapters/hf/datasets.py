@@ -31,10 +31,10 @@ class HfDatasets:
     """Data sets of the Hugging Face Hub as `NAME[:CONFIGURATION][@REVISION]`, read by `datasets`.
 
     The files lie in the cache of `huggingface_hub`, where other programs find them too, and beside
-    them, once loaded, the rows as Arrow. The token is that of HF_TOKEN, or of `hf auth login`. Data
-    sets that are programs are not run, and archives (.zip) are not unpacked. Values of CSV are text
-    unless the card gives their types; all others are as `datasets` reads them, which turns a field
-    of JSON that holds nothing but ISO 8601 dates into datetime.
+    them, once loaded, the rows as Arrow. The token is that of HF_TOKEN, or of `hf auth login`.
+    Loading scripts of data sets are not run, and archives (.zip) are not unpacked. Values of CSV
+    are text unless the card gives their types; all others are as `datasets` reads them, which turns
+    a JSON field with nothing but ISO 8601 dates into datetime.
 
     Raises DataError for what is unknown or cannot be read, ApiError for what the hub rejects,
     BackendError if it cannot be reached.
@@ -195,9 +195,9 @@ class _Opened:
         return splits[split]
 
     def fingerprint(self, split: str) -> str:
-        """Return a digest of the files' digests on the hub and of how they are read.
+        """Return a digest of the files' digests on the hub and of the options to read them.
 
-        No file need be read for it.
+        It is computed without reading a file.
         """
         content = [
             self.configuration_name,
@@ -224,7 +224,7 @@ def _parse_name(name: str, revision: str | None) -> _Name:
 
 
 def _translate(error: Exception, request: HubRequest, label: str) -> KitchenError:
-    """Return an error of the libraries as ours: one of the hub, the disk, or else the data."""
+    """Translate an error of the libraries: one of the hub, of the disk, or else of the data."""
     import httpx2
     from huggingface_hub.errors import OfflineModeIsEnabled
 

@@ -1,4 +1,4 @@
-"""Errors of the Hugging Face Hub translated into errors of the kitchen."""
+"""Translation of errors of the Hugging Face Hub into errors of the kitchen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RATE_LIMIT = re.compile(r"\br=0\s*;\s*t=(\d+)")
 
 
 class NoResponse(Exception):
-    """No answer in time; not a kind of error after which the client would wait longer."""
+    """No answer in time; the client does not retry after an error of this class."""
 
 
 class Unreachable(BackendError):
@@ -34,7 +34,7 @@ class HubRequest:
 
     subject: str  # "model 'owner/name'"
     endpoint: str
-    page: str  # URL where a person sees the repository, and accepts its licence
+    page: str  # URL of the repository, where its licence is accepted
     offline_hint: str  # what works without a network
     # the error for a name, revision or file that does not exist
     not_found: type[KitchenError] = BackendError
@@ -43,7 +43,7 @@ class HubRequest:
 
 
 def translate_error(error: BaseException, request: HubRequest) -> KitchenError:
-    """Return an error of the hub, the network or the disk as one of the kitchen's.
+    """Translate an error of the hub, the network or the disk into one of the kitchen.
 
     It names the subject, what went wrong, and what to do.
     """
@@ -135,27 +135,14 @@ def _explain(error: HfHubHTTPError, request: HubRequest) -> str:
 
     status = error.response.status_code
     message = clean(error.server_message or "")
-    host, subject, tokens = request.endpoint, request.subject, f"{request.endpoint}/settings/tokens"
+    host, subject = request.endpoint, request.subject
     if isinstance(error, GatedRepoError):
         return (
             f"{subject} is gated: accept its licence at {request.page}, and set HF_TOKEN to a "
             "token of the account that did"
         )
-    if status == 401 and "credentials" in message.lower():
-        return (
-            f"{host} does not accept the token for {subject}; create another at {tokens} and set "
-            "HF_TOKEN"
-        )
-    if status == 401:
-        return (
-            f"{host} shows no {subject} without a token: it is misspelled, or private; set "
-            f"HF_TOKEN to a token that may read it ({tokens})"
-        )
-    if status == 403:
-        return (
-            f"the token has no permission for this with {subject}: {message}; set HF_TOKEN to one "
-            f"that has ({tokens})"
-        )
+    if status in (401, 403):
+        return _explain_permission(status, message, request)
     if status == 429:
         seconds = retry_after(error.response)
         when = f"in {seconds:.0f} s" if seconds else "in some minutes"
@@ -169,3 +156,23 @@ def _explain(error: HfHubHTTPError, request: HubRequest) -> str:
             "try again later"
         )
     return f"{host} rejects {subject} ({status}): {message}"
+
+
+def _explain_permission(status: int, message: str, request: HubRequest) -> str:
+    """Return in plain words why a token, or the lack of one, is not enough."""
+    host, subject = request.endpoint, request.subject
+    tokens = f"{host}/settings/tokens"
+    if status == 403:
+        return (
+            f"the token has no permission for this with {subject}: {message}; set HF_TOKEN to one "
+            f"that has ({tokens})"
+        )
+    if "credentials" in message.lower():
+        return (
+            f"{host} does not accept the token for {subject}; create another at {tokens} and set "
+            "HF_TOKEN"
+        )
+    return (
+        f"{host} shows no {subject} without a token: it is misspelled, or private; set "
+        f"HF_TOKEN to a token that may read it ({tokens})"
+    )

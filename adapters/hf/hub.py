@@ -25,10 +25,10 @@ _OFFLINE_HINT = "without a network, packaged:NAME, path:DIR and cached models wo
 class HfHub:
     """Models of the Hugging Face Hub as `NAME[@REVISION]`.
 
-    Names with a kind (packaged:, path:) go to the hub `beside`. Models lie in the cache of
-    `huggingface_hub`, where other programs find them too. The token is that of HF_TOKEN, or of
-    `hf auth login`. Raises BackendError for what is unknown or unreachable, ApiError for what the
-    hub rejects.
+    Names with a kind (packaged:, path:) go to the hub that is given as `beside`. Models lie in the
+    cache of `huggingface_hub`, where other programs find them too. The token is that of HF_TOKEN,
+    or of `hf auth login`. Raises BackendError for what is unknown or unreachable, ApiError for what
+    the hub rejects.
     """
 
     over = "local"
@@ -148,12 +148,12 @@ class HfHub:
         )
 
     def _readable_name(self, model: str) -> ModelName:
-        """Return the name of a model to read; raises BackendError for a folder without path:."""
+        """Parse the name of a model to read; raises BackendError for a folder without `path:`."""
         name = self._name(model)
         if not name.revision and any((Path(name.repo) / file).is_file() for file in _CONFIGS):
             raise BackendError(
-                f"{model!r} is a folder here, and may be a model of the Hugging Face Hub; did you "
-                f"mean 'path:{model}'? (otherwise give '{model}@main')"
+                f"{model!r} is a folder on this disk, and may also be a model of the Hugging Face "
+                f"Hub; did you mean 'path:{model}'? For the model of the hub, give '{model}@main'"
             )
         return name
 
@@ -193,13 +193,14 @@ def _check_weights(name: ModelName, tree: Mapping[str, int]) -> None:
     files = needed_files(tree)
     if not any(path.endswith(".safetensors") for path in files):
         pickled = [path for path in tree if path.endswith(_PICKLED)]
-        problem = "none"
+        reason = ""
         if pickled:
-            problem = (
-                f"only {pickled[0]}, and pickled weights are not opened: they can run any program"
+            reason = (
+                f", only {pickled[0]}, and pickled weights are not opened, because they can run "
+                "any program"
             )
         raise BackendError(
-            f"model {str(name)!r} has no weights as *.safetensors but {problem}; many have them at "
+            f"model {str(name)!r} has no *.safetensors{reason}; many models have them at "
             f"'{name.repo}@refs/pr/N', or convert it where you trust it and give path:DIR"
         )
     if not set(_CONFIGS) & set(files):

@@ -46,7 +46,7 @@ class ModelName:
 
 @dataclass
 class ModelRepos(RepoCache):
-    """Model repositories, and the files of them that are needed."""
+    """Model repositories, and the files that are needed of them."""
 
     kind = "model"
 

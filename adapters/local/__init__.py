@@ -1,3 +1,1 @@
-"""This machine: blobs in a folder or behind fsspec, data sets in files, models from wheels and
-folders.
-"""
+"""Adapters for this machine: blobs in folders or fsspec, data in files, models in wheels."""

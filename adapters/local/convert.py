@@ -48,7 +48,7 @@ def _pretokenizer(source: Path) -> str:
 
 
 def _split_digits(tokenizer: Any) -> None:
-    """Split numbers into digits, as SmolLM does and transformers forgets.
+    """Split numbers into digits, as SmolLM does; the conversion of transformers loses that.
 
     Otherwise "\\n\\n1" would be other tokens.
     """

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 from kitchen.errors import BackendError, KitchenError, RunFailed, did_you_mean
 from kitchen.ports.blobs import blob_name
 
-# others see a write while it grows there, but a rename only whole
+# file systems where other processes see a growing file, but a rename only when it is complete
 _RENAMING_PROTOCOLS = {"file", "local", "sftp", "ssh"}
 _PART = ".kitchen-part-"
 
@@ -138,8 +138,10 @@ class FsspecBlobs:
             text = text.replace(secret, "***")
         text = f"{where}: {type(error).__name__}: {text}"
         if isinstance(error, PermissionError) or "Credential" in type(error).__name__:
-            return BackendError(f"{text}; check that the key is set and may write there")
-        return RunFailed(f"{text}; check that the place exists, has room and can be reached")
+            return BackendError(f"{text}; check that credentials are set and allow writing there")
+        return RunFailed(
+            f"{text}; check that the location exists, has free space and can be reached"
+        )
 
 
 def _install_hint(error: ImportError) -> str:

@@ -136,7 +136,7 @@ class LocalHub:
                 "files": _stamps(part),
             }
             (part / _NOTE).write_text(json.dumps(note, indent=2) + "\n")
-            if entry.exists():  # it is damaged
+            if entry.exists():  # damaged
                 shutil.rmtree(entry)
             os.replace(part, entry)
         finally:

@@ -97,7 +97,7 @@ class LineRows:
         self._offsets = array(typecode)  # of the marks, bytes from the start
         self._lines = array(typecode)  # of the marks, from 1
         self._count = 0  # rows
-        self._is_even = True  # each row is one line, with none between
+        self._is_even = True  # each row is one line, and no lines lie between rows
         file.seek(offset)
         reader = LineReader(file, self._label, self._limit_mb, lines_before)
         for row_offset, line, _ in self._parse_rows(reader):
@@ -189,13 +189,13 @@ def reading(label: str) -> Iterator[None]:
 
 
 def stamp(file: BinaryIO | io.BufferedReader) -> tuple[int, int]:
-    """Return size in bytes and time of change, which tell whether the file was changed."""
+    """Return size in bytes and time of change, by which a changed file is recognised."""
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns
 
 
 def checked(row: object, text: str, error: Callable[[str], DataError]) -> Row:
-    """Return the row; raises if it is not an object, or not encodable as UTF-8."""
+    """Return the row; raises `error` if it is not an object, or not encodable as UTF-8."""
     if not isinstance(row, dict):
         kinds = {list: "an array", str: "a string", type(None): "null", bool: "a boolean"}
         raise error(

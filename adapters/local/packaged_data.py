@@ -1,4 +1,4 @@
-"""Shared by the scripts that generate packaged data sets, byte for byte the same on any machine."""
+"""Helpers of scripts that generate packaged data sets, to the same bytes on any machine."""
 
 from __future__ import annotations
 

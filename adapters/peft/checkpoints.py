@@ -148,9 +148,12 @@ def lora_of_config(config: Mapping[str, Any], source: str) -> Lora:
     """Return the LoRA settings of a PEFT adapter; raises BackendError if it is not plain LoRA."""
     unsupported = [name for name in BEYOND_PLAIN_LORA if config.get(name)]
     if config.get("peft_type") != "LORA" or unsupported:
+        kind = f"uses {', '.join(unsupported)}"
+        if config.get("peft_type") != "LORA":
+            kind = f"has peft_type {config.get('peft_type')!r}"
         raise BackendError(
-            f"{source}: the adapter is {config.get('peft_type')} with {unsupported or 'no extras'},"
-            " but the local adapter reads plain LoRA only"
+            f"{source}: the adapter {kind}, and only plain LoRA is supported; merge it into its "
+            "base model with peft, and give the folder of the result"
         )
     return Lora(rank=int(config["r"]), alpha=float(config["lora_alpha"]))
 
@@ -191,7 +194,7 @@ def _read_manifest(blobs: BlobStore, path: str) -> tuple[Checkpoint, Mapping[str
                 raise TypeError(f"{key} is {manifest[key]!r}")
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptCheckpoint(
-            f"{path}/{MANIFEST} is cut short or overwritten ({error}); use an earlier one"
+            f"{path}/{MANIFEST} is truncated or overwritten ({error}); use an earlier one"
         ) from error
     return handle, manifest
 

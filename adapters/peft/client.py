@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PeftTraining:
-    """Trains LoRA weights on this machine's CPU or CUDA device; checkpoints go to the blob store.
+    """Trains LoRA weights on this machine's CPU or CUDA device; the blob store has checkpoints.
 
     Raises ConfigError for invalid settings, and BackendError for missing packages or devices once a
     model is opened.
@@ -132,8 +132,8 @@ class PeftTraining:
 def _set_environment() -> None:
     """Set defaults of OpenMP and oneDNN, which read them when torch is first imported."""
     # Threads that spin while they wait stall each other where cores are shared: a training step
-    # beside one busy process took 1.4 s with this and 3 to 30 s without. A few spins are worth it:
-    # to wake a thread for each of the 200 operations of a token takes longer than to compute them.
+    # beside one busy process took 1.4 s with this and 3 to 30 s without. A few spins are worth it,
+    # because waking a thread for each of the 200 operations of a token takes longer than computing.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
         os.environ.setdefault("GOMP_SPINCOUNT", "5000")

@@ -110,7 +110,7 @@ def _check_quantization(settings: Settings, device: torch.device) -> None:
 
 
 def _retain_freed_memory() -> None:
-    """Let malloc retain freed pages: fetching them anew takes as long as a small model's products.
+    """Let malloc retain freed pages: page faults take as long as a small model's products.
 
     Measured on SmolLM2-135M: up to a fifth of a training step.
     """

@@ -48,7 +48,7 @@ class _PeftAdapter:
     lora: Lora
     model: str  # its name on the hub
     base: Path
-    tokenizer: Path  # a folder that has one
+    tokenizer: Path  # a folder with the tokenizer
 
 
 def export(

@@ -31,7 +31,7 @@ from kitchen.types import Checkpoint, Floats, Lora, Sampled, Tokens
 
 
 class PeftSampler:
-    """A sampler whose requests wait until one is awaited; then all that wait are one batch."""
+    """A sampler whose requests wait until one is awaited; all that wait then form one batch."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class PeftSampler:
             pending, self._pending = self._pending, []
         _reject_all(pending, RunFailed("the sampler was closed before this request had its turn"))
         self._worker.close()
-        # whoever keeps a reference to the sampler need not keep the weights in memory
+        # a reference to the closed sampler must not keep the weights in memory
         self.model = Failed(RunFailed("the sampler is closed"))
 
     def _submit(self, request: Request) -> Future[Any]:
@@ -127,8 +127,7 @@ class PeftSampler:
     def _start(self, request: Request, blocks: bool) -> None:
         """Start the batch of all pending requests when one of them is awaited.
 
-        Threads that block arrive in no order: what they ask while another batch computes is one
-        batch.
+        Threads that block arrive in no order: their requests during another batch form one batch.
         """
         with self._lock:
             if request not in self._pending:
@@ -149,7 +148,7 @@ class PeftSampler:
 
 
 def _reject_all(requests: Sequence[Request], error: BaseException | None) -> None:
-    """Raise an error, if there is one, on every future without an answer."""
+    """Set an error, if there is one, on every future without a result."""
     for request in requests:
         if error is not None:
             reject(request, error)

@@ -90,11 +90,11 @@ class PeftSession:
     ) -> Future[LossOutput]:
         data = tuple(data)
         return self.submit(
-            lambda trainer: trainer.forward_backward(data, loss, options), updates=True
+            lambda trainer: trainer.forward_backward(data, loss, options), is_update=True
         )
 
     def optim_step(self, adam: Adam) -> Future[OptimStepResult]:
-        return self.submit(lambda trainer: trainer.step(adam), updates=True)
+        return self.submit(lambda trainer: trainer.step(adam), is_update=True)
 
     def save(self, name: str) -> Future[Checkpoint]:
         return self.submit(lambda trainer: self._save(trainer, name))
@@ -135,7 +135,7 @@ class PeftSession:
         with self._lock:
             self._closed = True
         self._worker.close()
-        # whoever keeps a reference to the session need not keep the weights in memory
+        # a reference to the closed session must not keep the weights in memory
         self._trainer = Failed(RunFailed("the session is closed"))
 
     @cached_property
@@ -143,23 +143,24 @@ class PeftSession:
         folder: Path = self._folder.result()
         return load_tokenizer(folder)
 
-    def submit(self, work: Callable[[Trainer], T], *, updates: bool = False) -> Future[T]:
+    def submit(self, work: Callable[[Trainer], T], *, is_update: bool = False) -> Future[T]:
         """Queue work on the trainer, after all earlier calls.
 
-        After work that `updates` has failed, for any reason but refused input, the session takes
-        no more calls, lest it trains on without that update.
+        If an update fails for any reason but invalid input, the session accepts no more calls, so
+        that training cannot continue without that update.
         """
 
         def job() -> T:
             if self._failure:
                 raise RunFailed(
-                    f"the session takes no more calls, for an earlier one failed: {self._failure}"
+                    "the session accepts no more calls because an earlier one failed: "
+                    f"{self._failure}"
                 )
             trainer = self._trainer.result()
             try:
                 return work(trainer)
             except BaseException as error:
-                if updates and not isinstance(error, DataError | ConfigError):
+                if is_update and not isinstance(error, DataError | ConfigError):
                     self._failure = str(error) or repr(error)
                 raise
 
@@ -219,6 +220,6 @@ class PeftSession:
         if (scale := lora_scale(saved.lora)) != trainer.adapter.scale:
             raise ConfigError(
                 f"checkpoint {path!r} was trained with alpha / rank = {scale:g}, but this session "
-                f"has {trainer.adapter.scale:g}, with which its weights would give another model; "
+                f"has {trainer.adapter.scale:g}, with which its weights would be another model; "
                 "open the session with the alpha of the checkpoint"
             )

@@ -50,13 +50,13 @@ STATUSES: Mapping[type[Exception], int] = {
 
 
 class WeightsPath(BaseModel):
-    """The body of weights_info: weights by their path."""
+    """The body of a weights_info request."""
 
     tinker_path: str
 
 
 class TimeToLive(BaseModel):
-    """The body of a checkpoint's ttl; None is for ever."""
+    """The body of a request to change a checkpoint's time to live; None is for ever."""
 
     ttl_seconds: StrictInt | None
 
@@ -70,7 +70,7 @@ class RequestRejected(Exception):
 
 
 def create_app(sessions: Sessions, key: str | None) -> Starlette:
-    """Return the application; with a key, every request but those for health must bring it."""
+    """Return the application; with a key, every request but health checks must send it."""
     api = Api(sessions)
     metrics = Metrics(sessions)
 
@@ -212,7 +212,7 @@ class Api:
 
     async def _heartbeat(self, request: Request) -> Response:
         body = parse(types.SessionHeartbeatRequest, await self._body(request))
-        self._sessions.client(body.session_id)  # notes that the client is active
+        self._sessions.client(body.session_id)  # records that the client is active
         return JSONResponse({"type": "session_heartbeat"})
 
     async def _finish_session(self, request: Request) -> Response:

@@ -33,7 +33,7 @@ class Gone(Exception):
 
 
 class QueueFull(Exception):
-    """A session has too many requests here that are pending or whose results it did not fetch."""
+    """A session has too many requests that are pending or whose results it has not fetched."""
 
 
 @dataclass
@@ -71,12 +71,12 @@ class FutureStore:
         if self._unfetched[queue] >= self._limits.unfetched_results:
             raise QueueFull(
                 f"the session has {self._limits.unfetched_results} requests of this kind whose "
-                "results it did not fetch; fetch them, or come back later"
+                "results it has not fetched; fetch them, or try again later"
             )
         if self._pending_bytes[queue] >= self._limits.pending_bytes:
             raise QueueFull(
                 f"requests of {self._limits.pending_bytes >> 20} MiB of this session are pending; "
-                "come back later"
+                "try again later"
             )
 
     def add(
@@ -147,8 +147,8 @@ async def _with_errors(request_id: str, work: Awaitable[Result]) -> Result:
 def error_result(error: Exception, request_id: str = "") -> Result:
     """Return an error as a result.
 
-    It says whether the client or the server has to act, and names the error class before the
-    message, so that our client can raise the same one.
+    Its category tells whether the client or the server has to act; its text names the error class
+    before the message, so that our client can raise the same one.
     """
     if not isinstance(error, KitchenError):
         log.error("a request failed", request=request_id, exc_info=error)

@@ -10,9 +10,8 @@ class Limits:
     """The resources that clients may use, and how long the server waits for them."""
 
     request_bytes: int = 32 * 2**20  # the SDK splits its own requests at 5 MB
-    long_poll: float = (
-        20.0  # seconds that a poll for a result is held; the SDK polls again after 45
-    )
+    # seconds that a poll for a result is held open; the SDK polls again after 45
+    long_poll: float = 20.0
     sweep_interval: float = 10.0  # seconds
     # seconds without a request after which a client's session ends; the SDK sends one every 10 s
     session_timeout: float = 300.0
@@ -23,8 +22,8 @@ class Limits:
     fetched_result_ttl: float = 300.0  # seconds, in case the answer was lost on its way
     # seconds for a result that nobody fetches: a client that gave up does not report it
     unclaimed_result_ttl: float = 3600.0
-    unfetched_results: int = 10_000  # of one queue, before the client has to come back later
-    pending_bytes: int = 2**30  # of unanswered requests of one queue, before the same
+    unfetched_results: int = 10_000  # of one queue, before further requests are turned away
+    pending_bytes: int = 2**30  # of pending requests of one queue, before the same
 
     open_samplers: int = 4  # in memory at once; the others are reopened when their turn comes
     batch_rows: int = 256  # completions submitted to a sampler at once, if no request wants more

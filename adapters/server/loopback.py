@@ -1,4 +1,4 @@
-"""Tell addresses of this machine from others."""
+"""Recognition of addresses that only this machine can reach."""
 
 from __future__ import annotations
 

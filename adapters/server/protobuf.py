@@ -1,4 +1,4 @@
-"""The protobuf messages of the SDK, to and from the types of the kitchen."""
+"""Conversions between the SDK's protobuf messages and the types of the kitchen."""
 
 from __future__ import annotations
 
@@ -76,8 +76,7 @@ def _datum(message: Any, where: str) -> Datum:
     for chunk in message.model_input:
         if (kind := chunk.WhichOneof("chunk")) != "encoded_text":
             raise DataError(
-                f"{where}: it has a chunk of {kind or 'no kind'}; this server reads encoded_text "
-                "only"
+                f"{where} has a chunk of {kind or 'no kind'}; this server reads encoded_text only"
             )
         parts.append(_numbers(chunk.encoded_text.tokens, np.int32, f"{where}: its tokens"))
     inputs = {

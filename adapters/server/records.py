@@ -16,7 +16,7 @@ from kitchen.ports.blobs import BlobStore
 from kitchen.types import Checkpoint, Lora
 
 ROOT = "_served"  # no run can have this name
-# with optimiser state, for sampling, for other programs
+# respectively with optimiser state, for sampling, and for other programs
 Kind = Literal["weights", "sampler_weights", "external_weights"]
 # the API's names of the kinds
 CHECKPOINT_TYPES = {
@@ -107,13 +107,13 @@ R = TypeVar("R", bound=Record)
 class Records:
     """All records of a server, each written whole or not at all.
 
-    They are read once, because nobody else writes here while this server holds the lease. Raises
-    RunFailed for a record that cannot be read.
+    They are read once, because no other process writes here while this server holds the lease.
+    Raises RunFailed for a record that cannot be read.
     """
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
-        self._lock = threading.Lock()  # listings run on threads of their own
+        self._lock = threading.Lock()  # listings run on other threads
         kinds: Sequence[type[Record]] = (SessionRecord, RunRecord, SamplerRecord, CheckpointRecord)
         self._records = {
             name: _read(kind, name, blobs)
@@ -154,8 +154,8 @@ def _read(kind: type[Record], name: str, blobs: BlobStore) -> Record:
         return kind.model_validate_json(blobs.read(name) or b"")
     except ValidationError as error:
         raise RunFailed(
-            f"the server's record {name!r} cannot be read: {error.errors()[0]['msg']}; delete it, "
-            "and the server forgets what it describes"
+            f"the server's record {name!r} cannot be read: {error.errors()[0]['msg']}; delete it "
+            "to start without what it describes"
         ) from error
 
 

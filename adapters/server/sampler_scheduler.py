@@ -87,7 +87,7 @@ class SamplerQueue:
 class SamplerScheduler:
     """Runs one batch at a time on each sampler, and opens and closes samplers as needed.
 
-    When the limit of open samplers is reached, the weights that waited longest are opened next.
+    When the limit of open samplers is reached, the weights that have waited longest are next.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class SamplerScheduler:
             self._queues.pop(key).close()
 
     def sweep(self) -> None:
-        """Close samplers that nobody has used for a while."""
+        """Close samplers that have been idle for too long."""
         for queue in self._queues.values():
             idle = self._clock() - queue.last_used
             is_unused = not queue.busy and not queue.waiting

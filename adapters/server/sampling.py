@@ -25,7 +25,7 @@ DEFAULT_MAX_TOKENS = 2048
 MAX_SAMPLES = 4096  # completions of one request
 # options that no training client has
 UNSUPPORTED = ("topk_sample_logprobs", "target_prompt_logprobs", "prompt_alt_tokens_k")
-INT_BYTES = 36  # bytes of a token id in memory while its request waits
+TOKEN_BYTES = 36  # of a token id in memory, as a Python int, while its request waits
 
 
 class SamplingApi:
@@ -98,7 +98,7 @@ class SamplingApi:
             record.session,
             _result(started),
             queue=record.session,
-            size=INT_BYTES * num_tokens,
+            size=TOKEN_BYTES * num_tokens,
         )
 
     def _record(self, sampler_id: str) -> SamplerRecord:

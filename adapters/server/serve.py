@@ -20,7 +20,7 @@ from kitchen.runs.lock import lease
 if TYPE_CHECKING:
     from adapters.server.sessions import ServedModel
 
-KEY = "KITCHEN_SERVE_KEY"  # the environment variable with the key that clients must bring
+KEY = "KITCHEN_SERVE_KEY"  # the environment variable with the key that clients must send
 MIN_KEY_LENGTH = 12  # characters
 SHUTDOWN_GRACE = 30  # seconds that requests in progress have when the server stops
 
@@ -61,7 +61,7 @@ class TinkerServer:
         *,
         take_over: bool = False,
     ) -> Iterator[str]:
-        """Yield the address, the key that clients bring, and the models' names; then serve.
+        """Yield the address, the key that clients send, and the models' names; then serve.
 
         Serves until a signal stops it. Raises ConfigError for an address that other machines can
         reach if no key is set.
@@ -73,8 +73,8 @@ class TinkerServer:
         key = os.environ.get(KEY) or None
         _check_key(key, host)
         # two servers on one store would each end the other's sessions
-        alone = lease(self._blobs, ROOT, take_over=take_over)
-        with _exit_on_sigterm(), _listen(host, port) as listening, alone:
+        exclusive = lease(self._blobs, ROOT, take_over=take_over)
+        with _exit_on_sigterm(), _listen(host, port) as listening, exclusive:
             app = self.app(models, aliases, key)
             yield f"http://{_reachable_name(host)}:{listening.getsockname()[1]}"
             yield "tml-any" if key is None else f"${KEY}"
@@ -118,7 +118,7 @@ def _check_key(key: str | None, host: str) -> None:
     if key is None and not is_loopback(host):
         raise ConfigError(
             f"host={host} can be reached from other machines, and there is no key: set {KEY}, "
-            "which clients then bring as TINKER_API_KEY, or listen on 127.0.0.1"
+            "which clients then set as TINKER_API_KEY, or listen on 127.0.0.1"
         )
     if key is not None and not (key.startswith("tml-") and len(key) >= MIN_KEY_LENGTH):
         raise ConfigError(
@@ -129,7 +129,7 @@ def _check_key(key: str | None, host: str) -> None:
 
 @contextmanager
 def _exit_on_sigterm() -> Iterator[None]:
-    """While a server starts, SIGTERM cleans up as Ctrl-C does."""
+    """Let SIGTERM clean up as Ctrl-C does while a server starts."""
 
     def exit_now(number: int, _: object) -> None:
         raise SystemExit(128 + number)
@@ -172,7 +172,7 @@ def _reachable_name(host: str) -> str:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Raise BackendError if the port is taken or the address is not this machine's."""
+    """Listen on an address; raises BackendError if it is in use or not this machine's."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)

@@ -1,4 +1,4 @@
-"""Clients, the models they train, and the models that the server offers."""
+"""Sessions of clients, the models they train, and the models that the server offers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Model:
 
 
 @dataclass
-class Client:
+class ClientSession:
     """A client's open session, with the models that it trains."""
 
     record: SessionRecord
@@ -93,7 +93,7 @@ class ServedModels:
 
 
 class Sessions:
-    """The state of the server; to be used in its event loop only."""
+    """All open sessions of a server; to be used in its event loop only."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Sessions:
         self.on_end: list[Callable[[str], None]] = []  # called with the id of a session that ends
         self._clock = clock
         self._clients = {
-            record.id: Client(record, clock()) for record in records.all(SessionRecord)
+            record.id: ClientSession(record, clock()) for record in records.all(SessionRecord)
         }
         for sampler in records.all(SamplerRecord):
             if sampler.is_only_user and sampler.session in self._clients:
@@ -119,21 +119,21 @@ class Sessions:
         # left by saves that an earlier server did not record before it stopped
         self.delete_unused(self.training.checkpoints(PREFIX))
 
-    def __iter__(self) -> Iterator[Client]:
+    def __iter__(self) -> Iterator[ClientSession]:
         return iter(list(self._clients.values()))
 
     def open(
         self, metadata: Mapping[str, Any] | None, name: str | None, project: str | None
-    ) -> Client:
+    ) -> ClientSession:
         record = SessionRecord(
             id=str(uuid.uuid4()), metadata=dict(metadata or {}), name=name, project=project
         )
         self.records.put(record)
-        self._clients[record.id] = Client(record, self._clock())
+        self._clients[record.id] = ClientSession(record, self._clock())
         return self._clients[record.id]
 
-    def client(self, session_id: str) -> Client:
-        """Return an open session, and note that its client is active; raises Gone."""
+    def client(self, session_id: str) -> ClientSession:
+        """Return an open session, and record that its client is active; raises Gone."""
         if session_id not in self._clients:
             raise Gone(
                 f"there is no session {session_id!r}: it has ended, or belongs to another server"
@@ -149,7 +149,7 @@ class Sessions:
         return run if model is None else model.run
 
     def note_poll(self, request_id: str) -> None:
-        """Note that the client that polls for this request is active."""
+        """Record that the client that polls for this request is active."""
         client = self._clients.get(request_id.partition(":")[0])
         if client is not None:
             client.last_seen = self._clock()
@@ -201,7 +201,7 @@ class Sessions:
         self.delete_unused([record.weights])
 
     def delete_unused(self, checkpoints: Iterable[Checkpoint | None]) -> None:
-        """Delete those weights that no record references: samplers keep the weights they opened."""
+        """Delete weights that no record references; samplers hold references to theirs."""
         samplers = self.records.all(SamplerRecord)
         used = {record.weights.path for record in samplers if record.weights is not None}
         used |= {record.weights.path for record in self.records.all(CheckpointRecord)}
@@ -220,7 +220,7 @@ class Sessions:
             if record.is_expired:
                 self.delete_checkpoint(record)
 
-    def end(self, client: Client) -> None:
+    def end(self, client: ClientSession) -> None:
         """End a session: close its models, and delete weights that only it could sample from."""
         session_id = client.record.id
         log.info("session ends", session=session_id)
@@ -235,7 +235,7 @@ class Sessions:
         samplers = self.records.all(SamplerRecord, f"{session_id}:")
         for sampler in samplers:
             self.records.remove(sampler)
-        # snapshots that were saved, and whose request nobody waited for
+        # snapshots that were saved after their client had stopped waiting
         unrecorded = self.training.checkpoints(snapshot_name(f"{session_id}:"))
         self.delete_unused([*(sampler.weights for sampler in samplers), *unrecorded])
 
@@ -249,15 +249,15 @@ class Sessions:
 
 
 def _sdk_path(folder: str) -> str:
-    """Return an equivalent path that the SDK 0.38 leaves alone.
+    """Return an equivalent path that the SDK 0.38 leaves unchanged.
 
-    It cuts the last part off a path with exactly two slashes.
+    The SDK cuts the last part off a path with exactly two slashes.
     """
     return f"/{folder}" if folder.count("/") == 2 else folder
 
 
 def checkpoint_name(record_id: str) -> str:
-    """Return a new name, for the training client, for weights that clients have a name for."""
+    """Return a new name, for the training client, of a checkpoint that clients know by name."""
     return f"{PREFIX}kept/{record_id.replace(':', '~')}/{secrets.token_hex(4)}"
 
 

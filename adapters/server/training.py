@@ -21,7 +21,7 @@ from adapters.server.records import (
     expiry,
     now,
 )
-from adapters.server.sessions import Client, Model, Sessions, checkpoint_name, snapshot_name
+from adapters.server.sessions import ClientSession, Model, Sessions, checkpoint_name, snapshot_name
 from kitchen.errors import BackendError, ConfigError
 from kitchen.ports.future import Done, Failed, Future, start
 from kitchen.types import Adam, Checkpoint, Lora, LossOutput, OptimStepResult
@@ -171,7 +171,7 @@ class TrainingApi:
 
     def _open(
         self,
-        client: Client,
+        client: ClientSession,
         number: int | None,
         base: str,
         lora: Lora,
@@ -190,13 +190,16 @@ class TrainingApi:
         limit = self._sessions.limits.models_per_session
         if len(client.models) >= limit:
             raise ConfigError(
-                f"the session has {limit} models under training; end it and open another"
+                f"the session has {limit} models under training, the most that this server allows; "
+                "end it and open another"
             )
         session = self._sessions.training.open(self._sessions.models.get(base).name, lora)
         client.models[run.id] = Model(run, session)
         return client.models[run.id]
 
-    async def _wait_until_open(self, client: Client, model: Model, loading: Future[None]) -> None:
+    async def _wait_until_open(
+        self, client: ClientSession, model: Model, loading: Future[None]
+    ) -> None:
         """Record the model once it is open; a model that fails to open is dropped."""
         try:
             await asyncio.to_thread(model.session.facts)
@@ -250,7 +253,7 @@ class TrainingApi:
     async def _record_save(
         self, model: Model, record: CheckpointRecord, saving: Future[Checkpoint]
     ) -> CheckpointRecord:
-        """Record the checkpoint after it is saved, in place of one that had its name."""
+        """Record the checkpoint after it is saved; it replaces an earlier one of its name."""
         try:
             weights = await self._finish_or_delete(saving)
             record = record.model_copy(update={"weights": weights, "created_at": now()})
@@ -263,7 +266,7 @@ class TrainingApi:
         return record
 
     async def _finish_or_delete(self, saving: Future[Checkpoint]) -> Checkpoint:
-        """Wait for a save; delete the weights if the session ends in the meantime."""
+        """Wait for a save; delete its weights if the session ends in the meantime."""
         try:
             return await saving
         except asyncio.CancelledError:
@@ -281,7 +284,7 @@ class TrainingApi:
         respond: Callable[[T], Any],
         size: int = 0,
     ) -> str:
-        """Run a request of a model after those with smaller numbers."""
+        """Run a request of a model after those with smaller numbers, and return its id."""
         if number is None or number < 1:
             raise ConfigError(
                 f"seq_id is {number}: the requests of a model are numbered in order, from 1 on"
@@ -289,7 +292,7 @@ class TrainingApi:
         request_id = f"{model.run.id}:{number}"
         futures = self._sessions.futures
         if request_id not in futures:
-            # requests that arrived early wait for this one, so it must not be turned away
+            # requests that arrived early wait for this one, so it must not be rejected
             is_awaited = number == model.order.next_number and model.order.early
             if not is_awaited:
                 futures.check_room(model.run.id)
@@ -313,11 +316,11 @@ class TrainingApi:
     def _submit(
         self,
         request_id: str,
-        client: Client,
+        client: ClientSession,
         begin: Callable[[], Future[Any]],
         respond: Callable[[Any], Any],
     ) -> str:
-        """Run a request at once."""
+        """Run a request now, and return its id."""
         futures = self._sessions.futures
         if request_id not in futures:
             futures.check_room(client.record.id)
@@ -356,7 +359,7 @@ async def _result(work: Awaitable[T], respond: Callable[[T], Any]) -> Result:
     return response if isinstance(response, Result) else Result(response)
 
 
-def _model_id(client: Client, number: int | None) -> str:
+def _model_id(client: ClientSession, number: int | None) -> str:
     if number is None:
         raise ConfigError("model_seq_id is missing")
     return f"{client.record.id}:train:{number}"

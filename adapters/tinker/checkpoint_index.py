@@ -15,7 +15,7 @@ FILE = "tinker.json"
 
 
 class CheckpointIndex:
-    """Maps our checkpoint names to paths on the server; it lies beside the record of the run."""
+    """Maps our checkpoint names to paths on the server; stored beside the record of the run."""
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs

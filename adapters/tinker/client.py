@@ -39,9 +39,9 @@ ONLINE_TIMEOUT = 3.0  # seconds that a server has to list its models
 class TinkerTraining:
     """Trains and samples on a server; checkpoints stay there, and the blob store indexes them.
 
-    The key comes from the environment variable that `key` names. Several clients may work at once,
-    each on a server of its own. Raises BackendError for a key that is missing or a server that does
-    not answer.
+    The key comes from the environment variable that `key` names. Several clients may be in use at
+    once, each with a different server. Raises BackendError for a key that is missing or a server
+    that does not answer.
     """
 
     packages = ("tinker", "jinja2", "transformers")
@@ -84,7 +84,7 @@ class TinkerTraining:
         return SERVER_CAPABILITIES[self._server_kind] - without_torch
 
     def find(self, model: str) -> None:
-        """Check that there are a key and a tokenizer; only `online` asks for the model itself."""
+        """Check that there is a key and a tokenizer; `online` asks the server for the model."""
         self._service.read_key()
         self._hub.find(self._tokenizer_model or model)
 
@@ -104,7 +104,7 @@ class TinkerTraining:
         return f"{self._service.address} serves {model}{limit}"
 
     def tokenizer(self, model: str) -> Tokenizer:
-        """Read the tokenizer from a folder of the hub; raises BackendError."""
+        """Return the tokenizer, fetched from the hub; raises BackendError."""
         from adapters.tokenizer import fetch_tokenizer
 
         name = self._tokenizer_model or model
@@ -123,7 +123,7 @@ class TinkerTraining:
         self.find(model)
 
     def open(self, model: str, lora: Lora) -> TrainingSession:
-        """Return at once; errors surface on the session's futures."""
+        """Open a session without waiting; errors surface on its futures."""
         from adapters.tinker.session import TinkerSession
 
         return TinkerSession(

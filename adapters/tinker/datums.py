@@ -1,4 +1,4 @@
-"""Datums of the kitchen as the SDK's, and the SDK's results as ours."""
+"""Conversions of our datums to the SDK's, and of the SDK's results to ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Download the weights of a server as a PEFT adapter folder."""
+"""Downloads of a server's weights as PEFT adapter folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of the SDK translated into errors of the kitchen."""
+"""Translation of the SDK's errors into errors of the kitchen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Futures that the adapter resolves itself, and that others may give up on first."""
+"""Futures that the adapter resolves itself, even if their caller has stopped waiting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ConcurrentFuture = concurrent.futures.Future
 def new_future() -> ConcurrentFuture[Any]:
     """Return a future that cannot be cancelled.
 
-    A caller that stops waiting drops it, and the thread that computes the result need not know.
+    A caller that stops waiting drops it; the thread that computes the result is not affected.
     """
     future: ConcurrentFuture[Any] = concurrent.futures.Future()
     future.set_running_or_notify_cancel()

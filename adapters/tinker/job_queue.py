@@ -1,4 +1,4 @@
-"""A thread that runs jobs in order, and the futures of the SDK as ours."""
+"""A thread that runs jobs in order, and conversions of the SDK's futures to ours."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run_into(future: ConcurrentFuture[T], job: Callable[[], T]) -> None:
 
 
 def resolve_from(sdk_future: Any, convert: Callable[[Any], T], future: ConcurrentFuture[T]) -> None:
-    """Resolve our future with the converted result of the SDK's, once that is done."""
+    """Resolve our future with the converted result of the SDK's future once that is done."""
 
     def on_done(done: ConcurrentFuture[Any]) -> None:
         run_into(future, lambda: convert(done.result()))

@@ -54,7 +54,7 @@ class QueueStateLogger(QueueStateObserver):
             self._warn("the server lets requests through again")
 
     def attach(self, client: Any) -> Any:
-        """Make the SDK's client report here, rather than log after a quarter of an hour."""
+        """Make the SDK's client report here at once; it would log only after 15 minutes."""
         if hasattr(client, "_queue_state_logger"):  # a training client
             client._queue_state_logger = self
         else:

@@ -10,7 +10,7 @@ from opentelemetry import trace
 
 log = structlog.get_logger("kitchen.tinker")
 _STARTED = "kitchen.started"  # key among the extensions of a request
-# requests that the SDK makes on its own account
+# requests that the SDK makes by itself
 _BACKGROUND = ("session_heartbeat", "telemetry", "dynamic_config")
 
 
@@ -18,7 +18,7 @@ def install() -> None:
     """Log the requests of every SDK client in this process from now on.
 
     A request is made in the context of the call that caused it, so it is logged in that call's run
-    alone. The SDK calls `_prepare_request` before each request, and leaves it empty for subclasses.
+    only. The SDK calls `_prepare_request` before each request, and leaves it empty for subclasses.
     """
     from tinker import _client
 

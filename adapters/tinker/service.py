@@ -16,14 +16,14 @@ from adapters.tinker.http_client import address, check_health, read_key
 from kitchen.errors import BackendError, RunFailed, SessionLost
 
 log = structlog.get_logger("kitchen.tinker")
-# seconds at the end of the process for telling servers that their sessions are over
+# seconds that the process waits at exit until servers know that their sessions are over
 EXIT_GRACE = 2.0
 HEALTH_INTERVAL = 10.0  # seconds between health checks while results are pending
 _closing_threads = set[threading.Thread]()
 
 
 class Service:
-    """A connection that opens on first use, reopens after a loss, and closes with its last user."""
+    """A connection that opens on first use, reopens when lost, and closes with its last user."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Service:
         # reentrant: garbage collection can run a user's finalizer in the same thread
         self._lock = threading.RLock()
         self._users = 0
-        self._connecting = threading.Lock()  # held while the server is asked, which takes time
+        self._connecting = threading.Lock()  # held while a connection is opened
         self._client: Any = None
         self._pending: set[ConcurrentFuture[Any]] = set()
         self._watching = False
@@ -128,14 +128,16 @@ class Service:
         _close(client, "errored")
 
     def watch(self, future: ConcurrentFuture[Any]) -> None:
-        """Fail the future with SessionLost if the server stays away; the SDK waits for ever."""
+        """Fail the future with SessionLost if the server stays away; the SDK never gives up."""
         with self._lock:
             self._pending.add(future)
             starts_thread = not self._watching
             self._watching = True
         future.add_done_callback(self._unwatch)
         if starts_thread:
-            threading.Thread(target=self._watch, name="watch over a server", daemon=True).start()
+            threading.Thread(
+                target=self._watch, name="health checks of a server", daemon=True
+            ).start()
 
     def _unwatch(self, future: ConcurrentFuture[Any]) -> None:
         with self._lock:
@@ -183,7 +185,7 @@ def _close(client: Any, status: str) -> None:
 def _close_now(client: Any, status: str) -> None:
     try:
         client.close(status).result()
-    except Exception as error:  # noqa: BLE001 the server ends a session that nobody uses by itself
+    except Exception as error:  # noqa: BLE001 the server ends an unused session anyway
         log.debug("the session could not be ended", why=str(error))
     finally:
         _closing_threads.discard(threading.current_thread())
@@ -191,7 +193,7 @@ def _close_now(client: Any, status: str) -> None:
 
 @atexit.register
 def _wait_for_closing() -> None:
-    """Give the last sessions their time to end, all at once."""
+    """Give the last sessions time to end, all at once."""
     deadline = time.monotonic() + EXIT_GRACE
     for thread in list(_closing_threads):
         thread.join(max(deadline - time.monotonic(), 0.0))

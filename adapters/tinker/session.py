@@ -192,7 +192,7 @@ class TinkerSession:
         return self._load(checkpoint, with_optimiser=False)
 
     def delete(self, checkpoint: Checkpoint) -> Future[None]:
-        """Delete a checkpoint; one that cannot be deleted now stays, and does not stop the run."""
+        """Delete a checkpoint; if that fails, the run continues with a warning."""
         return self._put(
             lambda: self._try_delete(
                 checkpoint.path,
@@ -213,7 +213,7 @@ class TinkerSession:
         )
 
     def close(self) -> None:
-        """Drop what is pending; the server ends its session with the last user of the service."""
+        """Drop pending requests; the server's session ends with the last user of the service."""
         self._release()
 
     def _submit(
@@ -225,8 +225,8 @@ class TinkerSession:
     ) -> Future[T]:
         """Send a request in the background, and convert the SDK's result when it arrives.
 
-        An update that fails ends the session, so that nothing trains on from an unknown state;
-        input that was rejected before it was sent does not.
+        An update that fails ends the session, so that training cannot continue from an unknown
+        state; input that was rejected before it was sent does not.
         """
         future = new_future()
 
@@ -365,13 +365,13 @@ def _load_state(service_client: Any, path: str, with_optimiser: bool) -> Any:
 
 
 def _checked(data: Sequence[Datum], loss: str | Loss, options: Options | None) -> list[Any]:
-    """Check and convert the data; the server knows the limits of token ids and lengths better."""
+    """Check and convert the data; the server checks the model's own limits of ids and lengths."""
     check_data(data, loss, options, vocabulary=MAX_ID, context=MAX_ID)
     return [sdk_datum(datum) for datum in data]
 
 
 def _with_scored(result: Any, data: Sequence[Datum], loss: str | Loss) -> LossOutput:
-    """Return the output with its mask of scored tokens, which is unknown for a loss not known here.
+    """Return the output with its mask of scored tokens; without one for a loss not known here.
 
     A server may leave out tokens that can have no gradient.
     """

@@ -121,7 +121,7 @@ def _servings(grammar: Grammar, kind: str) -> list[tuple[Serving, str]]:
 
 
 def _after(present: Sequence[str], serving: Serving) -> tuple[str, ...]:
-    """Return what may follow the name; not "plus more for dusting, plus more as needed"."""
+    """Return words that may follow the name, but only one phrase with "plus more"."""
     has_plus = "finish" in present or present[0] == "name"
     return tuple(words for words in serving.after if not (has_plus and words.startswith("plus")))
 

@@ -20,7 +20,7 @@ class MicroBatch:
     indices: tuple[int, ...]  # of its datums in the batch
     layout: PackedLayout
     scored_slots: torch.Tensor  # (U,) packed slots of the scored tokens, each once
-    targets: torch.Tensor  # (S, K), K the most targets of a position; padded ones have gradient 0
+    targets: torch.Tensor  # (S, K), K the most targets of a position; padding has gradient 0
     target_rows: torch.Tensor  # (S,) index into `scored_slots` of each scored position; ascending
     owners: Array  # (S,) index into `indices` of the datum that each scored position belongs to
     positions: Array  # (S,) of each scored position, its place in the datum

@@ -28,8 +28,8 @@ Tile = tuple[int, Array]  # the first query, and the slots of all tokens up to t
 class TilingConfig:
     """Limits of attention tiles.
 
-    Only what lies above the diagonal within a tile is computed in vain, so that small tiles waste
-    less, and large tiles need fewer operations.
+    Only scores above the diagonal within a tile are wasted: small tiles waste less, large tiles
+    need fewer operations.
     """
 
     max_queries: int  # per tile; fewer where there are many keys, but at least MIN_TILE
@@ -80,8 +80,8 @@ class TileBatch:
     def bias(self, kv_heads: int, heads_per_kv: int, dtype: torch.dtype) -> torch.Tensor:
         """(B · kv_heads, heads_per_kv · t, S), 0 where a query may attend, else -inf.
 
-        Cached for all layers with these heads. With many keys it is built anew for each layer, for
-        together the biases of all tiles would take memory quadratic in the tokens.
+        Cached for all layers with these heads. With many keys it is built anew for each layer:
+        otherwise the biases of all tiles would take memory quadratic in the tokens.
         """
         key = kv_heads, heads_per_kv, dtype
         if key in self._biases:
@@ -161,7 +161,7 @@ def _assign_slots(
         shared_lengths.append(start)
     if prefix_length:
         moved = end - prefix_start
-        slots = [np.where(of_one < end, of_one, of_one + moved) for of_one in slots]
+        slots = [np.where(row < end, row, row + moved) for row in slots]
     return slots, shared_lengths
 
 
@@ -171,13 +171,13 @@ def _cut_into_tiles(
     cached: Collection[int],
     config: TilingConfig,
 ) -> Iterator[Tile]:
-    for index, (of_one, start) in enumerate(zip(slots, shared_lengths, strict=True)):
+    for index, (row, start) in enumerate(zip(slots, shared_lengths, strict=True)):
         if index in cached:
             continue
-        size = min(config.max_queries, max(MIN_TILE, config.max_area // len(of_one)))
-        count = -(-(len(of_one) - start) // size)
-        edges = np.linspace(start, len(of_one), count + 1).astype(int).tolist() if count else []
-        yield from ((first, of_one[:end]) for first, end in pairwise(edges))
+        size = min(config.max_queries, max(MIN_TILE, config.max_area // len(row)))
+        count = -(-(len(row) - start) // size)
+        edges = np.linspace(start, len(row), count + 1).astype(int).tolist() if count else []
+        yield from ((first, row[:end]) for first, end in pairwise(edges))
 
 
 def _batch_tiles(tiles: list[Tile], config: TilingConfig) -> list[list[Tile]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from kitchen.types import Tokens
 
-MIN_SHARED = 16  # tokens that two sequences must begin with alike to share them
+MIN_SHARED = 16  # length in tokens from which on sequences share a common prefix
 NO_SHARING = 2**62  # as the minimum: every sequence is computed in full
 # Neighbouring runs may be separated if they share less than this part of the next run's tokens;
 # all of these are tried.
@@ -33,8 +33,8 @@ def pack(
 
     A micro-batch has at most `budget` tokens, unless it is one group that is larger by itself. Runs
     of `group` adjacent sequences stay together and in order. A shared prefix is computed once if
-    its sequences stay together, but then the work is hard to balance: of several ways to cut, the
-    one is chosen whose slowest lane has the fewest tokens, where lane i of `lanes` takes
+    its sequences stay together, but then the work is hard to balance: several ways to cut are
+    tried, and that whose slowest lane has the fewest tokens is returned. Lane i of `lanes` takes
     micro-batches i, i + lanes, i + 2 · lanes, ...
     """
     keys = [sort_key(tokens) for tokens in sequences]
@@ -73,7 +73,7 @@ def pack_padded(lengths: Sequence[int], budget: int) -> list[Indices]:
 
 
 def shared_prefix_length(first: Tokens, second: Tokens, min_shared: int = MIN_SHARED) -> int:
-    """Return how many tokens two sequences begin with alike; 0 if fewer than `min_shared`."""
+    """Return the length of the common prefix in tokens; 0 if it is shorter than `min_shared`."""
     shorter = min(len(first), len(second))
     differences = np.flatnonzero(first[:shorter] != second[:shorter])
     length = int(differences[0]) if len(differences) else shorter
@@ -89,7 +89,7 @@ class _TokenCounts:
         self._runs = runs
         self._sequences = sequences
         self._min_shared = min_shared
-        self.alone = [self._count(run) for run in runs]  # tokens of each run by itself
+        self.run_tokens = [self._count(run) for run in runs]  # tokens of each run by itself
         self._shared: dict[tuple[int, int], int] = {}
 
     def shared(self, before: int, run: int) -> int:
@@ -105,7 +105,7 @@ class _TokenCounts:
         """Return how many tokens some runs have when they are packed together in this order."""
         total = 0
         for at, run in enumerate(runs):
-            total += self.alone[run] - (self.shared(runs[at - 1], run) if at else 0)
+            total += self.run_tokens[run] - (self.shared(runs[at - 1], run) if at else 0)
         return total
 
     def _count(self, run: Indices) -> int:
@@ -119,7 +119,7 @@ class _TokenCounts:
 def _candidates(
     counts: _TokenCounts, budget: int, total: int, batch_count: int
 ) -> list[list[Indices]]:
-    """Return the ways to cut into at most so many batches of which none exceeds the budget."""
+    """Return ways to cut into at most `batch_count` batches, none of which exceeds the budget."""
     limits = {budget}
     limits |= {min(budget, int(ratio * total / batch_count) + 1) for ratio in SHARE_RATIOS}
     candidates = []
@@ -136,14 +136,14 @@ def _pieces(counts: _TokenCounts, split_ratio: float, limit: int) -> list[Indice
     """Return pieces of adjacent runs that share enough to stay together, up to a limit."""
     pieces: list[list[int]] = []
     size = 0
-    for run, alone in enumerate(counts.alone):
+    for run, tokens in enumerate(counts.run_tokens):
         shared = counts.shared(run - 1, run) if pieces else 0
-        if pieces and shared >= split_ratio * alone and size + alone - shared <= limit:
+        if pieces and shared >= split_ratio * tokens and size + tokens - shared <= limit:
             pieces[-1].append(run)
-            size += alone - shared
+            size += tokens - shared
         else:
             pieces.append([run])
-            size = alone
+            size = tokens
     return [tuple(piece) for piece in pieces]
 
 

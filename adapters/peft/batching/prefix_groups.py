@@ -14,7 +14,7 @@ import numpy as np
 from adapters.peft.batching.packing import Indices, pack, shared_prefix_length, sort_key
 from kitchen.types import Tokens
 
-MIN_CARRIED = 64  # tokens that micro-batches must begin with alike to compute them once for all
+MIN_CARRIED = 64  # length in tokens from which on micro-batches share a common prefix
 MAX_MICRO_BATCHES = 8  # of a group
 # Neighbours may be separated where they share at most this many times the least that any share.
 SPLIT_RATIO = 1.25
@@ -128,7 +128,7 @@ class _PrefixOrder:
         total = prefix_length + sum(new_tokens)
         if total <= self._budget:
             return _PrefixSpan((first, end), 0, total)
-        # a long prefix takes memory of its own beside the micro-batch
+        # a long prefix takes memory in addition to the micro-batch
         budget = self._budget if 2 * prefix_length <= self._budget else self._budget // 2
         edges, size = [first], 0
         for at, count in enumerate(new_tokens, first):
@@ -144,8 +144,8 @@ class _PrefixOrder:
 def assign_to_lanes(order: _PrefixOrder, lanes: int) -> list[PrefixGroup]:
     """Return the groups such that lane i of `lanes` takes items i, i + lanes, i + 2 · lanes, ...
 
-    Spans are balanced whole, or the smallest of them are split for all lanes first: as many as give
-    the slowest lane the fewest tokens. A lane without work for its turn has an empty group.
+    Spans are balanced whole, or the smallest of them are split for all lanes first, so many that
+    the slowest lane has the fewest tokens. A lane without work for its turn has an empty group.
     """
     spans = sorted(order.spans(), key=lambda span: -span.tokens)
     candidates = []

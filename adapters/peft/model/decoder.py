@@ -13,7 +13,7 @@ from adapters.peft.model.linear import make_contiguous
 from adapters.peft.model.llama_layer import Layer, LayerFunction, RMSNorm, Rope
 from adapters.peft.model.lora import LoraLinear
 
-# model types of transformers; others may compute more between the same modules
+# model types of transformers; others with the same modules may compute something more
 MODEL_TYPES = frozenset({"llama", "mistral", "qwen2"})
 PROJECTIONS = {
     "self_attn": ("q_proj", "k_proj", "v_proj", "o_proj"),
@@ -22,7 +22,7 @@ PROJECTIONS = {
 
 
 def is_llama_like(model: Any) -> bool:
-    """Return true if a model has such layers; `choose_forward_mode` checks the numbers too."""
+    """Return true if a model has Llama-like layers; `choose_forward_mode` also compares logits."""
     config = model.config.get_text_config()
     return (
         config.model_type in MODEL_TYPES

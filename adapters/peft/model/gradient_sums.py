@@ -11,13 +11,13 @@ K = TypeVar("K", bound=Hashable)
 
 
 class GradientSums(Generic[K]):
-    """Gradients by what they belong to, added up in the order in which they come."""
+    """Gradients by key, such as a parameter, added up in the order in which they arrive."""
 
     def __init__(self) -> None:
         self.totals: dict[K, torch.Tensor] = {}
 
     def add(self, keys: Iterable[K], gradients: Iterable[torch.Tensor | None]) -> None:
-        """Add gradients, of which the sums take possession; None adds nothing."""
+        """Add gradients, which the sums may overwrite later; None adds nothing."""
         for key, gradient in zip(keys, gradients, strict=True):
             if gradient is not None:
                 total = self.totals.get(key)

@@ -1,4 +1,4 @@
-"""Tiled attention for models whose other parts are left to transformers."""
+"""Tiled attention for models whose other parts transformers computes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from adapters.peft.model.tiled_attention import TiledAttention
 
-IMPLEMENTATION = "kitchen"  # the name under which transformers knows it
+IMPLEMENTATION = "kitchen"  # its name among the attention implementations of transformers
 UNSUPPORTED = ("softcap", "position_bias", "s_aux", "sinks", "sliding_window")
 
 

@@ -18,7 +18,7 @@ ONEDNN_ROW_BLOCK = 64
 def make_contiguous(layers: Sequence[nn.Linear]) -> None:
     """Move the weights of some layers, and their biases, next to each other in memory.
 
-    One view then has them all.
+    One view then covers them all.
     """
     for name in ("weight", "bias"):
         parts = [getattr(layer, name) for layer in layers]
@@ -88,7 +88,7 @@ class FusedLinear:
     def backward(
         self, gradient: torch.Tensor, x: torch.Tensor, low_rank: torch.Tensor
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Return the gradient by x, and those by `trainable`."""
+        """Return the gradients w.r.t. x and w.r.t. `trainable`."""
         dtype, wide = x.dtype, matmul_dtype(x)
         gradient = gradient.to(wide)
         dparameters, dlow_rank = self.parameter_gradients(gradient, x, low_rank)
@@ -100,7 +100,7 @@ class FusedLinear:
     def parameter_gradients(
         self, gradient: torch.Tensor, x: torch.Tensor, low_rank: torch.Tensor
     ) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """Return the gradients by `trainable`, and that by A x (N, ranks) in the matmul dtype."""
+        """Return the gradients w.r.t. `trainable`, and (N, ranks) w.r.t. A x in matmul dtype."""
         wide = matmul_dtype(x)
         gradient, x, low_rank = gradient.to(wide), x.to(wide), low_rank.to(wide)
         dlow_rank = torch.empty_like(low_rank)

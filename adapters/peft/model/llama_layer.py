@@ -24,7 +24,7 @@ class Layer:
     """
 
     def __init__(self, module: Any) -> None:
-        """`module`: a layer of transformers, whose weights, LoRA's among them, it computes with."""
+        """`module`: a layer of transformers, whose weights and LoRA weights it shares."""
         attends, mlp = module.self_attn, module.mlp
         self.qkv_proj = FusedLinear([attends.q_proj, attends.k_proj, attends.v_proj])
         self.o_proj = FusedLinear([attends.o_proj])
@@ -98,7 +98,7 @@ class Activations:
 class LayerFunction(torch.autograd.Function):
     """A layer with a hand-written gradient.
 
-    Gives (N, H) outputs and the (N, 2 · kv_heads, D) keys and values.
+    Returns (N, H) outputs and the (N, 2 · kv_heads, D) keys and values.
 
     With `checkpointing` only its input is saved, and activations are recomputed (Chen et al., 2016,
     arXiv:1604.06174). Tokens attend to the keys and values of `prefix_kv` as well.
@@ -161,9 +161,10 @@ def _backward(
     dz: Any,
     dkv: torch.Tensor | None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, list[torch.Tensor]]:
-    """Return the gradients by x, by `prefix_kv` and by the trainable parameters.
+    """Return the gradients w.r.t. x, `prefix_kv` and the trainable parameters.
 
-    `dkv` is the gradient by its keys and values from other micro-batches that attended to them.
+    `dkv` is the gradient w.r.t. the layer's keys and values from micro-batches that attended to
+    them as their prefix.
     """
     layer = ctx.layer
     dnormed, dmlp = _mlp_backward(layer, dz, saved)
@@ -189,7 +190,7 @@ def _attention_backward(
     dattended: torch.Tensor,
     dkv: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the gradients by rotated queries, keys and values, and by `prefix_kv`."""
+    """Return the gradients w.r.t. rotated queries, keys and values, and w.r.t. `prefix_kv`."""
     layer, count = ctx.layer, len(saved.qkv)
     shape = count, layer.heads, layer.head_dim
     dqkv = torch.empty_like(saved.qkv)
@@ -215,7 +216,7 @@ def _attention_backward(
 def _mlp_backward(
     layer: Layer, dz: torch.Tensor, saved: Activations
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return the gradients by the normalised input of the MLP and by its trainable parameters."""
+    """Return the gradients w.r.t. the MLP's normalised input and its trainable parameters."""
     gate, up = saved.gate_up.chunk(2, -1)
     activated = functional.silu(gate)
     dhidden, ddown_proj = layer.down_proj.backward(dz, activated * up, saved.low_rank[3])
@@ -244,16 +245,16 @@ class RMSNorm:
         self._least = self.weight.new_tensor(least, dtype=accum_dtype)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(N, H) to the same, and sqrt(mean x² + eps), (N, 1).
+        """Normalise (N, H); also return sqrt(mean x² + eps), (N, 1).
 
-        In few calls, for with few rows the cost of each call shows.
+        In few calls, because with few rows the overhead of calls dominates.
         """
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=self._least.dtype)
         rms = length.hypot_(self._least).div_(self._root)
         return self.rescale(x, rms), rms
 
     def normalize(self, x: torch.Tensor) -> torch.Tensor:
-        """(N, H) to the same; on a CUDA device in one call."""
+        """Normalise (N, H); on a CUDA device in one call."""
         if x.device.type == "cpu":
             return self.forward(x)[0]
         return functional.rms_norm(x, self.weight.shape, self.weight, self._eps)
@@ -263,7 +264,7 @@ class RMSNorm:
         return (x / rms).to(x.dtype).mul_(self.weight)
 
     def backward(self, gradient: torch.Tensor, x: torch.Tensor, rms: torch.Tensor) -> torch.Tensor:
-        """Return the gradient by x; overwrites `gradient`."""
+        """Return the gradient w.r.t. x; overwrites `gradient`."""
         gradient.mul_(self.weight)
         along = torch.linalg.vecdot(gradient, x)[:, None] / (rms.pow(3) * x.shape[-1])
         return gradient.div_(rms).addcmul_(x, along.to(x.dtype), value=-1)

@@ -20,8 +20,8 @@ from adapters.peft.runtime.cpu import matmul_dtype
 from kitchen.types import Array
 
 CHUNK_ROWS = 256  # positions whose logits exist at the same time
-# Numbers that torch adds by index with one thread on a CPU; with more, several threads add in no
-# fixed order.
+# Numbers that torch adds by index with one thread on a CPU; above this limit several threads add
+# in no fixed order.
 MAX_SERIAL_INDEX_ADD = 2**15 - 1
 # d loss / d logprob per position: scored positions and their (s, K) nats to (s, K)
 LogprobGradFn = Callable[[slice, Array], Array]
@@ -30,7 +30,7 @@ LogitsFn = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class HeadOutput:
-    """Log-probabilities, and the gradients by states and by trainable head weights if computed."""
+    """Log-probabilities; if computed, gradients w.r.t. states and trainable head weights."""
 
     logprobs: Array  # (S, K) nats
     dstates: torch.Tensor | None = None  # (U, H)
@@ -139,9 +139,9 @@ def _logit_gradient(
 
 
 def _logits_fn(head: nn.Module, states: torch.Tensor) -> LogitsFn:
-    """Return the head, or if it is not trained the fastest product with its weights, cast once.
+    """Return the head; if it is not trained, the fastest product with its weights, cast once.
 
-    Lanes share the head, so nothing is ever stored in it.
+    Lanes share the head, so nothing is stored in it.
     """
     if type(head) is not nn.Linear or head.weight.requires_grad:
         return head
@@ -151,7 +151,7 @@ def _logits_fn(head: nn.Module, states: torch.Tensor) -> LogitsFn:
 
 
 class _FrozenHead(torch.autograd.Function):
-    """(S, H) states to (S, V) logits, with a gradient by the states alone."""
+    """(S, H) states to (S, V) logits, with a gradient w.r.t. the states only."""
 
     @staticmethod
     def forward(

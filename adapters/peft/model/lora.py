@@ -135,7 +135,7 @@ class LoraAdapter:
     def initialise(self) -> None:
         """Draw A uniformly within ±1/√inputs and set B to zero, as PEFT does.
 
-        The draws depend on the seed alone, not on the device.
+        The draws depend only on the seed, not on the device.
         """
         generator = torch.Generator().manual_seed(self.lora.seed)
         with torch.no_grad():
@@ -145,7 +145,7 @@ class LoraAdapter:
                 layer.b.zero_()
 
     def freeze(self, tensors: Tensors, dtype: torch.dtype, source: str) -> None:
-        """Load weights for good, in the base's dtype, which saves casting them at each token."""
+        """Load weights that stay fixed, in the base's dtype to save a cast at each token."""
         self.load(tensors, source)
         for layer in self.layers.values():
             layer.b = nn.Parameter((layer.b.detach() * layer.scale).to(dtype), requires_grad=False)
@@ -159,15 +159,16 @@ class LoraAdapter:
         }
 
     def load(self, tensors: Tensors, source: str) -> None:
-        """Load weights; raises ConfigError where their layers or shapes differ from these."""
+        """Load weights; raises ConfigError if their layers or shapes differ from the adapter's."""
         parameters = self.named_parameters()
         expected = {name: tuple(tensor.shape) for name, tensor in parameters.items()}
         saved = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         for name in sorted(expected.keys() | saved.keys()):
             if expected.get(name) != saved.get(name):
                 raise ConfigError(
-                    f"{source}: {name} has shape {saved.get(name)} there and {expected.get(name)} "
-                    "here; open the session with the model, rank and layers that were saved"
+                    f"{source}: {name} has shape {saved.get(name)}, but this session expects "
+                    f"{expected.get(name)}; open the session with the model, rank and layers that "
+                    "were saved"
                 )
         with torch.no_grad():
             for name, parameter in parameters.items():

@@ -1,4 +1,4 @@
-"""Reproducible dropout, determined by the seed, the call, the datum and the layer alone."""
+"""Reproducible dropout, determined only by the seed, the call, the datum and the layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class DropoutTarget(Protocol):
 class Dropout:
     """Dropout on the inputs of the low-rank path (Srivastava et al., 2014, JMLR 15).
 
-    Neither the cut into micro-batches, nor a second pass, nor torch's own random state changes it.
+    Its mask depends neither on the micro-batches, nor on torch's random state, and a second pass
+    repeats it.
     """
 
     def __init__(self, rate: float, seed: int, layers: Sequence[DropoutTarget]) -> None:
@@ -48,7 +49,7 @@ class Dropout:
                 layer.dropout = None
 
     def __call__(self, x: torch.Tensor, layer: DropoutTarget) -> torch.Tensor:
-        """Drop of (1, N, inputs), datum after datum."""
+        """Apply dropout to (1, N, inputs), datum by datum."""
         mask = torch.empty_like(x)
         end = 0
         for datum, length in self._datum_lengths:

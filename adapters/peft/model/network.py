@@ -1,4 +1,4 @@
-"""A network: a body that gives hidden states, a head that gives logits, and a forward mode."""
+"""Networks: a body that computes hidden states, a head for logits, and a forward mode."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ForwardMode(StrEnum):
 
 
 class Network:
-    """A body and a head; `mode` is one that `choose_forward_mode` has found to be correct."""
+    """A body and a head; `choose_forward_mode` returns modes that are correct for a model."""
 
     def __init__(self, model: Any, mode: ForwardMode, *, checkpointing: bool = False) -> None:
         config = model.config.get_text_config()
@@ -109,10 +109,10 @@ def checkpoint_activations(model: Any) -> None:
 
 
 def choose_forward_mode(name: str, model: Any) -> ForwardMode:
-    """Return the fastest mode that gives the model's own logits, on a trial with a shared prefix.
+    """Return the fastest mode that reproduces the model's logits, tried with a shared prefix.
 
-    Raises BackendError for an architecture that changes its logits after the output layer, whose
-    results losses and samplers read.
+    Raises BackendError for an architecture that changes its logits after the output layer, because
+    losses and samplers use the output layer directly.
     """
     network = Network(model, ForwardMode.SEQUENTIAL)
     first = (np.arange(2 * MIN_SHARED) * 7 + 1) % network.vocab_size
@@ -137,9 +137,9 @@ def choose_forward_mode(name: str, model: Any) -> ForwardMode:
 
 
 def cannot_batch(config: Any) -> bool:
-    """Return true for layers that are no attention, or rotations that depend on the longest row.
+    """Return true if the rows of a model cannot share a batch.
 
-    Rows of such a model cannot share a batch.
+    That holds for layers other than attention, and for rotations that depend on the longest row.
     """
     layer_types = set(getattr(config, "layer_types", None) or ())
     rope = getattr(config, "rope_parameters", None) or {}
@@ -160,7 +160,7 @@ def matches_logits(
     *,
     same_operations: bool = False,
 ) -> bool:
-    """Return true if a network gives these logits.
+    """Return true if a network computes these logits.
 
     With `same_operations` nothing is rounded differently, so that even bfloat16 is compared
     strictly.
@@ -180,7 +180,7 @@ def matches_logits(
 
 
 def _depends_on_length(config: Any) -> bool:
-    """Return true for sliding windows and for `cannot_batch`, which a short trial would miss."""
+    """Return true for sliding windows and for `cannot_batch`; a short trial would miss both."""
     layer_types = set(getattr(config, "layer_types", None) or ())
     has_window = getattr(config, "sliding_window", None) is not None
     return has_window or "sliding_attention" in layer_types or cannot_batch(config)

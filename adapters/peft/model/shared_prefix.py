@@ -1,4 +1,4 @@
-"""A prefix shared by several micro-batches: computed once, its gradient accumulated over them."""
+"""A prefix shared by several micro-batches: computed once, with an accumulated gradient."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from kitchen.types import Tokens
 class SharedPrefix:
     """P tokens with which the sequences of several micro-batches begin.
 
-    They are computed when the first micro-batch needs them, with a graph if gradients are computed
-    then. What the micro-batches attend to are detached leaves, so that each has a graph of its own
-    and none is retained for the others.
+    They are computed when the first micro-batch needs them, with a graph if gradients are enabled
+    then. Micro-batches attend to detached leaves, so that each has a separate graph, and none is
+    retained for the others.
     """
 
     def __init__(self, decoder: Decoder, tokens: Tokens, device: torch.device) -> None:
@@ -45,7 +45,7 @@ class SharedPrefix:
         return [output.detach().requires_grad_(output.requires_grad) for output in self._outputs]
 
     def accumulate(self, gradients: Sequence[torch.Tensor | None]) -> None:
-        """Add one micro-batch's gradients by `leaves`, in float32 or better."""
+        """Add one micro-batch's gradients with respect to `leaves`, in float32 or better."""
         self._gradients.add(
             range(len(gradients)),
             [
@@ -55,7 +55,7 @@ class SharedPrefix:
         )
 
     def backward(self, parameters: Sequence[nn.Parameter]) -> Sequence[torch.Tensor | None]:
-        """Return the gradients by parameters of what has been accumulated."""
+        """Return the accumulated gradients with respect to parameters."""
         totals = self._gradients.totals
         reached = sorted(totals)
         if not reached:

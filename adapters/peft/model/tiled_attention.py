@@ -1,8 +1,8 @@
 """Causal attention over a packed layout, tile by tile, with a hand-written gradient.
 
 Plain matrix products, in which the query heads that share a key head are stacked so that keys are
-not repeated: on a CPU faster than torch's own kernel, which computes what lies above the diagonal
-too, and takes ten times as long as this for the gradient in bfloat16 (docs/benchmarks.md). As in
+not repeated: on a CPU faster than torch's kernel, which also computes the scores above the
+diagonal, and takes ten times as long for the gradient in bfloat16 (docs/benchmarks.md). As in
 FlashAttention (Dao et al., 2022, arXiv:2205.14135) no tile's probabilities are saved: they are
 recomputed in the backward pass.
 """
@@ -45,10 +45,11 @@ def backward(
     dquery: torch.Tensor,
     by_index: bool | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Write the gradient by query into `dquery`; return those by key and value.
+    """Write the gradient w.r.t. query into `dquery`; return those w.r.t. key and value.
 
-    The latter are in float32 or better, for many tiles add to them: in bfloat16 late terms would be
-    lost. They add run by run on a CPU and by index elsewhere, unless `by_index` says otherwise.
+    The latter are in float32 or better, because many tiles add to them: in bfloat16 late terms
+    would be lost. Tiles are added run by run on a CPU and by index elsewhere, unless `by_index` is
+    given.
     """
     by_index = query.device.type != "cpu" if by_index is None else by_index
     kv_heads, wide = key.shape[1], matmul_dtype(query)

@@ -30,7 +30,7 @@ def is_intel() -> bool:
 def describe_cpu() -> str:
     """Return the processor's maker and vector extensions, as far as Linux reports them.
 
-    By these torch and its libraries choose how to multiply, and so the last bits of results.
+    torch and its libraries choose kernels by these, which decide the last bits of results.
     """
     flags = [flag for flag in REPORTED_FLAGS if flag in _cpu_flags()]
     return " ".join([platform.machine(), torch.backends.cpu.get_cpu_capability(), *flags])

@@ -1,4 +1,4 @@
-"""Lanes: threads that compute micro-batches side by side, each with its share of the cores."""
+"""Lanes: threads that compute micro-batches in parallel, each with its share of the cores."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ CHUNK = 4  # items of each lane before other workers may have their turn
 
 
 class Lanes:
-    """A pool of threads that need not wait for each other between operations.
+    """A pool of threads that do not wait for each other between operations.
 
-    torch's own threads wait for each other after every single one.
+    torch's intra-op threads wait for each other after every operation.
     """
 
     def __init__(self, count: int, threads: int) -> None:
@@ -31,7 +31,7 @@ class Lanes:
             weakref.finalize(self, self._lanes[-1].tasks.put, None).atexit = False
 
     def single(self) -> Lanes:
-        """Return one lane with all threads, for work that cannot be done side by side."""
+        """Return one lane with all threads, for work that cannot be done in parallel."""
         return Lanes(1, self._threads)
 
     def run(self, work: Callable[[], R]) -> R:

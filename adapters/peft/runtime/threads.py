@@ -64,7 +64,7 @@ class TaskThread(ComputeThread):
     def work(self) -> None:
         while (item := self.tasks.get()) is not None:
             run_into(*item)
-            del item  # else what the last task holds would live until the next one comes
+            del item  # otherwise the last task and its objects would live until the next one
 
 
 def run_into(future: concurrent.futures.Future[T], task: Callable[[], T]) -> None:
@@ -76,11 +76,12 @@ def run_into(future: concurrent.futures.Future[T], task: Callable[[], T]) -> Non
 
 
 def all_cores_thread(threads: int) -> TaskThread:
-    """Return this process's only task thread with so many torch threads.
+    """Return this process's only task thread with `threads` torch threads.
 
     OpenMP's threads belong to the thread that calls them, and sleep between any two operations once
-    the process has more of them than processors (docs/benchmarks.md): whatever computes with
-    several threads runs there. (With three cores and more, lanes have several each besides.)
+    the process has more of them than processors (docs/benchmarks.md). So everything that computes
+    with several threads runs on it, except for lanes, which have several each on three cores or
+    more.
     """
     with _CREATING:
         return _task_thread(os.getpid(), threads)  # a forked process has none yet
@@ -102,7 +103,7 @@ def default_threads() -> int:
 
 
 def _set_torch_threads(count: int) -> None:
-    """Set the number of torch threads of this thread alone.
+    """Set the number of torch threads of this thread only.
 
     torch.set_num_threads also changes the number with which later threads start: another thread
     sets that back.

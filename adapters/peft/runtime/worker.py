@@ -22,7 +22,7 @@ EXIT_TIMEOUT = 10.0  # seconds that the exit of the process waits for a worker t
 
 
 class FairLock:
-    """A lock that goes to whoever has waited longest, so that no worker is starved by another."""
+    """A lock that goes to the thread that has waited longest, so that no worker starves."""
 
     def __init__(self) -> None:
         self._lock, self._held = threading.Lock(), False
@@ -45,7 +45,7 @@ class FairLock:
                 self._held = False
 
     def locked(self) -> bool:
-        """Return whether anybody holds the lock."""
+        """Return whether a thread holds the lock."""
         return self._held
 
     def waiting(self) -> int:
@@ -53,7 +53,7 @@ class FairLock:
         return len(self._waiting)
 
     def yield_turn(self) -> None:
-        """Release the lock to those who wait for it now, and acquire it again after them.
+        """Release the lock to the threads that wait now, and acquire it again after them.
 
         The caller joins the queue before the next holder runs, which therefore cannot overtake it.
         """
@@ -78,12 +78,12 @@ class FairLock:
             raise
 
 
-COMPUTE_LOCK = FairLock()  # held by whoever computes or loads, in the whole process: see Worker
+COMPUTE_LOCK = FairLock()  # of the whole process; held while a worker computes or loads
 _LOCAL = threading.local()  # `worker`: of a thread that helps a worker, that worker's thread
 
 
 class Worker:
-    """A first-in, first-out queue of jobs, run by a thread of its own.
+    """A first-in, first-out queue of jobs with a dedicated thread.
 
     Workers take turns: two at once on the same cores are slower than one after the other, and
     transformers changes settings of torch for the whole process while it opens a model.
@@ -99,9 +99,9 @@ class Worker:
     ) -> concurrent.futures.Future[T]:
         """Queue a job.
 
-        `exclusive`: it holds COMPUTE_LOCK, as all that computes must; a job that waits for a
-        network would block the other workers. Whoever stops waiting for the future does not cancel
-        the job: a session that has lost one call would train on without it.
+        `exclusive`: the job holds COMPUTE_LOCK, as all computation must; a job that waits for a
+        network must not, because it would block the other workers. A caller that stops waiting for
+        the future does not cancel the job: training would continue without that call.
         """
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()  # from here on it cannot be cancelled
@@ -117,7 +117,7 @@ def raise_if_closed() -> None:
     """Raise RunFailed if the worker of this thread has been closed; long jobs call it often."""
     thread = current_worker()
     if isinstance(thread, _WorkerThread) and thread.closed.is_set():
-        raise RunFailed("it was closed while this call was running")
+        raise RunFailed("the session or sampler was closed while this call was running")
 
 
 def nested_call_error() -> RunFailed | None:
@@ -154,10 +154,10 @@ def working_for(worker: threading.Thread) -> Iterator[None]:
 
 
 class _WorkerThread(ComputeThread):
-    """A daemon with one torch thread, for lanes do the heavy work.
+    """A daemon with one torch thread; the heavy work is done by lanes.
 
-    As a daemon it lets an interrupted process end. It is stopped and joined at exit, for a process
-    that ends while torch computes would crash.
+    As a daemon it lets an interrupted process end. It is stopped and joined at exit, because a
+    process that ends while torch computes would crash.
     """
 
     def __init__(self, name: str) -> None:
@@ -188,5 +188,5 @@ class _WorkerThread(ComputeThread):
 
     def _unless_closed(self, function: Callable[[], T]) -> T:
         if self.closed.is_set():
-            raise RunFailed("it was closed before this call had its turn")
+            raise RunFailed("the session or sampler was closed before this call had its turn")
         return function()

@@ -1,4 +1,4 @@
-"""Batches: the requests that wait together are scored and sampled together."""
+"""Batches: all requests that wait are scored and sampled together."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from adapters.peft.sampling.scheduler import Scheduler
 from kitchen.errors import ConfigError
 from kitchen.types import Array, Datum, Sampled, Tokens
 
-STEPS_PER_TURN = 64  # tokens that completions grow by before another worker may have its turn
+STEPS_PER_TURN = 64  # tokens of each completion before another worker may have its turn
 
 
 def serve_batch(model: FrozenModel, requests: Sequence[Request], machine: Machine) -> None:
-    """Give every request its result, or the error that says what is wrong with it."""
+    """Resolve every request with its result, or with the error of an invalid request."""
     active = [request for request in requests if not request.work.cancelled()]
     valid = [request for request in active if not _rejected(request, model.network)]
     scoring = [request for request in valid if isinstance(request, ScoringRequest)]

@@ -10,7 +10,7 @@ from adapters.peft.model.decoder import Decoder
 from adapters.peft.model.linear import FusedLinear, cast_optional, is_low_precision, linear_onednn
 from adapters.peft.runtime.cpu import has_onednn, is_intel, matmul_dtype
 
-# Up to this many rows, reading the weights as they lie takes all the time (a GEMV).
+# Up to this many rows, the time is that of reading the weights (a GEMV), so packing gains nothing.
 MAX_GEMV_ROWS = 2
 MAX_FP32_LORA_ROWS = 8  # up to this many rows, LoRA products are computed in float32
 # Up to this many rows, several cores take parts of the weights; with more, transposing the output

@@ -52,18 +52,19 @@ class FrozenModel:
     ) -> DecoderBody:
         """Create a body without rows, which prefills `budget` prompt tokens at a time.
 
-        Of prompts in `cached` it reads only the rest, and of `prefilled` ones nothing. Only a
-        worker may call this.
+        `cached` has the KV of prefixes by prompt, `prefilled` whole prompts. Only a worker may call
+        this.
         """
         if (frozen := self._frozen_layers) is not None:
             return FusedBody(*frozen, budget, cached, prefilled)
-        alone = cannot_batch(self.network.model.config.get_text_config())
-        return OneRowBody(self.network) if alone else HfBody(self.network, budget)
+        if cannot_batch(self.network.model.config.get_text_config()):
+            return OneRowBody(self.network)
+        return HfBody(self.network, budget)
 
     def prefill_only(
         self, prompts: Sequence[Tokens], budget: int, cached: dict[bytes, KV | None]
     ) -> PrefilledPrompts:
-        """Read prompts once for several bodies; returns nothing where bodies cannot share them."""
+        """Prefill prompts once for several bodies; empty if bodies cannot share them."""
         frozen = self._frozen_layers
         if frozen is None or not prompts:
             return {}

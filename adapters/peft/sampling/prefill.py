@@ -1,4 +1,4 @@
-"""Prefill: prompts are read together, each from where its cached prefix ends."""
+"""Prefill: prompts are read together, each from the end of its cached prefix on."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ Request = SamplingRequest | ScoringRequest
 
 
 def resolve(request: Request, value: Any) -> None:
-    """Set the result, unless the request was cancelled: it can be until it has a result."""
+    """Set the result, unless the request was cancelled before."""
     if request.work.set_running_or_notify_cancel():
         request.work.set_result(value)
 
@@ -104,7 +104,7 @@ class LazyFuture(Generic[T]):
     """
 
     work: concurrent.futures.Future[T]
-    start: Callable[[bool], None]  # its argument: whether a thread blocks until the result
+    start: Callable[[bool], None]  # takes whether a thread blocks until the result
 
     def result(self, timeout: float | None = None) -> T:
         _refuse_deadlock(self.work)

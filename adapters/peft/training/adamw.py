@@ -17,7 +17,7 @@ STATE = ("exp_avg", "exp_avg_sq", "step")
 
 
 class Optimiser:
-    """Applies the accumulated gradient of named parameters, and clears it."""
+    """Applies the accumulated gradient of named parameters by AdamW, and clears it."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         self._parameters = dict(parameters)

@@ -62,13 +62,13 @@ class MicroBatchRunner:
         group: int = 1,
         call: int | None = None,
     ) -> list[R]:
-        """Return `work` of all micro-batches; runs of `group` datums stay together.
+        """Return the results of `work` on all micro-batches; runs of `group` datums stay together.
 
         Sequences with a long common prefix that do not fit into one micro-batch go through one lane
         micro-batch by micro-batch, and their prefix once. Gradients are summed in each lane, and
-        added to those of the parameters once all lanes have succeeded, in the order of the lanes:
-        the same sums each time. `call` counts forward_backwards, for dropout; without it there is
-        none.
+        added to those of the parameters once all lanes have succeeded, in the order of the lanes,
+        so that sums are reproducible. `call` counts forward_backwards, for dropout; without it
+        there is no dropout.
         """
         groups, singles = group_by_prefix(
             [datum.tokens for datum in data],
@@ -123,7 +123,7 @@ class MicroBatchRunner:
 
 
 class MicroBatchPass:
-    """The passes of one micro-batch."""
+    """The forward and backward passes of one micro-batch."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class MicroBatchPass:
             states = self._states()
             detached = states.detach()
             if loss_fn is not None:
-                # the graph of the body is retained meanwhile
+                # the graph of the body stays in memory meanwhile
                 grad_fn = loss_fn(self._unpack(self._score(detached)))
             output = self._score(detached, grad_fn)
             if states.requires_grad:

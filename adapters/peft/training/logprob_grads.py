@@ -1,4 +1,4 @@
-"""d loss / d logprob of scored positions, and how values and metrics of micro-batches combine."""
+"""d loss / d logprob of scored positions, and combined metrics of micro-batches."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class PrecomputedGrads:
 
 
 def combine_metrics(parts: Sequence[tuple[int, Mapping[str, float]]]) -> Mapping[str, float]:
-    """Combine metrics of several calls, each with its number of datums, by the ends of their keys.
+    """Combine metrics of several calls, each with its number of datums, by the suffix of the key.
 
-    `:sum`, `:min` and `:max` as they say; others are means over datums.
+    `:sum`, `:min` and `:max` are sums, minima and maxima; all others are means over datums.
     """
     combined: dict[str, float] = {}
     for key in dict.fromkeys(key for _, metrics in parts for key in metrics):

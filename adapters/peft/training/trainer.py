@@ -73,8 +73,8 @@ class Trainer:
     ) -> LossOutput:
         """Return the log-probabilities of all positions and the loss."""
         self.check(data, loss, options)
-        everywhere = [np.ones(len(datum.tokens), bool) for datum in data]
-        logprobs = _in_order(self._runner.run(data, everywhere, MicroBatchPass.forward))
+        all_positions = [np.ones(len(datum.tokens), bool) for datum in data]
+        logprobs = _in_order(self._runner.run(data, all_positions, MicroBatchPass.forward))
         if not isinstance(loss, str):
             metrics, _ = self._call_loss(loss, data, logprobs)
             return LossOutput(logprobs, combine_metrics([(len(data), metrics)]), ())
@@ -179,9 +179,9 @@ def _in_order(parts: Sequence[Logprobs]) -> tuple[Array, ...]:
 
 
 def _forward_mode(base: BaseModel, lora: Lora) -> ForwardMode:
-    """Return the base's mode, or with dropout one in which modules of transformers apply it.
+    """Return the base's forward mode; with dropout, one in which transformers applies it.
 
-    Raises BackendError where there is none.
+    Raises BackendError if there is none.
     """
     if not lora.dropout or base.mode == ForwardMode.PACKED:
         return base.mode

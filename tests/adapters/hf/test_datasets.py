@@ -67,7 +67,7 @@ def rows(data: Dataset) -> list[dict[str, Any]]:
 
 
 def streamed(name: str, **options: Any) -> list[dict[str, Any]]:
-    return [dict(each.row) for each in store().stream(name, **options)]
+    return [dict(streamed_row.row) for streamed_row in store().stream(name, **options)]
 
 
 @pytest.fixture
@@ -80,28 +80,28 @@ def data(hub_server: HubServer) -> Repository:
 # --- what is read
 
 
-def as_parquet(given: Sequence[Mapping[str, Any]]) -> bytes:
+def as_parquet(records: Sequence[Mapping[str, Any]]) -> bytes:
     import pyarrow
     import pyarrow.parquet
 
     pyarrow.parquet.write_table(
-        pyarrow.Table.from_pylist(list(given)), file := BytesIO(), row_group_size=2
+        pyarrow.Table.from_pylist(list(records)), file := BytesIO(), row_group_size=2
     )
     return file.getvalue()
 
 
-def as_csv(given: Sequence[Mapping[str, Any]], comma: str = ",") -> bytes:
+def as_csv(records: Sequence[Mapping[str, Any]], comma: str = ",") -> bytes:
     return "".join(
-        f"{comma.join(cells)}\n" for cells in [given[0], *(each.values() for each in given)]
+        f"{comma.join(cells)}\n" for cells in [records[0], *(record.values() for record in records)]
     ).encode()
 
 
 FORMATS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], bytes]] = {
-    "train.jsonl": lambda given: jsonl(given).encode(),
-    "train.json": lambda given: json.dumps(given, indent=1).encode(),
-    "train.jsonl.gz": lambda given: gzip.compress(jsonl(given).encode()),
+    "train.jsonl": lambda records: jsonl(records).encode(),
+    "train.json": lambda records: json.dumps(records, indent=1).encode(),
+    "train.jsonl.gz": lambda records: gzip.compress(jsonl(records).encode()),
     "train.csv": as_csv,
-    "train.tsv": lambda given: as_csv(given, "\t"),
+    "train.tsv": lambda records: as_csv(records, "\t"),
     "train.parquet": as_parquet,
     "data/train-00000-of-00001.parquet": as_parquet,
 }
@@ -235,19 +235,19 @@ def test_types_come_from_the_card(hub_server: HubServer) -> None:
 
 
 def test_field_may_be_null_in_the_first_chunk(hub_server: HubServer) -> None:
-    given = [{"a": "x" * 100, "b": None}] * 20_000 + [{"a": "x", "b": "at last"}]
-    hub_server.repository("owner/late", {"train.jsonl": jsonl(given)}, kind="dataset")
+    records = [{"a": "x" * 100, "b": None}] * 20_000 + [{"a": "x", "b": "at last"}]
+    hub_server.repository("owner/late", {"train.jsonl": jsonl(records)}, kind="dataset")
     assert store().load("owner/late")[20_000]["b"] == "at last"
 
 
 def test_images_are_decoded_as_by_datasets(hub_server: HubServer) -> None:
-    from datasets import Dataset as Made
+    from datasets import Dataset as ArrowDataset
     from datasets import Image
 
-    made = Made.from_dict({"text": ["a"], "image": [{"bytes": PNG, "path": None}]}).cast_column(
-        "image", Image()
-    )
-    made.to_parquet(file := BytesIO())
+    images = ArrowDataset.from_dict(
+        {"text": ["a"], "image": [{"bytes": PNG, "path": None}]}
+    ).cast_column("image", Image())
+    images.to_parquet(file := BytesIO())
     hub_server.repository("owner/images", {"train.parquet": file.getvalue()}, kind="dataset")
     data = store().load("owner/images")
     if find_spec("PIL") is None:
@@ -259,7 +259,7 @@ def test_images_are_decoded_as_by_datasets(hub_server: HubServer) -> None:
 
 
 def test_info_needs_no_download(hub_server: HubServer) -> None:
-    made = hub_server.repository(
+    repository = hub_server.repository(
         "owner/message",
         {
             "README.md": card("license: [mit, apache-2.0]"),
@@ -272,7 +272,7 @@ def test_info_needs_no_download(hub_server: HubServer) -> None:
     assert (info.name, dict(info.splits), info.revision) == (
         "owner/message",
         {"train": None},
-        made.commits[-1].sha,
+        repository.commits[-1].sha,
     )
     assert (info.size, info.license) == (len(jsonl(ROWS)), "mit, apache-2.0")
     assert not hub_server.matching("train.jsonl")
@@ -391,10 +391,10 @@ def test_unknown_revision_is_an_error(data: Repository) -> None:
 
 
 def test_store_resolves_a_name_to_one_commit(data: Repository) -> None:
-    one = store()
-    assert len(one.load("owner/cups")) == 5
+    same_store = store()
+    assert len(same_store.load("owner/cups")) == 5
     data.commit({"train.jsonl": jsonl(ROWS[:1])})
-    assert len(one.load("owner/cups")) == len(list(one.stream("owner/cups"))) == 5
+    assert len(same_store.load("owner/cups")) == len(list(same_store.stream("owner/cups"))) == 5
     assert len(store().load("owner/cups")) == 1
 
 
@@ -425,10 +425,10 @@ def test_card_need_not_be_utf_8(hub_server: HubServer) -> None:
 def test_settings_choose_endpoint_and_cache(
     hub_server: HubServer, data: Repository, tmp_path: Path, no_default_hub: None
 ) -> None:
-    chosen = HfDatasets(endpoint=f"{hub_server.url}/", cache=str(tmp_path / "mine"))
+    configured = HfDatasets(endpoint=f"{hub_server.url}/", cache=str(tmp_path / "mine"))
     assert (
-        rows(chosen.load("owner/cups"))
-        == [dict(each.row) for each in chosen.stream("owner/cups")]
+        rows(configured.load("owner/cups"))
+        == [dict(streamed_row.row) for streamed_row in configured.stream("owner/cups")]
         == ROWS
     )
     assert list((tmp_path / "mine" / "datasets--owner--cups").rglob("*.arrow"))
@@ -449,7 +449,7 @@ UNREADABLE: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
     "nothing": ({"README.md": "hello"}, r"no files in a supported format.*but README\.md"),
     "a program": (
         {"bad.py": "boom"},
-        r"no files.*but bad\.py; programs are not run.*owner/bad@refs/convert/parquet",
+        r"no files.*but bad\.py; loading scripts are not run.*owner/bad@refs/convert/parquet",
     ),
     "images": (
         {"a.png": b"x"},
@@ -491,13 +491,13 @@ UNREADABLE: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
 @pytest.mark.parametrize("what", UNREADABLE)
 def test_unreadable_data_is_an_error(hub_server: HubServer, tmp_path: Path, what: str) -> None:
     files, message = UNREADABLE[what]
-    made = hub_server.repository("owner/bad", files, kind="dataset")
-    with pytest.raises(DataError, match=message) as refused:
+    repository = hub_server.repository("owner/bad", files, kind="dataset")
+    with pytest.raises(DataError, match=message) as raised:
         store().load("owner/bad")
-    assert str(tmp_path) not in str(refused.value)
+    assert str(tmp_path) not in str(raised.value)
     with pytest.raises(DataError, match=r"owner/bad|outside of it"):
         streamed("owner/bad")
-    made.commit({**dict.fromkeys(files), "train.jsonl": jsonl(ROWS)})
+    repository.commit({**dict.fromkeys(files), "train.jsonl": jsonl(ROWS)})
     assert rows(store().load("owner/bad")) == ROWS
 
 
@@ -528,8 +528,8 @@ def test_stream_downloads_only_what_is_read(hub_server: HubServer) -> None:
 
 
 def test_stream_error_names_the_row(hub_server: HubServer) -> None:
-    given = jsonl({"a": "x" * 10_000} for _ in range(600))
-    hub_server.repository("owner/late", {"train.jsonl": given + '{"a": \n'}, kind="dataset")
+    content = jsonl({"a": "x" * 10_000} for _ in range(600))
+    hub_server.repository("owner/late", {"train.jsonl": content + '{"a": \n'}, kind="dataset")
     read: list[str] = []
     with pytest.raises(DataError) as raised:
         read.extend(row.where for row in store().stream("owner/late"))
@@ -541,12 +541,16 @@ def test_stream_error_names_the_row(hub_server: HubServer) -> None:
 
 
 def test_late_columns_are_equal_streamed_and_loaded(hub_server: HubServer) -> None:
-    given = [{"prompt": "x" * 200, "completion": "y"}] * 8000 + [
+    records = [{"prompt": "x" * 200, "completion": "y"}] * 8000 + [
         {"prompt": "a", "completion": "b", "extra": 1}
     ]
-    hub_server.repository("owner/late", {"train.jsonl": jsonl(given)}, kind="dataset")
-    data, rest = store().load("owner/late"), streamed("owner/late")
-    assert (data[8000], len(data)) == (rest[8000], len(rest)) == (given[8000], 8001)
+    hub_server.repository("owner/late", {"train.jsonl": jsonl(records)}, kind="dataset")
+    data, streamed_rows = store().load("owner/late"), streamed("owner/late")
+    assert (
+        (data[8000], len(data))
+        == (streamed_rows[8000], len(streamed_rows))
+        == (records[8000], 8001)
+    )
 
 
 @pytest.mark.slow
@@ -696,18 +700,24 @@ def test_repeatedly_broken_download_is_an_error(
 
 
 @pytest.mark.slow
-def test_killed_preparation_is_repeated(hub_server: HubServer, tmp_path: Path) -> None:
-    hub_server.repository("owner/big", {"train.jsonl": jsonl(ROWS * 100_000)}, kind="dataset")
-    code = """
-import glob, os, signal, threading, time
+@pytest.mark.parametrize(
+    "event, suffix",
+    [("open", ".arrow"), ("os.rename", "train.incomplete")],
+    ids=["at the first row", "after the last row"],
+)
+def test_killed_preparation_is_repeated(
+    hub_server: HubServer, tmp_path: Path, event: str, suffix: str
+) -> None:
+    hub_server.repository("owner/big", {"train.jsonl": jsonl(ROWS * 1000)}, kind="dataset")
+    code = f"""
+import os, signal, sys
 from adapters.hf.datasets import HfDatasets
 
-def kill():
-    while not glob.glob(os.environ["HF_HOME"] + "/hub/*/kitchen/*/*/*.incomplete/*.arrow"):
-        time.sleep(0.001)
-    os.kill(os.getpid(), signal.SIGKILL)
+def kill_before(event, arguments):
+    if event == {event!r} and str(arguments[0]).endswith({suffix!r}):
+        os.kill(os.getpid(), signal.SIGKILL)
 
-threading.Thread(target=kill, daemon=True).start()
+sys.addaudithook(kill_before)
 HfDatasets().load("owner/big")
 """
     done = subprocess.run(
@@ -720,7 +730,7 @@ HfDatasets().load("owner/big")
     assert (done.returncode, done.stdout, done.stderr) == (-9, "", "")
     assert any(name.endswith(".incomplete") for name in prepared(tmp_path))
     data = store().load("owner/big")
-    assert (len(data), data[499_999]) == (500_000, ROWS[4])
+    assert (len(data), data[4_999]) == (5_000, ROWS[4])
     assert len(prepared(tmp_path)) == 1
 
 
@@ -785,8 +795,8 @@ def test_damaged_arrow_is_prepared_again(
     known = store().load("owner/cups").fingerprint
     [arrow] = (tmp_path / "huggingface").rglob("*.arrow")
     damage(arrow)
-    again = store().load("owner/cups")
-    assert (rows(again), again.fingerprint) == (ROWS, known)
+    data_again = store().load("owner/cups")
+    assert (rows(data_again), data_again.fingerprint) == (ROWS, known)
     assert len(prepared(tmp_path)) == 1
 
 

@@ -60,11 +60,11 @@ def peak(hub: HubServer, cache: Path, name: str) -> float:
 def test_million_rows_need_little_memory(
     hub_server: HubServer, tmp_path: Path, suffix: str, room: float
 ) -> None:
-    written = {"jsonl": jsonl, "parquet": parquet}[suffix]
+    write = {"jsonl": jsonl, "parquet": parquet}[suffix]
     for name, rows in {"small": 10_000, "big": 1_000_000}.items():
-        hub_server.repository(f"rows/{name}", {f"train.{suffix}": written(rows)}, kind="dataset")
-    small, big, again = (
+        hub_server.repository(f"rows/{name}", {f"train.{suffix}": write(rows)}, kind="dataset")
+    small, big, prepared = (
         peak(hub_server, tmp_path / "cache", f"rows/{name}") for name in ("small", "big", "big")
     )
     assert big - small < room
-    assert again - small < 10  # once it is prepared
+    assert prepared - small < 10  # once it is prepared

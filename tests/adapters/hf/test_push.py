@@ -71,10 +71,14 @@ def test_card_reports_the_run(finished_run: HubServer) -> None:
     assert repository.private
     assert repository.commits[-1].message == "a soup"
     options = ("two cups", "--temperature", "0", "--max-tokens", "8")
-    mine = kitchen("sample", "dish", *options)
-    theirs = kitchen("sample", "cook/onions", *options, *HERE)
-    assert theirs.exit_code == 0, theirs.output
-    assert theirs.stdout == mine.stdout != kitchen("sample", "owner/tiny", *options, *HERE).stdout
+    from_run = kitchen("sample", "dish", *options)
+    from_hub = kitchen("sample", "cook/onions", *options, *HERE)
+    assert from_hub.exit_code == 0, from_hub.output
+    assert (
+        from_hub.stdout
+        == from_run.stdout
+        != kitchen("sample", "owner/tiny", *options, *HERE).stdout
+    )
     config = json.loads(repository.commits[-1].files["adapter_config.json"])
     assert config["base_model_name_or_path"] == "owner/tiny"
     card = repository.commits[-1].files["README.md"].decode()
@@ -90,11 +94,11 @@ def test_rejected_push_can_be_repeated(
     finished_run: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_loopback_read")
-    refused = kitchen("push", "dish", "cook/onions", "--public")
-    assert refused.exit_code == 4
-    command = refused.stderr.strip().split("to try again: kitchen ")[1].split()
+    rejected = kitchen("push", "dish", "cook/onions", "--public")
+    assert rejected.exit_code == 4
+    command = rejected.stderr.strip().split("to try again: kitchen ")[1].split()
     assert command == ["push", "dish", "cook/onions", "--public"]
-    assert "hf_loopback_read" not in refused.output
+    assert "hf_loopback_read" not in rejected.output
     monkeypatch.setenv("HF_TOKEN", "hf_loopback_write")
     assert kitchen(*command).exit_code == 0
     assert not finished_run.repositories["model", "cook/onions"].private

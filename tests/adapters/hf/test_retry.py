@@ -92,7 +92,7 @@ def test_limits_leave_nothing_behind(hub_server: HubServer) -> None:
     from huggingface_hub.utils import _http
 
     session, factory = get_session(), _http._GLOBAL_CLIENT_FACTORY
-    hooks = {kind: list(each) for kind, each in session.event_hooks.items()}
+    hooks = {kind: list(callbacks) for kind, callbacks in session.event_hooks.items()}
     handlers = logging.getLogger("huggingface_hub").handlers
     filters = [list(handler.filters) for handler in handlers]
     for number in range(6):

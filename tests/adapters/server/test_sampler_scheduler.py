@@ -12,6 +12,7 @@ from adapters.server.limits import Limits
 from adapters.server.sampler_scheduler import QueuedRequest, SamplerScheduler, Weights
 from kitchen.errors import BackendError, DataError
 from tests.support.clock import Clock
+from tests.support.virtual_time import run_in_virtual_time
 
 
 class Harness:
@@ -81,7 +82,7 @@ def play(scene: Callable[[Harness], Awaitable[None]], **limits: Any) -> None:
     async def run() -> None:
         await scene(Harness(**limits))
 
-    asyncio.run(run())
+    run_in_virtual_time(run())
 
 
 def test_simultaneous_requests_run_in_order_of_number() -> None:
