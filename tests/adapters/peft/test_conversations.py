@@ -53,15 +53,25 @@ def asked(sampler: Any, prompts: Sequence[Tokens], turn: int) -> list[list[Sampl
     return [list(future.result()) for future in futures]
 
 
-def played(sampler: Any, once: Callable[[], Any]) -> list[tuple[Answers, Answers]]:
+def played(sampler: Any, fresh_sampler: Callable[[], Any]) -> list[tuple[Answers, Answers]]:
     """Return by turn what one sampler generates, and what a fresh one does."""
-    prompts, found = begin(), []
+    prompts, answers_by_turn = begin(), []
     for turn in range(TURNS):
-        mine, fresh = asked(sampler, prompts, turn), once()
-        found.append((mine, asked(fresh, prompts, turn)))
+        mine, fresh = asked(sampler, prompts, turn), fresh_sampler()
+        answers_by_turn.append((mine, asked(fresh, prompts, turn)))
         fresh.close()
         prompts = continued(prompts, mine, turn)
-    return found
+    return answers_by_turn
+
+
+def assert_same_bits(sampler: Any, played_before: Sequence[tuple[Answers, Answers]]) -> None:
+    """Repeat the requests of another sampler with this one, and compare each turn."""
+    prompts = begin()
+    for turn, (answers, _) in enumerate(played_before):
+        repeated = asked(sampler, prompts, turn)
+        for some, others in zip(answers, repeated, strict=True):
+            assert [a.logprobs.tolist() for a in some] == [b.logprobs.tolist() for b in others]
+        prompts = continued(prompts, repeated, turn)
 
 
 def check(found: Sequence[tuple[Answers, Answers]]) -> None:
@@ -89,11 +99,9 @@ def test_continued_conversations_match_a_fresh_sampler(
     """And bit for bit another sampler with the same requests."""
     session = trained(opened(**settings), weighted)
     samplers: list[Any] = [session.snapshot().result() for _ in range(2)]
-    one, other = (played(sampler, lambda: session.snapshot().result()) for sampler in samplers)
-    check(one)
-    for (mine, _), (same, _) in zip(one, other, strict=True):
-        for some, others in zip(mine, same, strict=True):
-            assert [a.logprobs.tolist() for a in some] == [b.logprobs.tolist() for b in others]
+    answers_by_turn = played(samplers[0], lambda: session.snapshot().result())
+    check(answers_by_turn)
+    assert_same_bits(samplers[1], answers_by_turn)
     for sampler in samplers:
         sampler.close()
 

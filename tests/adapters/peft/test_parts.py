@@ -419,22 +419,25 @@ def test_yielding_work_lets_others_run() -> None:
         worker.close()
 
 
-@pytest.mark.parametrize("came", [False, True])
-def test_an_interrupted_waiter_blocks_nobody(came: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("handed_over", [False, True])
+def test_an_interrupted_waiter_blocks_nobody(
+    handed_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     turns = FairLock()
 
     class Interrupted(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
-            if came:
-                turns.__exit__()  # it is let in at that very moment
+            if handed_over:
+                turns.__exit__()  # the lock is handed over at this very moment
             raise KeyboardInterrupt
 
     turns.__enter__()
+    # no other way to raise Ctrl-C at this very moment: the lock creates the event inside of itself
     monkeypatch.setattr(threading, "Event", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         turns.__enter__()
     assert not turns.waiting()
-    assert turns.locked() is not came
+    assert turns.locked() is not handed_over
 
 
 def test_downloads_do_not_hold_the_compute_lock() -> None:

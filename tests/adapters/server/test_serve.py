@@ -26,9 +26,11 @@ from adapters.fake.training import FakeTraining
 from adapters.local.hub import LocalHub
 from adapters.server.serve import TinkerServer, deferred_signals
 from kitchen.errors import BackendError, ConfigError
+from tests.support.commands import output
 from tests.support.tinker_server import KEY, MODELS
 
 MODEL = "fake/bigram"
+SERVE = ("serve", "--training", "fake", "--hub", "fake", "--model", MODEL, "--port", "0")
 
 
 def start_server(folder: Path, *more: str, key: str | None = KEY) -> subprocess.Popen[str]:
@@ -37,21 +39,7 @@ def start_server(folder: Path, *more: str, key: str | None = KEY) -> subprocess.
     if key is not None:
         environment["KITCHEN_SERVE_KEY"] = key
     return subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "kitchen.cli",
-            "serve",
-            "--training",
-            "fake",
-            "--hub",
-            "fake",
-            "--model",
-            MODEL,
-            "--port",
-            "0",
-            *more,
-        ],
+        [sys.executable, "-m", "kitchen.cli", *SERVE, *more],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -204,10 +192,10 @@ def test_take_over_replaces_the_lease_of_another_host(tmp_path: Path) -> None:
     claim.parent.mkdir(parents=True)
     claim.write_text(json.dumps({"host": "gone.example", "pid": 1, "born": "1"}))
     rejected = start_server(tmp_path)
-    output, _ = rejected.communicate(timeout=60)
-    assert rejected.returncode == 2, output
-    assert "gone.example" in output
-    assert "--take-over" in output
+    shown, _ = rejected.communicate(timeout=60)
+    assert rejected.returncode == 2, shown
+    assert "gone.example" in shown
+    assert "--take-over" in shown
     server = start_server(tmp_path, "--take-over")
     address(server)
     server.send_signal(signal.SIGINT)
@@ -227,10 +215,17 @@ def test_take_over_replaces_the_lease_of_another_host(tmp_path: Path) -> None:
     ],
 )
 def test_bad_options_are_rejected(
-    tmp_path: Path, key: str | None, more: tuple[str, ...], code: int, message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str | None,
+    more: tuple[str, ...],
+    code: int,
+    message: str,
 ) -> None:
-    server = start_server(tmp_path, *more, key=key)
-    output, _ = server.communicate(timeout=60)
-    assert server.returncode == code, output
-    assert message in output
-    assert "secret-of-mine" not in output
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KITCHEN_SERVE_KEY", raising=False)
+    if key is not None:
+        monkeypatch.setenv("KITCHEN_SERVE_KEY", key)
+    shown = output(code, *SERVE, *more)
+    assert message in shown
+    assert "secret-of-mine" not in shown

@@ -22,6 +22,7 @@ from kitchen.engine.plan import check as plan
 from kitchen.ports import TrainingClient
 from stages.rl.dro import Dro
 from stages.train.optim import ForwardBackward
+from tests.support.commands import output
 from tests.support.tinker_server import KEY, MODELS, serving
 
 ADAPTERS = ("--training", "tinker", "--hub", "fake", "--datasets", "fake", "--blobs", "fake")
@@ -29,29 +30,16 @@ MODEL = "fake/bigram"  # of the fake hub
 NOBODY = "http://127.0.0.1:1"
 
 
-def kitchen(
-    folder: Path, *words: str, url: str = NOBODY, key: str | None = KEY
-) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TINKER_BASE_URL": url, "COLUMNS": "200"}
-    environment.pop("TINKER_API_KEY", None)
-    if key is not None:
-        environment["TINKER_API_KEY"] = key
-    return subprocess.run(
-        [sys.executable, "-m", "kitchen.cli", *words],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-def check(
-    folder: Path, *more: str, url: str = NOBODY, key: str | None = KEY
-) -> subprocess.CompletedProcess[str]:
-    words = ("check", "recipes.sl_basic", *ADAPTERS, f"model={MODEL}", "dataset=greetings", *more)
-    return kitchen(folder, *words, url=url, key=key)
+def check(code: int, *more: str, url: str = NOBODY, key: str | None = KEY) -> str:
+    """Return the output of `kitchen check`, which must end with this exit code."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TINKER_BASE_URL", url)
+        patch.setenv("COLUMNS", "200")
+        patch.delenv("TINKER_API_KEY", raising=False)
+        if key is not None:
+            patch.setenv("TINKER_API_KEY", key)
+        settings = (f"model={MODEL}", "dataset=greetings")
+        return output(code, "check", "recipes.sl_basic", *ADAPTERS, *settings, *more)
 
 
 @pytest.mark.parametrize(
@@ -62,13 +50,10 @@ def check(
         ("tml-of-another-hub\r", "no spaces or line ends"),
     ],
 )
-def test_check_finds_missing_and_malformed_keys(
-    tmp_path: Path, key: str | None, message: str
-) -> None:
-    done = check(tmp_path, key=key)
-    assert done.returncode == 4, done.stdout + done.stderr
-    assert message in done.stdout + done.stderr
-    assert "of-another-hub" not in done.stdout + done.stderr
+def test_check_finds_missing_and_malformed_keys(key: str | None, message: str) -> None:
+    shown = check(4, key=key)
+    assert message in shown
+    assert "of-another-hub" not in shown
 
 
 def test_check_sends_nothing_and_imports_no_sdk(tmp_path: Path) -> None:
@@ -90,17 +75,14 @@ def test_check_sends_nothing_and_imports_no_sdk(tmp_path: Path) -> None:
     assert "imported []" in done.stdout, done.stdout + done.stderr
 
 
-def test_check_online_asks_the_server_for_the_model(tmp_path: Path) -> None:
+def test_check_online_asks_the_server_for_the_model() -> None:
     kept = FakeBlobs()
     with serving(FakeTraining(kept), kept, models=["tiny"]) as served:
-        unknown = check(tmp_path, "--online", url=served.url)
-        rejected = check(tmp_path, "--online", url=served.url, key="tml-another")
-    assert unknown.returncode == 4
-    assert f"does not serve '{MODEL}'; there are: tiny" in unknown.stdout + unknown.stderr
-    assert "401" in rejected.stdout + rejected.stderr
-    nobody = check(tmp_path, "--online")
-    assert nobody.returncode == 4
-    assert "does not answer as a server of the Tinker API" in nobody.stdout + nobody.stderr
+        unknown = check(4, "--online", url=served.url)
+        rejected = check(4, "--online", url=served.url, key="tml-another")
+    assert f"does not serve '{MODEL}'; there are: tiny" in unknown
+    assert "401" in rejected
+    assert "does not answer as a server of the Tinker API" in check(4, "--online")
 
 
 def test_unlisted_losses_depend_on_the_kind_of_server() -> None:
@@ -118,8 +100,6 @@ def test_unlisted_losses_depend_on_the_kind_of_server() -> None:
     assert "needs 'custom loss'" in " ".join(custom.problems)
 
 
-def test_check_lists_what_is_not_honoured(tmp_path: Path) -> None:
-    done = check(tmp_path)  # recipes want twice the rank
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "not honoured: lora_alpha" in done.stdout
-    assert check(tmp_path, "--strict").returncode == 2
+def test_check_lists_what_is_not_honoured() -> None:
+    assert "not honoured: lora_alpha" in check(0)  # recipes want twice the rank
+    assert "--strict" in check(2, "--strict")

@@ -325,7 +325,9 @@ BIT_BY_BIT: dict[str, tuple[list[Datum], str, int]] = {
 @pytest.mark.parametrize(
     ("case", "threads", "checkpointing"),
     [
-        *((case, threads, False) for case in BIT_BY_BIT for threads in (1, 2)),
+        *((case, 2, False) for case in BIT_BY_BIT),
+        ("completions scored", 1, False),
+        ("one by one", 1, False),
         ("prompts scored too", 2, True),
         ("one the beginning of the other", 1, True),
         ("policy", 1, True),

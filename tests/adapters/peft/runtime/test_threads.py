@@ -50,17 +50,16 @@ def test_a_thread_sets_only_its_own_torch_threads() -> None:
     assert found == [before + 2]
 
 
-@pytest.mark.parametrize(
-    ("owner", "start"),
-    [("threading.Thread", "start"), ("adapters.peft.runtime.threads", "_set_torch_threads")],
-)
-def test_a_thread_that_cannot_start_raises(
-    monkeypatch: pytest.MonkeyPatch, owner: str, start: str
-) -> None:
-    def none(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
+@pytest.mark.parametrize("function", ["threading.Thread.start", "torch.set_num_threads"])
+def test_a_thread_that_cannot_start_raises(monkeypatch: pytest.MonkeyPatch, function: str) -> None:
+    failures = [RuntimeError("can't start new thread")]
 
-    monkeypatch.setattr(f"{owner}.{start}", none)
+    def fail_once(*_: object) -> None:
+        if failures:
+            raise failures.pop()
+
+    # a real failure would need a process that has used up the threads of the system
+    monkeypatch.setattr(function, fail_once)
     known = atexit._ncallbacks()  # type: ignore[attr-defined]
     with pytest.raises(RuntimeError, match="can't start new thread"):
         Worker("none")
