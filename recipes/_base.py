@@ -26,16 +26,16 @@ class TrainingRecipe(Recipe):
     lora_rank: PositiveInt = 16  # rank of the LoRA matrices; alpha is twice the rank
     learning_rate: PositiveFloat = 1e-4  # peak learning rate, reached at the end of warm-up
     schedule: ScheduleName = "linear"  # learning rate schedule after warm-up
-    warmup_steps: NonNegativeInt = 0  # warm-up, in optimiser steps
+    warmup_steps: NonNegativeInt = 0  # length of the warm-up, in optimiser steps
     weight_decay: NonNegativeFloat = 0.0  # AdamW's decoupled weight decay
-    # gradient clipping: maximum norm of a step's whole gradient; 0 for no clipping
+    # maximum norm of the gradient, over all trained weights; 0 for no gradient clipping
     grad_clip_norm: NonNegativeFloat = 0.0
     seed: NonNegativeInt = 0  # seed of everything random: initialisation, order, sampling
-    save_every: NonNegativeInt = 25  # batches between two save points to resume from; 0 for none
+    save_every: NonNegativeInt = 25  # batches between two save points, to resume from; 0 for none
 
     @property
     def lora(self) -> Lora:
-        """The adapter that is trained."""
+        """The LoRA configuration of the weights to train."""
         return Lora(self.lora_rank, alpha=2.0 * self.lora_rank, seed=self.seed)
 
     @property
@@ -51,43 +51,45 @@ class EpochRecipe(TrainingRecipe):
     """Settings of recipes that train on a data set, in epochs."""
 
     evaluation: EvalConfig = EvalConfig()
-    # optimiser steps between two held-out losses with exports of the weights; 0 for none
+    # optimiser steps between two evaluations, each of which measures the held-out loss and exports
+    # the weights; 0 for none
     eval_every: NonNegativeInt = 50
-    keep: PositiveInt = 2  # exports to retain: the last so many, and the best
-    ahead: NonNegativeInt = 1  # look-ahead: optimiser steps submitted beyond the one waited for
-    # training data: a packaged data set, a file or a folder; with --datasets hf a name at the hub
+    keep: PositiveInt = 2  # number of latest exports to keep, besides the best one
+    # look-ahead: optimiser steps submitted before the result of the current one has arrived
+    ahead: NonNegativeInt = 1
+    # training data: a packaged data set, a file or folder, or with --datasets hf a name at the hub
     dataset: str = DEFAULT_DATASET
     epochs: PositiveInt = 1  # passes over the data
-    max_steps: PositiveInt | None = None  # optimiser steps in all; null for whole epochs
+    max_steps: PositiveInt | None = None  # maximum number of optimiser steps; null for all epochs
 
 
 class RolloutRecipe(TrainingRecipe):
     """Settings of recipes that train on rollouts of the policy itself."""
 
-    # problems: a packaged data set, a file or a folder; with --datasets hf a name at the hub
+    # problems: a packaged data set, a file or folder, or with --datasets hf a name at the hub
     dataset: str = DEFAULT_DATASET
     playing: RolloutConfig = RolloutConfig()
-    steps: PositiveInt = 30  # batches of rollouts
+    steps: PositiveInt = 30  # number of batches of rollouts
     batch_size: PositiveInt = 8  # problems per batch
-    group: PositiveInt = 8  # group size: rollouts of each problem
-    updates: PositiveInt = 1  # optimiser steps on each batch of rollouts
-    # policy lag: batches that the acting weights are behind, except after a save point;
+    group: PositiveInt = 8  # rollouts per problem (group size)
+    updates: PositiveInt = 1  # optimiser steps per batch of rollouts
+    # batches by which the sampling weights lag behind the trained ones, except after a save point;
     # 0 for strictly on-policy training
     policy_lag: NonNegativeInt = 0
 
     @property
     def problems(self) -> int:
-        """The number of problems that the run uses at most."""
+        """The number of problems in all batches, counting repetitions."""
         return self.steps * self.batch_size
 
     @model_validator(mode="after")
-    def _save_less_often_than_the_policy_lags(self) -> Self:
+    def _check_that_lag_can_be_reached(self) -> Self:
         """Raise ConfigError if no batch could ever be policy_lag batches behind."""
         if 0 < self.save_every <= self.policy_lag:
             raise ConfigError(
-                f"save_every={self.save_every} with policy_lag={self.policy_lag}: all batches in "
-                "flight are trained on before a save point, so the acting weights would never be "
-                "that far behind. Set save_every to more than policy_lag, or to 0 for no save "
-                "points."
+                f"policy_lag={self.policy_lag} cannot be reached with save_every="
+                f"{self.save_every}: before a save point, all batches in flight are trained on, so "
+                f"the sampling weights never lag {self.policy_lag} batches behind. Set save_every "
+                "above policy_lag, or to 0 for no save points."
             )
         return self

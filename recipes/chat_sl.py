@@ -13,16 +13,18 @@ class ChatSl(TrainingRecipe):
     """Conversations of any number of turns from several sources, with the loss of each source."""
 
     evaluation: evaluate.EvalConfig = evaluate.EvalConfig(metric="loss")
-    # optimiser steps between two held-out losses with exports of the weights; 0 for none
+    # optimiser steps between two evaluations, each of which measures the held-out loss and exports
+    # the weights; 0 for none
     eval_every: NonNegativeInt = 50
-    keep: PositiveInt = 2  # exports to retain: the last so many, and the best
-    ahead: NonNegativeInt = 1  # look-ahead: optimiser steps submitted beyond the one waited for
-    # sampling weights, mixture.DATASET=WEIGHT; null: ingredients and arithmetic in equal parts
+    keep: PositiveInt = 2  # number of latest exports to keep, besides the best one
+    # look-ahead: optimiser steps submitted before the result of the current one has arrived
+    ahead: NonNegativeInt = 1
+    # sampling weights: mixture.DATASET=WEIGHT; null for ingredients and arithmetic in equal parts
     mixture: Mapping[str, PositiveFloat] | None = None
     rendering: chat.RenderDataset = chat.RenderDataset()
-    steps: PositiveInt = 100  # optimiser steps
+    steps: PositiveInt = 100  # number of optimiser steps
     learning_rate: PositiveFloat = 1e-3  # peak learning rate, reached at the end of warm-up
-    warmup_steps: NonNegativeInt = 10  # warm-up, in optimiser steps
+    warmup_steps: NonNegativeInt = 10  # length of the warm-up, in optimiser steps
     batch_size: PositiveInt = 16  # datums per optimiser step
 
     def workflow(self) -> Step:

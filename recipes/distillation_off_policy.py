@@ -13,18 +13,17 @@ class DistillationOffPolicy(EpochRecipe):
     # rendering of the teacher's answers and of held-out rows
     rendering: chat.RenderDataset = chat.RenderDataset(train_on="last_assistant_message")
     learning_rate: PositiveFloat = 1e-3  # peak learning rate, reached at the end of warm-up
-    warmup_steps: NonNegativeInt = 10  # warm-up, in optimiser steps
+    warmup_steps: NonNegativeInt = 10  # length of the warm-up, in optimiser steps
     batch_size: PositiveInt = 16  # conversations per optimiser step
-    teacher: str | None = None  # teacher: weights of any name; null: the initial weights
+    teacher: str | None = None  # weights of the teacher, by any name; null for the initial weights
     instruction: str = ""  # system prompt that the teacher reads, and the student does not
     writing: distill.GenerationConfig = distill.GenerationConfig()
 
     def workflow(self) -> Step:
         teacher = distill.teacher_of(self.teacher, self.model, self.instruction)
         prompted = self.rendering, self.instruction, self.seed
-        answers = self.rendering.rows_for_steps(
-            self.max_steps, self.batch_size
-        )  # None: all of them
+        # None: all of them
+        answers = self.rendering.rows_for_steps(self.max_steps, self.batch_size)
         rows = None if answers is None else -(-answers // self.writing.tries)
         epochs = data.Epochs(self.epochs, self.batch_size, self.max_steps)
         batches = data.ShuffledBatches(self.batch_size, self.seed)

@@ -10,18 +10,20 @@ from stages import chat, data, evaluate, preference, train
 class Dpo(EpochRecipe):
     """Make the chosen answer likelier than the rejected one, and stay near the reference model."""
 
-    reference: str | None = None  # reference model: weights of any name; null: the initial weights
+    # weights of the reference model, by any name; null for the initial weights
+    reference: str | None = None
     mistakes: preference.MistakesConfig = preference.MistakesConfig()
     rendering: chat.RenderDataset = chat.RenderDataset(train_on="last_assistant_turn")
     learning_rate: PositiveFloat = 1e-5  # peak learning rate, reached at the end of warm-up
     batch_size: PositiveInt = 16  # pairs per optimiser step
     loss: preference.PairLossName = "sigmoid"  # loss on pairs of answers; sigmoid is DPO
-    # strength of the KL constraint to the reference model; null: 0.1, with loss=simpo 2
+    # scale of the rewards: a larger one keeps the policy closer to the reference model; with
+    # loss=orpo, weight of the odds-ratio term; null for 0.1, and for 2 with loss=simpo
     beta: PositiveFloat | None = None
-    label_smoothing: NonNegativeFloat = 0.0  # assumed share of swapped pairs; with loss=sigmoid
-    # margin of the rewards with loss=simpo, in beta times nats per token; null: half of beta
+    label_smoothing: NonNegativeFloat = 0.0  # assumed share of swapped pairs; only loss=sigmoid
+    # margin between the rewards of loss=simpo, in beta times nats per token; null for half of beta
     target_margin: NonNegativeFloat | None = None
-    imitation: NonNegativeFloat = 0.0  # weight of the chosen answers' cross-entropy, nats per token
+    imitation: NonNegativeFloat = 0.0  # weight of the chosen answers' cross-entropy per token
 
     def workflow(self) -> Step:
         loss = preference.PairLoss(
@@ -32,7 +34,6 @@ class Dpo(EpochRecipe):
             target_margin=self.target_margin,
         )
         reference = self.reference or self.model
-        logprobs = preference.PrecomputeReferenceLogprobs(reference)
         epochs = data.Epochs(self.epochs, self.batch_size, self.max_steps).using(preference.PAIRS)
         batches = preference.ShuffledPairs(self.batch_size, self.seed)
         return sequence(
@@ -44,7 +45,7 @@ class Dpo(EpochRecipe):
                 self.model, self.rendering, self.mistakes, self.seed, self.evaluation
             ),
             preference.RenderPairs(self.rendering),
-            *([logprobs] if loss.uses_reference else []),
+            *([preference.PrecomputeReferenceLogprobs(reference)] if loss.uses_reference else []),
             preference.AttachReferenceLogprobs(),
             evaluate.EvaluateBase(self.model, self.evaluation, self.rendering),
             for_each(epochs)(

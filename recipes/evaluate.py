@@ -13,12 +13,14 @@ class Evaluate(Recipe):
 
     # weights to evaluate: packaged:NAME, run:ID[@STEP|final|best], path:FOLDER, NAME[@REVISION]
     weights: str = "packaged:smollm2-135m-instruct"
-    # a packaged data set, or a file or folder: JSON, JSONL, CSV, Parquet
+    # held-out data: a packaged data set, a file or folder (JSON, JSONL, CSV, Parquet), or with
+    # --datasets hf a name at the hub
     dataset: str = "ingredients"
-    # splits to evaluate on; null for all but "train", or for that one where there is no other
+    # splits to evaluate on; null for all but "train", or for "train" if it is the only one
     splits: tuple[str, ...] | None = None
-    rows: PositiveInt | None = None  # maximum rows of each split, a seeded choice; null for all
-    columns: Mapping[str, str] = {}  # columns to rename: columns.question=prompt
+    # maximum number of rows of each split, chosen at random by the seed; null for all
+    rows: PositiveInt | None = None
+    columns: Mapping[str, str] = {}  # columns to rename, as in columns.question=prompt
     rendering: chat.RenderDataset = chat.RenderDataset()
     evaluation: evaluate.EvalConfig = evaluate.EvalConfig()
     answering: evaluate.DecodingConfig = evaluate.DecodingConfig()

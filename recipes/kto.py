@@ -10,14 +10,16 @@ from stages import chat, data, evaluate, preference, train
 class Kto(EpochRecipe):
     """Make good answers likelier and bad ones less likely, and stay near the reference model."""
 
-    reference: str | None = None  # reference model: weights of any name; null: the initial weights
+    # weights of the reference model, by any name; null for the initial weights
+    reference: str | None = None
     mistakes: preference.MistakesConfig = preference.MistakesConfig()
     rendering: chat.RenderDataset = chat.RenderDataset(train_on="last_assistant_turn")
     learning_rate: PositiveFloat = 1e-5  # peak learning rate, reached at the end of warm-up
     batch_size: PositiveInt = 16  # answers per optimiser step
-    beta: PositiveFloat = 0.1  # strength of the KL constraint to the reference model
-    # weight of good answers in the loss; times their number, it should be 1 to 4/3 times
-    # bad_weight times the number of bad ones
+    # scale of the rewards: a larger one keeps the policy closer to the reference model
+    beta: PositiveFloat = 0.1
+    # weight of good answers in the loss; good_weight times their number should be 1 to 4/3 times
+    # bad_weight times the number of bad answers
     good_weight: PositiveFloat = 1.0
     bad_weight: PositiveFloat = 1.0  # weight of bad answers in the loss
 

@@ -12,22 +12,23 @@ from stages.tasks.reasoning_gym import load_tasks_stage
 
 
 class Rl(RolloutRecipe):
-    """Policy gradient with advantages within groups; the acting weights may lag behind."""
+    """Policy gradient with advantages within groups; the weights that sample may lag behind."""
 
-    # reward of an answer: field_f1, exact or math; null: by the data, which may have its own
+    # reward function: field_f1, exact or math; null to choose by the data, which may have its own
     reward: str | None = None
-    advantages: rl.AdvantageName = "centred"  # how rewards of a group become advantages
+    advantages: rl.AdvantageName = "centred"  # how the rewards of a group become advantages
     loss: rl.PolicyLossName = "importance_sampling"  # policy loss
-    # options of ppo and cispo: clip_low_threshold, clip_high_threshold; of dro: beta
+    # options of the loss: clip_low_threshold and clip_high_threshold of ppo and cispo, beta of dro
     loss_options: Mapping[str, float] = {}
-    kl_penalty: NonNegativeFloat = 0.0  # reward lost per nat of KL to the reference model
-    # discount of later tokens' KL penalties; 0: a token pays only for itself
+    kl_penalty: NonNegativeFloat = 0.0  # KL penalty to the reference model: reward lost per nat
+    # discount of later tokens' KL penalties in a token's advantage; 0 for only its own penalty
     kl_discount: rl.DiscountFactor = 0.0
-    reference: str | None = None  # reference model: weights of any name; null: the initial weights
+    # weights of the reference model, by any name; null for the initial weights
+    reference: str | None = None
 
     def workflow(self) -> Step:
         rl.check_group(self.group, self.kl_penalty)
-        with_reference = self.kl_penalty or self.reference
+        with_reference = bool(self.kl_penalty or self.reference)
         reference = evaluate.OpenReference(self.reference or self.model)
         loss, options = rl.loss_of(self.loss, self.loss_options)
         batches = tasks.TaskBatches(self.batch_size, self.steps, self.seed)

@@ -10,15 +10,15 @@ from stages import judge as judging
 
 
 class Rlhf(RolloutRecipe):
-    """Three phases: comparisons, a judge that learns from them, a policy that learns from it."""
+    """Collect comparisons, train a judge on them, and train a policy on the judge's preferences."""
 
-    # comparisons: a data set; null: the model's own answers to `dataset`, ranked by their rewards
+    # data set of comparisons; null to rank the model's own answers to `dataset` by their rewards
     preferences: str | None = None
-    # reward that ranks the model's own answers: field_f1, exact or math; null: by the data
+    # reward function that ranks them: field_f1, exact or math; null to choose by the data
     reward: str | None = None
     ranking: judging.RankingConfig = judging.RankingConfig()
     judge: judging.JudgeConfig = judging.JudgeConfig()
-    kl_penalty: NonNegativeFloat = 0.0  # reward lost per nat of KL to the initial weights
+    kl_penalty: NonNegativeFloat = 0.0  # KL penalty to the initial weights: reward lost per nat
 
     def workflow(self) -> Step:
         rl.check_group(self.group, self.kl_penalty)
@@ -45,7 +45,7 @@ class Rlhf(RolloutRecipe):
             for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=stale)(
                 rl.Snapshot(),
                 rl.RollOut(self.group, self.playing, self.seed),
-                judging.JudgeRollouts(self.playing, own_answers),
+                judging.JudgeRollouts(self.playing, has_true_rewards=own_answers),
                 rl.ReportRollouts(),
                 *([rl.ComputeReferenceLogprobs()] if self.kl_penalty else []),
                 rl.ComputeAdvantages(penalty=self.kl_penalty),

@@ -12,7 +12,7 @@ class SlBasic(EpochRecipe):
 
     rendering: chat.RenderDataset = chat.RenderDataset()
     learning_rate: PositiveFloat = 1e-3  # peak learning rate, reached at the end of warm-up
-    warmup_steps: NonNegativeInt = 10  # warm-up, in optimiser steps
+    warmup_steps: NonNegativeInt = 10  # length of the warm-up, in optimiser steps
     batch_size: PositiveInt = 16  # conversations per optimiser step
 
     def workflow(self) -> Step:

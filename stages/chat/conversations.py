@@ -28,7 +28,7 @@ _COMMON_NAMES: Mapping[str, Sequence[str]] = {  # of the same columns in other d
     "prompt": ("question", "instruction", "input", "query", "problem"),
     "completion": ("answer", "response", "output", "solution"),
 }
-# ignoring these fields would silently train on something else than the author meant
+# ignoring these fields would silently train on something other than what the author meant
 _UNSUPPORTED = ("tool_calls", "function_call", "weight")
 
 
@@ -46,7 +46,7 @@ class Conversation:
     """Messages in order, with their place in the data."""
 
     messages: tuple[Message, ...]  # at least one
-    where: str  # the place a person can look up: "chats.jsonl:12"
+    where: str  # its place in the data, for error messages: "chats.jsonl:12"
     single_turn: bool = False  # one prompt and one answer: needs no chat template
     # a model wrote the answer, so the row is dropped if the chat template cannot mask its text
     sampled: bool = False
@@ -54,7 +54,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class TrainRows:
-    """The conversations to train on, possibly parsed lazily."""
+    """The conversations to train on; they may be parsed lazily."""
 
     conversations: Sequence[Conversation]
 
@@ -80,8 +80,8 @@ def messages_from_dicts(messages: Sequence[ports.Message]) -> tuple[Message, ...
 def parse_conversation(row: Row, where: str) -> Conversation:
     """Parse a row in the first of FORMATS that fits; other columns are ignored.
 
-    `where` is the row's place in the data, with which every error begins. Raises DataError that
-    names the field, or shows the row and lists the formats; also for a `label` that is false.
+    Every error starts with `where`, the row's place in the data. Raises DataError that names the
+    field, or shows the row and lists the formats; also for a `label` that is false.
     """
     _check_label(row, where)
     for fields, parse in _PARSERS:
@@ -90,7 +90,7 @@ def parse_conversation(row: Row, where: str) -> Conversation:
     _check_incomplete(row, where)
     shown = ", ".join(f"{name}: {_short(value)}" for name, value in row.items())
     known = f"{'; '.join(FORMATS)}{_rename_hint(row, 'prompt')}"
-    raise DataError(f"{where}: no known format in the row {{{shown}}}; there are: {known}")
+    raise DataError(f"{where}: no known format in the row {{{shown}}}. Formats: {known}")
 
 
 def _check_label(row: Row, where: str) -> None:
@@ -99,8 +99,8 @@ def _check_label(row: Row, where: str) -> None:
     is_false_text = isinstance(label, str) and label.strip().lower() == "false"
     if label is False or is_false_text:
         raise DataError(
-            f"{where}: label is false, a bad answer, which only recipes.kto can learn from; drop "
-            "the row, or, if the column means something else, rename it "
+            f"{where}: label is false, a bad answer, and only recipes.kto trains on bad "
+            "answers; drop the row, or, if the column means something else, rename it "
             "(reading.columns.label=other, or in the file)"
         )
 
@@ -113,8 +113,8 @@ def _check_incomplete(row: Row, where: str) -> None:
             present = ", ".join(repr(field) for field in fields if field not in missing)
             problem = "is null" if missing[0] in row else "is missing"
             raise DataError(
-                f"{where}: {present} is there and {missing[0]!r} {problem}; add it, or drop the "
-                f"row{_rename_hint(row, missing[0])}"
+                f"{where}: the row has {present}, but {missing[0]!r} {problem}; add it, or drop "
+                f"the row{_rename_hint(row, missing[0])}"
             )
 
 
@@ -130,16 +130,16 @@ def parse_completion(row: Row, field: str, where: str) -> Conversation:
     answer = _messages_of(row, field, "assistant", where)
     if len(answer) == 1 and not prompt:
         raise DataError(
-            f"{where}: {field!r} is an answer alone, and 'prompt' is missing; add it, or drop the "
+            f"{where}: {field!r} is only an answer, but 'prompt' is missing; add it, or drop the "
             f"row{_rename_hint(row, 'prompt')}"
         )
     if _contains_prompt(answer[:-1], prompt):
         return _build(answer, where)
     if answer[0].role in ("system", "user"):
         raise DataError(
-            f"{where}: {field} begins with a message of {answer[0].role!r}, as a whole "
-            "conversation does, but it does not contain the text of 'prompt'; let it hold the "
-            "answer alone, or rename the other column (reading.columns.prompt=other)"
+            f"{where}: {field} starts with a message of {answer[0].role!r}, so it should be a "
+            "whole conversation, but it does not contain the text of 'prompt'; reduce it to the "
+            "answer, or rename the other column (reading.columns.prompt=other)"
         )
     return _build((*prompt, *answer), where)
 

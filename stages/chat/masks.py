@@ -1,4 +1,4 @@
-"""Loss masks of conversations, found by rendering prefixes with the chat template."""
+"""Loss masks of conversations, computed by rendering prefixes with the chat template."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class MaskedTokens:
 
     tokens: Tokens  # (T,)
     trained: Mask  # (T,)
-    endless: int = 0  # trained-on answers that the template ends with no stop token
-    split: bool = False  # only a prefix, because the template rewrites earlier messages
+    endless: int = 0  # trained-on answers that the template does not end with a stop token
+    split: bool = False  # a prefix for one turn, because the template rewrites earlier messages
 
 
 class _PrefixRenderer(Protocol):
@@ -179,7 +179,7 @@ def _runs(conversation: Conversation, selected: MessageMask) -> list[tuple[int, 
         if is_assistant and index == 0:
             raise DataError(
                 f"{conversation.where}: the first message is the assistant's, so that it answers "
-                "nothing; begin with a user or system message, or train on later messages only"
+                "nothing; start with a user or system message, or train on later messages only"
             )
         follows_run = bool(runs) and runs[-1][1] == index
         if (
@@ -203,7 +203,7 @@ def _first_stop(
         if np.isin(content, tokenizer.stop_ids).any():
             raise MaskError(
                 f"{conversation.where}: the text of message {index} contains a stop token of the "
-                "model, where every answer would end; take it out",
+                "model, where every answer would end; remove it",
                 index,
             )
     return int(stops[0]) if len(stops) else None
@@ -214,9 +214,9 @@ def _turns(conversation: Conversation, selected: MessageMask) -> Iterator[Messag
     for index, is_selected in enumerate(selected):
         if is_selected and conversation.messages[index].role != "assistant":
             raise DataError(
-                f"{conversation.where}: the chat template rewrites earlier messages, so that "
-                f"message {index} has no tokens of its own; train on assistant messages, or on "
-                "all_tokens"
+                f"{conversation.where}: the chat template rewrites earlier messages, so the tokens "
+                f"of message {index} cannot be located; train on assistant messages, or on "
+                "all_tokens (rendering.train_on)"
             )
     in_turn = [message.role in ("assistant", "tool") for message in conversation.messages]
     for is_turn, run in groupby(range(len(selected)), key=in_turn.__getitem__):
@@ -236,7 +236,7 @@ def _masked_turn(
     if masked is None:
         raise MaskError(
             f"{conversation.where}: the chat template renders message {selected.index(True)} "
-            "differently from its own generation prompt, so that the tokens to train on cannot be "
+            "differently from its own generation prompt, so the tokens to train on cannot be "
             "located; white space at the beginning of an answer can be the cause",
             len(selected) - 1,
         )

@@ -15,7 +15,7 @@ from stages.chat.tools import with_tools_in_system_prompt
 
 
 def reference_answer(conversation: Conversation) -> str:
-    """Return the text of the last assistant message, the answer that is right."""
+    """Return the reference answer: the text of the last assistant message."""
     return conversation.messages[_last_assistant(conversation)].content
 
 
@@ -57,7 +57,7 @@ def render_prompt(
     if not uses_chat_template(tokenizer, chat):
         if tools:
             raise DataError(
-                "tools are described through a chat template, and this model has none; choose an "
+                "tools are described through a chat template, but this model has none; choose an "
                 "instruct model"
             )
         return tokenizer.encode("".join(message["content"] for message in messages), special=True)
@@ -77,8 +77,8 @@ def check_system_prompt(instruction: str, tokenizer: Tokenizer, chat: bool | Non
     """Raise ConfigError for a system prompt if the model has no chat template to put it in."""
     if instruction and not uses_chat_template(tokenizer, chat):
         raise ConfigError(
-            "an instruction is a system prompt, which needs a chat template; this model has none, "
-            "or rendering.chat=false: choose an instruct model, or leave the instruction out"
+            "an instruction is a system prompt, which needs a chat template, but this model has "
+            "none, or rendering.chat=false: choose an instruct model, or leave instruction out"
         )
 
 

@@ -43,12 +43,12 @@ class RenderCounts:
     tokens: int = 0  # that the model reads
     trained_tokens: int = 0  # targets with a non-zero weight
     truncated: int = 0  # datums cut to max_tokens
-    # datums left out: overlong, with nothing to train on once cut, or model-written and impossible
-    # to mask
+    # datums left out: too long, or with nothing to train on once truncated, or of a sampled answer
+    # that cannot be masked
     dropped: int = 0
-    # rows that gave one datum per assistant turn, because the template rewrites history
+    # rows rendered as one datum per assistant turn, because the template rewrites earlier turns
     split_rows: int = 0
-    endless: int = 0  # trained-on answers that the template ends with no stop token of the model
+    endless: int = 0  # trained-on answers that the template does not end with a stop token
     empty_answers: int = 0  # assistant messages without text
 
     def __add__(self, other: RenderCounts) -> RenderCounts:
@@ -83,13 +83,13 @@ class TrainData:
 class RenderDataset(Stage, RenderingSettings):
     """Render conversations to datums whose weights are 0 on every token not trained on."""
 
-    # Which messages to train on; "trainable" reads the field of that name in each message.
+    # messages to train on; "trainable" reads the field of that name in each message
     train_on: TrainOn = "all_assistant_messages"
-    max_tokens: int = 1024  # Maximum length of a datum, in tokens.
-    # Datums longer than max_tokens: stop with an error, drop them, or truncate them.
+    max_tokens: int = 1024  # maximum length of a datum, in tokens
+    # datums longer than max_tokens: stop with an error, drop them, or truncate them
     overlong: Overlong = "error"
-    chat: bool | None = None  # Use the chat template; null to use it if the model has one.
-    separator: str = " "  # Text between prompt and completion if there is no chat template.
+    chat: bool | None = None  # use the chat template; null to use it if the model has one
+    separator: str = " "  # text between prompt and completion if there is no chat template
 
     def __post_init__(self) -> None:
         check_name("train_on", self.train_on, TRAIN_ON)
@@ -101,7 +101,7 @@ class RenderDataset(Stage, RenderingSettings):
             )
 
     def rows_for_steps(self, steps: int | None, batch_size: int) -> int | None:
-        """Return the rows that `steps` batches of datums take; None if rows may be dropped."""
+        """Return how many rows `steps` batches of datums use; None if rows may be dropped."""
         return steps * batch_size if steps is not None and self.overlong == "error" else None
 
     def run(self, rows: TrainRows, tokenizer: Tokenizer) -> tuple[TrainData, Metrics]:
@@ -159,9 +159,10 @@ class RenderedDatums(Sequence[Datum]):
                 self._cached.append(row.data)
         if not self.counts.datums:
             raise DataError(
-                f"nothing is left: of {self.counts.rows} rows, {self.counts.dropped} sequences "
-                f"were dropped, because they exceed max_tokens={render.max_tokens}, or because "
-                "the chat template changes answers that a model wrote"
+                f"no data is left: all {self.counts.dropped} datums of {self.counts.rows} rows "
+                f"were dropped, because they exceed max_tokens={render.max_tokens}, or because the "
+                "chat template changes answers that a model sampled; raise rendering.max_tokens, "
+                "or set rendering.overlong=truncate"
             )
 
     def __len__(self) -> int:
@@ -196,7 +197,7 @@ def render(
 
 
 def trained_spans(datum: Datum, tokenizer: Tokenizer) -> list[tuple[str, bool]]:
-    """Return the datum's text in spans, each with whether it is trained on.
+    """Return the datum's text in spans, each with a flag: whether it is trained on.
 
     A special token is shown as its id: "<2>".
     """
@@ -284,13 +285,15 @@ def _sequences(
 def _check_mask(
     sequence: MaskedTokens, selected: MessageMask, train_on: TrainOn, where: str
 ) -> None:
-    # the first token is never a target, so a prompt of one token is enough of a prompt
+    # the first token is never a target, so a prompt needs only one token
     trains_none = not sequence.trained[1:].any()
     trains_all = sequence.trained.all() and not all(selected)
     if trains_none or trains_all:
+        selected_tokens = "none" if trains_none else "all"
         raise DataError(
-            f"{where}: {'none' if trains_none else 'all'} of its {len(sequence.tokens)} tokens "
-            f"would be trained on, which train_on={train_on!r} does not mean; is the prompt empty?"
+            f"{where}: train_on={train_on!r} selects {selected_tokens} of the row's "
+            f"{len(sequence.tokens)} tokens, so there is nothing to learn from; is its prompt or "
+            "answer empty?"
         )
 
 
@@ -302,7 +305,7 @@ def _joined(
         roles = ", ".join(message.role for message in conversation.messages)
         raise DataError(
             f"{conversation.where}: only a row of one prompt and one answer can be joined without "
-            f"a chat template; this one has messages from: {roles}"
+            f"a chat template; this row has messages from: {roles}. Choose an instruct model"
         )
     prompt, answer = conversation.messages
     prompt_ids = tokenizer.encode(prompt.content, special=True)

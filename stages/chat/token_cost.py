@@ -1,4 +1,4 @@
-"""Sizes and token costs that a plan shows before training runs."""
+"""Sizes and token costs that a plan shows before a run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ AT_MOST = "at most "
 class EpochSize:
     """The size of one pass over the training data."""
 
-    count: int  # items, such as datums
-    unit: str  # "datums"
-    tokens: int  # that the model reads
-    bound: str = ""  # AT_MOST if some items are still to be generated
+    count: int  # number of items
+    unit: str  # name of the items: "datums"
+    tokens: int  # number of tokens that the model reads
+    bound: str = ""  # AT_MOST if some items are yet to be sampled
 
 
 def generation_cost_rows(

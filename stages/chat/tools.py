@@ -101,7 +101,7 @@ def _parse_call(item: Any) -> ToolCall:
     if isinstance(arguments, str):
         arguments = json.loads(arguments)
     if not isinstance(arguments, dict) or not isinstance(name, str):
-        raise ValueError(f"{json.dumps(item)[:80]} is no call: it needs a name and arguments")
+        raise ValueError(f"{json.dumps(item)[:80]} is not a call: it needs a name and arguments")
     return ToolCall(name, arguments)
 
 
@@ -119,7 +119,7 @@ def run_tool(call: ToolCall, tools: Sequence[Tool]) -> str:
     except Exception as error:  # noqa: BLE001 the model reads the error and may correct its call
         return replace_surrogates(f"error: {error}")
     if not isinstance(output, str):
-        raise TypeError(f"the tool {tool.name!r} returned {output!r:.80}, and must return text")
+        raise TypeError(f"the tool {tool.name!r} returned {output!r:.80}, but must return text")
     return replace_surrogates(output)
 
 
@@ -164,7 +164,7 @@ CALCULATOR = Tool(
 class ToolQuestion:
     """A Task that is answered with the help of tools.
 
-    The reward is 1 for the right answer if a tool has returned it.
+    The reward is 1 for the right answer, but only if a tool has returned it.
     """
 
     question: str

@@ -36,7 +36,7 @@ class Epoch:
 
     number: int  # from 0
     steps: int  # optimiser steps; max_steps may cut the last epoch short
-    share: float  # of all optimiser steps of the run
+    share: float  # its share of all optimiser steps of the run
 
 
 class DatasetLoader(Stage):
@@ -51,7 +51,7 @@ class DatasetLoader(Stage):
         if self.reading.stream and self.reading.row_limit(self.max_rows) is None:
             raise ConfigError(
                 "reading.stream=true needs to know how many rows to take from the stream: set "
-                "reading.limit (a recipe of whole rows also accepts max_steps, if "
+                "reading.limit (or, in a recipe of conversations, max_steps, with "
                 "rendering.overlong=error)"
             )
 
@@ -62,8 +62,8 @@ class DatasetLoader(Stage):
 class LoadDataset(DatasetLoader):
     """Read training rows and held-out sets: the other splits, or else a share of the rows.
 
-    At most `max_rows` training rows are read, a seeded choice: a run of a few steps need not read
-    rows that it never sees.
+    At most `max_rows` training rows are read, chosen by the seed: a run of a few steps need not
+    read rows that it does not train on.
     """
 
     def run(self, store: DatasetStore) -> tuple[TrainRows, HeldOut, Facts, Table]:
@@ -90,7 +90,7 @@ class LoadedDataset:
     table: Table
 
     def digest(self, split: str) -> str | None:
-        """Return the SHA-256 of a split; None for held-out rows that are no split."""
+        """Return the SHA-256 of a split; None for held-out rows taken from the training split."""
         return self.facts.get(f"data.{split}.sha256")
 
 
@@ -188,7 +188,7 @@ def shuffled_batches(
 
 @dataclass(frozen=True)
 class _Batches(Generic[T]):
-    """Batches of known number, collated on access."""
+    """A known number of batches, collated on access."""
 
     order: Indices
     size: int

@@ -1,4 +1,4 @@
-"""Mixtures of data sets: each contributes its share of every batch, and its loss is reported."""
+"""Mixtures of data sets: batches with a share of each, and the loss of each."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ class LoadMixture(Stage):
                 "reading.limit"
             )
         if not self.datasets:
-            raise ConfigError(
-                "the mixture names no data set: name one, as in mixture.ingredients=1"
-            )
+            raise ConfigError("the mixture has no data set: add one, as in mixture.ingredients=1")
 
     def run(self, store: DatasetStore) -> tuple[MixtureRows, HeldOut, Facts, Table]:
         loaded = {name: load_splits(self._reader(store, name)) for name in self.datasets}
@@ -102,8 +100,8 @@ def _check_no_leakage(loaded: Mapping[str, LoadedDataset]) -> None:
             leaked = [s for s in dataset.held_out if dataset.digest(s) == train_digest]
             if leaked and other_name != name:
                 raise DataError(
-                    f"{other_name} would be trained on, and is the held-out split {leaked[0]!r} "
-                    f"of {name}; leave one of the two out"
+                    f"{other_name} would be trained on, but is also the held-out split "
+                    f"{leaked[0]!r} of {name}; leave one of the two out"
                 )
 
 
@@ -134,11 +132,11 @@ class RenderMixture(Stage):
 
 
 class MixtureBatches(Stage):
-    """Make `steps` batches of `size` datums, with each data set's share by weight.
+    """Make `steps` batches of `size` datums, with the shares of the data sets by weight.
 
-    The shares hold at every moment, to about a datum: the next datum comes from the data set that
-    is furthest behind. Each data set is read in passes, each in a new order. The weights of a batch
-    are divided by their sum, so that the loss is the mean over its trained tokens, in nats.
+    The shares hold at any point, to about one datum: the next datum comes from the data set that is
+    furthest behind its share. Each data set is read in passes, each in a new order. The weights of
+    a batch are divided by their sum, so that the loss is the mean over its trained tokens, in nats.
     """
 
     weights: MixtureWeights
@@ -170,8 +168,8 @@ def interleave(weights: MixtureWeights, count: int) -> list[str]:
     invalid = [name for name, weight in weights.items() if not 0 < weight < float("inf")]
     if invalid:
         raise ConfigError(
-            f"mixture.{invalid[0]}={weights[invalid[0]]} must be more than 0; leave out a data set "
-            "that is not to be trained on"
+            f"mixture.{invalid[0]}={weights[invalid[0]]} must be more than 0; to leave a data set "
+            "out, do not name it"
         )
     names = list(weights)
     shares = np.array(list(weights.values()), np.float64)
@@ -187,7 +185,7 @@ def interleave(weights: MixtureWeights, count: int) -> list[str]:
 
 @dataclass(frozen=True)
 class _Batches:
-    """Mixture batches, made on access."""
+    """A known number of mixture batches, made on access."""
 
     sources: Mapping[str, TrainData]
     order: Sequence[str]  # the data set of each datum of the run
@@ -218,7 +216,7 @@ class _Batches:
 
 
 class UnpackMixture(Stage):
-    """Separate a mixture batch into a plain batch and the data sets of its datums."""
+    """Split a mixture batch into a plain batch and the data sets of its datums."""
 
     def run(self, mixture: MixtureBatch) -> tuple[Batch, BatchSources]:
         return Batch(mixture.data), BatchSources(mixture.sources)

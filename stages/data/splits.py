@@ -1,4 +1,4 @@
-"""Which rows of a data set are read: its split, a choice of rows, and their column names."""
+"""Choice of the rows to read from a data set: splits, limits, held-out rows, column names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from kitchen.ports import Dataset, DatasetStore, Row, StreamedRow
 from stages.chat.conversations import parse_conversation
 from stages.data.views import rename, select
 
-# chooses the held-out rows; were it the run's seed, one run would train on what another holds out
+# seed of the choice of held-out rows: with the run's seed, a run could train on rows that another
+# run holds out
 HELD_OUT_SEED = 0
 T = TypeVar("T")
 Indices = npt.NDArray[np.int64]
@@ -26,18 +27,18 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which rows of a data set are read, and under which column names."""
+    """Choice of the rows to read from a data set, and their column names."""
 
-    # Split to train on; null for the first, which is "train" if there is one.
+    # split to train on; null for the first, which is "train" if there is one
     train: str | None = None
-    test: tuple[str, ...] | None = None  # Held-out splits; null for all other splits.
-    limit: PositiveInt | None = None  # Maximum number of training rows, from the top; null for all.
-    # Share of the rows to hold out if there is no held-out split.
+    test: tuple[str, ...] | None = None  # held-out splits; null for all other splits
+    limit: PositiveInt | None = None  # maximum number of training rows, from the top; null for all
+    # share of the rows to hold out if there is no held-out split
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    held_out_rows: PositiveInt = 200  # Maximum number of rows per held-out set: a seeded choice.
-    # Columns to rename, as in reading.columns.question=prompt.
+    held_out_rows: PositiveInt = 200  # maximum number of rows per held-out set, chosen by a seed
+    # columns to rename, as in reading.columns.question=prompt
     columns: Mapping[str, str] = field(default_factory=dict)
-    # Stream rows and read no more of them than needed; requires reading.limit or max_steps.
+    # stream rows and read no more of them than needed; requires reading.limit or max_steps
     stream: bool = False
 
     def row_limit(self, max_rows: int | None) -> int | None:
@@ -47,27 +48,29 @@ class DataConfig:
 
 
 def check_generated(dataset: str, reading: DataConfig) -> None:
-    """Raise ConfigError for a setting that has no meaning for generated problems."""
+    """Raise ConfigError for a setting that has no effect on generated problems."""
     if reading != replace(DataConfig(), limit=reading.limit, held_out_rows=reading.held_out_rows):
         raise ConfigError(
-            f"dataset={dataset} has no rows that are read: of reading.… it takes limit and "
-            "held_out_rows, the number of problems to train on and to hold out"
+            f"dataset={dataset} generates its problems: of the settings of reading, it takes limit "
+            "and held_out_rows, the numbers of problems to train on and to hold out; leave out the "
+            "others"
         )
 
 
 @dataclass(frozen=True)
 class DatasetReader:
-    """The splits of one data set, as a run reads them; rows are parsed on access."""
+    """Opens the splits of one data set, and chooses their training and held-out rows."""
 
     store: DatasetStore
     dataset: str
     config: DataConfig
     seed: int
     max_rows: int | None  # rows that the run can train on; None if not known
-    parse: Callable[[Row, str], Any] = parse_conversation  # of a row and its place
+    # parses a row, given its place, to find errors
+    parse: Callable[[Row, str], Any] = parse_conversation
 
     def splits(self) -> tuple[str, tuple[str, ...]]:
-        """Return the split to train on and those held out; raises DataError for an unknown one."""
+        """Return the training split and the held-out ones; raises DataError for unknown splits."""
         available = tuple(self.store.splits(self.dataset))
         train = self.config.train or available[0]
         if self.config.test is None:
@@ -83,7 +86,7 @@ class DatasetReader:
         return train, test
 
     def open(self, split: str, count: int) -> Dataset:
-        """Open a split; of a stream, `count` rows and as many more as may be held out."""
+        """Open a split; a stream is read up to `count` rows and those that may be held out."""
         if not self.config.stream:
             return self.store.load(self.dataset, split=split)
         stream = self.store.stream(self.dataset, split=split)
@@ -91,7 +94,7 @@ class DatasetReader:
         return BufferedRows(rows, f"{self.dataset} {split}")
 
     def training_rows(self, data: Dataset, held_out: Indices) -> Dataset:
-        """Return the rows to train on, in their order, without those held out."""
+        """Return the rows to train on, in their order, without the held-out ones."""
         indices = np.delete(np.arange(len(data)), held_out)[: self.config.limit]
         if self.max_rows is not None and self.max_rows < len(indices):
             random = np.random.default_rng(self.seed)
@@ -100,7 +103,7 @@ class DatasetReader:
         return select(data, indices)
 
     def held_out_rows(self, data: Dataset) -> Indices:
-        """Choose rows to hold out if no split is held out; they are the same for every seed."""
+        """Choose the rows to hold out if no split is held out; the same for every run's seed."""
         rows = len(data)
         share = self.config.held_out
         count = min(round(rows * share), self.config.held_out_rows)
@@ -133,7 +136,7 @@ def rename_columns(data: Dataset, columns: Mapping[str, str]) -> Dataset:
 
 
 def sample_rows(data: Dataset, count: int, seed: int) -> Dataset:
-    """Return at most `count` rows, a seeded choice in the order of the data."""
+    """Return at most `count` rows, chosen by the seed, in the order of the data."""
     if len(data) <= count:
         return data
     random = np.random.default_rng(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from pydantic import NonNegativeFloat, PositiveInt
@@ -26,9 +27,9 @@ from stages.evaluate.reference import sample_answers
 class GenerationConfig:
     """Sampling of the teacher's answers."""
 
-    tries: PositiveInt = 1  # answers to each row, all of which are trained on
-    temperature: NonNegativeFloat = 1.0  # sampling temperature; 0 is greedy
-    max_tokens: PositiveInt = 64  # maximum tokens per answer; an answer that is cut is not used
+    tries: PositiveInt = 1  # answers sampled per row, all of which are trained on
+    temperature: NonNegativeFloat = 1.0  # sampling temperature; 0 for greedy decoding
+    max_tokens: PositiveInt = 64  # maximum tokens per answer; a truncated answer is not used
 
     def __post_init__(self) -> None:
         check_tries(self.tries, self.temperature)
@@ -46,10 +47,10 @@ def teacher_of(teacher: str | None, model: str, instruction: str) -> str:
 
 @dataclass(frozen=True)
 class TeacherAnswers:
-    """The teacher's answers to each row, without those that were cut."""
+    """The teacher's answers to each row, without those that were truncated or empty."""
 
     texts: tuple[tuple[str, ...], ...]
-    cut: int  # number of answers that were cut
+    cut: int  # number of answers that were truncated or empty
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,7 @@ class GenerateTeacherAnswers(Stage):
         weights = find_weights(self.teacher, client, blobs)
         teacher_tokenizer = models.tokenizer(weights.model)
         prompts = self._prompts(rows, teacher_tokenizer)
-        sampler = client.sampler(weights.source)
-        try:
+        with closing(client.sampler(weights.source)) as sampler:
             answers = await sample_answers(
                 sampler,
                 prompts,
@@ -90,8 +90,6 @@ class GenerateTeacherAnswers(Stage):
                 max_tokens=self.config.max_tokens,
                 temperature=self.config.temperature,
             )
-        finally:
-            sampler.close()
         texts = tuple(self._texts(tries, teacher_tokenizer) for tries in answers)
         count = sum(map(len, answers))
         return TeacherAnswers(texts, count - sum(map(len, texts))), _samples(texts)
@@ -113,8 +111,10 @@ class GenerateTeacherAnswers(Stage):
         return [prompt_tokens(row, tokenizer, self.render) for row in prompted]
 
     def _texts(self, answers: Sequence[Sampled], tokenizer: Tokenizer) -> tuple[str, ...]:
-        """Return the answers as text, without those that were cut or are empty."""
-        complete = [each for each in answers if each.stop_reason != "length" and len(each.tokens)]
+        """Return the answers as text, without those that were truncated or are empty."""
+        complete = [
+            answer for answer in answers if answer.stop_reason != "length" and len(answer.tokens)
+        ]
         return tuple(
             self.render.answer_text(tokenizer.decode(answer.tokens), tokenizer)
             for answer in complete
@@ -132,7 +132,7 @@ def _samples(texts: Sequence[Sequence[str]]) -> Samples:
 
 
 class ReplaceAnswers(Stage):
-    """Replace the answers in the data by the teacher's; rows without one are omitted."""
+    """Replace the answers in the data by the teacher's; rows without any are dropped."""
 
     def run(self, rows: TrainRows, teacher: TeacherAnswers) -> tuple[TeacherRows, Metrics]:
         conversations = [
@@ -142,8 +142,8 @@ class ReplaceAnswers(Stage):
         ]
         if not conversations:
             raise DataError(
-                f"nothing to train on: all {teacher.cut} answers of the teacher were cut or empty. "
-                "Allow longer ones (writing.max_tokens)."
+                f"nothing to train on: all {teacher.cut} answers of the teacher were truncated or "
+                "empty. Allow longer ones (writing.max_tokens)."
             )
         return TeacherRows(conversations), Metrics(
             {"data/taught": float(len(conversations)), "data/cut": float(teacher.cut)}
@@ -159,10 +159,10 @@ class EvaluateTeacher(Stage):
     """Evaluate the teacher, with its system prompt, on the held-out sets."""
 
     memoize = True
-    teacher: str
+    teacher: str  # a name of weights
     evaluation: EvalConfig
     render: RenderDataset
-    instruction: str = ""
+    instruction: str = ""  # a system prompt that only the teacher reads
     seed: int = 0
 
     async def run(
@@ -191,13 +191,13 @@ class EvaluateTeacher(Stage):
         prompted: Mapping[str, Sequence[Conversation]],
         tokenizer: Tokenizer,
     ) -> RenderDataset:
-        """Return the rendering with max_tokens raised by the length of the system prompt."""
+        """Return the rendering with max_tokens raised by the length of the instruction."""
         if not self.instruction:
             return self.render
         lengths = [
             len(prompt_tokens(long, tokenizer, self.render))
             - len(prompt_tokens(short, tokenizer, self.render))
-            for name, some in rows.items()
-            for short, long in zip(some, prompted[name], strict=True)
+            for name, rows_of_set in rows.items()
+            for short, long in zip(rows_of_set, prompted[name], strict=True)
         ]
         return replace(self.render, max_tokens=self.render.max_tokens + max(lengths, default=0))

@@ -53,7 +53,7 @@ def load_prompts(
     seed: int,
     max_rows: int,
 ) -> tuple[Step, ...]:
-    """Return the stages that load prompts: of one data set, or of each that has a teacher."""
+    """Return the stages that load the prompts of one data set, or of each that has a teacher."""
     if teachers is None:
         return LoadDataset(dataset, reading, seed, max_rows), PromptsFromRows()
     return LoadMixture(tuple(teachers), reading, seed), PromptsFromSources()
@@ -64,9 +64,9 @@ def _prompts(rows: Sequence[Conversation], tag: str) -> list[Prompt]:
 
 
 class ReportAnswers(Stage):
-    """Publish the number of sampled tokens, and record some of the student's answers."""
+    """Report the number of sampled tokens, and record some of the student's answers."""
 
-    shown: int = 2  # answers of a batch that are recorded as samples
+    shown: int = 2  # number of answers per batch that are recorded as samples
 
     def run(self, rollouts: Rollouts) -> tuple[Metrics, Samples]:
         recorded = list(rollouts.all())[: self.shown]
@@ -76,12 +76,12 @@ class ReportAnswers(Stage):
 
 
 class TopKTargets(Stage):
-    """Build the data of the forward KL: at each sampled token, the teacher's `k` likeliest tokens.
+    """Build the data of the forward KL: the teacher's top `k` tokens at each sampled token.
 
-    They are weighted by their probabilities, divided by the sum of these, so that the cross-entropy
-    on them is KL(teacher || student) plus the entropy of the teacher, both over its top k and means
-    over tokens (Hinton et al., 2015, arXiv:1503.02531, on the student's own answers as in Agarwal
-    et al., 2023, arXiv:2306.13649).
+    Their weights are the teacher's probabilities, normalised over the top k, so that the
+    cross-entropy on them is KL(teacher || student) plus the teacher's entropy, both over the top k
+    and means over tokens (Hinton et al., 2015, arXiv:1503.02531, on the student's own answers as in
+    Agarwal et al., 2023, arXiv:2306.13649).
     """
 
     k: int
@@ -92,18 +92,18 @@ class TopKTargets(Stage):
         self.preview(teachers.tokenizer)
         inputs = await teachers.inputs(batch, rollouts)
         top = await asyncio.gather(
-            *[arrival(each.teacher.top_logprobs(each.tokens, self.k)) for each in inputs]
+            *[arrival(answer.teacher.top_logprobs(answer.tokens, self.k)) for answer in inputs]
         )
         examples = []
         mass = []
         entropy = []
-        for each, (ids, logprobs) in zip(inputs, top, strict=True):
-            sampled = each.aligned(logprobs)[each.episode.action_mask]
+        for answer, (ids, logprobs) in zip(inputs, top, strict=True):
+            sampled = answer.aligned(logprobs)[answer.episode.action_mask]
             probs = np.exp(sampled.astype(np.float64))  # (sampled tokens, K)
             shares = probs / probs.sum(-1, keepdims=True)
             mass.append(probs.sum(-1))
             entropy.append(-(shares * np.log(np.where(shares > 0, shares, 1))).sum(-1))
-            examples.append(_example(each.episode, each.aligned(ids), shares))
+            examples.append(_example(answer.episode, answer.aligned(ids), shares))
         return PolicyData(tuple(examples)), Metrics(
             teacher_mass=float(np.concatenate(mass).mean()),
             teacher_entropy=float(np.concatenate(entropy).mean()),
@@ -112,7 +112,8 @@ class TopKTargets(Stage):
     def preview(self, tokenizer: Tokenizer) -> None:
         if self.k > tokenizer.vocabulary:
             raise ConfigError(
-                f"top_k={self.k} is more than the {tokenizer.vocabulary} tokens of the vocabulary."
+                f"top_k={self.k} is more than the {tokenizer.vocabulary} tokens of the vocabulary: "
+                "lower it."
             )
 
     def needs(self) -> Iterable[Need]:
@@ -122,9 +123,9 @@ class TopKTargets(Stage):
 def divergence_steps(
     divergence: DivergenceName, coefficient: float | None, discount: float | None, top_k: int | None
 ) -> tuple[tuple[Step, ...], str, Stage]:
-    """Return the stages that build the training data, the name of the loss, and the report of it.
+    """Return the stages that build the training data, the name of the loss, and its report.
 
-    Raises ConfigError for an option of the other divergence; None stands for the default.
+    None stands for the default. Raises ConfigError for an option of the other divergence.
     """
     check_name("divergence", divergence, get_args(DivergenceName))
     if divergence == "forward":
@@ -133,7 +134,7 @@ def divergence_steps(
         unused = {"top_k": top_k}
     if wrong := [f"{name}={value}" for name, value in unused.items() if value is not None]:
         raise ConfigError(
-            f"{', '.join(wrong)} has no meaning with divergence={divergence}: leave it out."
+            f"{', '.join(wrong)} has no effect with divergence={divergence}: leave it out."
         )
     if divergence == "forward":
         return (TopKTargets(20 if top_k is None else top_k),), "cross_entropy", ReportStep()

@@ -24,12 +24,12 @@ from stages.rl.policy_gradient import RolloutLogprobs, reference_kl
 from stages.rl.rollouts import Episode, Rollouts
 from stages.tasks.tasks import TaskBatch
 
-TeacherNames = Mapping[str, str]  # names of weights by data set; one under "" teaches all
+TeacherNames = Mapping[str, str]  # names of weights by data set; "" stands for all data sets
 
 
 @dataclass(frozen=True)
 class TeacherInput:
-    """An answer of the student as its teacher reads it."""
+    """An answer of the student, with the prompt that its teacher reads."""
 
     teacher: Sampler
     tokens: Tokens
@@ -37,7 +37,7 @@ class TeacherInput:
     start: int  # index of the answer's first token in `tokens`
 
     def aligned(self, values: Array) -> Array:
-        """Return values of the teacher's tokens at the student's, (T, ...); 0 before the answer."""
+        """Shift values of the teacher's tokens to the student's, (T, ...); 0 before the answer."""
         at = int(np.argmax(self.episode.action_mask))
         zeros = np.zeros((at, *values.shape[1:]), values.dtype)
         return np.concatenate([zeros, values[self.start :]])
@@ -52,7 +52,7 @@ class Teachers:
     tokenizer: Tokenizer
 
     async def inputs(self, batch: TaskBatch, rollouts: Rollouts) -> list[TeacherInput]:
-        """Return all answers of a batch as the teachers read them, in the order of its episodes."""
+        """Return all answers of a batch with the teachers' prompts, in the order of episodes."""
         inputs = []
         for task, group in zip(batch.tasks, rollouts.groups, strict=True):
             teacher = self.samplers[task.tag if task.tag in self.samplers else ""]
@@ -75,7 +75,7 @@ class Teachers:
 
 
 class OpenTeachers(Stage):
-    """Open the teachers' weights, which must be the same when the run is resumed."""
+    """Open the teachers; a resumed run must find the same weights under their names."""
 
     names: TeacherNames
     instruction: str = ""  # a system prompt that only the teachers read
@@ -106,16 +106,16 @@ class OpenTeachers(Stage):
 
 
 class ComputeTeacherLogprobs(Stage):
-    """Compute each teacher's log-probabilities of the answers to prompts of its data set."""
+    """Compute each teacher's log-probabilities of the answers to its data set's prompts."""
 
     async def run(
         self, teachers: Teachers, batch: TaskBatch, rollouts: Rollouts
     ) -> tuple[RolloutLogprobs, Metrics]:
         inputs = await teachers.inputs(batch, rollouts)
         logprobs = await asyncio.gather(
-            *[arrival(each.teacher.logprobs(each.tokens)) for each in inputs]
+            *[arrival(answer.teacher.logprobs(answer.tokens)) for answer in inputs]
         )
-        aligned = [each.aligned(lp) for each, lp in zip(inputs, logprobs, strict=True)]
+        aligned = [answer.aligned(lp) for answer, lp in zip(inputs, logprobs, strict=True)]
         return reference_kl(rollouts, aligned, "teacher")
 
 
@@ -123,18 +123,18 @@ def check_chat(rendering: RenderDataset) -> None:
     """Raise ConfigError if held-out rows would be rendered differently from training prompts."""
     if rendering.chat is not None:
         raise ConfigError(
-            f"rendering.chat={str(rendering.chat).lower()}: training prompts go through the chat "
-            "template if there is one, and held-out rows must too. Leave it out."
+            f"rendering.chat={str(rendering.chat).lower()}: training prompts use the chat template "
+            "if the model has one, and held-out rows must be rendered alike. Leave it out."
         )
 
 
 def teacher_names(
     teacher: str | None, teachers: TeacherNames | None, model: str, instruction: str, dataset: str
 ) -> TeacherNames:
-    """Return the name of each data set's teacher, as the settings have it; raises ConfigError."""
+    """Return the name of each data set's teacher from the settings; raises ConfigError."""
     if teachers is not None and (teacher is not None or dataset != DEFAULT_DATASET):
         raise ConfigError(
-            "teachers.DATASET=WEIGHTS sets both the teachers and the data sets: leave "
+            "teachers.DATASET=WEIGHTS sets the data sets and a teacher for each: leave "
             f"{'dataset' if teacher is None else 'teacher'} out."
         )
     if teachers is not None and not teachers:

@@ -14,7 +14,7 @@ from stages.evaluate.evaluation import (
     MeasureHeldOut,
     RenderHeldOut,
 )
-from stages.evaluate.kept_exports import (
+from stages.evaluate.exports import (
     ExportedWeights,
     ExportWeights,
     SavedExports,

@@ -15,13 +15,13 @@ _MEASURES: Mapping[str, Callable[[GradedAnswer], float]] = {
     "exact match": lambda answer: answer.exact,
     "field F1": lambda answer: answer.f1,
 }
-_Rows = list[tuple[str, ...]]  # of measure, before, after and difference
+_Rows = list[tuple[str, ...]]  # each of measure, before, after and difference
 
 
 class CompareEvaluations(Stage):
     """Compare each held-out set before and after training, with paired bootstrap intervals.
 
-    Measures are exact match and field F1, or the loss of a set whose answers are not compared.
+    Measures are exact match and field F1, or the loss of a set whose answers are not graded.
     """
 
     seed: int = 0
@@ -30,12 +30,12 @@ class CompareEvaluations(Stage):
     def run(self, before: EvaluationBefore, after: EvaluationAfter) -> tuple[Metrics, Table, Table]:
         metrics, rows = Metrics(), _Rows()
         for name, answers in after.answers.items():
-            found, lines = _compare_answers(before.answers[name], answers, self.seed)
-            metrics |= {f"{name}/{key}": value for key, value in found.items()}
+            measured, lines = _compare_answers(before.answers[name], answers, self.seed)
+            metrics |= {f"{name}/{key}": value for key, value in measured.items()}
             rows += [(name, str(len(answers)), *line) for line in lines]
         for name, loss in after.losses.items():
-            found, lines = _compare_losses(before.losses[name], loss, self.seed)
-            metrics |= {f"{name}/{key}": value for key, value in found.items()}
+            measured, lines = _compare_losses(before.losses[name], loss, self.seed)
+            metrics |= {f"{name}/{key}": value for key, value in measured.items()}
             rows += [(name, str(len(loss.nats)), *line) for line in lines]
         columns = ("held-out set", "n", "measure", "before", "after", "difference")
         table = Table("Held-out evaluation, 95 % intervals", columns, tuple(rows))
@@ -86,11 +86,12 @@ def _compare_losses(before: Likelihood, after: Likelihood, seed: int) -> tuple[M
     metrics, rows = Metrics(), _Rows()
     for key, (label, new, sizes) in after.measures().items():
         _, old, _ = before.measures()[key]
-        was = ratio_bootstrap(old, sizes, seed)
-        now = ratio_bootstrap(new, sizes, seed)
+        mean_before = ratio_bootstrap(old, sizes, seed)
+        mean_after = ratio_bootstrap(new, sizes, seed)
         change = ratio_bootstrap(new - old, sizes, seed)
-        metrics |= {f"{key}_before": was.estimate, f"{key}_after": now.estimate}
-        rows.append((label, was.format(4), now.format(4), change.format(4, sign=True)))
+        metrics |= {f"{key}_before": mean_before.estimate, f"{key}_after": mean_after.estimate}
+        means = mean_before.format(4), mean_after.format(4)
+        rows.append((label, *means, change.format(4, sign=True)))
     return metrics, rows
 
 
@@ -102,7 +103,8 @@ class QualityGate(Stage):
     def run(self, after: EvaluationAfter) -> None:
         if self.at_least > 0 and not after.answers:
             raise QualityError(
-                f"the target is an exact match of {self.at_least:g}, and no answers can be compared"
+                f"the target is an exact match of {self.at_least:g}, but no held-out set has "
+                "graded answers"
             )
         for name, answers in list(after.answers.items())[:1]:
             exact_match = sum(answer.exact for answer in answers) / len(answers)

@@ -31,12 +31,12 @@ from stages.evaluate.graded_answers import GradedAnswer, failure_counts
 
 
 class LoadHeldOut(Stage):
-    """Read the splits to evaluate: all but "train", or "train" if there is no other."""
+    """Read the splits to evaluate on: all but "train", or "train" if there is no other."""
 
     dataset: str
     splits: tuple[str, ...] | None = None  # None for those above
-    rows: int | None = None  # of each split, a seeded choice; None for all
-    columns: Mapping[str, str] = field(default_factory=dict)  # new name by old
+    rows: int | None = None  # maximum of each split, a seeded choice; None for all
+    columns: Mapping[str, str] = field(default_factory=dict)  # new names by old names
     seed: int = 0
 
     def run(self, store: DatasetStore) -> tuple[HeldOut, Facts, Table]:
@@ -50,9 +50,9 @@ class LoadHeldOut(Stage):
             facts[f"data.{split}.sha256"] = data.fingerprint
             table_rows.append((split, f"{len(chosen):,} of {len(data):,}"))
         if not self.splits and "train" in sets:
-            warning = "; it has no other split, and may have been trained on"
+            warning = "; the only split, so the model may have been trained on it"
             table_rows = [(split, count + warning) for split, count in table_rows]
-        table = Table(f"Evaluated of {self.dataset}", ("split", "rows"), tuple(table_rows))
+        table = Table(f"Evaluation data of {self.dataset}", ("split", "rows"), tuple(table_rows))
         return HeldOut(sets), facts, table
 
     preview = run
@@ -64,7 +64,7 @@ class LoadHeldOut(Stage):
 def held_out_splits(
     store: DatasetStore, dataset: str, splits: Sequence[str] | None
 ) -> Sequence[str]:
-    """Return the splits, by default all but "train", or that one; raises DataError if unknown."""
+    """Return the splits, by default all but "train", or "train"; raises DataError if unknown."""
     available = tuple(store.splits(dataset))
     check_splits(dataset, splits or (), available)
     return splits or [split for split in available if split != "train"] or available
@@ -73,7 +73,7 @@ def held_out_splits(
 def sample_and_rename(
     data: Dataset, columns: Mapping[str, str], rows: int | None, seed: int
 ) -> Dataset:
-    """Rename columns, and choose at most `rows` rows, a seeded choice in their order."""
+    """Rename columns, and choose at most `rows` rows by the seed, in their order."""
     data = rename_columns(data, columns)
     return data if rows is None else sample_rows(data, rows, seed)
 
@@ -82,7 +82,7 @@ class EvaluateCheckpoint(Stage):
     """Evaluate weights of a run or model on the held-out sets."""
 
     memoize = True
-    weights: str
+    weights: str  # by any name
     config: EvalConfig
     render: RenderDataset
     decoding: DecodingConfig = GREEDY

@@ -66,7 +66,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class EvaluationBefore(Evaluation):
-    """The evaluation of the model before training."""
+    """The evaluation of the initial weights."""
 
 
 @dataclass(frozen=True)
@@ -85,34 +85,35 @@ class HeldOutData:
 class HeldOutLoss:
     """The loss of held-out data during training."""
 
-    nats: float  # of cross-entropy, the mean per trained-on token
-    metrics: Mapping[str, float] = field(default_factory=dict)  # of the loss, "loss" among them
+    loss: float  # the mean that training minimises; of cross-entropy, nats per trained-on token
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of the loss, including "loss"
 
 
 @dataclass(frozen=True)
 class EvalConfig:
     """Options of an evaluation on held-out sets, by graded answers or by the loss."""
 
-    # How answers are compared: as json objects, as text, as math (equal numbers or formulas, after
-    # the last #### if there is one), or not at all (loss). auto: json if all reference answers are
-    # JSON objects, else loss.
+    # how answers are graded: as json objects, as text, as math (equal numbers or formulas, after
+    # the last #### if there is one), or not at all, so that the loss is measured (loss); auto is
+    # json if all reference answers are JSON objects, else loss
     metric: Literal["auto", "json", "text", "math", "loss"] = "auto"
-    max_tokens: PositiveInt = 64  # Maximum tokens per answer; a truncated answer counts as wrong.
-    # Exact match required on the first held-out set; below it, the run ends with exit code 5.
+    max_tokens: PositiveInt = 64  # maximum tokens per answer; a truncated answer counts as wrong
+    # exact match required on the first held-out set; below it, the run ends with exit code 5
     at_least: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
         check_name("metric", self.metric, ("auto", *METRIC_REWARDS, "loss"))
         if self.at_least > 0 and self.metric == "loss":
             raise ConfigError(
-                f"at_least={self.at_least} is a target for exact match, for which answers are "
-                "compared: set evaluation.metric to json, text or math, or leave it out"
+                f"evaluation.at_least={self.at_least} requires an exact match, which is not "
+                "measured with metric=loss: set evaluation.metric to json, text or math, or leave "
+                "at_least out"
             )
         if self.metric == "math":
             require_extra("math_verify", "evaluation.metric=math")
 
     def metric_for(self, conversations: Sequence[Conversation]) -> str:
-        """Choose the metric of a set; raises DataError for an answer that it cannot compare."""
+        """Choose the metric of a set; raises DataError for an answer that it cannot grade."""
         if self.metric == "loss":
             return "loss"
         references = [reference_answer(conversation) for conversation in conversations]
@@ -129,9 +130,9 @@ class EvalConfig:
 class DecodingConfig:
     """Options for sampling the answers of an evaluation."""
 
-    temperature: NonNegativeFloat = 0.0  # Sampling temperature; 0 is greedy.
-    tries: PositiveInt = 1  # Answers sampled per problem; scores are means over them.
-    # Report pass@k for each of these k: the chance that at least one of k answers is right.
+    temperature: NonNegativeFloat = 0.0  # sampling temperature; 0 for greedy decoding
+    tries: PositiveInt = 1  # answers sampled per problem; scores are means over them
+    # report pass@k for each of these k: the probability that at least one of k answers is right
     pass_at: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -139,8 +140,8 @@ class DecodingConfig:
         invalid = [k for k in self.pass_at if not 1 <= k <= self.tries]
         if invalid:
             raise ConfigError(
-                f"pass_at={invalid[0]} must be from 1 to tries={self.tries}: pass@k is estimated "
-                "from at least k answers to each problem"
+                f"pass_at={invalid[0]} must be from 1 to tries={self.tries}: estimating pass@k "
+                "takes at least k answers to each problem"
             )
 
 
@@ -201,18 +202,21 @@ class _Evaluator:
         )
 
     async def _likelihood(self, conversations: Sequence[Conversation]) -> Likelihood:
-        """Measure the rows that are not dropped for their length."""
+        """Measure the rows of a set, without those that are dropped because they are too long."""
         rendered = [(row.where, self.render.datums(row, self.tokenizer)) for row in conversations]
         rows = [(where, data) for where, data in rendered if data]
         if not rows:
             raise DataError(
-                f"{conversations[0].where}: it and all other rows of its set are dropped, because "
-                f"they do not fit into max_tokens={self.render.max_tokens}"
+                f"{conversations[0].where}: this row and all others of its held-out set are "
+                f"dropped, because they do not fit into max_tokens={self.render.max_tokens}. Raise "
+                "rendering.max_tokens"
             )
         nats = await asyncio.gather(*(self._nats(data) for _, data in rows))
         for (where, _), row_nats in zip(rows, nats, strict=True):
             if not math.isfinite(row_nats):
-                raise RunFailed(f"{where}: its loss is not finite; the weights have diverged")
+                raise RunFailed(
+                    f"{where}: the loss of this row is not finite: the weights diverged"
+                )
         tokens, num_bytes = [], []
         for _, data in rows:
             trained = [datum.targets[datum.loss_inputs["weights"] != 0] for datum in data]
@@ -236,21 +240,22 @@ def metrics_by_set(
 ) -> Mapping[str, str]:
     """Choose the metric of each set.
 
-    Raises ConfigError if a target or sampling options are set for sets evaluated by their loss.
+    Raises ConfigError if at_least or sampling options are set for sets evaluated by their loss.
     """
     metrics = {name: config.metric_for(rows) for name, rows in held_out.sets.items()}
     by_loss = [name for name, metric in metrics.items() if metric == "loss"]
     first = next(iter(metrics), None)
     if config.at_least > 0 and first in by_loss:
         raise ConfigError(
-            f"at_least={config.at_least:g} is a target for exact match on {first}, which is "
+            f"evaluation.at_least={config.at_least:g} requires an exact match on {first}, which is "
             "evaluated by its loss: set evaluation.metric=text to compare its answers as text, or "
-            "leave it out"
+            "leave at_least out"
         )
     if decoding != GREEDY and by_loss:
         raise ConfigError(
-            f"{by_loss[0]} is evaluated by its loss, for which no answers are sampled: set "
-            "evaluation.metric=text to compare them as text, or choose other splits"
+            f"{by_loss[0]} is evaluated by its loss, for which no answers are sampled, so "
+            "temperature, tries and pass_at have no effect: set evaluation.metric=text to compare "
+            "answers as text, or choose other splits"
         )
     return metrics
 
@@ -263,10 +268,10 @@ def render_all(
 
 
 class EvaluateBase(Stage):
-    """Evaluate the model before training on the held-out sets."""
+    """Evaluate the initial weights, before training, on all held-out sets."""
 
     memoize = True
-    model: str
+    model: str  # a name of weights
     config: EvalConfig
     render: RenderDataset
 
@@ -278,12 +283,12 @@ class EvaluateBase(Stage):
         blobs: BlobStore | None = None,
     ) -> tuple[EvaluationBefore, Samples]:
         sampler = open_sampler(self.model, client, blobs)
-        found = await evaluate(sampler, tokenizer, self.config, self.render, held_out)
-        return EvaluationBefore(found.answers, found.losses), sample_records(found, when="before")
+        result = await evaluate(sampler, tokenizer, self.config, self.render, held_out)
+        return EvaluationBefore(result.answers, result.losses), sample_records(result, "before")
 
 
 class EvaluateWeights(Stage):
-    """Evaluate the final weights on the held-out sets."""
+    """Evaluate the final weights on all held-out sets."""
 
     memoize = True
     config: EvalConfig
@@ -293,8 +298,8 @@ class EvaluateWeights(Stage):
         self, client: TrainingClient, tokenizer: Tokenizer, held_out: HeldOut, weights: FinalWeights
     ) -> tuple[EvaluationAfter, Samples]:
         sampler = client.sampler(weights)
-        found = await evaluate(sampler, tokenizer, self.config, self.render, held_out)
-        return EvaluationAfter(found.answers, found.losses), sample_records(found, when="after")
+        result = await evaluate(sampler, tokenizer, self.config, self.render, held_out)
+        return EvaluationAfter(result.answers, result.losses), sample_records(result, "after")
 
 
 async def evaluate(
@@ -314,8 +319,9 @@ async def evaluate(
         sampler.close()
 
 
-def sample_records(evaluation: Evaluation, **extra: str) -> Samples:
-    """Return every answer as a line of samples.jsonl, with the extra keys."""
+def sample_records(evaluation: Evaluation, when: str | None = None) -> Samples:
+    """Return every answer as a line of samples.jsonl; with the key `when`, if it is given."""
+    extra = {} if when is None else {"when": when}
     return Samples(
         tuple(
             {
@@ -340,10 +346,10 @@ def sample_records(evaluation: Evaluation, **extra: str) -> Samples:
 
 
 class RenderHeldOut(Stage):
-    """Render all held-out rows, to find errors before training, and keep the first of each set."""
+    """Render all held-out rows, so that errors are found early, and keep the first of each set."""
 
     render: RenderDataset
-    rows: int = 16  # of each set, measured during training
+    rows: int = 16  # rows of each set whose loss is measured during training
 
     def run(self, held_out: HeldOut, tokenizer: Tokenizer) -> HeldOutData:
         data: list[Datum] = []

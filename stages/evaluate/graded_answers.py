@@ -1,4 +1,4 @@
-"""Answers of a model, graded against the reference answers."""
+"""Sampled answers, graded by comparison with reference answers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class GradedAnswer:
     prompt: str
     expected: str
     text: str
-    exact: bool  # matches the expected answer, and was not truncated
+    exact: bool  # whether it matches the expected answer, and was not truncated
     f1: float  # 0..1, over JSON fields; for other answers 1 if exact
     parsed: bool  # whether it could be read in the expected format
-    truncated: bool  # it reached the token limit, which counts as wrong
-    row: int = 0  # of the set, from 0
-    attempt: int = 0  # at this problem, from 0
+    truncated: bool  # whether it was cut at max_tokens, which counts as wrong
+    row: int = 0  # index of the row in its set
+    attempt: int = 0  # index among the answers to this row
     where: str = ""  # the row's place in the data: "chats.jsonl:12"
-    failed: str = ""  # why it could not be graded, which counts as wrong; empty if it could
+    failed: str = ""  # why it could not be graded, which counts as wrong; empty if it was
 
 
 async def grade_samples(
@@ -71,7 +71,7 @@ def _graded(conversation: Conversation, text: str, grade: StepResult | str | Non
 
 
 def failure_counts(answers: Sequence[GradedAnswer]) -> Mapping[tuple[str, str], int]:
-    """Count answers that count as wrong and may be right, by label and metric key."""
+    """Count the answers that were not graded and count as wrong, by label and metric key."""
     counts = {("cut short", "truncated"): sum(answer.truncated for answer in answers)}
     failed = sum(bool(answer.failed) for answer in answers)
     if failed:

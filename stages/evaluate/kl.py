@@ -33,8 +33,8 @@ class _KLStage(Stage):
     render: RenderDataset
     max_tokens: int
     seed: int = 0
-    rows: int = 32
-    dataset: str = ""  # whose held-out sets give the prompts; "" for all sets
+    rows: int = 32  # prompts per held-out set
+    dataset: str = ""  # data set whose held-out sets have the prompts; "" for all sets
     instruction: str = ""  # a system prompt that only the reference reads
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
@@ -52,7 +52,7 @@ class _KLStage(Stage):
         return open_reference(self.reference, setting, client, models, tokenizer, blobs)
 
     def prompts(self, held_out: HeldOut) -> list[Conversation]:
-        """Return the rows whose prompts are answered."""
+        """Return the rows whose prompts the weights answer."""
         conversations: list[Conversation] = []
         for name, rows in held_out.sets.items():
             if self.dataset in ("", name.rpartition("/")[0]):
@@ -99,7 +99,7 @@ async def measure_kl(
 def _report(
     stage: _KLStage, suffix: str, nats: Sequence[float], tokens: int
 ) -> tuple[Metrics, Table]:
-    """Report the mean per answer, of `nats` for each, and per token."""
+    """Report the KL divergence as means per answer and per token; `nats` has one sum per answer."""
     mean = paired_bootstrap([0.0] * len(nats), nats, stage.seed)
     per_token = sum(nats) / tokens
     key = f"{suffix}/{stage.dataset}" if stage.dataset else suffix

@@ -1,4 +1,4 @@
-"""Reference models and samplers of weights by name, and the log-probabilities that they give."""
+"""Reference models and other samplers of weights by name, sampling, and log-probabilities."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kitchen.types import Facts, Floats, Sampled, Tokens
 
 
 class Reference(Sampler, Protocol):
-    """A sampler of fixed weights that the weights in training are compared with."""
+    """A sampler of the reference model: fixed weights that the policy is compared with."""
 
 
 class IdentifyWeights(Stage):
@@ -43,7 +43,7 @@ def weights_facts(name: str, prefix: str, client: TrainingClient, blobs: BlobSto
 
 
 class OpenReference(Stage):
-    """Open reference weights with the same tokenizer; a resumed run must find the same weights."""
+    """Open the reference model; a resumed run must find the same weights under its name."""
 
     name: str  # of weights
 
@@ -69,12 +69,12 @@ def open_reference(
     tokenizer: Tokenizer,
     blobs: BlobStore | None,
 ) -> Sampler:
-    """Open weights to compare with; raises ConfigError, with the setting, for other tokens."""
+    """Open weights to compare with; raises ConfigError that names the setting if tokens differ."""
     weights = find_weights(name, client, blobs)
     if not same_tokens(models.tokenizer(weights.model), tokenizer):
         raise ConfigError(
-            f"{setting}={name!r} reads other tokens than the model that is trained, so that the "
-            "probabilities of the two cannot be compared; choose weights with the same tokenizer"
+            f"{setting}={name!r} has another tokenizer than the model that is trained, so the "
+            "log-probabilities of the two cannot be compared; choose weights with the same one"
         )
     return client.sampler(weights.source)
 

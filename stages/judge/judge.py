@@ -1,4 +1,4 @@
-"""A judge: a language model that compares two answers, so that its preference can be a reward."""
+"""A judge: a language model that compares two answers; its preference can be a reward."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ JudgeSays = Literal["answer", "letter"]
 
 @dataclass(frozen=True)
 class JudgeConfig:
-    """The judge's form of preference, and its training."""
+    """The form of the judge's preferences, and its training."""
 
-    # answer: the judge reads the request and rates each answer by its likelihood;
-    # letter: it reads both answers, and replies A or B
+    # answer: the judge rates each answer to the request by its likelihood; letter: it reads both
+    # answers and replies A or B
     says: JudgeSays = "answer"
-    # judge model: weights of any name to start from; null: the policy's initial weights
+    # weights that the judge's training starts from, by any name; null for the policy's initial ones
     model: str | None = None
-    # of says=answer: scale of the rewards, per nat per token between the two answers
+    # with says=answer, scale of the rewards, per nat per token between the two answers
     beta: PositiveFloat = 10.0
-    # of says=answer: weight of the better answers' cross-entropy, nats per token
+    # with says=answer, weight of the better answers' cross-entropy per token
     imitation: NonNegativeFloat = 1.0
     epochs: PositiveInt = 1  # passes over the comparisons
-    # comparisons per optimiser step; with says=letter questions, of which a comparison gives two
+    # comparisons per optimiser step; with says=letter questions, two for each comparison
     batch_size: PositiveInt = 16
     learning_rate: PositiveFloat = 1e-4  # peak learning rate, reached at the end of warm-up
-    warmup_steps: NonNegativeInt = 5  # warm-up, in optimiser steps
-    # maximum tokens of the request with an answer; longer ones are not trained on
+    warmup_steps: NonNegativeInt = 5  # length of the warm-up, in optimiser steps
+    # maximum tokens of a request with an answer; longer comparisons are not used
     max_tokens: PositiveInt = 1024
 
     def __post_init__(self) -> None:
         for name in ("beta", "imitation"):
             if self.says == "letter" and getattr(self, name) != getattr(JudgeConfig, name):
                 raise ConfigError(
-                    f"judge.{name}={getattr(self, name):g} has no meaning with judge.says=letter: "
+                    f"judge.{name}={getattr(self, name):g} has no effect with judge.says=letter: "
                     "leave it out."
                 )
 
@@ -65,7 +65,7 @@ class JudgeWeights(Checkpoint):
 
 
 def answer_conversation(request: Sequence[Message], answer: str) -> Conversation:
-    """Return the conversation of which a judge of answers rates the last message."""
+    """Return the conversation whose last message a judge of answers rates."""
     messages = (*request, Message("assistant", answer))
     return Conversation(messages, "the judge's input", single_turn=len(request) == 1, sampled=True)
 
@@ -94,7 +94,7 @@ def request_and_answers(row: Comparison) -> tuple[Sequence[Message], str, str]:
 
 @dataclass(frozen=True)
 class Judge:
-    """A language model that rates answers, or says which of two is better."""
+    """A language model that rates answers, or chooses the better of two."""
 
     sampler: Sampler
     tokenizer: Tokenizer
@@ -103,13 +103,13 @@ class Judge:
     async def prefers(self, request: Sequence[Message], answer: str, other: str) -> float | None:
         """Return the probability, 0..1, that `answer` is better; 0.5 for an answer and itself.
 
-        None if it cannot read them: they are too long, or changed by its chat template.
+        None if the judge cannot read them: they are too long, or changed by its chat template.
 
-        Of answers, the probability by Bradley and Terry (1952, doi:10.2307/2334029) where each is
-        as strong as beta times the mean log-probability of its tokens, nats (the reward of Meng et
-        al., 2024, arXiv:2405.14734, eq. 4). Of letters, the mean of both orders (Zheng et al.,
-        2023, arXiv:2306.05685): the probability of A where `answer` is A, and one minus that where
-        `other` is.
+        A judge of answers uses the Bradley-Terry model (1952, doi:10.2307/2334029), in which an
+        answer's reward is beta times the mean log-probability of its tokens, nats (Meng et al.,
+        2024, arXiv:2405.14734, eq. 4). A judge of letters is asked in both orders (Zheng et al.,
+        2023, arXiv:2306.05685), and the result is the mean of the probability of A where `answer`
+        is A, and one minus that where `other` is A.
         """
         letters = self.config.says == "letter"
         if letters:

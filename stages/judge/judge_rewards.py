@@ -1,4 +1,4 @@
-"""Measurements and rewards by a judge: held-out comparisons, rollouts, new answers and old ones."""
+"""Rewards by a judge, and evaluations of the judge and by the judge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kitchen import ports
 from kitchen.artifacts.weights import find_weights
 from kitchen.ports import BlobStore, ModelCatalog, Tokenizer, TrainingClient, arrival
 from kitchen.stage import Stage
-from kitchen.statistics.intervals import interval
+from kitchen.statistics.intervals import Interval, interval
 from kitchen.statistics.significance import paired_permutation
 from kitchen.types import Metrics, Table
 from stages.chat.conversations import Message, messages_from_dicts
@@ -36,7 +36,7 @@ def _is_json(text: str) -> bool:
     return True
 
 
-# simple baselines of a judge: the answer with the higher value is better
+# baselines that the judge is compared with: the answer with the higher value is better
 RULES: Mapping[str, Callable[[str], float]] = MappingProxyType(
     {"shorter": lambda text: -len(text), "json": _is_json}
 )
@@ -45,8 +45,8 @@ RULES: Mapping[str, Callable[[str], float]] = MappingProxyType(
 class EvaluateJudge(Stage):
     """Measure how often the judge, and simple rules, agree with held-out comparisons, set by set.
 
-    By a rule the shorter answer is better, or the one that is valid JSON. A tie counts as half
-    right. Comparisons that the judge cannot read are counted, and left out.
+    The rules prefer the shorter answer, or the one that is valid JSON. A tie counts as half right.
+    Comparisons that the judge cannot read are counted (`judge_unread`) and left out of the others.
     """
 
     memoize = True
@@ -55,11 +55,12 @@ class EvaluateJudge(Stage):
     async def run(self, judge: Judge, comparisons: Comparisons) -> tuple[Metrics, Table]:
         metrics = Metrics()
         rows = []
-        for name, some in comparisons.held_out.items():
-            if not some:
+        for name, comparisons_of_set in comparisons.held_out.items():
+            if not comparisons_of_set:
                 continue
-            preferences = await _preferences(judge, some)
-            metrics[f"{name}/judge_unread"] = float(len(some) - len(preferences))
+            count = len(comparisons_of_set)
+            preferences = await _preferences(judge, comparisons_of_set)
+            metrics[f"{name}/judge_unread"] = float(count - len(preferences))
             if preferences:
                 right = [_right(preference, EVEN) for preference in preferences]
                 accuracy = interval(right, self.seed)
@@ -69,9 +70,9 @@ class EvaluateJudge(Stage):
                 }
                 rows.append((name, str(len(preferences)), "judge", accuracy.format()))
             for rule, value in RULES.items():
-                share = _rule_accuracy(value, some)
+                share = _rule_accuracy(value, comparisons_of_set)
                 metrics[f"{name}/{rule}_wins"] = share
-                rows.append((name, str(len(some)), f"{rule} wins", f"{share:.3f}"))
+                rows.append((name, str(count), f"{rule} wins", f"{share:.3f}"))
         columns = ("held-out set", "comparisons", "by", "right")
         title = "The judge on held-out comparisons, 95 % intervals"
         return metrics, Table(title, columns, tuple(rows))
@@ -95,8 +96,8 @@ class EvaluateBaseJudge(Stage):
         sampler = client.sampler(weights.source)
         metrics = Metrics()
         with closing(Judge(sampler, models.tokenizer(weights.model), self.config)) as judge:
-            for name, some in comparisons.held_out.items():
-                preferences = await _preferences(judge, some)
+            for name, comparisons_of_set in comparisons.held_out.items():
+                preferences = await _preferences(judge, comparisons_of_set)
                 if preferences:
                     right = [_right(preference, EVEN) for preference in preferences]
                     metrics[f"{name}/judge_accuracy_before"] = float(np.mean(right))
@@ -104,7 +105,7 @@ class EvaluateBaseJudge(Stage):
 
 
 async def _preferences(judge: Judge, comparisons: Sequence[Comparison]) -> list[float]:
-    """Return the judge's preference of each better answer, without those that it cannot read."""
+    """Return the judge's preference for each better answer, without those that it cannot read."""
     preferences = await asyncio.gather(
         *(judge.prefers(*request_and_answers(row)) for row in comparisons)
     )
@@ -125,15 +126,14 @@ def _right(better: float, worse: float) -> float:
 
 
 class JudgeRollouts(Stage):
-    """Replace rewards by the judge's preference of each answer to the reference model's answer.
+    """Replace rewards by the judge's preference for each answer over the reference model's answer.
 
     The reference model answers the same problem, greedily. An answer that was cut, or that the
     judge cannot read, has reward 0; `judge_unread` is the share of the latter.
     """
 
     playing: RolloutConfig
-    # whether the data has true rewards: `true_reward` is their mean
-    known: bool = True
+    has_true_rewards: bool = True  # whether to report the mean of the data's own, `true_reward`
 
     async def run(
         self,
@@ -149,13 +149,13 @@ class JudgeRollouts(Stage):
         inputs = zip(prompts, rollouts.groups, baselines, strict=True)
         groups = await asyncio.gather(
             *(
-                judged(judge, messages_from_dicts(prompt), group, baseline, tokenizer)
+                judge_group(judge, messages_from_dicts(prompt), group, baseline, tokenizer)
                 for prompt, group, baseline in inputs
             )
         )
         unread = sum(count for _, count in groups)
         metrics = Metrics(judge_unread=unread / max(len(true_rewards), 1))
-        if self.known and true_rewards:
+        if self.has_true_rewards and true_rewards:
             metrics["true_reward"] = float(np.mean(true_rewards))
         return Rollouts(tuple(group for group, _ in groups)), metrics
 
@@ -177,14 +177,14 @@ class JudgeRollouts(Stage):
         return [tokenizer.decode(answer.tokens) for [answer] in sampled]
 
 
-async def judged(
+async def judge_group(
     judge: Judge,
     request: Sequence[Message],
     group: Sequence[Rollout],
     baseline: str,
     tokenizer: Tokenizer,
 ) -> tuple[tuple[Rollout, ...], int]:
-    """Return the rollouts with the judge's rewards, and the number that it could not read.
+    """Return the rollouts with the judge's rewards, and the number of answers it could not read.
 
     The tokenizer is the policy's. Equal answers are judged once.
     """
@@ -195,7 +195,7 @@ async def judged(
         *(judge.prefers(request, strip_separator(text, tokenizer), other) for text in texts)
     )
     by_text = dict(zip(texts, preferences, strict=True))
-    rewards = [(by_text[each.text] or 0.0) if each.complete else 0.0 for each in group]
+    rewards = [(by_text[rollout.text] or 0.0) if rollout.complete else 0.0 for rollout in group]
     rewarded = tuple(
         replace(rollout, reward=reward) for rollout, reward in zip(group, rewards, strict=True)
     )
@@ -203,10 +203,10 @@ async def judged(
 
 
 class CompareByJudge(Stage):
-    """Measure how far the judge prefers the final weights' held-out answers to the initial ones'.
+    """Measure how much the judge prefers held-out answers of the final weights to the initial ones.
 
     An answer that was cut, or whose rollout failed, loses to one that was not. Answers that the
-    judge cannot read are counted, and left out.
+    judge cannot read are counted (`unread`) and left out of the other numbers.
     """
 
     memoize = True
@@ -225,22 +225,26 @@ class CompareByJudge(Stage):
         for name, problems in tasks.held_out.items():
             requests = [messages_from_dicts(await task.env().reset()) for task in problems]
             answers = zip(requests, after.answers[name], before.answers[name], strict=True)
-            every = await asyncio.gather(*(_prefers(judge, tokenizer, *each) for each in answers))
-            preferences = [preference for preference in every if preference is not None]
-            metrics[f"{name}/unread"] = float(len(every) - len(preferences))
-            if not preferences:
-                continue
-            mean = interval(preferences, self.seed)
-            even = [EVEN] * len(preferences)
-            metrics |= {
-                f"{name}/preferred": mean.estimate,
-                f"{name}/preferred_low": mean.low,
-                f"{name}/preferred_p": paired_permutation(even, preferences, self.seed),
-            }
-            rows.append((name, str(len(preferences)), mean.format()))
-        title = "The judge's preference of new answers to old ones, 95 % intervals"
+            judged = await asyncio.gather(*(_prefers(judge, tokenizer, *row) for row in answers))
+            preferences = [preference for preference in judged if preference is not None]
+            metrics[f"{name}/unread"] = float(len(judged) - len(preferences))
+            if preferences:
+                mean = interval(preferences, self.seed)
+                metrics |= self._preference_metrics(name, mean, preferences)
+                rows.append((name, str(len(preferences)), mean.format()))
+        title = "The judge's preference for new answers over old ones, 95 % intervals"
         columns = ("held-out set", "n", "0.5 is no difference")
         return metrics, Table(title, columns, tuple(rows))
+
+    def _preference_metrics(
+        self, name: str, mean: Interval, preferences: Sequence[float]
+    ) -> Mapping[str, float]:
+        even = [EVEN] * len(preferences)
+        return {
+            f"{name}/preferred": mean.estimate,
+            f"{name}/preferred_low": mean.low,
+            f"{name}/preferred_p": paired_permutation(even, preferences, self.seed),
+        }
 
 
 async def _prefers(

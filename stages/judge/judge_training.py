@@ -43,7 +43,7 @@ from stages.train.session import OpenSession, retype_checkpoint
 class CheckReadable(Stage):
     """Check that the judge can read the prompts, before any answer is sampled.
 
-    A judge of answers that has no chat template reads only prompts of one message.
+    A judge of answers without a chat template can only read prompts of one message.
     """
 
     model: str  # a name of weights
@@ -64,17 +64,17 @@ class CheckReadable(Stage):
                 if isinstance(task, Question | Prompt) and len(task.messages) > 1:
                     roles = ", ".join(message["role"] for message in task.messages)
                     raise DataError(
-                        f"{name or 'train'}: a prompt has messages from {roles}, and the judge, "
-                        f"{model}, has no chat template to read them. Choose an instruct model "
-                        "(judge.model), one that reads both answers as text (judge.says=letter), "
-                        "or prompts of one message."
+                        f"{name or 'train'}: a prompt has several messages ({roles}), but the "
+                        f"judge {model} has no chat template to render them. Choose an instruct "
+                        "model (judge.model), a judge that reads both answers as text "
+                        "(judge.says=letter), or a data set with prompts of one message."
                     )
 
     preview = run
 
 
 def train_judge(config: JudgeConfig, model: str, lora: Lora, seed: int, save_every: int) -> Step:
-    """Return the phase that trains a judge from weights `model` on comparisons, and saves it."""
+    """Return the phase that trains a judge on comparisons, from weights `model`, and saves it."""
     if config.says == "letter":
         steps = _train_on_letters(config, seed, save_every)
     else:
@@ -115,20 +115,21 @@ def _optim(config: JudgeConfig) -> OptimStep:
 
 
 class BuildJudgePairs(Stage):
-    """Render comparisons to pairs of datums; those that the judge cannot read are left out."""
+    """Render comparisons to pairs of datums; those that the judge cannot read are dropped."""
 
     render: RenderDataset
 
     def run(self, comparisons: Comparisons, tokenizer: Tokenizer) -> tuple[PairData, Metrics]:
         rows = comparisons.train
-        every = [pair_of(row.chosen, row.rejected, tokenizer, self.render) for row in rows]
-        pairs = tuple(pair for pair in every if pair is not None)
+        rendered = [pair_of(row.chosen, row.rejected, tokenizer, self.render) for row in rows]
+        pairs = tuple(pair for pair in rendered if pair is not None)
         if not pairs:
             raise DataError(
-                f"none of {len(every)} comparisons can be read: raise judge.max_tokens="
-                f"{self.render.max_tokens}, unless the chat template changes all answers."
+                f"the judge can read none of {len(rows)} comparisons: they do not fit into "
+                f"judge.max_tokens={self.render.max_tokens} (raise it), or the chat template of "
+                "the judge changes all answers."
             )
-        return PairData(pairs), Metrics({"data/unread": float(len(every) - len(pairs))})
+        return PairData(pairs), Metrics({"data/unread": float(len(rows) - len(pairs))})
 
     def preview(self, comparisons: Comparisons, tokenizer: Tokenizer) -> EpochSize:
         pairs = self.run(comparisons, tokenizer)[0].data
@@ -167,7 +168,7 @@ class SaveJudge(Stage):
 
 
 class OpenJudge(Stage):
-    """Open the trained judge, which does not change any more."""
+    """Open the trained judge, whose weights do not change any more."""
 
     model: str  # name of the weights that its training started from
     config: JudgeConfig

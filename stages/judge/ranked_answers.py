@@ -1,8 +1,9 @@
-"""Comparisons for a judge: of a data set, or of a model's own answers ranked by rewards."""
+"""Comparisons for a judge: from a data set, or of a model's own answers ranked by rewards."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import combinations
 from zlib import crc32
@@ -33,18 +34,18 @@ from stages.tasks.tasks import Tasks
 class RankingConfig:
     """Ranking of the model's own answers into comparisons."""
 
-    # training problems to answer for comparisons; held-out problems are all answered
+    # number of training problems whose answers are compared; all held-out problems are used
     problems: PositiveInt = 200
-    # answers to each problem, at temperature 1; an answer that is cut is not compared
+    # answers sampled per problem, at temperature 1; truncated answers are not compared
     tries: PositiveInt = 4
-    # comparisons per problem: the pairs whose rewards are furthest apart
+    # maximum comparisons per problem: the pairs whose rewards differ most
     pairs: PositiveInt = 1
-    margin: NonNegativeFloat = 0.0  # minimum difference of the two rewards, exclusive
+    margin: NonNegativeFloat = 0.0  # the two rewards must differ by more than this
 
     def __post_init__(self) -> None:
         if self.tries < 2:
             raise ConfigError(
-                f"ranking.tries={self.tries} leaves nothing to compare: set it to 2 or more."
+                f"ranking.tries={self.tries} gives no two answers to compare: set it to 2 or more."
             )
 
 
@@ -57,22 +58,22 @@ def comparison_source(
     reward: str | None,
     ranking: RankingConfig,
 ) -> Stage:
-    """Return the stage that loads comparisons, or problems to compare own answers on.
+    """Return the stage that loads comparisons, or problems whose sampled answers are compared.
 
     Raises ConfigError for settings that contradict each other.
     """
     if preferences is None:
         if dataset.startswith(GAMES):
             raise ConfigError(
-                f"dataset={dataset} has several turns, and a judge compares answers to one "
-                "request: choose a data set of questions."
+                f"dataset={dataset} is a game of several turns, but a judge compares single "
+                "answers to a question: choose a data set of questions."
             )
         max_rows = max(max_rows, ranking.problems)
         return load_tasks_stage(dataset, reading, seed, max_rows, reward)
     if dataset != DEFAULT_DATASET or reward is not None or ranking != RankingConfig():
         raise ConfigError(
-            f"preferences={preferences} has both the comparisons and the prompts to train on: "
-            "leave dataset, reward and ranking out."
+            f"preferences={preferences} has both the comparisons and the prompts to train on, so "
+            "dataset, reward and ranking have no effect: leave dataset, reward and ranking out."
         )
     return LoadPreferences(preferences, reading, seed)
 
@@ -118,7 +119,7 @@ class RankedAnswers:
 
 
 class RankAnswers(Stage):
-    """Sample several answers to each problem once, and pair them by their rewards."""
+    """Sample several answers to each problem, and pair them by their rewards."""
 
     memoize = True
     model: str  # a name of weights
@@ -134,10 +135,9 @@ class RankAnswers(Stage):
         blobs: BlobStore | None = None,
     ) -> tuple[RankedAnswers, Samples]:
         weights = find_weights(self.model, client, blobs)
-        sampler = client.sampler(weights.source)
         tokenizer = models.tokenizer(weights.model)
         sets: dict[str, tuple[RankedPair, ...]] = {}
-        try:
+        with closing(client.sampler(weights.source)) as sampler:
             runner = RolloutRunner(sampler, tokenizer, self.playing)
             for name, indices in self._chosen(tasks).items():
                 problems = [tasks.sets()[name][at] for at in indices]
@@ -148,8 +148,6 @@ class RankAnswers(Stage):
                     for at, group in zip(indices, rollouts.groups, strict=True)
                     for pair in furthest_pairs(at, group, self.ranking)
                 )
-        finally:
-            sampler.close()
         ranked = RankedAnswers(sets)
         return ranked, ranked.samples()
 
@@ -180,7 +178,7 @@ class RankAnswers(Stage):
         find_weights(self.model, client, blobs)
 
     def _chosen(self, tasks: Tasks) -> Mapping[str, Sequence[int]]:
-        """Return the indices of the problems to answer, by set; training ones are sampled."""
+        """Return the indices of the problems to answer, by set; training problems are sampled."""
         order = np.random.default_rng([self.seed, crc32(b"rank")]).permutation(len(tasks.train))
         train = sorted(order[: self.ranking.problems].tolist())
         held_out = {name: range(len(some)) for name, some in tasks.held_out.items()}
@@ -188,7 +186,7 @@ class RankAnswers(Stage):
 
 
 class BuildComparisons(Stage):
-    """Turn ranked answers into comparisons, with the prompts that they answer."""
+    """Turn ranked answers into comparisons, with the prompts of their problems."""
 
     async def run(self, tasks: Tasks, ranked: RankedAnswers) -> tuple[Comparisons, Metrics]:
         sets = dict[str, list[Comparison]]()
@@ -222,22 +220,23 @@ async def _comparison(task: Task, pair: RankedPair, where: str) -> Comparison:
 def check_comparisons(
     train: Sequence[Comparison], held_out: Mapping[str, Sequence[Comparison]]
 ) -> None:
-    """Raise DataError if there are no comparisons to train on, or none to measure the judge on."""
-    missing = ""
+    """Raise DataError if there are no comparisons to train or to evaluate the judge on."""
+    purpose = ""
     if not train:
-        missing = "learn to judge from"
+        purpose = "train"
     elif not any(held_out.values()):
-        missing = "measure the judge on"
-    if missing:
+        purpose = "evaluate"
+    if purpose:
         raise DataError(
-            f"nothing to {missing}: no two answers to one problem had different rewards. Sample "
-            "more answers (ranking.tries) to more problems (ranking.problems), allow longer ones "
-            "(playing.max_tokens), or accept smaller differences (ranking.margin)."
+            f"no comparisons to {purpose} the judge on: no two answers to the same problem had "
+            "different rewards. Sample more answers (ranking.tries) to more problems "
+            "(ranking.problems), allow longer ones (playing.max_tokens), or accept smaller "
+            "differences (ranking.margin)."
         )
 
 
 class LoadPreferences(DatasetLoader):
-    """Read comparisons, with their prompts as tasks; held-out sets as LoadDataset."""
+    """Load comparisons, with their prompts as tasks; held-out sets as in LoadDataset."""
 
     def run(self, store: DatasetStore) -> tuple[Comparisons, Tasks, Facts, Table]:
         data = load_splits(
@@ -249,9 +248,9 @@ class LoadPreferences(DatasetLoader):
         }
         if missing := without_rejected(sets):
             raise DataError(
-                f"{missing[0].chosen.where}: 'rejected' is missing. A judge learns from pairs of a "
-                "chosen and a rejected answer; if answers are right or wrong, leave preferences "
-                "out and set dataset, and the model's own answers are compared."
+                f"{missing[0].chosen.where}: 'rejected' is missing. A judge is trained on pairs of "
+                "a chosen and a rejected answer. If the data has only right answers, set dataset "
+                "instead of preferences: then the model's own answers are ranked and compared."
             )
         prompts = {
             name: tuple(_prompt(row, name or self.dataset) for row in rows)
@@ -272,7 +271,7 @@ def _prompt(row: Comparison, tag: str) -> Prompt:
 
 
 def furthest_pairs(task: int, group: Sequence[Rollout], ranking: RankingConfig) -> list[RankedPair]:
-    """Return the pairs of answers to one problem whose rewards are furthest apart."""
+    """Return the pairs of answers to one problem whose rewards differ most."""
     rewards = {rollout.text: rollout.reward for rollout in group if rollout.complete}
 
     def gap(pair: Sequence[str]) -> float:

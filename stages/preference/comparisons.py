@@ -1,4 +1,4 @@
-"""Comparisons: a chosen and a rejected answer to one prompt, read, completed and rendered."""
+"""Comparisons: a chosen and a rejected answer to one prompt, loaded, completed and rendered."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Comparisons:
         return {"": self.train, **self.held_out}
 
     def rows_without_rejected(self) -> Mapping[str, Sequence[int]]:
-        """Return the indices of rows without a rejected answer, by set; complete sets omitted."""
+        """Return the indices of rows without a rejected answer, by set, without complete sets."""
         missing = {
             name: [at for at, comparison in enumerate(rows) if comparison.rejected is None]
             for name, rows in self.sets().items()
@@ -68,7 +68,7 @@ class Comparisons:
 
 @dataclass(frozen=True)
 class SampledRejections:
-    """Wrong answers that the model wrote itself, by set and by index of the row."""
+    """Wrong answers that the model sampled itself, by set and by index of the row."""
 
     texts: Mapping[str, Mapping[int, str]]
 
@@ -83,7 +83,7 @@ class SampledRejections:
         )
 
     def rejected(self, name: str, at: int, comparison: Comparison) -> Conversation | None:
-        """Return the answer sampled for row `at` of a set, else the row's own rejected answer."""
+        """Return the rejected answer of row `at` of a set: sampled, or else from the data."""
         text = self.texts.get(name, {}).get(at)
         return comparison.rejected if text is None else _with_answer(comparison.chosen, text)
 
@@ -102,7 +102,7 @@ class Pairs:
 
 
 class LoadComparisons(DatasetLoader):
-    """Read preferences, or conversations whose answer is the chosen one; splits as LoadDataset."""
+    """Load comparisons, or conversations whose answer is the chosen one; sets as in LoadDataset."""
 
     def run(self, store: DatasetStore) -> tuple[Comparisons, HeldOut, Facts, Table]:
         data = load_splits(
@@ -119,35 +119,35 @@ class LoadComparisons(DatasetLoader):
 
 
 def without_rejected(sets: Mapping[str, Sequence[Comparison]]) -> list[Comparison]:
-    """Return the comparisons without a rejected answer, set by set."""
+    """Return the comparisons of all sets that have no rejected answer."""
     return [row for rows in sets.values() for row in rows if row.rejected is None]
 
 
 def comparison(row: Row, where: str) -> Comparison:
-    """Return the comparison of a row in any of FORMATS, or of a conversation; raises DataError."""
+    """Parse a row in one of FORMATS, or a conversation, as a comparison; raises DataError."""
     if row.get("chosen") is None and row.get("rejected") is None:
         return Comparison(check_marks(parse_conversation(row, where)), None)
     for field in ("chosen", "rejected"):
         if row.get(field) is None:
             raise DataError(
-                f"{where}: {field!r} is missing or null; a comparison has both. The formats are: "
-                f"{'; '.join(FORMATS)}."
+                f"{where}: {field!r} is missing or null, but a comparison needs both 'chosen' and "
+                f"'rejected'. Known formats: {'; '.join(FORMATS)}."
             )
     if row.get("label") is False:
         raise DataError(
-            f"{where}: label is false, but 'chosen' and 'rejected' already mark the good answer. "
-            "Swap them if it is the other one; else remove label, or rename the column "
+            f"{where}: label is false, but 'chosen' already marks the better answer. If 'rejected' "
+            "is the better one, swap the two; otherwise remove label, or rename the column "
             "(reading.columns.label=other)."
         )
     chosen = _answered(row, "chosen", where)
     rejected = _answered(row, "rejected", where)
     if chosen.messages[:-1] != rejected.messages[:-1]:
         raise DataError(
-            f"{where}: chosen and rejected answer different prompts; they may differ only in the "
+            f"{where}: chosen and rejected have different prompts; they may differ only in their "
             "last message."
         )
     if chosen.messages == rejected.messages:
-        raise DataError(f"{where}: chosen and rejected are the same text. Drop the row.")
+        raise DataError(f"{where}: chosen and rejected are equal. Drop the row.")
     return Comparison(chosen, rejected)
 
 
@@ -155,17 +155,21 @@ def _answered(row: Row, field: str, where: str) -> Conversation:
     answered = parse_completion(row, field, where)
     role = answered.messages[-1].role
     if role != "assistant":
-        raise DataError(f"{where}: {field} ends with a message of {role!r}, not of the assistant.")
+        raise DataError(
+            f"{where}: the last message of {field} has the role {role!r}; it must be the "
+            "assistant's answer."
+        )
     return check_marks(answered)
 
 
 def check_marks(conversation: Conversation) -> Conversation:
-    """Raise DataError if a message of another role is trainable: it would be judged too."""
+    """Return the conversation; raises DataError if a message not of the assistant is trainable."""
     for at, message in enumerate(conversation.messages):
         if message.trainable and message.role != "assistant":
             raise DataError(
-                f"{conversation.where}: message {at} is trainable and of {message.role!r}. Only "
-                "answers are good or bad: mark only messages of the assistant as trainable."
+                f"{conversation.where}: message {at} is trainable, but has the role "
+                f"{message.role!r}. Preferences are between answers: mark only messages of the "
+                "assistant as trainable."
             )
     return conversation
 
@@ -174,8 +178,8 @@ def check_train_on(rendering: RenderDataset) -> None:
     """Raise ConfigError if tokens other than the assistant's answers would be trained on."""
     if rendering.train_on not in TRAIN_ON_ANSWERS:
         raise ConfigError(
-            f"rendering.train_on={rendering.train_on}: preferences are about answers; set it to "
-            f"one of {', '.join(TRAIN_ON_ANSWERS)}."
+            f"rendering.train_on={rendering.train_on} selects messages other than answers, but "
+            f"preferences compare only answers: set it to one of {', '.join(TRAIN_ON_ANSWERS)}."
         )
 
 
@@ -186,18 +190,18 @@ class MistakesConfig:
     # answers that the model samples for each prompt; the first wrong one becomes the rejected one
     tries: PositiveInt = 4
     temperature: PositiveFloat = 1.0  # sampling temperature
-    max_tokens: PositiveInt = 64  # maximum tokens per answer; an answer that is cut is not used
+    max_tokens: PositiveInt = 64  # maximum tokens per answer; a truncated answer is not used
 
 
 class SampleRejectedAnswers(Stage):
     """Sample answers where a comparison has no rejected one, and take the first wrong one."""
 
     memoize = True
-    model: str
+    model: str  # a name of weights
     render: RenderDataset
     config: MistakesConfig = MistakesConfig()
     seed: int = 0
-    # its metric decides which answers are wrong; the usual metric of the data if it has none
+    # its metric decides which answers are wrong; if that is the loss, the data's default metric
     evaluation: EvalConfig = EvalConfig()
 
     async def run(
@@ -269,11 +273,11 @@ def epoch_size(
     render: RenderDataset,
     mistakes: MistakesConfig,
 ) -> EpochSize:
-    """Return the size of an epoch of pairs; answers yet to be sampled count in full length."""
+    """Return the size of an epoch of pairs; answers yet to be sampled count with max_tokens."""
     sizes = [size for row in rows if (size := _pair_tokens(row, tokenizer, render, mistakes))]
     if not sizes:
         raise DataError(
-            f"nothing to train on: all {len(rows)} rows are left out, because they do not fit into "
+            f"nothing to train on: all {len(rows)} rows are dropped, because they do not fit into "
             f"max_tokens={render.max_tokens}. Raise rendering.max_tokens."
         )
     some_missing = any(row.rejected is None for row in rows)
@@ -283,7 +287,7 @@ def epoch_size(
 def _pair_tokens(
     row: Comparison, tokenizer: Tokenizer, render: RenderDataset, mistakes: MistakesConfig
 ) -> int:
-    """Return the number of tokens of both datums; 0 for a row that is left out."""
+    """Return the number of tokens of both datums; 0 for a row that is dropped."""
     answers = [answer for answer in (row.chosen, row.rejected) if answer is not None]
     tokens = 0
     for answer in answers:
@@ -309,7 +313,7 @@ def unsampled_tokens(
 
 
 class RenderPairs(Stage):
-    """Render comparisons to pairs of datums; those without a rejected answer are left out."""
+    """Render comparisons to pairs of datums; those without a rejected answer are dropped."""
 
     render: RenderDataset
 
@@ -323,17 +327,9 @@ class RenderPairs(Stage):
             name: self._pairs(name, rows, rejections, tokenizer)
             for name, rows in comparisons.sets().items()
         }
+        self._check(sets, comparisons, rejections)
         train = sets.pop("")
-        if not train:
-            why = self._left_out(rejections, "", comparisons.train)
-            raise DataError(f"nothing to train on: {why}.")
         held_out = {name: pairs for name, pairs in sets.items() if pairs}
-        if not held_out:
-            why = "; ".join(
-                f"{name}: {self._left_out(rejections, name, rows)}"
-                for name, rows in comparisons.held_out.items()
-            )
-            raise DataError(f"nothing to measure on: {why}, or hold out more rows.")
         return Pairs(train, held_out), Metrics(
             {
                 "data/rows": float(len(comparisons.train)),
@@ -361,29 +357,49 @@ class RenderPairs(Stage):
         )
         return tuple(pair for pair in pairs if pair is not None)
 
-    def _left_out(
+    def _check(
+        self,
+        sets: Mapping[str, Sequence[Pair]],
+        comparisons: Comparisons,
+        rejections: SampledRejections,
+    ) -> None:
+        """Raise DataError if there are no pairs to train on, or none to evaluate on."""
+        if not sets[""]:
+            reasons = self._reasons_dropped(rejections, "", comparisons.train)
+            raise DataError(f"nothing to train on: {reasons}.")
+        if not any(sets[name] for name in comparisons.held_out):
+            reasons = "; ".join(
+                f"{name}: {self._reasons_dropped(rejections, name, rows)}"
+                for name, rows in comparisons.held_out.items()
+            )
+            raise DataError(
+                f"nothing to evaluate on: {reasons}. Or hold out more rows (reading.held_out)."
+            )
+
+    def _reasons_dropped(
         self, rejections: SampledRejections, name: str, rows: Sequence[Comparison]
     ) -> str:
-        """Return the reasons why all rows of a set are left out, and the fix of each."""
+        """Return the reasons why all rows of a set are dropped, and how to fix each."""
         lacking = sum(rejections.rejected(name, at, row) is None for at, row in enumerate(rows))
         reasons = []
         if lacking:
             reasons.append(
-                f"{lacking} have no rejected answer (give the model more tries, mistakes.tries, or "
-                "longer ones, mistakes.max_tokens)"
+                f"{lacking} of {len(rows)} rows have no rejected answer (sample more answers, "
+                "mistakes.tries, or longer ones, mistakes.max_tokens)"
             )
         if too_long := len(rows) - lacking:
             reasons.append(
-                f"{too_long} are longer than max_tokens={self.render.max_tokens} (raise "
-                "rendering.max_tokens), or are changed by the chat template"
+                f"{too_long} of {len(rows)} rows are longer than "
+                f"max_tokens={self.render.max_tokens} (raise rendering.max_tokens), or are changed "
+                "by the chat template"
             )
-        return f"of {len(rows)} rows {' and '.join(reasons)}"
+        return ", and ".join(reasons)
 
 
 def pair_of(
     chosen: Conversation, rejected: Conversation | None, tokenizer: Tokenizer, render: RenderDataset
 ) -> Pair | None:
-    """Return both datums; None if there is no rejected answer, or if one of the two is dropped."""
+    """Render a pair; None if there is no rejected answer, or if one of the two is dropped."""
     if rejected is None:
         return None
     chosen_datum = _datum(chosen, tokenizer, render)
@@ -394,12 +410,12 @@ def pair_of(
 
 
 def _datum(answer: Conversation, tokenizer: Tokenizer, render: RenderDataset) -> Datum | None:
-    """Return the datum of an answer, None if it is dropped; raises DataError if it is several."""
+    """Return the datum of an answer, or None if it is dropped; raises DataError for several."""
     data = render.datums(answer, tokenizer)
     if len(data) > 1:
         raise DataError(
             f"{answer.where}: the answer renders to {len(data)} sequences, because the chat "
-            "template rewrites earlier messages, and a pair has one for each answer: set "
+            "template rewrites earlier messages, but a pair needs exactly one per answer. Set "
             "rendering.train_on=last_assistant_turn."
         )
     return data[0] if data else None
@@ -412,7 +428,7 @@ def _with_answer(chosen: Conversation, text: str) -> Conversation:
 
 
 def as_batch(pairs: Sequence[Pair]) -> tuple[Datum, ...]:
-    """Return alternating chosen and rejected datums, weights divided by the number of pairs."""
+    """Return alternating chosen and rejected datums; weights are divided by the number of pairs."""
     share = np.float32(1 / len(pairs))
     return tuple(
         Datum(datum.tokens, {**datum.loss_inputs, "weights": datum.loss_inputs["weights"] * share})

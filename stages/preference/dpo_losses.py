@@ -1,4 +1,4 @@
-"""Losses on pairs of answers: the chosen one should score higher than the rejected one."""
+"""DPO and its variants: losses on pairs, whose chosen answer should score above the rejected."""
 
 from __future__ import annotations
 
@@ -24,27 +24,32 @@ _LIKELIEST = -1e-4
 class PairLoss:
     """A custom loss on pairs: sum of w · f(h), h the chosen answer's score less the rejected's.
 
-    The score is log(pi / ref) of the answer, nats, in sigmoid: f = -log sigmoid(beta h) (Rafailov
-    et al., 2023, arXiv:2305.18290, eq. 7), with label smoothing e -(1 - e) log sigmoid(beta h) - e
-    log sigmoid(-beta h) (Mitchell, 2023, "A note on DPO with noisy preferences"); ipo: f = (h - 1 /
-    (2 beta))² (Azar et al., 2023, arXiv:2310.12036, eq. 17), over whole answers; hinge: f = max(0,
-    1 - beta h) (Zhao et al., 2023, arXiv:2305.10425, with beta h for their margin). Without a
-    reference model, with m the mean of log pi over the tokens of the answer, it is simpo: m; f =
-    -log sigmoid(beta h - target_margin) (Meng et al., 2024, arXiv:2405.14734, eq. 6); orpo:
-    log(exp(m) / (1 - exp(m))); f = -beta log sigmoid(h) - m of the chosen (Hong et al., 2024,
-    arXiv:2403.07691, eq. 6 and 7, beta for their lambda). To each, `imitation` adds that multiple
-    of -m of the chosen answer, w a pair (Pang et al., 2024, arXiv:2404.19733, eq. 1), without which
-    both answers of a pair may become less likely.
+    With a reference model, the score is log(pi / ref) of the whole answer, nats:
+    - sigmoid (DPO): f = -log sigmoid(beta h) (Rafailov et al., 2023, arXiv:2305.18290, eq. 7); with
+      label smoothing e, f = -(1 - e) log sigmoid(beta h) - e log sigmoid(-beta h) (Mitchell, 2023,
+      "A note on DPO with noisy preferences")
+    - ipo: f = (h - 1 / (2 beta))² (Azar et al., 2023, arXiv:2310.12036, eq. 17)
+    - hinge: f = max(0, 1 - beta h) (Zhao et al., 2023, arXiv:2305.10425, beta h for their margin)
 
-    Reads of each datum "weights", w on the tokens of the answer and 0 elsewhere, and "reference",
-    the reference model's log-probability of each token, nats. Chosen and rejected datums alternate.
+    Without one, with m the mean of log pi over the tokens of the answer:
+    - simpo: the score is m; f = -log sigmoid(beta h - target_margin) (Meng et al., 2024,
+      arXiv:2405.14734, eq. 6)
+    - orpo: the score is log(exp(m) / (1 - exp(m))); f = -beta log sigmoid(h) - m of the chosen
+      answer (Hong et al., 2024, arXiv:2403.07691, eq. 6 and 7, beta for their lambda)
+
+    `imitation` times -m of the chosen answer is added to f (Pang et al., 2024, arXiv:2404.19733,
+    eq. 1), without which both answers of a pair may become less likely.
+
+    Reads two loss inputs of each datum: "weights", which is w on the tokens of the answer and 0
+    elsewhere, and "reference", the reference model's log-probability of each token, nats. Chosen
+    and rejected datums alternate.
     """
 
     kind: PairLossName = "sigmoid"
-    beta: float | None = None  # None: 0.1, for simpo 2
+    beta: float | None = None  # None for 0.1, and for 2 with simpo
     label_smoothing: float = 0.0  # assumed share of swapped pairs
     imitation: float = 0.0  # weight of the cross-entropy of chosen answers
-    # of simpo: the margin by which beta h should exceed 0; None: half of beta
+    # of simpo: the margin by which beta h should exceed 0; None for half of beta
     target_margin: float | None = None
     group: ClassVar[int] = 2
 
@@ -72,7 +77,7 @@ class PairLoss:
 
     @property
     def uses_reference(self) -> bool:
-        """True where the scores compare with a reference model."""
+        """True if the scores are relative to a reference model."""
         return self.kind not in WITHOUT_REFERENCE
 
     def __call__(
@@ -122,7 +127,7 @@ class PairLoss:
         return clamped - float(np.log(complement)), grad
 
     def _value_and_grad(self, differences: Array) -> tuple[Array, Array]:
-        """Return f of h, without orpo's m, and its derivative by h, both (pairs,)."""
+        """Return f of h, without m of orpo, and its derivative by h, both (pairs,)."""
         beta = self.scale
         margins = beta * differences
         if self.kind == "hinge":

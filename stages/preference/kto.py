@@ -48,10 +48,10 @@ class LabelledAnswers:
 
 
 class LoadLabelledAnswers(DatasetLoader):
-    """Read rows with a `label`, comparisons, or right answers; held-out sets as LoadDataset.
+    """Load rows with a `label`, comparisons, or right answers; held-out sets as in LoadDataset.
 
-    A label is true or false. Of held-out answers, the good ones are evaluated. Raises DataError if
-    some answers have a label and others, that are no comparison, have none.
+    A label is true (good) or false (bad). Evaluations use the good held-out answers as references.
+    Raises DataError if some single answers have a label and others have none.
     """
 
     def run(
@@ -60,42 +60,42 @@ class LoadLabelledAnswers(DatasetLoader):
         data = load_splits(
             DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows, _read)
         )
-        pairs = dict[str, tuple[Comparison, ...]]()
+        sets = dict[str, tuple[Comparison, ...]]()
         labelled = dict[str, tuple[LabelledAnswer, ...]]()
         for name, split in (("", data.train), *data.held_out.items()):
             rows = tuple(ParsedRows(split, _read))
-            pairs[name] = tuple(row for row in rows if isinstance(row, Comparison))
+            sets[name] = tuple(row for row in rows if isinstance(row, Comparison))
             labelled[name] = tuple(row for row in rows if isinstance(row, LabelledAnswer))
         if any(labelled.values()):
-            _check_all_labelled(pairs)
-        good = dict[str, tuple[Conversation, ...]]()
-        for name in data.held_out:
-            chosen = [row.chosen for row in pairs[name]]
-            chosen += [row.conversation for row in labelled[name] if row.good]
-            if chosen:
-                good[name] = tuple(chosen)
-        if not good:
-            raise DataError(
-                f"{self.dataset}: no held-out row has a good answer to compare with in "
-                "evaluations. Hold out more rows (reading.held_out), or others (reading.test)."
-            )
-        train = pairs.pop("")
-        return (
-            Comparisons(train, pairs),
-            LabelledAnswers(labelled),
-            HeldOut(good),
-            data.facts,
-            data.table,
-        )
+            _check_all_labelled(sets)
+        comparisons = Comparisons(sets.pop(""), sets)
+        answers = LabelledAnswers(labelled)
+        good = self._good_held_out(comparisons, answers)
+        return comparisons, answers, good, data.facts, data.table
 
     preview = run
 
+    def _good_held_out(self, comparisons: Comparisons, labelled: LabelledAnswers) -> HeldOut:
+        """Return the held-out conversations with good answers; raises DataError if none has."""
+        good = dict[str, tuple[Conversation, ...]]()
+        for name, rows in comparisons.held_out.items():
+            conversations = [row.chosen for row in rows]
+            conversations += [row.conversation for row in labelled.sets[name] if row.good]
+            if conversations:
+                good[name] = tuple(conversations)
+        if not good:
+            raise DataError(
+                f"{self.dataset}: no held-out row has a good answer, which evaluations compare "
+                "with. Hold out more rows (reading.held_out), or other splits (reading.test)."
+            )
+        return HeldOut(good)
+
 
 def _check_all_labelled(rows: Mapping[str, Sequence[Comparison]]) -> None:
-    """Raise DataError for an answer without a label among labelled ones."""
+    """Raise DataError if there is an answer without a label, where other rows have labels."""
     if missing := without_rejected(rows):
         raise DataError(
-            f"{missing[0].chosen.where}: there is no label, where other rows have one, so it is "
+            f"{missing[0].chosen.where}: label is missing, but other rows have one, so it is "
             "unknown whether the answer is good. Set label to true or false, or drop the row."
         )
 
@@ -112,15 +112,15 @@ def _read(row: Row, where: str) -> Comparison | LabelledAnswer:
         return unlabelled
     if not isinstance(label, bool):
         is_text = isinstance(label, str)
-        hint = ", without quotes; CSV, where every value is text, cannot say that" * is_text
+        hint = ", without quotes; CSV files, where every value is text, have no labels" * is_text
         raise DataError(
-            f"{where}: label is {label!r}, and must be true (a good answer) or false (a bad "
+            f"{where}: label is {label!r}, but must be true (a good answer) or false (a bad "
             f"one){hint}."
         )
     if row.get("chosen") is not None or row.get("rejected") is not None:
         raise DataError(
-            f"{where}: 'chosen' and 'rejected' already mark the good answer, and there is a label "
-            "too. Remove label, or rename the column (reading.columns.label=other)."
+            f"{where}: the row has a label, but 'chosen' and 'rejected' already mark the better "
+            "answer. Remove label, or rename the column (reading.columns.label=other)."
         )
     answer = {name: value for name, value in row.items() if name != "label"}
     return LabelledAnswer(check_marks(parse_conversation(answer, where)), label)
@@ -129,8 +129,9 @@ def _read(row: Row, where: str) -> Comparison | LabelledAnswer:
 class RenderLabelledAnswers(Stage):
     """Render answers to datums, each paired with a mismatched one: its prompt, another's answer.
 
-    Both have weight 1 on the tokens of the answer, and the first has "labels": 1 there if it is
-    good, -1 if not. Mismatched pairs estimate the KL divergence to the reference model.
+    Both have weight 1 on the tokens of the answer. The first also has "labels" there: 1 if the
+    answer is good, -1 if it is bad. Mismatched answers estimate the KL divergence to the reference
+    model.
     """
 
     render: RenderDataset
@@ -169,7 +170,7 @@ class RenderLabelledAnswers(Stage):
         tokenizer: Tokenizer,
         mistakes: MistakesConfig,
     ) -> EpochSize:
-        """Return the size of an epoch; on average, mismatched answers are as long as their own."""
+        """Return the size of an epoch, with mismatched answers as long as the others on average."""
         rows = [*_label_both("", comparisons.train, SampledRejections({})), *labelled.sets[""]]
         sizes = [
             len(datum.tokens)
@@ -178,7 +179,7 @@ class RenderLabelledAnswers(Stage):
         ]
         if not sizes:
             raise DataError(
-                f"nothing to train on: all {len(rows)} answers are left out, because they do not "
+                f"nothing to train on: all {len(rows)} answers are dropped, because they do not "
                 f"fit into max_tokens={self.render.max_tokens}. Raise rendering.max_tokens."
             )
         unsampled = unsampled_tokens(comparisons.train, tokenizer, self.render, mistakes)
@@ -187,23 +188,23 @@ class RenderLabelledAnswers(Stage):
         return EpochSize(len(sizes) + len(unsampled), "answers", total, bound)
 
     def _check(self, count: int, good: float, held_out: int) -> None:
-        """Raise DataError if there is nothing to train on, or to measure on."""
+        """Raise DataError if there is nothing to train on, or nothing to evaluate on."""
         limit = f"max_tokens={self.render.max_tokens}"
         if not count:
             raise DataError(
                 f"nothing to train on: no answer fits into {limit} (raise rendering.max_tokens), "
-                "or the chat template changes all of them."
+                "or the chat template changes all answers."
             )
         if not 0 < good < count:
             raise DataError(
-                f"{good:.0f} of {count} answers to train on are good: some must be, and some not. "
-                "Add rows, or, if the model samples the bad ones, give it more tries "
+                f"{good:.0f} of {count} answers to train on are good, but KTO needs good and bad "
+                "ones. Add rows, or, if the model samples the bad ones, sample more "
                 "(mistakes.tries)."
             )
         if not held_out:
             raise DataError(
-                f"nothing to measure on: no held-out answer fits into {limit}. Hold out more rows, "
-                "or raise rendering.max_tokens."
+                f"nothing to evaluate on: no held-out answer fits into {limit}. Hold out more rows "
+                "(reading.held_out), or raise rendering.max_tokens."
             )
 
     def _pairs(self, rows: Sequence[LabelledAnswer], tokenizer: Tokenizer) -> tuple[Pair, ...]:
@@ -219,7 +220,7 @@ class RenderLabelledAnswers(Stage):
         )
 
     def _mismatched(self, datum: Datum, data: Sequence[Datum], other: int | None) -> Datum:
-        """Return the mismatched datum; without weights where all prompts are the same."""
+        """Return the mismatched datum; its weights are 0 if all prompts are the same."""
         if other is None:
             no_weights = np.zeros(len(datum.tokens), np.float32)
             return Datum(datum.tokens, {"target_tokens": datum.targets, "weights": no_weights})
@@ -254,9 +255,9 @@ def _answer_start(datum: Datum) -> int:
 
 
 def other_prompts(prompts: Sequence[bytes]) -> list[int | None]:
-    """Return for each datum the next one with another prompt, searching from half of the data on.
+    """Return the index of a datum with another prompt for each datum; None if all are the same.
 
-    None if all prompts are the same.
+    The search starts half of the data further on, and wraps around.
     """
     count = len(prompts)
     if len(set(prompts)) < 2:
@@ -274,7 +275,7 @@ def other_prompts(prompts: Sequence[bytes]) -> list[int | None]:
 
 
 def mismatched(datum: Datum, other: Datum, max_tokens: int) -> Datum:
-    """Return the prompt of one datum with the answer of the other, cut to max_tokens in all."""
+    """Return a datum of the prompt of one and the answer of the other, cut to max_tokens."""
     start = _answer_start(datum)
     other_start = _answer_start(other)
     targets = np.concatenate([datum.targets[:start], other.targets[other_start:]])
@@ -292,10 +293,10 @@ def mismatched(datum: Datum, other: Datum, max_tokens: int) -> Datum:
 class KtoLoss:
     """KTO, a custom loss: sum over answers of w · l · (1 - v), v = sigmoid(±beta (r - z)).
 
-    Ethayarajh et al., 2024, arXiv:2402.01306, eq. 8: r = log(pi / ref) of the answer, nats, + for
-    good answers and - for bad ones, whose l are `good_weight` and `bad_weight`; z, which has no
-    gradient, is the KL divergence to the reference model: the mean of log(pi / ref) of mismatched
-    answers, or 0 if that is less, or if there are none.
+    Ethayarajh et al., 2024, arXiv:2402.01306, eq. 8, with r = log(pi / ref) of the answer, nats.
+    The sign is + and l is `good_weight` for good answers, - and `bad_weight` for bad ones. z, which
+    has no gradient, is the KL divergence to the reference model: the mean of log(pi / ref) of the
+    mismatched answers, or 0 if that is negative or there are none.
 
     Reads of each datum "weights", w on the tokens of the answer and 0 elsewhere, and "reference",
     the reference model's log-probability of each token, nats; answers, with "labels" 1 or -1, and
@@ -344,7 +345,7 @@ class KtoLoss:
         return value, gradients, metrics
 
     def _rewards(self, log_ratios: Array, signs: Array) -> Mapping[str, float]:
-        """Return the mean rewards of good and bad answers, of which a batch may have none."""
+        """Return the mean rewards of good and of bad answers, if the batch has any."""
         return {
             f"{name}_reward:sum": self.beta * float(log_ratios[signs == sign].mean())
             for name, sign in (("good", 1), ("bad", -1))

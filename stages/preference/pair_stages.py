@@ -1,4 +1,4 @@
-"""Stages of preference optimisation: reference log-probabilities, batches and held-out accuracy."""
+"""Stages for pairs: reference log-probabilities, batches and held-out accuracy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from stages.preference.comparisons import Pair, Pairs, as_batch
 
 @dataclass(frozen=True)
 class PairLogprobs:
-    """Log-probabilities of all pairs by the reference model, in the order of `Pairs.data`."""
+    """The reference model's log-probabilities of all pairs, in the order of `Pairs.data`."""
 
     logprobs: tuple[Floats, ...]  # each (N,) nats
 
@@ -91,17 +91,17 @@ class AttachReferenceLogprobs(Stage):
     ) -> tuple[PairData, HeldOutPairs, HeldOutData]:
         logprobs = iter(reference.logprobs) if reference else None
 
-        def attached(datum: Datum) -> Datum:
+        def attach(datum: Datum) -> Datum:
             if logprobs is None:
                 return datum
             return Datum(datum.tokens, {**datum.loss_inputs, "reference": next(logprobs)})
 
-        def all_attached(some: Sequence[Pair]) -> tuple[Pair, ...]:
-            return tuple((attached(chosen), attached(rejected)) for chosen, rejected in some)
+        def attach_to_all(data: Sequence[Pair]) -> tuple[Pair, ...]:
+            return tuple((attach(chosen), attach(rejected)) for chosen, rejected in data)
 
-        train = all_attached(pairs.train)
-        held_out = {name: all_attached(some) for name, some in pairs.held_out.items()}
-        measured = [pair for some in held_out.values() for pair in some[: self.rows]]
+        train = attach_to_all(pairs.train)
+        held_out = {name: attach_to_all(data) for name, data in pairs.held_out.items()}
+        measured = [pair for data in held_out.values() for pair in data[: self.rows]]
         return PairData(train), HeldOutPairs(held_out), HeldOutData(as_batch(measured))
 
 
@@ -118,8 +118,8 @@ class ShuffledPairs(Stage):
 class EvaluatePairs(Stage):
     """Measure how often the trained weights rank held-out pairs, or answers, as labelled."""
 
-    loss: Loss  # its metrics have the sums accuracy and margin
-    what: str = "pair"
+    loss: Loss  # its metrics include the sums "accuracy:sum" and "margin:sum"
+    unit: str = "pair"  # "answer" for KTO
 
     async def run(self, session: TrainingSession, held_out: HeldOutPairs) -> tuple[Metrics, Table]:
         metrics = Metrics()
@@ -128,11 +128,11 @@ class EvaluatePairs(Stage):
             output = await arrival(session.forward(as_batch(pairs), self.loss))
             count = len(pairs)
             margin = output.metrics["margin:sum"]
-            # the shares of the pairs are float32
+            # rounded, because the weights of the pairs are float32
             right = round(output.metrics["accuracy:sum"] * count)
             low, high = wilson(right, count)
-            metrics |= {f"{name}/{self.what}_accuracy": right / count, f"{name}/margin": margin}
+            metrics |= {f"{name}/{self.unit}_accuracy": right / count, f"{name}/margin": margin}
             accuracy = f"{right / count:.3f} [{low:.3f}, {high:.3f}]"
             rows.append((name, str(count), accuracy, f"{margin:.3f}"))
-        columns = ("held-out set", f"{self.what}s", "accuracy", "margin, beta times nats")
-        return metrics, Table(f"Held-out {self.what}s, 95 % intervals", columns, tuple(rows))
+        columns = ("held-out set", f"{self.unit}s", "accuracy", "margin, beta times nats")
+        return metrics, Table(f"Held-out {self.unit}s, 95 % intervals", columns, tuple(rows))

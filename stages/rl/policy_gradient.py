@@ -34,14 +34,14 @@ _CERTAIN = -float(np.finfo(np.float32).tiny)
 
 @dataclass(frozen=True)
 class RolloutLogprobs:
-    """Log-probabilities of a batch's episodes, in their order, by a reference model or teacher."""
+    """Log-probabilities of a batch's episodes, in order, by the reference model or the teacher."""
 
     logprobs: tuple[Floats, ...]  # each (T,) nats
 
 
 @dataclass(frozen=True)
 class PolicyData:
-    """Training examples of a batch of rollouts; empty if no group has anything to learn from."""
+    """Training examples of a batch of rollouts; empty if the rewards of every group are equal."""
 
     # advantages and weights are not divided by the number of tokens yet: Minibatches does that
     examples: tuple[TrainingExample, ...]
@@ -51,8 +51,8 @@ def check_group(group: int, kl_penalty: float) -> None:
     """Raise ConfigError for groups of one rollout, whose advantages are all 0."""
     if group == 1 and not kl_penalty:
         raise ConfigError(
-            "group=1: a rollout is compared with the others of its group, so one alone teaches "
-            "nothing. Set group to 2 or more."
+            "group=1 gives every rollout an advantage of 0, because advantages compare the "
+            "rollouts of a group. Set group to 2 or more."
         )
 
 
@@ -79,8 +79,8 @@ def reference_kl(
     ]
     if any(np.isnan(log_ratio).any() for log_ratio in log_ratios):
         raise RunFailed(
-            f"the {name} returned no log-probability for a token that the policy sampled, so the "
-            f"KL divergence to the {name} is unknown."
+            f"the {name} returned no log-probability (NaN) for a token that the policy sampled, so "
+            f"the KL divergence to the {name} cannot be computed."
         )
     metrics = Metrics()
     if log_ratios:
@@ -105,22 +105,21 @@ class ComputeAdvantages(Stage):
 
     advantages: AdvantageName = "centred"
     penalty: float = 0.0  # c, per nat
-    discount: float = 0.0  # of the penalties of later tokens; 0: a token pays only for itself
-    # also mark the sampled tokens in "weights", for a custom loss
-    weighted: bool = False
+    discount: float = 0.0  # of later tokens' penalties; 0 for only the token's own
+    weighted: bool = False  # also mark the sampled tokens in "weights", for a custom loss
 
     def __post_init__(self) -> None:
         check_name("advantages", self.advantages, get_args(AdvantageName))
         if self.discount and not self.penalty:
             raise ConfigError(
-                f"a discount of {self.discount} applies to the KL penalty of later tokens, and "
-                "there is no penalty: set kl_penalty, or leave the discount out."
+                f"a discount of {self.discount} applies to the KL penalties of later tokens, but "
+                "there is no KL penalty: set kl_penalty, or leave the discount out."
             )
 
     def run(self, rollouts: Rollouts, reference: RolloutLogprobs | None = None) -> PolicyData:
         if self.penalty and reference is None:
             raise ConfigError(
-                f"{self}: a KL penalty needs a reference model: put ComputeReferenceLogprobs "
+                f"{self}: a KL penalty needs a reference model: add ComputeReferenceLogprobs "
                 "before this stage."
             )
         logprobs = iter(reference.logprobs if reference else ())
@@ -128,8 +127,9 @@ class ComputeAdvantages(Stage):
         for group in rollouts.groups:
             if is_constant(group) and not self.penalty:
                 continue
-            played = succeeded(group)  # the others have no episodes
-            for rollout, advantage in zip(played, advantages(played, self.advantages), strict=True):
+            rewarded = succeeded(group)  # failed rollouts have no episodes
+            values = advantages(rewarded, self.advantages)
+            for rollout, advantage in zip(rewarded, values, strict=True):
                 for episode in rollout.episodes:
                     cost: Array | float = 0.0
                     if self.penalty:
@@ -156,7 +156,7 @@ def kl_penalties(episode: Episode, reference: Floats, penalty: float, discount: 
 def advantages(group: Sequence[Rollout], kind: AdvantageName) -> Array:
     """Return the advantages, (G,), of the rollouts of one problem."""
     rewards = np.array([rollout.reward for rollout in group], np.float64)
-    if is_constant(group):  # whose mean may differ from all of them by rounding
+    if is_constant(group):  # the mean of equal rewards may differ from them by rounding
         return np.zeros(len(rewards))
     centred: Array = rewards - rewards.mean()
     if kind == "leave_one_out":
@@ -199,11 +199,11 @@ def mean_of(examples: Sequence[TrainingExample]) -> Batch:
 
 
 class ReportPolicy(Stage):
-    """Publish the loss, and the KL divergence between the acting and the trained policy.
+    """Report the loss, and the KL divergence between the sampling and the trained policy.
 
-    The KL by the means of q - p and of (q - p)² / 2, q and p the acting and the trained policy's
-    log-probabilities of the sampled tokens (Schulman, 2020, "Approximating KL divergence", k1 and
-    k2); the entropy by the mean of -q.
+    The KL is estimated by the means of q - p and of (q - p)² / 2, q and p the sampling and the
+    trained policy's log-probabilities of the sampled tokens (Schulman, 2020, "Approximating KL
+    divergence", k1 and k2); the entropy by the mean of -q.
     """
 
     loss: str = "importance_sampling"
@@ -215,20 +215,20 @@ class ReportPolicy(Stage):
     def run(
         self, batch: Batch, output: LossOutput, stepped: OptimStepResult, rate: LearningRate
     ) -> Metrics:
-        by_actor = [datum.loss_inputs["logprobs"] for datum in batch.data]
-        masks = [logprobs != 0 for logprobs in by_actor]
-        acting = np.concatenate([lp[mask] for lp, mask in zip(by_actor, masks, strict=True)])
+        sampling = [datum.loss_inputs["logprobs"] for datum in batch.data]
+        masks = [logprobs != 0 for logprobs in sampling]
+        sampled = np.concatenate([lp[mask] for lp, mask in zip(sampling, masks, strict=True)])
         trained = np.concatenate(
             [lp[mask] for lp, mask in zip(output.logprobs, masks, strict=True)]
         )
-        difference = (acting - trained).astype(np.float64)
+        difference = (sampled - trained).astype(np.float64)
         count = max(len(trained), 1)
         return Metrics(
             {**stepped.metrics, **summed_metrics(output.metrics)},
             learning_rate=rate.value,
             kl_sampler_v1=float(difference.sum()) / count,
             kl_sampler_v2=float((difference**2).sum()) / count / 2,
-            entropy=-float(acting.sum()) / count,
+            entropy=-float(sampled.sum()) / count,
             clip_fraction=self._clipped(np.exp(-difference)) / count,
             trained_tokens=float(len(trained)),
         )

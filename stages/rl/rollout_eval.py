@@ -1,4 +1,4 @@
-"""Evaluation of policies on held-out problems, before and after training."""
+"""Evaluation of the policy on held-out problems, before and after training."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from stages.train.session import FinalWeights
 class PolicyEvaluation:
     """Rewards and answers of one greedy rollout per held-out problem, by held-out set."""
 
-    rewards: Mapping[str, tuple[float, ...]]  # a failed rollout has 0
+    rewards: Mapping[str, tuple[float, ...]]  # 0 for a failed rollout
     failed: Mapping[str, int]  # number of failed rollouts
-    answers: Mapping[str, tuple[str | None, ...]]  # None: the rollout failed, or was cut
+    answers: Mapping[str, tuple[str | None, ...]]  # None if the rollout failed or was cut
 
     def cut(self, name: str) -> int:
-        """Return the number of rollouts of a set that did not fail, and whose answer was cut."""
+        """Return the number of rollouts of a set whose answer was cut at max_tokens."""
         return self.answers[name].count(None) - self.failed[name]
 
 
@@ -46,7 +46,7 @@ class EvaluateBasePolicy(Stage):
     """Evaluate the initial weights on the held-out problems, greedily."""
 
     memoize = True
-    model: str
+    model: str  # a name of weights
     config: RolloutConfig
 
     async def run(
@@ -95,10 +95,12 @@ def _evaluation(kind: type[E], rollouts: Mapping[str, Rollouts]) -> E:
     rewards = dict[str, tuple[float, ...]]()
     failed = dict[str, int]()
     answers = dict[str, tuple[str | None, ...]]()
-    for name, some in rollouts.items():
-        rewards[name] = tuple(rollout.reward for rollout in some.all())
-        failed[name] = sum(rollout.failed for rollout in some.all())
-        answers[name] = tuple(rollout.text if rollout.complete else None for rollout in some.all())
+    for name, rollouts_of_set in rollouts.items():
+        rewards[name] = tuple(rollout.reward for rollout in rollouts_of_set.all())
+        failed[name] = sum(rollout.failed for rollout in rollouts_of_set.all())
+        answers[name] = tuple(
+            rollout.text if rollout.complete else None for rollout in rollouts_of_set.all()
+        )
     return kind(rewards, failed, answers)
 
 
@@ -114,8 +116,8 @@ def _samples(rollouts: Mapping[str, Rollouts], when: str) -> Samples:
                 "truncated": rollout.truncated,
                 "failed": rollout.error,
             }
-            for name, some in rollouts.items()
-            for rollout in some.all()
+            for name, rollouts_of_set in rollouts.items()
+            for rollout in rollouts_of_set.all()
         )
     )
 
@@ -130,19 +132,28 @@ class CompareRewards(Stage):
         rows = list[tuple[str, ...]]()
         for name, new in after.rewards.items():
             old = before.rewards[name]
+            mean_before, mean_after = float(np.mean(old)), float(np.mean(new))
             gain = paired_bootstrap(old, new, self.seed)
+            p_value = paired_permutation(old, new, self.seed)
             metrics |= {
-                f"{name}/reward_before": float(np.mean(old)),
-                f"{name}/reward_after": float(np.mean(new)),
+                f"{name}/reward_before": mean_before,
+                f"{name}/reward_after": mean_after,
                 f"{name}/reward_gain": gain.estimate,
                 f"{name}/reward_gain_low": gain.low,
-                f"{name}/reward_gain_p": paired_permutation(old, new, self.seed),
-                f"{name}/failed_before": float(before.failed[name]),
-                f"{name}/failed_after": float(after.failed[name]),
-                f"{name}/truncated_before": float(before.cut(name)),
-                f"{name}/truncated_after": float(after.cut(name)),
+                f"{name}/reward_gain_p": p_value,
+                **_failure_metrics(name, before, after),
             }
-            means = (f"{np.mean(old):.3f}", f"{np.mean(new):.3f}")
+            means = (f"{mean_before:.3f}", f"{mean_after:.3f}")
             rows.append((name, str(len(new)), *means, gain.format(sign=True)))
         columns = ("held-out set", "n", "before", "after", "difference")
         return metrics, Table("Mean reward, greedily, 95 % intervals", columns, tuple(rows))
+
+
+def _failure_metrics(name: str, before: PolicyBefore, after: PolicyAfter) -> Mapping[str, float]:
+    """Return how many rollouts of a set failed, and how many answers were cut at max_tokens."""
+    return {
+        f"{name}/failed_before": float(before.failed[name]),
+        f"{name}/failed_after": float(after.failed[name]),
+        f"{name}/truncated_before": float(before.cut(name)),
+        f"{name}/truncated_after": float(after.cut(name)),
+    }

@@ -1,4 +1,4 @@
-"""Rollouts: the policy answers a problem turn by turn, and its environment rewards the answers."""
+"""Rollouts: a policy answers a problem turn by turn, and its environment rewards the answers."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ TrainingExample = tuple[Datum, int]
 class StopReason(StrEnum):
     """The reason why a rollout ended."""
 
-    DONE = "done"  # its environment ended it
-    MAX_TURNS = "max_turns"  # it was ended after max_turns answers
-    FAILED = "failed"  # its environment raised an error, or its prompt became too long
+    DONE = "done"  # the environment ended it
+    MAX_TURNS = "max_turns"  # it was cut off after max_turns answers
+    FAILED = "failed"  # the environment raised an error, or the prompt became too long
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One sequence of T tokens: messages of the environment and the policy's answers to them."""
+    """One sequence of T tokens: messages of the environment, and the policy's answers to them."""
 
     tokens: Tokens  # (T,)
     logprobs: Floats  # (T,) nats, by the policy that sampled; 0 where action_mask is false
     action_mask: Mask  # (T,) true where the policy sampled the token
 
     def training_example(self, **inputs: Array) -> TrainingExample:
-        """Return the datum to train on; each of the loss inputs is (T,), one number per token."""
+        """Return the datum to train on; the loss inputs are (T,) each, one number per token."""
         shifted = {name: values[1:].astype(np.float32) for name, values in inputs.items()}
         datum = Datum(self.tokens[:-1], {"target_tokens": self.tokens[1:], **shifted})
         return datum, int(self.action_mask.sum())
@@ -67,7 +67,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One problem, played to its end.
+    """One attempt at a problem: the policy's answers of all turns, and their total reward.
 
     It has one episode, or several where the chat template rewrites earlier messages.
     """
@@ -76,7 +76,7 @@ class Rollout:
     reward: float
     tag: str
     text: str  # the last answer
-    parsed: bool = True  # whether all answers could be read in the format asked for
+    parsed: bool = True  # whether all answers had the format that the reward reads
     truncated: bool = False  # whether an answer was cut at max_tokens
     stop_reason: StopReason = StopReason.DONE
     error: str = ""  # of a failed rollout, which has no episodes and no reward
@@ -88,23 +88,23 @@ class Rollout:
 
     @property
     def failed(self) -> bool:
-        """True where the environment failed, so that there is no reward."""
+        """True if the rollout failed, so that it has no reward."""
         return self.stop_reason is StopReason.FAILED
 
     @property
     def complete(self) -> bool:
-        """True where nothing failed and no answer was cut."""
+        """True if the rollout did not fail and no answer was cut at max_tokens."""
         return not self.failed and not self.truncated
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Rollouts of a batch by problem: those of one group played the same problem."""
+    """The rollouts of a batch, in one group per problem."""
 
     groups: tuple[tuple[Rollout, ...], ...]
 
     def all(self) -> Iterator[Rollout]:
-        """All rollouts, group by group."""
+        """Iterate over all rollouts, group by group."""
         return (rollout for group in self.groups for rollout in group)
 
 
@@ -113,23 +113,25 @@ class RolloutConfig:
     """Limits of rollouts."""
 
     max_tokens: PositiveInt = 64  # maximum tokens per answer
-    max_turns: PositiveInt = 8  # maximum answers per rollout
-    max_seconds: PositiveFloat = 60.0  # time limit of an environment for one answer, in seconds
-    # concurrent calls of environments; further ones wait, and their time does not count
+    max_turns: PositiveInt = 8  # maximum answers (turns) per rollout
+    # time limit of each call of an environment, in seconds; a rollout that exceeds it fails
+    max_seconds: PositiveFloat = 60.0
+    # maximum number of concurrent calls of environments; further ones wait, which does not count
+    # towards max_seconds
     max_acting: PositiveInt = 4
-    # maximum share of a batch's rollouts that may fail
+    # share of a batch's rollouts that may fail; if more do, the run fails
     max_failed: Annotated[float, Field(ge=0, le=1)] = 0.2
 
 
 class Snapshot(Stage):
-    """Request a copy of the weights to sample from."""
+    """Take a snapshot of the weights to sample from, without waiting for it."""
 
     def run(self, session: TrainingSession) -> Future[Sampler]:
         return session.snapshot()
 
 
 class RollOut(Stage):
-    """Start all rollouts of a batch, `group` of them for each problem, without waiting for them."""
+    """Start all rollouts of a batch, `group` per problem, without waiting for them."""
 
     group: int
     config: RolloutConfig = RolloutConfig()
@@ -138,7 +140,7 @@ class RollOut(Stage):
     def run(
         self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, progress: Progress
     ) -> Future[Rollouts]:
-        return start(self._play(batch, sampler, tokenizer, progress.step))
+        return start(self._run(batch, sampler, tokenizer, progress.step))
 
     def preview(
         self, problems: PlannedTasks, tokenizer: Tokenizer, price: Price | None = None
@@ -150,7 +152,7 @@ class RollOut(Stage):
         )
         return Table("Rollouts", ("what", "count"), (("rollouts in all", f"{count:,}"), *tokens))
 
-    async def _play(
+    async def _run(
         self, batch: TaskBatch, sampler: Future[Sampler], tokenizer: Tokenizer, step: int
     ) -> Rollouts:
         runner = RolloutRunner(await arrival(sampler), tokenizer, self.config)
@@ -158,7 +160,7 @@ class RollOut(Stage):
 
 
 def prompt_tokens(tasks: Sequence[Task], tokenizer: Tokenizer) -> int | None:
-    """Return the number of prompt tokens; None if some tasks are not plain questions."""
+    """Return the number of prompt tokens; None unless all tasks are single questions."""
     repeats = Counter(map(id, tasks))
     questions = {id(task): task for task in tasks if isinstance(task, Question | Prompt)}
     if len(questions) < len(repeats):
@@ -171,7 +173,7 @@ def prompt_tokens(tasks: Sequence[Task], tokenizer: Tokenizer) -> int | None:
 
 @dataclass(frozen=True)
 class RolloutRunner:
-    """Plays problems with a policy."""
+    """Samples the answers of a policy to tasks, turn by turn, from their environments."""
 
     policy: Sampler
     tokenizer: Tokenizer
@@ -181,12 +183,12 @@ class RolloutRunner:
     async def run(self, tasks: Sequence[Task], group: int, seed: Sequence[int]) -> Rollouts:
         """Return `group` rollouts of each task; raises RunFailed if too many fail.
 
-        All rollouts take their turns together, so that the batches of sampled answers do not
-        depend on how long environments take.
+        All rollouts take their turns together, so that the composition of sampling batches does
+        not depend on how long environments take.
         """
         repeated = [task for task in tasks for _ in range(group)]
         seeds = spawn_seeds(seed, len(repeated))
-        states = [_EpisodeState(task, one) for task, one in zip(repeated, seeds, strict=True)]
+        states = [_RolloutState(*pair) for pair in zip(repeated, seeds, strict=True)]
         await asyncio.gather(*(self._call(state, state.reset) for state in states))
         starts = range(0, len(states), group)
         for at in starts:
@@ -201,12 +203,12 @@ class RolloutRunner:
         failed = [error for error in errors if error]
         if len(failed) > self.config.max_failed * len(errors):
             raise RunFailed(
-                f"{len(failed)} of {len(errors)} rollouts failed, and "
-                f"{self.config.max_failed:.0%} may (playing.max_failed). The first error: "
+                f"{len(failed)} of {len(errors)} rollouts failed, more than the "
+                f"{self.config.max_failed:.0%} that playing.max_failed allows. The first error: "
                 f"{failed[0]}"
             )
 
-    async def _turn(self, states: Sequence[_EpisodeState], turn: int) -> None:
+    async def _turn(self, states: Sequence[_RolloutState], turn: int) -> None:
         """Sample one answer for each rollout, then step all environments."""
         prompts = [(state, self._prompt(state)) for state in states]
         readable = [(state, prompt) for state, prompt in prompts if prompt is not None]
@@ -220,14 +222,14 @@ class RolloutRunner:
                 answered.append(state)
         await asyncio.gather(*(self._call(state, state.step) for state in answered))
 
-    async def _sample(self, state: _EpisodeState, prompt: Tokens, turn: int) -> Sampled | None:
-        """Sample an answer; a prompt that has become too long fails the rollout."""
+    async def _sample(self, state: _RolloutState, prompt: Tokens, turn: int) -> Sampled | None:
+        """Sample an answer; the rollout fails if its prompt has become too long."""
         try:
             [answer] = await arrival(
                 self.policy.sample(
                     prompt,
                     max_tokens=self.config.max_tokens,
-                    seed=(state.seed + turn) % MAX_SEED,
+                    seed=turn_seed(state.seed, turn),
                     temperature=self.temperature,
                 )
             )
@@ -238,8 +240,8 @@ class RolloutRunner:
             return None
         return answer
 
-    def _prompt(self, state: _EpisodeState) -> Tokens | None:
-        """Render the messages so far; later messages that the template refuses fail the rollout."""
+    def _prompt(self, state: _RolloutState) -> Tokens | None:
+        """Render the messages so far; the rollout fails if the template refuses a later message."""
         try:
             return render_prompt(state.messages, self.tokenizer, tools=state.tools)
         except DataError as error:
@@ -248,24 +250,31 @@ class RolloutRunner:
             state.fail(str(error))
             return None
 
-    async def _call(self, state: _EpisodeState, call: Callable[[], Awaitable[None]]) -> None:
-        """Call an environment within its time limit, in which waiting for others does not count."""
+    async def _call(self, state: _RolloutState, call: Callable[[], Awaitable[None]]) -> None:
+        """Call an environment within its time limit, without counting the wait for other calls."""
         limit = asyncio.timeout(None)
         try:
             async with self._slots, limit:
                 limit.reschedule(asyncio.get_running_loop().time() + self.config.max_seconds)
                 await call()
         except Exception as error:  # noqa: BLE001 a failed rollout is a value
-            late = f"it took more than {self.config.max_seconds:g} s"
-            state.fail(late if limit.expired() else f"{type(error).__name__}: {error}")
+            if limit.expired():
+                state.fail(f"the environment took more than {self.config.max_seconds:g} s")
+            else:
+                state.fail(f"{type(error).__name__}: {error}")
 
     @cached_property
     def _slots(self) -> asyncio.Semaphore:
         return asyncio.Semaphore(self.config.max_acting)
 
 
+def turn_seed(seed: int, turn: int) -> int:
+    """Return the sampling seed of a turn of a rollout; it stays below MAX_SEED."""
+    return (seed + turn) % MAX_SEED
+
+
 @dataclass
-class _EpisodeState:
+class _RolloutState:
     """A rollout in progress."""
 
     task: Task
@@ -297,7 +306,7 @@ class _EpisodeState:
     async def step(self) -> None:
         result = await self.env.step(self.answer)
         if not math.isfinite(result.reward):
-            raise ValueError(f"its reward is {result.reward}")
+            raise ValueError(f"the reward {result.reward} is not a finite number")
         self.reward += result.reward
         self.parsed = self.parsed and result.parsed
         self.done = not result.messages
@@ -321,25 +330,25 @@ class _EpisodeState:
         )
 
 
-def _check_same_prompt(group: Sequence[_EpisodeState]) -> None:
+def _check_same_prompt(group: Sequence[_RolloutState]) -> None:
     """Raise DataError if rollouts of one problem start with different messages.
 
-    Their rewards could not be compared.
+    Advantages compare rewards within a group, and these would not be comparable.
     """
     first, *others = [state for state in group if not state.error] or group
     for other in others:
         if other.messages != first.messages and not other.error:
             raise DataError(
-                f"rollouts of one problem start with different messages: {first.messages!r:.200} "
+                f"rollouts of one task start with different messages: {first.messages!r:.200} "
                 f"and {other.messages!r:.200}. {type(first.task).__name__}.env() must return the "
-                "same problem each time: make random choices where the task is created."
+                "same problem each time: make random choices where the task is created, not there."
             )
 
 
 def append_answer(episodes: Sequence[Episode], prompt: Tokens, sampled: Sampled) -> list[Episode]:
     """Return the episodes with one more answer.
 
-    It extends the last episode if the prompt continues that, and else starts a new one.
+    The answer extends the last episode if the prompt continues it, and otherwise starts a new one.
     """
     last = episodes[-1] if episodes else None
     if last is not None and np.array_equal(prompt[: len(last.tokens)], last.tokens):
@@ -363,25 +372,25 @@ def append_answer(episodes: Sequence[Episode], prompt: Tokens, sampled: Sampled)
 
 
 class ReportRollouts(Stage):
-    """Publish rewards, also by tag, and the shares that failed, were cut or could not be parsed."""
+    """Report mean rewards, also by tag, and the shares of rollouts that failed or were cut."""
 
-    shown: int = 2  # rollouts of a batch that are recorded as samples
+    shown: int = 2  # number of rollouts per batch that are recorded as samples
 
     def run(self, rollouts: Rollouts) -> tuple[Metrics, Samples]:
-        every = list(rollouts.all())
-        played = succeeded(every)
-        count = max(len(played), 1)
-        cut_off = sum(rollout.stop_reason is StopReason.MAX_TURNS for rollout in played)
+        everything = list(rollouts.all())
+        rewarded = succeeded(everything)
+        count = max(len(rewarded), 1)
+        cut_off = sum(rollout.stop_reason is StopReason.MAX_TURNS for rollout in rewarded)
         constant = sum(is_constant(group) for group in rollouts.groups)
         metrics = generation_metrics(rollouts) | Metrics(
-            failed=(len(every) - len(played)) / len(every),
-            parsed=sum(rollout.parsed for rollout in played) / count,
+            failed=(len(everything) - len(rewarded)) / len(everything),
+            parsed=sum(rollout.parsed for rollout in rewarded) / count,
             unfinished=cut_off / count,
-            sequences=sum(len(rollout.episodes) for rollout in played) / count,
+            sequences=sum(len(rollout.episodes) for rollout in rewarded) / count,
             frac_constant_groups=constant / len(rollouts.groups),
         )
-        for tag in dict.fromkeys(tag for rollout in played for tag in ("", rollout.tag)):
-            rewards = [rollout.reward for rollout in played if tag in ("", rollout.tag)]
+        for tag in dict.fromkeys(tag for rollout in rewarded for tag in ("", rollout.tag)):
+            rewards = [rollout.reward for rollout in rewarded if tag in ("", rollout.tag)]
             name = f"reward/{tag}" if tag else "reward"
             metrics |= {name: float(np.mean(rewards)), f"{name}_std": float(np.std(rewards))}
         return Metrics(metrics), samples_of(rollouts, self.shown)
@@ -389,11 +398,11 @@ class ReportRollouts(Stage):
 
 def generation_metrics(rollouts: Rollouts) -> Metrics:
     """Return the number of rollouts, the share that was cut, and the number of sampled tokens."""
-    every = list(rollouts.all())
-    episodes = [episode for rollout in every for episode in rollout.episodes]
+    everything = list(rollouts.all())
+    episodes = [episode for rollout in everything for episode in rollout.episodes]
     return Metrics(
-        rollouts=float(len(every)),
-        truncated=sum(rollout.truncated for rollout in every) / len(every),
+        rollouts=float(len(everything)),
+        truncated=sum(rollout.truncated for rollout in everything) / len(everything),
         sampled_tokens=float(sum(int(episode.action_mask.sum()) for episode in episodes)),
     )
 
@@ -417,10 +426,10 @@ def samples_of(rollouts: Rollouts, count: int) -> Samples:
 
 
 def succeeded(group: Iterable[Rollout]) -> list[Rollout]:
-    """Return the rollouts that have a reward."""
+    """Return the rollouts that did not fail, which have a reward."""
     return [rollout for rollout in group if not rollout.failed]
 
 
 def is_constant(group: Sequence[Rollout]) -> bool:
-    """Return whether all rollouts of a group have one reward, so that there is nothing to learn."""
+    """Return whether all rollouts of a group have the same reward, and so advantages of 0."""
     return len({rollout.reward for rollout in succeeded(group)}) < 2

@@ -19,17 +19,17 @@ from stages.data.splits import DataConfig, check_generated
 from stages.tasks.tasks import Tasks, problem_facts
 
 PREFIX = "game:"
-DEFAULT_PROBLEMS = 1000  # to train on, and at most
-MAX_REPEATS = 1000  # repeated problems in a row, after which hardly any new ones are left
+DEFAULT_PROBLEMS = 1000  # number of problems to train on, at most
+MAX_REPEATS = 1000  # repeated problems in a row after which no more are made
 HOLD_OUT_FEWER = "hold out fewer (reading.held_out_rows)"
-HELD_OUT_SEED = 10_000_000  # of held-out problems, for every seed of the run
+HELD_OUT_SEED = 10_000_000  # seed of held-out problems, whatever the seed of the run
 
 
 @dataclass(frozen=True)
 class Guess:
-    """A Task of finding a number with the answers "Higher." and "Lower.".
+    """A Task of guessing a number with the hints "Higher." and "Lower.".
 
-    The reward is 1 at the first guess, and less at later ones.
+    The reward is 1 for a right first guess, and less for later ones.
     """
 
     low: int
@@ -55,7 +55,7 @@ class _GuessEnv:
         return [{"role": "user", "content": text}]
 
     async def step(self, answer: str) -> StepResult:
-        """Take one guess; an answer that is no number ends the game."""
+        """Take one guess; an answer that is not a number ends the game."""
         match = re.fullmatch(r"\s*(\d{1,9})\.?\s*", answer)
         if match is None:
             return StepResult(0.0, parsed=False)

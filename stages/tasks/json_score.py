@@ -16,7 +16,7 @@ class JsonScore:
 
     exact: bool
     f1: float  # 0..1, over the fields of the two objects
-    parsed: bool  # whether the answer is a JSON object at all
+    parsed: bool  # whether the answer is a JSON object
 
 
 def default_metric(references: Iterable[str]) -> Literal["json", "text"]:
@@ -31,11 +31,11 @@ def exact_match(answer: str, reference: str) -> bool:
 
 
 def score_json(answer: str, reference: str) -> JsonScore:
-    """Score F1 = 2 TP / (fields answered + fields expected); a hit is an equal key and value.
+    """Compute F1 = 2 TP / (fields answered + fields expected); a hit is an equal key and value.
 
     Both are strict JSON objects, with white space around them allowed; any other answer, or one
     that repeats a key, scores 0. 1 equals 1.0, true equals no number, the order of keys is free.
-    Raises DataError if the reference is no JSON object.
+    Raises DataError if the reference is not a JSON object.
     """
     expected = _parse(reference)
     if expected is None:

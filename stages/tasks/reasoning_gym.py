@@ -19,8 +19,8 @@ from stages.tasks.tasks import LoadTasks, Tasks, problem_facts
 
 PREFIX = "reasoning-gym:"
 ANSWER_FORMAT = "Give the final answer between <answer> and </answer>."
-DEFAULT_PROBLEMS = 1000  # to train on
-# between the seeds of the problems of two runs; the problems from seed 0 are held out
+DEFAULT_PROBLEMS = 1000  # number of problems to train on
+# distance of the first seeds of two runs; the problems from seed 0 on are held out
 SEED_STRIDE = 10_000_000
 
 
@@ -47,8 +47,8 @@ class MakeReasoningGym(Stage):
         train = _questions(name, train_texts, first_seed, set(held_out_texts), workers)
         if not train:
             raise DataError(
-                f"{self.dataset}: each of {count} problems to train on is held out as well, since "
-                "it has so few; hold out fewer (reading.held_out_rows)"
+                f"{self.dataset} has so few problems that all {count} to train on are held out as "
+                "well; hold out fewer (reading.held_out_rows)"
             )
         used = [text for text in train_texts if text not in held_out_texts]
         facts, table = problem_facts(self.dataset, used, held_out_texts)
@@ -61,7 +61,7 @@ class MakeReasoningGym(Stage):
 
 
 def check_dataset(dataset: str, reading: DataConfig) -> None:
-    """Raise ConfigError if reasoning-gym, the dataset or the meaning of a setting is missing."""
+    """Raise ConfigError if reasoning-gym or the dataset is missing, or a setting has no effect."""
     require_extra("reasoning_gym", f"dataset={dataset}")
     from reasoning_gym.factory import DATASETS
 

@@ -1,4 +1,4 @@
-"""Questions with one reference answer, and the rewards of answers to them."""
+"""Questions with a reference answer, and reward functions that compare answers with it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from kitchen.ports.environments import Env, StepResult
 from stages.tasks.json_score import exact_match, score_json
 from stages.tasks.subprocesses import WorkerPool, call_in_subprocess
 
-Reward = Callable[[str, str], StepResult]  # of an answer and the reference answer
-MAX_CONCURRENT = 4  # answers graded in processes at the same time
+Reward = Callable[[str, str], StepResult]  # takes an answer and the reference answer
+MAX_CONCURRENT = 4  # answers graded at the same time, each in a process
 GRADING_TIMEOUT = 30.0  # seconds per answer
 
 
@@ -28,7 +28,7 @@ class Question:
     answer: str
     reward: Reward  # a module-level function if there are workers
     tag: str
-    workers: WorkerPool | None = None  # compute a reward that may hang; None to compute it here
+    workers: WorkerPool | None = None  # for a reward that may hang; None to compute it here
 
     def env(self) -> Env:
         return _QuestionEnv(self)
@@ -72,12 +72,12 @@ def field_f1_reward(answer: str, reference: str) -> StepResult:
 
 
 def exact_reward(answer: str, reference: str) -> StepResult:
-    """Return 1 for the same text, ignoring white space around it."""
+    """Return 1 if the texts are equal, ignoring white space around them, else 0."""
     return StepResult(float(exact_match(answer, reference)))
 
 
 def math_reward(answer: str, reference: str) -> StepResult:
-    """Return 1 for an equal number or formula, by math-verify; text before a last #### is ignored.
+    """Return 1 for an equal number or formula, by math-verify, ignoring text before a last ####.
 
     An answer is parsed if it contains a number or a formula. Raises DataError if the reference
     contains none.
@@ -94,11 +94,10 @@ def math_reward(answer: str, reference: str) -> StepResult:
     expected = formulas(f"${gold}$" if is_bare else gold)
     if not expected:
         raise DataError(
-            f"{gold[:80]!r} has no number or formula, so answers cannot be compared with it as "
-            "mathematics"
+            f"{gold[:80]!r} has no number or formula, so answers cannot be compared with it as math"
         )
-    found = formulas(answer.rpartition("####")[2])
-    return StepResult(float(verify(expected, found, timeout_seconds=None)), parsed=bool(found))
+    actual = formulas(answer.rpartition("####")[2])
+    return StepResult(float(verify(expected, actual, timeout_seconds=None)), parsed=bool(actual))
 
 
 # a program may add its own reward under another name, before it makes a recipe
@@ -121,10 +120,10 @@ async def grade_in_subprocess(
 async def grade_answers(
     reward: str, pairs: Sequence[tuple[str, str]], timeout: float = GRADING_TIMEOUT
 ) -> list[StepResult | str]:
-    """Grade pairs of answer and reference: the result, or the reason why there is none.
+    """Grade pairs of answer and reference: each gets a result, or the reason why it has none.
 
-    Only a reward that may hang has no result, if it takes more than `timeout` seconds or its
-    process ends. The others raise DataError for a reference that nothing can be compared with.
+    Only a reward that may hang can have no result: it took more than `timeout` seconds, or its
+    process ended. The others raise DataError for a reference that nothing can be compared with.
     """
     if reward not in MAY_HANG:
         return [REWARDS[reward](*pair) for pair in pairs]
@@ -135,7 +134,7 @@ async def grade_answers(
             async with slots, asyncio.timeout(timeout):
                 return await grade_in_subprocess(workers, REWARDS[reward], answer, reference)
         except TimeoutError:
-            return f"it took more than {timeout:g} s"
+            return f"grading took more than {timeout:g} s"
         except (OSError, RuntimeError) as error:
             return f"{error}"
 
@@ -144,10 +143,10 @@ async def grade_answers(
 
 
 def first_ungradable(reward: str, references: Sequence[str]) -> tuple[int, str] | None:
-    """Return index and reason of the first reference that cannot be compared even with itself."""
+    """Return index and reason of the first reference that cannot even be compared with itself."""
     if reward in MAY_HANG:
-        found: tuple[int, str] | None = call_in_subprocess(_ungradable, reward, references)
-        return found
+        problem: tuple[int, str] | None = call_in_subprocess(_ungradable, reward, references)
+        return problem
     return _ungradable(reward, references)
 
 
@@ -164,6 +163,6 @@ def require_extra(package: str, needed_by: str) -> None:
     """Raise ConfigError, with the install command, if a package of the extra `rl` is missing."""
     if find_spec(package) is None:
         raise ConfigError(
-            f"{needed_by} needs {package.replace('_', '-')}, not installed here: "
+            f"{needed_by} needs {package.replace('_', '-')}, which is not installed: "
             "pip install 'crucible-kitchen[rl]'"
         )

@@ -27,9 +27,9 @@ CPU_LIMIT = 600  # seconds of processor time per call
 class WorkerPool:
     """Worker processes, one per call in flight; they are reused until `close`.
 
-    A thread cannot be killed, and a number like 9**9**9 is computed without releasing the GIL:
-    a caller that gives up waiting can only kill the process. All processes have the same hash seed,
-    so that the order of sets, and what depends on it, is the same in each.
+    A thread cannot be killed, and a number like 9**9**9 is computed without releasing the GIL, so a
+    caller that gives up waiting can only kill the process. All processes have the same hash seed,
+    so that the iteration order of sets is the same in each.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ def call_in_subprocess(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class _Worker:
-    """A process that answers one call after the other, and a thread that waits for it."""
+    """A process that answers one call after another, and a thread that waits for it."""
 
     def __init__(self) -> None:
         path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
@@ -134,7 +134,7 @@ def _result(reply: dict[str, Any]) -> Any:
 def serve() -> None:
     """Answer the calls on standard input, line by line, until it ends."""
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a function prints is no reply
+    os.dup2(2, 1)  # output that a function prints must not be read as a reply
     for line in sys.stdin:
         _limit_cpu_time()
         try:

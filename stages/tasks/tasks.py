@@ -1,4 +1,4 @@
-"""Tasks: problems to solve, each with a reward for answers."""
+"""Tasks: problems, each with an environment that rewards answers."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Tasks:
 
     train: Sequence[Task]
     held_out: Mapping[str, Sequence[Task]]
-    workers: WorkerPool = field(default_factory=WorkerPool)  # compute rewards that may hang
+    workers: WorkerPool = field(default_factory=WorkerPool)  # for rewards that may hang
 
     def sets(self) -> Mapping[str, Sequence[Task]]:
-        """Return all sets; the name of the one to train on is empty."""
+        """Return all sets by name; the training set has the empty name."""
         return {"": self.train, **self.held_out}
 
     def close(self) -> None:
@@ -48,15 +48,15 @@ class TaskBatch:
 
 @dataclass(frozen=True)
 class PlannedTasks:
-    """All problems of a run in the order in which they are played, for its plan."""
+    """All problems of a run in the order of its batches, for its plan."""
 
-    tasks: tuple[Task, ...]  # one for each time that a group of rollouts plays it
+    tasks: tuple[Task, ...]  # repeated for each batch that has it
 
 
 class LoadTasks(DatasetLoader):
     """Read a data set of questions with reference answers; held-out sets as in LoadDataset."""
 
-    # one of REWARDS; None for field_f1 if all reference answers are JSON objects, else exact
+    # name of one of REWARDS; None for field_f1 if all references are JSON objects, else for exact
     reward: str | None = None
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class LoadTasks(DatasetLoader):
 def problem_facts(
     dataset: str, train: Sequence[str], held_out: Sequence[str]
 ) -> tuple[Facts, Table]:
-    """Return digests of generated problems, and a table of their numbers."""
+    """Return the digests of generated problems as facts, and a table of their counts."""
     digests = {
         f"data.{name}.sha256": hashlib.sha256(json.dumps(list(problems)).encode()).hexdigest()
         for name, problems in (("train", train), ("held_out", held_out))
@@ -115,7 +115,7 @@ def problem_facts(
 
 
 def choose_reward(reward: str | None, rows: Sequence[Conversation]) -> str:
-    """Return the reward of these rows: field_f1 if all references are JSON objects, else exact.
+    """Return the reward, by default field_f1 if all references are JSON objects, else exact.
 
     Raises DataError for a reference answer that the given reward cannot compare with any answer.
     """

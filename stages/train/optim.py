@@ -24,7 +24,7 @@ class ForwardBackward(Stage):
     """Submit the batch for the gradient of `loss`, without waiting for the result."""
 
     loss: str | Loss = "cross_entropy"
-    options: Mapping[str, float] = field(default_factory=dict)  # of a built-in loss
+    options: Mapping[str, float] = field(default_factory=dict)  # options of a built-in loss
 
     def run(self, session: TrainingSession, batch: Batch) -> Future[LossOutput]:
         return session.forward_backward(batch.data, self.loss, self.options or None)
@@ -60,7 +60,7 @@ class ReportStep(Stage):
     The loss reports sums; a batch's weights, which sum to 1, make them means.
     """
 
-    prefix: str = ""  # of the metrics, "judge", if the run trains several weights
+    prefix: str = ""  # prefix of the metrics, such as "judge", if the run trains several weights
 
     def run(
         self, batch: Batch, output: LossOutput, stepped: OptimStepResult, rate: LearningRate
@@ -80,7 +80,7 @@ class ReportStep(Stage):
 
 
 def summed_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics of a loss that are sums, "NAME:sum", as NAME."""
+    """Return the metrics of a loss that are sums: NAME:sum under the key NAME."""
     return {
         key.removesuffix(":sum"): value for key, value in metrics.items() if key.endswith(":sum")
     }

@@ -32,11 +32,11 @@ class FinalWeights(Checkpoint):
 
 
 class OpenSession(Stage):
-    """Open a session that trains LoRA weights on `model`: new ones, or those of a run (run:ID)."""
+    """Open a session that trains LoRA weights on `model`: new ones, or those of run:ID."""
 
     model: str
     lora: Lora = Lora()
-    prefix: str = ""  # of the facts, "judge", if the run trains several weights
+    prefix: str = ""  # prefix of the facts, such as "judge", if the run trains several weights
 
     def run(
         self, client: TrainingClient, blobs: BlobStore | None = None
@@ -68,12 +68,12 @@ class OpenSession(Stage):
 def find_initial_weights(
     model: str, lora: Lora, client: TrainingClient, blobs: BlobStore | None
 ) -> Weights:
-    """Find the weights to start from; raises ConfigError if their LoRA shape differs."""
+    """Find the weights to start from; raises ConfigError if their LoRA configuration differs."""
     weights = find_weights(model, client, blobs)
     saved_shape = weights.record["facts"].get("lora", "") if weights.record else ""
     if saved_shape not in ("", lora_shape(lora)):
         raise ConfigError(
-            f"{weights.name}: its weights are LoRA of {saved_shape}, and this session would have "
+            f"{weights.name}: its LoRA weights have {saved_shape}, but this session would have "
             f"{lora_shape(lora)}; use the settings of that run"
         )
     return weights
@@ -103,14 +103,14 @@ def prefix_facts(prefix: str, facts: Facts) -> Facts:
 
 
 def lora_shape(lora: Lora) -> str:
-    """Return what two LoRA weights must have in common for one to be loaded as the other."""
+    """Describe the LoRA configuration, which must be equal for weights to be loadable."""
     layers = [part for part in ("attn", "mlp", "unembed") if getattr(lora, f"train_{part}")]
     alpha = "the backend's own" if lora.alpha is None else f"{lora.alpha:g}"
     return f"rank {lora.rank}, alpha {alpha}, layers {' '.join(layers)}"
 
 
 class SaveFinal(Stage):
-    """Save the weights after all optimiser steps submitted so far."""
+    """Save the final weights, after all optimiser steps submitted so far."""
 
     def run(self, session: TrainingSession, run: RunId) -> Future[FinalWeights]:
         saved = session.save_weights(f"{run.id}/weights/final", overwrite=True)

@@ -1,4 +1,4 @@
-"""Suggested learning rates: a published formula, for the model families that it was fitted on."""
+"""Suggested learning rates, by a published formula for the model families it was fitted on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TrainedModel:
 
     model: str
     hidden_size: int | None  # None if not known
-    alpha: float | None  # of its LoRA weights; None for the backend's own
+    alpha: float | None  # LoRA alpha; None for the backend's default
 
 
 def suggested_lr(family: str, hidden_size: int) -> float:
@@ -48,7 +48,7 @@ def model_family(model: str) -> str | None:
 
 
 def learning_rate_table(schedule: Schedule, model: TrainedModel) -> Table:
-    """Compare the learning rate in the settings with the suggested one, which changes nothing."""
+    """Compare the learning rate in the settings with the suggested one, as a hint only."""
     steps = range(_SCHEDULE_STEPS)
     peak = max(schedule(step / _SCHEDULE_STEPS, 1 / _SCHEDULE_STEPS) for step in steps)
     value, reason = _suggestion(model)

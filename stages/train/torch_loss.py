@@ -24,13 +24,13 @@ class TorchLoss:
     """A kitchen.types.Loss from a torch function of log-probabilities, by torch.autograd."""
 
     function: Callable[..., Any]
-    # the loss sums over groups of so many adjacent datums; None if it needs the whole batch
+    # size of the groups of adjacent datums that the loss sums over; None if it needs all datums
     group: int | None = None
 
     def __post_init__(self) -> None:
         _name(self.function)
         if self.group is not None and self.group < 1:
-            raise ConfigError(f"group={self.group} must be 1 or more adjacent datums")
+            raise ConfigError(f"group={self.group} must be 1 or more: a number of adjacent datums")
 
     def __repr__(self) -> str:
         return f"torch_loss({_name(self.function)}, group={self.group})"

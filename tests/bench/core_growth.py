@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.bench.figures import Figure, Ratio
 from tests.bench.outcome import Goal, Reported, to_reach
 from tests.bench.results import DROPPED, Order, Result
-from tests.recipes.test_memory import lines, peak
+from tests.support.peak_memory import jsonl_rows, peak_memory
 
 SMALL, LARGE = 1_000, 1_000_000  # rows
 STEPS, BATCH = 200, 4  # so that one epoch of the small set is enough
@@ -37,7 +37,7 @@ class Slice:
 
 def growth(order: Order, training: str) -> Result:
     """Compare tokens per second and memory for the same steps on a small and on a large file."""
-    large = lines(LARGE).splitlines(keepends=True)
+    large = jsonl_rows(LARGE).splitlines(keepends=True)
     for rows in (SMALL, LARGE):  # of the same lengths
         (order.folder / _file(rows)).write_text("".join(large[:: LARGE // rows]))
     runs: dict[int, list[Slice]] = {SMALL: [], LARGE: []}
@@ -104,7 +104,7 @@ def growth(order: Order, training: str) -> Result:
 
 def run_slice(folder: Path, rows: int, name: str, *options: str, steps: int = STEPS) -> Slice:
     """Run a slice of the file in the folder."""
-    megabytes = peak(
+    megabytes = peak_memory(
         folder,
         f"dataset={_file(rows)}",
         f"max_steps={steps}",

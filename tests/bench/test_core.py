@@ -20,7 +20,7 @@ from tests.bench.core_growth import run_slice
 from tests.bench.core_loop import Loops
 from tests.bench.core_plan import ABOUT, Checks
 from tests.bench.turns import Setup
-from tests.recipes.test_memory import lines
+from tests.support.peak_memory import jsonl_rows
 
 
 def test_the_loop_by_hand_computes_what_the_kitchen_does(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_check_has_its_parts_in_it() -> None:
 
 
 def test_a_slice_has_its_steps_and_its_tokens(tmp_path: Path) -> None:
-    (tmp_path / "rows-100.jsonl").write_text(lines(100))
+    (tmp_path / "rows-100.jsonl").write_text(jsonl_rows(100))
     taken = run_slice(tmp_path, 100, "slice", steps=5)
     assert taken.steps == 5
     assert taken.rate > 0

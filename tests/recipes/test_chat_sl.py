@@ -1,4 +1,4 @@
-"""chat_sl on the fake: every data set of the mixture is learnt and reported by itself."""
+"""chat_sl on the fake: each data set of a mixture is learnt, and its loss is reported."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def test_each_data_set_is_learnt() -> None:
     assert len(seen.series("held_out_loss")) == 2
 
 
-def test_a_target_of_exact_match_needs_answers() -> None:
+def test_at_least_needs_graded_answers() -> None:
     with pytest.raises(ConfigError, match=r"evaluation\.metric"):
         EvalConfig(metric="loss", at_least=0.5)
     with pytest.raises(
-        KitchenError, match=r"at_least=0\.5 is a target for exact match on greetings/held"
+        KitchenError, match=r"at_least=0\.5 requires an exact match on greetings/held"
     ):
         cook(evaluation={"metric": "auto", "at_least": 0.5}, steps=1)
 
@@ -96,5 +96,5 @@ def test_held_out_sets_are_reported_in_nats_and_bits() -> None:
             else (len("so long") + 1) / len("so long")
         )
         assert bits == pytest.approx(after / np.log(2) * tokens, rel=1e-5), (
-            "a byte a token, and one that ends it"
+            "one byte per token, and a stop token without bytes"
         )

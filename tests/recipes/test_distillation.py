@@ -1,4 +1,4 @@
-"""distillation on the fake: a student comes to say what its teacher says."""
+"""distillation on the fake: the student learns its teacher's answers to its own prompts."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ def test_the_divergence_of_each_batch_is_reported(blobs: FakeBlobs) -> None:
 
 def test_forward_loss_is_kl_plus_teacher_entropy(blobs: FakeBlobs) -> None:
     seen = cook(blobs, "forward", divergence="forward", top_k=200)
-    apart = [
+    divergences = [
         loss - entropy
         for loss, entropy in zip(seen.series("loss"), seen.series("teacher_entropy"), strict=True)
     ]
-    assert min(apart) > -1e-6
-    assert apart[-1] < 0.2 * apart[0]
+    assert min(divergences) > -1e-6
+    assert divergences[-1] < 0.2 * divergences[0]
     assert min(seen.series("teacher_mass")) > 0.9
     assert seen.series("trained_tokens") == seen.series("sampled_tokens")
 
@@ -109,8 +109,8 @@ def test_forward_loss_is_kl_plus_teacher_entropy(blobs: FakeBlobs) -> None:
 def test_the_teachers_weights_are_recorded_as_facts(
     blobs: FakeBlobs,
 ) -> None:
-    cook(blobs, "kept", steps=1)
-    facts = read_run(blobs, "kept")["facts"]
+    cook(blobs, "recorded", steps=1)
+    facts = read_run(blobs, "recorded")["facts"]
     assert (facts["teacher"], facts["teacher.model"]) == ("run:taught@final", "any")
     [taught] = FakeTraining(blobs).checkpoints("taught/weights/final")
     assert facts["teacher.sha256"] == taught.sha256 != ""
@@ -129,7 +129,7 @@ def test_a_run_with_another_teacher_is_not_resumed(blobs: FakeBlobs, tmp_path: P
         kitchen.resume("stopped", training=training, datasets=DATA, blobs=blobs).finish()
 
 
-def test_a_teacher_is_needed_and_has_to_be_there(blobs: FakeBlobs) -> None:
+def test_a_missing_teacher_is_an_error(blobs: FakeBlobs) -> None:
     with pytest.raises(KitchenError, match="taught"):
         cook(blobs, "mistyped", teacher="run:tought")
     with pytest.raises(ConfigError, match="there is no teacher"):
@@ -141,7 +141,7 @@ def test_each_data_set_has_its_own_teacher(blobs: FakeBlobs) -> None:
         name: [{"prompt": "?", "completion": answer}] * 4
         for name, answer in (("braces", "{}"), ("letters", "xy"))
     }
-    data = FakeDatasets({name: {"train": some, "held": some[:2]} for name, some in rows.items()})
+    data = FakeDatasets({name: {"train": part, "held": part[:2]} for name, part in rows.items()})
     for name in rows:
         recipe = SlBasic(
             model="any",
@@ -177,9 +177,9 @@ def test_each_data_set_has_its_own_teacher(blobs: FakeBlobs) -> None:
     )
     assert {
         key
-        for one in seen.published
-        if isinstance(one, Metrics)
-        for key in one
+        for metrics in seen.published
+        if isinstance(metrics, Metrics)
+        for key in metrics
         if key.startswith("kl_per")
     } == {f"kl_per_token{when}/{name}" for when in ("", "_before") for name in rows}
     facts = read_run(blobs, "of-two")["facts"]
@@ -187,12 +187,12 @@ def test_each_data_set_has_its_own_teacher(blobs: FakeBlobs) -> None:
         f"run:taught-{name}@final" for name in rows
     ]
     assert seen.series("loss")[-1] < seen.series("loss")[0]
-    taught = Distillation(teachers={"braces": "run:taught-braces"})
-    assert Distillation(**taught.model_dump()).workflow() == taught.workflow(), (
-        "as it is made again when it is resumed"
+    recipe_with_one = Distillation(teachers={"braces": "run:taught-braces"})
+    assert Distillation(**recipe_with_one.model_dump()).workflow() == recipe_with_one.workflow(), (
+        "as it is built again when the run is resumed"
     )
 
 
-def test_questions_are_read_in_one_way(blobs: FakeBlobs) -> None:
+def test_prompts_and_held_out_rows_are_rendered_alike(blobs: FakeBlobs) -> None:
     with pytest.raises(ConfigError, match=r"rendering\.chat=false"):
         Distillation(teacher="any", rendering={"chat": False}).workflow()

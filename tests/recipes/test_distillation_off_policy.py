@@ -1,4 +1,4 @@
-"""distillation_off_policy on the fake: the student comes to answer as its teacher wrote."""
+"""distillation_off_policy on the fake: the student learns the answers of its teacher."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ DATA = FakeDatasets(
 )
 
 
-class Listening(FakeTraining):
-    """Keeps what its samplers were asked."""
+class PromptRecorder(FakeTraining):
+    """A client that records the prompts of its samplers."""
 
     def __init__(self, blobs: FakeBlobs) -> None:
         super().__init__(blobs)
-        self.heard: list[str] = []
+        self.prompts: list[str] = []
 
     def sampler(self, weights: str | Checkpoint) -> Sampler:
-        made, heard, tokenizer = super().sampler(weights), self.heard, self.tokenizer("any")
-        ask = made.sample
+        sampler, tokenizer = super().sampler(weights), self.tokenizer("any")
+        inner_sample = sampler.sample
 
-        def sample(prompt: Any, **how: Any) -> Any:
-            heard.append(tokenizer.decode(prompt))
-            return ask(prompt, **how)
+        def sample(prompt: Any, **options: Any) -> Any:
+            self.prompts.append(tokenizer.decode(prompt))
+            return inner_sample(prompt, **options)
 
-        made.sample = sample  # type: ignore[method-assign]
-        return made
+        sampler.sample = sample  # type: ignore[method-assign]
+        return sampler
 
 
 @pytest.fixture(scope="module")
 def blobs() -> FakeBlobs:
-    """With a run that has learnt the answer."""
+    """Return a store with a run that has learnt the answer."""
     blobs = FakeBlobs()
     recipe = SlBasic(
         model="any",
@@ -99,9 +99,9 @@ def test_it_imitates_the_teacher_and_not_the_data(blobs: FakeBlobs) -> None:
     )
     taught = [
         row["text"]
-        for one in seen.published
-        if isinstance(one, Samples)
-        for row in one.rows
+        for value in seen.published
+        if isinstance(value, Samples)
+        for row in value.rows
         if row["when"] == "taught"
     ]
     assert len(taught) == seen.series("data/taught")[0] > 6
@@ -114,13 +114,11 @@ def test_answers_that_are_cut_are_left_out(blobs: FakeBlobs) -> None:
 
 
 def test_the_instruction_is_read_by_the_teacher_alone(blobs: FakeBlobs) -> None:
-    training = Listening(blobs)
+    training = PromptRecorder(blobs)
     cook(blobs, "instructed", training, model="run:taught", instruction="Be brief.", epochs=1)
-    instructed_ones = [each for each in training.heard if "Be brief." in each]
-    assert len(instructed_ones) == 6 + 2, (
-        "for each row, and for each held-out one when it is examined itself"
-    )
-    assert len(training.heard) == 6 + 2 + 2 + 2
+    instructed = [prompt for prompt in training.prompts if "Be brief." in prompt]
+    assert len(instructed) == 6 + 2, "of the training rows, and of the teacher's evaluation"
+    assert len(training.prompts) == 6 + 2 + 2 + 2
 
 
 def test_the_instruction_does_not_shorten_answers(blobs: FakeBlobs) -> None:
@@ -138,9 +136,9 @@ def test_the_instruction_does_not_shorten_answers(blobs: FakeBlobs) -> None:
     ), "of a bigram"
 
 
-def test_somebody_must_teach(blobs: FakeBlobs) -> None:
+def test_a_teacher_or_an_instruction_is_required(blobs: FakeBlobs) -> None:
     with pytest.raises(KitchenError, match="instruction=TEXT"):
-        cook(blobs, "nobody")
+        cook(blobs, "untaught")
 
 
 def test_the_instruction_precedes_an_existing_system_prompt() -> None:
@@ -177,7 +175,7 @@ def test_only_the_teachers_last_turn_is_trained_on(blobs: FakeBlobs) -> None:
         observers=[seen],
     )
     assert seen.series("data/trained_tokens") == [3.0 * seen.series("data/taught")[0]], (
-        "{, } and what ends it"
+        "two braces and the stop token"
     )
     assert seen.series("held/loss_teacher")[0] > 0
 
@@ -210,7 +208,7 @@ def test_the_teacher_answers_the_previewed_number_of_rows(blobs: FakeBlobs) -> N
         "at most 2",
     )
     assert "the first datum" not in " ".join(shown).lower()
-    training = Listening(blobs)
+    training = PromptRecorder(blobs)
     cook(
         blobs,
         "two",
@@ -221,6 +219,6 @@ def test_the_teacher_answers_the_previewed_number_of_rows(blobs: FakeBlobs) -> N
         epochs=1,
         writing={"tries": 2, "max_tokens": 4},
     )
-    assert len(training.heard) == 2 + 2 + 2 + 2, (
-        "two rows, and two held out for teacher, before and after"
+    assert len(training.prompts) == 2 + 2 + 2 + 2, (
+        "two training rows, and two held-out ones for the teacher, before and after"
     )

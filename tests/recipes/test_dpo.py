@@ -1,6 +1,4 @@
-"""dpo on the fake: it learns to prefer, finds what it needs by itself, and stays with its
-reference.
-"""
+"""dpo on the fake: it learns preferences, samples rejected answers and uses its reference."""
 
 from __future__ import annotations
 
@@ -42,11 +40,11 @@ def cook(blobs: FakeBlobs | None = None, name: str = "run", **settings: Any) -> 
         "learning_rate": 0.3,
         "eval_every": 5,
     }
-    cooked(Dpo(**{**defaults, **settings}), blobs, name, seen)
+    run_on_fake(Dpo(**{**defaults, **settings}), blobs, name, seen)
     return seen
 
 
-def cooked(recipe: Recipe, blobs: FakeBlobs, name: str, *observers: Observer) -> None:
+def run_on_fake(recipe: Recipe, blobs: FakeBlobs, name: str, *observers: Observer) -> None:
     kitchen.run(
         recipe,
         training=FakeTraining(blobs),
@@ -71,7 +69,8 @@ def test_it_learns_to_prefer() -> None:
     assert len(seen.series("held_out_accuracy")) == 4
     assert seen.series("kl")[0] > 0
     assert any(
-        isinstance(one, Table) and one.title.startswith("Held-out pairs") for one in seen.published
+        isinstance(value, Table) and value.title.startswith("Held-out pairs")
+        for value in seen.published
     )
 
 
@@ -95,9 +94,9 @@ def test_missing_rejected_answers_are_sampled() -> None:
     seen = cook(dataset="right", batch_size=3, epochs=6)
     texts = [
         row["text"]
-        for one in seen.published
-        if isinstance(one, Samples)
-        for row in one.rows
+        for value in seen.published
+        if isinstance(value, Samples)
+        for row in value.rows
         if row.get("when") == "mistake"
     ]
     assert texts
@@ -108,22 +107,20 @@ def test_missing_rejected_answers_are_sampled() -> None:
 
 def test_another_reference_gives_another_loss() -> None:
     blobs = FakeBlobs()
-    cooked(
+    run_on_fake(
         SlBasic(dataset="right", batch_size=2, epochs=3, learning_rate=0.3, eval_every=0),
         blobs,
         "first",
     )
-    own, other = (
-        cook(blobs, "own", max_steps=1),
-        cook(blobs, "other", max_steps=1, reference="run:first"),
-    )
-    assert own.series("loss")[0] == pytest.approx(0.6931, abs=1e-4)
-    assert abs(other.series("loss")[0] - own.series("loss")[0]) > 0.01
+    itself = cook(blobs, "itself", max_steps=1)
+    other = cook(blobs, "other", max_steps=1, reference="run:first")
+    assert itself.series("loss")[0] == pytest.approx(0.6931, abs=1e-4)
+    assert abs(other.series("loss")[0] - itself.series("loss")[0]) > 0.01
 
 
 def test_a_model_that_is_never_wrong_is_an_error() -> None:
     blobs = FakeBlobs()
-    cooked(
+    run_on_fake(
         SlBasic(
             dataset="right",
             batch_size=6,
@@ -141,6 +138,6 @@ def test_a_model_that_is_never_wrong_is_an_error() -> None:
 
 def test_held_out_rows_without_rejections_are_an_error() -> None:
     with pytest.raises(
-        DataError, match=r"^nothing to measure on: held: of (\d+) rows \1 have no rejected answer"
+        DataError, match=r"^nothing to evaluate on: held: (\d+) of \1 rows have no rejected answer"
     ):
         cook(dataset="half", mistakes={"max_tokens": 1})

@@ -1,4 +1,4 @@
-"""evaluate on the fake: what it reads and reports, and that resuming repeats no request."""
+"""evaluate on the fake: splits, metrics and samples, and resuming without new requests."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ DATA = FakeDatasets(
 
 @pytest.fixture(scope="module")
 def blobs() -> FakeBlobs:
-    """With a run that has learnt to say "{}"."""
+    """Return a store with a run that has learnt to answer "{}"."""
     blobs = FakeBlobs()
     recipe = SlBasic(
         model="tiny", dataset="chats", batch_size=2, epochs=5, learning_rate=0.5, warmup_steps=0
@@ -65,36 +65,36 @@ def blobs() -> FakeBlobs:
         Order("recipes.sl_basic:SlBasic", recipe.model_dump(mode="json")),
         recipe,
         Kitchen(FakeTraining(blobs), DATA, None, blobs),
-        "dish",
+        "trained",
     )
     return blobs
 
 
-def evaluated(
+def measure(
     blobs: FakeBlobs, name: str, training: FakeTraining | None = None, **settings: Any
 ) -> dict[str, float]:
-    recipe = Evaluate(**{"weights": "run:dish", "dataset": "chats", **settings})
+    recipe = Evaluate(**{"weights": "run:trained", "dataset": "chats", **settings})
     order = Order("recipes.evaluate:Evaluate", recipe.model_dump(mode="json"))
     execute(order, recipe, Kitchen(training or FakeTraining(blobs), DATA, None, blobs), name)
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for row in read_journal(blobs, name, "metrics"):
-        found |= {key: value for key, value in row.items() if "/" in key}
-    return found
+        metrics |= {key: value for key, value in row.items() if "/" in key}
+    return metrics
 
 
 def test_all_splits_but_train_are_scored_with_intervals(blobs: FakeBlobs) -> None:
-    found = evaluated(blobs, "all")
-    assert (found["held/exact_match"], found["hard/exact_match"]) == (1.0, 0.0)
-    assert found["held/exact_match_low"] == pytest.approx(4 / (4 + 1.96**2), abs=1e-3)
-    assert found["held/field_f1"] == 1.0
-    assert found["held/field_f1_low"] == found["held/exact_match_low"]
-    assert not any(key.startswith("train/") for key in found)
+    metrics = measure(blobs, "all")
+    assert (metrics["held/exact_match"], metrics["hard/exact_match"]) == (1.0, 0.0)
+    assert metrics["held/exact_match_low"] == pytest.approx(4 / (4 + 1.96**2), abs=1e-3)
+    assert metrics["held/field_f1"] == 1.0
+    assert metrics["held/field_f1_low"] == metrics["held/exact_match_low"]
+    assert not any(key.startswith("train/") for key in metrics)
     titles = [table["title"] for table in read_journal(blobs, "all", "tables")]
-    assert titles == ["Evaluated of chats", "Evaluation, 95 % intervals"]
+    assert titles == ["Evaluation data of chats", "Evaluation, 95 % intervals"]
 
 
 def test_predictions_and_what_they_depend_on_are_recorded(blobs: FakeBlobs) -> None:
-    evaluated(blobs, "recorded")
+    measure(blobs, "recorded")
     rows = read_journal(blobs, "recorded", "samples")
     assert [row["text"] for row in rows] == ["{}"] * 7
     assert {row["set"] for row in rows} == {"held", "hard"}
@@ -114,7 +114,7 @@ def test_predictions_and_what_they_depend_on_are_recorded(blobs: FakeBlobs) -> N
     assert DATA.load("chats", split="hard").where(1) == rows[1]["where"]
     facts = read_run(blobs, "recorded")["facts"]
     assert (facts["weights"], facts["weights.model"], len(facts["weights.sha256"])) == (
-        "run:dish@final",
+        "run:trained@final",
         "tiny",
         64,
     )
@@ -130,30 +130,32 @@ def test_predictions_and_what_they_depend_on_are_recorded(blobs: FakeBlobs) -> N
         ({"dataset": "alone"}, {"train": 9}),
     ],
 )
-def test_which_rows(blobs: FakeBlobs, settings: dict[str, Any], sets: dict[str, int]) -> None:
-    name = json.dumps(settings).replace("/", "")
-    evaluated(blobs, name, **settings)
-    rows = [row["set"] for row in read_journal(blobs, name, "samples")]
-    assert {each: rows.count(each) for each in rows} == sets
+def test_settings_choose_the_rows(
+    blobs: FakeBlobs, settings: dict[str, Any], sets: dict[str, int]
+) -> None:
+    run = json.dumps(settings).replace("/", "")
+    measure(blobs, run, **settings)
+    rows = [row["set"] for row in read_journal(blobs, run, "samples")]
+    assert {name: rows.count(name) for name in rows} == sets
 
 
 def test_answers_that_cannot_be_compared_have_a_loss(blobs: FakeBlobs) -> None:
-    found = evaluated(blobs, "loss", dataset="texts")
-    assert found.keys() == {
+    metrics = measure(blobs, "loss", dataset="texts")
+    assert metrics.keys() == {
         f"train/{key}{end}" for key in ("loss", "bits_per_byte") for end in ("", "_low", "_high")
     }
-    assert 0 < found["train/loss_low"] <= found["train/loss"] <= found["train/loss_high"]
+    assert 0 < metrics["train/loss_low"] <= metrics["train/loss"] <= metrics["train/loss_high"]
 
 
-def test_a_loss_is_of_all_tokens_alike_and_its_interval_of_rows(blobs: FakeBlobs) -> None:
+def test_the_loss_weighs_tokens_alike_and_resamples_rows(blobs: FakeBlobs) -> None:
     """The rows have two tokens and nine, the end token included."""
-    found = evaluated(blobs, "lengths", dataset="lengths")
+    metrics = measure(blobs, "lengths", dataset="lengths")
     alone = [
-        evaluated(blobs, f"of-{n}", dataset="lengths", splits=[f"only{n}"])[f"only{n}/loss"]
+        measure(blobs, f"of-{n}", dataset="lengths", splits=[f"only{n}"])[f"only{n}/loss"]
         for n in (1, 8)
     ]
-    assert found["both/loss"] == pytest.approx((2 * alone[0] + 9 * alone[1]) / 11, rel=1e-6)
-    assert [found["both/loss_low"], found["both/loss_high"]] == pytest.approx(
+    assert metrics["both/loss"] == pytest.approx((2 * alone[0] + 9 * alone[1]) / 11, rel=1e-6)
+    assert [metrics["both/loss_low"], metrics["both/loss_high"]] == pytest.approx(
         sorted(alone), rel=1e-6
     )
 
@@ -168,14 +170,14 @@ def test_answers_may_be_compared_as_mathematics(blobs: FakeBlobs) -> None:
         Kitchen(FakeTraining(blobs), DATA, None, blobs),
         "sums",
     )
-    asked: dict[str, Any] = {"weights": "run:sums", "dataset": "sums", "splits": ["held"]}
-    found = [
-        evaluated(blobs, metric, **asked, evaluation={"metric": metric})
+    settings: dict[str, Any] = {"weights": "run:sums", "dataset": "sums", "splits": ["held"]}
+    exact_match = [
+        measure(blobs, metric, **settings, evaluation={"metric": metric})["held/exact_match"]
         for metric in ("text", "math")
     ]
-    assert [each["held/exact_match"] for each in found] == [0.0, 0.75]
-    [*answers] = read_journal(blobs, "math", "samples")
-    assert [(each["text"], each["exact"], each["f1"], each["parsed"]) for each in answers] == [
+    assert exact_match == [0.0, 0.75]
+    rows = read_journal(blobs, "math", "samples")
+    assert [(row["text"], row["exact"], row["f1"], row["parsed"]) for row in rows] == [
         ("=4", True, 1.0, True)
     ] * 3 + [("=4", False, 0.0, True)]
 
@@ -187,11 +189,12 @@ def test_answers_may_be_compared_as_mathematics(blobs: FakeBlobs) -> None:
 def test_unparsable_reference_answers_are_errors_at_once(
     blobs: FakeBlobs, metric: str, why: str
 ) -> None:
-    recipe = Evaluate(weights="run:dish", dataset="texts", evaluation=EvalConfig(metric=metric))  # type: ignore[arg-type]
+    evaluation = EvalConfig(metric=metric)  # type: ignore[arg-type]
+    recipe = Evaluate(weights="run:trained", dataset="texts", evaluation=evaluation)
     with pytest.raises(DataError, match=f"texts:train:0: evaluation.metric={metric}: {why}"):
         list(preview(recipe.workflow(), Kitchen(FakeTraining(blobs), DATA, None, blobs).ports()))
     with pytest.raises(DataError, match=f"texts:train:0: evaluation.metric={metric}: {why}"):
-        evaluated(blobs, f"unread-{metric}", dataset="texts", evaluation={"metric": metric})
+        measure(blobs, f"unread-{metric}", dataset="texts", evaluation={"metric": metric})
 
 
 def test_unknown_metrics_and_missing_extras_are_errors(
@@ -207,17 +210,18 @@ def test_unknown_metrics_and_missing_extras_are_errors(
 
 
 def test_columns_are_renamed(blobs: FakeBlobs) -> None:
-    how = {"question": "prompt", "answer": "completion"}
-    assert evaluated(blobs, "renamed", dataset="columns", columns=how)["test/exact_match"] == 1.0
+    columns = {"question": "prompt", "answer": "completion"}
+    metrics = measure(blobs, "renamed", dataset="columns", columns=columns)
+    assert metrics["test/exact_match"] == 1.0
 
 
-def test_a_model_is_evaluated_as_it_came(blobs: FakeBlobs) -> None:
-    assert evaluated(blobs, "base", weights="tiny")["held/exact_match"] == 0.0
+def test_a_base_model_is_evaluated(blobs: FakeBlobs) -> None:
+    assert measure(blobs, "base", weights="tiny")["held/exact_match"] == 0.0
 
 
-def test_a_split_that_is_not_there_is_an_error(blobs: FakeBlobs) -> None:
+def test_an_unknown_split_is_an_error(blobs: FakeBlobs) -> None:
     with pytest.raises(DataError, match="chats has no split 'hedl'; did you mean 'held'"):
-        evaluated(blobs, "split", splits=("hedl",))
+        measure(blobs, "split", splits=("hedl",))
 
 
 def test_a_missed_quality_target_is_final(
@@ -225,21 +229,21 @@ def test_a_missed_quality_target_is_final(
 ) -> None:
     missed = {"splits": ("hard",), "evaluation": {"at_least": 0.5}}
     with pytest.raises(QualityError, match="exact match on hard is 0"):
-        evaluated(blobs, "missed", **missed)
+        measure(blobs, "missed", **missed)
 
-    class Mute(FakeTraining):
-        """It can say nothing."""
+    class NoSampler(FakeTraining):
+        """A client that must not be asked for a sampler."""
 
         def sampler(self, weights: Any) -> Any:
-            raise AssertionError("asked again")
+            raise AssertionError("a sampler was opened")
 
     with pytest.raises(QualityError):
-        evaluated(blobs, "missed", Mute(blobs), **missed)
-    with pytest.raises(AssertionError, match="asked again"):
-        evaluated(blobs, "fresh", Mute(blobs))
+        measure(blobs, "missed", NoSampler(blobs), **missed)
+    with pytest.raises(AssertionError, match="a sampler was opened"):
+        measure(blobs, "fresh", NoSampler(blobs))
 
 
-DRAWN: dict[str, Any] = {
+SAMPLED: dict[str, Any] = {
     "dataset": "many",
     "splits": ("held",),
     "evaluation": {"metric": "text", "max_tokens": 3},
@@ -247,26 +251,30 @@ DRAWN: dict[str, Any] = {
 }
 
 
-def texts(blobs: FakeBlobs, name: str, **settings: Any) -> list[str]:
-    evaluated(blobs, name, **{**DRAWN, **settings})
+def sampled_texts(blobs: FakeBlobs, name: str, **settings: Any) -> list[str]:
+    measure(blobs, name, **{**SAMPLED, **settings})
     return [row["text"] for row in read_journal(blobs, name, "samples") if row["set"] == "held"]
 
 
 def test_scores_are_means_over_tries_with_pass_at_k(blobs: FakeBlobs) -> None:
-    found = evaluated(blobs, "drawn", **DRAWN)
-    rows = read_journal(blobs, "drawn", "samples")
+    metrics = measure(blobs, "sampled", **SAMPLED)
+    rows = read_journal(blobs, "sampled", "samples")
     assert [(row["row"], row["try"]) for row in rows] == [
         (n, t) for n in range(40) for t in range(4)
     ]
     right = [sum(row["exact"] for row in rows if row["row"] == n) for n in range(40)]
     assert 0 < sum(right) < 160
-    assert found["held/exact_match"] == found["held/pass_at_1"] == pytest.approx(sum(right) / 160)
-    assert found["held/pass_at_4"] == pytest.approx(sum(each > 0 for each in right) / 40)
-    assert found["held/pass_at_1"] < found["held/pass_at_2"] < found["held/pass_at_4"]
-    assert found["held/pass_at_2_low"] < found["held/pass_at_2"] < found["held/pass_at_2_high"]
+    assert (
+        metrics["held/exact_match"] == metrics["held/pass_at_1"] == pytest.approx(sum(right) / 160)
+    )
+    assert metrics["held/pass_at_4"] == pytest.approx(sum(count > 0 for count in right) / 40)
+    assert metrics["held/pass_at_1"] < metrics["held/pass_at_2"] < metrics["held/pass_at_4"]
+    assert (
+        metrics["held/pass_at_2_low"] < metrics["held/pass_at_2"] < metrics["held/pass_at_2_high"]
+    )
     [shown] = [
         table
-        for table in read_journal(blobs, "drawn", "tables")
+        for table in read_journal(blobs, "sampled", "tables")
         if table["title"].startswith("Evaluation")
     ]
     assert [row[2] for row in shown["rows"]] == [
@@ -280,15 +288,17 @@ def test_scores_are_means_over_tries_with_pass_at_k(blobs: FakeBlobs) -> None:
 
 
 def test_samples_do_not_depend_on_other_sets(blobs: FakeBlobs) -> None:
-    first = texts(blobs, "one")
+    first = sampled_texts(blobs, "one")
     assert len(set(first)) > 1
-    assert first == texts(blobs, "same") == texts(blobs, "with the other", splits=None)
-    assert first != texts(blobs, "another", seed=1)
+    assert (
+        first == sampled_texts(blobs, "same") == sampled_texts(blobs, "with the other", splits=None)
+    )
+    assert first != sampled_texts(blobs, "another", seed=1)
 
 
-def test_one_answer_may_be_drawn_too(blobs: FakeBlobs) -> None:
-    assert len(set(texts(blobs, "warm", answering={"temperature": 12}))) > 1
-    assert len(set(texts(blobs, "greedy", answering={}))) == 1
+def test_a_single_answer_may_be_sampled(blobs: FakeBlobs) -> None:
+    assert len(set(sampled_texts(blobs, "warm", answering={"temperature": 12}))) > 1
+    assert len(set(sampled_texts(blobs, "greedy", answering={}))) == 1
 
 
 @pytest.mark.parametrize(
@@ -299,13 +309,13 @@ def test_one_answer_may_be_drawn_too(blobs: FakeBlobs) -> None:
         ({"pass_at": (0,)}, "pass_at=0 must be from 1 to tries=1"),
     ],
 )
-def test_tries_that_tell_nothing_are_refused(answering: dict[str, Any], why: str) -> None:
+def test_tries_without_effect_are_refused(answering: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         Evaluate(answering=answering)
 
 
-def test_tries_where_no_answers_are_drawn_are_refused(blobs: FakeBlobs) -> None:
+def test_tries_are_refused_where_the_loss_is_measured(blobs: FakeBlobs) -> None:
     with pytest.raises(
-        ConfigError, match="train is evaluated by its loss, for which no answers are sampled"
+        ConfigError, match="train is measure by its loss, for which no answers are sampled"
     ):
-        evaluated(blobs, "nothing drawn", dataset="texts", answering={"temperature": 1, "tries": 2})
+        measure(blobs, "not sampled", dataset="texts", answering={"temperature": 1, "tries": 2})

@@ -32,7 +32,7 @@ DATA = FakeDatasets(
     }
 )
 SHORT = {"evaluation": {"max_tokens": 4}}
-# by the name of the facts, the first stage after which other weights are refused
+# the first stage after which other weights are refused, by the name of their facts
 FIRST = {
     "teacher": "IdentifyWeights",
     "reference": "IdentifyWeights",
@@ -43,12 +43,11 @@ FIRST = {
 }
 
 
-def dish(name: str, folder: Path) -> Recipe:
-    weights, training = (
-        f"path:{folder}",
-        {**SHORT, "model": "any", "batch_size": 4, "eval_every": 0},
-    )
-    acting = {
+def recipe_that_reads(name: str, folder: Path) -> Recipe:
+    """Return a recipe whose facts of this name are of the weights in the folder."""
+    weights = f"path:{folder}"
+    training = {**SHORT, "model": "any", "batch_size": 4, "eval_every": 0}
+    rollouts = {
         "dataset": "right",
         "batch_size": 4,
         "group": 4,
@@ -56,15 +55,15 @@ def dish(name: str, folder: Path) -> Recipe:
         "playing": {"max_tokens": 12},
     }
     if name == "reference of rl":
-        return Rl(model="any", reference=weights, **acting)
+        return Rl(model="any", reference=weights, **rollouts)
     if name in ("start", "judge.start"):
-        model, judge = (weights, None) if name == "start" else ("run:asked", weights)
+        model, judge = (weights, None) if name == "start" else ("run:first", weights)
         return Rlhf(
             model=model,
             reward="letters",
             judge={"batch_size": 4, "model": judge},
             ranking={"pairs": 2, "tries": 8},
-            **acting,
+            **rollouts,
         )
     if name == "teacher":
         return DistillationOffPolicy(
@@ -76,33 +75,33 @@ def dish(name: str, folder: Path) -> Recipe:
 
 
 @pytest.mark.usefixtures("letters")
-@pytest.mark.parametrize("what", FIRST)
-def test_other_weights_are_refused_wherever_the_run_was_stopped(what: str, tmp_path: Path) -> None:
-    blobs, folder = FakeBlobs(), tmp_path / "asked"
+@pytest.mark.parametrize("name", FIRST)
+def test_other_weights_are_refused_wherever_the_run_was_stopped(name: str, tmp_path: Path) -> None:
+    blobs, folder = FakeBlobs(), tmp_path / "weights"
     training = FakeTraining(blobs)
-    for run, epochs in (("asked", 60), ("other", 50)):
+    for run, epochs in (("first", 60), ("other", 50)):
         recipe = SlBasic(
             model="any",
-            dataset="mixed" if "start" in what else "right",
+            dataset="mixed" if "start" in name else "right",
             batch_size=4,
             epochs=epochs,
             learning_rate=0.2,
             eval_every=0,
         )
         kitchen.run(recipe, training=training, datasets=DATA, blobs=blobs, name=run)
-    asked, other = (training.checkpoints(f"{run}/weights/final")[0] for run in ("asked", "other"))
-    training.export(asked, folder)
+    [first] = training.checkpoints("first/weights/final")
+    [other] = training.checkpoints("other/weights/final")
+    training.export(first, folder)
+    recipe_to_kill = recipe_that_reads(name, folder)
     whole = KillAt()
-    kitchen.run(
-        dish(what, folder), training=training, datasets=DATA, blobs=blobs, observers=[whole]
-    )
-    first, fact = whole.calls - whole.stages[::-1].index(FIRST[what]), what.partition(" ")[0]
-    # the last of each stage
-    stops = {title: at for at, title in enumerate(whole.stages, 1) if at >= first}.values()
+    kitchen.run(recipe_to_kill, training=training, datasets=DATA, blobs=blobs, observers=[whole])
+    from_call = whole.calls - whole.stages[::-1].index(FIRST[name])
+    # the last call of each stage
+    stops = {title: at for at, title in enumerate(whole.stages, 1) if at >= from_call}.values()
     for at in stops:
         with pytest.raises(RunFailed, match="Killed"):
             kitchen.run(
-                dish(what, folder),
+                recipe_to_kill,
                 training=FakeTraining(blobs),
                 datasets=DATA,
                 blobs=blobs,
@@ -111,6 +110,7 @@ def test_other_weights_are_refused_wherever_the_run_was_stopped(what: str, tmp_p
             )
     shutil.rmtree(folder)
     training.export(other, folder)
+    fact = name.partition(" ")[0]
     for at in stops:
         with pytest.raises(ResumeError, match=rf"began with {fact}\.sha256 = .*start a new run"):
             kitchen.resume(

@@ -1,4 +1,4 @@
-"""kto on the fake: it learns from labels, from comparisons, and from its own mistakes."""
+"""kto on the fake: it learns from labels, from comparisons and from sampled bad answers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_it_learns_what_is_good(dataset: str) -> None:
     seen = cook(dataset=dataset)
     losses = seen.series("loss")
     assert losses[0] == pytest.approx(0.5, abs=1e-4), (
-        "the policy begins at its reference, where every value is 1 / 2"
+        "the policy starts at its reference, where each loss is 1 / 2"
     )
     assert losses[-1] < 0.8 * losses[0]
     assert (
@@ -58,7 +58,7 @@ def test_it_learns_what_is_good(dataset: str) -> None:
     assert any(table.title.startswith("Held-out answers") for table in seen.tables)
 
 
-def test_where_there_are_no_bad_answers_the_model_errs_itself() -> None:
+def test_missing_bad_answers_are_sampled() -> None:
     seen = cook(dataset="right", batch_size=3, epochs=6)
     assert seen.series("data/good") == [6.0]
     assert seen.series("data/answers")[0] > 6

@@ -1,4 +1,4 @@
-"""Each recipe is stopped in each of its stages, so in each of its phases, and resumed."""
+"""Each recipe is killed in each of its stages, and so in each of its phases, and resumed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from tests.support.killed_runs import MODELS, RECIPES, KillDuringWrite, RunToKill, outcome
 from tests.support.killing import KillAt, Killed
 
-# a bigram reads one token: a prompt says nothing to it
-LOCAL = ("rlhf", "rlhf_short", "distillation_instruction")
+# for these the prompt matters, and the fake's bigram model reads only the last token
+LOCAL_ONLY = ("rlhf", "rlhf_short", "distillation_instruction")
 pytestmark = pytest.mark.usefixtures("letters")
 
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("letters")
     [
         pytest.param(name, marks=[] if name in ("rl", "rlhf_answer") else pytest.mark.slow)
         for name in RECIPES
-        if name not in LOCAL
+        if name not in LOCAL_ONLY
     ],
 )
 def test_a_run_killed_in_any_stage_resumes_to_the_same(recipe: str, tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_a_run_killed_in_any_stage_resumes_to_the_same(recipe: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", LOCAL)
+@pytest.mark.parametrize("recipe", LOCAL_ONLY)
 def test_a_killed_run_of_a_tiny_local_model_resumes(recipe: str, tmp_path: Path) -> None:
     pytest.importorskip("peft")
     from tests.support.tiny_model import tiny_model

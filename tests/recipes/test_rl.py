@@ -1,4 +1,4 @@
-"""rl on the fake: it learns what is rewarded, alone and with acting weights that lag behind."""
+"""rl on the fake: it learns what is rewarded, on-policy and with a policy lag."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_it_learns_what_is_rewarded(settings: Any) -> None:
     assert seen.series("held/reward_gain")[0] > 0.2
 
 
-def test_a_fresh_copy_acts_each_time_by_default() -> None:
+def test_training_is_on_policy_by_default() -> None:
     assert max(map(abs, cook(steps=4).series("kl_sampler_v1"))) < 1e-5
     assert max(map(abs, cook(steps=6, policy_lag=2).series("kl_sampler_v1"))) > 1e-3
 
@@ -89,30 +89,30 @@ def test_a_fresh_copy_acts_each_time_by_default() -> None:
         (1, 3, [0, 1, 1, 0, 1, 1, 0, 1]),
     ],
 )
-def test_acting_weights_lag_by_policy_lag_batches(
+def test_sampling_weights_lag_by_policy_lag_batches(
     policy_lag: int, save_every: int, behind: list[int]
 ) -> None:
-    taken: list[int] = []
+    trained_at_snapshot: list[int] = []
 
-    class Order(Observer):
-        learnt = 0
+    class TrainedBatches(Observer):
+        count = 0
 
         def stage_started(self, event: StageStarted) -> None:
-            self.learnt += event.stage.title() == "ReportRollouts"
+            self.count += event.stage.title() == "ReportRollouts"
             if event.stage.title() == "Snapshot":
-                taken.append(self.learnt)
+                trained_at_snapshot.append(self.count)
 
-    cook(Order(), steps=8, policy_lag=policy_lag, save_every=save_every)
-    assert [number - learnt for number, learnt in enumerate(taken)] == behind
+    cook(TrainedBatches(), steps=8, policy_lag=policy_lag, save_every=save_every)
+    assert [batch - trained for batch, trained in enumerate(trained_at_snapshot)] == behind
 
 
 def test_policy_lag_must_be_less_than_save_every() -> None:
-    with pytest.raises(KitchenError, match="save_every=2 with policy_lag=2"):
+    with pytest.raises(KitchenError, match="policy_lag=2 cannot be reached with save_every=2"):
         cook(policy_lag=2, save_every=2)
     cook(policy_lag=2, save_every=3, steps=1)
 
 
-def test_dro_keeps_the_policy_near_the_acting_one() -> None:
+def test_dro_keeps_the_policy_near_the_sampling_one() -> None:
     """On average over seeds: single updates vary widely."""
 
     def divergence(beta: float) -> float:
@@ -140,9 +140,9 @@ def test_a_group_of_one_needs_a_kl_penalty() -> None:
 
 @dataclass
 class Dictation:
-    """Asks for a letter, and once more if it was the right one."""
+    """Asks for a letter, and once more if the answer was right."""
 
-    left: int = 2
+    turns_left: int = 2
     tag: str = "dictation"
 
     def env(self) -> Dictation:
@@ -152,34 +152,37 @@ class Dictation:
         return [{"role": "user", "content": "a?"}]
 
     async def step(self, answer: str) -> StepResult:
-        self.left -= 1
-        right = answer[:1] == "a"
-        return StepResult(right / 2, tuple(await self.reset() if right and self.left else ()))
+        self.turns_left -= 1
+        is_right = answer[:1] == "a"
+        goes_further = is_right and self.turns_left
+        return StepResult(is_right / 2, tuple(await self.reset() if goes_further else ()))
 
 
-class Dictate(Stage):
-    """The same task, to train on and held out."""
+class MakeDictations(Stage):
+    """Make the same task to train on and to hold out."""
 
     def run(self) -> Tasks:
         return Tasks((Dictation(),) * 4, {"held": (Dictation(),)})
 
 
-class Turns(Rl):
-    """rl in several turns."""
+class RlOnDictations(Rl):
+    """The recipe rl on tasks of several turns."""
 
     def workflow(self) -> Step:
-        return sequence(Dictate(), *super().workflow().steps[1:])
+        return sequence(MakeDictations(), *super().workflow().steps[1:])
 
 
 def test_it_learns_in_several_turns() -> None:
-    seen = cook(recipe=Turns, playing={"max_tokens": 1}, group=64, steps=15, learning_rate=0.3)
+    seen = cook(
+        recipe=RlOnDictations, playing={"max_tokens": 1}, group=64, steps=15, learning_rate=0.3
+    )
     rewards, tokens = seen.series("reward/dictation"), seen.series("sampled_tokens")
     assert sum(rewards[-5:]) / 5 > rewards[0] + 0.4, rewards
     assert seen.series("held/reward_gain") == [1.0]
-    assert tokens[0] < 1.5 * 4 * 64 < tokens[-1], "the second turn must be earned"
+    assert tokens[0] < 1.5 * 4 * 64 < tokens[-1], "a second turn follows only a right answer"
 
 
-def test_problems_of_reasoning_gym_are_played_by_name() -> None:
+def test_reasoning_gym_problems_are_loaded_by_name() -> None:
     seen = cook(
         dataset="reasoning-gym:chain_sum",
         reading={"held_out_rows": 2},
@@ -191,23 +194,17 @@ def test_problems_of_reasoning_gym_are_played_by_name() -> None:
     assert seen.series("failed") == [0.0, 0.0]
 
 
-def test_mathematics_is_graded_apart() -> None:
+def test_math_is_graded_in_worker_processes() -> None:
     seen = cook(dataset="sums", reward="math", steps=2)
     assert seen.series("failed") == [0.0, 0.0]
     assert 0 < seen.series("parsed")[0] < 1, "some answers have a digit"
 
 
-def test_clipping_is_by_the_thresholds_of_the_loss() -> None:
-    plain, tight = (
-        cook(steps=4, updates=3),
-        cook(
-            steps=4,
-            updates=3,
-            loss="ppo",
-            loss_options={"clip_low_threshold": 0.999, "clip_high_threshold": 1.001},
-        ),
-    )
-    assert max(plain.series("clip_fraction")) == 0.0
-    assert max(tight.series("clip_fraction")) > 0.1
+def test_clip_fraction_follows_the_thresholds_of_the_loss() -> None:
+    unclipped = cook(steps=4, updates=3)
+    thresholds = {"clip_low_threshold": 0.999, "clip_high_threshold": 1.001}
+    clipped = cook(steps=4, updates=3, loss="ppo", loss_options=thresholds)
+    assert max(unclipped.series("clip_fraction")) == 0.0
+    assert max(clipped.series("clip_fraction")) > 0.1
     with pytest.raises(KitchenError, match="clip_low_threshold"):
         cook(loss="ppo", loss_options={"clip_low": 0.9})

@@ -1,4 +1,4 @@
-"""rlhf on the fake: three phases, of own answers and of preferences that are given."""
+"""rlhf on the fake: its three phases, with ranked samples and with a data set of preferences."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("letters")
 
 @pytest.fixture(scope="module")
 def blobs() -> FakeBlobs:
-    """Return a store with a run that has learnt to give one of two answers."""
+    """Return a store with a run that has learnt a mixture of answers."""
     blobs = FakeBlobs()
     recipe = SlBasic(
         model="any",
@@ -94,12 +94,11 @@ def test_a_judge_and_a_policy_learn_from_ranked_samples(
     assert 8 < seen.series("data/comparisons")[0] <= 16, (
         "of 8 problems, two comparisons each at most"
     )
-    surer = (
-        seen.series("judge_margin")
-        if says == "answer"
-        else [-loss for loss in seen.series("judge_loss")]
-    )
-    assert sum(surer[-3:]) > sum(surer[:3]) + 0.3, surer
+    if says == "answer":
+        certainty = seen.series("judge_margin")
+    else:
+        certainty = [-loss for loss in seen.series("judge_loss")]
+    assert sum(certainty[-3:]) > sum(certainty[:3]) + 0.3, certainty
     assert seen.series("held/judge_accuracy")[0] > 0.8, "letters in {} are brackets"
     before = seen.series("held/judge_accuracy_before")[0]
     assert before == 0.5 if says == "letter" else before < seen.series("held/judge_accuracy")[0]
@@ -111,7 +110,7 @@ def test_a_judge_and_a_policy_learn_from_ranked_samples(
     assert seen.series("held/reward_gain")[0] > 0
     titles = [table.title for table in seen.tables]
     assert titles.index("The judge on held-out comparisons, 95 % intervals") < titles.index(
-        "The judge's preference of new answers to old ones, 95 % intervals"
+        "The judge's preference for new answers over old ones, 95 % intervals"
     )
 
 
@@ -132,23 +131,23 @@ def test_a_bigram_judge_of_letters_learns_nothing(
     assert len(seen.series("reward")) == 2
 
 
-def test_preferences_that_are_given_are_learnt_from(blobs: FakeBlobs) -> None:
+def test_a_data_set_of_preferences_is_learnt_from(blobs: FakeBlobs) -> None:
     seen = cook(blobs, "given", preferences="pairs", kl_penalty=0.01, steps=2)
     assert seen.series("data/comparisons") == []
     assert seen.series("held/shorter_wins") == [0.75]
     assert len(seen.series("held/preferred")) == 1
     assert seen.series("true_reward") == seen.series("held/reward_gain") == [], (
-        "nobody knows what answers are worth"
+        "the data has no rewards"
     )
     assert len(seen.series("kl_reference")) == 2
 
 
 def test_unreadable_prompts_are_errors_before_sampling(blobs: FakeBlobs) -> None:
-    class Counted(TrainingWithoutTemplate):
-        asked = 0
+    class SamplerCounter(TrainingWithoutTemplate):
+        count = 0
 
         def sampler(self, weights: Any) -> Any:
-            self.asked += 1
+            self.count += 1
             return super().sampler(weights)
 
     rows = [
@@ -160,10 +159,11 @@ def test_unreadable_prompts_are_errors_before_sampling(blobs: FakeBlobs) -> None
             ]
         }
     ] * 4
-    data, training = FakeDatasets({"chats": {"train": rows, "held": rows[:2]}}), Counted(blobs)
+    data = FakeDatasets({"chats": {"train": rows, "held": rows[:2]}})
+    training = SamplerCounter(blobs)
     with pytest.raises(
         KitchenError,
-        match=r"train: a prompt has messages from system, user.*judge\.says",
+        match=r"train: a prompt has several messages \(system, user\).*judge\.says",
     ):
         kitchen.run(
             Rlhf(model="run:warm-start", dataset="chats", steps=1),
@@ -172,7 +172,7 @@ def test_unreadable_prompts_are_errors_before_sampling(blobs: FakeBlobs) -> None
             blobs=blobs,
             name="unread",
         )
-    assert training.asked == 0
+    assert training.count == 0
 
 
 def test_preferences_exclude_settings_of_ranked_samples(blobs: FakeBlobs) -> None:
@@ -194,8 +194,6 @@ def test_a_judge_of_other_weights_has_its_own_facts(blobs: FakeBlobs) -> None:
     facts = read_run(blobs, "two")["facts"]
     assert (facts["model"], facts["weights"]) == ("any", "run:warm-start@final")
     assert facts["judge.model"] == "other"
-    found = find_weights("run:two@2", FakeTraining(blobs), blobs)
-    assert not isinstance(found.source, str)
-    assert found.source.path == "two/weights/final", (
-        "the judge took two steps too, and is not meant"
-    )
+    weights = find_weights("run:two@2", FakeTraining(blobs), blobs)
+    assert not isinstance(weights.source, str)
+    assert weights.source.path == "two/weights/final", "not those of the judge after two steps"

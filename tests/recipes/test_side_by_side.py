@@ -1,6 +1,4 @@
-"""Different recipes at once in one process, on one client and one store, give the numbers that they
-give alone.
-"""
+"""Recipes that run at once on one client and one store give the same numbers as each alone."""
 
 from __future__ import annotations
 
@@ -31,11 +29,11 @@ SHORT = {
     "evaluation": {"max_tokens": 6},
 }
 ALPHABET = [{"prompt": f"say {n}", "completion": "abcdefghijklmnopqrstuvwxyz .,"} for n in range(6)]
-MEETINGS = 3  # times that runs wait for each other
+MEETINGS = 3  # number of steps at which runs wait for each other
 
 
-def dishes(model: str) -> list[Recipe]:
-    """Six optimiser steps of each."""
+def short_recipes(model: str) -> list[Recipe]:
+    """Return three recipes of six optimiser steps each."""
     shared: dict[str, Any] = {
         "model": model,
         "lora_rank": 4,
@@ -61,7 +59,7 @@ def dishes(model: str) -> list[Recipe]:
 
 @pytest.fixture(params=["fake", "peft"])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The name of a training adapter; the local one finds its model in the folder of the test."""
+    """Return the name of a training adapter; the local one finds its model in the test's folder."""
     if request.param == "peft":
         pytest.importorskip("torch")
         pytest.importorskip("peft")
@@ -73,9 +71,9 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def cook(backend: str, tmp_path: Path) -> Callable[..., Any]:
-    """Recipes at once on one client and one store; what they come to."""
+    """Return a function that runs recipes at once and returns the numbers of each."""
 
-    def cooked(recipes: Sequence[Recipe]) -> list[Any]:
+    def run_at_once(recipes: Sequence[Recipe]) -> list[Any]:
         blobs: BlobStore = FakeBlobs()
         data = FakeDatasets({**DATA, "alphabet": {"train": ALPHABET, "held": ALPHABET[:2]}})
         adapters = {
@@ -92,11 +90,11 @@ def cook(backend: str, tmp_path: Path) -> Callable[..., Any]:
         ]
         return [numbers(blobs, run.result()) for run in runs]
 
-    return cooked
+    return run_at_once
 
 
 def meeting(barrier: threading.Barrier) -> Callable[[Event], None]:
-    """Holds a run at each of its first steps until the others have come as far."""
+    """Return a listener that holds a run at its first steps until the others reach them."""
     losses: list[float] = []
 
     def listen(event: Event) -> None:
@@ -108,7 +106,7 @@ def meeting(barrier: threading.Barrier) -> Callable[[Event], None]:
 
 
 def test_three_recipes_at_once_equal_each_alone(backend: str, cook: Any, tmp_path: Path) -> None:
-    recipes = dishes(f"path:{tmp_path / 'model'}" if backend == "peft" else "any")
+    recipes = short_recipes(f"path:{tmp_path / 'model'}" if backend == "peft" else "any")
     together, alone = cook(recipes), [cook([recipe])[0] for recipe in recipes]
     assert together == alone
     for metrics, _ in alone:

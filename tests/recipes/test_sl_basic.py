@@ -1,4 +1,4 @@
-"""sl_basic on the fake: it learns, and its plan refuses what would make it wrong."""
+"""sl_basic on the fake: it learns, and its plan refuses workflows that would be wrong."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def test_the_learning_rate_warms_up_and_falls_to_its_end() -> None:
 
 
 def test_weight_decay_and_clipping_follow_the_settings() -> None:
-    usual, decayed, clipped = (
-        execute(learning_rate=0.05, **more)[0].series("loss")
-        for more in ({}, {"weight_decay": 5.0}, {"grad_clip_norm": 1e-12})
+    default, decayed, clipped = (
+        execute(learning_rate=0.05, **settings)[0].series("loss")
+        for settings in ({}, {"weight_decay": 5.0}, {"grad_clip_norm": 1e-12})
     )
-    assert decayed[-1] > 1.1 * usual[-1]
-    assert clipped[-1] > 1.1 * usual[-1], (
-        "of the size of eps, which is 1e-12, steps are half as long"
+    assert decayed[-1] > 1.1 * default[-1]
+    assert clipped[-1] > 1.1 * default[-1], (
+        "steps are half as long if the gradient's norm is that of eps, 1e-12"
     )
 
 
@@ -83,7 +83,7 @@ def test_weight_decay_and_clipping_follow_the_settings() -> None:
         ({"batch_size": 3, "epochs": 1}, 3),
     ],
 )
-def test_steps_are_what_the_settings_say(settings: dict[str, Any], steps: int) -> None:
+def test_settings_determine_the_number_of_steps(settings: dict[str, Any], steps: int) -> None:
     seen, _ = execute(**settings)
     assert len(seen.series("loss")) == steps
 
@@ -92,19 +92,19 @@ def test_the_last_exports_and_the_best_are_kept() -> None:
     seen, blobs = execute(keep=2, warmup_steps=0)
     losses = seen.series("held_out_loss")
     best = 5 * (losses.index(min(losses)) + 1)
-    there = {name.split("/")[2] for name in blobs.list("run/weights/")}
+    saved = {name.split("/")[2] for name in blobs.list("run/weights/")}
     assert len(losses) == 4
-    assert there == {"step-000015", "step-000020", f"step-{best:06d}", "final"}
+    assert saved == {"step-000015", "step-000020", f"step-{best:06d}", "final"}
     assert seen.series("best_held_out_loss")[-1] == min(losses)
 
 
-def test_without_a_held_out_split_rows_are_kept_back() -> None:
+def test_rows_are_held_out_if_no_split_is() -> None:
     seen, _ = execute(dataset="alone", epochs=1)
     assert seen.series("data/rows") == [36.0]
     assert len(seen.series("held_out/exact_match_after")) == 1
 
 
-def test_the_quality_gate() -> None:
+def test_a_missed_quality_target_fails_the_run() -> None:
     with pytest.raises(
         QualityError, match=r"exact match on held is 0.000, below the target of 0.5"
     ):
@@ -112,7 +112,7 @@ def test_the_quality_gate() -> None:
 
 
 def test_the_quality_gate_does_not_pass_without_answers() -> None:
-    with pytest.raises(QualityError, match="no answers can be compared"):
+    with pytest.raises(QualityError, match="no held-out set has graded answers"):
         QualityGate(0.5).run(EvaluationAfter({}, {}))
 
 
@@ -123,8 +123,7 @@ def test_the_loss_is_the_mean_over_trained_tokens_of_the_batch() -> None:
     assert after == pytest.approx(before, rel=1e-3)
 
 
-# --- what becomes of a recipe if one of its steps is deleted, doubled or swapped with the next one
-# ----------------
+# --- a recipe whose steps are deleted, doubled or swapped with the next one ---
 
 REFUSED = {
     "delete LoadDataset": "nothing leaves TrainRows",
@@ -191,12 +190,12 @@ HARMLESS = {
 }
 
 
-def parts(step: Step, at: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
-    """The address of each step: an index into each sequence on the way."""
-    inner = step if isinstance(step, Series) else getattr(step, "body", None)
-    for index, each in enumerate(inner.steps if inner else ()):
+def addresses(step: Step, at: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    """Yield the address of each step: its index in each of the nested sequences."""
+    series = step if isinstance(step, Series) else getattr(step, "body", None)
+    for index, inner in enumerate(series.steps if series else ()):
         yield (*at, index)
-        yield from parts(each, (*at, index))
+        yield from addresses(inner, (*at, index))
 
 
 def edited(
@@ -216,7 +215,7 @@ def label(step: Any) -> str:
         case ForEach(source):
             return f"for_each {source.title()}"
         case When(_, body):
-            return " ".join(["every", *(label(each) for each in body.steps)])
+            return " ".join(["every", *(label(inner) for inner in body.steps)])
     return str(step.title())
 
 
@@ -236,7 +235,7 @@ EDITS: dict[str, Callable[[tuple[Step, ...], int], tuple[Step, ...]]] = {
 def cases() -> Iterator[Any]:
     workflow = SlBasic().workflow()
     for verb, edit in EDITS.items():
-        for at in parts(workflow):
+        for at in addresses(workflow):
             around = siblings(workflow, at)
             if verb != "swap" or at[-1] + 1 < len(around):
                 yield pytest.param(
@@ -251,19 +250,18 @@ def cases() -> Iterator[Any]:
 def test_a_recipe_with_a_step_deleted_doubled_or_swapped(
     at: tuple[int, ...], edit: Any, case: str
 ) -> None:
-    given = {
+    available = {
         **Kitchen(FakeTraining(), DATA, None, FakeBlobs()).ports(),
         DatasetStore: DATA,
         RunId: RunId("x"),
     }
-    plan = check(edited(SlBasic().workflow(), at, edit), given, SlBasic.outputs)
+    plan = check(edited(SlBasic().workflow(), at, edit), available, SlBasic.outputs)
     assert bool(plan.problems) == (case in REFUSED), plan.problems
     assert case in REFUSED or case in HARMLESS, f"{case}: say why in the table"
 
 
 def test_the_table_has_no_case_that_does_not_exist() -> None:
-    there = {case.id for case in cases()}
-    assert there == REFUSED.keys() | HARMLESS.keys()
+    assert {case.id for case in cases()} == REFUSED.keys() | HARMLESS.keys()
 
 
 @pytest.mark.parametrize(
@@ -275,10 +273,10 @@ def test_the_table_has_no_case_that_does_not_exist() -> None:
         ("delete SaveFinal", "EvaluateWeights", "FinalWeights"),
     ],
 )
-def test_what_matters_most_is_refused_with_stage_and_type(case: str, stage: str, kind: str) -> None:
-    [(at, edit, _)] = [each.values for each in cases() if each.id == case]
-    given = {**Kitchen(FakeTraining(), DATA, None, FakeBlobs()).ports(), RunId: RunId("x")}
-    plan = check(edited(SlBasic().workflow(), at, edit), given, SlBasic.outputs)
+def test_refusals_name_the_stage_and_the_type(case: str, stage: str, kind: str) -> None:
+    [(at, edit, _)] = [param.values for param in cases() if param.id == case]
+    available = {**Kitchen(FakeTraining(), DATA, None, FakeBlobs()).ports(), RunId: RunId("x")}
+    plan = check(edited(SlBasic().workflow(), at, edit), available, SlBasic.outputs)
     assert any(stage in problem and kind in problem for problem in plan.problems), plan.problems
 
 

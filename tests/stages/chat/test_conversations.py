@@ -131,11 +131,11 @@ def bad_message(**message):
         ),
         (
             {"prompt": "a", "completion": "b", "label": False},
-            "label is false, a bad answer, which only recipes.kto",
+            "label is false, a bad answer, and only recipes.kto",
         ),
         (
             {"prompt": "a", "completion": "b", "label": "False"},
-            "label is false, a bad answer, which only recipes.kto",
+            "label is false, a bad answer, and only recipes.kto",
         ),
         (
             {**bad_message(role="assistant", content="x"), "label": False},
@@ -168,8 +168,8 @@ def test_unknown_row_is_shown_with_the_formats():
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        ({"prompt": "why?"}, "'prompt' is there and 'completion' is missing"),
-        ({"prompt": "why?", "completion": None}, "'prompt' is there and 'completion' is null"),
+        ({"prompt": "why?"}, "the row has 'prompt', but 'completion' is missing"),
+        ({"prompt": "why?", "completion": None}, "the row has 'prompt', but 'completion' is null"),
         (
             {"prompt": "why?", "answer": "so"},
             "'completion' is missing; add it, or drop the row; if a "

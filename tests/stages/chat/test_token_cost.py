@@ -192,7 +192,7 @@ def test_costs_small_and_large(price: float, cost: str) -> None:
 
 @pytest.mark.parametrize("kind", [SlBasic, Dpo, Kto])
 def test_preview_finds_nothing_to_train_on(kind: type[Recipe]) -> None:
-    left = "nothing is left" if kind is SlBasic else "nothing to train on"
+    left = "no data is left" if kind is SlBasic else "nothing to train on"
     with pytest.raises(DataError, match=rf"^{left}: .*max_tokens=3"):
         previewed(
             kind(

@@ -75,7 +75,7 @@ def test_several_calls_and_none() -> None:
     ],
 )
 def test_malformed_calls_are_errors(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no call|Expecting value"):
+    with pytest.raises(ValueError, match=r"is not a call|Expecting value"):
         parse_tool_calls(text)
 
 
@@ -125,7 +125,7 @@ def test_tool_exceptions_are_returned_to_the_model(fault: Exception) -> None:
 def test_tool_that_returns_no_text_fails() -> None:
     count: Any = lambda: 3  # noqa: E731
     env = ToolQuestion("How many eggs?", "3", "t", (Tool("count", "Counts.", {}, count),)).env()
-    with pytest.raises(TypeError, match="the tool 'count' returned 3, and must return text"):
+    with pytest.raises(TypeError, match="the tool 'count' returned 3, but must return text"):
         asyncio.run(env.step('<tool_call>{"name": "count", "arguments": {}}</tool_call>'))
 
 

@@ -121,7 +121,7 @@ def test_stream_is_read_no_further_than_needed() -> None:
     assert len(held.sets["held_out"]) + len(trained.conversations) <= 25
     assert len(trained.conversations) == 20
     assert len(facts["data.train.sha256"]) == 64
-    with pytest.raises(ConfigError, match=r"set reading\.limit \(a recipe of"):
+    with pytest.raises(ConfigError, match=r"set reading\.limit \(or, in a recipe of"):
         LoadDataset("many", DataConfig(stream=True))
 
 

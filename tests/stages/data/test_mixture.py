@@ -118,7 +118,7 @@ def test_training_on_anothers_held_out_split_is_refused() -> None:
     }
     with pytest.raises(
         DataError,
-        match=r"^b\.jsonl would be trained on, and is the held-out split 'held' of a; leave one",
+        match=r"^b\.jsonl would be trained on, but is also the held-out split 'held' of a",
     ):
         LoadMixture(("b.jsonl", "a")).run(FakeDatasets(sets))
     LoadMixture(("c", "a")).run(FakeDatasets(sets))
@@ -130,7 +130,7 @@ def test_training_on_anothers_held_out_split_is_refused() -> None:
 
 def test_empty_held_out_set_is_named() -> None:
     _, held, *_ = LoadMixture(tuple(WEIGHTS)).run(STORE)
-    with pytest.raises(DataError, match=r"^held out \(a/held\): nothing is left: of 2 rows"):
+    with pytest.raises(DataError, match=r"^held out \(a/held\): no data is left: .* of 2 rows"):
         RenderHeldOut(RenderDataset(max_tokens=3, overlong="drop")).run(held, ByteTokenizer())
 
 
@@ -161,7 +161,7 @@ def test_unknown_names_and_unbounded_streams_are_refused() -> None:
     with pytest.raises(DataError, match="did you mean"):
         LoadMixture(("a", "b.json")).verify(STORE)
     with pytest.raises(
-        ConfigError, match=r"the mixture names no data set: name one, as in mixture\.ingredients=1$"
+        ConfigError, match=r"the mixture has no data set: add one, as in mixture\.ingredients=1$"
     ):
         LoadMixture(())
     with pytest.raises(ConfigError, match=r"reading\.limit"):

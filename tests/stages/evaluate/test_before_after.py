@@ -86,7 +86,7 @@ def test_overlong_rows_are_dropped_and_not_counted() -> None:
     how = RenderDataset(max_tokens=15, overlong="drop")
     assert len(losses(LONG, SHORT, how=how).nats) == 1
     with pytest.raises(
-        DataError, match=r"rows:0: it and all other rows of its set are dropped.*max_tokens=15"
+        DataError, match=r"rows:0: this row and all others of its held-out set .*max_tokens=15"
     ):
         losses(LONG, how=how)
 
@@ -102,7 +102,7 @@ class Astray:
 
 def test_non_finite_loss_names_the_row() -> None:
     astray: Any = Astray()
-    with pytest.raises(RunFailed, match="rows:1: its loss is not finite"):
+    with pytest.raises(RunFailed, match="rows:1: the loss of this row is not finite"):
         asyncio.run(
             evaluate(
                 astray,
@@ -130,7 +130,7 @@ def test_ungradable_answers_count_as_wrong_and_are_counted() -> None:
     )
     assert [
         (each.exact, each.f1, each.parsed, each.truncated, each.failed) for each in answers
-    ] == [(False, 0.0, False, False, "it took more than 2 s"), (False, 0.0, False, True, "")]
+    ] == [(False, 0.0, False, False, "grading took more than 2 s"), (False, 0.0, False, True, "")]
     assert failure_counts(answers) == {
         ("cut short", "truncated"): 1,
         ("could not be compared", "uncompared"): 1,

@@ -16,7 +16,7 @@ from kitchen.types import Lora
 from stages.chat.conversations import Conversation, Message
 from stages.chat.prompts import prompt_messages, reference_answer
 from stages.judge.judge import Judge, JudgeConfig, letter_conversation
-from stages.judge.judge_rewards import CompareByJudge, EvaluateJudge, JudgeRollouts, judged
+from stages.judge.judge_rewards import CompareByJudge, EvaluateJudge, JudgeRollouts, judge_group
 from stages.judge.judge_training import BuildJudgePairs, BuildJudgeQuestions, CheckReadable
 from stages.preference.comparisons import Comparison, Comparisons
 from stages.rl.rollout_eval import PolicyAfter, PolicyBefore
@@ -109,7 +109,7 @@ def test_too_long_pairs_are_left_out_and_counted() -> None:
         "2 eggs[]",
     ]
     assert (len(pairs.data), metrics) == (1, {"data/unread": 1.0})
-    with pytest.raises(DataError, match=r"none of 2 comparisons .*judge\.max_tokens=5"):
+    with pytest.raises(DataError, match=r"none of 2 comparisons.*judge\.max_tokens=5"):
         BuildJudgePairs(JudgeConfig(max_tokens=5).rendering).run(comparisons, ByteTokenizer())
 
 
@@ -130,7 +130,7 @@ def test_unreadable_answers_are_left_out_and_counted() -> None:
     assert "none/judge_accuracy" not in metrics
     assert [row[1] for row in table.rows] == ["1", "3", "3", "2", "2"]
     rollouts = [rollout(text, 1.0) for text in (long, long, "{}")]
-    group, unread = asyncio.run(judged(tight, REQUEST, rollouts, "[", ByteTokenizer()))
+    group, unread = asyncio.run(judge_group(tight, REQUEST, rollouts, "[", ByteTokenizer()))
     assert ([each.reward > 0 for each in group], unread) == ([False, False, True], 2)
     before, after = (
         kind({}, {}, {"held": (long, text)})
@@ -180,7 +180,7 @@ def test_the_judge_replaces_rewards() -> None:
         Rollout.failure("t", "broken"),
         rollout("{{{", 1.0, truncated=True),
     ]
-    found, unread = asyncio.run(judged(JUDGE, REQUEST, group, "[]", ByteTokenizer()))
+    found, unread = asyncio.run(judge_group(JUDGE, REQUEST, group, "[]", ByteTokenizer()))
     assert unread == 0
     value = preference(2)
     assert [each.reward for each in found] == pytest.approx([value, 0.5, value, 0.0, 0.0], rel=1e-5)
@@ -193,7 +193,7 @@ def test_separators_are_stripped_by_the_policys_tokenizer() -> None:
 
     def reward(judge_tokenizer: ByteTokenizer, policy_tokenizer: ByteTokenizer) -> float:
         judge = Judge(client.sampler("any"), judge_tokenizer, JudgeConfig())
-        [rewarded], _ = asyncio.run(judged(judge, REQUEST, group, other, policy_tokenizer))
+        [rewarded], _ = asyncio.run(judge_group(judge, REQUEST, group, other, policy_tokenizer))
         return rewarded.reward
 
     as_it_is, stripped = (
@@ -221,7 +221,7 @@ def test_a_judge_without_a_template_reads_single_messages() -> None:
     templated, untemplated = FakeTraining(), TrainingWithoutTemplate()
     with pytest.raises(
         DataError,
-        match=r"held: a prompt has messages from system, user.*judge\.model",
+        match=r"held: a prompt has several messages \(system, user\).*judge\.model",
     ):
         CheckReadable("any", JudgeConfig()).run(untemplated, untemplated, some)
     CheckReadable("any", JudgeConfig("letter")).run(untemplated, untemplated, some)
@@ -244,7 +244,7 @@ def test_answers_are_compared_with_the_references() -> None:
         asyncio.run(JUDGE.prefers(REQUEST, "{}", greedy)),
     ]
     assert metrics == {"true_reward": 0.5, "judge_unread": 0.0}
-    stage = JudgeRollouts(RolloutConfig(max_tokens=4), known=False)
+    stage = JudgeRollouts(RolloutConfig(max_tokens=4), has_true_rewards=False)
     assert asyncio.run(stage.run(JUDGE, reference, tokenizer, batch, rollouts))[1] == {
         "judge_unread": 0.0
     }

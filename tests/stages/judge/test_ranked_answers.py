@@ -88,8 +88,8 @@ def test_ranked_answers_without_a_template_lose_the_separator() -> None:
 @pytest.mark.parametrize(
     ("train", "why"),
     [
-        ((RankedPair(0, "{}", "[]"),), r"nothing to measure the judge on.*ranking\.tries"),
-        ((), r"nothing to learn to judge from.*ranking\.problems"),
+        ((RankedPair(0, "{}", "[]"),), r"no comparisons to evaluate the judge on.*ranking\.tries"),
+        ((), r"no comparisons to train the judge on.*ranking\.problems"),
     ],
 )
 def test_equal_rewards_are_an_error(train: tuple[RankedPair, ...], why: str) -> None:

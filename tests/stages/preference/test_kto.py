@@ -169,7 +169,7 @@ def test_labels_and_comparisons_may_be_mixed() -> None:
 )
 def test_labels_must_be_complete(sets: dict[str, list[dict[str, Any]]]) -> None:
     place = next(f"{name}:{rows.index(RIGHT)}" for name, rows in sets.items() if RIGHT in rows)
-    with pytest.raises(DataError, match=f"{place}: there is no label"):
+    with pytest.raises(DataError, match=f"{place}: label is missing"):
         LoadLabelledAnswers("some").run(FakeDatasets({"some": sets}))
 
 
@@ -251,7 +251,7 @@ def test_too_long_held_out_answers_are_an_error() -> None:
     comparisons, labels, *_ = LoadLabelledAnswers("two").run(
         FakeDatasets({"two": {"train": ROWS[2:3] * 2, "held": long}})
     )
-    with pytest.raises(DataError, match=r"nothing to measure on.*max_tokens=20"):
+    with pytest.raises(DataError, match=r"nothing to evaluate on.*max_tokens=20"):
         RenderLabelledAnswers(RenderDataset(max_tokens=20, overlong="drop")).run(
             comparisons, SampledRejections({}), labels, ByteTokenizer()
         )
@@ -295,7 +295,7 @@ def test_mismatched_answers_are_searched_from_half_way(
     [
         (
             {**ROWS[2], "label": True},
-            "'chosen' and 'rejected' already mark the good answer",
+            "'chosen' and 'rejected' already mark the better answer",
         ),
         ({"prompt": "a", "completion": "1", "label": None}, "label is null"),
         (
@@ -304,7 +304,7 @@ def test_mismatched_answers_are_searched_from_half_way(
         ),
         (
             {"prompt": "a", "completion": "1", "label": 1},
-            r"label is 1, and must be true \(a good answer\) or false",
+            r"label is 1, but must be true \(a good answer\) or false",
         ),
     ],
 )

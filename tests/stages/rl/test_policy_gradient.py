@@ -1,4 +1,4 @@
-"""Rollouts and what is datums_of from them, against the formulas."""
+"""Rollouts, and the training data made of them, against the formulas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kitchen.errors import ConfigError, DataError, RunFailed
 from kitchen.ports import Message
 from kitchen.ports.environments import StepResult
 from kitchen.types import LossOutput, OptimStepResult, Sampled
-from stages.evaluate.reference import MAX_SEED
+from stages.evaluate.reference import MAX_SEED, spawn_seeds
 from stages.rl.policy_gradient import (
     AdvantageName,
     ComputeAdvantages,
@@ -38,11 +38,13 @@ from stages.rl.rollouts import (
     Rollouts,
     StopReason,
     append_answer,
+    turn_seed,
 )
 from stages.tasks.rewards import Question, exact_reward
 from stages.tasks.tasks import TaskBatches, Tasks
 from stages.train.optim import LearningRate
 from tests.support.bigram_policy import BigramPolicy, datums_of
+from tests.support.virtual_time import run_in_virtual_time
 
 
 def rollout(reward: float, answer: int = 2, failed: str = "") -> Rollout:
@@ -111,7 +113,7 @@ def test_kl_penalties_are_discounted() -> None:
     np.testing.assert_allclose(
         data[0].loss_inputs["advantages"][2:], [-0.3 * cost / 6 for cost in costs], rtol=1e-6
     )
-    with pytest.raises(ConfigError, match=r"a discount of 0\.5 applies to the KL penalty"):
+    with pytest.raises(ConfigError, match=r"a discount of 0\.5 applies to the KL penalties"):
         ComputeAdvantages(discount=0.5)
     with pytest.raises(RunFailed, match="the teacher returned no log-probability"):
         reference_kl(
@@ -161,38 +163,34 @@ def test_each_minibatch_is_a_mean_over_its_tokens() -> None:
 class Guessing:
     """Says "again" until it has been answered three times."""
 
-    slow: float = 0.0
+    seconds: float = 0.0  # virtual time that each step takes
     fails: bool = False
-    worth: float = 1.0
+    reward: float = 1.0  # of each answer
     first: str = "guess"
-    heard: list[str] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
     tag: str = "guessing"
 
     def env(self) -> Guessing:
-        return Guessing(self.slow, self.fails, self.worth)
+        return Guessing(self.seconds, self.fails, self.reward)
 
     async def reset(self) -> Sequence[Message]:
         return [{"role": "user", "content": self.first}]
 
     async def step(self, answer: str) -> StepResult:
-        await asyncio.sleep(self.slow)
+        await asyncio.sleep(self.seconds)
         if self.fails:
             raise ValueError("the grader broke")
-        self.heard.append(answer)
-        over = len(self.heard) == 3
-        return StepResult(
-            self.worth,
-            () if over else ({"role": "user", "content": "again"},),
-            parsed=len(self.heard) < 3,
-        )
+        self.answers.append(answer)
+        is_over = len(self.answers) == 3
+        messages: tuple[Message, ...] = () if is_over else ({"role": "user", "content": "again"},)
+        return StepResult(self.reward, messages, parsed=not is_over)
 
 
-def play(*tasks: Any, **how: Any) -> Rollouts:
+def play(*tasks: Any, **settings: Any) -> Rollouts:
     client = FakeTraining()
-    player = RolloutRunner(
-        client.sampler("fake"), client.tokenizer("fake"), RolloutConfig(**{"max_tokens": 4, **how})
-    )
-    return asyncio.run(player.run(tasks, 2, [0, 0]))
+    config = RolloutConfig(**{"max_tokens": 4, **settings})
+    runner = RolloutRunner(client.sampler("fake"), client.tokenizer("fake"), config)
+    return run_in_virtual_time(runner.run(tasks, 2, [0, 0]))
 
 
 def test_several_turns_are_one_rollout() -> None:
@@ -211,23 +209,30 @@ def test_several_turns_are_one_rollout() -> None:
     assert ReportRollouts().run(cut)[0]["unfinished"] == 1.0
 
 
-def test_seeds_of_later_turns_stay_below_the_maximum(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        "stages.rl.rollouts.spawn_seeds",
-        lambda parts, count: [MAX_SEED - 1 - each for each in range(count)],
-    )
-    client, seen = FakeTraining(), list[int]()
-    sampler: Any = client.sampler("fake")
-    sample = sampler.sample
-    sampler.sample = lambda prompt, **how: seen.append(how["seed"]) or sample(prompt, **how)
-    asyncio.run(
-        RolloutRunner(sampler, client.tokenizer("fake"), RolloutConfig(max_tokens=4)).run(
-            [Guessing()], 2, [0, 0]
-        )
-    )
-    assert seen == [MAX_SEED - 1, MAX_SEED - 2, 0, MAX_SEED - 1, 1, 0]
+class SeedRecorder:
+    """A sampler that records the seeds of its requests."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.seeds = list[int]()
+
+    def sample(self, prompt: Any, *, seed: int, **options: Any) -> Any:
+        self.seeds.append(seed)
+        return self.inner.sample(prompt, seed=seed, **options)
+
+
+def test_each_rollout_and_turn_has_its_own_seed() -> None:
+    client = FakeTraining()
+    sampler: Any = SeedRecorder(client.sampler("fake"))
+    runner = RolloutRunner(sampler, client.tokenizer("fake"), RolloutConfig(max_tokens=4))
+    asyncio.run(runner.run([Guessing()], 2, [0, 0]))
+    first, second = spawn_seeds([0, 0], 2)
+    assert sampler.seeds == [first, second, first + 1, second + 1, first + 2, second + 2]
+
+
+def test_seeds_of_later_turns_stay_below_the_maximum() -> None:
+    assert turn_seed(MAX_SEED - 2, 1) == MAX_SEED - 1
+    assert turn_seed(MAX_SEED - 1, 1) == 0
 
 
 def test_a_continued_answer_stays_in_its_episode() -> None:
@@ -252,10 +257,10 @@ def test_rollouts_may_fail_up_to_a_limit() -> None:
         match=r"2 of 4 rollouts failed.*20%.*ValueError: the grader broke",
     ):
         play(Guessing(), Guessing(fails=True))
-    [[late, _]] = play(Guessing(slow=1.0), max_seconds=0.01, max_failed=1.0).groups
-    assert late.error == "it took more than 0.01 s"
-    [[odd, _]] = play(Guessing(worth=math.nan), max_failed=1.0).groups
-    assert odd.error == "ValueError: its reward is nan"
+    [[late, _]] = play(Guessing(seconds=60.0), max_seconds=59.0, max_failed=1.0).groups
+    assert late.error == "the environment took more than 59 s"
+    [[odd, _]] = play(Guessing(reward=math.nan), max_failed=1.0).groups
+    assert odd.error == "ValueError: the reward nan is not a finite number"
     [[none, _]] = play(Unmade(), max_failed=1.0).groups
     assert (none.error, none.tag) == ("OSError: no room for it", "unmade")
 
@@ -332,12 +337,12 @@ class Unmade:
 
 
 class Crowded:
-    """Counts how many act at one time."""
+    """Counts how many of its steps run at the same time."""
 
     tag = "crowded"
 
     def __init__(self) -> None:
-        self.inside = self.most = 0
+        self.running = self.max_running = 0
 
     def env(self) -> Crowded:
         return self
@@ -346,58 +351,57 @@ class Crowded:
         return [{"role": "user", "content": "?"}]
 
     async def step(self, answer: str) -> StepResult:
-        self.inside += 1
-        self.most = max(self.most, self.inside)
-        await asyncio.sleep(0.2)
-        self.inside -= 1
+        self.running += 1
+        self.max_running = max(self.max_running, self.running)
+        await asyncio.sleep(20.0)
+        self.running -= 1
         return StepResult(1.0)
 
 
 def test_waiting_for_a_slot_does_not_count_as_time() -> None:
     crowded = Crowded()
-    groups = play(*[crowded] * 5, max_acting=2, max_seconds=0.9).groups
-    assert crowded.most == 2
-    assert not any(one.failed for group in groups for one in group), (
-        "ten of 0.2 s, by twos, are 1 s"
-    )
+    groups = play(*[crowded] * 5, max_acting=2, max_seconds=21.0).groups
+    assert crowded.max_running == 2
+    failed = [rollout for group in groups for rollout in group if rollout.failed]
+    assert not failed, "the last of ten calls, two at a time, waits for 80 s and takes 20 s"
 
 
-class Wanted:
-    """An answer that is made once somebody waits for it; it says how many had been asked for by
-    then.
-    """
+class CountedAnswer:
+    """An answer that records the number of requests made until it arrives."""
 
-    def __init__(self, sampler: Counting, drawn: Any) -> None:
-        self.sampler, self.drawn = sampler, drawn
+    def __init__(self, sampler: RequestCounter, answer: Any) -> None:
+        self.sampler, self.answer = sampler, answer
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._arrive().__await__()
 
     async def _arrive(self) -> Any:
-        await asyncio.sleep(0)
-        self.sampler.together.append(self.sampler.asked)
-        return self.drawn
+        await asyncio.sleep(1.0)
+        self.sampler.requests_at_arrival.append(self.sampler.requests)
+        return self.answer
 
 
-class Counting:
-    """A sampler that counts what it is asked for."""
+class RequestCounter:
+    """A sampler that counts its requests; answers take a second of virtual time."""
 
     def __init__(self, inner: Any) -> None:
-        self.inner, self.asked, self.together = inner, 0, list[int]()
+        self.inner = inner
+        self.requests = 0
+        self.requests_at_arrival = list[int]()
 
-    def sample(self, prompt: Any, **how: Any) -> Wanted:
-        self.asked += 1
-        return Wanted(self, self.inner.sample(prompt, **how).result())
+    def sample(self, prompt: Any, **options: Any) -> CountedAnswer:
+        self.requests += 1
+        return CountedAnswer(self, self.inner.sample(prompt, **options).result())
 
 
 def test_all_rollouts_take_their_turns_together() -> None:
     client = FakeTraining()
-    sampler: Any = Counting(client.sampler("fake"))
-    player = RolloutRunner(
-        sampler, client.tokenizer("fake"), RolloutConfig(max_tokens=4, max_acting=2)
-    )
-    asyncio.run(player.run([Guessing(slow=0.001), Guessing(slow=0.02), Guessing()], 2, [0]))
-    assert sampler.together == [6] * 6 + [12] * 6 + [18] * 6
+    sampler: Any = RequestCounter(client.sampler("fake"))
+    config = RolloutConfig(max_tokens=4, max_acting=2)
+    runner = RolloutRunner(sampler, client.tokenizer("fake"), config)
+    tasks = [Guessing(seconds=2.0), Guessing(seconds=30.0), Guessing()]
+    run_in_virtual_time(runner.run(tasks, 2, [0]))
+    assert sampler.requests_at_arrival == [6] * 6 + [12] * 6 + [18] * 6
 
 
 def test_failed_rollouts_are_left_out_of_mean_rewards() -> None:
@@ -433,9 +437,7 @@ def test_batches_take_every_problem_once_before_one_comes_again() -> None:
 
 
 def test_the_policy_gradient_of_the_expected_reward() -> None:
-    """Every answer of one token there can be, as often as the policy gives it, against finite
-    differences.
-    """
+    """All answers of one token, weighted by their probabilities, against finite differences."""
     policy = BigramPolicy()
     rewards = np.random.default_rng(0).normal(size=policy.vocabulary)
     often = policy.weighted_by_probability(ComputeAdvantages().run(policy.rollouts(rewards)))

@@ -64,7 +64,7 @@ def test_problems_are_distinct_and_splits_disjoint() -> None:
     ("dataset", "reading", "words"),
     [
         ("game:gess", DataConfig(), "did you mean 'guess'"),
-        ("game:guess", DataConfig(train="train"), "no rows that are read"),
+        ("game:guess", DataConfig(train="train"), "generates its problems"),
     ],
 )
 def test_unknown_game_is_refused(dataset: str, reading: DataConfig, words: str) -> None:

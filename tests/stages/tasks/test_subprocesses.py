@@ -8,6 +8,8 @@ import resource
 import signal
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from select import select
 from typing import Any
 
 import numpy as np
@@ -20,39 +22,38 @@ from stages.tasks.subprocesses import CPU_LIMIT, WorkerPool, call_in_subprocess
 class Pair:
     """A dataclass to return."""
 
-    one: int
-    other: str
+    number: int
+    text: str
 
 
-def paired(one: int, other: str) -> Pair:
-    print("this is no answer")
-    return Pair(one, other)
+def make_pair(number: int, text: str) -> Pair:
+    print("this is not a reply")
+    return Pair(number, text)
 
 
-def process(*_: Any) -> int:
+def process_id(*_: Any) -> int:
     return os.getpid()
 
 
-def divided() -> float:
+def divide_by_zero() -> float:
     return 1 / 0
 
 
 def endless(base: int) -> int:
-    """Works in one call that lets no other thread run, as no thread and no signal handler could
-    end.
-    """
+    """Compute in one call that never releases the GIL, so that only killing the process ends it."""
     return base ** (base**base)
 
 
-def gone() -> None:
+def kill_itself() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def parent(seconds: float) -> None:
-    """Start a child process that inherits the pipes, and wait for it."""
-    child = os.fork()
-    time.sleep(seconds)
-    os._exit(0) if child == 0 else os.waitpid(child, 0)
+def fork_and_hang(fifo: str) -> None:
+    """Write to a FIFO, and hang with a child process that has it open too."""
+    writer = os.open(fifo, os.O_WRONLY)
+    os.fork()
+    os.write(writer, b".")
+    time.sleep(600)
 
 
 def exit_with_a_message() -> None:
@@ -60,7 +61,7 @@ def exit_with_a_message() -> None:
     os._exit(3)
 
 
-def of_numpy() -> Any:
+def numpy_numbers() -> Any:
     return [np.float32(0.5), np.int64(2)]
 
 
@@ -68,81 +69,92 @@ def environment() -> list[str]:
     return list(os.environ)
 
 
-def most_seconds() -> int:
+def cpu_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_CPU)[0]
 
 
-def order_of_a_set() -> list[str]:
+def set_in_order() -> list[str]:
     return list({"thyme", "sage", "rosemary", "parsley"})
 
 
 def test_call_returns_the_result() -> None:
-    assert call_in_subprocess(paired, 1, "é\n") == {"one": 1, "other": "é\n"}
-    assert call_in_subprocess(process) != os.getpid()
-    assert call_in_subprocess(order_of_a_set) == call_in_subprocess(order_of_a_set)
+    assert call_in_subprocess(make_pair, 1, "é\n") == {"number": 1, "text": "é\n"}
+    assert call_in_subprocess(process_id) != os.getpid()
+    assert call_in_subprocess(set_in_order) == call_in_subprocess(set_in_order)
 
 
 def test_worker_is_reused() -> None:
-    async def asked() -> list[int]:
-        both = await asyncio.gather(processes.call(process), processes.call(process))
-        return [*both, await processes.call(process)]
+    async def call_three_times() -> list[int]:
+        both = await asyncio.gather(pool.call(process_id), pool.call(process_id))
+        return [*both, await pool.call(process_id)]
 
-    processes = WorkerPool()
-    one, other, again = asyncio.run(asked())
-    processes.close()
-    assert one != other
-    assert again in (one, other)
+    pool = WorkerPool()
+    first, second, third = asyncio.run(call_three_times())
+    pool.close()
+    assert first != second
+    assert third in (first, second)
     with pytest.raises(ProcessLookupError):
-        os.kill(one, 0)
+        os.kill(first, 0)
 
 
 def test_exception_is_raised_and_worker_survives() -> None:
-    async def asked() -> int:
+    async def call_after_failures() -> int:
         with pytest.raises(RuntimeError, match="ZeroDivisionError: division by zero"):
-            await processes.call(divided)
+            await pool.call(divide_by_zero)
         with pytest.raises(RuntimeError, match="its process ended with status -9"):
-            await processes.call(gone)
-        return int(await processes.call(process))
+            await pool.call(kill_itself)
+        return int(await pool.call(process_id))
 
-    processes = WorkerPool()
-    assert asyncio.run(asked())
-    processes.close()
+    pool = WorkerPool()
+    assert asyncio.run(call_after_failures())
+    pool.close()
 
 
 def test_cancelled_call_kills_the_worker() -> None:
-    async def asked() -> int:
-        pid = await processes.call(process)
+    async def call_after_cancelling() -> int:
+        pid = await pool.call(process_id)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(processes.call(endless, 9), 0.5)
+            await asyncio.wait_for(pool.call(endless, 9), 0.5)
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-        return int(await processes.call(process))
+        return int(await pool.call(process_id))
 
-    processes, began = WorkerPool(), time.monotonic()
-    assert asyncio.run(asked())
-    processes.close()
-    assert time.monotonic() - began < 60
+    pool = WorkerPool()
+    assert asyncio.run(call_after_cancelling())
+    pool.close()
 
 
-def test_grandchildren_are_killed_too() -> None:
-    async def asked() -> None:
-        await processes.call(process)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(processes.call(parent, 60.0), 0.3)
+def test_grandchildren_are_killed_too(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
 
-    processes, began = WorkerPool(), time.monotonic()
-    asyncio.run(asked())
-    assert time.monotonic() - began < 30
+    async def read_byte() -> bytes:
+        """Wait for a byte, or for the end: b"" once no process has the FIFO open for writing."""
+        readable, _, _ = await asyncio.to_thread(select, [reader], [], [], 60)
+        assert readable, "a process hangs with the FIFO open"
+        return os.read(reader, 1)
+
+    async def cancel_a_hanging_call() -> bytes:
+        call = asyncio.create_task(WorkerPool().call(fork_and_hang, str(fifo)))
+        written = await read_byte() + await read_byte()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        return written + await read_byte()
+
+    assert asyncio.run(cancel_a_hanging_call()) == b".."
+    os.close(reader)
 
 
 def test_worker_that_died_idle_is_reported() -> None:
-    async def asked() -> None:
-        os.kill(await processes.call(process), signal.SIGKILL)
+    async def call_a_dead_worker() -> None:
+        os.kill(await pool.call(process_id), signal.SIGKILL)
         with pytest.raises(RuntimeError, match="its process ended with status -9"):
-            await processes.call(process)
+            await pool.call(process_id)
 
-    processes = WorkerPool()
-    asyncio.run(asked())
+    pool = WorkerPool()
+    asyncio.run(call_a_dead_worker())
 
 
 def test_stderr_of_a_dead_worker_is_reported() -> None:
@@ -151,19 +163,19 @@ def test_stderr_of_a_dead_worker_is_reported() -> None:
 
 
 def test_numpy_numbers_become_json_numbers() -> None:
-    assert call_in_subprocess(of_numpy) == [0.5, 2]
+    assert call_in_subprocess(numpy_numbers) == [0.5, 2]
 
 
 def test_worker_environment_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_HUB_TOKEN", "abc123")
     monkeypatch.setenv("SOME_FOLDER", "abc123")
-    known = call_in_subprocess(environment)
-    assert "SOME_FOLDER" in known
-    assert "SOME_HUB_TOKEN" not in known
+    names = call_in_subprocess(environment)
+    assert "SOME_FOLDER" in names
+    assert "SOME_HUB_TOKEN" not in names
 
 
 def test_cpu_limit_ends_an_orphaned_worker() -> None:
-    assert CPU_LIMIT <= call_in_subprocess(most_seconds) <= CPU_LIMIT + 60
+    assert CPU_LIMIT <= call_in_subprocess(cpu_limit) <= CPU_LIMIT + 60
 
 
 def test_functions_that_cannot_be_imported_are_refused() -> None:

@@ -72,7 +72,7 @@ def test_other_lora_shapes_are_refused_before_loading(blobs: FakeBlobs) -> None:
         [problem] = verify(OpenSession("run:first", lora), ports)
         assert isinstance(problem, ConfigError)
         assert (
-            "its weights are LoRA of rank 4, alpha 8, layers attn mlp, and this session would have "
+            "its LoRA weights have rank 4, alpha 8, layers attn mlp, but this session would have "
             in str(problem)
         )
     assert verify(OpenSession("run:first", LORA), ports) == []

@@ -1,4 +1,4 @@
-"""Weights exported during training, of which the last few and the best are kept."""
+"""Exports of the weights during training; the latest and the best are kept, others deleted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stages.train.session import retype_checkpoint
 
 @dataclass(frozen=True)
 class ExportedWeights(Checkpoint):
-    """The weights at some optimiser step."""
+    """Weights exported during training."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class SavedExports:
 
     weights: tuple[ExportedWeights, ...] = ()  # oldest first
     best: ExportedWeights | None = None
-    best_loss: float = float("inf")  # nats per held-out token
+    best_loss: float = float("inf")  # held-out loss of `best`
 
 
 class ExportWeights(Stage):
-    """Export the weights during training, named by the number of the step."""
+    """Export the weights during training, named after the step."""
 
     def run(
         self, session: TrainingSession, run: RunId, progress: Progress
@@ -38,7 +38,7 @@ class ExportWeights(Stage):
 
 
 class HeldOutMetrics(Metrics):
-    """Metrics of held-out rows, by whose loss the best export is chosen."""
+    """Metrics of held-out rows; the export with the lowest held-out loss is the best."""
 
     selects_by = "held_out_loss"
 
@@ -51,7 +51,7 @@ class StartExports(Stage):
 
 
 class TrackBestExport(Stage):
-    """Keep the last exports and the one with the lowest held-out loss, and delete the others.
+    """Keep the latest exports and the one with the lowest held-out loss, and delete the others.
 
     Without a CheckpointStore, nothing is deleted.
     """
@@ -62,12 +62,12 @@ class TrackBestExport(Stage):
         self,
         exports: SavedExports,
         weights: ExportedWeights,
-        loss: HeldOutLoss,
+        held_out: HeldOutLoss,
         checkpoints: CheckpointStore | None = None,
     ) -> tuple[SavedExports, HeldOutMetrics]:
         best, best_loss = exports.best, exports.best_loss
-        if loss.nats < best_loss:
-            best, best_loss = weights, loss.nats
+        if held_out.loss < best_loss:
+            best, best_loss = weights, held_out.loss
         earlier = [old for old in exports.weights if old.path != weights.path]
         everything = (*earlier, weights)
         paths_to_keep = {export.path for export in everything[-self.last :]}
@@ -77,7 +77,7 @@ class TrackBestExport(Stage):
             if checkpoints is not None and export.path not in paths_to_keep:
                 checkpoints.delete(export)
         remaining = tuple(export for export in everything if export.path in paths_to_keep)
-        metrics = {f"held_out_{name}": value for name, value in loss.metrics.items()}
+        metrics = {f"held_out_{name}": value for name, value in held_out.metrics.items()}
         return SavedExports(remaining, best, best_loss), HeldOutMetrics(
-            metrics, held_out_loss=loss.nats, best_held_out_loss=best_loss
+            metrics, held_out_loss=held_out.loss, best_held_out_loss=best_loss
         )

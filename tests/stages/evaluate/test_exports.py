@@ -7,7 +7,7 @@ import pytest
 from adapters.fake.training import FakeTraining
 from kitchen.types import Lora
 from stages.evaluate.evaluation import HeldOutLoss
-from stages.evaluate.kept_exports import ExportedWeights, SavedExports, TrackBestExport
+from stages.evaluate.exports import ExportedWeights, SavedExports, TrackBestExport
 
 LOSSES = (5.0, 4.0, 1.0, 3.0, 2.0, 2.5, 2.2)  # the third export is the best
 
