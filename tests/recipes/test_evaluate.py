@@ -275,7 +275,7 @@ def test_scores_are_means_over_tries_with_pass_at_k(blobs: FakeBlobs) -> None:
     [shown] = [
         table
         for table in read_journal(blobs, "sampled", "tables")
-        if table["title"].startswith("Evaluation")
+        if table["title"].startswith("Evaluation, ")
     ]
     assert [row[2] for row in shown["rows"]] == [
         "exact match",
@@ -316,6 +316,6 @@ def test_tries_without_effect_are_refused(answering: dict[str, Any], why: str) -
 
 def test_tries_are_refused_where_the_loss_is_measured(blobs: FakeBlobs) -> None:
     with pytest.raises(
-        ConfigError, match="train is measure by its loss, for which no answers are sampled"
+        ConfigError, match="train is evaluated by its loss, for which no answers are sampled"
     ):
         measure(blobs, "not sampled", dataset="texts", answering={"temperature": 1, "tries": 2})
