@@ -192,7 +192,7 @@ class CheckpointLaws(TrainingSubject):
         saved = session.save(f"{prefix}/one").result()
         assert [c.step for c in store.checkpoints(saved.path) if c.path == saved.path] == [1]
 
-    def test_checkpoints_are_listed_by_the_beginning_of_their_path(
+    def test_checkpoints_are_listed_by_prefix(
         self, store: CheckpointStore, session: TrainingSession, prefix: str
     ) -> None:
         first = session.save_weights(f"{prefix}/one/a").result()

@@ -1,4 +1,4 @@
-"""Virtual environments for what must not be mixed with ours."""
+"""Virtual environments for packages that must not be mixed with ours."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 BUILD = Path(__file__).parents[2] / "build"
-TORCH = "torch==2.13.0"  # installed first: a looser request would bring CUDA along
+TORCH = "torch==2.13.0"  # installed first: a looser requirement would install CUDA too
 
 
 def environment(name: str, pins: str, fill: Callable[[Path], None]) -> Path:
-    """build/NAME/venv, made once for these pins, for it takes minutes; returns its python."""
+    """Create build/NAME/venv, once for these pins, as it takes minutes; return its Python."""
     python, ready = BUILD / name / "venv/bin/python", BUILD / name / "ready"
     if not ready.exists() or ready.read_text() != pins:
         venv.create(BUILD / name / "venv", clear=True, with_pip=True)
@@ -23,19 +23,19 @@ def environment(name: str, pins: str, fill: Callable[[Path], None]) -> Path:
     return python
 
 
-def install(python: Path, *what: str) -> None:
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what)
+def install(python: Path, *requirements: str) -> None:
+    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
 
 
-def run(python: Path, *words: str) -> str:
+def run(python: Path, *arguments: str) -> str:
     done = subprocess.run(
-        [str(python), *words], check=True, stdout=subprocess.PIPE, stderr=sys.stderr, text=True
+        [str(python), *arguments], check=True, stdout=subprocess.PIPE, stderr=sys.stderr, text=True
     )
     return done.stdout
 
 
 def needed(
-    python: Path, package: str, extras: Sequence[str], left_out: Sequence[str] = ()
+    python: Path, package: str, extras: Sequence[str], excluded: Sequence[str] = ()
 ) -> list[str]:
     """Return the requirements of an installed package with these extras."""
     listing = run(
@@ -43,11 +43,10 @@ def needed(
         "-c",
         f"from importlib.metadata import requires; print('\\n'.join(requires({package!r})))",
     )
-    wanted = [
-        line.split(";") for line in listing.splitlines() if not line.startswith(tuple(left_out))
-    ]
-    return [
-        what.strip()
-        for what, *when in wanted
-        if not when or any(f"'{extra}'" in when[0].replace('"', "'") for extra in extras)
-    ]
+    lines = [line for line in listing.splitlines() if not line.startswith(tuple(excluded))]
+    requirements = []
+    for line in lines:
+        requirement, _, marker = line.partition(";")
+        if not marker or any(f"'{extra}'" in marker.replace('"', "'") for extra in extras):
+            requirements.append(requirement.strip())
+    return requirements

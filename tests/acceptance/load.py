@@ -1,8 +1,9 @@
-"""`python -m tests.acceptance.load [--minutes 5] [--sampling 64] [--training 4]`: many clients at
-once.
+"""A load test of `kitchen serve`: many concurrent clients.
 
-Each has a session of its own at a `kitchen serve` over a model that is made on the spot. Prints a
-table; exits with 1 where an answer was lost or wrong, or the memory of the server grew.
+python -m tests.acceptance.load [--minutes 5] [--sampling 64] [--training 4]
+
+Each client has its own session at a `kitchen serve` with a tiny model. Prints a table; exits with 1
+if an answer was lost or wrong, or if the memory of the server grew.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.acceptance.server import KEY, served
 from tests.support.tiny_model import tiny_model
 
 GROWTH = 1.1  # of the server's memory, from the first third of the time to the last
-SNAPSHOTS = 8  # every so-many-th of the sampling clients has weights of its own
+SNAPSHOTS = 8  # one of this many sampling clients samples from its own weights
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def _load(pid: int, url: str, model: str, options: Any) -> tuple[list[Report], l
         while time.time() < until:
             memory.append(_memory(pid))
             time.sleep(1)
-        return [each.get(300) for each in pending], memory
+        return [report.get(300) for report in pending], memory
 
 
 def _sample(url: str, model: str, number: int, until: float) -> Report:
@@ -93,7 +94,7 @@ def _sample(url: str, model: str, number: int, until: float) -> Report:
 
 
 def _train(url: str, model: str, number: int, until: float) -> Report:
-    """Steps along the same data: the loss must stay below where it began."""
+    """Take steps on the same data; the loss must stay below its first value."""
     from tinker import ServiceClient, types
 
     done = wrong = 0
@@ -112,7 +113,7 @@ def _train(url: str, model: str, number: int, until: float) -> Report:
 
 
 def _trained(service: Any, model: str, number: int) -> Any:
-    """A training client that has taken one step."""
+    """Return a training client that has taken one step."""
     from tinker import types
 
     training = service.create_lora_training_client(
@@ -133,7 +134,7 @@ def _datum() -> Any:
 
 
 def _memory(pid: int) -> float:
-    """MB resident."""
+    """Return the resident memory of a process in MB."""
     found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) / 1024 if found else 0.0
 
@@ -143,13 +144,13 @@ def _summarise(reports: list[Report], memory: list[float], options: Any) -> int:
     early, late = max(memory[:third]), max(memory[-third:])
     table = Table("clients", "of kind", "requests", "wrong", "slowest, s")
     for kind in ("sampling", "training"):
-        mine = [each for each in reports if each.kind == kind]
+        of_kind = [report for report in reports if report.kind == kind]
         table.add_row(
-            str(len(mine)),
+            str(len(of_kind)),
             kind,
-            str(sum(each.done for each in mine)),
-            str(sum(each.wrong for each in mine)),
-            f"{max((each.slowest for each in mine), default=0):.2f}",
+            str(sum(report.done for report in of_kind)),
+            str(sum(report.wrong for report in of_kind)),
+            f"{max((report.slowest for report in of_kind), default=0):.2f}",
         )
     console = Console()
     console.print(table)
@@ -157,8 +158,9 @@ def _summarise(reports: list[Report], memory: list[float], options: Any) -> int:
         f"{options.minutes:g} minutes; memory of the server {early:.0f} MB in the first third, "
         f"{late:.0f} MB in the last"
     )
-    idle = any(not each.done for each in reports)
-    return int(idle or any(each.wrong for each in reports) or late > GROWTH * early)
+    idle = any(not report.done for report in reports)
+    wrong = any(report.wrong for report in reports)
+    return int(idle or wrong or late > GROWTH * early)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`kitchen serve`, as a process of its own."""
+"""`kitchen serve` as a separate process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ KEY = "tml-of-the-acceptance"
 
 
 @contextmanager
-def served(place: Path, *words: str) -> Iterator[tuple[str, int]]:
-    """Its URL and its process id; clients bring KEY. What is kept lies in the folder, and so does
-    what it says.
+def served(place: Path, *options: str) -> Iterator[tuple[str, int]]:
+    """Start a server, with its records and log in a folder; yield its URL and its process id.
+
+    Clients send KEY.
     """
     log = (place / "served.log").open("w")
     server = subprocess.Popen(
@@ -29,7 +30,7 @@ def served(place: Path, *words: str) -> Iterator[tuple[str, int]]:
             "0",
             "--set",
             "training.dtype=float32",
-            *words,
+            *options,
         ],
         cwd=place,
         env={**os.environ, "KITCHEN_SERVE_KEY": KEY, "PYTHONUNBUFFERED": "1", "COLUMNS": "300"},
@@ -48,6 +49,6 @@ def served(place: Path, *words: str) -> Iterator[tuple[str, int]]:
 def _where(server: subprocess.Popen[str]) -> str:
     assert server.stdout is not None
     while line := server.stdout.readline():
-        if (found := re.search(r"at (http://\S+);", line)) is not None:
-            return found[1]
+        if (match := re.search(r"at (http://\S+);", line)) is not None:
+            return match[1]
     raise SystemExit("the server did not start")

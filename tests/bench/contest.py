@@ -130,9 +130,7 @@ def hold(contest: Contest, order: Order, steps: int) -> Result:
 
 
 def _apart(a: Any, b: Any, relative: bool) -> float:
-    """Return the difference of two numbers, or the share of different tokens of two lists of
-    texts.
-    """
+    """Return the difference of two numbers, or the share of tokens by which two texts differ."""
     if isinstance(a, list):
         pairs = [two for left, right in zip(a, b, strict=True) for two in zip_longest(left, right)]
         return sum(1 for left, right in pairs if left != right) / len(pairs)

@@ -105,9 +105,7 @@ def kitchen_run(order: Order, training: str) -> Result:
 
 
 class Turnstile(Observer):
-    """An observer that holds a run at its start and at the end of each step until it may
-    continue.
-    """
+    """Holds a run at its start and at the end of each step until it may continue."""
 
     def __init__(self) -> None:
         self.loss = 0.0  # nats per trained token, of the last step

@@ -147,9 +147,7 @@ class Outcome:
         return [1e-9 * our.values[key] / step.seconds for step, our in both]
 
     def _shares(self, name: str) -> dict[str, float]:
-        """Return median shares of the highest rate seen in all rounds: other load only lowers
-        it.
-        """
+        """Return median shares of the highest rate of all rounds: other load only lowers it."""
         ceiling = max(
             (step.values["gemm_gflops"] for step in self.taken.get(self.gauge, ())), default=0.0
         )

@@ -131,9 +131,7 @@ def grpo(
     rollout: Any = None,
     **options: Any,
 ) -> Any:
-    """Create TRL's trainer: one update per batch, no reference, our advantages, a mean over all
-    tokens.
-    """
+    """Create TRL's trainer: one update per batch, no reference, our advantages, a token mean."""
     import trl
     from datasets import Dataset
 
@@ -163,9 +161,7 @@ def grpo(
 
 
 def recorded(trainer: Any) -> Callable[[], Values]:
-    """Record what the trainer scores; returns the mean log-probability of the last step's
-    completions.
-    """
+    """Return the mean log-probability of the last step's completions, as the trainer scores it."""
     seen: list[float] = []
     scored = trainer._get_per_token_logps_and_entropies
 

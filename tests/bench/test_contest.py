@@ -67,7 +67,7 @@ class Broken:
         raise ValueError("no such batch")
 
 
-def test_sides_take_turns_and_who_is_behind_leaves(tmp_path: Path) -> None:
+def test_sides_take_turns_and_the_slower_one_leaves(tmp_path: Path) -> None:
     log = tmp_path / "turns"
     sides = [
         Sleeper("a", 0.01, log_path=str(log)),
@@ -81,7 +81,7 @@ def test_sides_take_turns_and_who_is_behind_leaves(tmp_path: Path) -> None:
     assert min(step.seconds for step in held.taken["c"]) >= 0.3
 
 
-def test_who_is_little_behind_stays() -> None:
+def test_a_side_slightly_behind_stays() -> None:
     taken = {
         name: [Step(9.0), Step(seconds)] for name, seconds in (("a", 1.0), ("b", 1.1), ("c", 1.3))
     }
@@ -94,7 +94,7 @@ def test_memory_is_the_peak_above_what_was_loaded(tmp_path: Path) -> None:
         assert 290 < worker.step().values["peak_mb"] < 330
 
 
-def test_what_fails_in_a_side_is_raised_with_its_log(tmp_path: Path) -> None:
+def test_an_error_of_a_side_is_raised_with_its_log(tmp_path: Path) -> None:
     with Worker(Broken(), tmp_path) as worker:
         worker.ready()
         with pytest.raises(RuntimeError, match="no such batch") as caught:
@@ -181,8 +181,6 @@ def test_texts_differ_by_the_share_of_their_tokens() -> None:
     ("ours", "theirs", "found"),
     [(1.01, 1.2, 0.0), (1.2, 1.15, 0.05), (float("nan"), 1.0, float("inf"))],
 )
-def test_beside_exact_steps_ours_may_be_the_nearer(
-    ours: float, theirs: float, found: float
-) -> None:
+def test_our_steps_may_be_closer_to_exact_ones(ours: float, theirs: float, found: float) -> None:
     one, other, exact = ([Step(1.0, {"loss": loss})] * 2 for loss in (ours, theirs, 1.0))
     assert Same("loss", 0.03).difference(one, other, exact) == pytest.approx(found)

@@ -37,7 +37,7 @@ def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
         list(Loops(Setup(tmp_path, steps=2), "fake").pairs())
 
 
-def test_what_is_dropped_is_not_counted() -> None:
+def test_dropped_steps_are_not_counted() -> None:
     assert Ends([0.0, 7.0, 8.0, 10.0]).mean() == pytest.approx(1.5)
 
 
@@ -51,7 +51,7 @@ def test_stage_calls_of_all_kinds_are_recorded_and_logged(tmp_path: Path) -> Non
     )
 
 
-def test_a_check_has_its_parts_in_it() -> None:
+def test_a_check_reports_its_parts() -> None:
     seconds, problems = Checks((("training", "fake"), ("hub", "local"))).measured()
     assert not problems
     assert seconds.keys() == ABOUT.keys()
@@ -76,7 +76,7 @@ class Counted(SlBasic):
         return super().workflow()
 
 
-def test_a_plan_that_was_made_is_not_made_again(tmp_path: Path) -> None:
+def test_a_given_plan_is_not_computed_again(tmp_path: Path) -> None:
     loops = Loops(Setup(tmp_path, steps=2), "fake")
     recipe, kitchen, blobs = (
         Counted(**dict(loops.recipe())),

@@ -1,6 +1,4 @@
-"""The laws serve adapters that are not ours: one subclass, and pytest says what is kept and what is
-broken.
-"""
+"""The laws serve third-party adapters: one subclass, and pytest reports which laws hold."""
 
 from __future__ import annotations
 
@@ -45,13 +43,13 @@ def verdict(folder: Path, text: str, *options: str) -> str:
     ).stdout
 
 
-def test_somebody_elses_adapter_passes_by_subclassing_one_class(tmp_path: Path) -> None:
+def test_a_third_party_adapter_passes_the_laws(tmp_path: Path) -> None:
     last = verdict(tmp_path, ADAPTER).strip().splitlines()[-1]
     assert "passed" in last
     assert "failed" not in last
 
 
-def test_what_it_breaks_is_named(tmp_path: Path) -> None:
+def test_broken_laws_are_named(tmp_path: Path) -> None:
     output = verdict(
         tmp_path,
         ADAPTER.replace("sorted(", "list(").replace("blob_name(name)] = data", "name] = data"),
@@ -61,7 +59,7 @@ def test_what_it_breaks_is_named(tmp_path: Path) -> None:
     assert "test_the_last_write_wins" not in output
 
 
-def test_without_the_hook_it_says_what_to_write(tmp_path: Path) -> None:
+def test_a_missing_method_says_what_to_write(tmp_path: Path) -> None:
     hooks = {
         "blobs": "BlobLaws",
         "datasets": "DatasetLaws",

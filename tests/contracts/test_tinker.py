@@ -1,6 +1,4 @@
-"""The Tinker adapter keeps the laws: adapter, official SDK, `kitchen serve`, and what trains behind
-it.
-"""
+"""The Tinker adapter keeps the laws, through the official SDK and `kitchen serve`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def test_items_share_a_loop_equally() -> None:
     assert [shares(index) for index in range(4)] == [(n / 4, 0.25) for n in range(4)]
 
 
-def test_items_may_say_their_share() -> None:
+def test_items_may_define_their_share() -> None:
     shares = shares_of([Phase(0.75), Phase(0.25)], Phase)
     assert shares is not None
     assert [shares(0), shares(1)] == [(0.0, 0.75), (0.75, 0.25)]

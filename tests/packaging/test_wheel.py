@@ -56,7 +56,7 @@ def test_sl_basic_runs_on_the_fake(programs: Path, tmp_path: Path) -> None:
     assert outcome["metrics"]["held_out_loss"] < 5.0
 
 
-def test_help_and_check_need_no_more(programs: Path, tmp_path: Path) -> None:
+def test_help_and_check_need_only_the_core(programs: Path, tmp_path: Path) -> None:
     assert "Examples:" in output(programs / "kitchen", "--help", cwd=tmp_path)
     command = (programs / "kitchen", "check", "recipes.sl_basic", *FAKE)
     assert "no problems" in output(*command, cwd=tmp_path)

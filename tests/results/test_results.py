@@ -20,7 +20,7 @@ from tests.results.works import WORKS, Cooking, parts_of, settings_of
 SMALL = {"max_steps": 3, "reading.held_out_rows": 4, "evaluation.max_tokens": 4}
 
 
-def test_a_run_that_is_there_is_not_cooked_again(tmp_path: Path) -> None:
+def test_a_finished_run_is_reused(tmp_path: Path) -> None:
     cooking = Cooking(tmp_path, 5, training="fake")
     first = cooking.cook("recipes.sl_basic", "half", SMALL)
     written = (tmp_path / first.id / "run.json").stat().st_mtime_ns
@@ -73,7 +73,7 @@ def test_goals_compare_the_mean_and_of_p_values_the_largest() -> None:
     assert "| p of the gain |  | 0.001, 0.020 | at most 0.01: missed |" in text
 
 
-def test_a_run_that_was_interrupted_has_no_seconds() -> None:
+def test_an_interrupted_run_has_no_seconds() -> None:
     rows = [
         {"work": "dpo", "seed": seed, "settings": "x", "commit": "abc", "pair accuracy": 0.9}
         for seed in (1, 0)
@@ -83,7 +83,7 @@ def test_a_run_that_was_interrupted_has_no_seconds() -> None:
     assert "seed 0: abc, seed 1: abc" in text
 
 
-def test_rows_of_other_settings_are_cooked_again() -> None:
+def test_rows_with_other_settings_are_measured_again() -> None:
     row = {"work": "rl", "seed": 0, "settings": settings_of("rl"), "commit": "abc"}
     stamps = {name: settings_of(name) for name in WORKS}
     older = {key: value for key, value in row.items() if key != "settings"}
@@ -93,7 +93,7 @@ def test_rows_of_other_settings_are_cooked_again() -> None:
     assert len(set(stamps.values())) == len(WORKS)
 
 
-def test_all_that_says_how_a_work_is_cooked_is_in_its_stamp() -> None:
+def test_a_stamp_covers_all_settings_of_a_work() -> None:
     assert {"guessing", "guessed", "GAME", "problems", "rewards", "shown", "cook"} <= parts_of(
         "guessing"
     ).keys()

@@ -419,9 +419,7 @@ def tools(cooking: Cooking) -> Measured:
 
 
 def called(task: Task) -> list[Message]:
-    """Write a conversation with calculator calls; two thirds of them make only the first of two
-    steps.
-    """
+    """Write a conversation with calculator calls; two thirds of them make only the first call."""
     assert isinstance(task, ToolQuestion)
     expression = task.question.removeprefix("What is ").partition("?")[0]
     if crc32(expression.encode()) % 3:
@@ -445,9 +443,7 @@ def problems(dataset: str) -> Sequence[Task]:
 
 
 def rlhf(cooking: Cooking) -> Measured:
-    """Train the judge on the policy's own answers, ranked by field F1, which the policy never
-    sees.
-    """
+    """Train the judge on the policy's own answers, ranked by a hidden field F1."""
     start = cooking.cook(
         "recipes.sl_basic",
         "misnamed",
@@ -496,9 +492,7 @@ def rlhf(cooking: Cooking) -> Measured:
 
 
 def misnamed(root: Path) -> str:
-    """Write the ingredients with two keys renamed in two thirds of the rows, to the same
-    lengths.
-    """
+    """Write the ingredients with two keys renamed in two thirds of the rows, at equal lengths."""
     folder = root / "misnamed"
     folder.mkdir(parents=True, exist_ok=True)
     for split in ("train", "new_names"):
@@ -643,9 +637,7 @@ WORKS: Mapping[str, Work] = MappingProxyType(
 
 
 def settings_of(work: str) -> str:
-    """Return a stamp of everything in this module that determines how a work is run and
-    measured.
-    """
+    """Return a digest of everything here that determines how a work is run and measured."""
     return f"{crc32(json.dumps(parts_of(work), sort_keys=True).encode()):08x}"
 
 

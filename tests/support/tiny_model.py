@@ -1,6 +1,4 @@
-"""A real model small enough for a test: a random Llama and a byte-level tokenizer, made on the
-spot.
-"""
+"""A real model small enough for a test: a random Llama and a byte-level tokenizer."""
 
 from __future__ import annotations
 
@@ -20,8 +18,7 @@ TEMPLATE = (
 
 
 def tiny_model(folder: Path, *, seed: int = 0, context: int = 256) -> Path:
-    """Write a Llama of 2 layers (hidden 64, about 95,000 weights, float32) with its tokenizer;
-    returns the folder.
+    """Write a Llama of 2 layers (hidden 64, about 95,000 weights, float32); return its folder.
 
     The same seed writes the same weights. Needs torch, transformers and tokenizers.
     """
@@ -59,9 +56,7 @@ def _tokenizer(folder: Path) -> int:
 
 
 def _llama(folder: Path, vocabulary: int, seed: int, context: int) -> None:
-    """Weights of standard deviation 0.1, so that likely and unlikely tokens differ and ties are
-    rare.
-    """
+    """Draw weights of standard deviation 0.1: likely and unlikely tokens differ, ties are rare."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -1,9 +1,10 @@
-"""`python -m tests.acceptance.cookbook [CHECK...]`: tinker-cookbook from PyPI, as it is, against
-`kitchen serve`.
+"""The unchanged tinker-cookbook from PyPI against `kitchen serve`.
 
-It gets a virtual environment of its own in build/cookbook, a hub on loopback, and the packaged
-model under the names of models that it knows. Prints a table; exits with 1 where a recipe failed.
-The output of each is in build/cookbook/logs.
+python -m tests.acceptance.cookbook [CHECK...]
+
+It has a virtual environment in build/cookbook, a hub on loopback, and the packaged model under the
+names of models that it knows. Prints a table; exits with 1 if a recipe failed. The output of each
+recipe is in build/cookbook/logs.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from tests.support.hub_server import HubServer
 
 PLACE = BUILD / "cookbook"
 SDK, COOKBOOK = "tinker==0.38.0", "tinker-cookbook==0.6.1"
-# for Inkling models alone, imported with them; the version it asks for is not on PyPI
-LEFT_OUT = "tml-renderers"
+# needed only for Inkling models; the required version is not on PyPI
+EXCLUDED = "tml-renderers"
 MODEL = "packaged:smollm2-135m-instruct"
 
 
@@ -38,7 +39,7 @@ def main() -> int:
         prog="python -m tests.acceptance.cookbook", description=__doc__
     )
     parser.add_argument(
-        "checks", nargs="*", metavar="CHECK", help=f"all if none is named: {'; '.join(CHECKS)}"
+        "checks", nargs="*", metavar="CHECK", help=f"default: all of {'; '.join(CHECKS)}"
     )
     chosen = parser.parse_args().checks or list(CHECKS)
     if unknown := [name for name in chosen if name not in CHECKS]:
@@ -50,9 +51,9 @@ def main() -> int:
     fill(hub, LocalHub().fetch(MODEL))
     table, failed = Table("tinker-cookbook 0.6.1", "", "seconds", "seen"), 0
     with (
-        tempfile.TemporaryDirectory() as kept,
+        tempfile.TemporaryDirectory() as folder,
         served(
-            Path(kept),
+            Path(folder),
             "--model",
             MODEL,
             *(f"--alias={name}={MODEL}" for name in (STUDENT, TEACHER)),
@@ -60,12 +61,12 @@ def main() -> int:
     ):
         book = Book(python, logs, surroundings(hub.url, url))
         for name in chosen:
-            began = time.perf_counter()
+            started = time.perf_counter()
             try:
                 seen, mark = CHECKS[name](book), "works"
-            except Exception as problem:  # noqa: BLE001 the others are tried all the same
+            except Exception as problem:  # noqa: BLE001 the other checks still run
                 seen, mark, failed = f"{type(problem).__name__}: {problem}", "FAILS", failed + 1
-            table.add_row(name, mark, f"{time.perf_counter() - began:.0f}", seen)
+            table.add_row(name, mark, f"{time.perf_counter() - started:.0f}", seen)
     Console(width=150).print(table)
     hub.unplug()
     return int(failed > 0)
@@ -74,12 +75,12 @@ def main() -> int:
 def fill_up(python: Path) -> None:
     install(python, "--no-deps", COOKBOOK)
     install(
-        python, TORCH, SDK, *needed(python, "tinker-cookbook", ["math-rl"], left_out=[LEFT_OUT])
+        python, TORCH, SDK, *needed(python, "tinker-cookbook", ["math-rl"], excluded=[EXCLUDED])
     )
 
 
 def surroundings(hub: str, server: str) -> dict[str, str]:
-    """Return an environment in which no other machine is used."""
+    """Return environment variables under which no other machine is used."""
     home = str(PLACE / "logs/huggingface")
     return {
         **os.environ,

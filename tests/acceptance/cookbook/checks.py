@@ -22,18 +22,18 @@ POLICY = (
     "eval_every=0",
     "save_every=2",
 )
-NEAR = 1e-4  # nats, where two ways must come to the same in float32
+NEAR = 1e-4  # nats: the tolerance where two computations must agree in float32
 Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Book:
-    """The cookbook in an environment of its own, its output folder, and its time limit."""
+    """The cookbook's virtual environment, output folder and time limit."""
 
     python: Path
     place: Path
     environment: Mapping[str, str]
-    patience: float = 900.0  # seconds
+    timeout: float = 900.0  # seconds
 
     def recipe(self, name: str, log: str, *words: str) -> Rows:
         """Run a recipe of the cookbook; return its metrics, step by step."""
@@ -54,7 +54,7 @@ class Book:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=self.patience,
+            timeout=self.timeout,
             stdin=subprocess.DEVNULL,
             check=False,
         )
@@ -81,9 +81,7 @@ def sl_loop(book: Book) -> str:
 
 
 def resumed(book: Book) -> str:
-    """As if it had been killed after the save of step 5: its own record of what came later is cut
-    off.
-    """
+    """Resume a run as if it had been killed after step 5, by cutting off its later records."""
     words = (
         *SUPERVISED,
         "batch_size=8",
@@ -95,14 +93,13 @@ def resumed(book: Book) -> str:
     whole = book.recipe("sl_loop", "resumed", *words)[-3:]
     cut_off(book.place / "resumed")
     rows = book.recipe("sl_loop", "resumed", *words)
-    assert [row["step"] for row in rows] == [*range(8), 5, 6, 7], "it did not go on from step 5"
-    gone_on = rows[-3:]
-    apart = max(
-        abs(one["train_mean_nll"] - other["train_mean_nll"])
-        for one, other in zip(whole, gone_on, strict=True)
+    assert [row["step"] for row in rows] == [*range(8), 5, 6, 7], "it did not resume at step 5"
+    difference = max(
+        abs(expected["train_mean_nll"] - actual["train_mean_nll"])
+        for expected, actual in zip(whole, rows[-3:], strict=True)
     )
-    assert apart <= NEAR, f"the resumed run is {apart:.1e} nats from the whole one"
-    return f"steps 5 to 7 within {apart:.0e} nats of those of the run before it was stopped"
+    assert difference <= NEAR, f"the resumed run is {difference:.1e} nats from the whole one"
+    return f"steps 5 to 7 within {difference:.0e} nats of those of the uninterrupted run"
 
 
 def sl_basic(book: Book) -> str:
@@ -184,8 +181,8 @@ def rl_resumed(book: Book) -> str:
     book.recipe("math_rl.train", "rl_resumed", *words, "max_steps=2")
     cut_off(book.place / "rl_resumed")
     rows = book.recipe("math_rl.train", "rl_resumed", *words, "max_steps=4")
-    came = [row["progress/batch"] for row in rows if "progress/batch" in row]
-    assert came == [0, 1, 2, 3], f"it came to the steps {came}"
+    batches = [row["progress/batch"] for row in rows if "progress/batch" in row]
+    assert batches == [0, 1, 2, 3], f"it ran the batches {batches}"
     return f"2 steps, then 2 more; {rewarded(rows)}"
 
 
@@ -199,7 +196,7 @@ def dpo(book: Book) -> str:
         "learning_rate=1e-4",
         "max_steps=8",
     )
-    assert abs(rows[0]["dpo_loss"] - 0.6931) < 1e-3, "the policy does not begin as its reference"
+    assert abs(rows[0]["dpo_loss"] - 0.6931) < 1e-3, "the policy does not start as its reference"
     return falls("loss", [row["dpo_loss"] for row in rows])
 
 
@@ -246,19 +243,18 @@ def numerics(book: Book) -> str:
 
 
 def logprobs(book: Book) -> str:
-    found = book.script("logprobs", STUDENT, str(PACKAGED / "ingredients/README.md"))
-    assert found["mse"] < NEAR**2, f"the mean of their squared difference is {found['mse']:.1e}"
-    nll = falls("nll", found["losses"])
-    return f"mean squared difference {found['mse']:.0e} over {found['tokens']} tokens; {nll}"
+    result = book.script("logprobs", STUDENT, str(PACKAGED / "ingredients/README.md"))
+    assert result["mse"] < NEAR**2, f"the mean of their squared difference is {result['mse']:.1e}"
+    nll = falls("nll", result["losses"])
+    return f"mean squared difference {result['mse']:.0e} over {result['tokens']} tokens; {nll}"
 
 
 def temperature(book: Book) -> str:
-    found = book.script("temperature", STUDENT)
-    assert found["0"]["answers"] == 1, "temperature 0 gives different answers"
-    worst = max(one["errors"] for heat, one in found.items() if heat != "0")
-    assert worst < 4, f"frequencies are {worst:.1f} standard errors from what they should be"
-    heats = ", ".join(heat for heat in found if heat != "0")
-    return f"frequencies at {heats} within {worst:.1f} standard errors"
+    result = book.script("temperature", STUDENT)
+    assert result.pop("0")["answers"] == 1, "temperature 0 gives different answers"
+    worst = max(counts["errors"] for counts in result.values())
+    assert worst < 4, f"frequencies are {worst:.1f} standard errors from the expected ones"
+    return f"frequencies at {', '.join(result)} within {worst:.1f} standard errors"
 
 
 def cut_off(log: Path) -> None:
@@ -268,22 +264,20 @@ def cut_off(log: Path) -> None:
     )
 
 
-def falls(what: str, values: Sequence[float]) -> str:
-    assert values[-1] < values[0], f"{what} did not fall: {listed(values)}"
-    return f"{what} {values[0]:.3f} to {values[-1]:.3f} in {len(values)}"
+def falls(name: str, values: Sequence[float]) -> str:
+    assert values[-1] < values[0], f"{name} did not fall: {listed(values)}"
+    return f"{name} {values[0]:.3f} to {values[-1]:.3f} in {len(values)}"
 
 
 def agreeing(rows: Rows) -> str:
     """Check that sampling and training agree on the tokens of on-policy steps."""
-    apart = max(
-        row["optim/kl_sample_train_v2"] for row in rows if "optim/kl_sample_train_v2" in row
-    )
-    assert apart < NEAR**2, f"sampling and training are {apart:.1e} apart (KL, v2)"
-    return f"{steps(rows)}, KL of sampling to training at most {apart:.0e} (v2)"
+    kl = max(row["optim/kl_sample_train_v2"] for row in rows if "optim/kl_sample_train_v2" in row)
+    assert kl < NEAR**2, f"sampling and training differ by {kl:.1e} (KL, v2)"
+    return f"{steps(rows)}, KL of sampling to training at most {kl:.0e} (v2)"
 
 
 def steps(rows: Rows) -> str:
-    """The last row may be of an evaluation alone."""
+    """Count the training steps; the last row may be of an evaluation alone."""
     return f"{sum('env/all/reward/total' in row for row in rows)} steps"
 
 

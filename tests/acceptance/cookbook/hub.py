@@ -1,6 +1,4 @@
-"""A hub on loopback with what the cookbook's recipes download: a tokenizer, and data sets of the
-names they ask for.
-"""
+"""A hub on loopback with the tokenizer and data sets that the cookbook's recipes download."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ TEXT = 400  # lines
 
 
 def fill(hub: HubServer, model: Path) -> None:
-    """The tokenizer of the model in that folder under both names, and our packaged data in the
-    shapes of theirs.
-    """
+    """Add a model's tokenizer under both names, and our packaged data in their formats."""
     files = {name: (model / name).read_bytes() for name in TOKENIZER if (model / name).exists()}
     for name in (STUDENT, TEACHER):
         hub.repository(name, files)
@@ -34,7 +30,7 @@ def fill(hub: HubServer, model: Path) -> None:
         {"question": row["prompt"].split("?")[0] + "?", "answer": f"#### {row['completion']}"}
         for row in sums
         if row["completion"] == "3"
-    ]  # which rl_loop's own example is boxed with
+    ]  # the boxed answer in the example of rl_loop's prompt
     _data(hub, "openai/gsm8k", "main", train=prompts * 8, test=prompts)
     story = [
         {"text": " ".join(row["messages"][1]["content"] for row in lines[at : at + 40])}
@@ -48,7 +44,7 @@ def _rows(path: str) -> list[dict[str, Any]]:
 
 
 def _pairs(rows: list[dict[str, Any]]) -> Iterable[Mapping[str, str]]:
-    """The right answer against that to another question."""
+    """Pair the right answer with the answer to another question."""
     for row, other in zip(rows, rows[1:] + rows[:1], strict=True):
         question = f"\n\nHuman: {row['messages'][1]['content']}\n\nAssistant: "
         yield {

@@ -1,11 +1,12 @@
-"""`python -m tests.acceptance.others`: our recipes through SkyRL, a server of the Tinker API that
-is not ours.
+"""Our recipes through SkyRL, a third-party server of the Tinker API.
 
-SkyRL 0.3.0 from PyPI, in a virtual environment of its own in build/skyrl, computes in JAX on this
-processor. It speaks an earlier form of the API, so a bridge stands between. Each recipe is run
-on the local engine too: both begin with the same weights, so the first losses must be equal; later
-ones not, for each draws its own start of the LoRA weights. Prints a table; exits with 1 where a
-recipe failed.
+python -m tests.acceptance.others
+
+SkyRL 0.3.0 from PyPI, in a virtual environment in build/skyrl, computes in JAX on the CPU. It
+implements an earlier version of the API, so a bridge translates. Each recipe runs on the local
+engine too: both start from the same weights, so the first losses must be equal. Later ones are not,
+as each backend initialises its LoRA weights differently. Prints a table; exits with 1 if a recipe
+failed.
 """
 
 from __future__ import annotations
@@ -44,25 +45,29 @@ while [ "$1" != "-m" ]; do shift; done
 "$(dirname "$0")/python" "$@"
 """
 WHERE = "import sysconfig; print(sysconfig.get_path('purelib'))"
-TYPED = """# before Python 3.12 pydantic takes no other, and SkyRL has that of typing
+TYPED = """# before Python 3.12, pydantic accepts only this TypedDict, and SkyRL uses that of typing
 import typing, typing_extensions
 typing.TypedDict = typing_extensions.TypedDict
 """
 NEAR = 1e-4
-# by `check`: SkyRL divides each cross-entropy by its weights' sum, and gradients come as weights
+# refused by `check`: SkyRL divides a cross-entropy by the sum of its weights, so that it cannot
+# carry the gradients of a custom loss
 REFUSED = ("dpo",)
 Rows = Sequence[Mapping[str, Any]]
 
 
 def main() -> int:
-    os.environ["TINKER_API_KEY"] = "tml-any"  # SkyRL asks for none
-    letters.use()
-    table, failed = (
-        Table(
-            "recipe", "", "first loss here", "there", "last here", "there", "sampling to training"
-        ),
-        0,
+    os.environ["TINKER_API_KEY"] = "tml-any"  # SkyRL needs none
+    with letters.registered():
+        return run_all()
+
+
+def run_all() -> int:
+    """Run the recipes, print a table, and return the exit code."""
+    table = Table(
+        "recipe", "", "first loss here", "there", "last here", "there", "sampling to training"
     )
+    failed = 0
     with tempfile.TemporaryDirectory() as place:
         folder = tiny_model(Path(place) / "tiny")
         with skyrl(Path(place), folder) as url:
@@ -75,11 +80,11 @@ def main() -> int:
                     failed += name not in REFUSED
                     table.add_row(name, f"refused: {refused}")
                     continue
-                wrong = problem(here, there)
-                failed += bool(wrong)
+                failure = problem(here, there)
+                failed += bool(failure)
                 table.add_row(
                     name,
-                    wrong or "works",
+                    failure or "works",
                     *(
                         f"{value:.4f}"
                         for value in (
@@ -96,7 +101,7 @@ def main() -> int:
     console.print(table)
     console.print(
         "the bridge changed: "
-        + "; ".join(f"{what}, {times}" for what, times in bridge.needed.items())
+        + "; ".join(f"{change}, {times}" for change, times in bridge.needed.items())
     )
     return int(failed > 0)
 
@@ -160,7 +165,7 @@ def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
 
 
 def both(name: str, model: Path, url: str) -> tuple[Rows, Rows]:
-    """The metrics of the steps here, and of those through the server."""
+    """Return the metrics of the steps on the local engine, and through the server."""
     hub, ours, theirs = LocalHub(), FakeBlobs(), FakeBlobs()
     engine = PeftTraining(hub, ours, device="cpu", dtype="float32")
     here = run_recipe(name, engine, ours, model=f"path:{model}", lora_rank=16)
@@ -174,25 +179,21 @@ def both(name: str, model: Path, url: str) -> tuple[Rows, Rows]:
 def problem(here: Rows, there: Rows) -> str:
     if len(here) != len(there):
         return f"FAILS: {len(there)} steps, not {len(here)}"
-    # what was drawn differs, and so do losses; what was drawn is known to both sides
+    # the samples differ, and so do the losses; sampling and training must agree on each sample
     if "entropy" in there[0]:
         on_policy = [row["kl_sampler_v2"] for row in there if row["step"] % 2 == 0]
-        return (
-            ""
-            if max(on_policy) < NEAR**2
-            else f"FAILS: sampling and training are {max(on_policy):.1e} apart"
-        )
+        if max(on_policy) < NEAR**2:
+            return ""
+        return f"FAILS: sampling and training differ by {max(on_policy):.1e}"
     if abs(here[0]["loss"] - there[0]["loss"]) > NEAR:
         return "FAILS: the first losses differ"
     return "" if there[-1]["loss"] < there[0]["loss"] else "FAILS: the loss did not fall"
 
 
 def apart(rows: Rows) -> str:
-    return (
-        f"KL {max(row['kl_sampler_v2'] for row in rows[::2]):.0e}"
-        if "kl_sampler_v2" in rows[0]
-        else ""
-    )
+    if "kl_sampler_v2" not in rows[0]:
+        return ""
+    return f"KL {max(row['kl_sampler_v2'] for row in rows[::2]):.0e}"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Between the SDK 0.38 and a server of an earlier Tinker API, which reads JSON alone.
+"""A bridge between the SDK 0.38 and a server of an earlier Tinker API, which reads only JSON.
 
-It changes the format of messages, never what a server computes: protobuf becomes JSON and the
-other way round, an opening from a state becomes an opening and a loading, and samples get the ids
-that the SDK insists on.
+It changes the format of messages, never what a server computes: protobuf becomes JSON and vice
+versa, opening from a state becomes opening and loading, and samples get the ids that the SDK
+requires.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ API = "/api/v1"
 
 
 class Bridge:
-    """An ASGI application is `app`; `needed` counts what had to be changed, by what it was."""
+    """`app` is an ASGI application; `needed` counts the changes by kind."""
 
     def __init__(self, upstream: str) -> None:
         self._upstream = httpx.AsyncClient(base_url=upstream, timeout=600)
-        # a loading's request to what its answer must say besides
+        # id of a load request -> fields to add to its answer
         self._loading: dict[str, Mapping[str, str]] = {}
         self.needed: dict[str, int] = {}
         self.app = Starlette(
@@ -79,7 +79,7 @@ class Bridge:
         info = await self._upstream.post(f"{API}/weights_info", json={"tinker_path": body["path"]})
         if info.is_error:
             return _through(info)
-        made = await self._upstream.post(
+        created = await self._upstream.post(
             f"{API}/create_model",
             json={
                 "session_id": body["session_id"],
@@ -88,12 +88,12 @@ class Bridge:
                 "lora_config": {"rank": info.json()["lora_rank"]},
             },
         )
-        if made.is_error:
-            return _through(made)
+        if created.is_error:
+            return _through(created)
         await self._upstream.post(
-            f"{API}/retrieve_future", json={"request_id": made.json()["request_id"]}
+            f"{API}/retrieve_future", json={"request_id": created.json()["request_id"]}
         )
-        model = made.json()["model_id"]
+        model = created.json()["model_id"]
         loading = await self._upstream.post(
             f"{API}/load_weights", json={"model_id": model, "path": body["path"]}
         )
@@ -112,12 +112,12 @@ class Bridge:
         if "loss_fn_outputs" in result:
             return Response(_output(result), media_type=PROTOBUF)
         if bare := re.fullmatch(r"(tinker://[^/]+)/([^/]+)", result.get("path") or ""):
-            self._count("a path of a sampler's weights without their kind")
+            self._count("a path of sampler weights without the kind of weights")
             result["path"] = f"{bare[1]}/sampler_weights/{bare[2]}"
         return JSONResponse({**result, **self._loading.get(body["request_id"], {})})
 
     async def _delete(self, request: Request) -> Response:
-        self._count("deletions, which are not done")
+        self._count("deletions, which are ignored")
         return Response(status_code=204)
 
     async def _config(self, request: Request) -> Response:
@@ -146,8 +146,8 @@ class Bridge:
     async def _post(self, path: str, body: Mapping[str, Any]) -> Response:
         return _through(await self._upstream.post(f"{API}/{path}", json=body))
 
-    def _count(self, what: str) -> None:
-        self.needed[what] = self.needed.get(what, 0) + 1
+    def _count(self, change: str) -> None:
+        self.needed[change] = self.needed.get(change, 0) + 1
 
 
 def _json_request(parsed: ForwardBackward) -> Mapping[str, Any]:
@@ -169,23 +169,25 @@ def _datum(datum: Datum) -> Mapping[str, Any]:
 
 
 def _output(result: Mapping[str, Any]) -> bytes:
-    """SkyRL says the loss of each token, and leaves it to others to add them up."""
+    """Return the message with the summed loss; SkyRL returns the loss of each token."""
     outputs = result["loss_fn_outputs"]
-    total = sum(float(np.sum(one["elementwise_loss"]["data"])) for one in outputs)
-    arrays = tuple(np.array(one["logprobs"]["data"], np.float32) for one in outputs)
+    total = sum(float(np.sum(output["elementwise_loss"]["data"])) for output in outputs)
+    arrays = tuple(np.array(output["logprobs"]["data"], np.float32) for output in outputs)
     return loss_output_message(
         LossOutput(arrays, {"loss:sum": total, **(result.get("metrics") or {})})
     )
 
 
 def _samples(result: Mapping[str, Any]) -> bytes:
-    drawn = [
-        Sampled(np.array(one["tokens"]), np.array(one["logprobs"]), one["stop_reason"])
-        for one in result["sequences"]
+    samples = [
+        Sampled(
+            np.array(sequence["tokens"]), np.array(sequence["logprobs"]), sequence["stop_reason"]
+        )
+        for sequence in result["sequences"]
     ]
-    prompt = result.get("prompt_logprobs")  # SkyRL begins with the second token
+    prompt = result.get("prompt_logprobs")  # SkyRL starts with the second token
     return sample_response(
-        drawn, None if prompt is None else np.array([np.nan, *prompt], np.float32)
+        samples, None if prompt is None else np.array([np.nan, *prompt], np.float32)
     )
 
 

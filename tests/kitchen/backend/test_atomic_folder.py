@@ -11,7 +11,7 @@ from kitchen.backend.atomic_folder import atomic_folder
 from kitchen.errors import ConfigError, RunFailed
 
 
-def test_it_appears_when_all_is_written(tmp_path: Path) -> None:
+def test_a_folder_appears_when_complete(tmp_path: Path) -> None:
     with atomic_folder(tmp_path / "new" / "out") as part:
         (part / "one").write_text("1")
         assert not (tmp_path / "new" / "out").exists()
@@ -20,7 +20,7 @@ def test_it_appears_when_all_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_nothing_stays_of_one_that_fails(tmp_path: Path, error: type[BaseException]) -> None:
+def test_a_failed_block_leaves_nothing_behind(tmp_path: Path, error: type[BaseException]) -> None:
     def fail() -> None:
         with atomic_folder(tmp_path / "out") as part:
             (part / "one").write_text("1")
@@ -31,7 +31,7 @@ def test_nothing_stays_of_one_that_fails(tmp_path: Path, error: type[BaseExcepti
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_error_of_the_disk_says_how_to_mend_it(tmp_path: Path) -> None:
+def test_a_disk_error_says_how_to_fix_it(tmp_path: Path) -> None:
     with (
         pytest.raises(RunFailed, match="No space left on device; make room there"),
         atomic_folder(tmp_path / "out"),
@@ -45,7 +45,7 @@ def test_an_error_of_the_disk_says_how_to_mend_it(tmp_path: Path) -> None:
         pass
 
 
-def test_what_is_in_use_is_refused(tmp_path: Path) -> None:
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "full")

@@ -43,7 +43,7 @@ def own(*_: object) -> tuple[float, list[Any], dict[str, float]]:
     return 0.0, [], {}
 
 
-def test_a_loss_of_ones_own_may_read_what_it_likes() -> None:
+def test_a_custom_loss_may_read_any_field() -> None:
     check(spoilt(margin=np.ones(3), scores=np.ones((3, 5))), loss=own)
     check(Datum(IDS, {"target_tokens": IDS}), loss=own)
     with pytest.raises(DataError, match=r"datum 0 of 1.*'margin'.*\(2,\)"):
@@ -71,7 +71,7 @@ def test_a_loss_of_ones_own_may_read_what_it_likes() -> None:
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )
-def test_what_is_wrong_is_named_by_datum_and_field(field: str, message: str, datum: Datum) -> None:
+def test_errors_name_datum_and_field(field: str, message: str, datum: Datum) -> None:
     with pytest.raises(DataError, match=message) as refused:
         check(Datum(IDS, GOOD), datum)
     assert str(refused.value).startswith("datum 1 of 2: ")
@@ -89,7 +89,7 @@ def test_a_datum_longer_than_the_context() -> None:
 @pytest.mark.parametrize(
     "raw", [{"input": "two", "output": "eggs", "weight": 1.0}, "two eggs", [1, 2]], ids=str
 )
-def test_what_is_no_datum_is_sent_to_the_stage_that_renders(raw: Any) -> None:
+def test_a_row_that_is_no_datum_names_render_dataset(raw: Any) -> None:
     with pytest.raises(DataError, match=r"datum 1 of 2: .*RenderDataset") as refused:
         check(Datum(IDS, GOOD), raw)
     if isinstance(raw, dict):

@@ -177,7 +177,7 @@ def test_options_are_completed_with_defaults() -> None:
         ("dro", {"beta": -1.0}, "beta=-1"),
     ],
 )
-def test_option_values_that_cannot_be_are_refused(
+def test_invalid_option_values_are_refused(
     loss: str, options: Mapping[str, float], shown: str
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(shown)):

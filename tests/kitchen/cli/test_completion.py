@@ -82,7 +82,7 @@ def test_the_adapters_of_each_port_are_offered(home: Path, port: str) -> None:
     assert completions(home, f"kitchen run recipes.soup --{port} ") == sorted(available(port))
 
 
-def test_zsh_asks_in_its_own_format(home: Path) -> None:
+def test_zsh_completes_in_its_own_format(home: Path) -> None:
     offered = ask(
         home,
         str(KITCHEN),

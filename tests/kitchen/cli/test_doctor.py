@@ -126,7 +126,7 @@ def test_a_hub_that_answers_is_reachable(monkeypatch: pytest.MonkeyPatch, hub: s
         assert answer == (True, f"answers with status {status}")
 
 
-def test_a_hub_that_hangs_is_given_up(
+def test_a_hub_that_hangs_times_out(
     monkeypatch: pytest.MonkeyPatch, listener: socket.socket
 ) -> None:
     assert probe(monkeypatch, address(listener)) == (False, "no answer within 0.5 s")
@@ -168,7 +168,7 @@ def test_an_endpoint_that_is_no_url_is_reported(monkeypatch: pytest.MonkeyPatch)
     assert "HF_ENDPOINT" in status
 
 
-def test_a_server_that_speaks_no_http_is_no_hub(
+def test_a_server_without_http_is_not_reachable(
     monkeypatch: pytest.MonkeyPatch, listener: socket.socket
 ) -> None:
     def greet() -> None:

@@ -1,7 +1,6 @@
-"""`logprobs.py MODEL FILE`: after three updates, what training says of a text against what a
-sampler says of it.
+"""Compare the log-probabilities of training and of a sampler after three updates.
 
-Prints JSON: the mean of their squared difference, nats², and how many tokens were compared.
+logprobs.py MODEL FILE prints JSON: the mean squared difference in nats², and the number of tokens.
 """
 
 import json

@@ -1,5 +1,6 @@
-"""`sl_basic.py MODEL FILE LOG STEPS`: the cookbook's recipe on a local file, as its own comment
-says to.
+"""Run the cookbook's sl_basic on a local file, as its comment suggests.
+
+sl_basic.py MODEL FILE LOG STEPS
 """
 
 import sys

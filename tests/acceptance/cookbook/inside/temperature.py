@@ -1,9 +1,8 @@
-"""`temperature.py MODEL`: how often tokens are drawn at a temperature, against how likely they are
-at 1.
+"""Compare the frequencies of sampled tokens with their probabilities.
 
-At temperature T, log(n_a / n_b) must be (log p_a - log p_b) / T to the error of counting. Prints
-JSON: by temperature, the largest difference in standard errors, over how many pairs, and how many
-tokens were drawn.
+At temperature T, log(n_a / n_b) must be (log p_a - log p_b) / T within the error of counting.
+temperature.py MODEL prints JSON: by temperature, the largest difference in standard errors, the
+number of pairs of tokens, and the number of samples.
 """
 
 import asyncio
