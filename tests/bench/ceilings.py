@@ -16,10 +16,10 @@ from tests.bench.turns import Turns
 # rows, inner, columns
 CPU_SHAPES = ((2048, 576, 576), (1024, 1536, 576), (4096, 576, 1536), (2048, 2048, 2048))
 CUDA_SHAPES = ((4096, 4096, 4096), (8192, 4096, 14336), (8192, 8192, 8192))
-# GFLOP/s, below which a machine does not multiply a format: larger shapes would take minutes
+# GFLOP/s; a machine below this does not support a format, and larger shapes would take minutes
 SLOW = 10
 LONG = 0.12  # seconds that each shape is measured
-BYTES = 2**29  # of what is read from memory, many times the caches
+BYTES = 2**29  # read from memory, many times the size of the caches
 DTYPES = ("float32", "bfloat16")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -38,12 +39,15 @@ class Same:
         self, ours: Sequence[Step], theirs: Sequence[Step], exact: Sequence[Step] = ()
     ) -> float:
         """Return the largest difference over the steps; infinity where a number is not finite."""
-        steps = zip(ours, theirs, exact or theirs, strict=False)  # who left early has fewer
-        found = [
+        # a side that left early has fewer steps
+        steps = zip(ours, theirs, exact or theirs, strict=False)
+        differences = [
             self._off(true, here) - (self._off(true, there) if exact else 0)
             for here, there, true in steps
         ]
-        return max([0.0, *(apart if apart == apart else float("inf") for apart in found)])
+        if any(math.isnan(difference) for difference in differences):
+            return math.inf
+        return max([0.0, *differences])
 
     def shown(self, found: float, exact: bool = False) -> str:
         verdict = "within" if found <= self.most else "NOT WITHIN"
@@ -65,16 +69,16 @@ class Contest:
     work: str
     title: str
     ours: Side
-    # that the figures to reach name: the fastest counts; the first is the plain way
+    # those of the targets, which compare with the fastest; the first is the plain configuration
     rivals: tuple[Side, ...]
     same: tuple[Same, ...]
     speed: Goal | None = None
     memory: Goal | None = None  # against the fastest of these
     share: Goal | None = None  # of the GEMM rate, shared prefixes counted once
-    others: tuple[Side, ...] = ()  # more ways of theirs, which the figures to reach do not name
+    others: tuple[Side, ...] = ()  # further rivals, to which no target refers
     gauge: Side | None = None  # of the machine's matrix products
-    part: str = ""  # seconds of a part of the step that all tell of, to be compared too
-    exact: Side | None = None  # the same in float32, where two right ways of rounding drift apart
+    part: str = ""  # a part of the step whose seconds all sides report, compared too
+    exact: Side | None = None  # our side in float32, where two ways of rounding drift apart
     about: tuple[str, ...] = ()  # more notes
 
 

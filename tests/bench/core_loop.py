@@ -34,7 +34,7 @@ from tests.bench.rows import MODEL
 from tests.bench.turns import Setup, Turns
 from tests.bench.worker import Worker
 
-BATCH = 2  # rows: few, for what the kitchen costs is the same whatever a step costs
+BATCH = 2  # rows; few, as the overhead does not depend on the cost of a step
 PAIRS = {"peft": 30, "fake": 600}  # of steps
 GOAL = Goal(0.98, 0.995)
 ABOUT = (
@@ -149,7 +149,7 @@ class Loops:
             cooked, bare = next(pairs)
             turns.stop()
             turns.tell(kitchen=cooked, bare=bare)
-        next(pairs, None)  # its end, or why it failed
+        next(pairs, None)  # ends the run, or raises its error
 
     def pairs(self) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
         """Return seconds and loss of each step, by the framework and by hand."""
@@ -160,7 +160,7 @@ class Loops:
             run = pool.submit(execute, order, self.recipe(), self.kitchen(), "run", observers)
             run.add_done_callback(gate.over)
             try:
-                # the first has the loading in it, and is dropped
+                # the first step includes the loading, and is dropped
                 for number in range(self.setup.steps):
                     found = dict[str, dict[str, float]]()
                     for side in ("kitchen", "bare")[:: 1 if number % 2 else -1]:

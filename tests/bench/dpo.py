@@ -108,7 +108,7 @@ class TrlDpo:
             processing_class=trl_side.fast_tokenizer(self.setup),
             peft_config=trl_side.lora_config(self.setup),
         )
-        # it takes text alone, which would not give these tokens again
+        # it accepts only text, which would not be encoded as these tokens
         trainer.train_dataset = Dataset.from_list(
             [_ids(pair) for batch in _batches(self.setup) for pair in batch]
         )

@@ -13,7 +13,7 @@ from tests.bench.turns import Side, Step
 from tests.bench.worker import Worker
 
 HEATS = DROPPED + 2  # rounds that all rivals take part in
-BEHIND = 1.2  # times the fastest rival's best step: who is further behind leaves after the heats
+BEHIND = 1.2  # times the fastest rival's best step; slower rivals leave after the heats
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Taken:
     """The steps of every side, including those that left early."""
 
     taken: dict[str, list[Step]]
-    fastest: str  # of the rivals that stayed, by the median of what counts; "" if there are none
+    fastest: str  # of the rivals that stayed, by the median of counted steps; "" if there are none
 
 
 def interleave(

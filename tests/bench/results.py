@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from tests.bench.turns import MODEL, Setup
 
-DROPPED = 2  # steps at the beginning that no figure counts: memory is taken, kernels are chosen
+DROPPED = 2  # first steps, which no figure counts: they allocate memory and choose kernels
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Result:
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()  # the figure to reach, and what was compared
+    notes: tuple[str, ...] = ()  # the target, and what was compared
     records: tuple[Mapping[str, Any], ...] = ()  # one JSON line each
     sound: bool = True  # the sides computed the same
-    # those to reach: what, what was found, whether that is enough
+    # targets: what is measured, the result, whether it is reached
     figures: tuple[tuple[str, str, str], ...] = ()
 
 

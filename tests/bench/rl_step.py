@@ -21,7 +21,7 @@ from tests.bench.rl import GROUPS, MEMORY, SIZE, SPEED, grpo, recorded
 from tests.bench.turns import Setup, Turns, Values
 
 LENGTH, PAIRS = 64, 3  # tokens of a completion
-DRAWN = 1.0  # nats between two draws of 16 completions, which came to 0.7
+DRAWN = 1.0  # nats between two sets of 16 completions; 0.7 was measured
 
 
 def rl_step(order: Order, dtype: str = "float32") -> Result:

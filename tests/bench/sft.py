@@ -20,7 +20,7 @@ from tests.bench.turns import Setup, Turns
 
 BATCH = 8  # rows
 PAIRS = 5
-# of those tried (2, 4, 8) the fastest for TRL, by gradient accumulation
+# the fastest for TRL of 2, 4 and 8, by gradient accumulation
 MICRO_BATCHES = {"A": 4, "B": 8}
 GOALS = {"float32": Goal(2.2, 3.0), "bfloat16": Goal(1.8, 2.5)}
 ABOUT = (
@@ -34,7 +34,7 @@ def sft(order: Order, kind: str, dtype: str) -> Result:
     """Compare tokens per second of supervised fine-tuning, batch 8, on data A or B."""
     setup = order.setup(PAIRS, dtype)
     data, parts = Rows(kind), MICRO_BATCHES[kind]
-    # by more than in products of a CUDA device
+    # two ways of rounding differ more on a CPU than in the products of a CUDA device
     apart = dtype != "float32" and setup.device == "cpu"
     exact = KitchenSft(order.setup(PAIRS), data, "kitchen float32") if apart else None
     return hold(

@@ -61,7 +61,7 @@ class Setup:
 
     folder: Path  # of this run: the start weights, logs
     seed: int = 0
-    steps: int = 7  # that there must be data for
+    steps: int = 7  # number of steps, for which there must be data
     dtype: str = "float32"  # of the base model
     model: str = MODEL  # as the local hub knows it
     device: str = "cpu"  # or cuda

@@ -47,7 +47,7 @@ class Worker:
     def step(self) -> Step:
         """Run one step; then wait until the process is quiet again."""
         started = perf_counter()
-        with suppress(OSError):  # it has ended while another had its turn: what comes next says so
+        with suppress(OSError):  # it ended during another side's turn; `_expect` raises its error
             self._pipe.send("go")
         self._expect("done")
         seconds = perf_counter() - started

@@ -52,8 +52,8 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := [name for name in options.works if name not in WORKS]:
         parser.error(f"no work is called {unknown[0]!r}; there are {', '.join(WORKS)}")
-    # as they are now, not in an hour
-    console, stamps = Console(width=120), {name: settings_of(name) for name in WORKS}
+    console = Console(width=120)
+    stamps = {name: settings_of(name) for name in WORKS}  # now: the code may change during a run
     for name in options.works or WORKS:
         for seed in range(options.seeds):
             if any((row["work"], row["seed"]) == (name, seed) for row in current(rows(), stamps)):

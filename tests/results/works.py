@@ -34,7 +34,7 @@ from stages.tasks.games import Guess, MakeGames
 
 Measures = Mapping[str, float]
 Measured = tuple[RunSummary, Measures]  # the run and its measures
-START = 1  # the seed of all that works begin with, so that seeds differ in what is shown alone
+START = 1  # the seed of the weights that works start from: seeds differ only in the work itself
 NAMES = {"reading.test": ["new_names"], "reading.held_out_rows": 100, "save_every": 0}
 
 
@@ -77,7 +77,7 @@ class Cooking:
         self, recipe: str, name: str, settings: Mapping[str, Any], seed: int | None = None
     ) -> RunSummary:
         blobs, seed = LocalBlobs(str(self.root)), self.seed if seed is None else seed
-        # other settings, another run
+        # runs with other settings have another name
         run = f"{name}-{seed}-{crc32(json.dumps([recipe, settings]).encode()):08x}"
         if run not in run_names(blobs):
             kitchen.run(
@@ -94,7 +94,7 @@ class Cooking:
     def shown(self, name: str, conversations: Sequence[Sequence[Message]], steps: int) -> str:
         """Return weights after some steps of sl_basic on a data set."""
         text = "".join(json.dumps({"messages": list(each)}) + "\n" for each in conversations)
-        # other conversations, another run
+        # a file with other conversations has another name
         file = self.root / f"{name}-{crc32(text.encode()):08x}.jsonl"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -139,7 +139,7 @@ class Work:
     """One table: measures before and after, and their goals."""
 
     title: str
-    goals: Mapping[str, Goal]  # by measure; of others there is none
+    goals: Mapping[str, Goal]  # by measure; other measures have none
     measure: Callable[[Cooking], Measured]
     reads_preferences: bool = False
     time: Goal = Goal(most=360)  # seconds
