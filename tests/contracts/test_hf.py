@@ -36,8 +36,8 @@ class TestHfHub(HubLaws):
         return HfHub(FakeHub(), timeout=2)
 
 
-class TestWhatLiesBesideIt(HubLaws):
-    """Names with a kind go to the other hub, with all their verbs."""
+class TestNamesOfTheOtherHub(HubLaws):
+    """Names with a kind go to the other hub, in all methods."""
 
     model = "fake:bigram"
     unknown_model = "fake:no-such-model"

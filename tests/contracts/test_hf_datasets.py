@@ -17,7 +17,7 @@ from tests.support.hub_server import HubServer
 
 
 class TestJsonl(DatasetLaws):
-    """Each data set is a repository, and its card says which file is which split."""
+    """Each data set is a repository whose card maps files to splits."""
 
     suffix = ".jsonl"
 

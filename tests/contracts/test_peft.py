@@ -50,7 +50,7 @@ class TestFloat32(TrainingLaws):
 
 @pytest.mark.slow
 class TestBfloat16(TestFloat32):
-    """The base model in bfloat16, the LoRA weights in float32; rounding errors are larger."""
+    """The base model in bfloat16, the LoRA weights in float32: coarser tolerances."""
 
     dtype = "bfloat16"
     agreement = rounding = 2e-2

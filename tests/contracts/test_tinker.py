@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.training import FakeTraining
 from adapters.local.hub import LocalHub
 from kitchen.ports.sampling import Sampler
-from kitchen.ports.training import TrainingClient
+from kitchen.ports.training import TrainingClient, TrainingSession
 from kitchen.testing.training import TrainingLaws
 from kitchen.types import Checkpoint
 from tests.support.tinker_server import KEY, ByteTinker, RunningServer, serving
@@ -28,16 +29,34 @@ def _key() -> Iterator[None]:
         yield
 
 
+LAWS_PER_CLIENT = 10  # their sessions stay open, and a server allows 64 models per client
+
+
 class Laws(TrainingLaws):
-    """With pointers to checkpoints that can be spoiled here, as those of any adapter can."""
+    """The laws, for checkpoints whose entry in the index can be corrupted here."""
 
     served: RunningServer
     blobs: FakeBlobs
+    clients: list[tuple[TrainingClient, TrainingSession]]
+    laws: Iterator[int]
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def _shared(cls, _served: None) -> Iterator[None]:
+        cls.clients, cls.laws = [], count()
+        yield
+        for _, holder in cls.clients:
+            holder.close()
 
     @pytest.fixture
     def training(self, tmp_path: Path) -> TrainingClient:
-        """A client for each law: the server allows 64 models per session of a client."""
-        return self.client(tmp_path)
+        """A client for some laws, with a session that keeps its connection open meanwhile."""
+        if next(self.laws) % LAWS_PER_CLIENT == 0:
+            for _, holder in self.clients:
+                holder.close()
+            client = self.client(tmp_path)
+            self.clients[:] = [(client, client.open(self.model, self.lora))]
+        return self.clients[0][0]
 
     def corrupt(self, client: TrainingClient, checkpoint: Checkpoint) -> None:
         name = f"{checkpoint.path}/tinker.json"
@@ -58,7 +77,7 @@ class TestOverTheFake(Laws):
             yield
 
     def client(self, tmp_path: Path) -> TrainingClient:
-        self.blobs = FakeBlobs()
+        type(self).blobs = FakeBlobs()
         return ByteTinker(self.blobs, self.served.url)
 
     def opened_again(self, training: TrainingClient, folder: Path) -> Sampler:
@@ -89,7 +108,7 @@ class TestOverTheEngine(Laws):
     def client(self, tmp_path: Path) -> TrainingClient:
         from adapters.tinker.client import TinkerTraining
 
-        self.blobs = FakeBlobs()
+        type(self).blobs = FakeBlobs()
         return TinkerTraining(self.hub, self.blobs, base_url=self.served.url, server="kitchen")
 
     def opened_again(self, training: TrainingClient, folder: Path) -> Sampler:

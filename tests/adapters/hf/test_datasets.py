@@ -1,6 +1,4 @@
-"""Data sets of the Hugging Face Hub: the real libraries against a hub on loopback, and what can go
-wrong between.
-"""
+"""Data sets of the Hugging Face Hub: the real libraries against a hub on loopback, and faults."""
 
 from __future__ import annotations
 
@@ -58,7 +56,7 @@ def configured(**files: Mapping[str, str]) -> str:
 
 
 def store(timeout: float = 2.0) -> HfDatasets:
-    """As a new process has it: nothing is remembered but what the cache holds."""
+    """Return a store as in a new process, which knows only what is cached."""
     return HfDatasets(timeout=timeout)
 
 

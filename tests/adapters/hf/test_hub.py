@@ -1,6 +1,4 @@
-"""Models of the Hugging Face Hub: the real client against a hub on loopback, and all that can go
-wrong between.
-"""
+"""Models of the Hugging Face Hub: the real client against a hub on loopback, and faults."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ SMALL: Mapping[str, bytes | str] = {
 
 
 def hub(timeout: float = 2.0) -> HfHub:
-    """As a new process has it: nothing is remembered but what the cache holds."""
+    """Return a hub as in a new process, which knows only what is cached."""
     return HfHub(FakeHub(), timeout=timeout)
 
 
@@ -762,7 +760,7 @@ def test_bad_names_cannot_be_published(writer: HubServer, result: Path, name: st
 
 
 def run_with(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """With the hub that is the default, in a process that finds it by HF_ENDPOINT."""
+    """Run sl_basic in a new process, with the default hub at HF_ENDPOINT."""
     return subprocess.run(
         [sys.executable, "-m", "kitchen.cli", "run", "recipes.sl_basic", *arguments],
         cwd=folder,

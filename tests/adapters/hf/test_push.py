@@ -1,4 +1,4 @@
-"""From a model at a hub to a run, and back to the hub: pushed weights say what the run says."""
+"""A run on a model of the hub, and its weights pushed back to the hub with a model card."""
 
 from __future__ import annotations
 

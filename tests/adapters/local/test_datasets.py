@@ -323,9 +323,7 @@ def test_rows_are_new_objects_each_time(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
-    """50,000 rows of 1 kB: well under what they are as dicts (over 50 MB); nothing heavy is
-    imported either.
-    """
+    """50,000 rows of 1 kB take less memory than as dicts (50 MB), and no heavy imports."""
     with (tmp_path / "d.jsonl").open("w") as file:
         file.writelines(f'{{"prompt": "{number:1000d}"}}\n' for number in range(50_000))
     code = f"""

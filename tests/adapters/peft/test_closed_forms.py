@@ -32,9 +32,7 @@ def plain_loss(name: str, lp: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def plain_model(folder: Path, session: PeftSession) -> Any:
-    """The same weights in PEFT's own layers; B is moved off zero first, so that A has a gradient
-    too.
-    """
+    """Return the same weights in PEFT's layers; B is made nonzero, so that A has a gradient."""
     import peft
     from transformers import AutoModelForCausalLM
 
@@ -138,8 +136,9 @@ def test_several_targets_at_a_position(opened: Opened, folder: Path, weighted: l
 
 
 class Pairs:
-    """-log sigmoid of the difference of two sequences' log-probabilities (Rafailov et al., 2023,
-    arXiv:2305.18290).
+    """-log sigmoid of the difference of two sequences' log-probabilities, as in DPO.
+
+    Rafailov et al., 2023, arXiv:2305.18290.
     """
 
     def __init__(self, **declared: int) -> None:

@@ -96,7 +96,7 @@ def check(found: Sequence[tuple[Answers, Answers]]) -> None:
 def test_continued_conversations_match_a_fresh_sampler(
     opened: Callable[..., PeftSession], weighted: list[Datum], settings: dict[str, Any]
 ) -> None:
-    """And bit for bit another sampler with the same requests."""
+    """Another sampler with the same requests returns the same bits."""
     session = trained(opened(**settings), weighted)
     samplers: list[Any] = [session.snapshot().result() for _ in range(2)]
     answers_by_turn = played(samplers[0], lambda: session.snapshot().result())

@@ -44,9 +44,7 @@ def batches() -> list[list[Datum]]:
 
 
 def plain_curve(folder: Path, adapter: Path) -> Array:
-    """(STEPS,) mean nats per token, each datum by itself, with PEFT's layers, autograd and torch's
-    AdamW.
-    """
+    """(STEPS,) mean nats per token, datum by datum, with PEFT, autograd and torch's AdamW."""
     import peft
     from transformers import AutoModelForCausalLM
 

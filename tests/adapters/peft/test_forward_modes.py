@@ -302,9 +302,7 @@ def test_length_dependent_models_train_correctly(
 def test_batched_sampling_matches_generate(
     kind: Architecture, folder: Path, client: Callable[..., Any]
 ) -> None:
-    """Prompts on both sides of what a window reaches, and of where turns get slower, and
-    completions that pass it.
-    """
+    """Prompts are shorter and longer than REACH, and completions pass it."""
     from tokenizers import Tokenizer, models
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 

@@ -298,7 +298,7 @@ def test_tools_are_passed_to_templates_that_use_them(folder: Path, tmp_path: Pat
 
 
 def test_template_dates_are_fixed(folder: Path, tmp_path: Path) -> None:
-    """In the words of Llama 3's."""
+    """The template asks for the date as that of Llama 3 does."""
     import shutil
 
     dated = shutil.copytree(folder, tmp_path / "dated")

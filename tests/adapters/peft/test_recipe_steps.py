@@ -40,15 +40,13 @@ DATA = FakeDatasets(
 
 
 class PairLossInTwoPasses(PairLoss):
-    """The same, but for saying that it looks at two at a time, so that no two datums need go
-    together.
-    """
+    """The same loss without its group of two, so that pairs may be split."""
 
     group: ClassVar[int] = 0
 
 
 def policy_data(session: PeftSession, client: Any, penalty: float) -> tuple[Datum, ...]:
-    """As recipes/rl.py makes them: two groups of four, their reference the model as it came."""
+    """Return the data of recipes/rl.py: two groups of four, with the initial model as reference."""
     sampler = session.snapshot().result()
     tasks = LoadTasks("right", reward="letters").run(DATA)[0]
     rollouts = asyncio.run(
@@ -66,7 +64,7 @@ def policy_data(session: PeftSession, client: Any, penalty: float) -> tuple[Datu
 
 
 def pair_data(session: PeftSession, client: Any) -> tuple[Datum, ...]:
-    """As recipes/dpo.py makes them: three pairs, their reference the model as it came."""
+    """Return the data of recipes/dpo.py: three pairs, with the initial model as reference."""
     comparisons = LoadComparisons("pairs").run(DATA)[0]
     pairs = RenderPairs(RenderDataset()).run(
         comparisons, SampledRejections({}), session.tokenizer()

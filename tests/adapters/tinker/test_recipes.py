@@ -43,7 +43,7 @@ def test_metrics_equal_those_of_a_direct_run(name: str, ahead: int) -> None:
 @pytest.mark.usefixtures("letters")
 @pytest.mark.parametrize("name", ["sl_basic", "dpo", "rl"])
 def test_metrics_equal_over_the_local_engine(name: str, tmp_path: Path) -> None:
-    """On a Llama of two layers in float32; rank 16, because a server's alpha is always 32."""
+    """A Llama of two layers in float32; rank 16, because a server's alpha is always 32."""
     pytest.importorskip("torch")
     from adapters.local.hub import LocalHub
     from adapters.peft.client import PeftTraining

@@ -109,7 +109,7 @@ def test_absent_server_fails_pending_requests() -> None:
 
 
 def test_closing_does_not_wait_for_a_server() -> None:
-    """Even while it opens: the SDK holds its lock until the server has answered."""
+    """The session is still opening: the SDK holds its lock until the server has answered."""
     kept, wrapped = FakeBlobs(), list[FaultyApp]()
 
     def wrap(app: Any) -> Any:

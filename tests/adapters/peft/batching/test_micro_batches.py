@@ -86,9 +86,7 @@ def test_a_shared_prefix_counts_once() -> None:
 @pytest.mark.parametrize("lanes", [1, 2])
 @pytest.mark.parametrize("budget", [512, 640, 1024])
 def test_groups_share_their_prompts_as_far_as_the_budget_goes(budget: int, lanes: int) -> None:
-    """2 groups of 8 answers to prompts of 256 tokens: so many answers of one group fit beside their
-    prompt.
-    """
+    """2 groups of 8 answers to prompts of 256 tokens, so that parts of a group share a batch."""
     prompts = [np.arange(group * 256, group * 256 + 256) for group in range(2)]
     sequences = [
         np.concatenate([prompts[index % 2], np.full(63, 1000 + index)]) for index in range(16)

@@ -16,9 +16,7 @@ from kitchen.types import Array
 
 
 def groups(*sizes: tuple[int, int, int], system: int = 0) -> list[Array]:
-    """(T,) ids of so many completions of so many tokens after a prompt of so many, which all begin
-    alike.
-    """
+    """Return (T,) ids for each (completions, prompt tokens, completion tokens), shuffled."""
     rng = np.random.default_rng(0)
     first, found = rng.integers(0, 9999, system), []
     for count, prompt, length in sizes:

@@ -28,7 +28,7 @@ PROMPT = 40  # tokens
 
 
 def completions(groups: int, each: int) -> list[Array]:
-    """(T,) ids: so many prompts, each with so many completions of 5 to 24 tokens, adjacent."""
+    """Return (T,) ids of `each` completions of 5 to 24 tokens for each of `groups` prompts."""
     rng, found = np.random.default_rng(groups), []
     for _ in range(groups):
         prompt = rng.integers(3, 300, PROMPT)
@@ -39,9 +39,7 @@ def completions(groups: int, each: int) -> list[Array]:
 
 
 def datums(tokens: Sequence[Array], *, everywhere: bool = False, width: int = 0) -> list[Datum]:
-    """With weights on what follows the prompt, or everywhere; with several targets at a position if
-    `width`.
-    """
+    """Weight what follows the prompt, or all; `width` targets at each position if it is set."""
     rng, found = np.random.default_rng(3), []
     for ids in tokens:
         shape = (len(ids) - 1, width) if width else (len(ids) - 1,)
@@ -53,7 +51,7 @@ def datums(tokens: Sequence[Array], *, everywhere: bool = False, width: int = 0)
 
 
 def judged(tokens: Sequence[Array]) -> list[Datum]:
-    """As after sampling: advantages on the completion."""
+    """Return data as after sampling, with advantages on the completion."""
     rng = np.random.default_rng(8)
     return [
         Datum(
@@ -69,8 +67,9 @@ def judged(tokens: Sequence[Array]) -> list[Datum]:
 
 
 class Pairs:
-    """-log sigmoid of the difference of two sequences' log-probabilities (Rafailov et al., 2023,
-    arXiv:2305.18290).
+    """-log sigmoid of the difference of two sequences' log-probabilities, as in DPO.
+
+    Rafailov et al., 2023, arXiv:2305.18290.
     """
 
     group = 2
@@ -92,7 +91,7 @@ class Pairs:
 
 
 class PairsInTwoPasses(Pairs):
-    """The same, but for saying that it looks at two at a time."""
+    """The same loss without its group of two, so that pairs may be split."""
 
     group = 0
 
@@ -248,7 +247,7 @@ def test_bfloat16_gradients_agree_with_float32(opened: Opened, cpu_flags: None) 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_resumed_session_matches_bit_for_bit(opened: Opened, dtype: str, threads: int) -> None:
-    """Without dropout, that is, with layers computed by hand and beginnings shared."""
+    """Without dropout, with hand-written layers and shared prefixes."""
     data, settings = (
         judged(completions(3, 3)),
         {"dtype": dtype, "threads": threads, "micro_batch_tokens": 150},
@@ -276,12 +275,12 @@ LONG = 80  # tokens of a prompt that is carried from one micro-batch to the next
 
 
 def lengthened(tokens: Sequence[Array]) -> list[Array]:
-    """With more before them, which all have in common."""
+    """Prepend tokens that all sequences have in common."""
     return [np.concatenate([np.arange(3, 3 + LONG - PROMPT), ids]) for ids in tokens]
 
 
 def ladder() -> list[Array]:
-    """Each the beginning of others."""
+    """Return sequences of which each is the beginning of others."""
     return [completions(1, 1)[0][np.arange(length) % 45] for length in (120, 80, 130, 90, 70, 90)]
 
 
@@ -336,7 +335,7 @@ BIT_BY_BIT: dict[str, tuple[list[Datum], str, int]] = {
 def test_a_long_group_computes_its_prefix_once(
     opened: Opened, case: str, threads: int, checkpointing: bool
 ) -> None:
-    """As if every datum had gone alone, in a call of its own."""
+    """The result is that of separate calls for each datum."""
     data, loss, budget = BIT_BY_BIT[case]
     how = {"dtype": "float64", "threads": threads, "checkpointing": checkpointing}
     carried = with_nonzero_b(opened(LORA, micro_batch_tokens=budget * threads, **how))
@@ -363,7 +362,7 @@ def test_a_long_group_computes_its_prefix_once(
 
 
 def test_carried_prefix_custom_loss_gradient(opened: Opened) -> None:
-    """In two passes, for what it looks at together may go apart."""
+    """The loss takes two passes, because pairs may be split between micro-batches."""
     data = datums(lengthened(completions(2, 6)))
     carried, together = (
         with_nonzero_b(opened(LORA, dtype="float64", micro_batch_tokens=tokens))

@@ -85,9 +85,7 @@ def plain_states(
 
 
 def of_float64(model: Any) -> Any:
-    """The same model with torch's norms, for those of transformers are of float32 whatever is asked
-    for.
-    """
+    """The same model with torch's norms: those of transformers always compute in float32."""
     plain = copy.deepcopy(model)
     for path, module in model.named_modules():
         if hasattr(module, "variance_epsilon"):

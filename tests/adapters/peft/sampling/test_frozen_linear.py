@@ -40,7 +40,7 @@ def with_lora(layer: Any) -> LoraLinear:
 )
 @pytest.mark.usefixtures("cpu_flags")
 def test_frozen_layers_match_trainable_ones(dtype: torch.dtype) -> None:
-    """On one thread and in two lanes, with and without bias, LoRA weights and a residual."""
+    """Layers with and without bias, LoRA and residual, on one thread and in two lanes."""
     lanes = Lanes(2, 2)
     rtol, atol = TOLERANCES[dtype]
     for rows, bias, lora in product(ROW_COUNTS, (False, True), (False, True)):

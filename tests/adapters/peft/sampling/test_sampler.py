@@ -87,7 +87,7 @@ def test_greedy_completions_match_transformers(folder: Path, client: Callable[..
 
 
 def test_batched_requests_match_single_ones(sampler: Any) -> None:
-    """With several lengths, limits and temperatures, and several completions of some prompts."""
+    """Requests differ in length, limit, temperature and number of completions."""
     settings: list[dict[str, Any]] = [
         {
             "max_tokens": 3 + 4 * place,

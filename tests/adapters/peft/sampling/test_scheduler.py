@@ -176,7 +176,7 @@ def test_prompts_are_prefilled_in_parts(frozen: FrozenModel) -> None:
 
 
 def test_a_turn_ends_after_enough_prompt_tokens(frozen: FrozenModel) -> None:
-    """With room for one row, so that none waits to be admitted."""
+    """One row at a time, so that none waits to be admitted."""
     rows = [
         Row(sampling_request(prompt, place), 0, 1, frozenset())
         for place, prompt in enumerate(random_prompts(*[40] * 12))

@@ -1,6 +1,4 @@
-"""Custom losses that fail: with a part of the gradient there already, or for asking what
-cannot be answered.
-"""
+"""Custom losses that fail after part of the gradient was added, or call the session."""
 
 from __future__ import annotations
 
