@@ -144,7 +144,7 @@ def checkpoint_metadata(
     }
 
 
-def lora_of_config(config: Mapping[str, Any], source: str) -> Lora:
+def lora_from_config(config: Mapping[str, Any], source: str) -> Lora:
     """Return the LoRA settings of a PEFT adapter; raises BackendError if it is not plain LoRA."""
     unsupported = [name for name in BEYOND_PLAIN_LORA if config.get(name)]
     if config.get("peft_type") != "LORA" or unsupported:

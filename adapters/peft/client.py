@@ -97,7 +97,7 @@ class PeftTraining:
         machine = self._shared_machine()
         from adapters.peft.sampler import PeftSampler
 
-        return PeftSampler.of_weights(machine, self._blobs, weights)
+        return PeftSampler.from_weights(machine, self._blobs, weights)
 
     def export(self, weights: str | Checkpoint, folder: Path, *, merged: bool = False) -> None:
         """Export a checkpoint or an adapter's folder for other programs."""

@@ -23,7 +23,7 @@ from adapters.peft.checkpoints import (
     CONFIG,
     WEIGHTS,
     SavedCheckpoint,
-    lora_of_config,
+    lora_from_config,
     read_checkpoint,
 )
 from adapters.peft.model.base_model import BaseModel, load_base, progress_bars_disabled
@@ -97,7 +97,7 @@ def _from_folder(hub: HubClient, name: str) -> _PeftAdapter:
         name,
         config,
         (folder / WEIGHTS).read_bytes(),
-        lora_of_config(config, name),
+        lora_from_config(config, name),
         model,
         base,
         folder if tokenizer_files(folder) else base,

@@ -55,7 +55,7 @@ class PeftSampler:
         self._lock, self._closed = threading.Lock(), False
 
     @classmethod
-    def of_adapter(
+    def from_adapter(
         cls,
         machine: Machine,
         tokenizer: FolderTokenizer,
@@ -69,7 +69,7 @@ class PeftSampler:
         )
 
     @classmethod
-    def of_weights(
+    def from_weights(
         cls, machine: Machine, blobs: BlobStore, weights: str | Checkpoint
     ) -> PeftSampler:
         """Sample from a model by name, a PEFT adapter's folder or a checkpoint."""

@@ -121,7 +121,7 @@ class PeftSession:
 
     def snapshot(self) -> Future[Sampler]:
         return self.submit(
-            lambda trainer: PeftSampler.of_adapter(
+            lambda trainer: PeftSampler.from_adapter(
                 self._machine,
                 self._tokenizer,
                 trainer.base,

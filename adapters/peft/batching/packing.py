@@ -41,7 +41,7 @@ def pack(
     starts = sorted(range(0, len(sequences), group), key=lambda start: keys[start])
     runs = [tuple(range(start, min(start + group, len(sequences)))) for start in starts]
     counts = _TokenCounts(sequences, runs, min_shared)
-    total = counts.of(range(len(runs)))
+    total = counts.packed(range(len(runs)))
     batch_count = -(-total // (budget * lanes)) * lanes
     while runs:
         candidates = _candidates(counts, budget, total, batch_count)
@@ -101,7 +101,7 @@ class _TokenCounts:
             self._shared[before, run] = length
         return length
 
-    def of(self, runs: Sequence[int]) -> int:
+    def packed(self, runs: Sequence[int]) -> int:
         """Return how many tokens some runs have when they are packed together in this order."""
         total = 0
         for at, run in enumerate(runs):
@@ -127,7 +127,7 @@ def _candidates(
         for limit in sorted(limits):
             pieces = _pieces(counts, split_ratio, limit)
             batches = _assign_to_batches(counts, pieces, batch_count)
-            if all(len(batch) == 1 or counts.of(batch) <= budget for batch in batches):
+            if all(len(batch) == 1 or counts.packed(batch) <= budget for batch in batches):
                 candidates.append(batches)
     return candidates
 
@@ -156,7 +156,7 @@ def _assign_to_batches(
     """
     batches: list[list[int]] = [[] for _ in range(batch_count)]
     heap = [(0, number) for number in range(batch_count)]
-    sized = [(counts.of(piece), piece) for piece in pieces]
+    sized = [(counts.packed(piece), piece) for piece in pieces]
     for size, piece in sorted(sized, key=lambda pair: (-pair[0], pair[1])):
         load, number = heapq.heappop(heap)
         batches[number] += piece
@@ -167,6 +167,6 @@ def _assign_to_batches(
 def _slowest_lane(counts: _TokenCounts, batches: Sequence[Indices], lanes: int) -> int:
     """Return the tokens of the lane that has the most to compute."""
     return max(
-        sum(counts.of(batch) for batch in batches[lane::lanes])
+        sum(counts.packed(batch) for batch in batches[lane::lanes])
         for lane in range(min(lanes, len(batches)))
     )

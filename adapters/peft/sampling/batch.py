@@ -101,24 +101,24 @@ def _score_packed(
         if not all(request.k for request in requests):
             scored_states = states.index_select(0, batch.scored_slots)
             logprobs = score(network.head, scored_states, batch, accum_dtype).logprobs
-        tops_by_count = {}
-        for count in sorted({request.k for request in requests if request.k}):
-            rows = [row for row, index in enumerate(batch.indices) if requests[index].k == count]
+        top_by_k = {}
+        for k in sorted({request.k for request in requests if request.k}):
+            rows = [row for row, index in enumerate(batch.indices) if requests[index].k == k]
             # a shared prefix is scored once
-            places = np.unique(np.concatenate([batch.layout.slots[row] for row in rows]))
-            on_device = torch.from_numpy(places).to(states.device)
+            slots = np.unique(np.concatenate([batch.layout.slots[row] for row in rows]))
+            on_device = torch.from_numpy(slots).to(states.device)
             ids, values = top_logprobs(
-                network.head, states.index_select(0, on_device), count, accum_dtype
+                network.head, states.index_select(0, on_device), k, accum_dtype
             )
-            tops_by_count[count] = (places, ids, values)
+            top_by_k[k] = (slots, ids, values)
     for row, index in enumerate(batch.indices):
-        if k := requests[index].k:
-            places, ids, values = tops_by_count[k]
-            at = np.searchsorted(places, batch.layout.slots[row])
-            _resolve_scoring(requests[index], values[at], ids[at])
+        if requested_k := requests[index].k:
+            slots, ids, values = top_by_k[requested_k]
+            positions = np.searchsorted(slots, batch.layout.slots[row])
+            _resolve_scoring(requests[index], values[positions], ids[positions])
         else:
-            spread = batch.unpack(row, logprobs, data[index]).astype(np.float32)
-            _resolve_scoring(requests[index], spread)
+            datum_logprobs = batch.unpack(row, logprobs, data[index]).astype(np.float32)
+            _resolve_scoring(requests[index], datum_logprobs)
 
 
 def _resolve_scoring(request: ScoringRequest, logprobs: Array, ids: Array | None = None) -> None:
@@ -147,7 +147,7 @@ def _sample(
         prefilled = model.prefill_only(prompts_split_between(shares), machine.budget, cached)
         return [
             Scheduler(
-                model.decoder_body(budget, _cached_of(rows, cached), prefilled),
+                model.decoder_body(budget, _select_cached(rows, cached), prefilled),
                 rows,
                 decode_text,
                 machine.accum_dtype,
@@ -209,5 +209,7 @@ def _mostly_shared(key: bytes, prompts: Mapping[bytes, Tokens]) -> bool:
     )
 
 
-def _cached_of(rows: Sequence[Row], cached: Mapping[bytes, KV | None]) -> dict[bytes, KV | None]:
+def _select_cached(
+    rows: Sequence[Row], cached: Mapping[bytes, KV | None]
+) -> dict[bytes, KV | None]:
     return {key: cached[key] for row in rows if (key := prompt_key(row.request.prompt)) in cached}

@@ -14,7 +14,7 @@ from adapters.peft.checkpoints import (
     CONFIG,
     WEIGHTS,
     SavedCheckpoint,
-    lora_of_config,
+    lora_from_config,
     read_checkpoint,
 )
 from adapters.peft.device import Machine
@@ -125,7 +125,7 @@ def load_named(machine: Machine, name: str) -> FrozenModel:
         base = machine.base(name)
         return freeze(machine, base, load_tokenizer(base.folder), Lora(), {}, name)
     base = machine.base(require_base_model(name, folder))
-    lora = lora_of_config(json.loads((folder / CONFIG).read_text()), name)
+    lora = lora_from_config(json.loads((folder / CONFIG).read_text()), name)
     return freeze(
         machine, base, load_tokenizer(folder, base.folder), lora, load_file(folder / WEIGHTS), name
     )
