@@ -536,34 +536,31 @@ P_OF_GAIN = "p of the gain"
 WORKS: Mapping[str, Work] = MappingProxyType(
     {
         "dpo": Work(
-            "`dpo` on ingredients, with `imitation=3`: right answers against wrong ones of a "
-            "half-trained "
-            "model, which it learns from as well as it prefers them",
+            "`dpo` on ingredients with `imitation=3`: right answers against wrong answers of a "
+            "half-trained model; it learns to prefer and to imitate the right ones",
             {"pair accuracy": Goal(0.9), "exact match gained": Goal(0.1)},
             dpo,
         ),
         "dpo_gsm8k": Work(
-            "`dpo` on right and wrong solutions of GSM8K, on the same held-out pairs for each "
-            "seed, Wilson's "
-            "intervals",
+            "`dpo` on right and wrong solutions of GSM8K, with the same held-out pairs for each "
+            "seed and Wilson's intervals",
             {},
             dpo_on_preferences,
             reads_preferences=True,
         ),
         "rl": Work(
-            "`rl` on ingredients, the reward is the F1 of fields",
+            "`rl` on ingredients, where the reward is the F1 of fields",
             {"mean reward before": Goal(0.2, 0.5), GAINED: Goal(0.2), P_OF_GAIN: Goal(most=0.01)},
             rl,
         ),
         "rl_arithmetic": Work(
-            "`rl` on one-digit arithmetic, the reward is 1 for the right number alone",
+            "`rl` on one-digit arithmetic, where an answer with only the right number is worth 1",
             {GAINED: Goal(0.2), P_OF_GAIN: Goal(most=0.01)},
             rl_on_arithmetic,
         ),
         "distillation": Work(
-            "`distillation` by the forward divergence, 6 rounds of 150 answers and 19 steps: the "
-            "teacher "
-            "is a result of `sl_basic`, the student has hardly started",
+            "`distillation` by the forward KL divergence, 6 rounds of 150 answers and 19 steps: "
+            "the teacher was trained by `sl_basic`, the student for a few steps only",
             {
                 "exact match before": Goal(most=0.2),
                 "share that is gone": Goal(0.8),
@@ -573,8 +570,7 @@ WORKS: Mapping[str, Work] = MappingProxyType(
         ),
         "prompt_distillation": Work(
             "`distillation_off_policy` of a system prompt with the JSON schema and three examples, "
-            "which the model was "
-            "taught to heed by 60 steps of `sl_basic`",
+            "which the model learnt to follow in 60 steps of `sl_basic`",
             {
                 "exact match of the prompted teacher": Goal(0.5),
                 "exact match gained": Goal(0.1),
@@ -583,44 +579,36 @@ WORKS: Mapping[str, Work] = MappingProxyType(
             prompt_distillation,
         ),
         "guessing": Work(
-            "`rl` on a game of several turns: guess a number, and say nothing else; the start has "
-            "been shown "
-            "games in 12 steps of `sl_basic`, in 85 % of which each number comes in a sentence. "
-            "What is "
-            "learnt is to say the number alone, without which no game goes on, and hardly yet to "
-            "listen: who "
-            "guesses these numbers at random, none twice, has 0.249, who listens as well 0.567",
+            "`rl` on a game of several turns: guess a number, and answer with nothing else. It "
+            "starts after 12 steps of `sl_basic` on games, in 85 % of which each number comes in a "
+            "sentence. It learns to answer with the number alone, which every game requires, and "
+            "hardly to follow the hints: random guesses without repetition have a reward of 0.249, "
+            "random guesses that follow the hints 0.567",
             {GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)},
             guessing,
         ),
         "guessing_on": Work(
-            "`rl` on the same game, resumed for 16 steps where 8 like those of the table "
-            "above have "
-            "taught to say the number alone: what is left to learn is to listen. Longer than the "
-            "others, "
-            "and 120 games held out",
+            "`rl` on the same game, for 16 steps, from weights that learnt in 8 steps like those "
+            "above to answer with the number alone: it remains to follow the hints. It takes "
+            "longer than the others, and 120 games are held out",
             {GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)},
             guessing_on,
             time=Goal(most=900),
         ),
         "tools": Work(
-            "`rl` with a tool: two steps of arithmetic and a calculator, used rightly in so many "
-            "problems; the "
-            "start has been shown calls for 10 steps of `sl_basic`, two thirds of them for the "
-            "first step alone. "
-            "A system prompt tells of the tool, for the chat template of this model has no place "
-            "for tools",
+            "`rl` with a tool: two steps of arithmetic and a calculator; the measure counts the "
+            "problems where it is used correctly. It starts after 10 steps of `sl_basic` on calls, "
+            "two thirds of them for the first step alone. A system prompt describes the tool, as "
+            "the chat template of this model has no place for tools",
             {"mean reward after": Goal(0.9), GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)},
             tools,
         ),
         "rlhf": Work(
-            "`rlhf` on ingredients: a judge (`judge.says=answer`; of those that say A or B, tried "
-            "on pairs of "
-            "half-taught weights, none came above 0.69) of the policy's own answers, at most two "
-            "pairs of 4 that "
-            "are more than 0.3 of F1 apart, and a policy that learns from it; both begin with 40 "
-            "steps of "
-            "`sl_basic` on lines of which two thirds have `size` and `item` for `unit` and `name`",
+            "`rlhf` on ingredients: a judge is trained on the policy's own answers, at most two "
+            "pairs per 4 answers whose F1 differ by more than 0.3, and the policy learns from it. "
+            "The judge has `judge.says=answer`; no judge with `letter` was above 0.69 on pairs of "
+            "a half-trained model. Both start from 40 steps of `sl_basic` on lines two thirds of "
+            "which have `size` and `item` for `unit` and `name`",
             {
                 "accuracy of the judge": Goal(0.85),
                 "shorter wins": Goal(most=0.65),
