@@ -20,7 +20,7 @@ class Dpo(EpochRecipe):
     # scale of the rewards: a larger one keeps the policy closer to the reference model; with
     # loss=orpo, weight of the odds-ratio term; null for 0.1, and for 2 with loss=simpo
     beta: PositiveFloat | None = None
-    label_smoothing: NonNegativeFloat = 0.0  # assumed share of swapped pairs; only loss=sigmoid
+    label_smoothing: NonNegativeFloat = 0.0  # assumed share of swapped pairs; only with sigmoid
     # margin between the rewards of loss=simpo, in beta times nats per token; null for half of beta
     target_margin: NonNegativeFloat | None = None
     imitation: NonNegativeFloat = 0.0  # weight of the chosen answers' cross-entropy per token

@@ -14,7 +14,8 @@ class Rlhf(RolloutRecipe):
 
     # data set of comparisons; null to rank the model's own answers to `dataset` by their rewards
     preferences: str | None = None
-    # reward function that ranks them: field_f1, exact or math; null to choose by the data
+    # reward function that ranks the model's own answers: field_f1, exact or math; null to choose by
+    # the data
     reward: str | None = None
     ranking: judging.RankingConfig = judging.RankingConfig()
     judge: judging.JudgeConfig = judging.JudgeConfig()

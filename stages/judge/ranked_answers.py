@@ -181,7 +181,7 @@ class RankAnswers(Stage):
         """Return the indices of the problems to answer, by set; training problems are sampled."""
         order = np.random.default_rng([self.seed, crc32(b"rank")]).permutation(len(tasks.train))
         train = sorted(order[: self.ranking.problems].tolist())
-        held_out = {name: range(len(some)) for name, some in tasks.held_out.items()}
+        held_out = {name: range(len(problems)) for name, problems in tasks.held_out.items()}
         return {"": train, **held_out}
 
 
@@ -201,7 +201,7 @@ class BuildComparisons(Stage):
         return Comparisons(train, sets), Metrics(
             {
                 "data/comparisons": float(len(train)),
-                **{f"{name}/comparisons": float(len(some)) for name, some in sets.items()},
+                **{f"{name}/comparisons": float(len(rows)) for name, rows in sets.items()},
             }
         )
 

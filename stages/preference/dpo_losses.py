@@ -86,12 +86,14 @@ class PairLoss:
         masks = [datum.loss_inputs["weights"] != 0 for datum in data]
         # (pairs,)
         weights = np.array([datum.loss_inputs["weights"].max() for datum in data[::2]], np.float64)
-        scored = np.array([self._score(*each) for each in zip(data, logprobs, masks, strict=True)])
+        answers = zip(data, logprobs, masks, strict=True)
+        scored = np.array([self._score(*answer) for answer in answers])
         # each (pairs, chosen and rejected)
         scores, score_grads = scored.reshape(-1, 2, 2).transpose(2, 0, 1)
         differences = scores[:, 0] - scores[:, 1]
         values, grads = self._value_and_grad(differences)
-        nats = np.array([_mean_nats(*each) for each in zip(logprobs[::2], masks[::2], strict=True)])
+        chosen = zip(logprobs[::2], masks[::2], strict=True)
+        nats = np.array([_mean_nats(*answer) for answer in chosen])
         imitation = self.imitation + (self.kind == "orpo")
         imitation_grads = imitation / np.array([mask.sum() for mask in masks[::2]])
         by_chosen = grads * score_grads[:, 0] - imitation_grads

@@ -75,7 +75,7 @@ class PrecomputeReferenceLogprobs(Stage):
         reference = open_reference(self.reference, "reference", client, models, tokenizer, blobs)
         with closing(reference):
             logprobs = await score_sequences(reference, sequences)
-        return PairLogprobs(tuple(each[1:] for each in logprobs))
+        return PairLogprobs(tuple(sequence[1:] for sequence in logprobs))
 
     def verify(self, client: TrainingClient, blobs: BlobStore | None = None) -> None:
         find_weights(self.reference, client, blobs)
