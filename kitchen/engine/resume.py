@@ -44,7 +44,7 @@ class SavePoint:
     ended: bool
     published: int  # values published so far
     steps: Mapping[str, int]  # Progress.step by loop
-    live: Mapping[str, Checkpoint] = field(default_factory=dict)  # by type name
+    checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)  # by type name
     values: Mapping[str, str] = field(default_factory=dict)  # by type name, JSON
 
 
@@ -56,9 +56,8 @@ class RunState:
 
     def paths(self) -> set[str]:
         """Return the paths of all checkpoints that this state refers to."""
-        return {
-            checkpoint.path for point in self.points.values() for checkpoint in point.live.values()
-        }
+        points = self.points.values()
+        return {saved.path for point in points for saved in point.checkpoints.values()}
 
     def with_point(self, address: str, point: SavePoint) -> RunState:
         """Return the state with a loop's new save point; those of loops inside it are dropped."""
@@ -122,22 +121,22 @@ class SavePointStore:
 
     async def save(self, address: str, loop: ForEach, scope: Scope, point: SavePoint) -> None:
         """Write a save point, which is valid from the moment that its file exists."""
-        live = await self._save_live(address, loop, scope, point.index)
+        checkpoints = await self._checkpoint(address, loop, scope, point.index)
         values = {
             qualified_name(kind): await encode(kind, scope[kind])
             for kind in carried(loop)
             if not is_checkpointable(kind) and kind in scope
         }
-        complete = replace(point, live=live, values=values)
+        complete = replace(point, checkpoints=checkpoints, values=values)
         await self._commit(self._state.with_point(address, complete), loop, scope)
 
-    async def _save_live(
+    async def _checkpoint(
         self, address: str, loop: ForEach, scope: Scope, index: int
     ) -> Mapping[str, Checkpoint]:
         """Checkpoint what the loop carries, or reuse the checkpoints of the same iteration."""
         earlier = self._state.points.get(address)
         if earlier and earlier.index == index:
-            return dict(earlier.live)
+            return dict(earlier.checkpoints)
         prefix = f"{self._prefix}{self._attempt:03d}-{self._number + 1:06d}"
         futures = {
             qualified_name(kind): scope[kind].save(f"{prefix}/{kind.__name__}")
@@ -153,7 +152,7 @@ class SavePointStore:
             return None
         for kind in carried(loop):
             name = qualified_name(kind)
-            if checkpoint := point.live.get(name):
+            if checkpoint := point.checkpoints.get(name):
                 await scope[kind].load(checkpoint)
             elif name in point.values:
                 scope.replace(kind, decode(kind, point.values[name]))
@@ -211,7 +210,7 @@ class SavePointStore:
         retained = self._retained()
         kinds = {qualified_name(kind): kind for kind in carried(loop) if is_checkpointable(kind)}
         for point in oldest.points.values():
-            for name, checkpoint in point.live.items():
+            for name, checkpoint in point.checkpoints.items():
                 if checkpoint.path not in retained and name in kinds:
                     await scope[kinds[name]].delete(checkpoint)
 

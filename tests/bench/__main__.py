@@ -78,7 +78,7 @@ def main() -> int:
             StartWeights(order.setup(0, "float32" if options.device == "cpu" else "bfloat16")),
             folder,
         )
-        for name in options.works or worth_it(order, console):
+        for name in options.works or default_works(order, console):
             try:
                 result = before.get(name) or WORKS[name](order)
             # a side or a run failed; of other works much may be found
@@ -104,21 +104,21 @@ def make(side: Side, folder: Path) -> None:
         worker.ready()
 
 
-def worth_it(order: Order, console: Console) -> list[str]:
-    """Return the default benchmarks, without bfloat16 on machines that have no fast bfloat16.
+def default_works(order: Order, console: Console, slow: float = SLOW) -> list[str]:
+    """Return the default benchmarks, without bfloat16 if it is slower than `slow` GFLOP/s.
 
-    A step would take half an hour there.
+    A step would take half an hour on such a machine.
     """
     gauge = Gauge("bfloat16", order.device)
     rate = interleave([gauge], order.folder, 1).taken[gauge.name][0].values["gemm_gflops"]
     usual = MEASURED[order.device]
-    out = [name for name in usual if name.endswith("bfloat16") and rate < SLOW]
-    if out:
+    skipped = [name for name in usual if name.endswith("bfloat16") and rate < slow]
+    if skipped:
         console.print(
-            f"left out, for this machine multiplies bfloat16 at {rate:.1f} GFLOP/s: "
-            f"{', '.join(out)}"
+            f"skipped, because this machine multiplies bfloat16 at {rate:.1f} GFLOP/s: "
+            f"{', '.join(skipped)}"
         )
-    return [name for name in usual if name not in out]
+    return [name for name in usual if name not in skipped]
 
 
 def to_be_reached(found: Sequence[Result]) -> Result:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,8 +107,7 @@ def test_an_error_of_a_side_is_raised_with_its_log(tmp_path: Path) -> None:
 def test_a_side_killed_while_it_waits_is_reported(tmp_path: Path) -> None:
     with Worker(Sleeper("idle", 0.01), tmp_path) as worker:
         worker.ready()
-        worker._process.kill()
-        worker._process.join()
+        os.kill(worker.pid, signal.SIGKILL)
         with pytest.raises(RuntimeError, match="idle: its process ended with exit code -9"):
             worker.step()
 

@@ -13,9 +13,8 @@ pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from stages.preference.dpo_losses import PairLoss
-from tests.bench import __main__ as program
 from tests.bench import kitchen_side, rows
-from tests.bench.__main__ import drop_unfinished, finished, kept, make, worth_it
+from tests.bench.__main__ import default_works, drop_unfinished, finished, kept, make
 from tests.bench.catalogue import MEASURED, WORKS
 from tests.bench.dpo import dpo
 from tests.bench.kitchen_side import StartWeights
@@ -95,18 +94,15 @@ def test_both_sides_compute_the_same(order: Order, work: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("slow", "left_out"), [(0.0, 0), (1e9, 4)])  # GFLOP/s
-def test_works_in_slow_number_formats_are_left_out_and_named(
-    order: Order, slow: float, left_out: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(program, "SLOW", slow)
+@pytest.mark.parametrize(("slow", "count"), [(0.0, 0), (1e9, 4)])  # GFLOP/s
+def test_works_in_slow_number_formats_are_skipped(order: Order, slow: float, count: int) -> None:
     console = Console(width=150, record=True)
-    works = worth_it(order, console)
-    out = [name for name in MEASURED["cpu"] if name not in works]
-    assert len(out) == left_out
-    assert all(name.endswith("bfloat16") for name in out)
+    works = default_works(order, console, slow)
+    skipped = [name for name in MEASURED["cpu"] if name not in works]
+    assert len(skipped) == count
+    assert all(name.endswith("bfloat16") for name in skipped)
     reported = console.export_text()
-    assert reported.endswith(f" GFLOP/s: {', '.join(out)}\n") if out else reported == ""
+    assert reported.endswith(f" GFLOP/s: {', '.join(skipped)}\n") if skipped else reported == ""
 
 
 @pytest.mark.slow

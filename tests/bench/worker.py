@@ -40,6 +40,11 @@ class Worker:
     ) -> None:
         self.close()
 
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
     def ready(self) -> None:
         """Wait until the side has loaded, or has cleaned up after its step."""
         self._expect("ready")

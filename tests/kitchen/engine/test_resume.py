@@ -84,7 +84,7 @@ def newest_checkpoint(blobs: BlobStore) -> str:
     [path] = {
         checkpoint["path"]
         for point in record["points"].values()
-        for checkpoint in point["live"].values()
+        for checkpoint in point["checkpoints"].values()
     }
     return str(path)
 
