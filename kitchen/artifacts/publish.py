@@ -64,7 +64,7 @@ def require_export(training: TrainingClient) -> CheckpointStore:
     if "export" not in training.capabilities:
         raise BackendError(
             f"the training adapter {type(training).__name__} cannot export weights; "
-            "`kitchen list` shows the others"
+            "`kitchen list` shows the other adapters"
         )
     return require_checkpoints(training)
 

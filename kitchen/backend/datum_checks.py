@@ -102,8 +102,8 @@ def _check_field(datum: Datum, field: str, values: Any, where: str, *, same_shap
     wrong_length = np.shape(values)[:1] != np.shape(datum.tokens)
     if wrong_length or (same_shape and np.shape(values) != shape):
         raise DataError(
-            f"{where}: the field {field!r} has shape {np.shape(values)}; tokens have "
-            f"{np.shape(datum.tokens)}, target_tokens {shape}"
+            f"{where}: the field {field!r} has shape {np.shape(values)}, which does not match "
+            f"tokens of shape {np.shape(datum.tokens)} and target_tokens of shape {shape}"
         )
     finite = np.isfinite(np.asarray(values, np.float64))
     if not finite.all():

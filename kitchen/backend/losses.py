@@ -77,13 +77,13 @@ def _check_thresholds(options: Options) -> str:
         return ""
     return (
         f"clip_low_threshold={low:g} and clip_high_threshold={high:g} bound a ratio of "
-        "probabilities: neither may be below 0, nor the first above the second"
+        "probabilities, so 0 <= clip_low_threshold <= clip_high_threshold must hold"
     )
 
 
 def _check_beta(options: Options) -> str:
     beta = options["beta"]
-    return "" if beta >= 0 else f"beta={beta:g} would push the policy away; it is at least 0"
+    return "" if beta >= 0 else f"beta={beta:g} is negative; it must be at least 0"
 
 
 _POLICY = ("logprobs", "advantages")

@@ -213,8 +213,8 @@ class _Builder:
         wrapped = getattr(cls, "over", None)
         if not isinstance(wrapped, str) or wrapped == self.names[port]:
             raise ConfigError(
-                f"the {port} adapter {self.names[port]!r} wraps another {port} adapter, and its "
-                'class must name another one: over = "local"'
+                f"the {port} adapter {self.names[port]!r} wraps another {port} adapter: its class "
+                'must name that one, as in over = "local"'
             )
         return _Builder({**self.names, port: wrapped}, {}, dict(self.built)).build(port)
 

@@ -101,7 +101,7 @@ def save_point_problems(loop: ForEach) -> list[str]:
     """Return why the save points of a loop could not work; empty if they can."""
     problems = []
     if loop.ahead and has_save_points(loop.body):
-        problems.append(f"{loop.source} looks ahead over a loop with save points")
+        problems.append(f"{loop.source} looks ahead over a loop with save points: set ahead=0")
     for kind in carried(loop):
         if not is_checkpointable(kind) and (why := why_not_serializable(kind)):
             name = short_name(kind)

@@ -33,8 +33,8 @@ class MemoStore:
             values = tuple(decode(kind, text) for kind, text in zip(kinds, texts, strict=True))
         except ValueError as error:  # pydantic's ValidationError is one too
             raise ResumeError(
-                f"run {self._run!r} began with another version of {stage.title()}, whose result "
-                "has another form; start a new run, or resume with that version"
+                f"run {self._run!r} was started with another version of {stage.title()}, whose "
+                "result has another form; start a new run, or resume with that version"
             ) from error
         return values if len(kinds) > 1 else values[0]
 

@@ -41,6 +41,7 @@ def blob_name(name: str) -> str:
     parts = name.split("/")
     if not name or any(part in ("", ".", "..") for part in parts) or "\\" in name or "\0" in name:
         raise ValueError(
-            f"{name!r} is no blob name: a relative path with forward slashes and no '..' is"
+            f"{name!r} is not a valid blob name: use a relative path with forward slashes and "
+            "without '..'"
         )
     return name

@@ -102,11 +102,11 @@ class BlobLaws:
     @pytest.mark.parametrize("name", INVALID_NAMES, ids=repr)
     def test_invalid_names_are_refused(self, blobs: BlobStore, name: str, tmp_path: Path) -> None:
         before = sorted(tmp_path.parent.iterdir())
-        with pytest.raises(ValueError, match="no blob name"):
+        with pytest.raises(ValueError, match="blob name"):
             blobs.write(name, b"out")
-        with pytest.raises(ValueError, match="no blob name"):
+        with pytest.raises(ValueError, match="blob name"):
             blobs.read(name)
-        with pytest.raises(ValueError, match="no blob name"):
+        with pytest.raises(ValueError, match="blob name"):
             blobs.delete(name)
         assert list(blobs.list()) == []
         assert sorted(tmp_path.parent.iterdir()) == before

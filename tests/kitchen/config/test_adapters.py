@@ -54,5 +54,5 @@ def test_adapter_wraps_the_one_that_it_names(
 
 
 def test_adapter_cannot_wrap_itself() -> None:
-    with pytest.raises(ConfigError, match="must name another one"):
+    with pytest.raises(ConfigError, match="must name that one"):
         Kitchen.named({"training": "fake", "datasets": f"{__name__}:Itself"})
