@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 @st.composite
 def prefix_groups(draw: st.DrawFn, longest: int = 60) -> list[Array]:
-    """Sequences of three letters: prefixes of each other, equal ones, and ones that differ somewhere."""
+    """Sequences of three letters: prefixes of each other, equal ones, and ones that diverge."""
     rng = np.random.default_rng(draw(st.integers(0, 2**16)))
     trunks = [rng.integers(0, 3, longest) for _ in range(draw(st.integers(1, 3)))]
     shapes = st.tuples(st.sampled_from(trunks), st.integers(0, longest), st.integers(0, longest))
