@@ -72,8 +72,8 @@ class TestOverTheFake(Laws):
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
     def _served(cls) -> Iterator[None]:
-        kept = FakeBlobs()
-        with serving(FakeTraining(kept), kept) as cls.served:
+        server_blobs = FakeBlobs()
+        with serving(FakeTraining(server_blobs), server_blobs) as cls.served:
             yield
 
     def client(self, tmp_path: Path) -> TrainingClient:
@@ -100,9 +100,9 @@ class TestOverTheEngine(Laws):
 
         cls.hub = LocalHub(cache=str(tmp_path_factory.mktemp("cache")))
         cls.model = f"path:{tiny_model(tmp_path_factory.mktemp('tiny'), context=cls.context)}"
-        kept = FakeBlobs()
-        engine = PeftTraining(cls.hub, kept, device="cpu", dtype="float32", threads=2)
-        with serving(engine, kept, cls.hub, [cls.model]) as cls.served:
+        server_blobs = FakeBlobs()
+        engine = PeftTraining(cls.hub, server_blobs, device="cpu", dtype="float32", threads=2)
+        with serving(engine, server_blobs, cls.hub, [cls.model]) as cls.served:
             yield
 
     def client(self, tmp_path: Path) -> TrainingClient:

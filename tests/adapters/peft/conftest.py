@@ -113,11 +113,11 @@ def opened(client: Callable[..., PeftTraining]) -> Iterator[Callable[..., PeftSe
 @pytest.fixture
 def data() -> list[Datum]:
     """Six datums of 5 to 40 tokens with all the inputs that some named loss reads."""
-    rng, made = np.random.default_rng(0), []
+    rng, datums = np.random.default_rng(0), []
     for length in (17, 5, 40, 9, 23, 31):
         ids = rng.integers(3, 300, length + 1)
         weights = np.where(rng.random(length) < 0.6, rng.normal(size=length), 0.0)
-        made.append(
+        datums.append(
             Datum(
                 ids[:-1],
                 {
@@ -128,7 +128,7 @@ def data() -> list[Datum]:
                 },
             )
         )
-    return made
+    return datums
 
 
 def only(data: list[Datum], *names: str) -> list[Datum]:

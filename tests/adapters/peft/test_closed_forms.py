@@ -79,8 +79,8 @@ def plain_logprobs(model: Any, datum: Datum) -> Any:
     """(N,) or (N, K)."""
     logits = model(torch.from_numpy(datum.tokens)[None]).logits[0]
     targets = torch.from_numpy(np.asarray(datum.targets)).reshape(len(logits), -1)
-    found = torch.log_softmax(logits, -1).gather(1, targets)
-    return found[:, 0] if np.asarray(datum.targets).ndim == 1 else found
+    logprobs = torch.log_softmax(logits, -1).gather(1, targets)
+    return logprobs[:, 0] if np.asarray(datum.targets).ndim == 1 else logprobs
 
 
 def assert_same_gradients(session: PeftSession, model: Any) -> None:

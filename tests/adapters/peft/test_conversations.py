@@ -225,5 +225,5 @@ def test_the_longest_cached_prefix_is_used() -> None:
             }
         ]
     )
-    found = known.take([whole, rng.integers(0, 9, 30)])
-    assert [int(keys) for keys in found.values() if keys is not None] == [30]
+    cached = known.take([whole, rng.integers(0, 9, 30)])
+    assert [int(keys) for keys in cached.values() if keys is not None] == [30]

@@ -27,11 +27,11 @@ def exported(blobs: FakeBlobs, saved: Checkpoint, folder: Path) -> Path:
 
 
 def batches() -> list[list[Datum]]:
-    rng, made = np.random.default_rng(2), []
+    rng, data = np.random.default_rng(2), []
     for _ in range(STEPS):
         ids = [rng.integers(3, 60, rng.integers(6, 30)) for _ in range(4)]
         count = sum(len(one) - 1 for one in ids)
-        made.append(
+        data.append(
             [
                 Datum(
                     one[:-1],
@@ -40,7 +40,7 @@ def batches() -> list[list[Datum]]:
                 for one in ids
             ]
         )
-    return made
+    return data
 
 
 def plain_curve(folder: Path, adapter: Path) -> Array:

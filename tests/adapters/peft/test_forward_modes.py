@@ -244,10 +244,10 @@ def plain_step(model: Any, batch: Sequence[Datum]) -> tuple[float, dict[str, tor
     total = 0.0
     for datum in batch:
         logits = model(input_ids=torch.from_numpy(datum.tokens)[None], use_cache=False).logits[0]
-        found = torch.log_softmax(logits, -1).gather(1, torch.from_numpy(datum.targets)[:, None])[
-            :, 0
-        ]
-        loss = -(found * torch.from_numpy(datum.loss_inputs["weights"])).sum()
+        logprobs = torch.log_softmax(logits, -1).gather(
+            1, torch.from_numpy(datum.targets)[:, None]
+        )[:, 0]
+        loss = -(logprobs * torch.from_numpy(datum.loss_inputs["weights"])).sum()
         loss.backward()
         total += float(loss)
     return total, {
@@ -369,9 +369,9 @@ def test_mode_trial_tolerates_rounding_only(
     dtype: torch.dtype, same: bool, astray: int, by: float, agrees: bool
 ) -> None:
     expected = torch.randn(100, 50, generator=torch.Generator().manual_seed(0))
-    found = expected.clone()
-    found[:astray] += by * expected.std()
-    network: Any = FixedNetwork(found, dtype)
+    changed_logits = expected.clone()
+    changed_logits[:astray] += by * expected.std()
+    network: Any = FixedNetwork(changed_logits, dtype)
     assert matches_logits(network, [np.arange(100)], [expected], same_operations=same) is agrees
 
 

@@ -44,7 +44,7 @@ def test_creating_the_client_imports_no_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "rounds", "kept"),
+    ("user_environment", "spin_count", "cache_capacity"),
     [
         ({}, "5000", "128"),
         ({"OMP_WAIT_POLICY": "ACTIVE"}, None, "128"),
@@ -52,22 +52,24 @@ def test_creating_the_client_imports_no_torch() -> None:
     ],
 )
 def test_environment_defaults_respect_the_user(
-    given: dict[str, str], rounds: str | None, kept: str
+    user_environment: dict[str, str], spin_count: str | None, cache_capacity: str
 ) -> None:
     program = (
         "import json, os; from adapters.peft.client import PeftTraining; PeftTraining(None, None); "
         "print(json.dumps(dict(os.environ)))"
     )
     names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
-    environment = {name: value for name, value in os.environ.items() if name not in names} | given
+    environment = {
+        name: value for name, value in os.environ.items() if name not in names
+    } | user_environment
     ended = subprocess.run(
         [sys.executable, "-c", program], check=True, env=environment, capture_output=True
     )
-    found = json.loads(ended.stdout)
-    assert [found.get(name) for name in names] == [
-        given.get("OMP_WAIT_POLICY", "PASSIVE"),
-        rounds,
-        kept,
+    seen_environment = json.loads(ended.stdout)
+    assert [seen_environment.get(name) for name in names] == [
+        user_environment.get("OMP_WAIT_POLICY", "PASSIVE"),
+        spin_count,
+        cache_capacity,
     ]
 
 

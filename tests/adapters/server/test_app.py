@@ -279,16 +279,16 @@ def test_unrecorded_weights_are_deleted_by_the_next_server(client: Client) -> No
     assert again.post("weights_info", {"tinker_path": path}).status_code == 200
 
 
-def weights(kept: FakeBlobs) -> set[str]:
+def weights(server_blobs: FakeBlobs) -> set[str]:
     """Return the names of all checkpoints of the server."""
-    return {checkpoint.path for checkpoint in FakeTraining(kept).checkpoints("_served/")}
+    return {checkpoint.path for checkpoint in FakeTraining(server_blobs).checkpoints("_served/")}
 
 
 class SlowSaves(FakeTraining):
     """A training client whose saves finish when the test says so."""
 
-    def __init__(self, kept: FakeBlobs) -> None:
-        super().__init__(kept)
+    def __init__(self, server_blobs: FakeBlobs) -> None:
+        super().__init__(server_blobs)
         self.waiting: list[Callable[[], None]] = []
 
     def open(self, model: str, lora: Lora) -> Any:
@@ -314,9 +314,9 @@ class SlowSaves(FakeTraining):
     ],
 )
 def test_save_finished_after_its_session_is_deleted(verb: str, named: dict[str, Any]) -> None:
-    kept = FakeBlobs()
-    training = SlowSaves(kept)
-    client = Client(kept, training)
+    server_blobs = FakeBlobs()
+    training = SlowSaves(server_blobs)
+    client = Client(server_blobs, training)
     with client.http:
         session = client.session()
         assert (
@@ -325,9 +325,9 @@ def test_save_finished_after_its_session_is_deleted(verb: str, named: dict[str, 
         )
         wait_until(lambda: client.http.get("/healthz") and training.waiting)
         assert client.post(f"sessions/{session}/finish", {}).status_code == 204
-        assert len(weights(kept)) == ("path" in named)
+        assert len(weights(server_blobs)) == ("path" in named)
         training.waiting[0]()
-        wait_until(lambda: client.http.get("/healthz") and not weights(kept))
+        wait_until(lambda: client.http.get("/healthz") and not weights(server_blobs))
         assert client.get("checkpoints").json()["checkpoints"] == []
 
 
@@ -349,9 +349,10 @@ def test_damaged_record_is_named(client: Client) -> None:
     ],
 )
 def test_without_a_key_browser_pages_are_rejected(headers: dict[str, str]) -> None:
-    kept = FakeBlobs()
+    server_blobs = FakeBlobs()
     with TestClient(
-        application(FakeTraining(kept), kept, key=None), base_url="http://127.0.0.1:8000"
+        application(FakeTraining(server_blobs), server_blobs, key=None),
+        base_url="http://127.0.0.1:8000",
     ) as http:
         assert http.post("/api/v1/create_session", json={}, headers=headers).status_code == 403
         for host in ("127.0.0.1", "localhost:8000", "[::1]:8000", "[::1]"):
@@ -504,8 +505,8 @@ def sampling_session(client: Client, session: str, number: int) -> str:
 
 def scheduler(client: Client) -> SamplerScheduler:
     app: Any = client.http.app
-    found: SamplerScheduler = app.state.api.sampling.scheduler
-    return found
+    sampler_scheduler: SamplerScheduler = app.state.api.sampling.scheduler
+    return sampler_scheduler
 
 
 def sample(client: Client, sampler: str, number: int, **more: Any) -> Any:

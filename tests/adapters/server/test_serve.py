@@ -131,30 +131,30 @@ def test_signal_before_the_server_listens_stops_it() -> None:
 
 
 def test_signal_during_startup_releases_the_lease() -> None:
-    kept = FakeBlobs()
+    server_blobs = FakeBlobs()
     held: list[str] = []
 
     class Interrupted(TinkerServer):
         def app(self, *args: Any, **options: Any) -> Any:
-            held.extend(kept.list("_served/lease"))
+            held.extend(server_blobs.list("_served/lease"))
             signal.raise_signal(signal.SIGTERM)
 
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as end:
         next(
-            Interrupted(FakeTraining(kept), FakeHub(MODELS), kept).serve(
+            Interrupted(FakeTraining(server_blobs), FakeHub(MODELS), server_blobs).serve(
                 ["tiny"], {}, "127.0.0.1", 0
             )
         )
     assert end.value.code == 128 + signal.SIGTERM
     assert len(held) == 1
-    assert not kept.list("_served/lease")
+    assert not server_blobs.list("_served/lease")
     assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_served_models_exist_and_names_are_unique() -> None:
-    kept = FakeBlobs()
-    server = TinkerServer(FakeTraining(kept), FakeHub(MODELS), kept)
+    server_blobs = FakeBlobs()
+    server = TinkerServer(FakeTraining(server_blobs), FakeHub(MODELS), server_blobs)
     with pytest.raises(BackendError, match="nobody"):
         server.app(["nobody"], {})
     with pytest.raises(ConfigError, match="--alias other=tiny"):
@@ -171,8 +171,10 @@ def test_sdk_opens_the_tokenizer_of_any_folder() -> None:
 
         tiny_model(Path(folder))
         assert folder.count("/") == 2
-        kept = FakeBlobs()
-        app = TinkerServer(FakeTraining(kept), LocalHub(), kept).app([f"path:{folder}"], {})
+        server_blobs = FakeBlobs()
+        app = TinkerServer(FakeTraining(server_blobs), LocalHub(), server_blobs).app(
+            [f"path:{folder}"], {}
+        )
         [name] = [
             name for name in app.state.sessions.models.by_name if not name.startswith("path:")
         ]

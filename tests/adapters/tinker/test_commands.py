@@ -76,8 +76,8 @@ def test_check_sends_nothing_and_imports_no_sdk(tmp_path: Path) -> None:
 
 
 def test_check_online_asks_the_server_for_the_model() -> None:
-    kept = FakeBlobs()
-    with serving(FakeTraining(kept), kept, models=["tiny"]) as served:
+    server_blobs = FakeBlobs()
+    with serving(FakeTraining(server_blobs), server_blobs, models=["tiny"]) as served:
         unknown = check(4, "--online", url=served.url)
         rejected = check(4, "--online", url=served.url, key="tml-another")
     assert f"does not serve '{MODEL}'; there are: tiny" in unknown

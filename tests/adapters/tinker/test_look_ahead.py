@@ -132,9 +132,9 @@ def test_looking_ahead_overlaps_steps_without_more_requests() -> None:
 
 
 def test_four_hundred_samples_at_once() -> None:
-    kept, blobs = FakeBlobs(), FakeBlobs()
+    server_blobs, blobs = FakeBlobs(), FakeBlobs()
     direct = FakeTraining().open("tiny", Lora(rank=4, seed=1)).snapshot().result()
-    with serving(FakeTraining(kept), kept) as server:
+    with serving(FakeTraining(server_blobs), server_blobs) as server:
         training = ByteTinker(blobs, server.url)
         sampler = training.open("tiny", Lora(rank=4, seed=1)).snapshot().result()
         served, expected = (

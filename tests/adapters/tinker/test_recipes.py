@@ -28,8 +28,8 @@ QUICK = ("sl_basic", "dpo", "rl", "distillation")
     [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in RECIPES],
 )
 def test_metrics_equal_those_of_a_direct_run(name: str, ahead: int) -> None:
-    kept, blobs, alone = FakeBlobs(), FakeBlobs(), FakeBlobs()
-    with serving(FakeTraining(kept), kept) as served:
+    server_blobs, blobs, alone = FakeBlobs(), FakeBlobs(), FakeBlobs()
+    with serving(FakeTraining(server_blobs), server_blobs) as served:
         through: list[dict[str, Any]] = run_recipe(
             name, ByteTinker(blobs, served.url), blobs, ahead=ahead
         )
@@ -50,14 +50,19 @@ def test_metrics_equal_over_the_local_engine(name: str, tmp_path: Path) -> None:
     from adapters.tinker.client import TinkerTraining
     from tests.support.tiny_model import tiny_model
 
-    hub, kept, blobs, alone = LocalHub(cache=str(tmp_path)), FakeBlobs(), FakeBlobs(), FakeBlobs()
+    hub, server_blobs, blobs, alone = (
+        LocalHub(cache=str(tmp_path)),
+        FakeBlobs(),
+        FakeBlobs(),
+        FakeBlobs(),
+    )
     model = f"path:{tiny_model(tmp_path / 'tiny')}"
 
     def engine(store: FakeBlobs) -> PeftTraining:
         return PeftTraining(hub, store, device="cpu", dtype="float32", threads=2)
 
     direct = run_recipe(name, engine(alone), alone, model=model, lora_rank=16)
-    with serving(engine(kept), kept, hub, [model]) as served:
+    with serving(engine(server_blobs), server_blobs, hub, [model]) as served:
         client = TinkerTraining(hub, blobs, base_url=served.url, server="kitchen")
         through = run_recipe(name, client, blobs, model=model, lora_rank=16)
     assert [row["stage"] for row in through] == [row["stage"] for row in direct]

@@ -43,13 +43,13 @@ def run_with(
     faults: tuple[Fault, ...], recipe: str = "sl_basic", **settings: Any
 ) -> tuple[list[dict[str, Any]], FaultyApp, Sequence[Mapping[str, Any]]]:
     """Run a recipe through a faulty server; return its metrics, the application and the log."""
-    kept, blobs, wrapped = FakeBlobs(), FakeBlobs(), list[FaultyApp]()
+    server_blobs, blobs, wrapped = FakeBlobs(), FakeBlobs(), list[FaultyApp]()
 
     def wrap(app: Any) -> Any:
         wrapped.append(FaultyApp(app, faults))
         return wrapped[0]
 
-    with serving(FakeTraining(kept), kept, wrap=wrap) as server:
+    with serving(FakeTraining(server_blobs), server_blobs, wrap=wrap) as server:
         rows = run_recipe(recipe, ByteTinker(blobs, server.url), blobs, **settings)
         return rows, wrapped[0], read_journal(blobs, "run", "log")
 
@@ -96,8 +96,8 @@ def test_session_expired_while_sampling_or_opening() -> None:
 
 
 def test_absent_server_fails_pending_requests() -> None:
-    kept, blobs = FakeBlobs(), FakeBlobs()
-    app = FaultyApp(application(FakeTraining(kept), kept), (), latency=30.0)
+    server_blobs, blobs = FakeBlobs(), FakeBlobs()
+    app = FaultyApp(application(FakeTraining(server_blobs), server_blobs), (), latency=30.0)
     server = RunningServer(app)
     session = ByteTinker(blobs, server.url, away=1.0, patience=1.0).open("tiny", Lora(rank=4))
     saving = session.save("one")
@@ -110,13 +110,13 @@ def test_absent_server_fails_pending_requests() -> None:
 
 def test_closing_does_not_wait_for_a_server() -> None:
     """The session is still opening: the SDK holds its lock until the server has answered."""
-    kept, wrapped = FakeBlobs(), list[FaultyApp]()
+    server_blobs, wrapped = FakeBlobs(), list[FaultyApp]()
 
     def wrap(app: Any) -> Any:
         wrapped.append(FaultyApp(app, (Fault("held", "create_session", (1,)),)))
         return wrapped[0]
 
-    with serving(FakeTraining(kept), kept, wrap=wrap) as server:
+    with serving(FakeTraining(server_blobs), server_blobs, wrap=wrap) as server:
         session = ByteTinker(FakeBlobs(), server.url).open("tiny", Lora(rank=4, seed=1))
         [app] = wrapped
         wait_until(lambda: app.injected == 1)
@@ -167,9 +167,9 @@ def test_requests_are_logged_in_their_own_run_only() -> None:
 class Restart(Observer):
     """Kills the server after a number of stages, and starts another in its place."""
 
-    def __init__(self, kept: FakeBlobs, after: int) -> None:
-        self._kept, self._after, self._count = kept, after, 0
-        self.server = RunningServer(application(FakeTraining(kept), kept))
+    def __init__(self, server_blobs: FakeBlobs, after: int) -> None:
+        self._server_blobs, self._after, self._count = server_blobs, after, 0
+        self.server = RunningServer(application(FakeTraining(server_blobs), server_blobs))
         self.restarts = 0
 
     def stage_done(self, event: StageDone) -> None:
@@ -181,7 +181,7 @@ class Restart(Observer):
             threading.Timer(0.3, self._start).start()
 
     def _start(self) -> None:
-        app = application(FakeTraining(self._kept), self._kept)
+        app = application(FakeTraining(self._server_blobs), self._server_blobs)
         self.server = RunningServer(app, self.server.port)
 
 
@@ -196,8 +196,8 @@ class Restart(Observer):
 def test_server_is_killed_and_restarted(
     expected: list[dict[str, Any]], after: int, ahead: int
 ) -> None:
-    kept, blobs = FakeBlobs(), FakeBlobs()
-    restart = Restart(kept, after)
+    server_blobs, blobs = FakeBlobs(), FakeBlobs()
+    restart = Restart(server_blobs, after)
     try:
         training = ByteTinker(blobs, restart.server.url)
         rows = run_recipe("sl_basic", training, blobs, ahead=ahead, observers=[restart])

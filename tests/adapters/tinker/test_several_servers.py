@@ -31,12 +31,14 @@ def servers(
     running = {}
     for variable, key in KEYS.items():
         monkeypatch.setenv(variable, key)
-        kept = FakeBlobs()
+        server_blobs = FakeBlobs()
         running[variable] = (
             RunningServer(
-                TinkerServer(FakeTraining(kept), FakeHub(MODELS), kept).app(["tiny"], {}, key)
+                TinkerServer(FakeTraining(server_blobs), FakeHub(MODELS), server_blobs).app(
+                    ["tiny"], {}, key
+                )
             ),
-            kept,
+            server_blobs,
         )
     yield running
     for served, _ in running.values():
@@ -62,7 +64,7 @@ def test_two_runs_train_at_the_same_time(
 def test_each_sends_its_project_and_metadata(
     servers: dict[str, tuple[RunningServer, FakeBlobs]],
 ) -> None:
-    for variable, (served, kept) in servers.items():
+    for variable, (served, server_blobs) in servers.items():
         client = ByteTinker(
             FakeBlobs(),
             served.url,
@@ -72,7 +74,7 @@ def test_each_sends_its_project_and_metadata(
         )
         session = client.open("tiny", Lora(rank=4))
         session.facts()
-        [record] = Records(kept).all(SessionRecord)
+        [record] = Records(server_blobs).all(SessionRecord)
         session.close()
         assert (record.project, record.metadata) == (f"of {variable}", {"who": variable})
 

@@ -30,11 +30,11 @@ def prefix_groups(draw: st.DrawFn, longest: int = 60) -> list[Array]:
     rng = np.random.default_rng(draw(st.integers(0, 2**16)))
     trunks = [rng.integers(0, 3, longest) for _ in range(draw(st.integers(1, 3)))]
     shapes = st.tuples(st.sampled_from(trunks), st.integers(0, longest), st.integers(0, longest))
-    found = [
+    sequences = [
         np.concatenate([trunk[:kept], rng.integers(0, 3, own)])
         for trunk, kept, own in draw(st.lists(shapes, min_size=1, max_size=9))
     ]
-    return [tokens if len(tokens) else trunks[0][:1] for tokens in found]
+    return [tokens if len(tokens) else trunks[0][:1] for tokens in sequences]
 
 
 leasts = st.sampled_from([1, 2, 16, NO_SHARING])
@@ -160,14 +160,14 @@ def test_batches_keep_runs_together_and_stay_within_the_budget(
         tuple(range(start, min(start + group, len(sequences))))
         for start in range(0, len(sequences), group)
     ]
-    found = list[tuple[int, ...]]()
+    batches = list[tuple[int, ...]]()
     for batch in packed:
         mine = [run for run in runs if run[0] in batch]
         mine.sort(key=lambda run: batch.index(run[0]))
         assert sum(mine, ()) == batch
         assert len(mine) == 1 or added(sequences, batch, least) <= budget
-        found += mine
-    assert sorted(found) == runs
+        batches += mine
+    assert sorted(batches) == runs
 
 
 @pytest.mark.parametrize("shared", [0, 20, 150])

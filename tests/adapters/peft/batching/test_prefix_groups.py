@@ -18,11 +18,11 @@ from kitchen.types import Array
 def groups(*sizes: tuple[int, int, int], system: int = 0) -> list[Array]:
     """Return (T,) ids for each (completions, prompt tokens, completion tokens), shuffled."""
     rng = np.random.default_rng(0)
-    first, found = rng.integers(0, 9999, system), []
+    first, sequences = rng.integers(0, 9999, system), []
     for count, prompt, length in sizes:
         begins = np.concatenate([first, rng.integers(0, 9999, prompt)])
-        found += [np.concatenate([begins, rng.integers(0, 9999, length)]) for _ in range(count)]
-    return [found[at] for at in rng.permutation(len(found))]
+        sequences += [np.concatenate([begins, rng.integers(0, 9999, length)]) for _ in range(count)]
+    return [sequences[at] for at in rng.permutation(len(sequences))]
 
 
 def both(
@@ -98,21 +98,21 @@ def test_groups_cover_all_sequences_within_budget(
 
 def test_a_prompt_is_computed_once_per_group() -> None:
     sequences = groups((8, 256, 300), (8, 256, 300))
-    found = of(sequences, 768)
-    assert [group.prefix_length for group in found] == [256, 256]
-    assert [tokens(sequences, group) for group in found] == [256 + 8 * 300] * 2
+    prefix_groups = of(sequences, 768)
+    assert [group.prefix_length for group in prefix_groups] == [256, 256]
+    assert [tokens(sequences, group) for group in prefix_groups] == [256 + 8 * 300] * 2
 
 
 def test_a_single_group_is_split_between_lanes() -> None:
     sequences = groups((8, 256, 300))
-    found = of(sequences, 768)
-    assert [tokens(sequences, group) for group in found] == [256 + 4 * 300] * 2
+    prefix_groups = of(sequences, 768)
+    assert [tokens(sequences, group) for group in prefix_groups] == [256 + 4 * 300] * 2
     assert [tokens(sequences, group) for group in of(sequences, 768, lanes=1)] == [256 + 8 * 300]
 
 
 def test_three_groups_are_balanced() -> None:
-    found = of(sequences := groups(*[(8, 256, 300)] * 3), 768)
-    lanes = [sum(tokens(sequences, group) for group in found[lane::2]) for lane in (0, 1)]
+    prefix_groups = of(sequences := groups(*[(8, 256, 300)] * 3), 768)
+    lanes = [sum(tokens(sequences, group) for group in prefix_groups[lane::2]) for lane in (0, 1)]
     assert lanes == [256 + 8 * 300 + 256 + 4 * 300] * 2
 
 
@@ -160,12 +160,12 @@ def test_a_prefix_group_is_split_by_tokens() -> None:
         np.concatenate([prompt, [place], rng.integers(0, 9999, length)])
         for place, length in enumerate([50] * 4 + [1000] * 4)
     ]
-    found = of(sequences, 768)
-    assert [sum(map(len, group.micro_batches)) for group in found] == [6, 2]
+    prefix_groups = of(sequences, 768)
+    assert [sum(map(len, group.micro_batches)) for group in prefix_groups] == [6, 2]
 
 
 def test_large_groups_are_split_so_others_can_run() -> None:
     sequences = groups((40, 256, 300))
-    found = of(sequences, 768)
-    assert [len(group.micro_batches) for group in found] == [8, 8, 2, 2]
-    assert {group.prefix_length for group in found} == {256}
+    prefix_groups = of(sequences, 768)
+    assert [len(group.micro_batches) for group in prefix_groups] == [8, 8, 2, 2]
+    assert {group.prefix_length for group in prefix_groups} == {256}

@@ -29,25 +29,25 @@ PROMPT = 40  # tokens
 
 def completions(groups: int, each: int) -> list[Array]:
     """Return (T,) ids of `each` completions of 5 to 24 tokens for each of `groups` prompts."""
-    rng, found = np.random.default_rng(groups), []
+    rng, sequences = np.random.default_rng(groups), []
     for _ in range(groups):
         prompt = rng.integers(3, 300, PROMPT)
-        found += [
+        sequences += [
             np.concatenate([prompt, rng.integers(3, 300, rng.integers(5, 25))]) for _ in range(each)
         ]
-    return found
+    return sequences
 
 
 def datums(tokens: Sequence[Array], *, everywhere: bool = False, width: int = 0) -> list[Datum]:
     """Weight what follows the prompt, or all; `width` targets at each position if it is set."""
-    rng, found = np.random.default_rng(3), []
+    rng, data = np.random.default_rng(3), []
     for ids in tokens:
         shape = (len(ids) - 1, width) if width else (len(ids) - 1,)
         weights = rng.normal(size=shape)
         weights[: 0 if everywhere else PROMPT - 1] = 0
         targets = rng.integers(3, 300, shape) if width else ids[1:]
-        found.append(Datum(ids[:-1], {"target_tokens": targets, "weights": weights}))
-    return found
+        data.append(Datum(ids[:-1], {"target_tokens": targets, "weights": weights}))
+    return data
 
 
 def judged(tokens: Sequence[Array]) -> list[Datum]:
@@ -130,12 +130,16 @@ def test_sharing_changes_neither_loss_nor_gradient(
 ) -> None:
     data, loss, plain = CASES[case]
     shared, alone = shared_and_alone(opened, checkpointing=checkpointing)
-    once, each = record_token_counts(shared), record_token_counts(alone)
+    shared_counts, alone_counts = record_token_counts(shared), record_token_counts(alone)
     assert_same_step(step(shared, data, loss), step(alone, data, plain))
     assert (
-        sum(once) == count_distinct_prefixes(data) < 0.75 * sum(len(datum.tokens) for datum in data)
+        sum(shared_counts)
+        == count_distinct_prefixes(data)
+        < 0.75 * sum(len(datum.tokens) for datum in data)
     )
-    assert sum(each) == sum(len(datum.tokens) for datum in data) * (2 if plain is not loss else 1)
+    assert sum(alone_counts) == sum(len(datum.tokens) for datum in data) * (
+        2 if plain is not loss else 1
+    )
 
 
 @pytest.mark.parametrize("quiet", [0, 1])
@@ -184,8 +188,8 @@ def test_training_and_sampling_logprobs_agree(opened: Opened) -> None:
     tokens = completions(2, 4)
     trained = session.forward(datums(tokens, everywhere=True)).result().logprobs
     sampler = session.snapshot().result()
-    asked = [sampler.logprobs(ids) for ids in tokens]
-    for ours, theirs in zip(trained, asked, strict=True):
+    futures = [sampler.logprobs(ids) for ids in tokens]
+    for ours, theirs in zip(trained, futures, strict=True):
         assert np.abs(ours - theirs.result()[1:]).mean() < 1e-4
     sampler.close()
 

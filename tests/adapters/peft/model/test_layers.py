@@ -197,8 +197,10 @@ def test_states_without_lora_need_no_gradient() -> None:
     lies = build_layout(SEQUENCES, torch.device("cpu"))
     states = Decoder(model).hidden(lies, no_stop)
     assert not states.requires_grad
-    given = torch.from_numpy(SEQUENCES[1])[None]
-    expected = of_float64(model)(input_ids=given, output_hidden_states=True).hidden_states[-1][0]
+    ids_batch = torch.from_numpy(SEQUENCES[1])[None]
+    expected = of_float64(model)(input_ids=ids_batch, output_hidden_states=True).hidden_states[-1][
+        0
+    ]
     torch.testing.assert_close(states[lies.slots[1]], expected, **EXACT)
 
 
@@ -273,14 +275,14 @@ def test_a_fused_linear_equals_its_layers(
     assert (product.weight.data_ptr() == first.weight.data_ptr()) == together
     x, gradient, onto = random(8, 6).requires_grad_(), random(8, 12), random(8, 12)
     expected = torch.cat([plain(layer, x) for layer in layers], -1)
-    gradients = torch.autograd.grad(expected, [x, *product.trainable], gradient)
+    expected_gradients = torch.autograd.grad(expected, [x, *product.trainable], gradient)
     with torch.no_grad():
         out, down = product.forward(x)
         torch.testing.assert_close(out, expected, **EXACT)
         torch.testing.assert_close(product.forward(x, onto)[0], expected + onto, **EXACT)
-        dx, found = product.backward(gradient, x, down)
-    assert len(product.trainable) == len(found) == 2 * len(trained)
-    for got, expected_gradient in zip([dx, *found], gradients, strict=True):
+        dx, gradients = product.backward(gradient, x, down)
+    assert len(product.trainable) == len(gradients) == 2 * len(trained)
+    for got, expected_gradient in zip([dx, *gradients], expected_gradients, strict=True):
         torch.testing.assert_close(got, expected_gradient, **EXACT)
 
 

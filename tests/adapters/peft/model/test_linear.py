@@ -40,8 +40,8 @@ def test_small_lora_updates_survive_rounding(cpu_flags: None, frozen: bool, rows
         ]
         plain, updated = (product.forward(x, stream.clone())[0].float() for product in products)
     assert 0.01 < update.abs().median() < 0.1
-    kept = ((updated - plain) * update).sum() / (update * update).sum()
-    assert 0.8 < kept < 1.2
+    kept_share = ((updated - plain) * update).sum() / (update * update).sum()
+    assert 0.8 < kept_share < 1.2
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -57,10 +57,10 @@ def plain(
     states = []
     for places, start in zip(lies.slots, lies.shared_lengths, strict=True):
         mine = [x[places].transpose(0, 1)[None] for x in (query, key, value)]
-        found: Any = scaled_dot_product_attention(
+        attended: Any = scaled_dot_product_attention(
             *mine, is_causal=True, scale=scale, enable_gqa=True
         )
-        states.append(found[0].transpose(0, 1)[start:])
+        states.append(attended[0].transpose(0, 1)[start:])
     return torch.cat(states)
 
 
@@ -102,7 +102,7 @@ def test_added_by_index_and_run_by_run_gradients_are_the_same(dtype: torch.dtype
     lies = build_layout(CASES["shared, several tiles"], torch.device("cpu"))
     query, key, value, gradient = (x.detach().to(dtype) for x in inputs(len(lies.ids), 4, 2))
     out = attention.forward(query, key, value, lies, 0.3)
-    found = []
+    results = []
     for by_index in (False, True):
         whole = torch.full((len(lies.ids), 8, 8), torch.nan, dtype=dtype)
         others = attention.backward(
@@ -110,8 +110,8 @@ def test_added_by_index_and_run_by_run_gradients_are_the_same(dtype: torch.dtype
         )
         assert {each.dtype for each in others} == {torch.float32}
         whole[:, 4:] = torch.cat(others, 1)
-        found.append(whole)
-    by_run, by_index = found
+        results.append(whole)
+    by_run, by_index = results
     assert torch.linalg.vector_norm(by_run) > 1
     apart = torch.linalg.vector_norm((by_index - by_run).float()) / torch.linalg.vector_norm(
         by_run.float()
@@ -130,8 +130,8 @@ def small_tiles(sequences: Sequence[Array]) -> PackedLayout:
 def test_tiled_attention_passes_gradcheck() -> None:
     lies = small_tiles(sequences((5, 4), (5, 5), (0, 10)))
     apply: Any = TiledAttention.apply
-    given = inputs(len(lies.ids), 4, 2, 3, 3)[:3]
-    assert torch.autograd.gradcheck(lambda *x: apply(*x, lies, 0.4), given)
+    query_key_value = inputs(len(lies.ids), 4, 2, 3, 3)[:3]
+    assert torch.autograd.gradcheck(lambda *x: apply(*x, lies, 0.4), query_key_value)
 
 
 def test_padded_queries_leave_no_trace() -> None:
@@ -188,6 +188,6 @@ def test_key_gradients_accumulate_in_float32() -> None:
         plain(query, key, value, lies, 0.3), (key, value), low[3].double()
     )
     out = attention.forward(*low[:3], lies, 0.3)
-    found = attention.backward(low[3], *low[:3], out, lies, 0.3, torch.empty_like(low[0]))
-    for got, exact in zip(found, expected_gradients, strict=True):
+    gradients = attention.backward(low[3], *low[:3], out, lies, 0.3, torch.empty_like(low[0]))
+    for got, exact in zip(gradients, expected_gradients, strict=True):
         assert float((got.double() - exact)[:80].norm() / exact[:80].norm()) < 0.01

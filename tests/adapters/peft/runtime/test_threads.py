@@ -27,27 +27,27 @@ T = TypeVar("T")
 
 
 def in_a_new_thread(work: Callable[[], T]) -> T:
-    found = list[T]()
-    thread = threading.Thread(target=lambda: found.append(work()))
+    results = list[T]()
+    thread = threading.Thread(target=lambda: results.append(work()))
     thread.start()
     thread.join(60)
-    return found[0]
+    return results[0]
 
 
 def test_a_thread_sets_only_its_own_torch_threads() -> None:
-    before, found, go = default_threads(), list[int](), threading.Event()
+    before, thread_counts, go = default_threads(), list[int](), threading.Event()
 
     class Few(ComputeThread):
         def work(self) -> None:
             go.wait(60)
-            found.append(torch.get_num_threads())
+            thread_counts.append(torch.get_num_threads())
 
     few = Few("few", before + 2)
     few.start()
     assert in_a_new_thread(torch.get_num_threads) == default_threads() == before
     go.set()
     few.join(60)
-    assert found == [before + 2]
+    assert thread_counts == [before + 2]
 
 
 @pytest.mark.parametrize("function", ["threading.Thread.start", "torch.set_num_threads"])
@@ -67,11 +67,11 @@ def test_a_thread_that_cannot_start_raises(monkeypatch: pytest.MonkeyPatch, func
 
 
 def test_all_cores_work_runs_on_one_thread() -> None:
-    found = [
+    names_and_counts = [
         lanes.run(lambda: (threading.current_thread().name, torch.get_num_threads()))
         for lanes in (Lanes(1, 3), Lanes(2, 3), Lanes(2, 3).single())
     ]
-    assert found == [("all cores", 3)] * 3
+    assert names_and_counts == [("all cores", 3)] * 3
     assert all_cores_thread(3) is all_cores_thread(3)
     assert all_cores_thread(3) is not all_cores_thread(2)
 

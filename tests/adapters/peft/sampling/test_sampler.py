@@ -148,11 +148,11 @@ def test_cancelled_requests_are_decoded_no_further(sampler: Any) -> None:
     alone = sampler.sample(first, max_tokens=6, seed=1).result()
     lengths = [len(one.tokens) for one in sampler.sample(second, **long).result()]
     assert max(lengths) > 2 * STEPS_PER_TURN
-    kept = sampler.sample(first, max_tokens=6, seed=1)
+    awaited = sampler.sample(first, max_tokens=6, seed=1)
     dropped = sampler.sample(second, **long)
     embedded = record_embedded(sampler.model.result())
     before_each_forward(sampler, lambda: len(embedded) == 3 and dropped.work.cancel())
-    assert same(kept.result()[0], alone[0])
+    assert same(awaited.result()[0], alone[0])
     assert len(embedded) <= 1 + STEPS_PER_TURN
     with pytest.raises(concurrent.futures.CancelledError):
         dropped.result()

@@ -142,11 +142,11 @@ def test_completions_share_one_read_of_their_prompt(frozen: FrozenModel) -> None
 def test_prefilled_prompts_are_not_read_again(frozen: FrozenModel) -> None:
     prompts = [PROMPTS[0], PROMPTS[4]]
     expected = complete(frozen, fused_body(frozen), rows_of(prompts), 8)
-    given = frozen.prefill_only([PROMPTS[0]], 64, {})
+    prefilled_prompts = frozen.prefill_only([PROMPTS[0]], 64, {})
     rows, embedded = rows_of(prompts), record_embedded(frozen)
     completions = [
-        *complete(frozen, frozen.decoder_body(64, {}, given), rows[:2], 4),
-        *complete(frozen, frozen.decoder_body(64, {}, given), rows[2:], 4),
+        *complete(frozen, frozen.decoder_body(64, {}, prefilled_prompts), rows[:2], 4),
+        *complete(frozen, frozen.decoder_body(64, {}, prefilled_prompts), rows[2:], 4),
     ]
     assert prefilled(embedded, completions) == len(PROMPTS[4])
     assert_same_completions(completions, expected)
