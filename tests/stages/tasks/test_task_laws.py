@@ -70,17 +70,22 @@ class TestTools(TaskLaws):
         return ToolQuestion("What is 2 + 3?", "5", "t")
 
 
+@pytest.fixture(scope="module")  # its worker process takes seconds to start
+def gym_problem() -> Iterator[Task]:
+    pytest.importorskip("reasoning_gym")
+    tasks, _, _ = MakeReasoningGym(
+        "reasoning-gym:chain_sum", DataConfig(limit=1, held_out_rows=1)
+    ).run()
+    with closing(tasks):
+        yield tasks.train[0]
+
+
 class TestGym(TaskLaws):
     answers = ("<answer>12</answer>", "<answer></answer>", *ODD_ANSWERS)
 
     @pytest.fixture
-    def problem(self) -> Iterator[Task]:
-        pytest.importorskip("reasoning_gym")
-        tasks, _, _ = MakeReasoningGym(
-            "reasoning-gym:chain_sum", DataConfig(limit=1, held_out_rows=1)
-        ).run()
-        with closing(tasks):
-            yield tasks.train[0]
+    def problem(self, gym_problem: Task) -> Task:
+        return gym_problem
 
 
 @dataclass
