@@ -20,10 +20,11 @@ CONTEXT = 4096  # tokens
 
 
 class FakeSampler:
-    """Samples from a bigram model; the cumulative tables of the last settings are cached."""
+    """Samples from a bigram model; the tables of the last settings are cached."""
 
     def __init__(self, model: Bigram) -> None:
         self.model = model
+        self._scaled: dict[float, Table] = {}  # by temperature
         self._tables: dict[tuple[float, float, int], Table] = {}
 
     def logprobs(self, tokens: Tokens) -> Future[Floats]:
@@ -90,7 +91,9 @@ class FakeSampler:
         """Log-probabilities at a temperature; those of greedy sampling are the model's."""
         if temperature == 0:
             return self.model.logprobs
-        return log_softmax(self.model.logits / temperature)
+        if temperature not in self._scaled:
+            self._scaled = {temperature: log_softmax(self.model.logits / temperature)}
+        return self._scaled[temperature]
 
     def _greedy(self, last: int) -> Iterator[int]:
         while True:
@@ -113,13 +116,15 @@ class FakeSampler:
 
     def _cumulative(self, setting: tuple[float, float, int]) -> Table:
         if setting not in self._tables:
-            self._tables = {setting: _cumulative(self.model.logits, *setting)}
+            temperature, top_p, top_k = setting
+            logprobs = self._scaled_logprobs(temperature)
+            self._tables = {setting: _cumulative(logprobs, top_p, top_k)}
         return self._tables[setting]
 
 
-def _cumulative(logits: Table, temperature: float, top_p: float, top_k: int) -> Table:
+def _cumulative(logprobs: Table, top_p: float, top_k: int) -> Table:
     """(V, V) cumulative probabilities; top-p as in Holtzman et al., 2020 (arXiv:1904.09751)."""
-    probabilities = np.exp(log_softmax(logits / temperature))
+    probabilities = np.exp(logprobs)
     order = np.argsort(-probabilities, axis=1, kind="stable")
     ranked = np.take_along_axis(probabilities, order, axis=1)
     if top_k:
