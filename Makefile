@@ -1,4 +1,7 @@
 # `make run` cooks the main recipe, `make test` checks everything; both make .venv first if it is missing.
+# python caches byte code, even where the environment forbids it: each command of a test imports much
+export PYTHONDONTWRITEBYTECODE :=
+
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -215,6 +216,7 @@ def _versions() -> Facts:
     return Facts(facts | {f"{_MACHINE}python": platform.python_version()})
 
 
+@functools.cache
 def _installed_version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
