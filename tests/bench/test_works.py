@@ -26,18 +26,25 @@ from tests.support.tiny_model import tiny_model
 
 
 @pytest.fixture(scope="module")
-def order(tmp_path_factory: pytest.TempPathFactory) -> Order:
-    """Return options with the start weights in their folder."""
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
+    """Return the seed, and the tiny model in its folder."""
     folder = tmp_path_factory.mktemp("bench")
-    order = Order(folder, pairs=1, model=f"path:{tiny_model(folder / 'tiny', context=1024)}")
-    (folder / "trl").mkdir()
-    with Worker(StartWeights(order.setup(1)), folder) as worker:
+    return Order(folder, pairs=1, model=f"path:{tiny_model(folder / 'tiny', context=1024)}").setup(
+        1
+    )
+
+
+@pytest.fixture(scope="module")
+def order(setup: Setup) -> Order:
+    """Return options with the start weights in their folder."""
+    (setup.folder / "trl").mkdir()
+    with Worker(StartWeights(setup), setup.folder) as worker:
         worker.ready()
-    return order
+    return Order(setup.folder, pairs=1, model=setup.model)
 
 
-def test_the_lengths_of_b_spread_evenly_over_their_logarithms(order: Order) -> None:
-    data = rows.log_uniform(order.setup(1), 400)
+def test_the_lengths_of_b_spread_evenly_over_their_logarithms(setup: Setup) -> None:
+    data = rows.log_uniform(setup, 400)
     lengths = np.array([len(datum.tokens) for datum in data])
     assert lengths.min() >= 64
     assert lengths.max() <= 512
@@ -46,16 +53,14 @@ def test_the_lengths_of_b_spread_evenly_over_their_logarithms(order: Order) -> N
     assert trained / lengths.sum() == pytest.approx(0.25, abs=0.01)
 
 
-def test_rows_are_the_same_for_the_same_seed_alone(order: Order) -> None:
-    setup = order.setup(1)
+def test_rows_are_the_same_for_the_same_seed_alone(setup: Setup) -> None:
     [first], [again] = (rows.groups(setup, 1) for _ in range(2))
     [other] = rows.groups(Setup(setup.folder, seed=1, model=setup.model), 1)
     assert first.prompt.tolist() == again.prompt.tolist() != other.prompt.tolist()
     assert [len(completion) for completion in first.completions] == [64] * 8
 
 
-def test_questions_have_a_fixed_length_and_answers_never_end(order: Order) -> None:
-    setup = order.setup(1)
+def test_questions_have_a_fixed_length_and_answers_never_end(setup: Setup) -> None:
     known, endless = (rows.tokenizer(each.model) for each in (setup, kitchen_side.endless(setup)))
     assert endless.stop_ids == () != known.stop_ids
     for text in rows.questions(setup, 3):

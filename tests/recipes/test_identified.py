@@ -74,21 +74,41 @@ def recipe_that_reads(name: str, folder: Path) -> Recipe:
     return Evaluate(dataset="right", weights=weights, **SHORT)
 
 
+@pytest.fixture(scope="module")
+def trained() -> dict[str, FakeBlobs]:
+    """By data set, blobs with two runs of sl_basic that trained on it: `first` and `other`."""
+    stores = {}
+    for dataset in ("mixed", "right"):
+        blobs = FakeBlobs()
+        for run, epochs in (("first", 60), ("other", 50)):
+            recipe = SlBasic(
+                model="any",
+                dataset=dataset,
+                batch_size=4,
+                epochs=epochs,
+                learning_rate=0.2,
+                eval_every=0,
+            )
+            kitchen.run(recipe, training=FakeTraining(blobs), datasets=DATA, blobs=blobs, name=run)
+        stores[dataset] = blobs
+    return stores
+
+
+def copied(blobs: FakeBlobs) -> FakeBlobs:
+    copy = FakeBlobs()
+    for name in blobs.list():
+        copy.write(name, blobs.read(name) or b"")
+    return copy
+
+
 @pytest.mark.usefixtures("letters")
 @pytest.mark.parametrize("name", FIRST)
-def test_other_weights_are_refused_wherever_the_run_was_stopped(name: str, tmp_path: Path) -> None:
-    blobs, folder = FakeBlobs(), tmp_path / "weights"
+def test_other_weights_are_refused_wherever_the_run_was_stopped(
+    name: str, trained: dict[str, FakeBlobs], tmp_path: Path
+) -> None:
+    blobs = copied(trained["mixed" if "start" in name else "right"])
+    folder = tmp_path / "weights"
     training = FakeTraining(blobs)
-    for run, epochs in (("first", 60), ("other", 50)):
-        recipe = SlBasic(
-            model="any",
-            dataset="mixed" if "start" in name else "right",
-            batch_size=4,
-            epochs=epochs,
-            learning_rate=0.2,
-            eval_every=0,
-        )
-        kitchen.run(recipe, training=training, datasets=DATA, blobs=blobs, name=run)
     [first] = training.checkpoints("first/weights/final")
     [other] = training.checkpoints("other/weights/final")
     training.export(first, folder)

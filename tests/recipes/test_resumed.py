@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("letters")
 @pytest.mark.parametrize(
     "recipe",
     [
-        pytest.param(name, marks=[] if name in ("rl", "rlhf_answer") else pytest.mark.slow)
+        pytest.param(name, marks=[] if name == "rl" else pytest.mark.slow)
         for name in RECIPES
         if name not in LOCAL_ONLY
     ],

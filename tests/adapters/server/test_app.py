@@ -625,7 +625,7 @@ def test_corrupted_messages_change_no_other_model(client: Client) -> None:
     numbers = count(1)
     before = client.scores(other, next(numbers))
 
-    @settings(max_examples=200)
+    @settings(max_examples=60)
     @given(data=st.data())
     def corrupt_and_compare(data: Any) -> None:
         session = client.session()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from kitchen.cli import app
 from kitchen.config.adapters import PORTS, available
 
 KITCHEN = Path(sys.executable).parent / "kitchen"
@@ -56,7 +59,14 @@ def bash_request(line: str) -> dict[str, str]:
 
 
 def completions(home: Path, line: str) -> list[str]:
-    return ask(home, str(KITCHEN), **bash_request(line)).split()
+    """Return what bash is offered, in this process."""
+    path = sys.path[:]
+    with contextlib.chdir(home):
+        runner = CliRunner(env={"HOME": str(home), **bash_request(line)})
+        result = runner.invoke(app, prog_name="kitchen")
+    sys.path[:] = path  # completion puts the current folder on it
+    assert "Traceback" not in result.output
+    return result.stdout.split()
 
 
 @pytest.mark.parametrize(

@@ -45,11 +45,15 @@ def refused(folder: Path, line: str) -> str:
     return result.stderr
 
 
-def test_a_new_recipe_passes_its_test(tmp_path: Path) -> None:
+def test_a_new_recipe_and_stage_pass_their_tests(tmp_path: Path) -> None:
     written(tmp_path, "recipe soup")
-    assert "2 passed" in shell_output(tmp_path, "pytest")
-    assert len((tmp_path / "recipes/soup.py").read_text().splitlines()) <= 60
     assert {path.name for path in tmp_path.iterdir()} >= {"recipes", "tests", "conftest.py"}
+    (tmp_path / "conftest.py").write_text("# mine\n")
+    assert "from stages.stir import Stir" in written(tmp_path, "stage stir")
+    assert (tmp_path / "conftest.py").read_text() == "# mine\n"
+    assert "3 passed" in shell_output(tmp_path, "pytest")
+    assert len((tmp_path / "recipes/soup.py").read_text().splitlines()) <= 60
+    assert len((tmp_path / "stages/stir.py").read_text().splitlines()) < 25
 
 
 @pytest.mark.slow
@@ -76,14 +80,6 @@ def test_the_suggested_next_commands_work(tmp_path: Path) -> None:
         with_data.replace("FILE", "rows.jsonl") + " --training fake"
     )
     shell_output(tmp_path, " && ".join(commands))
-
-
-def test_a_new_stage_passes_and_a_conftest_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text("# mine\n")
-    assert "from stages.stir import Stir" in written(tmp_path, "stage stir")
-    assert "1 passed" in shell_output(tmp_path, "pytest")
-    assert len((tmp_path / "stages/stir.py").read_text().splitlines()) < 25
-    assert (tmp_path / "conftest.py").read_text() == "# mine\n"
 
 
 @pytest.mark.parametrize("name", ["it", "a_rather_long_name"])
