@@ -193,6 +193,18 @@ DEEPSEEK = Architecture(
 )
 
 
+# with the mechanisms of Llama, Bloom and Mixtral
+REPEATED = ("Mistral", "Falcon ALiBi", "GraniteMoe experts")
+
+
+def cases(*kinds: Architecture) -> list[Any]:
+    """Return parameters; architectures that repeat the mechanism of another are slow tests."""
+    return [
+        pytest.param(kind, id=str(kind), marks=[pytest.mark.slow] if str(kind) in REPEATED else [])
+        for kind in kinds
+    ]
+
+
 @pytest.fixture
 def folder(kind: Architecture, tmp_path: Path) -> Path:
     """Random weights, of norms and biases too, which would be 1 and 0."""
@@ -281,7 +293,7 @@ def compare(opened: Opened, folder: Path, batch: Sequence[Datum]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("kind", cases(*KINDS))
 def test_architectures_train_as_in_transformers(
     kind: Architecture, folder: Path, opened: Opened, batch: list[Datum]
 ) -> None:
@@ -298,7 +310,7 @@ def test_length_dependent_models_train_correctly(
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", [*KINDS, *MISTAKEN], ids=str)
+@pytest.mark.parametrize("kind", cases(*KINDS, *MISTAKEN))
 def test_batched_sampling_matches_generate(
     kind: Architecture, folder: Path, client: Callable[..., Any]
 ) -> None:
@@ -337,7 +349,7 @@ def test_values_may_be_narrower_than_queries(
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", [*KINDS, *ROUNDED], ids=str)
+@pytest.mark.parametrize("kind", cases(*KINDS, *ROUNDED))
 def test_forward_mode_does_not_depend_on_dtype(kind: Architecture, opened: Opened) -> None:
     assert opened(dtype="bfloat16").submit(lambda trainer: trainer).result().base.mode == kind.mode
 
