@@ -86,7 +86,7 @@ def test_fake_runs_resume_after_a_few_kills(
 def test_fake_runs_resume_after_many_kills(
     recipe: str, ahead: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = soak(tmp_path, recipe, "fake", ahead, KILLS or 15, capsys)
+    rows = soak(tmp_path, recipe, "fake", ahead, KILLS or 6, capsys)
     assert sum(bool(row["inside_write"]) for row in rows) >= len(rows) // 3
 
 

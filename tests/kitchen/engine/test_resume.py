@@ -52,6 +52,7 @@ HELD = [
     {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": '{"a": 1}'}]}
 ]
 ORDER = Order("recipes.sl_basic:SlBasic", {})
+QUICK = ((0, 1), (1, 2), (3, 5))  # steps ahead, steps between saves
 BASIC = SlBasic(
     dataset="chats", batch_size=2, epochs=3, learning_rate=0.1, eval_every=3, keep=1, warmup_steps=0
 )
@@ -108,8 +109,14 @@ def outcome(blobs: BlobStore) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 3])
-@pytest.mark.parametrize("save", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("ahead", "save"),
+    [
+        pytest.param(ahead, save, marks=[] if (ahead, save) in QUICK else pytest.mark.slow)
+        for ahead in (0, 1, 3)
+        for save in (1, 2, 5)
+    ],
+)
 def test_killed_at_any_stage_resumes_to_the_same_end(ahead: int, save: int) -> None:
     recipe = BASIC.model_copy(update={"ahead": ahead, "save_every": save})
     observer, whole = KillAt(), FakeBlobs()
@@ -169,7 +176,9 @@ def test_killed_while_saving_resumes_to_the_same_end(after: bool) -> None:
         assert outcome(blobs) == expected, f"killed at write {at}"
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 3])
+@pytest.mark.parametrize(
+    "ahead", [1, *(pytest.param(ahead, marks=pytest.mark.slow) for ahead in (0, 3))]
+)
 def test_stores_by_url_and_folder_resume_to_the_same_end(ahead: int, tmp_path: Path) -> None:
     recipe = BASIC.model_copy(update={"ahead": ahead, "save_every": 2})
     observer, whole = KillAt(), FsspecBlobs(f"memory://whole-{ahead}")
