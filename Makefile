@@ -28,7 +28,7 @@ test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope
 
 test-slow: $(VENV)/bench
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist loadscope
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist worksteal
 
 soak: setup
 	KITCHEN_SOAK=100 $(BIN)/python -m pytest -m slow tests/soak
