@@ -1,4 +1,4 @@
-"""The docs build as a site, links and anchors resolve, and nothing is loaded from elsewhere."""
+"""The docs build as a site, links resolve, search is offline, nothing is loaded from elsewhere."""
 
 from __future__ import annotations
 
@@ -34,3 +34,15 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     for pattern, suffix in ((LOADED, "html"), (LOADED_BY_CSS, "css")):
         for path in site.rglob(f"*.{suffix}"):
             assert not pattern.findall(path.read_text()), path
+
+
+def test_search_works_without_a_server(site: Path) -> None:
+    assert "__index" in (site / "search/search_index.js").read_text()[:20]
+    assert "javascripts/iframe-worker.js" in (site / "index.html").read_text()
+
+
+def test_llms_txt_lists_every_page_but_the_decisions(site: Path) -> None:
+    listed = set(re.findall(r"\]\((\S+?)\)", (site / "llms.txt").read_text()))
+    pages = {str(path.relative_to(site)) for path in site.rglob("*.html")}
+    decisions = {page for page in pages if page.startswith("adr/")}
+    assert listed == pages - decisions - {"index.html", "404.html"}
