@@ -45,7 +45,7 @@ class Distillation(RolloutRecipe):
             *kl_stages(evaluate.MeasureKLBefore, *kl, model=self.model),
             for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=stale)(
                 rl.Snapshot(),
-                rl.RollOut(self.group, self.playing, self.seed),
+                rl.SampleRollouts(self.group, self.playing, self.seed),
                 distill.ReportAnswers(),
                 *targets,
                 for_each(rl.Minibatches(self.updates))(

@@ -16,7 +16,8 @@ class Rl(RolloutRecipe):
 
     # reward function: field_f1, exact or math; null to choose by the data, which may have its own
     reward: str | None = None
-    advantages: rl.AdvantageName = "centred"  # how the rewards of a group become advantages
+    # centred: reward - mean of its group; normalised: that / its deviation (GRPO); leave_one_out
+    advantages: rl.AdvantageName = "centred"
     loss: rl.PolicyLossName = "importance_sampling"  # policy loss
     # options of the loss: clip_low_threshold and clip_high_threshold of ppo and cispo, beta of dro
     loss_options: Mapping[str, float] = {}
@@ -40,7 +41,7 @@ class Rl(RolloutRecipe):
             rl.EvaluateBasePolicy(self.model, self.playing),
             for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=stale)(
                 rl.Snapshot(),
-                rl.RollOut(self.group, self.playing, self.seed),
+                rl.SampleRollouts(self.group, self.playing, self.seed),
                 rl.ReportRollouts(),
                 *([rl.ComputeReferenceLogprobs()] if with_reference else []),
                 rl.ComputeAdvantages(

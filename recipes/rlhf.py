@@ -45,7 +45,7 @@ class Rlhf(RolloutRecipe):
             rl.EvaluateBasePolicy(self.model, self.playing),
             for_each(batches, ahead=self.policy_lag, save=self.save_every, stale=stale)(
                 rl.Snapshot(),
-                rl.RollOut(self.group, self.playing, self.seed),
+                rl.SampleRollouts(self.group, self.playing, self.seed),
                 judging.JudgeRollouts(self.playing, has_true_rewards=own_answers),
                 rl.ReportRollouts(),
                 *([rl.ComputeReferenceLogprobs()] if self.kl_penalty else []),

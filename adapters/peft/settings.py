@@ -17,13 +17,15 @@ class Settings:
     """Settings of the device, memory and batches; raises ConfigError for an invalid value."""
 
     device: str = "auto"  # auto, cpu, cuda or cuda:N
-    # of the base model; auto: bfloat16 where the hardware multiplies it fast, else float32
+    # of the base model; auto: bfloat16 if the hardware has fast bfloat16 matmuls, else float32
     dtype: str = "auto"
     threads: int = 0  # torch threads; 0: torch's default
     micro_batch_tokens: int = 0  # tokens that go through the model at once; 0: by device
-    checkpointing: bool = False  # of activations: less memory, a third more time
+    checkpointing: bool = (
+        False  # gradient checkpointing: saves activation memory, takes about a third more time
+    )
     quantization: str = "none"  # of the base model: none or 4bit
-    sample_batch: int = 128  # completions generated at the same time, at most
+    sample_batch: int = 128  # maximum number of completions generated concurrently
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(self.device)):

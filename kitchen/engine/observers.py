@@ -59,11 +59,11 @@ class Observer:
     """Base class of trackers and other listeners: override the events that you need.
 
     Metrics arrive as `Metrics` in `StageDone.published`, tables as `Table`, samples as `Samples`.
-    An error raised here fails the run.
+    Pass it as `observers=` of `kitchen.run`. An error raised here fails the run.
     """
 
     def run_started(self, run: str, step: Step) -> None:
-        """The plan is sound and the first stage is next."""
+        """The plan is valid, and the first stage has not run yet."""
 
     def stage_started(self, event: StageStarted) -> None:
         """A stage is about to run."""

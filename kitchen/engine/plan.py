@@ -171,8 +171,8 @@ class _Checker:
                 self.problem(f"{stage} overwrites {short_name(kind)} without reading it")
             if hides_checkpointable(kind):
                 self.problem(
-                    f"{short_name(kind)} hides a checkpointable value from the save points: make "
-                    "it a Protocol subclass"
+                    f"{short_name(kind)} holds a session, which save points would miss: return the "
+                    "session itself, with a Protocol subclass as its type"
                 )
         self.check_memo(stage, contract)
         for need in stage.needs():
@@ -255,10 +255,10 @@ class _Checker:
         inputs = loop_inputs(loop)
         head, tail = (effects(part).without(inputs) for part in split_at_wait(loop))
         conflicts = (head.changes & tail.reads) | (head.reads & tail.changes)
-        for kind in conflicts - set(loop.stale):
+        for name in sorted(map(short_name, conflicts - set(loop.stale))):
             self.problem(
-                f"{loop.source} with ahead={loop.ahead}: {short_name(kind)} is changed by one "
-                "iteration while another reads it: set ahead=0, or list the type in stale="
+                f"{loop.source} with ahead={loop.ahead}: {name} is changed by one iteration while "
+                f"another reads it: set ahead=0, or allow it with stale=({name},)"
             )
 
     def parallel(self, step: Parallel, available: Available, depth: int) -> Available:

@@ -145,7 +145,7 @@ class _Walk:
         if self.save_points and self.save_points.target:
             where = self.save_points.target
             raise ResumeError(
-                f"the run has no loop at {where}, where it was saved; start a new run"
+                f"the loop that was saved, at {where}, was not reached: data differ; start a new run"
             )
 
     async def step(self, step: Step, scope: Scope, address: str) -> None:

@@ -18,8 +18,8 @@ def paired_permutation(
 ) -> float:
     """Return the two-sided p-value of a sign-flip permutation test of mean(after - before).
 
-    The share of random sign flips whose mean is as far from 0, (1 + as far) / (1 + resamples), so
-    never 0 (Phipson and Smyth, 2010, doi:10.2202/1544-6115.1585). Takes and raises what
+    p = (1 + number of random sign flips with |flipped mean| >= |observed mean|) / (1 + resamples),
+    so it is never 0 (Phipson and Smyth, 2010, doi:10.2202/1544-6115.1585). Takes and raises what
     `paired_bootstrap` does.
     """
     differences = paired_differences(before, after, resamples)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, assert_never, get_args
 
 import numpy as np
 
@@ -142,6 +142,8 @@ class PairLoss:
         smooth = self.label_smoothing
         if self.kind == "simpo":
             margins = margins - (beta / 2 if self.target_margin is None else self.target_margin)
+        elif self.kind != "sigmoid":
+            assert_never(self.kind)
         values = (1 - smooth) * np.logaddexp(0, -margins) + smooth * np.logaddexp(0, margins)
         return values, beta * (smooth - _sigmoid(-margins))
 

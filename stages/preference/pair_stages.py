@@ -128,7 +128,8 @@ class EvaluatePairs(Stage):
             output = await arrival(session.forward(as_batch(pairs), self.loss))
             count = len(pairs)
             margin = output.metrics["margin:sum"]
-            # rounded, because the weights of the pairs are float32
+            # `as_batch` weights each pair by 1/n, so the sum is a mean; n times it is rounded
+            # because the weights are float32
             right = round(output.metrics["accuracy:sum"] * count)
             low, high = wilson(right, count)
             metrics |= {f"{name}/{self.unit}_accuracy": right / count, f"{name}/margin": margin}

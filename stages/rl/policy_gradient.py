@@ -28,7 +28,7 @@ PolicyLossName = Literal["importance_sampling", "ppo", "cispo", "dro"]
 AdvantageName = Literal["centred", "normalised", "leave_one_out"]
 DiscountFactor = Annotated[float, Field(ge=0, le=1)]
 _DIVIDED = ("advantages", "weights")
-# log-probability of a sampled token instead of 0, which marks tokens that nobody sampled
+# replaces a sampled token's log-probability of exactly 0, since 0 marks tokens not sampled
 _CERTAIN = -float(np.finfo(np.float32).tiny)
 
 
@@ -96,10 +96,13 @@ def all_episodes(rollouts: Rollouts) -> list[Episode]:
 class ComputeAdvantages(Stage):
     """Turn rollouts into training examples: each sampled token gets its advantage and KL penalty.
 
-    Advantages compare the rollouts of one problem: the reward less their mean (GRPO without the
-    division; Liu et al., 2025, arXiv:2503.20783), that divided by their standard deviation (Shao et
-    al., 2024, arXiv:2402.03300), or the reward less the mean of the others (Ahmadian et al., 2024,
-    arXiv:2402.14740). Groups whose rewards are all equal are left out. The KL penalty of a token is
+    Advantages compare the rewards r of one problem's rollouts:
+
+    - `centred`: r - mean (Dr. GRPO; Liu et al., 2025, arXiv:2503.20783)
+    - `normalised`: (r - mean) / standard deviation (GRPO; Shao et al., 2024, arXiv:2402.03300)
+    - `leave_one_out`: r - mean of the others (RLOO; Ahmadian et al., 2024, arXiv:2402.14740)
+
+    Groups whose rewards are all equal are left out. The KL penalty of a token is
     -c · (log pi - log ref), plus that of each later one times discount^distance.
     """
 

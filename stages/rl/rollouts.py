@@ -124,13 +124,13 @@ class RolloutConfig:
 
 
 class Snapshot(Stage):
-    """Take a snapshot of the weights to sample from, without waiting for it."""
+    """Start a sampler of the current weights, without waiting for it."""
 
     def run(self, session: TrainingSession) -> Future[Sampler]:
         return session.snapshot()
 
 
-class RollOut(Stage):
+class SampleRollouts(Stage):
     """Start all rollouts of a batch, `group` per problem, without waiting for them."""
 
     group: int

@@ -23,10 +23,10 @@ TOKEN_BYTES = np.dtype(np.int64).itemsize  # of one token in `prompt_key`
 
 
 class ConversationCache:
-    """The sequences of a sampler's last batch, with KV for those that continued the batch before.
+    """Keys of the last batch's sequences, and the KV of those that extended one of the batch before.
 
-    A prompt that is never continued takes no memory: the second turn of a conversation is read
-    whole, from the third on only what is new. What is cached depends on the requests and their
+    A prompt that is never continued takes no memory: the second turn of a conversation is
+    prefilled whole, and from the third on only what is new. What is cached depends on the requests and their
     order alone.
 
     Four places decide what is evicted:

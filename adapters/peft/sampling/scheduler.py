@@ -1,7 +1,6 @@
-"""The scheduler: completions are decoded together, and waiting rows replace finished ones.
+"""Continuous batching of completions: waiting rows replace those that have finished.
 
-Continuous batching within one batch of requests: `_admit` starts waiting rows, `_retain` evicts
-those that have finished.
+`_admit` starts waiting rows; `_retain` frees the KV cache of finished ones.
 """
 
 from __future__ import annotations

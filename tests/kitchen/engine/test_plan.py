@@ -243,7 +243,7 @@ def problems(*steps: Any, outputs: tuple[Any, ...] = ()) -> list[str]:
             "changes TrainingSession, which another branch reads",
         ),
         ((parallel(Start(), Start()),), "two parallel branches write Score"),
-        ((OpenSession("m"), Wrap()), "Wrapped hides a checkpointable value"),
+        ((OpenSession("m"), Wrap()), "Wrapped holds a session"),
         (
             (OpenSession("m"), MemoizesSession()),
             "is memoized, but pydantic cannot serialize Wrapped",
