@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import re
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,26 +18,51 @@ from adapters.local.blobs import LocalBlobs
 from kitchen.runs.store import read_run
 from kitchen.statistics.intervals import mean_interval
 from tests.bench.machine import commit
-from tests.results.works import WORKS, Cooking, Goal, settings_of
+from tests.results.works import WORKS, Cooking, Goal, Headline, Work, settings_of
 
 ROOT = Path(__file__).parents[2]
 PAGE, ROWS = ROOT / "docs/results.md", ROOT / "docs/results.jsonl"
-HEAD = """# Shown to learn
+HEAD = """# Results
 
-Each table is three runs on SmolLM2-135M-Instruct, one per seed (fewer while they are running), on a
-machine with 2 cores and no GPU. Numbers are means with their 95 % intervals (Student's t over the
-seeds, which ignores that a share lies between 0 and 1), all on data that was not trained on;
-answers are greedy. A target for p-values or seconds holds for the largest of the seeds. All runs of
-a table start from the same weights. Times are those of the run itself, with the evaluations before
-and after it, without the runs that it starts from. The machine is shared, and others take half of
-it for minutes: on an idle machine a time is the same or shorter.
-
-`make results` runs what is missing or was run with other settings, resumes what was interrupted,
-and writes this page; `results.jsonl` beside it has each seed. To run something again, delete its
-rows there and its runs in `build/results`. A run that was interrupted has no seconds. With
-`PREFERENCES=FILE` the second table is trained on pairs from a file, one JSON object per line with
-`prompt`, `chosen` and `rejected`.
+These tables show what the recipes learn on SmolLM2-135M-Instruct, with three seeds, in a few
+minutes per run on two CPU cores. They have means over the seeds with 95 % intervals, always on
+held-out data, with greedy decoding. [Details](#details) describes each experiment and has every
+measure by seed. For `sl_basic`, see
+[`make run` in the benchmarks](benchmarks.md#training-and-evaluation-with-make-run).
 """
+DETAILS = """## Details
+
+- Runs used a machine with 2 cores and no GPU. It is shared, and other users take half of it for
+  minutes at a time; on an idle machine, times are the same or shorter.
+- Intervals are Student's t over the seeds. They ignore that a share lies between 0 and 1.
+- All runs of an experiment start from the same weights; only the seed of the run differs.
+- Targets for p-values and seconds must hold for every seed; other targets are for the mean.
+- Seconds are those of the run with its evaluations before and after training, without the runs that
+  it starts from. A run that was interrupted has none.
+
+`make results` runs what is missing or has other settings now, resumes what was interrupted, and
+writes this page. `results.jsonl` beside it has each seed. To repeat an experiment, delete its rows
+there, and its runs in `build/results`. With `PREFERENCES=FILE`, the GSM8K experiment is trained on
+pairs from a file, with one JSON object per line that has `prompt`, `chosen` and `rejected`.
+"""
+# how the page shows the measures of results.jsonl, where their names say too little
+LABELS = {
+    "95 % of it, from": "95 % interval, lower end",
+    "to": "95 % interval, upper end",
+    "KL to the start, nats an answer": "KL to the initial weights, nats per answer",
+    "KL to the start, nats a token": "KL to the initial weights, nats per token",
+    "reverse KL before, nats a token": "reverse KL before, nats per token",
+    "share that is gone": "share of the KL removed",
+    "share of the teacher's": "exact match after, relative to the teacher",
+    "shorter wins": "accuracy of the rule that the shorter answer wins",
+    "valid JSON wins": "accuracy of the rule that valid JSON wins",
+    "how far the judge prefers new answers": "judge's preference for new answers, 0 to 1",
+    "p of that": "p-value of that preference",
+    "answers cut before": "truncated answers before",
+    "answers cut after": "truncated answers after",
+    "p of the gain": "p-value of the gain",
+}
+Row = Mapping[str, Any]
 
 
 def main() -> int:
@@ -104,42 +132,108 @@ def rows() -> Sequence[Mapping[str, Any]]:
     return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
 
 
-def page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page in Markdown, with one table per work."""
-    parts = [HEAD]
-    for name, work in WORKS.items():
-        by_seed = sorted(
-            (row for row in rows if row["work"] == name), key=lambda row: int(row["seed"])
-        )
-        if not by_seed:
-            continue
-        names = dict.fromkeys(
-            key
-            for row in by_seed
-            for key in row
-            if key not in ("work", "seed", "settings", "commit")
-        )
-        goals = {**work.goals, "seconds": work.time}
-        lines = [
-            line(key, [row[key] for row in by_seed if key in row], goals.get(key), len(by_seed))
-            for key in names
+def page(rows: Sequence[Row]) -> str:
+    """Return the page in Markdown: a summary by recipe, then one table per work."""
+    measured = {name: _by_seed(rows, name) for name in WORKS}
+    measured = {name: by_seed for name, by_seed in measured.items() if by_seed}
+    recipes = dict.fromkeys(WORKS[name].recipe for name in measured)
+    summaries = [summary(recipe, measured) for recipe in recipes]
+    details = [table(WORKS[name], by_seed) for name, by_seed in measured.items()]
+    return "\n".join([HEAD, *summaries, DETAILS, *details])
+
+
+def _by_seed(rows: Sequence[Row], name: str) -> list[Row]:
+    return sorted((row for row in rows if row["work"] == name), key=lambda row: int(row["seed"]))
+
+
+def summary(recipe: str, measured: Mapping[str, Sequence[Row]]) -> str:
+    """Return the summary of a recipe, with a line for each headline of its works."""
+    lines = []
+    for name, by_seed in measured.items():
+        work = WORKS[name]
+        if work.recipe == recipe:
+            link = f"[{work.task}](#{anchor(work)})"
+            lines += [_headline(link, headline, work, by_seed) for headline in work.headlines]
+    return "\n".join(
+        [
+            f"## `{recipe}`",
+            "",
+            "| task | measure | before | after | gain | p, by seed | outcome |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
+            *lines,
+            "",
         ]
-        commits = ", ".join(f"seed {row['seed']}: {row['commit']}" for row in by_seed)
-        parts.append(
-            "\n".join(
-                [
-                    f"## {work.title}",
-                    "",
-                    "| measure | mean | by seed | wanted |",
-                    "| --- | --- | --- | --- |",
-                    *lines,
-                    "",
-                    f"{commits}.",
-                    "",
-                ]
-            )
-        )
-    return "\n".join(parts)
+    )
+
+
+def anchor(work: Work) -> str:
+    """Return the anchor of a work's table on the page."""
+    return re.sub(r"\W+", "-", f"{work.recipe} {work.task}".lower()).strip("-")
+
+
+def _headline(link: str, headline: Headline, work: Work, by_seed: Sequence[Row]) -> str:
+    before, after, gain = (
+        _mean(values_of(key, by_seed)) for key in (headline.before, headline.after, headline.gain)
+    )
+    p_values = ", ".join(map(number, values_of(headline.p_value, by_seed)))
+    cells = (link, headline.label, before, after, gain, p_values, outcome(work, by_seed))
+    return f"| {' | '.join(cells)} |"
+
+
+def outcome(work: Work, by_seed: Sequence[Row]) -> str:
+    """Summarise a work: a null result, missed targets, or all targets reached."""
+    for measure, value in work.no_effect.items():
+        values = values_of(measure, by_seed)
+        if len(values) > 1:
+            interval = mean_interval(values)
+            if interval.low <= value <= interval.high:
+                return f"null result: the interval includes {value:g}"
+    missed = [
+        LABELS.get(measure, measure)
+        for measure, goal in goals_of(work).items()
+        if (values := values_of(measure, by_seed))
+        and goal.describe(value_for_goal(measure, values)).endswith("missed")
+    ]
+    if missed:
+        return f"missed: {', '.join(missed)}"
+    return "targets reached" if work.goals else "no target"
+
+
+def goals_of(work: Work) -> Mapping[str, Goal]:
+    """Return the goals of a work, including its time."""
+    return {**work.goals, "seconds": work.time}
+
+
+def values_of(measure: str, by_seed: Sequence[Row]) -> list[float]:
+    """Return the values of a measure, of the seeds that have it."""
+    return [row[measure] for row in by_seed if measure in row]
+
+
+def table(work: Work, by_seed: Sequence[Row]) -> str:
+    """Return all measures of a work."""
+    measures = dict.fromkeys(
+        key for row in by_seed for key in row if key not in ("work", "seed", "settings", "commit")
+    )
+    goals = goals_of(work)
+    lines = [
+        line(measure, values_of(measure, by_seed), goals.get(measure), len(by_seed))
+        for measure in measures
+    ]
+    commits = ", ".join(f"seed {row['seed']}: {row['commit']}" for row in by_seed)
+    return "\n".join(
+        [
+            f"### {work.recipe}: {work.task}",
+            "",
+            *textwrap.wrap(work.description, 100),
+            "",
+            "| measure | mean | by seed | target |",
+            "| --- | --- | --- | --- |",
+            *lines,
+            "",
+            f"Commits: {commits}.",
+            "",
+        ]
+    )
 
 
 def line(measure: str, values: Sequence[float], goal: Goal | None, seeds: int) -> str:
@@ -147,20 +241,29 @@ def line(measure: str, values: Sequence[float], goal: Goal | None, seeds: int) -
 
     P-values, seconds and ends of intervals have no mean; their goal is for the largest value.
     """
-    if measure.startswith(("p of", "95 %")) or measure in ("seconds", "to"):
-        value = max(values)
-        mean = ""
-    elif len(values) < 2:
-        value = values[0]
-        mean = number(value)
-    else:
-        interval = mean_interval(values)
-        value = interval.estimate
-        mean = f"{number(value)} [{number(interval.low)}, {number(interval.high)}]"
-    verdict = "" if goal is None else goal.describe(value)
+    mean = "" if has_no_mean(measure) else _mean(values)
+    verdict = "" if goal is None else goal.describe(value_for_goal(measure, values))
     if verdict and len(values) < seeds:
         verdict += f" by the {len(values)} of {seeds} seeds that have it"
-    return f"| {measure} | {mean} | {', '.join(map(number, values))} | {verdict} |"
+    return f"| {LABELS.get(measure, measure)} | {mean} | {', '.join(map(number, values))} | {verdict} |"
+
+
+def has_no_mean(measure: str) -> bool:
+    """Return whether a measure is a p-value, a time or the end of an interval."""
+    return measure.startswith(("p of", "95 %")) or measure in ("seconds", "to")
+
+
+def value_for_goal(measure: str, values: Sequence[float]) -> float:
+    """Return the value that a goal is compared with: the largest, or the mean."""
+    return max(values) if has_no_mean(measure) else math.fsum(values) / len(values)
+
+
+def _mean(values: Sequence[float]) -> str:
+    """Format a mean, with its interval if there are several values; empty without values."""
+    if len(values) < 2:
+        return "".join(map(number, values))
+    interval = mean_interval(values)
+    return f"{number(interval.estimate)} [{number(interval.low)}, {number(interval.high)}]"
 
 
 def number(value: float) -> str:

@@ -14,7 +14,7 @@ from kitchen.config.settings import resolve_settings
 from kitchen.config.sources import from_mapping
 from kitchen.runs.store import RunSummary, read_run
 from tests.bench.machine import commit
-from tests.results.__main__ import commit_of, current, page
+from tests.results.__main__ import PAGE, commit_of, current, page, rows
 from tests.results.works import WORKS, Cooking, parts_of, settings_of
 
 SMALL = {"max_steps": 3, "reading.held_out_rows": 4, "evaluation.max_tokens": 4}
@@ -70,7 +70,7 @@ def test_goals_compare_the_mean_and_of_p_values_the_largest() -> None:
         "| mean reward before | 0.600 [0.600, 0.600] | 0.600, 0.600 | at least 0.2, at most 0.5: "
         "missed |" in text
     )
-    assert "| p of the gain |  | 0.001, 0.020 | at most 0.01: missed |" in text
+    assert "| p-value of the gain |  | 0.001, 0.020 | at most 0.01: missed |" in text
 
 
 def test_an_interrupted_run_has_no_seconds() -> None:
@@ -99,6 +99,26 @@ def test_a_stamp_covers_all_settings_of_a_work() -> None:
     ).keys()
     assert "problems" in parts_of("tools")
     assert "guessed" not in parts_of("rl")
+
+
+def test_the_page_is_the_one_of_the_recorded_rows() -> None:
+    stamps = {name: settings_of(name) for name in WORKS}
+    assert PAGE.read_text() == page(current(rows(), stamps))
+
+
+def test_the_summary_of_a_recipe_has_at_most_ten_lines() -> None:
+    summaries = PAGE.read_text().partition("## Details")[0].split("\n## ")[1:]
+    lines = [[line for line in text.splitlines() if line[:1] == "|"] for text in summaries]
+    assert {work.recipe for work in WORKS.values()} == {text.split("`")[1] for text in summaries}
+    assert all(len(table) <= 10 for table in lines)
+
+
+def test_an_interval_around_no_effect_is_a_null_result() -> None:
+    rows = [
+        {"work": "dpo_gsm8k", "seed": seed, "commit": "abc", "pair accuracy": accuracy}
+        for seed, accuracy in enumerate((0.45, 0.5, 0.55))
+    ]
+    assert "| null result: the interval includes 0.5 |" in page(rows)
 
 
 class Half(dict[str, float]):

@@ -7,7 +7,7 @@ import asyncio
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -135,12 +135,28 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Work:
-    """One table: measures before and after, and their goals."""
+class Headline:
+    """One line of a summary: the measures before and after training, and their difference."""
 
-    title: str
+    label: str
+    after: str
+    before: str = ""  # empty: not measured
+    gain: str = ""
+    p_value: str = ""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One experiment with a recipe: its measures and their goals."""
+
+    recipe: str
+    task: str  # in a few words, the heading of its table
+    description: str
+    headlines: Sequence[Headline]
     goals: Mapping[str, Goal]  # by measure; other measures have none
     measure: Callable[[Cooking], Measured]
+    # values of measures without any effect: an interval that includes it is a null result
+    no_effect: Mapping[str, float] = field(default_factory=dict)
     reads_preferences: bool = False
     time: Goal = Goal(most=360)  # seconds
 
@@ -532,35 +548,68 @@ def rewards(run: RunSummary, name: str) -> Measures:
 
 GAINED = "mean reward gained"
 P_OF_GAIN = "p of the gain"
+NO_GAIN: Mapping[str, float] = MappingProxyType({GAINED: 0.0})
+MEAN_REWARD = Headline("mean reward", "mean reward after", "mean reward before", GAINED, P_OF_GAIN)
+EXACT_MATCH = Headline(
+    "exact match", "exact match after", "exact match before", "exact match gained"
+)
+PAIR_ACCURACY = Headline("pair accuracy", "pair accuracy")
 
 WORKS: Mapping[str, Work] = MappingProxyType(
     {
         "dpo": Work(
-            "`dpo` on ingredients with `imitation=3`: right answers against wrong answers of a "
-            "half-trained model; it learns to prefer and to imitate the right ones",
+            "dpo",
+            "ingredients",
+            "The chosen answers are right, the rejected ones are wrong answers of the half-trained "
+            "model that training starts from. With `imitation=3`, the model learns to prefer and "
+            "to imitate the right answers.",
+            (PAIR_ACCURACY, EXACT_MATCH),
             {"pair accuracy": Goal(0.9), "exact match gained": Goal(0.1)},
             dpo,
         ),
         "dpo_gsm8k": Work(
-            "`dpo` on right and wrong solutions of GSM8K, with the same held-out pairs for each "
-            "seed and Wilson's intervals",
+            "dpo",
+            "GSM8K solutions",
+            "Pairs of a right and a wrong solution of GSM8K. The held-out pairs are the same for "
+            "each seed; the intervals by seed are Wilson's. An accuracy of 0.5 is chance.",
+            (PAIR_ACCURACY,),
             {},
             dpo_on_preferences,
+            {"pair accuracy": 0.5},
             reads_preferences=True,
         ),
         "rl": Work(
-            "`rl` on ingredients, where the reward is the F1 of fields",
+            "rl",
+            "ingredients",
+            "The reward is the F1 over the fields of the JSON answer.",
+            (MEAN_REWARD,),
             {"mean reward before": Goal(0.2, 0.5), GAINED: Goal(0.2), P_OF_GAIN: Goal(most=0.01)},
             rl,
+            NO_GAIN,
         ),
         "rl_arithmetic": Work(
-            "`rl` on one-digit arithmetic, where an answer with only the right number is worth 1",
+            "rl",
+            "arithmetic",
+            "Arithmetic with numbers of one digit. The reward is 1 for an answer that is only the "
+            "right number.",
+            (MEAN_REWARD,),
             {GAINED: Goal(0.2), P_OF_GAIN: Goal(most=0.01)},
             rl_on_arithmetic,
+            NO_GAIN,
         ),
         "distillation": Work(
-            "`distillation` by the forward KL divergence, 6 rounds of 150 answers and 19 steps: "
-            "the teacher was trained by `sl_basic`, the student for a few steps only",
+            "distillation",
+            "ingredients",
+            "Forward KL, 6 batches of 150 answers with 19 optimiser steps each. The teacher was "
+            "trained by `sl_basic`, the student for a few steps only.",
+            (
+                Headline(
+                    "reverse KL, nats per token",
+                    "reverse KL after",
+                    "reverse KL before, nats a token",
+                ),
+                EXACT_MATCH,
+            ),
             {
                 "exact match before": Goal(most=0.2),
                 "share that is gone": Goal(0.8),
@@ -569,8 +618,11 @@ WORKS: Mapping[str, Work] = MappingProxyType(
             distillation,
         ),
         "prompt_distillation": Work(
-            "`distillation_off_policy` of a system prompt with the JSON schema and three examples, "
-            "which the model learnt to follow in 60 steps of `sl_basic`",
+            "distillation_off_policy",
+            "a system prompt",
+            "The teacher is the model with a system prompt that has the JSON schema and three "
+            "examples. The model learned to follow that prompt in 60 steps of `sl_basic`.",
+            (EXACT_MATCH,),
             {
                 "exact match of the prompted teacher": Goal(0.5),
                 "exact match gained": Goal(0.1),
@@ -579,36 +631,57 @@ WORKS: Mapping[str, Work] = MappingProxyType(
             prompt_distillation,
         ),
         "guessing": Work(
-            "`rl` on a game of several turns: guess a number, and answer with nothing else. It "
-            "starts after 12 steps of `sl_basic` on games, in 85 % of which each number comes in a "
-            "sentence. It learns to answer with the number alone, which every game requires, and "
-            "hardly to follow the hints: random guesses without repetition have a reward of 0.249, "
-            "random guesses that follow the hints 0.567",
+            "rl",
+            "guess a number",
+            "A game of several turns, in which every answer must be a number and nothing else. "
+            "Training starts after 12 steps of `sl_basic` on games; in 85 % of these, the numbers "
+            "are wrapped in sentences. The model learns to answer with the number alone, and "
+            "hardly to follow the hints: random guesses without repetition have a reward of "
+            "0.249, random guesses that follow the hints 0.567.",
+            (MEAN_REWARD,),
             {GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)},
             guessing,
+            NO_GAIN,
         ),
         "guessing_on": Work(
-            "`rl` on the same game, for 16 steps, from weights that learnt in 8 steps like those "
-            "above to answer with the number alone: it remains to follow the hints. It takes "
-            "longer than the others, and 120 games are held out",
+            "rl",
+            "guess a number, with hints",
+            "The same game for 16 steps, from weights that already answer with the number alone, "
+            "as at the end of the experiment above (8 steps). The hints remain to be learned. This "
+            "takes longer than the other experiments; 120 games are held out.",
+            (MEAN_REWARD,),
             {GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)},
             guessing_on,
+            NO_GAIN,
             time=Goal(most=900),
         ),
         "tools": Work(
-            "`rl` with a tool: two steps of arithmetic and a calculator; the measure counts the "
-            "problems where it is used correctly. It starts after 10 steps of `sl_basic` on calls, "
-            "two thirds of them for the first step alone. A system prompt describes the tool, as "
-            "the chat template of this model has no place for tools",
+            "rl",
+            "use a calculator",
+            "Two steps of arithmetic with a calculator tool. The reward is the share of problems "
+            "in which the tool is used correctly. Training starts after 10 steps of `sl_basic` on "
+            "calls, two thirds of which make only the first step. A system prompt describes the "
+            "tool, because the chat template of this model has no place for tools.",
+            (MEAN_REWARD,),
             {"mean reward after": Goal(0.9), GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)},
             tools,
+            NO_GAIN,
         ),
         "rlhf": Work(
-            "`rlhf` on ingredients: a judge is trained on the policy's own answers, at most two "
-            "pairs per 4 answers whose F1 differ by more than 0.3, and the policy learns from it. "
-            "The judge has `judge.says=answer`; no judge with `letter` was above 0.69 on pairs of "
-            "a half-trained model. Both start from 40 steps of `sl_basic` on lines two thirds of "
-            "which have `size` and `item` for `unit` and `name`",
+            "rlhf",
+            "ingredients",
+            "The judge is trained on the policy's own answers: of 4 answers to a problem, at most "
+            "two pairs whose F1 differs by more than 0.3. The policy is then trained on the "
+            "judge's preferences, and measured by the true F1. `judge.says=answer`; no judge with "
+            "`letter` was above 0.69 on pairs of a half-trained model. Both start from 40 steps of "
+            "`sl_basic` on lines two thirds of which have `size` and `item` instead of `unit` and "
+            "`name`.",
+            (
+                Headline(
+                    "accuracy of the judge", "accuracy of the judge", "accuracy of the judge before"
+                ),
+                MEAN_REWARD,
+            ),
             {
                 "accuracy of the judge": Goal(0.85),
                 "shorter wins": Goal(most=0.65),
@@ -619,6 +692,7 @@ WORKS: Mapping[str, Work] = MappingProxyType(
                 P_OF_GAIN: Goal(most=0.05),
             },
             rlhf,
+            NO_GAIN,
         ),
     }
 )
