@@ -40,8 +40,8 @@ DETAILS = """## Details
 - Seconds are those of the run with its evaluations before and after training, without the runs that
   it starts from. A run that was interrupted has none.
 
-`make results` runs what is missing or has other settings now, resumes what was interrupted, and
-writes this page. `results.jsonl` beside it has each seed. To repeat an experiment, delete its rows
+`make results` runs experiments that are missing or whose settings have changed, resumes interrupted ones,
+and writes this page. `results.jsonl`, next to it, has each seed. To repeat an experiment, delete its rows
 there, and its runs in `build/results`. With `PREFERENCES=FILE`, the GSM8K experiment is trained on
 pairs from a file, with one JSON object per line that has `prompt`, `chosen` and `rejected`.
 """
