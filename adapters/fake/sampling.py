@@ -91,9 +91,11 @@ class FakeSampler:
         """Log-probabilities at a temperature; those of greedy sampling are the model's."""
         if temperature == 0:
             return self.model.logprobs
-        if temperature not in self._scaled:
-            self._scaled = {temperature: log_softmax(self.model.logits / temperature)}
-        return self._scaled[temperature]
+        scaled = self._scaled.get(temperature)
+        if scaled is None:
+            scaled = log_softmax(self.model.logits / temperature)
+            self._scaled = {temperature: scaled}  # replaced, since other threads may read it
+        return scaled
 
     def _greedy(self, last: int) -> Iterator[int]:
         while True:
@@ -115,11 +117,12 @@ class FakeSampler:
         return ids
 
     def _cumulative(self, setting: tuple[float, float, int]) -> Table:
-        if setting not in self._tables:
+        table = self._tables.get(setting)
+        if table is None:
             temperature, top_p, top_k = setting
-            logprobs = self._scaled_logprobs(temperature)
-            self._tables = {setting: _cumulative(logprobs, top_p, top_k)}
-        return self._tables[setting]
+            table = _cumulative(self._scaled_logprobs(temperature), top_p, top_k)
+            self._tables = {setting: table}
+        return table
 
 
 def _cumulative(logprobs: Table, top_p: float, top_k: int) -> Table:

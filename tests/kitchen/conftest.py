@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.commands import in_folder
+
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path) -> Iterator[Path]:
     """An empty folder as the current one."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    with in_folder(tmp_path):
+        yield tmp_path

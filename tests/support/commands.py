@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,12 +15,24 @@ from typer.testing import CliRunner, Result
 from kitchen.cli import app
 
 
+@contextmanager
+def in_folder(folder: Path) -> Iterator[None]:
+    """Make a folder the current one; commands put it on `sys.path`, which is restored."""
+    path = sys.path[:]
+    try:
+        with contextlib.chdir(folder):
+            yield
+    finally:
+        sys.path[:] = path
+
+
 def invoke(*arguments: str, typed: str = "", traceback: bool = False, **environment: str) -> Result:
     """Run a `kitchen` command in this process, with `typed` as its standard input.
 
     It shows no traceback, unless one is expected.
     """
-    result = CliRunner(env=environment).invoke(app, arguments, input=typed)
+    runner = CliRunner(env=environment)
+    result = runner.invoke(app, arguments, input=typed, prog_name="kitchen")
     assert ("Traceback" in result.output) == traceback, result.output
     return result
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from kitchen.cli import app
+from tests.support.commands import in_folder, invoke
 from tests.support.hub_server import HubServer
 
 pytest.importorskip("torch")
@@ -33,10 +30,9 @@ def finished_run(
     hub_server.repository("owner/tiny", {**files, "README.md": CARD})
     monkeypatch.setenv("HF_TOKEN", "hf_loopback_write")
     rows = [json.dumps({"prompt": "two cups", "completion": "onions"}) + "\n"] * 4
-    path = sys.path[:]
-    with contextlib.chdir(tmp_path):
+    with in_folder(tmp_path):
         (tmp_path / "data.jsonl").write_text("".join(rows))
-        done = kitchen(
+        done = invoke(
             "run",
             "recipes.sl_basic",
             *HERE,
@@ -55,15 +51,10 @@ def finished_run(
         )
         assert done.exit_code == 0, done.output
         yield hub_server
-    sys.path[:] = path
-
-
-def kitchen(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
 
 
 def test_card_reports_the_run(finished_run: HubServer) -> None:
-    pushed = kitchen("push", "dish", "cook/onions", "--message", "a soup")
+    pushed = invoke("push", "dish", "cook/onions", "--message", "a soup")
     assert (pushed.exit_code, pushed.stdout) == (0, f"{finished_run.url}/cook/onions\n"), (
         pushed.output
     )
@@ -71,13 +62,11 @@ def test_card_reports_the_run(finished_run: HubServer) -> None:
     assert repository.private
     assert repository.commits[-1].message == "a soup"
     options = ("two cups", "--temperature", "0", "--max-tokens", "8")
-    from_run = kitchen("sample", "dish", *options)
-    from_hub = kitchen("sample", "cook/onions", *options, *HERE)
+    from_run = invoke("sample", "dish", *options)
+    from_hub = invoke("sample", "cook/onions", *options, *HERE)
     assert from_hub.exit_code == 0, from_hub.output
     assert (
-        from_hub.stdout
-        == from_run.stdout
-        != kitchen("sample", "owner/tiny", *options, *HERE).stdout
+        from_hub.stdout == from_run.stdout != invoke("sample", "owner/tiny", *options, *HERE).stdout
     )
     config = json.loads(repository.commits[-1].files["adapter_config.json"])
     assert config["base_model_name_or_path"] == "owner/tiny"
@@ -85,7 +74,7 @@ def test_card_reports_the_run(finished_run: HubServer) -> None:
     assert "base_model: owner/tiny\n" in card
     assert "license: apache-2.0\n" in card
     commits = len(repository.commits)
-    assert kitchen("push", "dish", "cook/onions").exit_code == 0
+    assert invoke("push", "dish", "cook/onions").exit_code == 0
     assert len(repository.commits) == commits, "pushed twice, it is the same"
 
 
@@ -94,11 +83,11 @@ def test_rejected_push_can_be_repeated(
     finished_run: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_loopback_read")
-    rejected = kitchen("push", "dish", "cook/onions", "--public")
+    rejected = invoke("push", "dish", "cook/onions", "--public")
     assert rejected.exit_code == 4
     command = rejected.stderr.strip().split("to try again: kitchen ")[1].split()
     assert command == ["push", "dish", "cook/onions", "--public"]
     assert "hf_loopback_read" not in rejected.output
     monkeypatch.setenv("HF_TOKEN", "hf_loopback_write")
-    assert kitchen(*command).exit_code == 0
+    assert invoke(*command).exit_code == 0
     assert not finished_run.repositories["model", "cook/onions"].private

@@ -1,8 +1,7 @@
-"""A user's folder, outside the repository, as the current one."""
+"""A user's folder with a recipe, as the current one."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,15 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.soup import write_soup_recipe
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Iterator[Path]:
-    """An empty folder as the current one; `sys.path` is restored."""
-    path = sys.path[:]
-    with contextlib.chdir(tmp_path):
-        yield tmp_path
-    sys.path[:] = path
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -10,10 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from kitchen.cli import app
 from kitchen.config.adapters import PORTS, available
+from tests.support.commands import in_folder, invoke
 
 KITCHEN = Path(sys.executable).parent / "kitchen"
 PATH = f"{KITCHEN.parent}{os.pathsep}{os.environ['PATH']}"
@@ -60,13 +58,8 @@ def bash_request(line: str) -> dict[str, str]:
 
 def completions(home: Path, line: str) -> list[str]:
     """Return what bash is offered, in this process."""
-    path = sys.path[:]
-    with contextlib.chdir(home):
-        runner = CliRunner(env={"HOME": str(home), **bash_request(line)})
-        result = runner.invoke(app, prog_name="kitchen")
-    sys.path[:] = path  # completion puts the current folder on it
-    assert "Traceback" not in result.output
-    return result.stdout.split()
+    with in_folder(home):
+        return invoke(HOME=str(home), **bash_request(line)).stdout.split()
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.commands import invoke, output
+from tests.support.commands import in_folder, invoke, output
 
 LOCAL = ("--training", "fake", "--hub", "local")
 GREEDY = ("--temperature", "0")
@@ -49,17 +47,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (folder / name).write_text(text)
     command = ("run", "recipes.sl_basic", *LOCAL, *TRAIN, *AS_TEXT)
     joined = ("dataset=pairs.jsonl", "reading.held_out_rows=2", "rendering.chat=false")
-    path = sys.path[:]
-    with contextlib.chdir(folder):
+    with in_folder(folder):
         output(0, *command, "--name", "dish", "dataset=chats", "epochs=10", "eval_every=10")
         output(0, *command, "--name", "joined", *joined, "epochs=12")
         yield folder
-    sys.path[:] = path
 
 
 @pytest.fixture(autouse=True)
 def here(trained: Path) -> Iterator[Path]:
-    with contextlib.chdir(trained):
+    with in_folder(trained):
         yield trained
 
 
@@ -129,7 +125,7 @@ def test_weights_that_do_not_exist_are_named(name: str, code: int, named: str) -
 
 
 def test_runs_may_be_in_another_folder(trained: Path, tmp_path: Path) -> None:
-    with contextlib.chdir(tmp_path):
+    with in_folder(tmp_path):
         for runs in (f"{trained}/runs", f"file://{trained}/runs"):
             assert invoke("sample", "dish", "?", *GREEDY, "--runs", runs).stdout == "fine\n"
         assert "'dish'" in output(2, "sample", "run:dish", "?")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from kitchen.config.discovery import find_recipe, import_path, recipe_modules
 from kitchen.config.extras import check_installed, extra_for, install_command_for
 from kitchen.config.settings import resolve_settings
 from kitchen.errors import BackendError, ConfigError
-from tests.support.commands import kitchen, output
+from tests.support.commands import in_folder, kitchen, output
 
 SHADOWED = ("stages", "adapters")
 
@@ -27,14 +25,6 @@ class {name}(Recipe):
 '''
 
 
-@pytest.fixture(autouse=True)
-def path() -> Iterator[None]:
-    """Restore the path, on which `find_recipe` puts the current folder."""
-    before = sys.path[:]
-    yield
-    sys.path[:] = before
-
-
 def write(folder: Path, name: str, text: str) -> None:
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(text)
@@ -42,7 +32,7 @@ def write(folder: Path, name: str, text: str) -> None:
 
 def refusal(folder: Path, name: str, command: str = "check") -> str:
     """Return the errors of `kitchen COMMAND NAME` in that folder."""
-    with contextlib.chdir(folder):
+    with in_folder(folder):
         shown = output(2, command, name)
     sys.modules.pop(name, None)  # the next test may have another module of that name
     return shown
@@ -71,7 +61,7 @@ def test_unknown_class_gets_a_suggestion() -> None:
 
 def test_recipes_in_the_current_folder_are_found(tmp_path: Path) -> None:
     write(tmp_path, "recipes/mine_found.py", RECIPE.format(name="Mine"))
-    with contextlib.chdir(tmp_path):
+    with in_folder(tmp_path):
         found = find_recipe("recipes.mine_found")
         assert resolve_settings(found, ()).recipe == found()
         summaries = {module.name: module.summary for module in recipe_modules()}
@@ -81,7 +71,7 @@ def test_recipes_in_the_current_folder_are_found(tmp_path: Path) -> None:
 
 def test_module_with_several_recipes_lists_them(tmp_path: Path) -> None:
     write(tmp_path, "recipes/both_found.py", RECIPE.format(name="One") + RECIPE.format(name="Two"))
-    with contextlib.chdir(tmp_path):
+    with in_folder(tmp_path):
         with pytest.raises(ConfigError, match=r"recipes\.both_found:One, recipes\.both_found:Two"):
             find_recipe("recipes.both_found")
         assert find_recipe("recipes.both_found:Two").__name__ == "Two"
@@ -89,7 +79,7 @@ def test_module_with_several_recipes_lists_them(tmp_path: Path) -> None:
 
 def test_module_without_recipe_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "recipes/none_found.py", "from kitchen import Recipe\n")
-    with contextlib.chdir(tmp_path), pytest.raises(ConfigError, match="defines no recipe"):
+    with in_folder(tmp_path), pytest.raises(ConfigError, match="defines no recipe"):
         find_recipe("recipes.none_found")
 
 

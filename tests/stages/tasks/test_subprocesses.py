@@ -6,7 +6,6 @@ import asyncio
 import os
 import resource
 import signal
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from select import select
@@ -53,7 +52,7 @@ def fork_and_hang(fifo: str) -> None:
     writer = os.open(fifo, os.O_WRONLY)
     os.fork()
     os.write(writer, b".")
-    time.sleep(600)
+    signal.pause()
 
 
 def exit_with_a_message() -> None:
