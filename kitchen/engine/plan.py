@@ -79,7 +79,7 @@ def check(
     added = checker.visit(step, dict.fromkeys([*ports, Progress], True), 0)
     for kind in outputs:
         if added.get(kind) is not True:
-            checker.unwritten("the recipe", kind)
+            checker.unwritten("the recipe", kind, added)
     plan = checker.plan
     plan.problems += checker.dataflow.problems(outputs)
     plan.problems = list(dict.fromkeys(plan.problems))
@@ -98,11 +98,11 @@ class _Checker:
     def problem(self, text: str) -> None:
         self.plan.problems.append(text)
 
-    def unwritten(self, who: str, kind: Any) -> None:
-        name = short_name(kind)
-        self.problem(
-            f"{who} must output {name}, which no stage in it writes{suggest_writers(kind)}"
-        )
+    def unwritten(self, who: str, kind: Any, added: Available) -> None:
+        reason = f"no stage in it writes{suggest_writers(kind)}"
+        if kind in added:
+            reason = "is written only under a condition (`when` or `every`)"
+        self.problem(f"{who} must output {short_name(kind)}, which {reason}")
 
     def line(self, depth: int, text: str, contract: Contract | None = None) -> None:
         reads = read_names(contract) if contract else ()
@@ -144,7 +144,7 @@ class _Checker:
         with self.dataflow.scope(outputs):
             added = self.steps(phase, visible, depth + 1)
         for kind in set(outputs) - set(added):
-            self.unwritten("a phase", kind)
+            self.unwritten("a phase", kind, added)
         return {kind: sure for kind, sure in added.items() if kind in outputs}
 
     def when(self, step: When, available: Available, depth: int) -> Available:

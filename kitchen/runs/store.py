@@ -16,7 +16,8 @@ from kitchen.ports.blobs import BlobStore
 from kitchen.runs.lock import in_use
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_REQUIRED_KEYS = ("run", "recipe", "order", "attempts", "facts", "status")  # of run.json
+# keys of run.json; records of the first development versions lack the last one
+_REQUIRED_KEYS = ("run", "recipe", "order", "attempts", "facts", "status", "rendering")
 _ROW_KEYS = ("n", "stage", "step", "seconds")  # keys of a row of metrics that are not metrics
 
 
@@ -96,7 +97,8 @@ def read_run(blobs: BlobStore, run: str) -> dict[str, Any]:
     for key in _REQUIRED_KEYS:
         if not isinstance(record, dict) or key not in record:
             raise ConfigError(
-                f"{blobs.locate(name)} has no {key!r}, so it is not the record of a run"
+                f"{blobs.locate(name)} has no {key!r}: it is not the record of a run, or an "
+                "earlier version of crucible-kitchen wrote it; read it with that version"
             )
     return dict(record)
 

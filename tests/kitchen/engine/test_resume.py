@@ -485,7 +485,11 @@ def test_lease_goes_to_at_most_one_of_many() -> None:
     assert len(refused) == 8 - len(held)
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", "no json", '{"run": 1}'])
+# of an earlier version, which did not record how the data was rendered
+OLD_RECORD = '{"run":"run","recipe":"","order":{},"attempts":[],"facts":{},"status":"completed"}'
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "no json", '{"run": 1}', OLD_RECORD])
 def test_unreadable_record_is_refused_and_listed(text: str) -> None:
     blobs = FakeBlobs()
     blobs.write("run/run.json", text.encode())
