@@ -62,7 +62,7 @@ def _load(pid: int, url: str, model: str, options: Any) -> tuple[list[Report], l
         ]
         while time.time() < until:
             memory.append(_memory(pid))
-            time.sleep(1)
+            time.sleep(1)  # the interval of the memory samples
         return [report.get(300) for report in pending], memory
 
 

@@ -21,7 +21,7 @@ from tests.bench.worker import Worker
 
 @dataclass(frozen=True)
 class Sleeper:
-    """A side that sleeps."""
+    """A side whose steps take a known time at least, because it sleeps in them."""
 
     name: str
     seconds: float

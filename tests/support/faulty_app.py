@@ -10,7 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.polling import wait_until_async
+
 Send = Callable[[Any], Any]
+
+SLOW_SECONDS = 1.5  # by which the fault "slow" delays a response
 
 
 @dataclass
@@ -28,7 +32,8 @@ class FaultyApp:
 
     app: Any
     faults: tuple[Fault, ...]
-    # seconds that each result takes at least; results that are awaited together overlap
+    # seconds that each result takes at least, as on a slow server; results that are awaited
+    # together overlap
     latency: float = 0.0
     requests: Counter[str] = field(default_factory=Counter)  # by path
     injected: int = 0
@@ -78,15 +83,17 @@ class FaultyApp:
             if message["type"] == "http.response.body" and message.get("body"):
                 half = message["body"][: len(message["body"]) // 2]
                 await send({**message, "body": half, "more_body": True})
-                await asyncio.sleep(0.05)  # so that the half is sent
-                send.__self__.transport.abort()
+                transport = send.__self__.transport
+                await wait_until_async(lambda: transport.get_write_buffer_size() == 0)
+                transport.abort()
             else:
                 await send(message)
 
         await self.app(scope, receive, send_half)
 
     async def _slow(self, scope: Any, receive: Any, send: Send) -> None:
-        await asyncio.sleep(1.5)
+        """Respond late, as an overloaded server does."""
+        await asyncio.sleep(SLOW_SECONDS)
         await self.app(scope, receive, send)
 
     async def _held(self, scope: Any, receive: Any, send: Send) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import json
 import re
 import socket
 import struct
+import termios
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -18,6 +20,8 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from ruamel.yaml import YAML
+
+from tests.support.polling import wait_until
 
 # stored in LFS under their SHA-256
 _LARGE = (".safetensors", ".bin", ".parquet", ".arrow", ".gguf")
@@ -249,7 +253,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._body = self._read()
         self._fault = self.hub.fault(f"{self.command} {self.path}")
         if self._fault and self._fault.seconds:
-            time.sleep(self._fault.seconds)
+            time.sleep(self._fault.seconds)  # simulates the latency of a slow Hub
         if self._fault and self._fault.status:
             self._send(self._fault.status, self._fault.body.encode(), self._fault.headers)
             return
@@ -626,10 +630,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
         self.close_connection = True
         if self._fault.reset:
-            # until the client has read the data, because RST discards what it has not read
-            time.sleep(0.2)
+            # a reset discards what the client has not received yet
+            wait_until(lambda: _unsent_bytes(self.connection) == 0)
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
+
+
+def _unsent_bytes(connection: socket.socket) -> int:
+    """Return the number of bytes written to a socket that its peer has not acknowledged."""
+    answer = fcntl.ioctl(connection, termios.TIOCOUTQ, struct.pack("i", 0))
+    count: int = struct.unpack("i", answer)[0]
+    return count
 
 
 _REPOSITORY = r"(?P<name>[^/]+(?:/[^/]+)?)"

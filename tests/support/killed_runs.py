@@ -272,7 +272,7 @@ class KillDuringWrite(LocalBlobs):
         super().write(name, data)
 
     def _die(self) -> None:
-        time.sleep(self.delay)
+        time.sleep(self.delay)  # so that the kill hits any moment of the write, not its start only
         os.kill(os.getpid(), signal.SIGKILL)
 
 

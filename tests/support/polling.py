@@ -1,9 +1,12 @@
-"""Wait for something that happens on another thread or in another process."""
+"""Wait for something that happens on another thread, in another process or in the kernel."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable
+
+INTERVAL = 0.005  # seconds between two polls
 
 
 class LineReader:
@@ -32,6 +35,18 @@ def wait_until(condition: Callable[[], object], timeout: float = 60.0) -> None:
     """Poll until the condition holds; fail after `timeout` seconds, which a pass never takes."""
     deadline = time.monotonic() + timeout
     while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"the condition did not hold within {timeout:g} s")
-        time.sleep(0.005)
+        _check_deadline(deadline, timeout)
+        time.sleep(INTERVAL)
+
+
+async def wait_until_async(condition: Callable[[], object], timeout: float = 60.0) -> None:
+    """Poll as `wait_until` does, while the event loop runs other tasks and can cancel this one."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        _check_deadline(deadline, timeout)
+        await asyncio.sleep(INTERVAL)
+
+
+def _check_deadline(deadline: float, timeout: float) -> None:
+    if time.monotonic() > deadline:
+        raise AssertionError(f"the condition did not hold within {timeout:g} s")

@@ -13,6 +13,7 @@ from typing import Any
 import kitchen
 from kitchen import Event, Metrics, Outcome, Recipe, Run, RunId, Stage, Step, for_each, sequence
 from kitchen.errors import ApiError
+from tests.support.polling import wait_until_async
 
 SMALL = {
     "dataset": "greetings",
@@ -63,11 +64,13 @@ class Hold(Stage):
     minute: int
 
     async def run(self, minute: Minute, run: RunId) -> None:
-        while minute.number == self.minute and not Path(f"go-{run.id}").exists():
-            await asyncio.sleep(0.005)
+        if minute.number == self.minute:
+            await wait_until_async(Path(f"go-{run.id}").exists, timeout=600)
 
 
 class Simmer(Stage):
+    """Takes this many seconds, as a slow stage does; tests cancel it and never wait for its end."""
+
     seconds: float
 
     async def run(self) -> Metrics:

@@ -34,6 +34,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._clock.now
 
 
+async def advance(seconds: float) -> None:
+    """Let seconds of virtual time pass: everything due in them has run when it returns."""
+    assert isinstance(asyncio.get_running_loop(), VirtualTimeLoop), "the time is not virtual"
+    await asyncio.sleep(seconds)
+
+
 def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine as asyncio.run does, in virtual time; it may not wait for other threads."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:

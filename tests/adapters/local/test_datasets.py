@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from adapters.local.datasets import LocalDatasets
 from kitchen.errors import DataError
+from tests.support.imports import HEAVY, imported_by
 
 ROWS = [{"prompt": "2+2", "completion": "4"}, {"prompt": 'né\n"e"', "completion": ""}]
 JSONL = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
@@ -326,18 +325,16 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     """50,000 rows of 1 kB take less memory than as dicts (50 MB), and no heavy imports."""
     with (tmp_path / "d.jsonl").open("w") as file:
         file.writelines(f'{{"prompt": "{number:1000d}"}}\n' for number in range(50_000))
-    code = f"""
-import sys, tracemalloc
+    program = f"""
+import tracemalloc
 from adapters.local.datasets import LocalDatasets
 tracemalloc.start()
 data = LocalDatasets().load({str(tmp_path / "d.jsonl")!r})
 assert data[49_999]["prompt"].strip() == "49999"
-heavy = {{"pyarrow", "pandas", "torch"}} & sys.modules.keys()
-print(len(data), tracemalloc.get_traced_memory()[1], bool(heavy))
+print(len(data), tracemalloc.get_traced_memory()[1])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    rows, peak, heavy = done.stdout.split()
-    assert (rows, heavy) == ("50000", "False")
-    assert int(peak) < 5_000_000
+    output, modules = imported_by(program)
+    rows, peak = map(int, output.split())
+    assert rows == 50_000
+    assert peak < 5_000_000
+    assert modules.isdisjoint(HEAVY)

@@ -33,7 +33,7 @@ from tests.support.clock import Clock
 from tests.support.polling import wait_until
 from tests.support.tinker_messages import forward_backward
 from tests.support.tinker_server import KEY, application
-from tests.support.virtual_time import run_in_virtual_time
+from tests.support.virtual_time import advance, run_in_virtual_time
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
 
@@ -689,7 +689,7 @@ def test_fetched_results_are_dropped_after_a_while() -> None:
         with pytest.raises(Gone):
             await store.fetch("a", 1.0)
         polled = asyncio.ensure_future(store.fetch("c", 5.0))
-        await asyncio.sleep(1.0)  # in virtual time
+        await advance(1.0)
         store.end_session("me")
         with pytest.raises(Gone, match="ended"):
             await polled
@@ -708,7 +708,7 @@ def test_unclaimed_results_are_dropped_later() -> None:
         store = FutureStore(Limits(unfetched_results=2, unclaimed_result_ttl=60), clock)
         for name in "ab":
             store.add(name, "me", work(), queue="mine")
-        await asyncio.sleep(1.0)  # in virtual time
+        await advance(1.0)
         store.sweep()
         with pytest.raises(QueueFull, match="has not fetched"):
             store.check_room("mine")

@@ -12,7 +12,7 @@ from adapters.server.limits import Limits
 from adapters.server.sampler_scheduler import QueuedRequest, SamplerScheduler, Weights
 from kitchen.errors import BackendError, DataError
 from tests.support.clock import Clock
-from tests.support.virtual_time import run_in_virtual_time
+from tests.support.virtual_time import advance, run_in_virtual_time
 
 
 class Harness:
@@ -75,7 +75,7 @@ class Harness:
 
     async def settle(self) -> None:
         """Let the scheduler gather and submit requests."""
-        await asyncio.sleep(4 * self.limits.gather_delay)
+        await advance(4 * self.limits.gather_delay)
 
 
 def play(scene: Callable[[Harness], Awaitable[None]], **limits: Any) -> None:
@@ -221,7 +221,7 @@ def test_new_queue_gathers_while_others_finish() -> None:
         await harness.settle()
         harness.submit("y", "b", "y0")
         harness.results["x0"].set_result(b"")
-        await asyncio.sleep(0.005)
+        await advance(0.005)
         harness.submit("y", "b", "y1", 1)
         await harness.settle()
         assert harness.submitted == ["x0", "y0", "y1"]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ from kitchen.ports import TrainingClient
 from stages.rl.dro import Dro
 from stages.train.optim import ForwardBackward
 from tests.support.commands import output
+from tests.support.imports import HEAVY, imported_by
 from tests.support.tinker_server import KEY, MODELS, serving
 
 ADAPTERS = ("--training", "tinker", "--hub", "fake", "--datasets", "fake", "--blobs", "fake")
@@ -57,22 +55,15 @@ def test_check_finds_missing_and_malformed_keys(key: str | None, message: str) -
 
 
 def test_check_sends_nothing_and_imports_no_sdk(tmp_path: Path) -> None:
-    script = (
-        "import sys, runpy\nsys.argv = ['kitchen', 'check', 'recipes.sl_basic', *%r, 'model=%s', "
-        "'dataset=greetings']\ntry:\n    runpy.run_module('kitchen.cli', "
-        "run_name='__main__')\nfinally:\n"
-        "    print('imported', [name for name in ('tinker', 'torch') if name in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script % (ADAPTERS, MODEL)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "TINKER_API_KEY": KEY, "TINKER_BASE_URL": NOBODY},
-    )
-    assert "imported []" in done.stdout, done.stdout + done.stderr
+    arguments = ["kitchen", "check", "recipes.sl_basic", *ADAPTERS, f"model={MODEL}"]
+    program = f"""
+import runpy
+sys.argv = {[*arguments, "dataset=greetings"]!r}
+runpy.run_module("kitchen.cli", run_name="__main__")
+"""
+    environment = {"TINKER_API_KEY": KEY, "TINKER_BASE_URL": NOBODY}
+    _, modules = imported_by(program, tmp_path, **environment)
+    assert modules.isdisjoint(HEAVY)
 
 
 def test_check_online_asks_the_server_for_the_model() -> None:

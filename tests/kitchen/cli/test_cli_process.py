@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.commands import kitchen, python_process, shell
+from tests.support.imports import HEAVY, imported_by
 from tests.support.polling import LineReader
 
-HEAVY = ("torch", "transformers", "peft", "datasets", "tinker", "huggingface_hub")
 STAGE = '''"""Taste a pot."""
 from kitchen import Stage
 from tests.support.stew import Pot
@@ -54,7 +53,6 @@ LIGHT = (
 def imported(folder: Path, *commands: str) -> set[str]:
     """Run commands one after the other in a process; return the modules it has then imported."""
     program = f"""
-import sys
 from kitchen.cli import main
 for command in {commands!r}:
     sys.argv = ["kitchen", *command.split()]
@@ -62,12 +60,8 @@ for command in {commands!r}:
         main()
     except SystemExit as end:
         assert not end.code, command
-print("\\n" + " ".join(sys.modules))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True
-    )
-    return set(done.stdout.splitlines()[-1].split())
+    return imported_by(program, folder)[1]
 
 
 def test_help_imports_little(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,10 +11,10 @@ import pytest
 
 from kitchen.config.adapters import PORTS, available
 from tests.support.commands import in_folder, invoke
+from tests.support.imports import HEAVY, imported_by
 
 KITCHEN = Path(sys.executable).parent / "kitchen"
 PATH = f"{KITCHEN.parent}{os.pathsep}{os.environ['PATH']}"
-HEAVY = ("torch", "transformers", "peft", "datasets", "huggingface_hub", "tinker")
 
 
 @pytest.fixture(scope="module")
@@ -113,12 +112,8 @@ def test_completion_is_installed_for_bash(home: Path) -> None:
 
 
 def test_completion_imports_nothing_heavy(home: Path) -> None:
-    program = (
-        "import atexit, json, sys; atexit.register(lambda: print('\\n' + "
-        "json.dumps(list(sys.modules))));"
-        "sys.argv = ['kitchen']; from kitchen.cli import main; main()"
-    )
+    program = "sys.argv = ['kitchen']; from kitchen.cli import main; main()"
     request = bash_request("kitchen run recipes.so")
-    first, *_, modules = ask(home, sys.executable, "-c", program, **request).splitlines()
-    assert first == "recipes.soup"
-    assert set(json.loads(modules)).isdisjoint({*HEAVY, "recipes.soup", "recipes.sl_basic"})
+    output, modules = imported_by(program, home, HOME=str(home), **request)
+    assert output.split() == ["recipes.soup"]
+    assert modules.isdisjoint({*HEAVY, "recipes.soup", "recipes.sl_basic"})

@@ -44,7 +44,7 @@ from stages.tasks.rewards import Question, exact_reward
 from stages.tasks.tasks import TaskBatches, Tasks
 from stages.train.optim import LearningRate
 from tests.support.bigram_policy import BigramPolicy, datums_of
-from tests.support.virtual_time import run_in_virtual_time
+from tests.support.virtual_time import advance, run_in_virtual_time
 
 
 def rollout(reward: float, answer: int = 2, failed: str = "") -> Rollout:
@@ -177,7 +177,8 @@ class Guessing:
         return [{"role": "user", "content": self.first}]
 
     async def step(self, answer: str) -> StepResult:
-        await asyncio.sleep(self.seconds)
+        if self.seconds:
+            await advance(self.seconds)
         if self.fails:
             raise ValueError("the grader broke")
         self.answers.append(answer)
@@ -353,7 +354,7 @@ class Crowded:
     async def step(self, answer: str) -> StepResult:
         self.running += 1
         self.max_running = max(self.max_running, self.running)
-        await asyncio.sleep(20.0)
+        await advance(20.0)
         self.running -= 1
         return StepResult(1.0)
 
@@ -376,7 +377,7 @@ class CountedAnswer:
         return self._arrive().__await__()
 
     async def _arrive(self) -> Any:
-        await asyncio.sleep(1.0)
+        await advance(1.0)
         self.sampler.requests_at_arrival.append(self.sampler.requests)
         return self.answer
 
