@@ -43,7 +43,7 @@ class Metrics:
                 lambda: sum(len(client.models) for client in sessions),
             ),
             (
-                "kitchen_promises",
+                "kitchen_futures",
                 "Requests in progress, and results held for clients to fetch.",
                 lambda: len(sessions.futures),
             ),
