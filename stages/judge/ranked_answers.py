@@ -23,7 +23,13 @@ from stages.chat.token_cost import generation_cost_rows
 from stages.data.dataset import DEFAULT_DATASET, DatasetLoader, load_splits
 from stages.data.splits import DataConfig, DatasetReader, ParsedRows
 from stages.preference.comparisons import Comparison, Comparisons, comparison, without_rejected
-from stages.rl.rollouts import Rollout, RolloutConfig, RolloutRunner, prompt_tokens
+from stages.rl.rollouts import (
+    Rollout,
+    RolloutConfig,
+    RolloutRunner,
+    prompt_tokens,
+    rewards_equal,
+)
 from stages.tasks.games import PREFIX as GAMES
 from stages.tasks.reasoning_gym import load_tasks_stage
 from stages.tasks.rewards import Prompt
@@ -285,5 +291,6 @@ def furthest_pairs(task: int, group: Sequence[Rollout], ranking: RankingConfig) 
         RankedPair(task, better, worse)
         for better, worse in sorted(pairs, key=gap, reverse=True)
         if rewards[better] - rewards[worse] > ranking.margin
+        and not rewards_equal([rewards[better], rewards[worse]])
     ]
     return ranked[: ranking.pairs]

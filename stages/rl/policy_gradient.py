@@ -102,7 +102,8 @@ class ComputeAdvantages(Stage):
     - `normalised`: (r - mean) / standard deviation (GRPO; Shao et al., 2024, arXiv:2402.03300)
     - `leave_one_out`: r - mean of the others (RLOO; Ahmadian et al., 2024, arXiv:2402.14740)
 
-    Groups whose rewards are all equal are left out. The KL penalty of a token is
+    Groups whose rewards are all equal, up to rounding (a relative difference of at most 1e-9), are
+    left out. The KL penalty of a token is
     -c · (log pi - log ref), plus that of each later one times discount^distance.
     """
 
@@ -159,7 +160,7 @@ def kl_penalties(episode: Episode, reference: Floats, penalty: float, discount: 
 def advantages(group: Sequence[Rollout], kind: AdvantageName) -> Array:
     """Return the advantages, (G,), of the rollouts of one problem."""
     rewards = np.array([rollout.reward for rollout in group], np.float64)
-    if is_constant(group):  # the mean of equal rewards may differ from them by rounding
+    if is_constant(group):  # differences by rounding are none, and must not be divided by
         return np.zeros(len(rewards))
     centred: Array = rewards - rewards.mean()
     if kind == "leave_one_out":

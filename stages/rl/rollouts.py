@@ -41,6 +41,10 @@ from stages.tasks.tasks import PlannedTasks, TaskBatch
 # a datum to train on, and the number of its tokens that the policy sampled
 TrainingExample = tuple[Datum, int]
 
+# rewards that differ by less are equal: sums in another order differ by some 1e-16 of their terms
+REWARD_REL_TOL = 1e-9  # of the larger one
+REWARD_ABS_TOL = 1e-14  # for terms that cancel out
+
 
 class StopReason(StrEnum):
     """The reason why a rollout ended."""
@@ -431,5 +435,15 @@ def succeeded(group: Iterable[Rollout]) -> list[Rollout]:
 
 
 def is_constant(group: Sequence[Rollout]) -> bool:
-    """Return whether all rollouts of a group have the same reward, and so advantages of 0."""
-    return len({rollout.reward for rollout in succeeded(group)}) < 2
+    """Return whether the rewards of a group are all equal, so that its advantages are 0."""
+    return rewards_equal([rollout.reward for rollout in succeeded(group)])
+
+
+def rewards_equal(rewards: Sequence[float]) -> bool:
+    """Return whether rewards are equal up to rounding; true of fewer than two.
+
+    0.1 + 0.2 and 0.3 differ by 6e-17: no answer is better, and dividing by their deviation would
+    make advantages of ±1 from it.
+    """
+    low, high = min(rewards, default=0.0), max(rewards, default=0.0)
+    return math.isclose(low, high, rel_tol=REWARD_REL_TOL, abs_tol=REWARD_ABS_TOL)

@@ -54,6 +54,8 @@ def test_pairs_with_the_largest_gap_are_compared() -> None:
     assert len(furthest_pairs(7, group, RankingConfig(pairs=9))) == 5, "all but a and d"
     assert furthest_pairs(7, group, RankingConfig(pairs=9, margin=0.5)) == [RankedPair(7, "b", "c")]
     assert furthest_pairs(7, group[:1], RankingConfig()) == []
+    same = [rollout("a", 0.1 + 0.2), rollout("b", 0.3), rollout("c", 0.3)]
+    assert furthest_pairs(7, same, RankingConfig(pairs=9)) == [], "they differ by rounding"
 
 
 def test_ranked_answers_become_comparisons() -> None:

@@ -10,6 +10,8 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from adapters.fake.sampling import CONTEXT
 from adapters.fake.training import FakeTraining
@@ -80,6 +82,53 @@ def test_equal_rewards_have_zero_advantages(how: Any) -> None:
     same = [rollout(0.1)] * 3
     assert np.mean([0.1] * 3) != 0.1
     assert advantages(same, how).tolist() == [0.0] * 3
+
+
+EQUAL_UP_TO_ROUNDING = [
+    [0.1 + 0.2, 0.3],
+    [0.7 + 0.1, 0.8, 0.8, 0.7 + 0.1],
+    [0.0, 1e-16],
+    [0.1 + 0.2 - 0.3, 0.0, 0.0],
+    [1 / 3 + 1 / 3 + 1 / 3, sum([0.1] * 10), 1.0],
+    [-0.3, -0.1 - 0.2, -0.3],
+    [1e6 + 0.1 + 0.2, 1e6 + 0.3],
+    [1e150, 1e150 * (1 + 1e-15)],
+]
+
+
+@pytest.mark.parametrize("how", get_args(AdvantageName))
+@pytest.mark.parametrize("rewards", EQUAL_UP_TO_ROUNDING)
+def test_rewards_that_differ_by_rounding_are_equal(how: Any, rewards: list[float]) -> None:
+    assert len(set(rewards)) > 1
+    group = tuple(rollout(reward) for reward in rewards)
+    assert advantages(group, how).tolist() == [0.0] * len(rewards)
+    assert ComputeAdvantages(how).run(Rollouts((group,))).examples == ()
+    metrics, _ = ReportRollouts().run(Rollouts((group, (rollout(0.0), rollout(1.0)))))
+    assert metrics["frac_constant_groups"] == 0.5
+
+
+@pytest.mark.parametrize("how", get_args(AdvantageName))
+@pytest.mark.parametrize(
+    "rewards", [[1.0, 1.0 + 1e-6], [1e-8, 2e-8], [-1e-12, 1e-12], [0.0, 1e-10], [100.0, 100.001]]
+)
+def test_small_true_differences_count(how: Any, rewards: list[float]) -> None:
+    group = tuple(rollout(reward) for reward in rewards)
+    worse, better = advantages(group, how).tolist()
+    assert worse < 0 < better
+    assert len(ComputeAdvantages(how).run(Rollouts((group,))).examples) == 2
+
+
+@given(
+    rewards=st.lists(st.floats(0.1, 100), min_size=2, max_size=6),
+    order=st.randoms(use_true_random=False),
+)
+def test_sums_in_any_order_are_one_reward(rewards: list[float], order: Any) -> None:
+    sums = []
+    for _ in range(4):
+        order.shuffle(rewards)
+        sums.append(rollout(sum(rewards)))
+    for how in get_args(AdvantageName):
+        assert advantages(sums, how).tolist() == [0.0] * 4
 
 
 def test_the_data_of_an_update() -> None:
