@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +122,7 @@ def tokenizer_files(folder: Path) -> list[Path]:
 
     Empty where the folder has no tokenizer.
     """
-    files = sorted(
-        {path for pattern in TOKENIZER for path in folder.glob(pattern) if path.is_file()}
-    )
+    matches = chain.from_iterable(folder.glob(pattern) for pattern in TOKENIZER)
+    files = sorted({path for path in matches if path.is_file()})
     has_tokenizer = any(path.name.startswith(("tokenizer", "vocab", "spiece")) for path in files)
     return files if has_tokenizer else []

@@ -1,4 +1,4 @@
-"""Size budgets: the language, engine and ports stay small, functions short, folders readable.
+"""Budgets: the language, engine and ports stay small, functions short, expressions simple.
 
 Lines are counted with docstrings and comments, without blank lines.
 """
@@ -6,7 +6,9 @@ Lines are counted with docstrings and comments, without blank lines.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,10 @@ MAX_FUNCTION = 40  # lines
 MAX_RECIPE = 60
 MAX_RUN = 25  # of a stage's `run`, exclusive
 NOT_ENTRIES = {"__init__.py", "py.typed", "__pycache__"}
+PLAIN_PACKAGES = ("kitchen", "adapters")  # without stacked comprehensions and conditionals
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 def lines(paths: Iterator[Path]) -> int:
@@ -31,8 +35,13 @@ def length(function: Function) -> int:
 
 def modules(*packages: str) -> Iterator[tuple[str, ast.Module]]:
     for package in packages:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+        yield from parsed(package)
+
+
+@cache
+def parsed(package: str) -> list[tuple[str, ast.Module]]:
+    paths = sorted((ROOT / package).rglob("*.py"))
+    return [(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in paths]
 
 
 @pytest.mark.parametrize(
@@ -84,3 +93,57 @@ def test_run_methods_of_stages_are_short() -> None:
         if isinstance(method, Function) and method.name == "run" and length(method) >= MAX_RUN
     ]
     assert not long, long
+
+
+def places(package: str, is_broken: Callable[[ast.AST], bool]) -> list[str]:
+    return [
+        f"{path}:{getattr(node, 'lineno', 0)}"
+        for path, module in modules(package)
+        for node in ast.walk(module)
+        if is_broken(node)
+    ]
+
+
+def is_stacked(node: ast.AST) -> bool:
+    """Return whether a comprehension has a second `for`, or another one as element or iterable.
+
+    A comprehension in a condition, such as `if any(...)`, is allowed.
+    """
+    if not isinstance(node, Comprehension):
+        return False
+    parts: list[ast.AST] = [generator.iter for generator in node.generators]
+    parts += [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+    inner = chain.from_iterable(map(ast.walk, parts))
+    return len(node.generators) > 1 or any(isinstance(part, Comprehension) for part in inner)
+
+
+def is_chained(node: ast.AST) -> bool:
+    """Return whether a conditional expression has another one as a branch."""
+    if not isinstance(node, ast.IfExp):
+        return False
+    return isinstance(node.body, ast.IfExp) or isinstance(node.orelse, ast.IfExp)
+
+
+@pytest.mark.parametrize("package", PLAIN_PACKAGES)
+def test_comprehensions_are_not_stacked(package: str) -> None:
+    assert not places(package, is_stacked)
+
+
+@pytest.mark.parametrize("package", PLAIN_PACKAGES)
+def test_conditional_expressions_are_not_chained(package: str) -> None:
+    assert not places(package, is_chained)
+
+
+@pytest.mark.parametrize(
+    ("source", "stacked"),
+    [
+        ("[cell for row in rows for cell in row]", True),
+        ("[[cell for cell in row] for row in rows]", True),
+        ("{key: sum(n for n in values) for key, values in rows}", True),
+        ("[x for x in (y for y in rows)]", True),
+        ("[row for row in rows if any(cell for cell in row)]", False),
+        ("list(chain.from_iterable(rows))", False),
+    ],
+)
+def test_stacked_comprehensions_are_recognised(source: str, stacked: bool) -> None:
+    assert is_stacked(ast.parse(source, mode="eval").body) == stacked

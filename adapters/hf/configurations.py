@@ -50,7 +50,7 @@ class Configuration:
                 info.get("features") for info in infos if info.get("config_name", "default") == name
             ],
             "options": [
-                {option: value for option, value in config.items() if option not in _LOCATION_KEYS}
+                _without_locations(config)
                 for config in configs
                 if config.get("config_name") == name
             ],
@@ -110,6 +110,10 @@ class Configuration:
         )
 
 
+def _without_locations(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {option: value for option, value in config.items() if option not in _LOCATION_KEYS}
+
+
 @contextmanager
 def open_configuration(
     name: str, configuration: str, files: Iterable[str], cards: Mapping[str, Path], endpoint: str
@@ -156,10 +160,10 @@ def _configure(builder: Any) -> None:
 
 def _split_files(builder: Any, root: Path) -> Mapping[str, Sequence[str]]:
     """Return each split's paths relative to the root, "train" first."""
-    splits = {
-        str(split): [Path(path).relative_to(root.resolve()).as_posix() for path in paths]
-        for split, paths in builder.config.data_files.items()
-    }
+    resolved = root.resolve()
+    splits: dict[str, list[str]] = {}
+    for split, paths in builder.config.data_files.items():
+        splits[str(split)] = [Path(path).relative_to(resolved).as_posix() for path in paths]
     return dict(sorted(splits.items(), key=lambda item: item[0] != "train"))
 
 

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from adapters.hf.arrow import ArrowRows, DamagedArrow
@@ -61,7 +62,7 @@ class HfDatasets:
         with self._open(_parse_name(name, revision)) as opened:
             splits = opened.configuration.files
             repo = opened.repo
-            files = {path for paths in splits.values() for path in paths}
+            files = set(chain.from_iterable(splits.values()))
             return DatasetInfo(
                 name,
                 {split: opened.configuration.num_rows(split) for split in splits},

@@ -10,6 +10,7 @@ import tempfile
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -112,7 +113,7 @@ def stream_parquet(path: Path, label: str) -> Iterator[StreamedRow]:
         parquet = _parquet(file, label)
         with _arrow_errors(label):
             batches = parquet.iter_batches(batch_size=_STREAM_BATCH, use_threads=False)
-            rows = (row for batch in batches for row in batch.to_pylist())
+            rows = chain.from_iterable(batch.to_pylist() for batch in batches)
             for number, row in enumerate(rows, 1):
                 yield StreamedRow(f"{label} row {number}", row)
     if not number:

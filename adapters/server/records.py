@@ -115,11 +115,10 @@ class Records:
         self._blobs = blobs
         self._lock = threading.Lock()  # listings run on other threads
         kinds: Sequence[type[Record]] = (SessionRecord, RunRecord, SamplerRecord, CheckpointRecord)
-        self._records = {
-            name: _read(kind, name, blobs)
-            for kind in kinds
-            for name in blobs.list(_blob_name(kind.folder, "", ""))
-        }
+        self._records: dict[str, Record] = {}
+        for kind in kinds:
+            for name in blobs.list(_blob_name(kind.folder, "", "")):
+                self._records[name] = _read(kind, name, blobs)
 
     def put(self, record: Record) -> None:
         name = _blob_name(record.folder, record.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -193,7 +194,8 @@ def _tokens(prompt: Any) -> Tokens:
             raise DataError(
                 f"the prompt has a chunk of {chunk.type}; this server reads encoded_text only"
             )
-    return np.array([token for chunk in prompt.chunks for token in chunk.tokens], np.int64)
+    tokens = chain.from_iterable(chunk.tokens for chunk in prompt.chunks)
+    return np.array(list(tokens), np.int64)
 
 
 def _stop(stop: Any) -> Sequence[str] | Sequence[int]:

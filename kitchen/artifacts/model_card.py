@@ -116,7 +116,7 @@ def _evaluation(tables: Sequence[Mapping[str, Any]]) -> Sequence[str]:
     for table in tables:
         if "measure" in table["columns"]:
             parts.append(f"**{_without_folders(table['title'])}**")
-            rows = [[_without_folders(str(cell)) for cell in row] for row in table["rows"]]
+            rows = [_public_cells(row) for row in table["rows"]]
             parts.append(_markdown_table(_public_value(table["columns"]), rows))
     return ["## Evaluation", *parts] if parts else []
 
@@ -154,6 +154,10 @@ def _public_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_public_value(inner) for inner in value]
     return value
+
+
+def _public_cells(row: Sequence[Any]) -> Sequence[str]:
+    return [_without_folders(str(cell)) for cell in row]
 
 
 def _loading(repo: str, base: Base) -> str:

@@ -113,12 +113,10 @@ def resolve_weights(
         if port in ports and port not in chosen
     }
     names = {**recorded, **chosen}
-    settings = [
-        f"{port}.{key}={yaml_value(value)}"
-        for port, values in order.adapter_settings.items()
-        for key, value in values.items()
-        if port in ports and names[port] == order.adapters[port]
-    ]
+    settings = []
+    for port, values in order.adapter_settings.items():
+        if port in ports and names[port] == order.adapters[port]:
+            settings += [f"{port}.{key}={yaml_value(value)}" for key, value in values.items()]
     return name, replace(
         adapter_choice,
         names={**adapter_choice.names, **recorded},

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 
 from rich import box
 from rich.console import Console
@@ -45,9 +45,9 @@ def console(*, to_stderr: bool = False) -> Console:
 
 def table(content: Table) -> RichTable:
     """Return aligned columns; lines separate the rows where a cell takes several lines."""
-    cells = [content.columns, *content.rows]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(content.columns))]
-    multiline = any("\n" in cell for row in content.rows for cell in row)
+    columns = list(zip(content.columns, *content.rows, strict=False))  # with their names
+    widths = [max(map(len, column)) for column in columns]
+    multiline = any("\n" in cell for cell in chain.from_iterable(content.rows))
     rich_table = RichTable(
         title=Text(content.title, style="bold"),
         title_justify="left",

@@ -66,10 +66,11 @@ def _installed(modified: tuple[tuple[str, int], ...]) -> Mapping[str, Mapping[st
     package changes one of them, so the entry points are read again.
     """
     installed = entry_points()
-    return {
-        port: {entry.name: entry for entry in installed.select(group=f"kitchen.{port}")}
-        for port in PORTS
-    }
+    by_port: dict[str, Mapping[str, EntryPoint]] = {}
+    for port in PORTS:
+        entries = installed.select(group=f"kitchen.{port}")
+        by_port[port] = {entry.name: entry for entry in entries}
+    return by_port
 
 
 def adapter_class(port: str, name: str) -> Any:

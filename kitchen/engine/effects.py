@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from kitchen.engine.codec import why_not_serializable
@@ -90,7 +91,7 @@ def split_at_wait(loop: ForEach) -> tuple[Series, Series]:
     pending = set[Any]()
     for index, step in enumerate(steps):
         contracts = [inner.contract() for inner in walk(step) if isinstance(inner, Stage)]
-        reads = [read for contract in contracts for read in contract.reads]
+        reads = chain.from_iterable(contract.reads for contract in contracts)
         if any(read.kind in pending and not read.pending for read in reads):
             return Series(steps[:index]), Series(steps[index:])
         pending.update(*(contract.pending for contract in contracts))

@@ -15,6 +15,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import structlog
 from pydantic import TypeAdapter, ValidationError
@@ -56,8 +57,8 @@ class RunState:
 
     def paths(self) -> set[str]:
         """Return the paths of all checkpoints that this state refers to."""
-        points = self.points.values()
-        return {saved.path for point in points for saved in point.checkpoints.values()}
+        saved = chain.from_iterable(point.checkpoints.values() for point in self.points.values())
+        return {checkpoint.path for checkpoint in saved}
 
     def with_point(self, address: str, point: SavePoint) -> RunState:
         """Return the state with a loop's new save point; those of loops inside it are dropped."""

@@ -95,11 +95,7 @@ class RunStatus(Observer):
 
     def run_started(self, run: str, step: Step) -> None:
         loops = [inner for inner in walk(step) if isinstance(inner, ForEach)]
-        self._innermost = {
-            loop.source.title()
-            for loop in loops
-            if not any(isinstance(inner, ForEach) for inner in walk(loop.body))
-        }
+        self._innermost = {loop.source.title() for loop in loops if not _has_loop(loop.body)}
         self._publish("start", {})
 
     def stage_started(self, event: StageStarted) -> None:
@@ -142,3 +138,7 @@ class RunStatus(Observer):
             listeners = tuple(self._listeners)
         for listener in listeners:
             listener(event)
+
+
+def _has_loop(step: Step) -> bool:
+    return any(isinstance(inner, ForEach) for inner in walk(step))

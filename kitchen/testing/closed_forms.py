@@ -18,10 +18,10 @@ def closed_form(
 ) -> tuple[Array, Array]:
     """Map (N,) log-probabilities and inputs to (N,) values and (N,) d value / d logprob."""
     compute = CLOSED_FORMS[loss]
-    pairs = [
-        compute(float(lp), {name: float(values[i]) for name, values in inputs.items()}, options)
-        for i, lp in enumerate(logprobs)
-    ]
+    pairs = []
+    for i, lp in enumerate(logprobs):
+        inputs_at = {name: float(values[i]) for name, values in inputs.items()}
+        pairs.append(compute(float(lp), inputs_at, options))
     return np.array([value for value, _ in pairs]), np.array([grad for _, grad in pairs])
 
 

@@ -16,14 +16,14 @@ ROLES = {"system", "user", "assistant", "tool"}
 
 
 class TaskLaws:
-    """Rollouts get the same messages, do not affect each other, and may answer with any text."""
+    """Rollouts get the same messages, do not affect each other, and accept any text as answer."""
 
     # answers to a rollout, in order; add good ones, at least one for each kind of result
     answers: Sequence[str] = ODD_ANSWERS
 
     def task(self) -> Task:
         raise NotImplementedError(
-            f"{type(self).__name__} must say which problem the laws are for:\n"
+            f"{type(self).__name__} must say which task the laws are for:\n"
             "    def task(self) -> Task:\n"
             "        return MyTask(...)"
         )
@@ -75,7 +75,7 @@ async def _first_messages(task: Task) -> Sequence[Message]:
 
 
 def attempt(task: Task, answers: Sequence[str]) -> list[StepResult]:
-    """Return the results of these answers, given one after the other until the end."""
+    """Return the results of these answers, given one after the other until the rollout ends."""
     return asyncio.run(_attempt(task, answers))
 
 
@@ -94,8 +94,11 @@ async def _two_rollouts(task: Task, answers: Sequence[str], results: int) -> lis
     envs = [task.env(), task.env()]
     for env in envs:
         await env.reset()
-    by_answer = [[await env.step(answer) for env in envs] for answer in answers[:results]]
-    return [list(rollout) for rollout in zip(*by_answer, strict=True)]
+    rollouts: list[list[StepResult]] = [[], []]
+    for answer in answers[:results]:
+        for env, rollout in zip(envs, rollouts, strict=True):
+            rollout.append(await env.step(answer))
+    return rollouts
 
 
 def _check(messages: Sequence[Message]) -> None:

@@ -27,9 +27,8 @@ class HubLaws:
     model = "fake/bigram"  # one that the hub has
     unknown_model = "no-such-owner/no-such-model"
     malformed_model = ""  # a name that no model can have
-    remote = (
-        False  # True: names are looked up over a network, so that `find` checks their form only
-    )
+    # True: names are looked up over a network, so that `find` checks their form only
+    remote = False
     publishes = True  # whether the hub accepts models
 
     def hub(self, tmp_path: Path) -> HubClient:
@@ -59,15 +58,8 @@ class HubLaws:
         assert list(client.files(self.model)) == sorted(client.files(self.model))
 
     def test_fetching_again_gives_the_same(self, client: HubClient) -> None:
-        contents = [
-            {
-                path.name: path.read_bytes()
-                for path in client.fetch(self.model).iterdir()
-                if path.is_file()
-            }
-            for _ in range(2)
-        ]
-        assert contents[0] == contents[1]
+        first = _contents(client.fetch(self.model))
+        assert _contents(client.fetch(self.model)) == first
         assert client.sha256(self.model) == client.sha256(self.model)
 
     def test_a_single_file_equals_that_of_the_folder(self, client: HubClient) -> None:
@@ -115,10 +107,9 @@ class HubLaws:
         self._needs_publishing(client)
         folder, name = _folder(tmp_path / "out", b"one"), self.published(tmp_path)
         assert client.publish(name, folder, message="first")
-        again = client.fetch(name)
-        assert (again / "model.safetensors").read_bytes() == (
-            folder / "model.safetensors"
-        ).read_bytes()
+        fetched = client.fetch(name)
+        weights = (folder / "model.safetensors").read_bytes()
+        assert (fetched / "model.safetensors").read_bytes() == weights
         assert set(client.files(name)) >= {"config.json", "model.safetensors"}
         first = client.sha256(name)
         client.publish(name, _folder(tmp_path / "other", b"two"), message="second")
@@ -141,6 +132,10 @@ class HubLaws:
     def _needs_publishing(self, client: HubClient) -> None:
         if not self.publishes:
             pytest.skip(f"{type(client).__name__} publishes nothing")
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def _folder(folder: Path, weights: bytes) -> Path:

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -17,7 +18,9 @@ Problem = tuple[int, str, int]
 
 def files() -> Mapping[str, list[Problem]]:
     """Return all 300 problems; 7 + 8 and 8 + 7 are always in the same file."""
-    pairs = [(low, sign, high) for sign in SIGNS for high in range(10) for low in range(high + 1)]
+    pairs: list[Problem] = []
+    for sign, high in product(SIGNS, range(10)):
+        pairs += [(low, sign, high) for low in range(high + 1)]
     shuffle(pairs, Random(SEED))
     problems: dict[str, list[Problem]] = {"train": [], "held_out": []}
     for low, sign, high in pairs:

@@ -12,10 +12,11 @@ def _amounts(text: str) -> tuple[Fraction, ...]:
 
 def _pairs(text: str) -> tuple[tuple[str, str], ...]:
     """Parse `cup/cups|c.` into (one, many) spellings; one without a slash is used for both."""
-    return tuple(
-        (one, many or one)
-        for one, _, many in (pair.partition("/") for pair in text.split("|") if pair)
-    )
+    pairs = []
+    for spelling in filter(None, text.split("|")):
+        one, _, many = spelling.partition("/")
+        pairs.append((one, many or one))
+    return tuple(pairs)
 
 
 @dataclass(frozen=True)
@@ -97,17 +98,12 @@ UNITS: dict[str, Unit] = {
     "block": _unit("block/blocks", "", "1/2 1 2", None, "14-ounce|12-ounce|280 g"),
     "box": _unit("box/boxes", "", "1/2 1 2 3", None, "8-ounce|12-ounce|16-ounce|1-pound|500 g"),
     "bottle": _unit("bottle/bottles", "", "1/2 1 2", None, "12-ounce|5-ounce|10-ounce|250 ml"),
-    "": Unit(
-        (("", ""),), (), _amounts("1/2 1 2 3 4 5 6 8 10 12")
-    ),  # counted without a measure: 2 lemons
+    # counted without a measure: 2 lemons
+    "": Unit((("", ""),), (), _amounts("1/2 1 2 3 4 5 6 8 10 12")),
 }
 
-METRIC = (
-    "gram",
-    "kilogram",
-    "milliliter",
-    "liter",
-)  # written with decimals, and glued to the number: 200g
+# written with decimals, and glued to the number: 200g
+METRIC = ("gram", "kilogram", "milliliter", "liter")
 
 FILLS = ("heaping", "scant", "level", "rounded")
 FINISHES = ("divided", "plus more for serving", "plus more as needed", "or as needed")

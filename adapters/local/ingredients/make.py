@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -51,7 +52,8 @@ def draw(grammar: Grammar, table: Names, rng: Random, used: Counter[str]) -> Cho
     # unused names come first; a kind of few names (garlic) must still occur often enough to learn
     unused = [kind for kind in fitting if any(not used[name] for name in table[kind])]
     kinds_left = unused or list(fitting)
-    kind = pick(rng, [kind for kind in kinds_left for _ in range(len(table[kind]) + 6)])
+    weighted = chain.from_iterable([kind] * (len(table[kind]) + 6) for kind in kinds_left)
+    kind = pick(rng, list(weighted))
     serving, unit = pick(rng, fitting[kind])
     fewest = min(used[name] for name in table[kind])
     name = pick(rng, [name for name in table[kind] if used[name] == fewest])
@@ -85,12 +87,14 @@ def _fitting(grammar: Grammar, table: Names, rng: Random) -> dict[str, list[tupl
     }
     if not grammar.units:
         return fitting
-    common = {unit for servings in fitting.values() for _, unit in servings}
+    common = {unit for _, unit in chain.from_iterable(fitting.values())}
     chosen = pick(rng, [unit for unit in grammar.units if unit in common])
-    matching = {
-        kind: [pair for pair in servings if pair[1] == chosen] for kind, servings in fitting.items()
-    }
-    return {kind: servings for kind, servings in matching.items() if servings}
+    matching = {}
+    for kind, servings in fitting.items():
+        measured = [pair for pair in servings if pair[1] == chosen]
+        if measured:
+            matching[kind] = measured
+    return matching
 
 
 def _servings(grammar: Grammar, kind: str) -> list[tuple[Serving, str]]:
@@ -103,21 +107,33 @@ def _servings(grammar: Grammar, kind: str) -> list[tuple[Serving, str]]:
     if not measured and not any(slot in present for slot in ("q", "range", "word")):
         servings = kinds.KINDS[kind]
         return [(next((serving for serving in servings if serving.before), servings[0]), "")]
-    return [
-        (serving, unit)
-        for serving in kinds.KINDS[kind]
-        for unit in serving.units
-        if (not grammar.units or unit in grammar.units)
-        and bool(unit) == measured
-        and ("before" not in present or serving.before)
-        and ("after" not in present or _after(present, serving))
-        and ("metric" not in present or grammars.UNITS[unit].metric)
-        and ("pack" not in present or grammars.UNITS[unit].packs)
-        and ("abbr" not in present or grammars.UNITS[unit].short)
+    pairs = []
+    for serving in kinds.KINDS[kind]:
+        if _has_words(present, serving):
+            units = [unit for unit in serving.units if bool(unit) == measured]
+            pairs += [(serving, unit) for unit in units if _fits(grammar, kind, unit)]
+    return pairs
+
+
+def _has_words(present: Sequence[str], serving: Serving) -> bool:
+    """Return whether a serving has words for the slots before and after the name."""
+    return ("before" not in present or bool(serving.before)) and (
+        "after" not in present or bool(_after(present, serving))
+    )
+
+
+def _fits(grammar: Grammar, kind: str, unit: str) -> bool:
+    """Return whether a measure of a kind fits the slots of a grammar."""
+    present = slots(grammar)
+    return (
+        (not grammar.units or unit in grammar.units)
+        and ("metric" not in present or grammars.UNITS[unit].metric is not None)
+        and ("pack" not in present or bool(grammars.UNITS[unit].packs))
+        and ("abbr" not in present or bool(grammars.UNITS[unit].short))
         and ("glued" not in present or unit in grammars.METRIC)
         and ("pair" not in present or kind not in names.COUNTED)
-        and _amounts(grammar, kind, unit)
-    ]
+        and bool(_amounts(grammar, kind, unit))
+    )
 
 
 def _after(present: Sequence[str], serving: Serving) -> tuple[str, ...]:
@@ -143,12 +159,11 @@ def _amounts(grammar: Grammar, kind: str, unit: str) -> list[tuple[Fraction, Fra
     ]
     if "range" not in present:
         return [(amount, None) for amount in pool]
-    return [
-        (low, high)
-        for at, low in enumerate(pool)
-        for high in pool[at + 1 : at + 3]
-        if _is_idiomatic(low, high)
-    ]
+    ranges: list[tuple[Fraction, Fraction | None]] = []
+    for at, low in enumerate(pool):
+        highs = pool[at + 1 : at + 3]
+        ranges += [(low, high) for high in highs if _is_idiomatic(low, high)]
+    return ranges
 
 
 def _is_idiomatic(low: Fraction, high: Fraction) -> bool:
@@ -179,13 +194,10 @@ def _texts(
 
 @cache
 def _name_pattern() -> re.Pattern[str]:
-    known = {
-        form
-        for table in (names.TRAINED, names.HELD_OUT)
-        for kind in table
-        for name in table[kind]
-        for form in names.forms(kind, name)
-    }
+    known = set[str]()
+    for kind, of_kind in chain(names.TRAINED.items(), names.HELD_OUT.items()):
+        for name in of_kind:
+            known.update(names.forms(kind, name))
     longest_first = sorted(known, key=lambda form: (-len(form), form))
     return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)", re.IGNORECASE)
 
@@ -247,7 +259,7 @@ def files() -> dict[str, list[Example]]:
     seen = set[str]()
     train = examples(names.TRAINED, grammars.TRAINING, SIZES["train"], rng, seen)
     new_names = examples(names.HELD_OUT, grammars.TRAINING, SIZES["new_names"], rng, seen)
-    known = {mask for line in train for mask in _masks(line)}
+    known = set(chain.from_iterable(map(_masks, train)))
     new_grammars = examples(
         names.HELD_OUT, grammars.HELD_OUT, SIZES["new_grammars"], rng, seen, known
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
 from kitchen.types import Tokens
 
-MIN_SHARED = 16  # length in tokens from which on sequences share a common prefix
-NO_SHARING = 2**62  # as the minimum: every sequence is computed in full
+MIN_SHARED = 16  # tokens; shorter common prefixes are not shared
+NO_SHARING = 2**62  # as the minimum length: every sequence is computed in full
 # Neighbouring runs may be separated if they share less than this part of the next run's tokens;
 # all of these are tried.
 SPLIT_RATIOS = (0.0, 0.25, 0.5, 2.0)
@@ -31,10 +32,10 @@ def pack(
 ) -> list[Indices]:
     """Return the indices of the sequences of each micro-batch, those with a common prefix adjacent.
 
-    A micro-batch has at most `budget` tokens, unless it is one group that is larger by itself. Runs
+    A micro-batch has at most `budget` tokens, unless it is a single group that is larger. Runs
     of `group` adjacent sequences stay together and in order. A shared prefix is computed once if
     its sequences stay together, but then the work is hard to balance: several ways to cut are
-    tried, and that whose slowest lane has the fewest tokens is returned. Lane i of `lanes` takes
+    tried, and the one whose slowest lane has the fewest tokens is returned. Lane i of `lanes` takes
     micro-batches i, i + lanes, i + 2 · lanes, ...
     """
     keys = [sort_key(tokens) for tokens in sequences]
@@ -47,9 +48,14 @@ def pack(
         candidates = _candidates(counts, budget, total, batch_count)
         if candidates:
             best = min(candidates, key=lambda batches: _slowest_lane(counts, batches, lanes))
-            return [tuple(index for run in batch for index in runs[run]) for batch in best]
+            return [_indices(runs, batch) for batch in best]
         batch_count += lanes * max(batch_count // (16 * lanes), 1)
     return []
+
+
+def _indices(runs: Sequence[Indices], batch: Indices) -> Indices:
+    """Return the indices of the sequences in a batch of runs."""
+    return tuple(chain.from_iterable(runs[run] for run in batch))
 
 
 def sort_key(tokens: Tokens) -> bytes:
@@ -166,7 +172,7 @@ def _assign_to_batches(
 
 def _slowest_lane(counts: _TokenCounts, batches: Sequence[Indices], lanes: int) -> int:
     """Return the tokens of the lane that has the most to compute."""
-    return max(
-        sum(counts.packed(batch) for batch in batches[lane::lanes])
-        for lane in range(min(lanes, len(batches)))
-    )
+    loads = [0] * min(lanes, len(batches))
+    for number, batch in enumerate(batches):
+        loads[number % lanes] += counts.packed(batch)
+    return max(loads)

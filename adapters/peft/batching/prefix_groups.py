@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise, zip_longest
 
 import numpy as np
 
 from adapters.peft.batching.packing import Indices, pack, shared_prefix_length, sort_key
 from kitchen.types import Tokens
 
-MIN_CARRIED = 64  # length in tokens from which on micro-batches share a common prefix
+MIN_CARRIED = 64  # tokens; shorter common prefixes are not carried between micro-batches
 MAX_MICRO_BATCHES = 8  # of a group
-# Neighbours may be separated where they share at most this many times the least that any share.
+# Neighbours may be separated where they share at most this many times the shortest shared prefix.
 SPLIT_RATIO = 1.25
 
 
@@ -46,9 +46,8 @@ def group_by_prefix(
     groups: list[PrefixGroup] = []
     if carries_prefix and group == 1:
         groups = assign_to_lanes(_PrefixOrder(sequences, budget), lanes)
-    grouped = {
-        index for prefix_group in groups for batch in prefix_group.micro_batches for index in batch
-    }
+    batches = chain.from_iterable(prefix_group.micro_batches for prefix_group in groups)
+    grouped = set(chain.from_iterable(batches))
     others = [index for index in range(len(sequences)) if index not in grouped]
     packed = pack(
         [sequences[index] for index in others],
@@ -57,7 +56,10 @@ def group_by_prefix(
         min_shared=min_shared,
         lanes=lanes,
     )
-    singles = [PrefixGroup((tuple(others[at] for at in batch),)) for batch in packed]
+    singles = []
+    for batch in packed:
+        indices = tuple(others[at] for at in batch)
+        singles.append(PrefixGroup((indices,)))
     return groups, singles
 
 
@@ -114,7 +116,8 @@ class _PrefixOrder:
             return [whole]
         limit = SPLIT_RATIO * whole.prefix_length
         inner = [at for at in range(first + 1, end) if self._shared[at] <= limit]
-        parts = [span for part in pairwise([first, *inner, end]) for span in self._split(*part)]
+        edges = pairwise([first, *inner, end])
+        parts = list(chain.from_iterable(self._split(*part) for part in edges))
         if whole.prefix_length and sum(part.tokens for part in parts) >= whole.tokens:
             return [whole]
         return parts
@@ -150,15 +153,12 @@ def assign_to_lanes(order: _PrefixOrder, lanes: int) -> list[PrefixGroup]:
     spans = sorted(order.spans(), key=lambda span: -span.tokens)
     candidates = []
     for whole in range(len(spans), max(len(spans) - lanes, -1), -1):
-        parts = [part for span in spans[whole:] for part in order.split_evenly(span, lanes)]
+        parts = chain.from_iterable(order.split_evenly(span, lanes) for span in spans[whole:])
         candidates.append(balance([*spans[:whole], *parts], lanes))
     best = min(candidates, key=lambda loads: max(map(_token_count, loads)))
-    groups = [[group for span in load for group in order.groups(span)] for load in best]
-    return [
-        of_lane[turn] if turn < len(of_lane) else PrefixGroup()
-        for turn in range(max(map(len, groups)))
-        for of_lane in groups
-    ]
+    groups_by_lane = [list(chain.from_iterable(map(order.groups, load))) for load in best]
+    turns = zip_longest(*groups_by_lane, fillvalue=PrefixGroup())
+    return list(chain.from_iterable(turns))
 
 
 def balance(spans: Sequence[_PrefixSpan], lanes: int) -> list[list[_PrefixSpan]]:

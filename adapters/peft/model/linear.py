@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -63,7 +64,7 @@ class FusedLinear:
     @property
     def trainable(self) -> list[nn.Parameter]:
         """A and B of each layer."""
-        return [side for _, _, layer in self.lora for side in (layer.a, layer.b)]
+        return list(chain.from_iterable((layer.a, layer.b) for *_, layer in self.lora))
 
     def forward(
         self, x: torch.Tensor, residual: torch.Tensor | None = None

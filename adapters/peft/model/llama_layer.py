@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ class Layer:
     def trainable(self) -> list[nn.Parameter]:
         """A and B of all its projections."""
         projections = (self.qkv_proj, self.o_proj, self.gate_up_proj, self.down_proj)
-        return [parameter for projection in projections for parameter in projection.trainable]
+        return list(chain.from_iterable(projection.trainable for projection in projections))
 
     def split(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(N, heads + 2 · kv_heads, D) to views of its queries, keys and values."""

@@ -126,11 +126,11 @@ class LoraAdapter:
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
         """Return the weights in training, under the names that PEFT gives them."""
-        return {
-            f"{PREFIX}{path}.lora_{side.upper()}.weight": getattr(layer, side)
-            for path, layer in self.layers.items()
-            for side in "ab"
-        }
+        parameters = {}
+        for path, layer in self.layers.items():
+            parameters[f"{PREFIX}{path}.lora_A.weight"] = layer.a
+            parameters[f"{PREFIX}{path}.lora_B.weight"] = layer.b
+        return parameters
 
     def initialise(self) -> None:
         """Draw A uniformly within ±1/√inputs and set B to zero, as PEFT does.

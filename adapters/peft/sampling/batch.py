@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import torch
@@ -135,7 +135,7 @@ def _sample(
     model: FrozenModel, requests: Sequence[SamplingRequest], machine: Machine, lanes: Lanes
 ) -> None:
     cached = model.conversations.take(request.prompt for request in requests)
-    rows = [row for request in requests for row in _rows(model, request, cached)]
+    rows = list(chain.from_iterable(_rows(model, request, cached) for request in requests))
     max_rows = machine.settings.sample_batch
     count = min(lanes.count, max_rows, len(rows))
     budget = -(-machine.budget // count)
@@ -147,13 +147,13 @@ def _sample(
         prefilled = model.prefill_only(prompts_split_between(shares), machine.budget, cached)
         return [
             Scheduler(
-                model.decoder_body(budget, _select_cached(rows, cached), prefilled),
-                rows,
+                model.decoder_body(budget, _select_cached(lane_rows, cached), prefilled),
+                lane_rows,
                 decode_text,
                 machine.accum_dtype,
                 max_rows // count,
             )
-            for rows in shares
+            for lane_rows in shares
         ]
 
     running = lanes.run(create_schedulers)
@@ -188,9 +188,8 @@ def prompts_split_between(shares: Sequence[Sequence[Row]]) -> list[Tokens]:
     A prompt that shares more than half of its tokens with another is left out: it is read faster
     together with that one.
     """
-    prompts = {
-        prompt_key(row.request.prompt): row.request.prompt for rows in shares for row in rows
-    }
+    all_prompts = [row.request.prompt for row in chain.from_iterable(shares)]
+    prompts = {prompt_key(prompt): prompt for prompt in all_prompts}
     boundaries = [
         (prompt_key(before[-1].request.prompt), prompt_key(after[0].request.prompt))
         for before, after in pairwise(shares)

@@ -60,10 +60,13 @@ def group_prompts(prompts: Sequence[Tokens]) -> list[Array]:
             grids[-1:] = [wider]
         else:
             grids.append([group])
-    return [
-        np.array([numbers + [-1] * (max(map(len, grid)) - len(numbers)) for numbers in grid])
-        for grid in grids
-    ]
+    return [_padded(grid) for grid in grids]
+
+
+def _padded(rows: Sequence[list[int]]) -> Array:
+    """Return (P, L) prompt numbers, padded with -1."""
+    width = max(map(len, rows))
+    return np.array([numbers + [-1] * (width - len(numbers)) for numbers in rows])
 
 
 def prompt_key(prompt: Tokens) -> bytes:

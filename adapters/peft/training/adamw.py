@@ -59,11 +59,11 @@ class Optimiser:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return copies of the state on the CPU, as `NAME/KEY`; empty before the first step."""
-        return {
-            f"{name}/{key}": value.detach().cpu().clone()
-            for name, parameter in self._parameters.items()
-            for key, value in self._inner.state.get(parameter, {}).items()
-        }
+        tensors = {}
+        for name, parameter in self._parameters.items():
+            for key, value in self._inner.state.get(parameter, {}).items():
+                tensors[f"{name}/{key}"] = value.detach().cpu().clone()
+        return tensors
 
     def load(self, tensors: Mapping[str, torch.Tensor], steps: int) -> None:
         """Replace the state by a saved one; empty tensors reset it."""

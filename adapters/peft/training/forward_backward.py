@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from typing import TypeVar
 
 import torch
@@ -89,7 +90,7 @@ class MicroBatchRunner:
         ]
         for of_lane in sums:
             self._add_to_parameters(of_lane)
-        return [result for of_group in results for result in of_group]
+        return list(chain.from_iterable(results))
 
     def _run_group(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -63,7 +64,7 @@ def combine_metrics(parts: Sequence[tuple[int, Mapping[str, float]]]) -> Mapping
     `:sum`, `:min` and `:max` are sums, minima and maxima; all others are means over datums.
     """
     combined: dict[str, float] = {}
-    for key in dict.fromkeys(key for _, metrics in parts for key in metrics):
+    for key in dict.fromkeys(chain.from_iterable(metrics for _, metrics in parts)):
         counts = [count for count, metrics in parts if key in metrics]
         values = [metrics[key] for _, metrics in parts if key in metrics]
         if key.endswith(":sum"):

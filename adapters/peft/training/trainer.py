@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 import torch
@@ -174,7 +175,7 @@ class Trainer:
 
 def _in_order(parts: Sequence[Logprobs]) -> tuple[Array, ...]:
     """Return the arrays of all micro-batches in the order of the datums."""
-    by_index = {index: logprobs for part in parts for index, logprobs in part.items()}
+    by_index = dict(chain.from_iterable(part.items() for part in parts))
     return tuple(by_index[index] for index in range(len(by_index)))
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from kitchen.cli.commands.errors import reasons, report_error
+from kitchen.cli.commands.errors import all_reasons, reasons, report_error
 from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.console import console, table
 from kitchen.config.adapters import PORT_TYPES, PORTS, adapter_class, required_ports
@@ -226,5 +226,5 @@ def _summary(resolved: ResolvedRequest, users: Mapping[str, str]) -> dict[str, A
         "adapters": {port: resolved.names.get(port) for port in users},
         "plan": [str(line) for line in plan.lines] if plan else [],
         "not_honoured": plan.not_honoured if plan else [],
-        "problems": [reason for problem in resolved.problems for reason in reasons(problem)],
+        "problems": all_reasons(resolved.problems),
     }

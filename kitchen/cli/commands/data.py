@@ -114,12 +114,14 @@ def _tables(
     yield Table(info.name, ("property", "value"), tuple(fact for fact in facts if fact[1]))
     title = f"Columns of {split}, in its first rows"
     yield Table(title, ("column", "holds"), tuple(columns.items()))
-    values = [
-        (streamed.where, column, _shortened(value))
-        for streamed in rows
-        for column, value in streamed.row.items()
-    ]
-    yield Table("The first rows", ("where", "column", "value"), tuple(values))
+    yield Table("The first rows", ("where", "column", "value"), tuple(_cells(rows)))
+
+
+def _cells(rows: Sequence[StreamedRow]) -> Iterator[tuple[str, str, str]]:
+    """Yield place, column and shortened value of each cell."""
+    for streamed in rows:
+        for column, value in streamed.row.items():
+            yield streamed.where, column, _shortened(value)
 
 
 def _shortened(value: Any) -> str:

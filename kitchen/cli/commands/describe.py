@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from rich.text import Text
 
@@ -70,7 +71,8 @@ def _stages(workflow: Step | None) -> Sequence[Stage]:
 
 def _ports(stages: Sequence[Stage]) -> Sequence[str]:
     """Return the ports that the stages read, and "blobs", which every run is recorded in."""
-    kinds = {read.kind for stage in stages for read in stage.contract().reads}
+    reads = chain.from_iterable(stage.contract().reads for stage in stages)
+    kinds = {read.kind for read in reads}
     return [
         port for port, types in PORT_TYPES.items() if port == "blobs" or not kinds.isdisjoint(types)
     ]

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from kitchen.cli.commands.errors import reasons
+from kitchen.cli.commands.errors import all_reasons, reasons
 from kitchen.cli.commands.json_output import as_json
 from kitchen.cli.commands.system_info import HubProbe, devices, disk, machine
 from kitchen.cli.console import console, table
@@ -127,12 +127,12 @@ def _default_model() -> Mapping[str, str]:
 
 def _adapters_of(extra: Extra) -> Sequence[str]:
     """Return the adapters whose packages the extra installs, such as "training peft"."""
-    return [
-        f"{port} {name}"
-        for port in PORTS
-        for name, packages in _packages_of_adapters(port)
-        if packages and set(packages) <= set(extra.packages)
-    ]
+    names = []
+    for port in PORTS:
+        for name, packages in _packages_of_adapters(port):
+            if packages and set(packages) <= set(extra.packages):
+                names.append(f"{port} {name}")
+    return names
 
 
 def _packages_of_adapters(port: str) -> Iterator[tuple[str, Sequence[str]]]:
@@ -148,7 +148,7 @@ def _missing(adapters: AdapterChoice) -> Sequence[str]:
     """Return the reasons why the default recipe would not run."""
     try:
         resolved = resolve_request(RunRequest(RECIPE, (), None, adapters))
-        missing = [reason for problem in resolved.problems for reason in reasons(problem)]
+        missing = all_reasons(resolved.problems)
     except KitchenError as error:
         missing = list(reasons(error))
     default_adapter = adapter_class("training", DEFAULTS["training"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from rich.console import Console
 from rich.text import Text
@@ -29,6 +30,11 @@ def reasons(error: BaseException) -> Sequence[str]:
         return ["stopped at once"]
     problems = getattr(error, "problems", (error,))
     return [printable(_reason(problem)) for problem in problems]
+
+
+def all_reasons(errors: Iterable[BaseException]) -> list[str]:
+    """Return the reasons of several errors in their order."""
+    return list(chain.from_iterable(map(reasons, errors)))
 
 
 def _reason(problem: BaseException) -> str:

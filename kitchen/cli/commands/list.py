@@ -19,7 +19,9 @@ def list_recipes_and_adapters(*, json: bool) -> int:
     add_cwd_to_path()
     check_not_shadowed()
     recipes = [(module.name, module.summary) for module in recipe_modules()]
-    adapters = [_adapter(port, name) for port in PORTS for name in sorted(available(port))]
+    adapters = []
+    for port in PORTS:
+        adapters += [_adapter(port, name) for name in sorted(available(port))]
     if json:
         listed = [{"name": name, "about": summary} for name, summary in recipes]
         print(as_json({"recipes": listed, "adapters": adapters}))
