@@ -96,6 +96,7 @@ class Stage:
         dataclass(frozen=True)(cls)
 
     def contract(self) -> Contract:
+        """Return the types that the stage reads and returns, taken from the signature of `run`."""
         return contract_of(cast(Any, type(self)))
 
     def without_roles(self) -> Stage:
@@ -115,6 +116,7 @@ class Stage:
         return f"{self.title()}({_changed_options(self)})"
 
     def needs(self) -> Iterable[Need]:
+        """Return the capabilities that the stage needs of adapters; none by default."""
         return ()
 
     def using(self, roles: Mapping[Any, Any]) -> Stage:

@@ -10,6 +10,7 @@ from kitchen.errors import ConfigError
 from kitchen.progress import Progress
 from kitchen.stage import Stage
 
+# a step of a workflow: a stage, or the result of a combinator
 Step = Union[Stage, "Series", "ForEach", "When", "Parallel"]
 
 

@@ -7,7 +7,7 @@ import inspect
 import io
 import textwrap
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -118,22 +118,35 @@ def _source_comments(cls: Any) -> Mapping[str, str]:
         source = textwrap.dedent(inspect.getsource(cls))
     except (OSError, TypeError):  # defined in a console: there is no source
         return {}
-    comments, columns = _comment_lines(source)
     [class_node] = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    by_field = {}
-    for node in class_node.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            first = node.lineno
-            while columns.get(first - 1) == node.col_offset:
-                first -= 1
-            last = node.end_lineno or node.lineno
-            # a line further right continues the comment at the end of the line before
-            while columns.get(last + 1, 0) > node.col_offset:
-                last += 1
-            texts = [comments[line] for line in range(first, last + 1) if line in comments]
-            if texts:
-                by_field[node.target.id] = " ".join(texts)
-    return by_field
+    return comments_beside(class_node.body, source)
+
+
+def comments_beside(statements: Iterable[ast.stmt], source: str) -> Mapping[str, str]:
+    """Return name to comment of the assignments among the statements of a source text."""
+    comments, columns = _comment_lines(source)
+    by_name = {}
+    for node in statements:
+        name = _assigned_name(node)
+        first = node.lineno
+        while columns.get(first - 1) == node.col_offset:
+            first -= 1
+        last = node.end_lineno or node.lineno
+        # a line further right continues the comment at the end of the line before
+        while columns.get(last + 1, 0) > node.col_offset:
+            last += 1
+        texts = [comments[line] for line in range(first, last + 1) if line in comments]
+        if name and texts:
+            by_name[name] = " ".join(texts)
+    return by_name
+
+
+def _assigned_name(node: ast.stmt) -> str:
+    """Return the name that a statement assigns to; empty if it is not such a statement."""
+    match node:
+        case ast.AnnAssign(target=ast.Name(name)) | ast.Assign(targets=[ast.Name(name)]):
+            return name
+    return ""
 
 
 def _comment_lines(source: str) -> tuple[dict[int, str], dict[int, int]]:

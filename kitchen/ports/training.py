@@ -25,7 +25,10 @@ class TrainingSession(Checkpointable, Protocol):
     later calls fail too.
     """
 
-    def tokenizer(self) -> Tokenizer: ...
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer of the model."""
+        ...
+
     def facts(self) -> Facts:
         """Return the facts that the session's numbers depend on.
 
@@ -70,7 +73,9 @@ class TrainingSession(Checkpointable, Protocol):
         """Return a sampler of the current weights, which does not change as training continues."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free the memory of the session; it cannot be used afterwards."""
+        ...
 
 
 class TrainingClient(Protocol):

@@ -54,6 +54,8 @@ class Run:
     `await run` is `run.result()` for code in an event loop, such as a notebook.
     """
 
+    id: str  # name of the run
+
     def __init__(
         self,
         name: str,
@@ -89,6 +91,7 @@ class Run:
         return asyncio.wrap_future(self._future).__await__()
 
     def status(self) -> Status:
+        """Return the state and progress of the run at this moment."""
         return self._status.status
 
     def on_progress(self, listener: Listener) -> None:

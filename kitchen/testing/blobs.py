@@ -41,6 +41,7 @@ class BlobLaws:
     big = 8_000_000  # bytes
 
     def store(self, tmp_path: Path) -> BlobStore:
+        """Return an empty store of the adapter under test."""
         raise NotImplementedError(
             f"{type(self).__name__} must say which adapter the laws are for:\n"
             "    def store(self, tmp_path: Path) -> BlobStore:\n"

@@ -34,6 +34,7 @@ class DatasetLaws:
     """Rows have a fixed order, a digest of their content, and a place that people can find."""
 
     def store(self, tmp_path: Path, data: Data) -> DatasetStore:
+        """Return the adapter under test, filled with `data`: rows by name and split."""
         raise NotImplementedError(
             f"{type(self).__name__} must say which adapter the laws are for, and fill it:\n"
             "    def store(self, tmp_path: Path, data: Data) -> DatasetStore:\n"

@@ -22,6 +22,7 @@ class TaskLaws:
     answers: Sequence[str] = ODD_ANSWERS
 
     def task(self) -> Task:
+        """Return the problem under test."""
         raise NotImplementedError(
             f"{type(self).__name__} must say which task the laws are for:\n"
             "    def task(self) -> Task:\n"

@@ -32,6 +32,7 @@ class HubLaws:
     publishes = True  # whether the hub accepts models
 
     def hub(self, tmp_path: Path) -> HubClient:
+        """Return the adapter under test, which has `model`."""
         raise NotImplementedError(
             f"{type(self).__name__} must say which adapter the laws are for:\n"
             "    model = ...  # the name of one that the hub has\n"

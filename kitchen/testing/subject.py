@@ -53,6 +53,7 @@ class TrainingSubject:
     thorough = False
 
     def client(self, tmp_path: Path) -> TrainingClient:
+        """Return the adapter under test, which keeps its checkpoints under `tmp_path`."""
         raise NotImplementedError(
             f"{type(self).__name__} must say which adapter the laws are for:\n"
             "    def client(self, tmp_path: Path) -> TrainingClient:\n"
@@ -66,6 +67,7 @@ class TrainingSubject:
     @pytest.fixture(scope="class")
     @classmethod
     def training(cls, tmp_path_factory: pytest.TempPathFactory) -> TrainingClient:
+        """The client that the laws of a class share; a pytest fixture."""
         return cls().client(tmp_path_factory.mktemp("laws"))
 
     @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from tests.support.pages import ROOT
 LOADED = re.compile(
     r"<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)=\"?((?:https?:)?//[^\"\s>]+)"
 )
+STAGES = sorted(path.parent.name for path in (ROOT / "stages").glob("*/__init__.py"))
+PACKAGES = ("kitchen", "kitchen.ports", *(f"stages.{name}" for name in STAGES))
 LOADED_BY_CSS = re.compile(r"url\([\"']?(https?:[^)]+)\)")
 
 
@@ -46,3 +49,10 @@ def test_llms_txt_lists_every_page_but_the_decisions(site: Path) -> None:
     pages = {str(path.relative_to(site)) for path in site.rglob("*.html")}
     decisions = {page for page in pages if page.startswith("adr/")}
     assert listed == pages - decisions - {"index.html", "404.html"}
+
+
+def test_the_api_pages_describe_everything_that_is_exported(site: Path) -> None:
+    pages = "".join(path.read_text() for path in (site / "api").rglob("*.html"))
+    described = set(re.findall(r'id="([\w.]+)"', pages))
+    exported = {f"{name}.{each}" for name in PACKAGES for each in import_module(name).__all__}
+    assert not exported - described
