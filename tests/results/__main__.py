@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import re
+import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -24,26 +25,31 @@ ROOT = Path(__file__).parents[2]
 PAGE, ROWS = ROOT / "docs/results.md", ROOT / "docs/results.jsonl"
 HEAD = """# Results
 
-These tables show what the recipes learn on SmolLM2-135M-Instruct, with three seeds, in a few
-minutes per run on two CPU cores. They have means over the seeds with 95 % intervals, always on
-held-out data, with greedy decoding. [Details](#details) describes each experiment and has every
-measure by seed. For `sl_basic`, see
-[`make run` in the benchmarks](benchmarks.md#training-and-evaluation-with-make-run).
+This page shows what the recipes learn on SmolLM2-135M-Instruct. Each experiment was run with three
+seeds on two CPU cores, and a run takes a few minutes. The tables have the mean over the seeds with
+its 95 % interval. Everything is measured on held-out data, with greedy decoding.
+
+[Details](#details) describes each experiment and lists every measure by seed, with commit and date.
+For `sl_basic`, see
+[`make run` in the benchmarks](benchmarks.md#training-and-evaluation-with-make-run). For the methods
+behind intervals and p-values, see [Statistics](explanation/statistics.md).
 """
 DETAILS = """## Details
 
-- Runs used a machine with 2 cores and no GPU. It is shared, and other users take half of it for
-  minutes at a time; on an idle machine, times are the same or shorter.
-- Intervals are Student's t over the seeds. They ignore that a share lies between 0 and 1.
-- All runs of an experiment start from the same weights; only the seed of the run differs.
-- Targets for p-values and seconds must hold for every seed; other targets are for the mean.
-- Seconds are those of the run with its evaluations before and after training, without the runs that
-  it starts from. A run that was interrupted has none.
+- The machine has 2 cores and no GPU. It is shared: for minutes at a time, other users take half of
+  it. On an idle machine, runs take the same time or less.
+- Intervals are Student's t intervals over the seeds. They do not take into account that a share lies
+  between 0 and 1, so some end outside that range.
+- All runs of an experiment start from the same weights. Only the seed of the run differs.
+- Targets for p-values and seconds have to be reached by every seed, other targets by the mean.
+- Seconds are the duration of a run, including its evaluations before and after training. They do not
+  include the training of the weights that it starts from. Interrupted runs have no seconds.
+- Dates are those of the commits.
 
 `make results` runs experiments that are missing or whose settings have changed, resumes interrupted ones,
-and writes this page. `results.jsonl`, next to it, has each seed. To repeat an experiment, delete its rows
-there, and its runs in `build/results`. With `PREFERENCES=FILE`, the GSM8K experiment is trained on
-pairs from a file, with one JSON object per line that has `prompt`, `chosen` and `rejected`.
+and writes this page. `results.jsonl`, next to it, has the measures of each seed. To repeat an experiment,
+delete its rows there and its runs in `build/results`. The GSM8K experiment needs `PREFERENCES=FILE`: a file
+of pairs, with one JSON object per line that has `prompt`, `chosen` and `rejected`.
 """
 # how the page shows the measures of results.jsonl, where their names say too little
 LABELS = {
@@ -62,6 +68,8 @@ LABELS = {
     "answers cut after": "truncated answers after",
     "p of the gain": "p-value of the gain",
 }
+NOT_MEASURED = ("work", "seed", "settings", "commit", "date")
+HEADER = ("task and measure", "before", "after", "gain", "p by seed", "outcome")
 Row = Mapping[str, Any]
 
 
@@ -96,7 +104,8 @@ def main() -> int:
                 "work": name,
                 "seed": seed,
                 "settings": stamps[name],
-                "commit": commit_of(attempts),
+                "commit": (measured_at := commit_of(attempts)),
+                "date": date_of(measured_at),
                 **({"seconds": round(run.seconds)} if len(attempts) == 1 else {}),
                 **measures,
             }
@@ -128,6 +137,13 @@ def commit_of(attempts: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def date_of(commits: str) -> str:
+    """Return the date of the last of some commits as YYYY-MM-DD; empty outside a repository."""
+    command = ["git", "show", "-s", "--format=%cs", commits.split()[-1].rstrip("+")]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return shown.stdout.strip()
+
+
 def rows() -> Sequence[Mapping[str, Any]]:
     return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
 
@@ -147,23 +163,20 @@ def _by_seed(rows: Sequence[Row], name: str) -> list[Row]:
 
 
 def summary(recipe: str, measured: Mapping[str, Sequence[Row]]) -> str:
-    """Return the summary of a recipe, with a line for each headline of its works."""
-    lines = []
+    """Return the summary of a recipe, with a line for each headline of its works.
+
+    Columns without a value are left out.
+    """
+    lines = list[tuple[str, ...]]()
     for name, by_seed in measured.items():
         work = WORKS[name]
         if work.recipe == recipe:
             link = f"[{work.task}](#{anchor(work)})"
             lines += [_headline(link, headline, work, by_seed) for headline in work.headlines]
-    return "\n".join(
-        [
-            f"## `{recipe}`",
-            "",
-            "| task | measure | before | after | gain | p, by seed | outcome |",
-            "| --- | --- | --- | --- | --- | --- | --- |",
-            *lines,
-            "",
-        ]
-    )
+    columns = [column for column in zip(HEADER, *lines, strict=True) if any(column[1:])]
+    header, *rows = (f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))
+    rule = "| " + " | ".join("---" for _ in columns) + " |"
+    return "\n".join([f"## `{recipe}`", "", header, rule, *rows, ""])
 
 
 def anchor(work: Work) -> str:
@@ -171,13 +184,13 @@ def anchor(work: Work) -> str:
     return re.sub(r"\W+", "-", f"{work.recipe} {work.task}".lower()).strip("-")
 
 
-def _headline(link: str, headline: Headline, work: Work, by_seed: Sequence[Row]) -> str:
+def _headline(link: str, headline: Headline, work: Work, by_seed: Sequence[Row]) -> tuple[str, ...]:
+    """Return the cells of one line, in the order of HEADER."""
     before, after, gain = (
         _mean(values_of(key, by_seed)) for key in (headline.before, headline.after, headline.gain)
     )
     p_values = ", ".join(map(number, values_of(headline.p_value, by_seed)))
-    cells = (link, headline.label, before, after, gain, p_values, outcome(work, by_seed))
-    return f"| {' | '.join(cells)} |"
+    return f"{link}: {headline.label}", before, after, gain, p_values, outcome(work, by_seed)
 
 
 def outcome(work: Work, by_seed: Sequence[Row]) -> str:
@@ -211,15 +224,13 @@ def values_of(measure: str, by_seed: Sequence[Row]) -> list[float]:
 
 def table(work: Work, by_seed: Sequence[Row]) -> str:
     """Return all measures of a work."""
-    measures = dict.fromkeys(
-        key for row in by_seed for key in row if key not in ("work", "seed", "settings", "commit")
-    )
+    measures = dict.fromkeys(key for row in by_seed for key in row if key not in NOT_MEASURED)
     goals = goals_of(work)
     lines = [
         line(measure, values_of(measure, by_seed), goals.get(measure), len(by_seed))
         for measure in measures
     ]
-    commits = ", ".join(f"seed {row['seed']}: {row['commit']}" for row in by_seed)
+    commits = ", ".join(f"seed {row['seed']}: {_dated_commit(row)}" for row in by_seed)
     return "\n".join(
         [
             f"### {work.recipe}: {work.task}",
@@ -234,6 +245,11 @@ def table(work: Work, by_seed: Sequence[Row]) -> str:
             "",
         ]
     )
+
+
+def _dated_commit(row: Row) -> str:
+    """Return a row's commit with its date, if that is recorded."""
+    return f"{row['commit']} ({row['date']})" if row.get("date") else str(row["commit"])
 
 
 def line(measure: str, values: Sequence[float], goal: Goal | None, seeds: int) -> str:

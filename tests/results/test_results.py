@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from kitchen.config.settings import resolve_settings
 from kitchen.config.sources import from_mapping
 from kitchen.runs.store import RunSummary, read_run
 from tests.bench.machine import commit
-from tests.results.__main__ import PAGE, commit_of, current, page, rows
+from tests.results.__main__ import PAGE, commit_of, current, date_of, page, rows
 from tests.results.works import WORKS, Cooking, parts_of, settings_of
 
 SMALL = {"max_steps": 3, "reading.held_out_rows": 4, "evaluation.max_tokens": 4}
@@ -51,6 +52,22 @@ def test_the_page_has_each_seed_with_its_commit() -> None:
     )
     assert "| seconds |  | 7.000, 7.000, 7.000 | at most 360: reached |" in text
     assert "seed 1: abc, seed 2: abc" in text
+
+
+def test_the_page_has_the_date_of_each_commit() -> None:
+    row = {"work": "dpo", "seed": 0, "commit": "abc", "date": "2026-11-25", "pair accuracy": 0.9}
+    assert "Commits: seed 0: abc (2026-11-25)." in page([row])
+
+
+def test_the_dates_of_the_record_are_those_of_its_commits() -> None:
+    for row in rows():
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", row["date"]), row
+        assert date_of(row["commit"]) in ("", row["date"]), row  # "": not in this repository
+
+
+def test_a_summary_leaves_out_empty_columns() -> None:
+    row = {"work": "dpo_gsm8k", "seed": 0, "commit": "abc", "pair accuracy": 0.9}
+    assert "| task and measure | after | outcome |\n| --- | --- | --- |" in page([row])
 
 
 def test_goals_compare_the_mean_and_of_p_values_the_largest() -> None:

@@ -560,9 +560,9 @@ WORKS: Mapping[str, Work] = MappingProxyType(
         "dpo": Work(
             "dpo",
             "ingredients",
-            "The chosen answers are right, the rejected ones are wrong answers of the half-trained "
-            "model that training starts from. With `imitation=3`, the model learns to prefer and "
-            "to imitate the right answers.",
+            "Training starts from a half-trained model. The chosen answers are correct; the rejected "
+            "ones are wrong answers that this model sampled. With `imitation=3`, the loss also "
+            "includes the cross-entropy of the chosen answers.",
             (PAIR_ACCURACY, EXACT_MATCH),
             {"pair accuracy": Goal(0.9), "exact match gained": Goal(0.1)},
             dpo,
@@ -570,8 +570,9 @@ WORKS: Mapping[str, Work] = MappingProxyType(
         "dpo_gsm8k": Work(
             "dpo",
             "GSM8K solutions",
-            "Pairs of a right and a wrong solution of GSM8K. The held-out pairs are the same for "
-            "each seed; the intervals by seed are Wilson's. An accuracy of 0.5 is chance.",
+            "Pairs of a correct and a wrong solution of GSM8K problems. All seeds have the same "
+            "held-out pairs. The intervals of single seeds are Wilson's. An accuracy of 0.5 is "
+            "chance.",
             (PAIR_ACCURACY,),
             {},
             dpo_on_preferences,
@@ -581,7 +582,8 @@ WORKS: Mapping[str, Work] = MappingProxyType(
         "rl": Work(
             "rl",
             "ingredients",
-            "The reward is the F1 over the fields of the JSON answer.",
+            "The reward is the F1 over the fields of the JSON answer. Training starts after 9 steps "
+            "of `sl_basic`.",
             (MEAN_REWARD,),
             {"mean reward before": Goal(0.2, 0.5), GAINED: Goal(0.2), P_OF_GAIN: Goal(most=0.01)},
             rl,
@@ -590,8 +592,8 @@ WORKS: Mapping[str, Work] = MappingProxyType(
         "rl_arithmetic": Work(
             "rl",
             "arithmetic",
-            "Arithmetic with numbers of one digit. The reward is 1 for an answer that is only the "
-            "right number.",
+            "Arithmetic with one-digit numbers. The reward is 1 if the answer is the correct number "
+            "and nothing else. Training starts after 3 steps of `sl_basic`.",
             (MEAN_REWARD,),
             {GAINED: Goal(0.2), P_OF_GAIN: Goal(most=0.01)},
             rl_on_arithmetic,
@@ -600,8 +602,9 @@ WORKS: Mapping[str, Work] = MappingProxyType(
         "distillation": Work(
             "distillation",
             "ingredients",
-            "Forward KL, 6 batches of 150 answers with 19 optimiser steps each. The teacher was "
-            "trained by `sl_basic`, the student for a few steps only.",
+            "Distillation with the forward KL, on 6 batches of 150 answers with 19 optimiser steps "
+            "each. The teacher was trained for 100 steps of `sl_basic`, and the student starts "
+            "after 15.",
             (
                 Headline(
                     "reverse KL, nats per token",
@@ -620,8 +623,9 @@ WORKS: Mapping[str, Work] = MappingProxyType(
         "prompt_distillation": Work(
             "distillation_off_policy",
             "a system prompt",
-            "The teacher is the model with a system prompt that has the JSON schema and three "
-            "examples. The model learned to follow that prompt in 60 steps of `sl_basic`.",
+            "Teacher and student are the same model. The teacher has a system prompt with the JSON "
+            "schema and three examples, and the student has none. In 60 steps of `sl_basic`, the "
+            "model has learned to follow that prompt.",
             (EXACT_MATCH,),
             {
                 "exact match of the prompted teacher": Goal(0.5),
@@ -633,11 +637,11 @@ WORKS: Mapping[str, Work] = MappingProxyType(
         "guessing": Work(
             "rl",
             "guess a number",
-            "A game of several turns, in which every answer must be a number and nothing else. "
-            "Training starts after 12 steps of `sl_basic` on games; in 85 % of these, the numbers "
-            "are wrapped in sentences. The model learns to answer with the number alone, and "
-            "hardly to follow the hints: random guesses without repetition have a reward of "
-            "0.249, random guesses that follow the hints 0.567.",
+            "A game of several turns. Every answer must be a number and nothing else. Training starts "
+            "after 12 steps of `sl_basic` on games, 85 % of which have the number inside a "
+            "sentence. The model learns to answer with the number alone. It hardly learns to follow "
+            "the hints: random guesses without repetition would have a mean reward of 0.249, and "
+            "random guesses that follow the hints 0.567.",
             (MEAN_REWARD,),
             {GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)},
             guessing,
@@ -646,9 +650,9 @@ WORKS: Mapping[str, Work] = MappingProxyType(
         "guessing_on": Work(
             "rl",
             "guess a number, with hints",
-            "The same game for 16 steps, from weights that already answer with the number alone, "
-            "as at the end of the experiment above (8 steps). The hints remain to be learned. This "
-            "takes longer than the other experiments; 120 games are held out.",
+            "The same game for 16 steps. Training starts from weights that already answer with the "
+            "number alone, so only the hints remain to be learned. 120 games are held out instead "
+            "of 60, and runs take longer than those of the other experiments.",
             (MEAN_REWARD,),
             {GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)},
             guessing_on,
@@ -658,10 +662,11 @@ WORKS: Mapping[str, Work] = MappingProxyType(
         "tools": Work(
             "rl",
             "use a calculator",
-            "Two steps of arithmetic with a calculator tool. The reward is the share of problems "
-            "in which the tool is used correctly. Training starts after 10 steps of `sl_basic` on "
-            "calls, two thirds of which make only the first step. A system prompt describes the "
-            "tool, because the chat template of this model has no place for tools.",
+            "Arithmetic in two steps, with a calculator tool. The reward is 1 if the tool returned "
+            "the correct number and the model repeats it. Training starts after 10 steps of "
+            "`sl_basic` on tool calls, two thirds of which compute only the first step. A system "
+            "prompt describes the tool, because the chat template of this model does not support "
+            "tools.",
             (MEAN_REWARD,),
             {"mean reward after": Goal(0.9), GAINED: Goal(0), P_OF_GAIN: Goal(most=0.05)},
             tools,
@@ -670,12 +675,12 @@ WORKS: Mapping[str, Work] = MappingProxyType(
         "rlhf": Work(
             "rlhf",
             "ingredients",
-            "The judge is trained on the policy's own answers: of 4 answers to a problem, at most "
-            "two pairs whose F1 differs by more than 0.3. The policy is then trained on the "
-            "judge's preferences, and measured by the true F1. `judge.says=answer`; no judge with "
-            "`letter` was above 0.69 on pairs of a half-trained model. Both start from 40 steps of "
-            "`sl_basic` on lines two thirds of which have `size` and `item` instead of `unit` and "
-            "`name`.",
+            "The judge is trained on answers of the policy. Of four answers to a problem, at most "
+            "two pairs are used, whose F1 differs by more than 0.3. The policy is then trained on "
+            "the judge's preferences and measured by the true F1. The judge is that of "
+            "`judge.says=answer`; with `letter`, no judge was above 0.69 on pairs of a half-trained "
+            "model. Judge and policy start after 40 steps of `sl_basic` on data with an error: two "
+            "thirds of the rows have the keys `size` and `item` instead of `unit` and `name`.",
             (
                 Headline(
                     "accuracy of the judge", "accuracy of the judge", "accuracy of the judge before"
