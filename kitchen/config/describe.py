@@ -7,7 +7,7 @@ import inspect
 import io
 import textwrap
 import tokenize
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -45,17 +45,23 @@ def describe_settings(cls: Any) -> Iterator[SettingDescription]:
 
 
 def type_text(annotation: Any) -> str:
-    """Return a type as text: `int > 0`, `error or drop or truncate`, `int or null`."""
-    if get_origin(annotation) is Annotated:
-        base, *metadata = get_args(annotation)
+    """Return a type as text: `int > 0`, `error or drop or truncate`, `list of int or null`."""
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
+    if origin is Annotated:
+        base, *metadata = arguments
         return f"{type_text(base)} {' and '.join(_bounds(metadata))}".strip()
-    if get_origin(annotation) in (Union, UnionType):
-        return " or ".join(map(type_text, get_args(annotation)))
-    if get_origin(annotation) is Literal:
-        return " or ".join(map(yaml_value, get_args(annotation)))
+    if origin in (Union, UnionType):
+        return " or ".join(map(type_text, arguments))
+    if origin is Literal:
+        return " or ".join(map(yaml_value, arguments))
+    if origin in (list, Sequence) or arguments[1:] == (...,):  # tuple[X, ...]
+        return f"list of {type_text(arguments[0])}"
+    if origin in (dict, Mapping):
+        return f"mapping of {' to '.join(map(type_text, arguments))}"
     if annotation in _TYPE_NAMES:
         return _TYPE_NAMES[annotation]
-    if isinstance(annotation, type) and not get_args(annotation):
+    if isinstance(annotation, type) and not arguments:
         return annotation.__name__
     return str(annotation)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -57,7 +58,7 @@ class Teachers:
         for task, group in zip(batch.tasks, rollouts.groups, strict=True):
             teacher = self.samplers[task.tag if task.tag in self.samplers else ""]
             prompt = self._prompt(await task.env().reset())
-            for episode in (episode for rollout in group for episode in rollout.episodes):
+            for episode in chain.from_iterable(rollout.episodes for rollout in group):
                 answer = episode.tokens[int(np.argmax(episode.action_mask)) :]
                 tokens = np.concatenate([prompt, answer])
                 inputs.append(TeacherInput(teacher, tokens, episode, len(prompt)))

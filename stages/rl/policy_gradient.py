@@ -65,7 +65,7 @@ class ComputeReferenceLogprobs(Stage):
     async def run(
         self, reference: Reference, rollouts: Rollouts
     ) -> tuple[RolloutLogprobs, Metrics]:
-        sequences = [episode.tokens for episode in all_episodes(rollouts)]
+        sequences = [episode.tokens for episode in rollouts.episodes()]
         return reference_kl(rollouts, await score_sequences(reference, sequences), "reference")
 
 
@@ -75,7 +75,7 @@ def reference_kl(
     """Return the log-probabilities, and the mean KL of the policy to them as metric `kl_<name>`."""
     log_ratios = [
         (episode.logprobs - reference)[episode.action_mask]
-        for episode, reference in zip(all_episodes(rollouts), logprobs, strict=True)
+        for episode, reference in zip(rollouts.episodes(), logprobs, strict=True)
     ]
     if any(np.isnan(log_ratio).any() for log_ratio in log_ratios):
         raise RunFailed(
@@ -86,11 +86,6 @@ def reference_kl(
     if log_ratios:
         metrics[f"kl_{name}"] = float(np.concatenate(log_ratios).mean(dtype=np.float64))
     return RolloutLogprobs(tuple(logprobs)), metrics
-
-
-def all_episodes(rollouts: Rollouts) -> list[Episode]:
-    """Return the episodes of all rollouts, in order."""
-    return [episode for rollout in rollouts.all() for episode in rollout.episodes]
 
 
 class ComputeAdvantages(Stage):

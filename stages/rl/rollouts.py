@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 from typing import Annotated
 
 import numpy as np
@@ -109,7 +110,11 @@ class Rollouts:
 
     def all(self) -> Iterator[Rollout]:
         """Iterate over all rollouts, group by group."""
-        return (rollout for group in self.groups for rollout in group)
+        return chain.from_iterable(self.groups)
+
+    def episodes(self) -> Iterator[Episode]:
+        """Iterate over the episodes of all rollouts, in order."""
+        return chain.from_iterable(rollout.episodes for rollout in self.all())
 
 
 @dataclass(frozen=True)
@@ -382,6 +387,8 @@ class ReportRollouts(Stage):
 
     def run(self, rollouts: Rollouts) -> tuple[Metrics, Samples]:
         everything = list(rollouts.all())
+        if not everything:
+            return generation_metrics(rollouts), Samples(())
         rewarded = succeeded(everything)
         count = max(len(rewarded), 1)
         cut_off = sum(rollout.stop_reason is StopReason.MAX_TURNS for rollout in rewarded)
@@ -393,22 +400,36 @@ class ReportRollouts(Stage):
             sequences=sum(len(rollout.episodes) for rollout in rewarded) / count,
             frac_constant_groups=constant / len(rollouts.groups),
         )
-        for tag in dict.fromkeys(tag for rollout in rewarded for tag in ("", rollout.tag)):
-            rewards = [rollout.reward for rollout in rewarded if tag in ("", rollout.tag)]
-            name = f"reward/{tag}" if tag else "reward"
-            metrics |= {name: float(np.mean(rewards)), f"{name}_std": float(np.std(rewards))}
-        return Metrics(metrics), samples_of(rollouts, self.shown)
+        return Metrics(metrics | _reward_metrics(rewarded)), samples_of(rollouts, self.shown)
+
+
+def _reward_metrics(rewarded: Sequence[Rollout]) -> Metrics:
+    """Return the mean and standard deviation of rewards, over all rollouts and by tag."""
+    by_name: dict[str, list[float]] = {}
+    for rollout in rewarded:
+        by_name.setdefault("reward", []).append(rollout.reward)
+        if rollout.tag:
+            by_name.setdefault(f"reward/{rollout.tag}", []).append(rollout.reward)
+    metrics = Metrics()
+    for name, rewards in by_name.items():
+        metrics[name] = float(np.mean(rewards))
+        metrics[f"{name}_std"] = float(np.std(rewards))
+    return metrics
 
 
 def generation_metrics(rollouts: Rollouts) -> Metrics:
-    """Return the number of rollouts, the share that was cut, and the number of sampled tokens."""
+    """Return the number of rollouts, the share that was cut, and the number of sampled tokens.
+
+    A batch without rollouts has no share.
+    """
     everything = list(rollouts.all())
-    episodes = [episode for rollout in everything for episode in rollout.episodes]
-    return Metrics(
-        rollouts=float(len(everything)),
-        truncated=sum(rollout.truncated for rollout in everything) / len(everything),
-        sampled_tokens=float(sum(int(episode.action_mask.sum()) for episode in episodes)),
-    )
+    metrics = Metrics(rollouts=float(len(everything)))
+    if everything:
+        truncated = sum(rollout.truncated for rollout in everything)
+        metrics["truncated"] = truncated / len(everything)
+    sampled_tokens = sum(int(episode.action_mask.sum()) for episode in rollouts.episodes())
+    metrics["sampled_tokens"] = float(sampled_tokens)
+    return metrics
 
 
 def samples_of(rollouts: Rollouts, count: int) -> Samples:

@@ -13,6 +13,7 @@ from kitchen.cli.console import console, table
 from kitchen.config.adapters import PORT_TYPES
 from kitchen.config.describe import SettingDescription, describe_settings
 from kitchen.config.discovery import build_workflow, find_recipe, import_path
+from kitchen.errors import ConfigError
 from kitchen.recipe import Recipe
 from kitchen.stage import Stage
 from kitchen.types import Table
@@ -24,7 +25,7 @@ def describe_recipe(name: str, *, json: bool) -> int:
     cls = find_recipe(name)
     docstring = (cls.__doc__ or "").strip()
     settings = list(describe_settings(cls))
-    workflow = _default_workflow(cls)
+    workflow, reason = _default_workflow(cls)
     stages = _stages(workflow)
     ports = _ports(stages)
     if json:
@@ -44,7 +45,8 @@ def describe_recipe(name: str, *, json: bool) -> int:
     out.print(table(Table("Settings", columns, tuple(map(_row, settings)))))
     out.print()
     if workflow is None:
-        out.print("The stages depend on required settings: pass them to `kitchen check`.")
+        out.print(f"The stages need more than the default settings: {reason}", soft_wrap=True)
+        out.print("Pass these settings to `kitchen check` to see the stages.")
     else:
         out.print(workflow_tree("Stages", workflow))
         out.print(f"\nPorts: {', '.join(ports)}")
@@ -56,11 +58,19 @@ def _row(setting: SettingDescription) -> tuple[str, str, str]:
     return setting.name, setting.default or "(required)", meaning
 
 
-def _default_workflow(cls: type[Recipe]) -> Step | None:
-    """Return the workflow with all defaults, or None for a recipe with required settings."""
-    if any(info.is_required() for info in cls.model_fields.values()):
-        return None
-    return build_workflow(cls())
+def _default_workflow(cls: type[Recipe]) -> tuple[Step | None, str]:
+    """Return the workflow with all defaults; if they are not enough, None and the reason."""
+    required = [name for name, info in cls.model_fields.items() if info.is_required()]
+    if required:
+        return None, f"set {', '.join(required)}"
+    try:
+        return build_workflow(cls()), ""
+    except ConfigError as error:
+        if (
+            error.__cause__ is not None
+        ):  # an exception in the recipe's code, not a refusal of its defaults
+            raise
+        return None, str(error)
 
 
 def _stages(workflow: Step | None) -> Sequence[Stage]:

@@ -207,13 +207,14 @@ def _outcome(failure: BaseException | None, kitchen: Kitchen, name: str, seconds
         "exit_code": code,
         "seconds": round(seconds, 3),
         "where": _location(kitchen, f"{name}/run.json").removesuffix("/run.json"),
+        "metrics": {},
     }
     if failure is not None:
         outcome["reasons"] = reasons(failure)
         outcome["failed_in"] = failed_stage(failure)
     try:
-        blobs = kitchen.blobs
-        outcome["metrics"] = {} if blobs is None else run_summary(blobs, name).metrics
+        if kitchen.blobs is not None:
+            outcome["metrics"] = run_summary(kitchen.blobs, name).metrics
     except KitchenError as error:  # a disk is full or gone; the outcome of the run is unaffected
         outcome["metrics_missing"] = reasons(error)
     return outcome

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,19 @@ from kitchen.cli import app
 from tests.support.commands import invoke, output
 
 pytestmark = pytest.mark.usefixtures("soup")
+BROTH = """from kitchen import Recipe
+class Broth(Recipe):
+    salt: int
+    def workflow(self):
+        return unknown
+"""
+
+
+@pytest.fixture(autouse=True)
+def broth() -> Iterator[None]:
+    """Forget recipes.broth after each test: the next one writes another module of that name."""
+    yield
+    sys.modules.pop("recipes.broth", None)
 
 
 def test_recipes_and_adapters_are_listed() -> None:
@@ -41,6 +56,28 @@ def test_a_recipe_is_described() -> None:
         }
     ]
     assert found["stages"] == ["Boil"]
+
+
+@pytest.mark.parametrize("recipe", ["recipes.distillation", "recipes.distillation_off_policy"])
+def test_settings_are_described_without_a_teacher(recipe: str) -> None:
+    shown = output(0, "describe", recipe)
+    assert "rendering.max_tokens" in shown
+    assert "teacher=WEIGHTS" in shown, "the stages need it"
+    described = json.loads(invoke("describe", recipe, "--json").stdout)
+    assert "teacher" in {setting["name"] for setting in described["settings"]}
+    assert described["stages"] == []
+
+
+def test_required_settings_are_described(here: Path) -> None:
+    (here / "recipes/broth.py").write_text(BROTH)
+    shown = output(0, "describe", "recipes.broth")
+    assert "(required)" in shown
+    assert "set salt" in shown
+
+
+def test_a_bug_in_a_workflow_is_not_described_away(here: Path) -> None:
+    (here / "recipes/broth.py").write_text(BROTH.replace("salt: int", "salt: int = 1"))
+    assert "broth.py:5: NameError" in output(2, "describe", "recipes.broth")
 
 
 def commands() -> Iterator[Any]:

@@ -15,6 +15,19 @@ from tests.support.soup import FAKE, SECRET, SMALL
 pytestmark = pytest.mark.usefixtures("soup")
 ROW = '{"prompt": "a", "completion": "b"}'
 
+FADING_STORE = """
+from adapters.local.blobs import LocalBlobs
+from kitchen.errors import BackendError
+
+
+class FadingBlobs(LocalBlobs):
+    def read(self, name):
+        data = super().read(name)
+        if data is not None and b'"status": "completed"' in data:
+            raise BackendError("the disk is gone")
+        return data
+"""
+
 
 def answer(*arguments: str) -> dict[str, Any]:
     """Return the JSON object of a command; its exit code is the real one."""
@@ -52,6 +65,14 @@ def test_json_is_one_object_on_standard_output(here: Path) -> None:
         "metrics": {"salt": None, "heat": 2.0},
     }
     assert "[red]good[/red]" in result.stderr
+
+
+def test_json_has_metrics_even_if_they_cannot_be_read(here: Path) -> None:
+    (here / "stores.py").write_text(FADING_STORE)
+    found = answer("run", "recipes.soup", *FAKE, "--blobs", "stores:FadingBlobs")
+    assert found["status"] == "completed"
+    assert found["metrics"] == {}
+    assert found["metrics_missing"] == ["the disk is gone"]
 
 
 def test_a_refused_run_answers_in_json(here: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pydantic import Field, PositiveInt
 from ruamel.yaml import YAML
 
-from kitchen.config.describe import describe_settings
+from kitchen.config.describe import describe_settings, type_text
 from kitchen.config.settings import ResolvedSettings, resolve_settings
 from kitchen.config.sources import from_arguments, from_file, from_mapping
 from kitchen.config.yaml import read_yaml, yaml_value
@@ -391,6 +391,19 @@ def test_bounds_of_a_field_are_described() -> None:
     assert {setting.name: setting.type for setting in describe_settings(Tart)}[
         "share"
     ] == "float > 0 and < 1"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text"),
+    [
+        (tuple[str, ...], "list of text"),
+        (list[int] | None, "list of int or null"),
+        (Mapping[str, float], "mapping of text to float"),
+        (tuple[int, str], "tuple[int, str]"),
+    ],
+)
+def test_collections_are_described_in_words(annotation: Any, text: str) -> None:
+    assert type_text(annotation) == text
 
 
 def test_setting_without_default_is_required() -> None:

@@ -454,6 +454,12 @@ def test_all_rollouts_take_their_turns_together() -> None:
     assert sampler.requests_at_arrival == [6] * 6 + [12] * 6 + [18] * 6
 
 
+def test_a_batch_without_rollouts_reports_no_shares() -> None:
+    metrics, samples = ReportRollouts().run(Rollouts(()))
+    assert metrics == {"rollouts": 0, "sampled_tokens": 0}
+    assert samples.rows == ()
+
+
 def test_failed_rollouts_are_left_out_of_mean_rewards() -> None:
     failed = Rollout.failure("t", "broken")
     metrics, samples = ReportRollouts().run(Rollouts(((rollout(1.0), failed, rollout(0.0)),)))
