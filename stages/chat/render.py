@@ -210,10 +210,10 @@ def trained_spans(datum: Datum, tokenizer: Tokenizer) -> list[tuple[str, bool]]:
         ids = tokens[list(run)]  # decoded together: one character may be several tokens
         text = "".join(f"<{token}>" for token in ids) if is_special else tokenizer.decode(ids)
         pieces.append((text, is_trained))
-    return [
-        ("".join(text for text, _ in run), is_trained)
-        for is_trained, run in groupby(pieces, key=lambda piece: piece[1])
-    ]
+    spans: list[tuple[str, bool]] = []
+    for is_trained, run_of_pieces in groupby(pieces, key=lambda piece: piece[1]):
+        spans.append(("".join(text for text, _ in run_of_pieces), is_trained))
+    return spans
 
 
 @dataclass(frozen=True)

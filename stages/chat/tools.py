@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
+from itertools import chain
 from typing import Any
 
 from kitchen.ports import Message
@@ -85,12 +86,13 @@ def parse_tool_calls(text: str) -> list[ToolCall]:
     bodies = _CALL.findall(text)
     if not bodies and _BARE.fullmatch(text):
         bodies = [text]
-    return [call for body in bodies for call in _parse_body(body)]
+    return list(chain.from_iterable(map(_parse_body, bodies)))
 
 
 def _parse_body(body: str) -> list[ToolCall]:
     parsed = json.loads(body)
-    return [_parse_call(item) for item in (parsed if isinstance(parsed, list) else [parsed])]
+    items = parsed if isinstance(parsed, list) else [parsed]
+    return [_parse_call(item) for item in items]
 
 
 def _parse_call(item: Any) -> ToolCall:

@@ -75,10 +75,11 @@ def batches(data: Dataset, size: int) -> Iterator[list[Row]]:
     """Yield the rows `size` at a time, in order; the last batch may be smaller."""
     if size < 1:
         raise ConfigError(f"batches of {size} rows: a batch has at least one")
-    return (
-        [data[index] for index in range(start, min(start + size, len(data)))]
-        for start in range(0, len(data), size)
-    )
+    return (_rows(data, start, start + size) for start in range(0, len(data), size))
+
+
+def _rows(data: Dataset, start: int, end: int) -> list[Row]:
+    return [data[index] for index in range(start, min(end, len(data)))]
 
 
 def rename(data: Dataset, columns: Mapping[str, str]) -> Dataset:

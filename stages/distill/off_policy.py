@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic import NonNegativeFloat, PositiveInt
 
@@ -122,24 +123,19 @@ class GenerateTeacherAnswers(Stage):
 
 
 def _samples(texts: Sequence[Sequence[str]]) -> Samples:
-    return Samples(
-        tuple(
-            {"when": "taught", "row": at, "text": text}
-            for at, answers in enumerate(texts)
-            for text in answers
-        )
-    )
+    records: list[dict[str, Any]] = []
+    for at, answers in enumerate(texts):
+        records += [{"when": "taught", "row": at, "text": text} for text in answers]
+    return Samples(tuple(records))
 
 
 class ReplaceAnswers(Stage):
     """Replace the answers in the data by the teacher's; rows without any are dropped."""
 
     def run(self, rows: TrainRows, teacher: TeacherAnswers) -> tuple[TeacherRows, Metrics]:
-        conversations = [
-            _with_answer(row, text)
-            for row, texts in zip(rows.conversations, teacher.texts, strict=True)
-            for text in texts
-        ]
+        conversations: list[Conversation] = []
+        for row, texts in zip(rows.conversations, teacher.texts, strict=True):
+            conversations += [_with_answer(row, text) for text in texts]
         if not conversations:
             raise DataError(
                 f"nothing to train on: all {teacher.cut} answers of the teacher were truncated or "
@@ -173,10 +169,7 @@ class EvaluateTeacher(Stage):
         held_out: HeldOut,
         blobs: BlobStore | None = None,
     ) -> tuple[Metrics, Table, Samples]:
-        prompted = {
-            name: tuple(with_system_prompt(row, self.instruction) for row in rows)
-            for name, rows in held_out.sets.items()
-        }
+        prompted = {name: self._prompted(rows) for name, rows in held_out.sets.items()}
         weights = find_weights(self.teacher, client, blobs)
         tokenizer = models.tokenizer(weights.model)
         render = self._with_room(held_out.sets, prompted, tokenizer)
@@ -184,6 +177,9 @@ class EvaluateTeacher(Stage):
         evaluation = await evaluate(sampler, tokenizer, self.evaluation, render, HeldOut(prompted))
         metrics, table = evaluation_report("The teacher", evaluation, self.seed, suffix="_teacher")
         return metrics, table, sample_records(evaluation, when="teacher")
+
+    def _prompted(self, rows: Sequence[Conversation]) -> tuple[Conversation, ...]:
+        return tuple(with_system_prompt(row, self.instruction) for row in rows)
 
     def _with_room(
         self,
@@ -194,10 +190,10 @@ class EvaluateTeacher(Stage):
         """Return the rendering with max_tokens raised by the length of the instruction."""
         if not self.instruction:
             return self.render
-        lengths = [
-            len(prompt_tokens(long, tokenizer, self.render))
-            - len(prompt_tokens(short, tokenizer, self.render))
-            for name, rows_of_set in rows.items()
-            for short, long in zip(rows_of_set, prompted[name], strict=True)
-        ]
+        lengths: list[int] = []
+        for name, rows_of_set in rows.items():
+            for short, long in zip(rows_of_set, prompted[name], strict=True):
+                short_tokens = prompt_tokens(short, tokenizer, self.render)
+                long_tokens = prompt_tokens(long, tokenizer, self.render)
+                lengths.append(len(long_tokens) - len(short_tokens))
         return replace(self.render, max_tokens=self.render.max_tokens + max(lengths, default=0))

@@ -40,7 +40,9 @@ class PromptsFromSources(Stage):
     """Turn the rows of several data sets into prompts, each tagged with its data set."""
 
     def run(self, sources: MixtureRows) -> Tasks:
-        prompts = [prompt for name, rows in sources.rows.items() for prompt in _prompts(rows, name)]
+        prompts: list[Prompt] = []
+        for name, rows in sources.rows.items():
+            prompts += _prompts(rows, name)
         return Tasks(prompts, {})
 
     preview = run

@@ -15,7 +15,7 @@ _MEASURES: Mapping[str, Callable[[GradedAnswer], float]] = {
     "exact match": lambda answer: answer.exact,
     "field F1": lambda answer: answer.f1,
 }
-_Rows = list[tuple[str, ...]]  # each of measure, before, after and difference
+_Rows = list[tuple[str, ...]]  # of a table
 
 
 class CompareEvaluations(Stage):
@@ -42,13 +42,11 @@ class CompareEvaluations(Stage):
         return metrics, table, self._side_by_side(before, after)
 
     def _side_by_side(self, before: EvaluationBefore, after: EvaluationAfter) -> Table:
-        rows = [
-            (new.prompt, old.text, new.text, new.expected)
-            for name, answers in after.answers.items()
-            for old, new in zip(
-                before.answers[name][: self.shown], answers[: self.shown], strict=True
-            )
-        ]
+        rows = _Rows()
+        for name, answers in after.answers.items():
+            answers_before = before.answers[name][: self.shown]
+            for old, new in zip(answers_before, answers[: self.shown], strict=True):
+                rows.append((new.prompt, old.text, new.text, new.expected))
         return Table(
             "The same problems, before and after",
             ("prompt", "before", "after", "expected"),
@@ -59,7 +57,7 @@ class CompareEvaluations(Stage):
 def _compare_answers(
     before: Sequence[GradedAnswer], after: Sequence[GradedAnswer], seed: int
 ) -> tuple[Metrics, _Rows]:
-    """Compare the answers of one set."""
+    """Compare the answers of one set; a row has the measure, before, after and the difference."""
     metrics, rows = Metrics(), _Rows()
     for measure, read in _MEASURES.items():
         old = [float(read(answer)) for answer in before]
@@ -82,7 +80,7 @@ def _compare_answers(
 
 
 def _compare_losses(before: Likelihood, after: Likelihood, seed: int) -> tuple[Metrics, _Rows]:
-    """Compare the likelihoods of one set."""
+    """Compare the likelihoods of one set, with rows as those of `_compare_answers`."""
     metrics, rows = Metrics(), _Rows()
     for key, (label, new, sizes) in after.measures().items():
         _, old, _ = before.measures()[key]

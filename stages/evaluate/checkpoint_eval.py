@@ -189,12 +189,23 @@ def problem_scores(
     problems: dict[int, list[GradedAnswer]] = {}
     for answer in answers:
         problems.setdefault(answer.row, []).append(answer)
-    right = [[answer.exact for answer in tries] for tries in problems.values()]
-    f1 = [[answer.f1 for answer in tries] for tries in problems.values()]
+    tries_by_problem = problems.values()
     scores = {
-        ("exact match", "exact_match"): [sum(tries) / len(tries) for tries in right],
-        ("field F1", "field_f1"): [sum(tries) / len(tries) for tries in f1],
+        ("exact match", "exact_match"): [_mean_exact(tries) for tries in tries_by_problem],
+        ("field F1", "field_f1"): [_mean_f1(tries) for tries in tries_by_problem],
     }
     for k in ks:
-        scores[f"pass@{k}", f"pass_at_{k}"] = [pass_at(k, len(t), sum(t)) for t in right]
+        scores[f"pass@{k}", f"pass_at_{k}"] = [_pass_at(k, tries) for tries in tries_by_problem]
     return scores
+
+
+def _mean_exact(tries: Sequence[GradedAnswer]) -> float:
+    return sum(answer.exact for answer in tries) / len(tries)
+
+
+def _mean_f1(tries: Sequence[GradedAnswer]) -> float:
+    return sum(answer.f1 for answer in tries) / len(tries)
+
+
+def _pass_at(k: int, tries: Sequence[GradedAnswer]) -> float:
+    return pass_at(k, len(tries), sum(answer.exact for answer in tries))

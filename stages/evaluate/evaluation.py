@@ -7,7 +7,7 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveInt
@@ -191,9 +191,9 @@ class _Evaluator:
             max_tokens=self.config.max_tokens,
             temperature=self.decoding.temperature,
         )
-        places = [
-            (row, attempt) for row, tries in enumerate(sampled) for attempt in range(len(tries))
-        ]
+        places: list[tuple[int, int]] = []
+        for row, tries in enumerate(sampled):
+            places += [(row, attempt) for attempt in range(len(tries))]
         pairs = [(conversations[row], sampled[row][attempt]) for row, attempt in places]
         answers = await grade_samples(metric, pairs, self.tokenizer)
         return tuple(
@@ -322,27 +322,26 @@ async def evaluate(
 def sample_records(evaluation: Evaluation, when: str | None = None) -> Samples:
     """Return every answer as a line of samples.jsonl; with the key `when`, if it is given."""
     extra = {} if when is None else {"when": when}
-    return Samples(
-        tuple(
-            {
-                **extra,
-                "set": name,
-                "row": answer.row,
-                "try": answer.attempt,
-                "where": answer.where,
-                "prompt": answer.prompt,
-                "wanted": answer.expected,
-                "text": answer.text,
-                "exact": answer.exact,
-                "f1": answer.f1,
-                "parsed": answer.parsed,
-                "truncated": answer.truncated,
-                "failed": answer.failed,
-            }
-            for name, answers in evaluation.answers.items()
-            for answer in answers
-        )
-    )
+    records: list[dict[str, Any]] = []
+    for name, answers in evaluation.answers.items():
+        records += [{**extra, "set": name, **_record(answer)} for answer in answers]
+    return Samples(tuple(records))
+
+
+def _record(answer: GradedAnswer) -> dict[str, Any]:
+    return {
+        "row": answer.row,
+        "try": answer.attempt,
+        "where": answer.where,
+        "prompt": answer.prompt,
+        "wanted": answer.expected,
+        "text": answer.text,
+        "exact": answer.exact,
+        "f1": answer.f1,
+        "parsed": answer.parsed,
+        "truncated": answer.truncated,
+        "failed": answer.failed,
+    }
 
 
 class RenderHeldOut(Stage):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from kitchen import Lora, Step, for_each, sequence
 from kitchen.artifacts.weights import find_weights
@@ -133,7 +134,7 @@ class BuildJudgePairs(Stage):
 
     def preview(self, comparisons: Comparisons, tokenizer: Tokenizer) -> EpochSize:
         pairs = self.run(comparisons, tokenizer)[0].data
-        tokens = sum(len(datum.tokens) for pair in pairs for datum in pair)
+        tokens = sum(len(datum.tokens) for datum in chain.from_iterable(pairs))
         return EpochSize(len(pairs), "pairs", tokens)
 
 

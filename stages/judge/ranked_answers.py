@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -109,19 +110,14 @@ class RankedAnswers:
 
     def samples(self) -> Samples:
         """Return the pairs as lines of samples.jsonl."""
-        return Samples(
-            tuple(
-                {
-                    "when": "ranked",
-                    "set": name or "train",
-                    "row": pair.task,
-                    "better": pair.better,
-                    "worse": pair.worse,
-                }
-                for name, pairs in self.sets.items()
+        records: list[dict[str, Any]] = []
+        for name, pairs in self.sets.items():
+            place = {"when": "ranked", "set": name or "train"}
+            records += [
+                {**place, "row": pair.task, "better": pair.better, "worse": pair.worse}
                 for pair in pairs
-            )
-        )
+            ]
+        return Samples(tuple(records))
 
 
 class RankAnswers(Stage):
@@ -149,11 +145,10 @@ class RankAnswers(Stage):
                 problems = [tasks.sets()[name][at] for at in indices]
                 seed = [self.seed, crc32(b"rank"), crc32(name.encode())]
                 rollouts = await runner.run(problems, self.ranking.tries, seed)
-                sets[name] = tuple(
-                    pair.stripped(tokenizer)
-                    for at, group in zip(indices, rollouts.groups, strict=True)
-                    for pair in furthest_pairs(at, group, self.ranking)
-                )
+                pairs: list[RankedPair] = []
+                for at, group in zip(indices, rollouts.groups, strict=True):
+                    pairs += furthest_pairs(at, group, self.ranking)
+                sets[name] = tuple(pair.stripped(tokenizer) for pair in pairs)
         ranked = RankedAnswers(sets)
         return ranked, ranked.samples()
 
@@ -165,8 +160,9 @@ class RankAnswers(Stage):
         blobs: BlobStore | None = None,
         price: Price | None = None,
     ) -> Table:
-        chosen = self._chosen(tasks)
-        problems = [tasks.sets()[name][at] for name, indices in chosen.items() for at in indices]
+        problems: list[Task] = []
+        for name, indices in self._chosen(tasks).items():
+            problems += [tasks.sets()[name][at] for at in indices]
         tokenizer = models.tokenizer(find_weights(self.model, client, blobs).model)
         prompts = prompt_tokens(problems, tokenizer)
         tries = self.ranking.tries
@@ -258,10 +254,7 @@ class LoadPreferences(DatasetLoader):
                 "a chosen and a rejected answer. If the data has only right answers, set dataset "
                 "instead of preferences: then the model's own answers are ranked and compared."
             )
-        prompts = {
-            name: tuple(_prompt(row, name or self.dataset) for row in rows)
-            for name, rows in sets.items()
-        }
+        prompts = {name: _prompts(rows, name or self.dataset) for name, rows in sets.items()}
         return (
             Comparisons(sets.pop(""), sets),
             Tasks(prompts.pop(""), prompts),
@@ -272,8 +265,10 @@ class LoadPreferences(DatasetLoader):
     preview = run
 
 
-def _prompt(row: Comparison, tag: str) -> Prompt:
-    return Prompt(tuple(map(message_to_dict, prompt_messages(row.chosen))), tag)
+def _prompts(rows: Sequence[Comparison], tag: str) -> tuple[Prompt, ...]:
+    return tuple(
+        Prompt(tuple(map(message_to_dict, prompt_messages(row.chosen))), tag) for row in rows
+    )
 
 
 def furthest_pairs(task: int, group: Sequence[Rollout], ranking: RankingConfig) -> list[RankedPair]:

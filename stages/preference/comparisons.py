@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -59,11 +61,12 @@ class Comparisons:
 
     def rows_without_rejected(self) -> Mapping[str, Sequence[int]]:
         """Return the indices of rows without a rejected answer, by set, without complete sets."""
-        missing = {
-            name: [at for at, comparison in enumerate(rows) if comparison.rejected is None]
-            for name, rows in self.sets().items()
-        }
-        return {name: indices for name, indices in missing.items() if indices}
+        missing: dict[str, Sequence[int]] = {}
+        for name, rows in self.sets().items():
+            indices = [at for at, comparison in enumerate(rows) if comparison.rejected is None]
+            if indices:
+                missing[name] = indices
+        return missing
 
 
 @dataclass(frozen=True)
@@ -74,13 +77,11 @@ class SampledRejections:
 
     def samples(self) -> Samples:
         """Return the answers as lines of samples.jsonl."""
-        return Samples(
-            tuple(
-                {"when": "mistake", "set": name or "train", "row": at, "text": text}
-                for name, answers in self.texts.items()
-                for at, text in answers.items()
-            )
-        )
+        records: list[dict[str, Any]] = []
+        for name, answers in self.texts.items():
+            place = {"when": "mistake", "set": name or "train"}
+            records += [{**place, "row": at, "text": text} for at, text in answers.items()]
+        return Samples(tuple(records))
 
     def rejected(self, name: str, at: int, comparison: Comparison) -> Conversation | None:
         """Return the rejected answer of row `at` of a set: sampled, or else from the data."""
@@ -97,8 +98,8 @@ class Pairs:
 
     def data(self) -> list[Datum]:
         """Return all datums, chosen and rejected alternating."""
-        sets = (self.train, *self.held_out.values())
-        return [datum for pairs in sets for pair in pairs for datum in pair]
+        pairs = chain(self.train, *self.held_out.values())
+        return list(chain.from_iterable(pairs))
 
 
 class LoadComparisons(DatasetLoader):
@@ -109,10 +110,11 @@ class LoadComparisons(DatasetLoader):
             DatasetReader(store, self.dataset, self.reading, self.seed, self.max_rows, comparison)
         )
         train = tuple(ParsedRows(data.train, comparison))
-        held_out = {
-            split: tuple(ParsedRows(rows, comparison)) for split, rows in data.held_out.items()
-        }
-        chosen = {split: tuple(row.chosen for row in rows) for split, rows in held_out.items()}
+        held_out: dict[str, tuple[Comparison, ...]] = {}
+        chosen: dict[str, tuple[Conversation, ...]] = {}
+        for split, rows in data.held_out.items():
+            held_out[split] = tuple(ParsedRows(rows, comparison))
+            chosen[split] = tuple(row.chosen for row in held_out[split])
         return Comparisons(train, held_out), HeldOut(chosen), data.facts, data.table
 
     preview = run
@@ -120,7 +122,7 @@ class LoadComparisons(DatasetLoader):
 
 def without_rejected(sets: Mapping[str, Sequence[Comparison]]) -> list[Comparison]:
     """Return the comparisons of all sets that have no rejected answer."""
-    return [row for rows in sets.values() for row in rows if row.rejected is None]
+    return [row for row in chain.from_iterable(sets.values()) if row.rejected is None]
 
 
 def comparison(row: Row, where: str) -> Comparison:
@@ -330,11 +332,12 @@ class RenderPairs(Stage):
         self._check(sets, comparisons, rejections)
         train = sets.pop("")
         held_out = {name: pairs for name, pairs in sets.items() if pairs}
+        tokens = sum(len(datum.tokens) for datum in chain.from_iterable(train))
         return Pairs(train, held_out), Metrics(
             {
                 "data/rows": float(len(comparisons.train)),
                 "data/pairs": float(len(train)),
-                "data/tokens": float(sum(len(datum.tokens) for pair in train for datum in pair)),
+                "data/tokens": float(tokens),
                 "data/held_out_pairs": float(sum(map(len, held_out.values()))),
             }
         )
@@ -430,8 +433,9 @@ def _with_answer(chosen: Conversation, text: str) -> Conversation:
 def as_batch(pairs: Sequence[Pair]) -> tuple[Datum, ...]:
     """Return alternating chosen and rejected datums; weights are divided by the number of pairs."""
     share = np.float32(1 / len(pairs))
-    return tuple(
-        Datum(datum.tokens, {**datum.loss_inputs, "weights": datum.loss_inputs["weights"] * share})
-        for pair in pairs
-        for datum in pair
-    )
+    return tuple(_weighted(datum, share) for datum in chain.from_iterable(pairs))
+
+
+def _weighted(datum: Datum, share: np.float32) -> Datum:
+    weights = datum.loss_inputs["weights"] * share
+    return Datum(datum.tokens, {**datum.loss_inputs, "weights": weights})

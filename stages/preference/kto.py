@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -172,11 +172,7 @@ class RenderLabelledAnswers(Stage):
     ) -> EpochSize:
         """Return the size of an epoch, with mismatched answers as long as the others on average."""
         rows = [*_label_both("", comparisons.train, SampledRejections({})), *labelled.sets[""]]
-        sizes = [
-            len(datum.tokens)
-            for row in rows
-            for datum in self.render.datums(row.conversation, tokenizer)
-        ]
+        sizes = [len(datum.tokens) for datum, _ in self._datums(rows, tokenizer)]
         if not sizes:
             raise DataError(
                 f"nothing to train on: all {len(rows)} answers are dropped, because they do not "
@@ -207,12 +203,16 @@ class RenderLabelledAnswers(Stage):
                 "(reading.held_out), or raise rendering.max_tokens."
             )
 
+    def _datums(
+        self, rows: Sequence[LabelledAnswer], tokenizer: Tokenizer
+    ) -> Iterator[tuple[Datum, bool]]:
+        """Yield the datums of all answers, each with its label."""
+        for row in rows:
+            for datum in self.render.datums(row.conversation, tokenizer):
+                yield datum, row.good
+
     def _pairs(self, rows: Sequence[LabelledAnswer], tokenizer: Tokenizer) -> tuple[Pair, ...]:
-        data = [
-            _labelled(datum, row.good)
-            for row in rows
-            for datum in self.render.datums(row.conversation, tokenizer)
-        ]
+        data = [_labelled(datum, good) for datum, good in self._datums(rows, tokenizer)]
         others = other_prompts([_prompt(datum).tobytes() for datum in data])
         return tuple(
             (datum, self._mismatched(datum, data, other))

@@ -101,7 +101,9 @@ class AttachReferenceLogprobs(Stage):
 
         train = attach_to_all(pairs.train)
         held_out = {name: attach_to_all(data) for name, data in pairs.held_out.items()}
-        measured = [pair for data in held_out.values() for pair in data[: self.rows]]
+        measured: list[Pair] = []
+        for data in held_out.values():
+            measured += data[: self.rows]
         return PairData(train), HeldOutPairs(held_out), HeldOutData(as_batch(measured))
 
 

@@ -186,15 +186,11 @@ def mean_of(examples: Sequence[TrainingExample]) -> Batch:
     def divided(name: str, values: Array) -> Array:
         return (values / sampled_tokens).astype(np.float32) if name in _DIVIDED else values
 
-    return Batch(
-        tuple(
-            Datum(
-                datum.tokens,
-                {name: divided(name, values) for name, values in datum.loss_inputs.items()},
-            )
-            for datum, _ in examples
-        )
-    )
+    data: list[Datum] = []
+    for datum, _ in examples:
+        inputs = {name: divided(name, values) for name, values in datum.loss_inputs.items()}
+        data.append(Datum(datum.tokens, inputs))
+    return Batch(tuple(data))
 
 
 class ReportPolicy(Stage):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -105,9 +105,10 @@ def _evaluation(kind: type[E], rollouts: Mapping[str, Rollouts]) -> E:
 
 
 def _samples(rollouts: Mapping[str, Rollouts], when: str) -> Samples:
-    return Samples(
-        tuple(
-            {
+    records: list[dict[str, Any]] = []
+    for name, rollouts_of_set in rollouts.items():
+        for rollout in rollouts_of_set.all():
+            record = {
                 "when": when,
                 "set": name,
                 "text": rollout.text,
@@ -116,10 +117,8 @@ def _samples(rollouts: Mapping[str, Rollouts], when: str) -> Samples:
                 "truncated": rollout.truncated,
                 "failed": rollout.error,
             }
-            for name, rollouts_of_set in rollouts.items()
-            for rollout in rollouts_of_set.all()
-        )
-    )
+            records.append(record)
+    return Samples(tuple(records))
 
 
 class CompareRewards(Stage):

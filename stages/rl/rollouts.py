@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from itertools import chain
+from itertools import chain, repeat
 from typing import Annotated
 
 import numpy as np
@@ -195,7 +195,7 @@ class RolloutRunner:
         All rollouts take their turns together, so that the composition of sampling batches does
         not depend on how long environments take.
         """
-        repeated = [task for task in tasks for _ in range(group)]
+        repeated = list(chain.from_iterable(repeat(task, group) for task in tasks))
         seeds = spawn_seeds(seed, len(repeated))
         states = [_RolloutState(*pair) for pair in zip(repeated, seeds, strict=True)]
         await asyncio.gather(*(self._call(state, state.reset) for state in states))

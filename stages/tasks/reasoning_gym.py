@@ -115,7 +115,11 @@ def make_problems(name: str, *ranges: tuple[int, int]) -> list[list[str]]:
     WorkerPool, and only there.
     """
     datasets = [(_dataset(name, seed, count), count) for seed, count in ranges]
-    return [[dataset[at]["question"] for at in range(count)] for dataset, count in datasets]
+    return [_first_questions(dataset, count) for dataset, count in datasets]
+
+
+def _first_questions(dataset: Any, count: int) -> list[str]:
+    return [dataset[at]["question"] for at in range(count)]
 
 
 def score_solution(answer: str, reference: str) -> StepResult:

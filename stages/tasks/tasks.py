@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -69,7 +70,7 @@ class LoadTasks(DatasetLoader):
         loaded = load_splits(reader)
         sets = {"": loaded.train, **loaded.held_out}
         rows = {name: list(ParsedRows(data, parse_conversation)) for name, data in sets.items()}
-        reward = choose_reward(self.reward, [row for part in rows.values() for row in part])
+        reward = choose_reward(self.reward, list(chain.from_iterable(rows.values())))
         workers = WorkerPool()
         questions = {
             name: self._questions(name, part, reward, workers) for name, part in rows.items()
@@ -136,7 +137,7 @@ class TaskBatches(Stage):
     seed: int = 0
 
     def preview(self, tasks: Tasks) -> PlannedTasks:
-        return PlannedTasks(tuple(task for batch in self.run(tasks) for task in batch.tasks))
+        return PlannedTasks(tuple(chain.from_iterable(batch.tasks for batch in self.run(tasks))))
 
     def run(self, tasks: Tasks) -> Iterable[TaskBatch]:
         count = len(tasks.train)
@@ -146,4 +147,8 @@ class TaskBatches(Stage):
             np.random.default_rng([self.seed, number]).permutation(count) for number in passes
         ]
         order = np.concatenate(orders)[:needed].reshape(self.steps, self.size)
-        return [TaskBatch(tuple(tasks.train[at] for at in batch)) for batch in order.tolist()]
+        return [_batch(tasks, indices) for indices in order.tolist()]
+
+
+def _batch(tasks: Tasks, indices: Sequence[int]) -> TaskBatch:
+    return TaskBatch(tuple(tasks.train[at] for at in indices))

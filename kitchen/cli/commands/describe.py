@@ -66,9 +66,8 @@ def _default_workflow(cls: type[Recipe]) -> tuple[Step | None, str]:
     try:
         return build_workflow(cls()), ""
     except ConfigError as error:
-        if (
-            error.__cause__ is not None
-        ):  # an exception in the recipe's code, not a refusal of its defaults
+        is_bug = error.__cause__ is not None  # an exception of other code, translated
+        if is_bug:
             raise
         return None, str(error)
 
