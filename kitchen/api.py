@@ -23,6 +23,7 @@ from kitchen.config.request import (
 )
 from kitchen.config.settings import leaf_keys, resolve_settings
 from kitchen.config.sources import from_mapping
+from kitchen.config.trust import check_trusted_adapters, check_trusted_recipe, needs_trust
 from kitchen.engine.observers import Observer
 from kitchen.engine.stop import StopSignal
 from kitchen.errors import ConfigError, ResumeError, did_you_mean
@@ -122,13 +123,15 @@ def resume(
     runs: Folder | None = None,
     other_machine: bool = False,
     take_over: bool = False,
+    trust: bool = False,
     on_progress: Listener | None = None,
     observers: Sequence[Observer] = (),
 ) -> Run:
     """Resume a run where it stopped and return at once; a completed run is over immediately.
 
     Recipe, settings and adapters come from the run's record; pass a class or objects for those
-    that cannot be rebuilt from it.
+    that cannot be rebuilt from it. `trust` loads a recipe outside of the package `recipes`, and
+    adapters that are not installed; to load them runs their code. Raises NotTrusted without it.
     """
     store = _open_store(blobs, runs)
     order = read_order(store, check_run_name(run))
@@ -146,7 +149,7 @@ def resume(
         return start(_report_completed)
     adapters = {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}
     replacements = {port: adapter for port, adapter in adapters.items() if adapter is not None}
-    resolved = _resolve_resumed(run, order, recipe, replacements, runs)
+    resolved = _resolve_resumed(run, order, recipe, replacements, runs, trust=trust)
     options = {"other_machine": other_machine, "take_over": take_over}
     return start(_target(order, run, resolved, observers, **options))
 
@@ -183,6 +186,8 @@ def _resolve_resumed(
     recipe_class: type[Recipe] | None,
     replacements: Mapping[str, Any],
     runs: Folder | None,
+    *,
+    trust: bool,
 ) -> ResolvedRequest:
     """Rebuild recipe, adapters and plan from a run's record; raises Problems.
 
@@ -195,13 +200,21 @@ def _resolve_resumed(
                 for port, reason in missing.items()
             ]
         )
+    recorded = {
+        port: adapter
+        for port, adapter in order.adapters.items()
+        if port != "blobs" and port not in replacements
+    }
+    check_trusted_adapters(run, recorded, trust=trust)
+    if recipe_class is None:
+        check_trusted_recipe(run, order.recipe, trust=trust)
     resolved = ResolvedRequest(recipe_class or _find_recorded_recipe(run, order))
     resolved.adapter_settings = {
         port: dict(values)
         for port, values in order.adapter_settings.items()
         if port != "blobs" and port not in replacements
     }
-    _build_adapters(resolved, {**order.adapters, "blobs": None, **replacements}, runs)
+    _build_adapters(resolved, {**recorded, "blobs": None, **replacements}, runs)
     resolved.recipe = recipe_from_order(resolved.cls, run, order)
     plan_request(resolved, resolved.recipe, strict=False)
     return resolved
@@ -354,5 +367,7 @@ def _resume_call(
     if blobs is not None:
         arguments["blobs"] = repr(blobs) if isinstance(blobs, str) else "..."
     arguments |= dict.fromkeys(order.objects, "...")
+    if needs_trust(order, same_process=True):
+        arguments["trust"] = "True"
     suffix = "".join(f", {key}={value}" for key, value in arguments.items())
     return f"kitchen.resume({name!r}{suffix})"

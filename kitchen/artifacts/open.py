@@ -18,6 +18,7 @@ from kitchen.config.request import (
     open_blobs,
     resolve_adapters,
 )
+from kitchen.config.trust import check_trusted_adapters
 from kitchen.config.yaml import yaml_value
 from kitchen.errors import BackendError, ConfigError, did_you_mean
 from kitchen.ports import BlobStore, HubClient, Message, Sampler, Tokenizer, TrainingClient
@@ -112,6 +113,7 @@ def resolve_weights(
         for port, adapter in order.adapters.items()
         if port in ports and port not in chosen
     }
+    check_trusted_adapters(name.name, recorded, trust=adapter_choice.trust)
     names = {**recorded, **chosen}
     settings = []
     for port, values in order.adapter_settings.items():

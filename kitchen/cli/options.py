@@ -129,6 +129,14 @@ Price = Annotated[
         help="Price of a million tokens: shows the cost of the tokens; implies --preview.",
     ),
 ]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Load recipes and adapters that the run's record names by module and class. To load "
+        "them runs their code; use it only for runs that you trust.",
+    ),
+]
 TakeOver = Annotated[
     bool,
     typer.Option(
@@ -160,12 +168,14 @@ def adapter_choice(
     datasets: str | None = None,
     hub: str | None = None,
     adapter_settings: list[str] | None = None,
+    *,
+    trust: bool = False,
 ) -> AdapterChoice:
     """Return the adapters chosen by the options of a command."""
     from kitchen.config.request import AdapterChoice
 
     names = {"training": training, "datasets": datasets, "hub": hub, "blobs": blobs}
-    return AdapterChoice(names, tuple(adapter_settings or ()), runs)
+    return AdapterChoice(names, tuple(adapter_settings or ()), runs, trust)
 
 
 def run_request(

@@ -24,6 +24,7 @@ from kitchen.cli.options import (
     Strict,
     TakeOver,
     Training,
+    Trust,
     adapter_choice,
     examples,
     exit_with,
@@ -141,6 +142,7 @@ def resume(
     blobs: Blobs = None,
     other_machine: OtherMachine = False,
     take_over: TakeOver = False,
+    trust: Trust = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -152,7 +154,8 @@ def resume(
     from kitchen.cli.commands.run import resume as resume_run
 
     options = OutputOptions(json, debug, other_machine, take_over)
-    exit_with(lambda: resume_run(run, adapter_choice(runs, blobs), options), debug=debug)
+    adapters = adapter_choice(runs, blobs, trust=trust)
+    exit_with(lambda: resume_run(run, adapters, options), debug=debug)
 
 
 @runs_app.callback()

@@ -18,6 +18,7 @@ from kitchen.cli.options import (
     Set,
     Settings,
     Training,
+    Trust,
     adapter_choice,
     examples,
     exit_with,
@@ -88,6 +89,7 @@ def sample(
     blobs: Blobs = None,
     adapter: Set = None,
     runs: Runs = None,
+    trust: Trust = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -95,7 +97,7 @@ def sample(
     from kitchen.cli.commands.sample import SampleRequest
     from kitchen.cli.commands.sample import sample as sample_weights
 
-    adapters = adapter_choice(runs, blobs, training, None, hub, adapter)
+    adapters = adapter_choice(runs, blobs, training, None, hub, adapter, trust=trust)
     params = _sampling_params(max_tokens, temperature, top_p, seed)
     request = SampleRequest(weights, prompt, params, count=n, system=system, raw=raw)
     exit_with(lambda: sample_weights(request, adapters, json=json), debug=debug)
@@ -118,6 +120,7 @@ def chat(
     blobs: Blobs = None,
     adapter: Set = None,
     runs: Runs = None,
+    trust: Trust = False,
     debug: Debug = False,
 ) -> None:
     """Chat with a model or with the weights of a run.
@@ -126,7 +129,7 @@ def chat(
     """
     from kitchen.cli.commands.chat import chat as chat_with
 
-    adapters = adapter_choice(runs, blobs, training, None, hub, adapter)
+    adapters = adapter_choice(runs, blobs, training, None, hub, adapter, trust=trust)
     params = _sampling_params(max_tokens, temperature, top_p, seed)
     exit_with(lambda: chat_with(weights, adapters, params, system), debug=debug)
 
@@ -158,6 +161,7 @@ def evaluate(
     blobs: Blobs = None,
     adapter: Set = None,
     runs: Runs = None,
+    trust: Trust = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -170,7 +174,7 @@ def evaluate(
     from kitchen.cli.commands.evaluate import evaluate as evaluate_weights
     from kitchen.cli.commands.run import OutputOptions
 
-    adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter)
+    adapters = adapter_choice(runs, blobs, training, datasets, hub, adapter, trust=trust)
     output = OutputOptions(json, debug)
     exit_with(
         lambda: evaluate_weights(weights, dataset, settings or (), adapters, output), debug=debug
@@ -194,6 +198,7 @@ def export(
     blobs: Blobs = None,
     adapter: Set = None,
     runs: Runs = None,
+    trust: Trust = False,
     debug: Debug = False,
 ) -> None:
     """Export weights for other programs.
@@ -202,7 +207,7 @@ def export(
     """
     from kitchen.cli.commands.export import export as export_weights
 
-    adapters = adapter_choice(runs, blobs, training, None, hub, adapter)
+    adapters = adapter_choice(runs, blobs, training, None, hub, adapter, trust=trust)
     exit_with(lambda: export_weights(weights, folder, adapters, merged=merged), debug=debug)
 
 
@@ -223,12 +228,13 @@ def push(
     blobs: Blobs = None,
     adapter: Set = None,
     runs: Runs = None,
+    trust: Trust = False,
     debug: Debug = False,
 ) -> None:
     """Publish weights as an adapter with a model card."""
     from kitchen.cli.commands.push import push as push_weights
 
-    adapters = adapter_choice(runs, blobs, training, None, hub, adapter)
+    adapters = adapter_choice(runs, blobs, training, None, hub, adapter, trust=trust)
     exit_with(
         lambda: push_weights(weights, repo, adapters, message=message, private=private),
         debug=debug,

@@ -76,7 +76,8 @@ def _installed(modified: tuple[tuple[str, int], ...]) -> Mapping[str, Mapping[st
 def adapter_class(port: str, name: str) -> Any:
     """Return the class of an adapter, by its name or, if it is not installed, by `module:Class`.
 
-    Raises ConfigError for an unknown name, BackendError for a class that cannot be imported.
+    Raises ConfigError for an unknown name and for a class that does not implement the port,
+    BackendError for one that cannot be imported.
     """
     candidates = available(port)
     if ":" in name:
@@ -84,7 +85,7 @@ def adapter_class(port: str, name: str) -> Any:
     if name not in candidates:
         raise ConfigError(f"there is no {port} adapter {name!r}; {did_you_mean(name, candidates)}")
     try:
-        return candidates[name].load()
+        cls = candidates[name].load()
     except AttributeError as error:
         raise ConfigError(f"there is no {port} adapter {name!r}: {error}") from error
     except ImportError as error:
@@ -92,6 +93,18 @@ def adapter_class(port: str, name: str) -> Any:
             f"the {port} adapter {name!r} cannot be imported: {error}; "
             "`kitchen list` shows what each adapter needs"
         ) from error
+    if ":" in name and (missing := _missing_methods(cls, PORTS[port])):
+        raise ConfigError(
+            f"{name} is not a {port} adapter: it does not implement {PORTS[port].__name__} of "
+            f"kitchen.ports, for it has no {', '.join(missing)}"
+        )
+    return cls
+
+
+def _missing_methods(cls: Any, protocol: Any) -> list[str]:
+    """Return the methods of a port that a class lacks."""
+    methods = [name for name, value in vars(protocol).items() if inspect.isfunction(value)]
+    return [name for name in methods if name[0] != "_" and not hasattr(cls, name)]
 
 
 def adapter_settings(cls: Any) -> Mapping[str, Any]:

@@ -58,6 +58,7 @@ class AdapterChoice:
     names: Mapping[str, str | None]  # port to name; None: the default
     settings: Sequence[str] = ()  # "training.device=cpu"
     runs: str | None = None  # folder or URL
+    trust: bool = False  # whether the record of a run may name adapters that are not installed
 
     def chosen(self) -> dict[str, str]:
         """Return the name of the adapter of every port."""

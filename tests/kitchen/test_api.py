@@ -15,6 +15,7 @@ from adapters.fake.blobs import FakeBlobs
 from adapters.fake.datasets import FakeDatasets
 from kitchen import Recipe
 from kitchen.config.request import Problems
+from kitchen.config.trust import NotTrusted
 from kitchen.errors import ConfigError, Interrupted, RunFailed
 from kitchen.runs.store import read_run
 from recipes.sl_basic import SlBasic
@@ -125,7 +126,9 @@ def test_resume_rebuilds_objects_without_arguments() -> None:
     run = cancelled_at(2, SlBasic, settings=SMALL, training="fake", datasets=Plain())
     with pytest.raises(Interrupted):
         run.result()
-    assert kitchen.resume(run.id).result().loss is not None
+    with pytest.raises(NotTrusted, match=f"datasets adapter {__name__}:Plain"):
+        kitchen.resume(run.id)
+    assert kitchen.resume(run.id, trust=True).result().loss is not None
 
 
 @pytest.mark.parametrize(

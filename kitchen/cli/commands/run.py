@@ -28,6 +28,7 @@ from kitchen.config.request import (
     resolve_adapters,
     resolve_request,
 )
+from kitchen.config.trust import check_trusted_adapters, check_trusted_recipe, needs_trust
 from kitchen.engine.plan import Plan
 from kitchen.errors import ConfigError, KitchenError
 from kitchen.recipe import Recipe
@@ -121,11 +122,14 @@ def _recorded_run(name: str, order: Order, adapters: AdapterChoice) -> _Run:
             f"run {name!r}: {'; '.join(lost.values())}; resume it in Python, "
             f"kitchen.resume({name!r}, {arguments})"
         )
+    recorded = {port: adapter for port, adapter in order.adapters.items() if port != "blobs"}
+    check_trusted_recipe(name, order.recipe, trust=adapters.trust)
+    check_trusted_adapters(name, recorded, trust=adapters.trust)
     resolved = ResolvedRequest(find_recipe(order.recipe))
     resolved.adapter_settings = {
         port: dict(settings) for port, settings in order.adapter_settings.items() if port != "blobs"
     }
-    names = {**order.adapters, "blobs": adapters.chosen()["blobs"]}
+    names = {**recorded, "blobs": adapters.chosen()["blobs"]}
     resolve_adapters(replace(adapters, names=names), resolved)
     recipe = recipe_from_order(resolved.cls, name, order)
     if resolved.problems or resolved.kitchen is None:
@@ -193,7 +197,8 @@ def _resume_hints(failure: BaseException, failed: _Run) -> list[str]:
         hints.append(f"to publish only its weights: {failed.command('push', failure.repo)}")
     saved = any(blob.endswith(".json") for blob in blobs.list(f"{failed.name}/save/"))
     state = "its progress is saved" if saved else "it had no save point and starts over"
-    return [*hints, f"to resume ({state}): {failed.command('resume')}"]
+    options = ["--trust"] if needs_trust(failed.order, same_process=False) else []
+    return [*hints, f"to resume ({state}): {failed.command('resume', *options)}"]
 
 
 def _outcome(failure: BaseException | None, kitchen: Kitchen, name: str, seconds: float) -> Outcome:

@@ -151,7 +151,7 @@ def test_earlier_lines_can_be_edited(chat: Chat) -> None:
 
 
 def test_ctrl_c_stops_the_answer_only(chat: Chat) -> None:
-    child = chat("loop", "--max-tokens", "4000")
+    child = chat("loop", "--trust", "--max-tokens", "4000")
     child.sendline("go on")
     child.expect_exact("ababab")  # streamed: the whole answer never arrives
     child.sendintr()

@@ -13,7 +13,7 @@ from kitchen.errors import BackendError, ConfigError
 from kitchen.ports import DatasetStore, HubClient
 
 
-class Loud:
+class Loud(HubClient):
     """A hub that wraps the local one."""
 
     over = "local"
@@ -22,7 +22,7 @@ class Loud:
         self.wrapped, self.word = wrapped, word
 
 
-class Itself:
+class Itself(DatasetStore):
     over = f"{__name__}:Itself"
 
     def __init__(self, wrapped: DatasetStore) -> None:

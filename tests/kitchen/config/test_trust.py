@@ -1,0 +1,87 @@
+"""A record from somebody else runs no code without the user's consent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.commands import in_folder, output
+
+PAYLOAD = "from pathlib import Path\nPath('loaded').touch()\n"
+ADAPTER = PAYLOAD + "from adapters.fake.training import FakeTraining as Mine\n"
+COMMANDS = [
+    ("sample", "dish", "hi"),
+    ("export", "dish", "out"),
+    ("eval", "dish", "--dataset", "rows.jsonl"),
+    ("push", "dish", "me/dish"),
+    ("resume", "dish"),
+]
+UNTRUSTED = [
+    {"adapters": {"training": "mine:Mine"}},
+    {"adapters": {"hub": "mine:Mine"}},
+    {"adapters": {"training": "runs.dish.mine:Mine"}},
+    {
+        "adapters": {"training": "subprocess:Popen"},
+        "adapter_settings": {"training": {"args": ["touch", "loaded"]}},
+    },
+]
+
+Edit = Callable[..., None]
+
+
+@pytest.fixture
+def edit(tmp_path: Path) -> Any:
+    """A run "dish" in the current folder, and a function that edits the order in its record."""
+    for file in ("mine.py", "runs/dish/mine.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(ADAPTER)
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "?", "completion": "fine"}\n' * 12)
+    record = tmp_path / "runs/dish/run.json"
+
+    def edit_order(**order: dict[str, Any] | str) -> None:
+        content = json.loads(record.read_text())
+        content["status"] = "interrupted"
+        for key, value in order.items():
+            if isinstance(value, dict):
+                content["order"][key] |= value
+            else:
+                content["order"][key] = value
+        record.write_text(json.dumps(content))
+
+    with in_folder(tmp_path):
+        settings = ("dataset=rows.jsonl", "reading.held_out_rows=1", "batch_size=1")
+        options = ("--training", "fake", "--hub", "local", "--name", "dish")
+        output(0, "run", "recipes.sl_basic", *settings, *options)
+        yield edit_order
+
+
+@pytest.mark.parametrize("order", UNTRUSTED, ids=lambda order: str(order["adapters"]))
+def test_record_loads_no_class_without_trust(
+    tmp_path: Path, edit: Edit, order: dict[str, Any]
+) -> None:
+    edit(**order)
+    port, name = next(iter(order["adapters"].items()))
+    for command in COMMANDS:
+        shown = output(2, *command)
+        assert f"the {port} adapter {name}" in shown, command
+        assert "--trust" in shown, command
+    assert not (tmp_path / "loaded").exists()
+
+
+@pytest.mark.parametrize("recipe", ["mine:Mine", "runs.dish.mine:Mine", "this:Evil"])
+def test_record_loads_no_recipe_without_trust(tmp_path: Path, edit: Edit, recipe: str) -> None:
+    edit(recipe=recipe)
+    assert f"the recipe {recipe}" in output(2, "resume", "dish")
+    assert not (tmp_path / "loaded").exists()
+
+
+def test_trusted_record_loads_a_class_that_implements_the_port(tmp_path: Path, edit: Edit) -> None:
+    edit(adapters={"training": "mine:Mine"})
+    output(0, "sample", "dish", "?", "--trust", "--max-tokens", "2")
+    assert (tmp_path / "loaded").exists()
+    edit(**UNTRUSTED[-1])
+    assert "TrainingClient" in output(2, "sample", "dish", "?", "--trust")
