@@ -67,6 +67,45 @@ def read_config(folder: Path, file: str = CONFIG, what: str = "adapter") -> dict
     return config
 
 
+def why_not_opened(folder: Path, error: Exception) -> str:
+    """Explain why transformers could not open a folder: custom code, a damaged file or its error.
+
+    The error of a library rarely names the file that it could not read.
+    """
+    for file in ("config.json", "tokenizer_config.json"):
+        path = folder / file
+        if path.is_file() and read_config(folder, file, "model").get("auto_map"):
+            return (
+                f"{path} names custom code (auto_map), which is never run, and this version of "
+                "transformers does not know the architecture itself; use a model that it knows"
+            )
+    for path in sorted(folder.glob("*.json")):
+        try:
+            json.loads(path.read_bytes())
+        except ValueError as not_json:
+            return f"{path} is not JSON ({not_json}); fetch or copy the model again"
+    for path in [*folder.glob("*.safetensors"), *folder.glob("tokenizer.json")]:
+        if damage := _damage(path):
+            return f"{path} is damaged ({damage}); fetch or copy the model again"
+    return f"{folder}: {type(error).__name__}: {error}"
+
+
+def _damage(path: Path) -> str:
+    """Return why a file of weights or of a tokenizer cannot be read; empty if it can."""
+    import safetensors
+    import tokenizers
+
+    try:
+        if path.suffix == ".safetensors":
+            with safetensors.safe_open(path, "numpy"):
+                pass
+        else:
+            tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001 tokenizers raises Exception itself
+        return str(error)
+    return ""
+
+
 def model_config(folder: Path) -> Mapping[str, Any]:
     """Return the configuration of a model; for a multimodal one, with its language model's.
 

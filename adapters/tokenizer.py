@@ -11,7 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from adapters.folders import is_adapter, read_config, require_base_model, tokenizer_files
+from adapters.folders import (
+    is_adapter,
+    read_config,
+    require_base_model,
+    tokenizer_files,
+    why_not_opened,
+)
 from kitchen.errors import BackendError, DataError
 from kitchen.ports.hub import HubClient
 from kitchen.ports.sampling import Message, ToolSchema
@@ -52,9 +58,12 @@ def load_tokenizer(folder: Path, base: Path | None = None) -> FolderTokenizer:
             "'crucible-kitchen[local]'"
         ) from error
     try:
-        inner = AutoTokenizer.from_pretrained(source, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise BackendError(f"{source}: no tokenizer can be opened there: {error}") from error
+        inner = AutoTokenizer.from_pretrained(
+            source, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:
+        reason = why_not_opened(source, error)
+        raise BackendError(f"the tokenizer cannot be opened: {reason}") from error
     return FolderTokenizer(inner, source, base or folder)
 
 

@@ -17,7 +17,11 @@ def convert(source: Path, target: Path) -> None:
 
     auto: Any = transformers.AutoModelForCausalLM
     loaded = auto.from_pretrained(
-        source.parent, gguf_file=source.name, dtype=torch.float32, local_files_only=True
+        source.parent,
+        gguf_file=source.name,
+        dtype=torch.float32,
+        local_files_only=True,
+        trust_remote_code=False,
     )
     configuration = loaded.config
     if hasattr(configuration, "quantization_config"):
@@ -33,6 +37,7 @@ def convert(source: Path, target: Path) -> None:
         source.parent,
         gguf_file=source.name,
         local_files_only=True,
+        trust_remote_code=False,
         model_max_length=configuration.max_position_embeddings,
     )
     if _pretokenizer(source) == "smollm":

@@ -11,13 +11,21 @@ from typing import Any
 
 import torch
 
-from adapters.folders import base_model_name, is_adapter
+from adapters.folders import base_model_name, is_adapter, why_not_opened
 from adapters.peft.model.decoder import is_llama_like, make_weights_contiguous
 from adapters.peft.model.hf_attention import use_tiled_attention
 from adapters.peft.model.network import ForwardMode, choose_forward_mode
 from adapters.peft.settings import Settings
 from kitchen.errors import BackendError
 from kitchen.ports.hub import HubClient
+
+# nothing is fetched, and no code of the folder is run
+_OFFLINE = {"local_files_only": True, "trust_remote_code": False}
+# a configuration may name others, such as kernels of the hub, which are code
+_IMPLEMENTATIONS = {
+    "_attn_implementation": ("sdpa", "eager"),
+    "_experts_implementation": ("eager", "grouped_mm", "batched_mm"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,11 +85,16 @@ def _open(folder: Path, settings: Settings, device: torch.device, dtype: torch.d
         options["device_map"] = {"": device}
     try:
         with progress_bars_disabled():
+            config = library.AutoConfig.from_pretrained(folder, **_OFFLINE)
+            for name, known in _IMPLEMENTATIONS.items():
+                if getattr(config, name, None) not in known:
+                    setattr(config, name, None)  # the choice of transformers
             return library.AutoModelForCausalLM.from_pretrained(
-                folder, dtype=dtype, local_files_only=True, **options
+                folder, config=config, dtype=dtype, **_OFFLINE, **options
             )
-    except (OSError, ValueError, KeyError) as error:
-        raise BackendError(f"{folder}: no model can be opened there: {error}") from error
+    except Exception as error:
+        reason = why_not_opened(folder, error)
+        raise BackendError(f"the model cannot be opened: {reason}") from error
 
 
 @contextmanager
