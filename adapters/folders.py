@@ -29,12 +29,12 @@ TOKENIZER = (
 
 
 def is_adapter(folder: Path) -> bool:
-    """Return whether a folder has a PEFT adapter rather than a whole model."""
+    """Return whether a folder contains a PEFT adapter rather than a whole model."""
     return (folder / CONFIG).is_file()
 
 
 def base_model_name(folder: Path) -> str:
-    """Return the base model of an adapter's folder, as a hub knows it; empty if it is not named."""
+    """Return the base model that an adapter's folder names, as a hub knows it; empty if none."""
     config = read_config(folder)
     name, revision = str(config.get("base_model_name_or_path") or ""), config.get("revision")
     if name and Path(name).is_dir():  # as in PEFT, an existing folder comes before a name
@@ -43,7 +43,7 @@ def base_model_name(folder: Path) -> str:
 
 
 def require_base_model(name: str, folder: Path) -> str:
-    """Return the base model of an adapter's folder; raises BackendError if it is not named."""
+    """Return the base model that an adapter's folder names; raises BackendError if none."""
     base = base_model_name(folder)
     if not base:
         raise BackendError(
@@ -53,7 +53,7 @@ def require_base_model(name: str, folder: Path) -> str:
 
 
 def read_config(folder: Path, file: str = CONFIG, what: str = "adapter") -> dict[str, Any]:
-    """Read a JSON object; raises BackendError that names the file where it cannot be read."""
+    """Read a JSON object; raises BackendError, which names the file, if it cannot be read."""
     try:
         config = json.loads((folder / file).read_bytes())
     except ValueError as error:
@@ -107,9 +107,9 @@ def _damage(path: Path) -> str:
 
 
 def model_config(folder: Path) -> Mapping[str, Any]:
-    """Return the configuration of a model; for a multimodal one, with its language model's.
+    """Return the configuration of a model, with `text_config` merged in for a multimodal one.
 
-    Empty where the folder has none.
+    Empty if the folder has none.
     """
     if not (folder / "config.json").is_file():
         return {}
@@ -126,7 +126,7 @@ def hidden_size(hub: HubClient, model: str) -> int | None:
 def model_sha256(hub: HubClient, model: str) -> str:
     """Return the digest of a model's weights.
 
-    For an adapter it covers its weights, its settings, and the weights of its base.
+    For an adapter, it covers its weights, its settings and the weights of its base.
     """
     digest = hub.sha256(model)
     folder = hub.fetch(model)
@@ -159,7 +159,7 @@ def peft_base_fields(model: str, folder: Path) -> dict[str, Any]:
 def tokenizer_files(folder: Path) -> list[Path]:
     """Return the files of a folder's tokenizer and generation settings.
 
-    Empty where the folder has no tokenizer.
+    Empty if the folder has no tokenizer.
     """
     matches = chain.from_iterable(folder.glob(pattern) for pattern in TOKENIZER)
     files = sorted({path for path in matches if path.is_file()})

@@ -32,7 +32,7 @@ TURN_ENDS = (
     "<turn|>",
     "<|eom_id|>",
 )
-# for templates that write the date: Llama 3's own template falls back to this day
+# for templates that write the date; the template of Llama 3 falls back to this day
 TODAY = datetime(2024, 7, 26)
 
 
@@ -46,8 +46,8 @@ def fetch_tokenizer(hub: HubClient, model: str) -> FolderTokenizer:
 def load_tokenizer(folder: Path, base: Path | None = None) -> FolderTokenizer:
     """Open the tokenizer of a model's folder without loading the model; raises BackendError.
 
-    An adapter's folder may have a tokenizer; if not, it is that of the `base` model, whose stop
-    tokens hold for both.
+    If an adapter's folder has no tokenizer, that of the `base` model is used. The stop tokens are
+    those of the base model in both cases.
     """
     source = folder if base is None or tokenizer_files(folder) else base
     try:
@@ -85,7 +85,7 @@ class FolderTokenizer:
 
     @property
     def end_id(self) -> int:
-        """The end-of-sequence token; raises DataError where the tokenizer has none."""
+        """The end-of-sequence token; raises DataError if the tokenizer has none."""
         if self._inner.eos_token_id is None:
             raise DataError(
                 f"{self._folder}: the tokenizer has no end-of-sequence token; name one in its "

@@ -14,7 +14,7 @@ from kitchen.errors import RunFailed
 from kitchen.types import Adam, Array, Datum, Tokens
 
 Table = npt.NDArray[np.float64]  # (V, V): previous token, next token
-# logits per unit of weight: one weight stands for all those by which a LoRA moves a logit
+# logits per unit of weight: one weight stands in for all LoRA weights that move a logit
 LOGITS_PER_WEIGHT = 16.0
 
 
@@ -61,7 +61,7 @@ class Adapter:
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
-        # fixed; its seed shows once B moves
+        # fixed; the seed matters once B is not 0
         self.a: Table = LOGITS_PER_WEIGHT * rng.uniform(0.8, 1.25, (VOCABULARY, 1))
         self.b: Table = np.zeros((VOCABULARY, VOCABULARY))
 

@@ -48,7 +48,7 @@ def save_checkpoint(
 def load_arrays(blobs: BlobStore, checkpoint: Checkpoint, file: str) -> Arrays:
     """Read one file of a checkpoint.
 
-    Raises CorruptCheckpoint that names the blob, ConfigError for a file that it never had.
+    Raises CorruptCheckpoint, which names the blob, or ConfigError for a file it never had.
     """
     manifest = _manifest(blobs, checkpoint.path)
     if checkpoint.sha256 not in ("", manifest["sha256"]):
@@ -78,7 +78,7 @@ def list_checkpoints(blobs: BlobStore, prefix: str) -> Sequence[Checkpoint]:
 
 
 def delete_checkpoint(blobs: BlobStore, checkpoint: Checkpoint) -> None:
-    """Delete the manifest first, so that a half-deleted checkpoint is none."""
+    """Delete the manifest first, so that a half-deleted checkpoint counts as none."""
     blobs.delete(f"{checkpoint.path}/{MANIFEST}")
     for name in blobs.list(f"{checkpoint.path}/"):
         blobs.delete(name)

@@ -71,7 +71,7 @@ class FakeDataset:
         return len(self._rows)
 
     def __getitem__(self, index: int, /) -> Row:
-        """Return a row; raises IndexError outside of the data set."""
+        """Return a row; raises IndexError for an index out of range."""
         if not 0 <= index < len(self):
             raise IndexError(f"row {index} of the {len(self)} in {self._name}")
         return self._rows[index]

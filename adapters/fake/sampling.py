@@ -143,7 +143,7 @@ def _cumulative(logprobs: Table, top_p: float, top_k: int) -> Table:
 def _until_stop(
     tokens: Iterator[int], stop: Sequence[str] | Sequence[int], max_tokens: int
 ) -> tuple[Tokens, Literal["stop", "length"]]:
-    """Return (T,) ids up to and with the first stop, and the reason why they end."""
+    """Return (T,) ids up to and including the first stop, and the stop reason."""
     extra_stop_ids = {int(token_id) for token_id in stop if not isinstance(token_id, str)}
     stop_ids = {*ByteTokenizer.stop_ids, *extra_stop_ids}
     stop_texts = tuple(string.encode() for string in stop if isinstance(string, str))

@@ -18,7 +18,7 @@ VOCABULARY = 262
 class ByteTokenizer:
     """UTF-8 bytes; a message is its role, its bytes and an end of turn.
 
-    So the tokens of a conversation begin with those of its first messages.
+    The tokens of a conversation therefore begin with those of its first messages.
     """
 
     chat, tools = True, False
@@ -27,12 +27,12 @@ class ByteTokenizer:
     vocabulary = VOCABULARY
 
     def encode(self, text: str, *, special: bool = False) -> Tokens:
-        """Return (T,) ids; a text that stands alone starts with an end-of-sequence token."""
+        """Return (T,) ids; with `special`, they start with an end-of-sequence token."""
         ids = np.frombuffer(text.encode(), np.uint8).astype(np.int64)
         return np.concatenate([[END], ids]) if special else ids
 
     def decode(self, tokens: Tokens) -> str:
-        """Return the text; part of a character shows as U+FFFD."""
+        """Return the text; incomplete characters become U+FFFD."""
         return bytes(token for token in np.asarray(tokens).tolist() if token < END).decode(
             errors="replace"
         )

@@ -124,7 +124,7 @@ class FakeSession:
         self.base: Table = base_logits(model)
         self.adapter = Adapter(lora.seed)
         self.model = self.adapter.apply(self.base)
-        self.gradient: Table | None = None  # with respect to B; None where none is pending
+        self.gradient: Table | None = None  # with respect to B; None if none is pending
         self._optimiser = AdamW()
         self._failure: Exception | None = None
 
@@ -291,6 +291,6 @@ def _exported_logits(model: str) -> Table | None:
 def _check_name(name: str) -> str:
     if not NAME.fullmatch(name):
         raise BackendError(
-            f"{name!r} cannot be the name of a model; NAME, NAME@revision and path:FOLDER can"
+            f"{name!r} is not the name of a model; give NAME, NAME@revision or path:FOLDER"
         )
     return name

@@ -62,7 +62,7 @@ class RepoCache:
         return Path(self.cache or constants.HF_HUB_CACHE).expanduser().absolute()
 
     def storage(self, repo: str) -> Path:
-        """The folder of a repository; our own files in it are deleted from the cache with it."""
+        """The folder of a repository; our files in it are deleted along with it."""
         from huggingface_hub.file_download import repo_folder_name
 
         return self.root / repo_folder_name(repo_id=repo, repo_type=self.kind)
@@ -103,7 +103,7 @@ class RepoCache:
         return self._resolved[repo, revision]
 
     def note_fetched(self, repo: str, revision: str, commit: str) -> None:
-        """Record for other programs what a revision is, now that its files are in the cache."""
+        """Record, for other programs, the commit of a revision whose files are now in the cache."""
         if revision != commit and _lines(self._ref(repo, revision)) != [commit]:
             write(self._ref(repo, revision), commit)
 
@@ -112,7 +112,7 @@ class RepoCache:
 
 
 def is_complete(file: Path, size: int) -> bool:
-    """Return whether a file is in the cache; one of another size than the hub lists is deleted."""
+    """Return whether a file is in the cache; one whose size differs from the hub's is deleted."""
     if file.is_file() and file.stat().st_size != size:
         file.resolve().unlink()
         file.unlink(missing_ok=True)

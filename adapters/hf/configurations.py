@@ -1,4 +1,4 @@
-"""Configurations and splits of a data set, which `datasets` derives from names and card."""
+"""Configurations and splits of a data set, which `datasets` derives from its files and card."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Configuration:
     card: Mapping[str, Any]
 
     def read_options(self) -> Any:
-        """Return the options in the card that change how files are read, but not their list."""
+        """Return the options in the card that change how files are read, but not which files."""
         name = self.builder.config.name
         infos = self.card.get("dataset_info") or []
         infos = infos if isinstance(infos, list) else [infos]
@@ -120,8 +120,8 @@ def open_configuration(
 ) -> Iterator[Configuration]:
     """Yield the configuration of this name, or the default one if the name is empty.
 
-    `datasets` is given a folder of empty files of the same names, so that nothing is fetched to
-    find the configuration.
+    `datasets` is given a folder of empty files with the same names, so that nothing is downloaded
+    to find the configuration.
     """
     import datasets
 
@@ -215,14 +215,14 @@ def _read_card(root: Path) -> Mapping[str, Any]:
 
 
 def _check_data_files(name: str, card: Mapping[str, Any]) -> None:
-    """Raise DataError if the card names files outside of the repository."""
+    """Raise DataError if the card names files outside the repository."""
     configs = card.get("configs") or []
     locations = [(config.get("data_files"), config.get("data_dir")) for config in configs]
     for place in _strings(locations):
         if "://" in place or place.startswith("/") or ".." in PurePosixPath(place).parts:
             raise DataError(
-                f"the card of {name} names files outside of it ({place}); fetch them yourself, and "
-                "read them as local files"
+                f"the card of {name} names files outside its repository ({place}); fetch them "
+                "yourself, and read them as local files"
             )
 
 
@@ -236,7 +236,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _lay_out(root: Path, files: Iterable[str], cards: Mapping[str, Path]) -> None:
-    """Create an empty file for each path; those that describe the others get their content."""
+    """Create an empty file for each path, except for cards, which get their content."""
     root.mkdir()
     for path in files:
         parts = PurePosixPath(path)

@@ -87,12 +87,12 @@ class DatasetRepos(RepoCache):
         )
         if not is_complete(file, size):
             raise BackendError(
-                f"data set {repo.name!r}: {self.shown_host} sent {path} incompletely; try again"
+                f"data set {repo.name!r}: {self.shown_host} sent only a part of {path}; try again"
             )
         return file
 
     def check_readable(self, repo: DatasetRepo, path: str) -> None:
-        """Raise an error if a file cannot be read; it is clearer than one while streaming."""
+        """Raise an error if a file cannot be read; it is clearer than the error of a stream."""
         from huggingface_hub import hf_hub_url
 
         url = hf_hub_url(

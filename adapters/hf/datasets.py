@@ -24,21 +24,21 @@ _NAME = re.compile(
     r"(?P<repo>(\w[\w.-]*/)?\w[\w.-]*)(:(?P<configuration>[^@:]+))?(@(?P<revision>\w[\w./+-]*))?",
     re.ASCII,
 )
-_ROW = re.compile(r" in row \d+$")  # counts within a batch that Arrow read, not within the data
+_ROW = re.compile(r" in row \d+$")  # a number within a batch that Arrow read, not within the data
 _FILE_SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 
 
 class HfDatasets:
     """Data sets of the Hugging Face Hub as `NAME[:CONFIGURATION][@REVISION]`, read by `datasets`.
 
-    The files lie in the cache of `huggingface_hub`, where other programs find them too, and beside
-    them, once loaded, the rows as Arrow. The token is that of HF_TOKEN, or of `hf auth login`.
-    Loading scripts of data sets are not run, and archives (.zip) are not unpacked. Values of CSV
-    are text unless the card gives their types; all others are as `datasets` reads them, which turns
-    a JSON field with nothing but ISO 8601 dates into datetime.
+    Files are stored in the cache of `huggingface_hub`, which other programs share; once a split is
+    loaded, its rows are stored beside them as Arrow. The token is that of HF_TOKEN, or of `hf auth
+    login`. Loading scripts of data sets are not run, and archives (.zip) are not unpacked. Values
+    of CSV are text unless the card gives their types; all others are as `datasets` reads them,
+    which turns a JSON field with nothing but ISO 8601 dates into datetime.
 
-    Raises DataError for what is unknown or cannot be read, ApiError for what the hub rejects,
-    BackendError if it cannot be reached.
+    Raises DataError for unknown or unreadable data, ApiError for a request that the hub rejects,
+    and BackendError if the hub cannot be reached.
     """
 
     packages = ("datasets", "huggingface_hub")

@@ -147,15 +147,15 @@ def _explain(error: HfHubHTTPError, request: HubRequest) -> str:
         seconds = retry_after(error.response)
         when = f"in {seconds:.0f} s" if seconds else "in some minutes"
         return (
-            f"{host} has had too many requests, among them that for {subject} (429); try again "
-            f"{when}; with HF_TOKEN set it allows more"
+            f"{host} received too many requests, and rejects the one for {subject} (429); try "
+            f"again {when}, or set HF_TOKEN for a higher limit"
         )
     if status >= 500:
         return (
-            f"{host} fails for {subject} ({status}: {message}), retried for {request.timeout:g} s; "
-            "try again later"
+            f"{host} fails for {subject} ({status}: {message}) after retries for "
+            f"{request.timeout:g} s; try again later"
         )
-    return f"{host} rejects {subject} ({status}): {message}"
+    return f"{host} rejects the request for {subject} ({status}): {message}"
 
 
 def _explain_permission(status: int, message: str, request: HubRequest) -> str:
@@ -164,8 +164,8 @@ def _explain_permission(status: int, message: str, request: HubRequest) -> str:
     tokens = f"{host}/settings/tokens"
     if status == 403:
         return (
-            f"the token has no permission for this with {subject}: {message}; set HF_TOKEN to one "
-            f"that has ({tokens})"
+            f"the token does not permit this for {subject}: {message}; set HF_TOKEN to one that "
+            f"does ({tokens})"
         )
     if "credentials" in message.lower():
         return (

@@ -25,10 +25,10 @@ _OFFLINE_HINT = "without a network, packaged:NAME, path:DIR and cached models wo
 class HfHub:
     """Models of the Hugging Face Hub as `NAME[@REVISION]`.
 
-    Names with a kind (packaged:, path:) go to the hub that is given as `beside`. Models lie in the
-    cache of `huggingface_hub`, where other programs find them too. The token is that of HF_TOKEN,
-    or of `hf auth login`. Raises BackendError for what is unknown or unreachable, ApiError for what
-    the hub rejects.
+    Names with a kind (packaged:, path:) go to the hub that is given as `beside`. Models are stored
+    in the cache of `huggingface_hub`, which other programs share. The token is that of HF_TOKEN, or
+    of `hf auth login`. Raises BackendError for an unknown model or an unreachable hub, ApiError for
+    a request that the hub rejects.
     """
 
     over = "local"
@@ -99,11 +99,11 @@ class HfHub:
         return str(known["sha256"])
 
     def publish(self, model: str, folder: Path, *, message: str) -> str:
-        """Publish a folder in one commit, and in none if nothing changes.
+        """Publish a folder in one commit, or without a commit if nothing changes.
 
-        If the folder has weights, then weights, config.json and adapter_config.json at the root of
-        the repository that are not in the folder are deleted, so that two models are not mixed.
-        Nothing in a folder of the repository is deleted.
+        If the folder has weights, then weights, config.json and adapter_config.json that the
+        repository has at its root but the folder lacks are deleted, so that two models are not
+        mixed. Files in subfolders of the repository are never deleted.
         """
         if ":" in model:
             return self._beside.publish(model, folder, message=message)
@@ -197,7 +197,7 @@ def _check_weights(name: ModelName, tree: Mapping[str, int]) -> None:
         if pickled:
             reason = (
                 f", only {pickled[0]}, and pickled weights are not opened, because they can run "
-                "any program"
+                "arbitrary code"
             )
         raise BackendError(
             f"model {str(name)!r} has no *.safetensors{reason}; many models have them at "
@@ -206,7 +206,7 @@ def _check_weights(name: ModelName, tree: Mapping[str, int]) -> None:
     if not set(_CONFIGS) & set(files):
         raise BackendError(
             f"model {str(name)!r} has neither config.json (a model) nor adapter_config.json (a "
-            "LoRA adapter); it is for another kind of program"
+            "LoRA adapter); it is meant for other programs"
         )
 
 

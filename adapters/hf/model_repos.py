@@ -46,7 +46,7 @@ class ModelName:
 
 @dataclass
 class ModelRepos(RepoCache):
-    """Model repositories, and the files that are needed of them."""
+    """Model repositories, and the files needed from them."""
 
     kind = "model"
 
@@ -82,7 +82,7 @@ class ModelRepos(RepoCache):
         self._resolved = {key: commit for key, commit in self._resolved.items() if key[0] != repo}
 
     def tree(self, name: ModelName) -> Mapping[str, int]:
-        """Return all files of a model, path to bytes."""
+        """Return the size in bytes of each file of a model."""
         commit = self.commit(name)
         if (name.repo, commit) not in self._trees:
             cached = self._cached_tree(name.repo, commit)
@@ -113,7 +113,7 @@ class ModelRepos(RepoCache):
             )
             if missing := _missing(folder, tree):
                 raise BackendError(
-                    f"model {str(name)!r}: {self.shown_host} sent {missing[0]} incompletely; try "
+                    f"model {str(name)!r}: {self.shown_host} sent only a part of {missing[0]}; try "
                     "again"
                 )
         self.note_fetched(name.repo, name.revision, commit)
@@ -167,7 +167,7 @@ class ModelRepos(RepoCache):
         return tree is not None and not _missing(self._folder(name, commit), tree)
 
     def _cached_tree(self, repo: str, commit: str) -> Mapping[str, int] | None:
-        """Return all files of a commit as the cache lists them, path to bytes."""
+        """Return the size in bytes of each file of a commit, as the cache lists them."""
         from huggingface_hub import get_cached_repo_tree
         from huggingface_hub.errors import CachedRepoTreeNotFoundError
 

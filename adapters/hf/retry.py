@@ -54,10 +54,10 @@ def call_hub(request: HubRequest, call: Callable[[], T]) -> T:
 def limited_waiting(seconds: float) -> Iterator[None]:
     """Limit how long the client of `huggingface_hub` waits; most of its requests have no timeout.
 
-    It also sleeps as long as a server asks, up to an hour, five times in a row. Within this block
-    it gives up when the server has been silent, busy or broken for so many seconds, or announces
-    that it will be, and reports that by an error only. The limit holds for all users of the client
-    while the block lasts, because the client works on other threads, too.
+    By itself it sleeps as long as a server asks, up to an hour, five times in a row. Within this
+    block it gives up once the server has been silent, busy or broken for so many seconds, or
+    announces that it will be, and only raises an error, without log messages. While the block
+    lasts, the limit holds for all users of the client, because it works on other threads too.
     """
     from huggingface_hub import get_session
 

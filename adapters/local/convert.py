@@ -1,6 +1,6 @@
 """Convert a GGUF file to a folder that transformers opens.
 
-It runs as a program, so that its memory and its output end with it.
+It runs as a separate process, so that its memory is freed and its output can be discarded.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def _pretokenizer(source: Path) -> str:
 
 
 def _split_digits(tokenizer: Any) -> None:
-    """Split numbers into digits, as SmolLM does; the conversion of transformers loses that.
+    """Split numbers into digits, as SmolLM does; transformers drops this when it converts.
 
-    Otherwise "\\n\\n1" would be other tokens.
+    Otherwise "\\n\\n1" would be tokenised differently.
     """
     from tokenizers import pre_tokenizers
 

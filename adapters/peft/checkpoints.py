@@ -86,7 +86,7 @@ def write_checkpoint(
 def read_checkpoint(blobs: BlobStore, checkpoint: Checkpoint) -> SavedCheckpoint:
     """Read a checkpoint and check every digest.
 
-    Raises CorruptCheckpoint that names the blob.
+    Raises CorruptCheckpoint, which names the blob.
     """
     handle, manifest = _read_manifest(blobs, checkpoint.path)
     if checkpoint.sha256 not in ("", handle.sha256):
@@ -133,7 +133,7 @@ def weight_files(adapter: LoraAdapter, model: str) -> dict[str, bytes]:
 def checkpoint_metadata(
     kind: Kind, step: int, calls: int, model: str, model_sha256: str, lora: Lora
 ) -> dict[str, Any]:
-    """Return the entries of a manifest beside its files."""
+    """Return the entries of a manifest besides its files."""
     return {
         "kind": kind,
         "step": step,
@@ -161,7 +161,7 @@ def lora_from_config(config: Mapping[str, Any], source: str) -> Lora:
 def _peft_config(adapter: LoraAdapter, model: str) -> bytes:
     from peft import LoraConfig, TaskType
 
-    build: Any = LoraConfig  # its type hints demand a whole alpha, which need not be whole
+    build: Any = LoraConfig  # its type hints demand an integer alpha, but PEFT accepts any number
     config = build(
         r=adapter.lora.rank,
         lora_alpha=adapter.scale * adapter.lora.rank,

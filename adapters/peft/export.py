@@ -56,7 +56,7 @@ def export(
 ) -> None:
     """Export weights to a new folder.
 
-    Raises BackendError where there is no adapter to export, ConfigError for a folder in use.
+    Raises BackendError if there is no adapter to export, ConfigError for a folder in use.
     """
     check_folder_unused(folder)
     if isinstance(weights, Checkpoint):
@@ -107,8 +107,7 @@ def _from_folder(hub: HubClient, name: str) -> _PeftAdapter:
 def _write_merged(adapter: _PeftAdapter, hub: HubClient, folder: Path) -> None:
     from safetensors.torch import load
 
-    # float32 whatever the dtype of the base: rounding the sum to bfloat16 changes results by 1e-2
-    # nats
+    # float32 whatever the dtype of the base: a sum rounded to bfloat16 changes results by 1e-2 nats
     base = load_base(hub, adapter.model, Settings(), torch.device("cpu"), torch.float32)
     _merge(base, adapter.lora, load(adapter.weights), adapter.name)
     with progress_bars_disabled():

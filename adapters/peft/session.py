@@ -57,7 +57,7 @@ class PeftSession:
         self._lock, self._failure, self._closed = threading.Lock(), "", False
 
     def tokenizer(self) -> Tokenizer:
-        """Return the model's tokenizer; raises BackendError where the hub has no such model."""
+        """Return the model's tokenizer; raises BackendError if the hub has no such model."""
         return self._tokenizer
 
     def facts(self) -> Facts:
@@ -220,6 +220,6 @@ class PeftSession:
         if (scale := lora_scale(saved.lora)) != trainer.adapter.scale:
             raise ConfigError(
                 f"checkpoint {path!r} was trained with alpha / rank = {scale:g}, but this session "
-                f"has {trainer.adapter.scale:g}, with which its weights would be another model; "
+                f"has {trainer.adapter.scale:g}, which would change the effect of its weights; "
                 "open the session with the alpha of the checkpoint"
             )

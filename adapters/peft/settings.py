@@ -21,9 +21,8 @@ class Settings:
     dtype: str = "auto"
     threads: int = 0  # torch threads; 0: torch's default
     micro_batch_tokens: int = 0  # tokens that go through the model at once; 0: by device
-    checkpointing: bool = (
-        False  # gradient checkpointing: saves activation memory, takes about a third more time
-    )
+    # gradient checkpointing: saves activation memory, takes about a third more time
+    checkpointing: bool = False
     quantization: str = "none"  # of the base model: none or 4bit
     sample_batch: int = 128  # maximum number of completions generated concurrently
 

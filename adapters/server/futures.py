@@ -1,4 +1,4 @@
-"""Results that clients fetch later, and requests run in the order of their sequence numbers."""
+"""Results that clients fetch later, and requests that run in order of their numbers."""
 
 from __future__ import annotations
 

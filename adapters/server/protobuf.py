@@ -40,7 +40,7 @@ class ForwardBackward:
     message: pb.ForwardBackwardRequest
 
     def data(self) -> list[Datum]:
-        """Return the batch; raises DataError that names datum and field."""
+        """Return the batch; raises DataError, which names datum and field."""
         return [
             _datum(message, f"datum {index} of {len(self.message.data)}")
             for index, message in enumerate(self.message.data)
@@ -54,7 +54,8 @@ class ForwardBackward:
         for name, value in options.items():
             if value.WhichOneof("value") == "text":
                 raise ConfigError(
-                    f"the option {name!r} of the loss {self.loss!r} is a text, and must be a number"
+                    f"the option {name!r} of the loss {self.loss!r} is a string, but must be a "
+                    "number"
                 )
         return {name: value.number for name, value in options.items()}
 
@@ -89,7 +90,7 @@ def _datum(message: Any, where: str) -> Datum:
 def _tensor(message: Any, where: str) -> Array:
     if message.dtype not in DTYPES:
         raise DataError(
-            f"{where} has the number format {message.dtype}, which this server does not read"
+            f"{where} has the dtype {message.dtype}, which this server does not support"
         )
     shape = tuple(message.shape)
     dtype = DTYPES[message.dtype]

@@ -16,7 +16,7 @@ from kitchen.ports.blobs import BlobStore
 from kitchen.types import Checkpoint, Lora
 
 ROOT = "_served"  # no run can have this name
-# respectively with optimiser state, for sampling, and for other programs
+# with optimiser state, for sampling, and for other programs, respectively
 Kind = Literal["weights", "sampler_weights", "external_weights"]
 # the API's names of the kinds
 CHECKPOINT_TYPES = {
@@ -159,7 +159,7 @@ def _read(kind: type[Record], name: str, blobs: BlobStore) -> Record:
 
 
 def _blob_name(folder: str, id: str, suffix: str = ".json") -> str:
-    """Return the blob of an id; colons, which some file systems do not allow, become tildes."""
+    """Return the blob name of an id; colons, which some file systems forbid, become tildes."""
     return f"{ROOT}/{folder}/{id.replace(':', '~')}{suffix}"
 
 

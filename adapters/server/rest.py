@@ -75,7 +75,7 @@ class RestApi:
         self._sessions.delete_checkpoint(self._checkpoint(run_id, kind, name))
 
     def set_ttl(self, run_id: str, kind: str, name: str, seconds: int | None) -> None:
-        """Let a checkpoint expire after so many seconds, or never."""
+        """Let a checkpoint expire after this many seconds, or never."""
         record = self._checkpoint(run_id, kind, name)
         self._sessions.records.put(record.model_copy(update={"expires": expiry(seconds)}))
 
@@ -127,11 +127,11 @@ class RestApi:
         return {"urls": urls, "expires": datetime.fromtimestamp(until, UTC).isoformat()}
 
     def file(self, checkpoint: str, file: str, until: int, signature: str) -> bytes:
-        """Return the file behind such a URL; raises NotFound for a bad signature or an old URL."""
+        """Return the file of a signed URL; raises NotFound if it is expired or not signed here."""
         expected = _signature(checkpoint, file, until)
         if until < time.time() or not hmac.compare_digest(signature.encode(), expected.encode()):
             raise NotFound(
-                "this URL was not signed by this server, or it has expired: ask for another"
+                "this URL was not signed by this server, or it has expired: request another"
             )
         return self._export(self._record(CheckpointRecord, checkpoint))[file]
 

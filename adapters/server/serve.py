@@ -142,8 +142,8 @@ def _exit_on_sigterm() -> Iterator[None]:
 def deferred_signals(server: Any) -> Iterator[list[int]]:
     """Stop the server on SIGINT and SIGTERM, and yield the list of signals that arrived.
 
-    uvicorn raises them again when it is done, before everything here is closed; they are collected
-    instead. A signal that arrives before uvicorn listens stops it too.
+    uvicorn would raise them again when it is done, before everything here is closed; they are
+    collected instead. A signal that arrives before uvicorn listens stops it too.
     """
     received: list[int] = []
 

@@ -35,7 +35,7 @@ PREFIX = f"{ROOT}/"
 
 
 class NotFound(LookupError):
-    """Something that never existed here."""
+    """An id or path that never existed on this server."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class ServedModel:
     """A base model that the server offers."""
 
     name: str  # the training client's name for it
-    context: int | None = None  # tokens that it reads at most, if its configuration says so
+    context: int | None = None  # maximum number of tokens, if its configuration gives it
     folder: str = ""  # where AutoTokenizer of transformers finds its tokenizer
 
     @classmethod
@@ -251,7 +251,7 @@ class Sessions:
 def _sdk_path(folder: str) -> str:
     """Return an equivalent path that the SDK 0.38 leaves unchanged.
 
-    The SDK cuts the last part off a path with exactly two slashes.
+    The SDK cuts off the last part of a path with exactly two slashes.
     """
     return f"/{folder}" if folder.count("/") == 2 else folder
 

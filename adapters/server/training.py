@@ -334,7 +334,7 @@ class TrainingApi:
 
 
 def parse(kind: type[BaseModel], body: bytes) -> Any:
-    """Parse a JSON request of the API; raises ValueError that names the field."""
+    """Parse a JSON request of the API; raises ValueError, which names the field."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:

@@ -54,8 +54,8 @@ class TinkerTraining:
         base_url: str = "",  # of the server; else TINKER_BASE_URL, else the hosted service
         key: str = "TINKER_API_KEY",  # environment variable that holds the API key
         server: str = "tinker",  # kind of server, which decides its capabilities
-        project: str = "",  # project that the server files the sessions under
-        metadata: Mapping[str, str] | None = None,  # that the server stores with each session
+        project: str = "",  # project to which the server assigns the sessions
+        metadata: Mapping[str, str] | None = None,  # stored by the server with each session
         tokenizer: str = "",  # model whose tokenizer is used; else that of the trained model
         expire_after: int = 0,  # seconds that the server keeps checkpoints; 0 is for ever
         patience: float = 10.0,  # seconds that the server has to answer at all
@@ -114,7 +114,7 @@ class TinkerTraining:
             return self._tokenizers[name]
 
     def hidden_size(self, model: str) -> int | None:
-        """Return the hidden size that the model's folder on the hub gives, if it is there."""
+        """Return the hidden size in the model's configuration on the hub; None if unknown."""
         self.find(model)
         return None if self._tokenizer_model else hidden_size(self._hub, model)
 

@@ -26,7 +26,7 @@ def address(base_url: str) -> str:
 
 
 def read_key(variable: str) -> str:
-    """Return the API key; raises BackendError that names the variable, never its value."""
+    """Return the API key; raises BackendError, which names the variable but never its value."""
     key = os.environ.get(variable, "")
     if not key:
         raise BackendError(

@@ -172,7 +172,7 @@ class Service:
 def _close(client: Any, status: str) -> None:
     """Close a client in the background.
 
-    The SDK would ask a server that is away for minutes, and holds its lock while a client opens.
+    The SDK would retry for minutes if the server is away, and holds its lock while a client opens.
     """
     if client is not None:
         thread = threading.Thread(

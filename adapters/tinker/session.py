@@ -365,13 +365,13 @@ def _load_state(service_client: Any, path: str, with_optimiser: bool) -> Any:
 
 
 def _checked(data: Sequence[Datum], loss: str | Loss, options: Options | None) -> list[Any]:
-    """Check and convert the data; the server checks the model's own limits of ids and lengths."""
+    """Check and convert the data; the server checks the model's limits on ids and lengths."""
     check_data(data, loss, options, vocabulary=MAX_ID, context=MAX_ID)
     return [sdk_datum(datum) for datum in data]
 
 
 def _with_scored(result: Any, data: Sequence[Datum], loss: str | Loss) -> LossOutput:
-    """Return the output with its mask of scored tokens; without one for a loss not known here.
+    """Return the output with its mask of scored tokens; without one for a loss unknown here.
 
     A server may leave out tokens that can have no gradient.
     """

@@ -13,15 +13,15 @@ from kitchen.config.yaml import yaml_value
 from kitchen.secrets import mask
 from kitchen.types import Checkpoint
 
-# a value that is a path on some machine
+# a value that is a path on this or another machine
 _PATH = re.compile(r"^(path:|file:|~|\.{0,2}/|[A-Za-z]:[\\/]|\\\\)")
-# the folders of a path inside of a text, up to its last part
+# the folders of a path within a text, up to its last part
 _FOLDERS = re.compile(
     r"(?<![\w.:/])(?:path:|file://)?~?/(?:[^\s/\"'`,;|]+/)+(?=[^\s/])"
     r"|\b[A-Za-z]:\\(?:[^\s\\\"'`,;|]+\\)+"
 )
 _REPOSITORY = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*", re.ASCII)
-_HUB_ADAPTER = "hf"  # the adapter whose data sets are those of a hub
+_HUB_ADAPTER = "hf"  # the adapter whose data sets are on the Hugging Face Hub
 _HUB_CODE = """from peft import AutoPeftModelForCausalLM
 from transformers import AutoTokenizer
 
@@ -146,7 +146,7 @@ def _flat_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tu
 
 
 def _public_value(value: Any) -> Any:
-    """Return a value whose texts, at any depth, name no folders."""
+    """Return a value without folders in its strings, at any depth."""
     if isinstance(value, str):
         return _without_folders(value)
     if isinstance(value, Mapping):
@@ -175,7 +175,7 @@ def _loading(repo: str, base: Base) -> str:
 
 
 def _section(title: str, columns: Sequence[str], rows: Iterator[tuple[str, str]]) -> Sequence[str]:
-    """Return a titled table; nothing without rows."""
+    """Return a titled table, or nothing if there are no rows."""
     cells = list(rows)
     return [f"## {title}", _markdown_table(columns, cells)] if cells else []
 
@@ -190,7 +190,7 @@ def _cell(text: str) -> str:
 
 
 def _without_folders(text: str) -> str:
-    """Return a path as its last part, or a text without the folders of the paths in it."""
+    """Reduce a path to its last part, or remove the folders of paths within a text."""
     if _PATH.match(text):
         return re.split(r"[\\/]", text.rstrip("\\/"))[-1].removeprefix("path:")
     return _FOLDERS.sub("", text)

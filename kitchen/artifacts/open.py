@@ -129,7 +129,7 @@ def resolve_weights(
 def _check_chosen(
     name: WeightsName, order: Order, chosen: Mapping[str, str], ports: Sequence[str]
 ) -> None:
-    """Raise ConfigError for an adapter that must be named, or that cannot open the weights."""
+    """Raise ConfigError if an adapter must be named, or if the chosen one cannot open weights."""
     for port, reason in order.missing_objects(chosen).items():
         if port in ports:
             raise ConfigError(
@@ -147,7 +147,7 @@ def _check_chosen(
 
 
 def missing_run_hint(name: WeightsName, adapter_choice: AdapterChoice, blobs: BlobStore) -> str:
-    """Return a hint for a name that the user may have meant as a run's; empty if not."""
+    """Return a hint if the name of a model may have been meant as a run's; empty otherwise."""
     if name.kind != "hub" or "/" in name.name:
         return ""
     runs = adapter_choice.runs or DEFAULT_RUNS_FOLDER
@@ -155,7 +155,7 @@ def missing_run_hint(name: WeightsName, adapter_choice: AdapterChoice, blobs: Bl
 
 
 def rendering_settings(record: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the settings with which a run rendered its data; empty if its recipe has none."""
+    """Return the settings by which a run rendered its data; empty if its recipe has none."""
     return record.get("rendering", {}) if record else {}
 
 
@@ -183,6 +183,6 @@ def conversation(system: str, messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def answer_text(tokens: Tokens, tokenizer: Tokenizer) -> str:
-    """Decode an answer without the stop token at its end, whether that is special or not."""
+    """Decode an answer without the stop token at its end, even if that token is ordinary text."""
     stopped = len(tokens) and tokens[-1] in tokenizer.stop_ids
     return tokenizer.decode(tokens[:-1] if stopped else tokens)

@@ -40,10 +40,10 @@ def publish(
     retry_hint: str = "",
     message: str = "",
 ) -> str:
-    """Publish an adapter with its model card; returns its address. Idempotent.
+    """Publish an adapter with its model card, and return its address. Idempotent.
 
-    Raises NotPublished if the hub fails. `retry_hint` ends that error: how to try again, which only
-    the caller knows.
+    Raises NotPublished if the hub fails. `retry_hint` ends that error and tells how to try again,
+    which only the caller knows.
     """
     check_repository_name(repo)
     with TemporaryDirectory(prefix="kitchen-") as temporary:
@@ -78,7 +78,7 @@ def check_repository_name(repo: str) -> None:
 def _base(weights: Weights, folder: Path, hub: HubClient) -> Base:
     """Return the base model, as the run recorded it or else as the exported folder names it.
 
-    A folder of this machine is replaced in the exported configuration by its public name.
+    In the exported configuration, a folder on this machine is replaced by its public name.
     """
     file = folder / _CONFIG
     config = json.loads(file.read_text()) if file.is_file() else {}

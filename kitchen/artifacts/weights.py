@@ -13,7 +13,7 @@ from kitchen.ports.training import find_catalog, require_checkpoints
 from kitchen.runs.store import read_journal, read_run, run_names
 from kitchen.types import Checkpoint, Facts
 
-# prefixes of names, before a colon; a name without one is of a hub
+# prefixes of names, before a colon; a name without one belongs to the hub
 KINDS = ("packaged", "path", "run", "tinker")
 NAME_FORMATS = (
     "NAME[@REVISION], packaged:NAME, path:FOLDER, run:ID[@STEP|final|best] or tinker://..."
@@ -100,7 +100,7 @@ def parse_typed_name(text: str, blobs: BlobStore) -> WeightsName:
 def find_weights(text: str, client: TrainingClient, blobs: BlobStore | None) -> Weights:
     """Find the weights of a name, without loading them.
 
-    For a run, only exports that still exist count: it deletes old ones as it continues. Raises
+    Only those exports of a run count that still exist: a run deletes its old ones. Raises
     ConfigError for an unknown name, run or step, CorruptCheckpoint for a damaged checkpoint,
     BackendError for an unknown model.
     """
@@ -195,7 +195,7 @@ def _by_held_out_loss(name: WeightsName, rows: Sequence[Row], blobs: BlobStore) 
 
 
 def _require_name(name: str, text: str) -> str:
-    """Return the name; raises ConfigError if it is empty or cannot be that of a run."""
+    """Return the name; raises ConfigError if it is empty or not valid for a run."""
     is_run = text.partition(":")[0] == "run"
     if not name or name.isspace() or (is_run and "/" in name):
         raise ConfigError(f"{text!r} names no weights; write {NAME_FORMATS}")

@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all, and the digest of files."""
+"""Folders that appear whole or not at all, and the SHA-256 of files."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kitchen.errors import ConfigError, RunFailed
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder to write into, and rename it to `folder` when the block succeeds.
 
-    Nothing is left behind if the block fails. Raises ConfigError for a folder that is in use, and
-    RunFailed, which says what to do, where the disk is full or not writable.
+    Nothing is left behind if the block fails. Raises ConfigError for a folder in use, and RunFailed
+    if the disk is full or not writable.
     """
     folder = folder.expanduser().absolute()
     check_folder_unused(folder)
@@ -29,7 +29,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         os.replace(part, folder)
     except OSError as error:
         raise RunFailed(
-            f"{error.filename or folder}: {error.strerror or error}; make room there or make it "
+            f"{error.filename or folder}: {error.strerror or error}; free some space or make it "
             "writable, or give another folder"
         ) from error
     finally:
@@ -49,7 +49,7 @@ def check_folder_unused(folder: Path) -> None:
 
 
 def sha256_of_files(files: Iterable[Path]) -> str:
-    """Return the digest of the bytes of files in a row, in hex: `cat FILES | sha256sum`."""
+    """Return the SHA-256 of concatenated files, in hex: `cat FILES | sha256sum`."""
     digest = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:

@@ -21,8 +21,8 @@ def custom_loss_grads(
     """Return the metrics of a custom loss and d loss / d logprob of each datum.
 
     The loss sees 0 at positions that it does not score, and its gradients there are dropped.
-    `indices` are the places of the datums in a batch of `count`, for errors, where they are not the
-    whole batch.
+    If the datums are part of a batch of `count`, `indices` are their positions in it, which errors
+    name.
     """
     indices = indices or range(len(data))
     count = count or len(data)
@@ -65,7 +65,7 @@ def _check_shapes(
 
 
 def check_finite(index: int, count: int, *arrays: Array) -> None:
-    """Raise RunFailed, which names the datum, for a value that is not finite."""
+    """Raise RunFailed, which names the datum, if a value is not finite."""
     if not all(np.isfinite(array).all() for array in arrays):
         raise RunFailed(
             f"datum {index} of {count}: its loss or its gradient is not a finite number; no step "

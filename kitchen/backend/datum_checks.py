@@ -20,9 +20,9 @@ def check_data(
     vocabulary: int,
     context: int,
 ) -> None:
-    """Raise DataError that names datum and field, or ConfigError for an unknown loss or option.
+    """Raise DataError, which names datum and field, or ConfigError for an unknown loss or option.
 
-    `vocabulary` is the number of token ids, `context` the most tokens that the model reads at once.
+    `vocabulary` is the number of token ids, `context` the context length of the model in tokens.
     """
     if isinstance(loss, str):
         find_loss(loss, options)
@@ -32,7 +32,7 @@ def check_data(
     if len(data) % group:
         raise DataError(
             f"the loss needs groups of {group} adjacent datums, and {len(data)} datums cannot be "
-            f"divided into them"
+            "divided into them"
         )
     for index, datum in enumerate(data):
         where = f"datum {index} of {len(data)}"

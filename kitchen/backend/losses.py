@@ -1,9 +1,9 @@
 """The named losses, token by token: their inputs, options, values and gradients.
 
-Every loss here is a sum over tokens, so d loss / d logprob at each token fixes its gradient:
-adapters compute log-probabilities, take the gradients by them from here, and push those back
-through the model. No backend needs to know more. The formulas are those that the Tinker API
-documents for its losses of the same names.
+Every loss here is a sum over tokens, so d loss / d logprob at each token determines its gradient:
+an adapter computes log-probabilities, gets the gradients with respect to them from here, and
+backpropagates those through the model. The formulas are those that the Tinker API documents for its
+losses of the same names.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ _POLICY = ("logprobs", "advantages")
 # A new loss also needs:
 # - a second implementation in kitchen/testing/closed_forms.py, which the laws compare it with;
 # - its name in PolicyLossName of stages/rl/policy_gradient.py, if `recipes.rl` is to offer it;
-# - the fake and the local adapter offer every loss here; a server may lack it: see
-#   SERVER_CAPABILITIES in adapters/tinker/client.py.
+# - for servers that lack it, an entry in SERVER_CAPABILITIES of adapters/tinker/client.py; the
+#   fake and the local adapter offer every loss here.
 LOSSES: Mapping[str, NamedLoss] = {
     "cross_entropy": NamedLoss(("weights",), {}, _cross_entropy, mask_input="weights"),
     "importance_sampling": NamedLoss(_POLICY, {}, _importance_sampling, mask_input="advantages"),
@@ -143,7 +143,7 @@ def value_and_logprob_grads(
     lp = np.asarray(logprobs, np.float64)
     inputs = {field: np.asarray(datum.loss_inputs[field], np.float64) for field in loss.inputs}
     mask = like_targets(_has_gradient(name, datum), lp)
-    # overflow at masked tokens is harmless; adapters refuse what is not finite elsewhere
+    # overflow at masked tokens is harmless; elsewhere adapters reject values that are not finite
     with np.errstate(over="ignore", invalid="ignore"):
         value, grads = loss.compute(np.where(mask, lp, 0.0), inputs, options)
     return np.where(mask, value, 0.0), np.where(mask, grads, 0.0)
@@ -152,8 +152,8 @@ def value_and_logprob_grads(
 def scored_positions(loss: str | Loss, datum: Datum) -> Array:
     """Return an (N,) mask of the positions whose log-probabilities a backend must compute.
 
-    Those are where the loss can have a gradient, and every sampled token, whatever its advantage:
-    the KL from the sampling policy is measured on it too.
+    These are the positions where the loss can have a gradient, and all sampled tokens, whatever
+    their advantage, because the KL from the sampling policy is measured on them too.
     """
     mask = _has_gradient(loss, datum)
     if isinstance(loss, str) and "logprobs" in LOSSES[loss].inputs:

@@ -15,7 +15,7 @@ from kitchen.types import Tokens
 def prompt_error(tokens: Tokens, *, vocabulary: int, context: int) -> DataError | None:
     """Return the error for tokens that a model cannot read, or None.
 
-    `vocabulary` is the number of token ids, `context` the most tokens that the model reads at once.
+    `vocabulary` is the number of token ids, `context` the context length of the model in tokens.
     """
     ids = np.asarray(tokens)
     if ids.ndim != 1 or not len(ids) or not np.issubdtype(ids.dtype, np.integer):

@@ -1,1 +1,1 @@
-"""The laws of each port, as pytest classes that anyone's adapter subclasses."""
+"""The laws of each port, as pytest classes to subclass for any adapter."""

@@ -58,10 +58,9 @@ class DatasetLaws:
         assert [dict(dataset[index]) for index in (3, 0, 3)] == [ROWS[3], ROWS[0], ROWS[3]]
 
     def test_nested_rows_come_back_whole(self, tmp_path: Path) -> None:
-        [row] = [dict(self.loaded(tmp_path, name="chat")[0])]
-        assert [dict(message) for message in row["messages"]] == DATA["chat"]["train"][0][
-            "messages"
-        ]
+        row = self.loaded(tmp_path, name="chat")[0]
+        messages = [dict(message) for message in row["messages"]]
+        assert messages == DATA["chat"]["train"][0]["messages"]
 
     def test_splits_are_separate_and_train_comes_first(self, tmp_path: Path) -> None:
         store = self.store(tmp_path, DATA)

@@ -40,7 +40,7 @@ class TaskLaws:
         messages = first_messages(problem)
         assert messages, "there is nothing to answer"
         assert messages[-1]["role"] != "assistant", "the answer is there already"
-        _check(messages)
+        _check_messages(messages)
 
     def test_every_rollout_gets_the_same_messages(self, problem: Task) -> None:
         first = first_messages(problem)
@@ -52,7 +52,7 @@ class TaskLaws:
         [result] = attempt(problem, [answer])
         assert math.isfinite(result.reward)
         assert isinstance(result.parsed, bool)
-        _check(result.messages)
+        _check_messages(result.messages)
 
     def test_equal_answers_get_equal_rewards(self, problem: Task) -> None:
         """Try each answer as the first, and all of them one after the other."""
@@ -102,7 +102,7 @@ async def _two_rollouts(task: Task, answers: Sequence[str], results: int) -> lis
     return rollouts
 
 
-def _check(messages: Sequence[Message]) -> None:
+def _check_messages(messages: Sequence[Message]) -> None:
     for message in messages:
         assert message["role"] in ROLES
         assert isinstance(message["content"], str)

@@ -103,11 +103,8 @@ class ExportLaws(TrainingSubject):
         for name in ("file", "full"):
             with pytest.raises(ConfigError, match=name):
                 store.export(weights, tmp_path / name)
-        assert (
-            (tmp_path / "file").read_text()
-            == (tmp_path / "full" / "mine.txt").read_text()
-            == "mine"
-        )
+        assert (tmp_path / "file").read_text() == "mine"
+        assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
         assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
 
     def test_an_empty_folder_is_filled_and_a_missing_one_made(

@@ -21,7 +21,7 @@ class OptimiserLaws(TrainingSubject):
         np.testing.assert_array_equal(self.score(session), before)
 
     def test_a_first_step_ignores_the_scale_of_the_gradient(self, opened: Open) -> None:
-        """m / sqrt(v) is the sign of the gradient when there has been one gradient alone."""
+        """After a single gradient, m / sqrt(v) is its sign."""
         plain, scaled = opened(), opened()
         adam = self.sign_step(opened)
         expected = self.moved(plain, adam, self.data(plain))
@@ -83,9 +83,8 @@ class OptimiserLaws(TrainingSubject):
         adam, plain = self.small_step(opened), opened()
         target = np.abs(self.moved(plain, adam, self.data(plain))).max()
         change, rate = 0.0, 1e-6
-        while (
-            change <= 1e-3 * target + 3 * self.logprob_noise
-        ):  # until the change exceeds the noise
+        noise = 1e-3 * target + 3 * self.logprob_noise
+        while change <= noise:
             rate, trial = 8 * rate, opened()
             change = np.abs(self.moved(trial, Adam(rate), self.data(trial))).max()
         return float(rate * target / change)

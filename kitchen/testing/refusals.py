@@ -13,7 +13,7 @@ from kitchen.ports.training import TrainingClient, TrainingSession
 from kitchen.testing.subject import Open, TrainingSubject
 from kitchen.types import Adam, Datum, Floats
 
-# from valid to bad data
+# turns a valid datum into bad data
 MakeBad = Callable[["RefusalLaws", TrainingSession, Datum], Any]
 
 

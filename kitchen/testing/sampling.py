@@ -97,8 +97,8 @@ class SamplingLaws(TrainingSubject):
         assert (ids[0] == -1).all()
         assert np.isnan(values[0]).all()
         np.testing.assert_allclose(values[1:], -np.sort(-table, axis=1)[:, :3], atol=self.agreement)
-        at = np.take_along_axis(table, ids[1:], axis=1)
-        np.testing.assert_allclose(values[1:], at, atol=self.agreement)
+        expected = np.take_along_axis(table, ids[1:], axis=1)
+        np.testing.assert_allclose(values[1:], expected, atol=self.agreement)
 
     def test_the_same_request_gives_the_same_bits(self, sampler: Sampler, prompt: Tokens) -> None:
         first, second, other_seed = (

@@ -20,10 +20,12 @@ class MicroBatch:
     indices: tuple[int, ...]  # of its datums in the batch
     layout: PackedLayout
     scored_slots: torch.Tensor  # (U,) packed slots of the scored tokens, each once
-    targets: torch.Tensor  # (S, K), K the most targets of a position; padding has gradient 0
+    targets: (
+        torch.Tensor
+    )  # (S, K), K the largest number of targets per position; padding has gradient 0
     target_rows: torch.Tensor  # (S,) index into `scored_slots` of each scored position; ascending
     owners: Array  # (S,) index into `indices` of the datum that each scored position belongs to
-    positions: Array  # (S,) of each scored position, its place in the datum
+    positions: Array  # (S,) position of each scored token in its datum
 
     @property
     def datum_lengths(self) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ from adapters.peft.batching.packing import MIN_SHARED, shared_prefix_length
 from kitchen.types import Array, Tokens
 
 MIN_TILE = 128  # queries
-MAX_CACHED_BIAS_KEYS = 1024  # up to which the mask of a tile is cached for all layers
+MAX_CACHED_BIAS_KEYS = 1024  # the mask of a tile with more keys is not cached for all layers
 
 Tile = tuple[int, Array]  # the first query, and the slots of all tokens up to the last query
 
@@ -53,7 +53,7 @@ class TileBatch:
     query_slots: torch.Tensor  # (B, t), padded with 0
     query_padding: torch.Tensor | None  # (B, t) bool; None if no query is padding
     key_slots: torch.Tensor  # (B, S), padded with 0
-    real_queries: torch.Tensor  # (M,) indices into the B·t queries of those that are no padding
+    real_queries: torch.Tensor  # (M,) indices into the B·t queries of those that are not padding
     real_query_slots: torch.Tensor  # (M,) the slots of these
     # tile, its first key, the slot of that key, number of keys in adjacent slots
     key_runs: tuple[tuple[int, int, int, int], ...]
@@ -62,7 +62,7 @@ class TileBatch:
 
     @cached_property
     def real_keys(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(M,) indices into the B·S keys of those that are no padding, and (M,) their slots."""
+        """(M,) indices into the B·S keys of those that are not padding, and (M,) their slots."""
         width = self.key_slots.shape[1]
         indices, slots = [], []
         for tile, first, slot, length in self.key_runs:
@@ -118,9 +118,10 @@ def build_layout(
 ) -> PackedLayout:
     """Pack sequences; each shares its prefix with the one before it, from `min_shared` tokens on.
 
-    Keys and values of the sequences at the indices `cached` are computed already: these attend to
-    nothing. So are those of the first `prefix_length` tokens of all sequences, which are not among
-    the N tokens: their slots are N, N + 1, ... Without `tiling`, that of the device is used.
+    The keys and values of the sequences at the indices `cached` are already computed, so those
+    sequences attend to nothing. The first `prefix_length` tokens of all sequences are already
+    computed too, and are not among the N tokens: their slots are N, N + 1, ... By default `tiling`
+    is that of the device.
     """
     slots, shared_lengths = _assign_slots(sequences, min_shared, prefix_length)
     fresh = list(zip(sequences, shared_lengths, strict=True))
@@ -146,7 +147,7 @@ def _assign_slots(
     sequences: Sequence[Tokens], min_shared: int, prefix_length: int
 ) -> tuple[list[Array], list[int]]:
     """Return the slots of each sequence, and how many of them lie in earlier ones."""
-    # As long as N is not known, the slots of the prefix begin at this number, which is at least N.
+    # Until N is known, the slots of the prefix begin at this number, which is at least N.
     prefix_start = sum(len(tokens) for tokens in sequences)
     slots: list[Array] = []
     shared_lengths: list[int] = []
@@ -204,7 +205,7 @@ def _tile_batch(batch: Sequence[Tile], device: torch.device) -> TileBatch:
     keys = max(len(slots) for _, slots in batch)
     query_slots = np.zeros((len(batch), queries), np.int64)
     key_slots = np.zeros((len(batch), keys), np.int64)
-    # a padded query attends to all real keys, so that its softmax is finite
+    # a padding query attends to all real keys, so that its softmax is finite
     last_key = np.array([[len(slots) - 1] * queries for _, slots in batch])
     real = np.zeros((len(batch), queries), bool)
     key_runs = []

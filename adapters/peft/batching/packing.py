@@ -34,7 +34,7 @@ def pack(
 
     A micro-batch has at most `budget` tokens, unless it is a single group that is larger. Runs
     of `group` adjacent sequences stay together and in order. A shared prefix is computed once if
-    its sequences stay together, but then the work is hard to balance: several ways to cut are
+    its sequences stay together, but then the work is hard to balance: several ways to split are
     tried, and the one whose slowest lane has the fewest tokens is returned. Lane i of `lanes` takes
     micro-batches i, i + lanes, i + 2 · lanes, ...
     """
@@ -125,7 +125,7 @@ class _TokenCounts:
 def _candidates(
     counts: _TokenCounts, budget: int, total: int, batch_count: int
 ) -> list[list[Indices]]:
-    """Return ways to cut into at most `batch_count` batches, none of which exceeds the budget."""
+    """Return ways to split into at most `batch_count` batches, none of which exceeds the budget."""
     limits = {budget}
     limits |= {min(budget, int(ratio * total / batch_count) + 1) for ratio in SHARE_RATIOS}
     candidates = []

@@ -30,7 +30,7 @@ _IMPLEMENTATIONS = {
 
 @dataclass(frozen=True, eq=False)
 class BaseModel:
-    """The weights of a base model, shared by all who train or sample with them."""
+    """The weights of a base model, shared by all sessions and samplers that use it."""
 
     name: str
     folder: Path

@@ -127,7 +127,7 @@ class FusedLinear:
 def is_low_precision(dtype: torch.dtype) -> bool:
     """Return true if B A x, small at first, is lost in rounding when added to a residual stream.
 
-    Added to W x and rounded there, and to the stream together with it, most of it stays
+    If it is first added to W x, and their sum to the stream, most of it survives
     (docs/benchmarks.md).
     """
     return dtype.itemsize < torch.float32.itemsize

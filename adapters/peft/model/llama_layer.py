@@ -209,8 +209,8 @@ def _attention_backward(
         ),
         1,
     )
-    own = dkey_value[:count]
-    dqkv[:, layer.heads :] = own if dkv is None else own + dkv
+    dkv_here = dkey_value[:count]
+    dqkv[:, layer.heads :] = dkv_here if dkv is None else dkv_here + dkv
     return dqkv, None if prefix_kv is None else dkey_value[count:].to(prefix_kv.dtype)
 
 

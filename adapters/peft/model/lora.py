@@ -37,7 +37,7 @@ class LoraLinear(nn.Module):
         """`sizes`: inputs and outputs."""
         super().__init__()
         self.base, self.scale = base, scale
-        # (out, in), or None where the base is no plain matrix; in a list, so that torch does not
+        # (out, in), or None if the base is not a plain matrix; in a list, so that torch does not
         # register it as a parameter of this module
         self.weight = [weight]
         self.a = nn.Parameter(torch.zeros(rank, sizes[0], dtype=dtype, device=device))
@@ -223,7 +223,7 @@ def _weight_and_sizes(module: nn.Module) -> tuple[torch.Tensor | None, tuple[int
         return weight, (module.in_features, module.out_features)
     if type(module).__name__ == "Conv1D":  # GPT-2 stores (in, out)
         return weight.t(), (weight.shape[0], weight.shape[1])
-    packed: Any = module  # quantised: its weight is no matrix
+    packed: Any = module  # quantised: its weight is not a matrix
     return None, (packed.in_features, packed.out_features)
 
 

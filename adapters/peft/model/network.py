@@ -42,7 +42,7 @@ class Network:
         self.device = embeddings.weight.device
         fused = mode == ForwardMode.FUSED
         self.decoder = Decoder(model, checkpointing=checkpointing) if fused else None
-        # tokens that sequences must begin with alike to share them
+        # tokens; shorter common prefixes of sequences are not shared
         self.min_shared = NO_SHARING if mode == ForwardMode.SEQUENTIAL else MIN_SHARED
         if checkpointing and self.decoder is None:
             checkpoint_activations(model)
@@ -69,7 +69,7 @@ class Network:
         return self.hidden_padded(layout.ids[None], position_ids=positions, layout=layout)[0]
 
     def shared_prefix(self, tokens: Tokens) -> SharedPrefix | None:
-        """Return a prefix for layouts that begin with it; None where transformers computes."""
+        """Return a prefix for layouts that begin with it; None in the modes of transformers."""
         return None if self.decoder is None else SharedPrefix(self.decoder, tokens, self.device)
 
     def hidden_padded(self, ids: torch.Tensor, **kwargs: Any) -> torch.Tensor:
@@ -196,8 +196,8 @@ def _model_logits(network: Network, ids: Array) -> torch.Tensor:
 def _is_close(logits: torch.Tensor, expected: torch.Tensor, bound: float, share: float) -> bool:
     """Compare (T, V) logits: close in that share of the tokens, relative to the expected spread.
 
-    Different attention or a different sum is further off in most tokens; different rounding only in
-    some (docs/benchmarks.md).
+    A wrong attention or sum is further off in most tokens; different rounding only in some
+    (docs/benchmarks.md).
     """
     distance = (logits - expected).square().mean(-1).sqrt()
     return float(distance.quantile(share)) <= bound * float(expected.std())

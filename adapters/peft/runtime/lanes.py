@@ -13,7 +13,7 @@ from adapters.peft.runtime.worker import current_worker, working_for, yield_turn
 
 T = TypeVar("T")
 R = TypeVar("R")
-CHUNK = 4  # items of each lane before other workers may have their turn
+CHUNK = 4  # items of each lane between turns of other workers
 
 
 class Lanes:

@@ -23,7 +23,7 @@ class ComputeThread(threading.Thread):
         self._threads, self._ready = threads, concurrent.futures.Future[None]()
 
     def start(self) -> None:
-        """Start the thread; raises RuntimeError where the system allows no more threads."""
+        """Start the thread; raises RuntimeError if the system allows no more threads."""
         super().start()
         self._ready.result()
 
@@ -79,9 +79,9 @@ def all_cores_thread(threads: int) -> TaskThread:
     """Return this process's only task thread with `threads` torch threads.
 
     OpenMP's threads belong to the thread that calls them, and sleep between any two operations once
-    the process has more of them than processors (docs/benchmarks.md). So everything that computes
-    with several threads runs on it, except for lanes, which have several each on three cores or
-    more.
+    the process has more of them than processors (docs/benchmarks.md). Everything that computes with
+    several threads therefore runs on this one, except for lanes, each of which has several threads
+    on three cores or more.
     """
     with _CREATING:
         return _task_thread(os.getpid(), threads)  # a forked process has none yet
@@ -121,7 +121,8 @@ def _set_torch_threads(count: int) -> None:
         restorer.start()  # before anything is set: if the system allows no thread, nothing changes
         known.wait()
         try:
-            torch.get_num_threads()  # else the first operation of this thread would set it again
+            # otherwise the first operation of this thread would set the number again
+            torch.get_num_threads()
             torch.set_num_threads(count)
         finally:
             done.set()

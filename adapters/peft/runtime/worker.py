@@ -174,7 +174,7 @@ class _WorkerThread(ComputeThread):
             future, function, exclusive = job
             with COMPUTE_LOCK if exclusive else nullcontext():
                 run_into(future, partial(self._unless_closed, function))
-            # else the last job, and all that it holds, would live until the next one comes
+            # otherwise the last job, and all that it references, would live until the next one
             del job, future, function
         atexit.unregister(self._close_and_join)
 

@@ -1,4 +1,4 @@
-"""Batches: all requests that wait are scored and sampled together."""
+"""Batches: all pending requests are scored and sampled together."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _sample(
         ]
 
     running = lanes.run(create_schedulers)
-    cached.clear()  # each lane releases what it has read
+    cached.clear()  # each lane releases the KV that it has used
     while any(lanes.map(lambda _, scheduler: scheduler.advance(STEPS_PER_TURN), running)):
         yield_turn()
     model.conversations.put(scheduler.finished_kv for scheduler in running)
@@ -185,8 +185,8 @@ def _rows(
 def prompts_split_between(shares: Sequence[Sequence[Row]]) -> list[Tokens]:
     """Return the prompts whose completions are split between lanes.
 
-    A prompt that shares more than half of its tokens with another is left out: it is read faster
-    together with that one.
+    A prompt that shares more than half of its tokens with another is left out, because it is
+    prefilled faster together with that one.
     """
     all_prompts = [row.request.prompt for row in chain.from_iterable(shares)]
     prompts = {prompt_key(prompt): prompt for prompt in all_prompts}
@@ -199,7 +199,7 @@ def prompts_split_between(shares: Sequence[Sequence[Row]]) -> list[Tokens]:
 
 
 def _mostly_shared(key: bytes, prompts: Mapping[bytes, Tokens]) -> bool:
-    """True where another prompt begins with more than half of this one's tokens."""
+    """Return whether another prompt begins with more than half of this one's tokens."""
     prompt = prompts[key]
     return any(
         2 * shared_prefix_length(prompt, other) > len(prompt)

@@ -18,18 +18,18 @@ from kitchen.types import Tokens
 # Capacity of the cache, as a multiple of the tokens that are prefilled together.
 CAPACITY_FACTOR = 8
 
-KV = torch.Tensor  # (layers, T, 2 · groups, D) keys and values of T tokens
+KV = torch.Tensor  # (layers, T, 2 · kv_heads, D) keys and values of T tokens
 TOKEN_BYTES = np.dtype(np.int64).itemsize  # of one token in `prompt_key`
 
 
 class ConversationCache:
-    """Keys of the last batch's sequences, and the KV of those that extended one of the batch before.
+    """Keys of the last batch's sequences, and KV of those that extended one of the batch before.
 
-    A prompt that is never continued takes no memory: the second turn of a conversation is
-    prefilled whole, and from the third on only what is new. What is cached depends on the requests and their
-    order alone.
+    A prompt that is never continued takes no memory: the second turn of a conversation is prefilled
+    whole, and from the third on only its new tokens are. The contents depend on the requests and
+    their order alone.
 
-    Four places decide what is evicted:
+    Four places decide which KV is evicted:
 
     - `take` and `put`, called by `_sample` in `batch.py`: the cache holds the last batch only.
     - `Scheduler._retain`: of rows that finish, KV is offered only if they continue a conversation.

@@ -32,17 +32,13 @@ class FrozenLinear(FusedLinear):
         self._compute_dtype = matmul_dtype(product.weight)
         self.bias = cast_optional(product.bias, self._compute_dtype)
         self._lora = _lora_matrices(product, self._compute_dtype)  # (in, ranks), (ranks, out)
-        self._packed = (
-            self._pack()
-            if self.weight.device.type == "cpu"
-            and has_onednn()
-            and (self._compute_dtype in (torch.float32, torch.bfloat16))
-            else None
-        )
-        packed = self._packed is not None and self._compute_dtype == torch.bfloat16
-        self._lora_fp32 = _lora_matrices(product, torch.float32) if packed else None
+        on_cpu = self.weight.device.type == "cpu"
+        can_pack = self._compute_dtype in (torch.float32, torch.bfloat16)
+        self._packed = self._pack() if on_cpu and has_onednn() and can_pack else None
+        in_bfloat16 = self._packed is not None and self._compute_dtype == torch.bfloat16
+        self._lora_fp32 = _lora_matrices(product, torch.float32) if in_bfloat16 else None
         self._max_gemv_rows = MAX_GEMV_ROWS if self.weight.dtype == torch.float32 else 0
-        self._splits = self.weight.device.type == "cpu" and not is_intel()
+        self._splits = on_cpu and not is_intel()
         self._empty = self.weight.new_empty(0)
 
     def _pack(self) -> torch.Tensor:
@@ -56,29 +52,27 @@ class FrozenLinear(FusedLinear):
         self, x: torch.Tensor, residual: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Map (N, in) to (N, out), added to `residual` if given; nothing is saved for backward."""
-        narrow, x, residual = (
-            x.dtype,
-            x.to(self._compute_dtype),
-            cast_optional(residual, self._compute_dtype),
-        )
-        late = (
-            residual if self._lora is not None and is_low_precision(self._compute_dtype) else None
-        )
-        first = residual if late is None else None
+        dtype = x.dtype
+        x = x.to(self._compute_dtype)
+        residual = cast_optional(residual, self._compute_dtype)
+        add_last = self._lora is not None and is_low_precision(self._compute_dtype)
+        first = None if add_last else residual
         if self._packed is None or len(x) <= self._max_gemv_rows:
             out = self._plain(x, first)
         else:
             out = linear_onednn(x, self._packed, self.bias, first)
             if self._lora is not None and self._compute_dtype != torch.float32:
                 self._add_lora(out, x, *self._lora)
-        return (out if late is None else out + late).to(narrow), self._empty
+        if add_last and residual is not None:
+            out = out + residual
+        return out.to(dtype), self._empty
 
     def _add_lora(
-        self, out: torch.Tensor, x: torch.Tensor, down: torch.Tensor, up: torch.Tensor
+        self, out: torch.Tensor, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor
     ) -> None:
         """Add B A x; with few rows in float32, which is several times as fast there."""
         if len(x) > MAX_FP32_LORA_ROWS or self._lora_fp32 is None:
-            out.addmm_(x @ down, up)
+            out.addmm_(x @ a, b)
         else:
             out.add_((x.float() @ self._lora_fp32[0]) @ self._lora_fp32[1])
 
@@ -89,11 +83,11 @@ class FrozenLinear(FusedLinear):
         if self.bias is not None:
             added = self.bias.expand(len(x), -1) if residual is None else residual + self.bias
         if self._lora is not None:
-            low = x @ self._lora[0]
-            added = low @ self._lora[1] if added is None else torch.addmm(added, low, self._lora[1])
-        if self._splits and len(x) <= (
-            MAX_SPLIT_ROWS if torch.get_num_threads() > 1 else MAX_GEMV_ROWS
-        ):
+            low_rank = x @ self._lora[0]
+            b = self._lora[1]
+            added = low_rank @ b if added is None else torch.addmm(added, low_rank, b)
+        max_rows = MAX_SPLIT_ROWS if torch.get_num_threads() > 1 else MAX_GEMV_ROWS
+        if self._splits and len(x) <= max_rows:
             return _split_gemv(x, weight, added)
         return x @ weight.t() if added is None else torch.addmm(added, x, weight.t())
 
@@ -114,11 +108,11 @@ def _lora_matrices(
     """Return A and B of all LoRA layers as one matrix each: (in, ranks), (ranks, out)."""
     if not product.lora:
         return None
-    down = torch.cat([layer.a.detach() for *_, layer in product.lora]).to(dtype).t()
-    up = down.new_zeros(down.shape[1], len(product.weight))  # 0 between different layers
+    a = torch.cat([layer.a.detach() for *_, layer in product.lora]).to(dtype).t()
+    b = a.new_zeros(a.shape[1], len(product.weight))  # 0 between different layers
     for columns, ranks, layer in product.lora:
-        up[ranks, columns] = (layer.b.detach() * layer.scale).t().to(up.dtype)
-    return down, up
+        b[ranks, columns] = (layer.b.detach() * layer.scale).t().to(b.dtype)
+    return a, b
 
 
 def _split_gemv(x: torch.Tensor, weight: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
@@ -131,10 +125,10 @@ def _split_gemv(x: torch.Tensor, weight: torch.Tensor, added: torch.Tensor | Non
     rows = x if parts > 1 or len(x) > 1 else torch.cat([x, x])
     pieces, columns = weight.view(parts, -1, weight.shape[1]), rows.t().expand(parts, -1, -1)
     if added is None:
-        found = torch.bmm(pieces, columns)
+        out = torch.bmm(pieces, columns)
     else:
-        found = torch.baddbmm(added.t().view(parts, -1, len(x)), pieces, columns)
+        out = torch.baddbmm(added.t().view(parts, -1, len(x)), pieces, columns)
     if len(x) == 1:
-        # not with the strides of a column, or it is taken for one
-        return found[..., 0].contiguous().view(1, -1)
-    return found.view(-1, len(x)).t().contiguous()
+        # contiguous, because with the strides of a column it would be treated as one
+        return out[..., 0].contiguous().view(1, -1)
+    return out.view(-1, len(x)).t().contiguous()

@@ -156,12 +156,12 @@ class FusedBody:
 
     def _rebuild_index(self) -> None:
         """Compute the places of each row's heads in the concatenated output of the grids."""
-        places = np.empty((len(self._positions), self._heads.queries), np.int64)
+        places = np.empty((len(self._positions), self._heads.query_heads), np.int64)
         start = 0
         for grid in self._grids:
             rows, grid_places = grid.output_index
             places[rows] = grid_places + start
-            start += grid.rows.size * self._heads.queries
+            start += grid.rows.size * self._heads.query_heads
         self._output_index = row_index(places, self._device)
 
     def _read(self, slots: dict[bytes, PromptSlot]) -> dict[bytes, torch.Tensor]:

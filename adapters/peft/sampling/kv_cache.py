@@ -27,17 +27,17 @@ SHRINK_BELOW = 0.75  # share of a grid's cells in use at or below which it is ma
 
 @dataclass(frozen=True)
 class HeadLayout:
-    """The attention heads of a layer: query heads in groups that share one key and value head."""
+    """The attention heads of a layer; several query heads share one key and value head (GQA)."""
 
-    queries: int
-    groups: int
-    width: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
     scale: float
 
     @property
-    def shared(self) -> int:
-        """Query heads per group."""
-        return self.queries // self.groups
+    def heads_per_kv(self) -> int:
+        """The query heads that share one key and value head."""
+        return self.query_heads // self.kv_heads
 
 
 def group_prompts(prompts: Sequence[Tokens]) -> list[Array]:
@@ -97,24 +97,26 @@ class KVGrid:
         self._heads = heads
         self._sdpa_devices = sdpa_devices
         self._prompt_columns = max(lengths)  # of `_prompt_kv` that hold prompts
-        prompts, cells, width = len(rows) * heads.groups, rows.size * heads.groups, heads.width
-        # (layers, 2, P · groups, S, D); zeros, because what is masked must be finite
+        prompts = len(rows) * heads.kv_heads
+        cells = rows.size * heads.kv_heads
+        width = heads.head_dim
+        # (layers, 2, P · kv_heads, S, D); zeros, because what is masked must be finite
         self._prompt_kv = like.new_zeros(layers, 2, prompts, self._prompt_columns, width)
-        # (layers, 2, P · groups · L, capacity, D), or None where completions follow their prompts
+        # (layers, 2, P · kv_heads · L, capacity, D), or None if completions follow their prompts
         self._completion_kv: torch.Tensor | None = like.new_empty(layers, 2, cells, BLOCK, width)
         self._rebuild_index()
 
     def write_prompts(self, layer: int, prompts: Sequence[int], kv: torch.Tensor) -> None:
-        """Store the (p, S, 2 · groups, D) keys and values of a layer, padded on the right."""
+        """Store the (p, S, 2 · kv_heads, D) keys and values of a layer, padded on the right."""
         count, source, _, width = kv.shape
-        arranged = kv.view(count, source, 2, self._heads.groups, width).permute(2, 0, 3, 1, 4)
+        arranged = kv.view(count, source, 2, self._heads.kv_heads, width).permute(2, 0, 3, 1, 4)
         store = self._prompt_kv[layer].view(2, len(self.rows), -1, *self._prompt_kv.shape[3:])
         store[:, list(prompts), :, :source] = arranged
 
     def prompt_kv(self, prompt: int) -> torch.Tensor:
-        """Return (layers, S, 2 · groups, D) of one prompt, the form that `write_prompts` takes."""
-        groups, length = self._heads.groups, int(self.lengths[prompt])
-        kv = self._prompt_kv[:, :, prompt * groups : (prompt + 1) * groups, :length]
+        """Return (layers, S, 2 · kv_heads, D) of one prompt, in the form of `write_prompts`."""
+        kv_heads, length = self._heads.kv_heads, int(self.lengths[prompt])
+        kv = self._prompt_kv[:, :, prompt * kv_heads : (prompt + 1) * kv_heads, :length]
         return kv.permute(0, 3, 1, 2, 4).flatten(2, 3)
 
     def find_row(self, row: int) -> tuple[int, int] | None:
@@ -127,15 +129,15 @@ class KVGrid:
         return int(self.lengths[prompt]) + self.written
 
     def sequence_kv(self, prompt: int, completion: int) -> torch.Tensor:
-        """Return (layers, S + written, 2 · groups, D) of a prompt and one of its completions."""
-        groups, count = self._heads.groups, self.rows.shape[1]
+        """Return (layers, S + written, 2 · kv_heads, D) of a prompt and one of its completions."""
+        kv_heads, count = self._heads.kv_heads, self.rows.shape[1]
         if self._completion_kv is None:
             end = self._prompt_columns + self.written
-            rows = slice(prompt * groups, (prompt + 1) * groups)
+            rows = slice(prompt * kv_heads, (prompt + 1) * kv_heads)
             kv = self._prompt_kv[:, :, rows, self._prompt_columns : end]
         else:
             cells = slice(
-                prompt * groups * count + completion, (prompt + 1) * groups * count, count
+                prompt * kv_heads * count + completion, (prompt + 1) * kv_heads * count, count
             )
             kv = self._completion_kv[:, :, cells, : self.written]
         completion_kv = kv.permute(0, 3, 1, 2, 4).flatten(2, 3)
@@ -152,16 +154,19 @@ class KVGrid:
         self.written += 1
 
     def attend(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
-        """Map (R, queries + 2 · groups, D) of the newest tokens to (P · groups · L · shared, D)."""
-        heads, cells = self._heads, self.rows.size * self._heads.groups
-        gathered = gather_rows(qkv.view(-1, heads.width), self._input_index)
-        query = gathered[: cells * heads.shared]
-        new_kv = gathered[cells * heads.shared :].view(2, cells, heads.width)
+        """Map the newest tokens' queries, keys and values to attention outputs.
+
+        (R, query_heads + 2 · kv_heads, D) to (P · kv_heads · L · heads_per_kv, D).
+        """
+        heads, cells = self._heads, self.rows.size * self._heads.kv_heads
+        gathered = gather_rows(qkv.view(-1, heads.head_dim), self._input_index)
+        query = gathered[: cells * heads.heads_per_kv]
+        new_kv = gathered[cells * heads.heads_per_kv :].view(2, cells, heads.head_dim)
         if self._completion_kv is None:
             out = self._attend_joined(layer, query, new_kv)
         else:
             out = self._attend_split(layer, self._completion_kv, query, new_kv)
-        return out.view(-1, heads.width)
+        return out.view(-1, heads.head_dim)
 
     def _attend_joined(self, layer: int, query: torch.Tensor, new_kv: torch.Tensor) -> torch.Tensor:
         """Attend where each completion's keys follow those of its prompt."""
@@ -171,7 +176,7 @@ class KVGrid:
         bias = None if self._bias is None else self._bias[..., :end]
         if keys.device.type not in self._sdpa_devices:
             return torch.bmm(torch.softmax(self._scores(query, keys, bias), -1), values)
-        stacked = query.view(1, len(keys), -1, self._heads.width)
+        stacked = query.view(1, len(keys), -1, self._heads.head_dim)
         return scaled_dot_product_attention(
             stacked,
             keys[None],
@@ -191,15 +196,16 @@ class KVGrid:
         own_scores = self._scores(query, own_keys, None).view(*prompt_scores.shape[:2], -1)
         weights = torch.softmax(torch.cat([prompt_scores, own_scores], -1), -1)
         from_prompt = torch.bmm(weights[..., : keys.shape[1]], values)
-        from_prompt = from_prompt.view(len(own_keys), -1, self._heads.width)
-        own_weights = weights.view(len(own_keys), self._heads.shared, -1)[..., keys.shape[1] :]
+        from_prompt = from_prompt.view(len(own_keys), -1, self._heads.head_dim)
+        by_cell = weights.view(len(own_keys), self._heads.heads_per_kv, -1)
+        own_weights = by_cell[..., keys.shape[1] :]
         return torch.baddbmm(from_prompt, own_weights, own_values)
 
     def _scores(
         self, query: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         """Scale and bias the products of (·, D) queries and (K, S, D) keys: (K, ·, S)."""
-        stacked = query.view(len(keys), -1, self._heads.width)
+        stacked = query.view(len(keys), -1, self._heads.head_dim)
         return torch.baddbmm(
             query[:1, :1] if bias is None else bias,
             stacked,
@@ -226,24 +232,24 @@ class KVGrid:
 
     @property
     def output_index(self) -> tuple[Array, Array]:
-        """(r,) batch rows, and the (r, queries) places of their heads in the output of `attend`."""
+        """(r,) batch rows, and (r, query_heads) places of their heads in the output of `attend`."""
         prompts, completions = np.nonzero(self.rows >= 0)
-        groups, shared = self._heads.groups, self._heads.shared
-        group_rows = prompts[:, None] * groups + np.arange(groups)
-        cells = group_rows * self.rows.shape[1] + completions[:, None]
-        places = (cells[..., None] * shared + np.arange(shared)).reshape(len(prompts), -1)
-        return self.rows[prompts, completions], places
+        kv_heads, heads_per_kv = self._heads.kv_heads, self._heads.heads_per_kv
+        kv_rows = prompts[:, None] * kv_heads + np.arange(kv_heads)
+        cells = kv_rows * self.rows.shape[1] + completions[:, None]
+        places = cells[..., None] * heads_per_kv + np.arange(heads_per_kv)
+        return self.rows[prompts, completions], places.reshape(len(prompts), -1)
 
     def _shrink(self, prompts: Array, completions: Array) -> None:
         """Keep these prompts, and (P, L) completions of each."""
-        groups, count = np.arange(self._heads.groups), self.rows.shape[1]
-        group_rows = prompts[:, None] * len(groups) + groups
-        cells = group_rows[:, :, None] * count + completions[:, None]
+        kv_heads, count = np.arange(self._heads.kv_heads), self.rows.shape[1]
+        kv_rows = prompts[:, None] * len(kv_heads) + kv_heads
+        cells = kv_rows[:, :, None] * count + completions[:, None]
         self.rows = self.rows[prompts[:, None], completions]
         self.lengths = self.lengths[prompts]
         device = self._prompt_kv.device
         self._prompt_kv = self._prompt_kv.index_select(
-            2, torch.from_numpy(group_rows.ravel()).to(device)
+            2, torch.from_numpy(kv_rows.ravel()).to(device)
         )
         if self._completion_kv is not None:
             self._prompt_columns = max(self.lengths)
@@ -255,23 +261,24 @@ class KVGrid:
     def _rebuild_index(self) -> None:
         """Compute where the queries, keys and values of this grid lie in a batch, and the mask.
 
-        The places count rows of (R · (queries + 2 · groups), D). The bias masks prompt padding.
+        The places count rows of (R · (query_heads + 2 · kv_heads), D). The bias masks the padding
+        of prompts.
         """
         if self._completion_kv is not None and self.rows.shape[1] == 1:
             self._prompt_kv = torch.cat([self._prompt_kv, self._completion_kv], 3)
             self._completion_kv = None
         heads = self._heads
-        first = np.maximum(self.rows, 0)[:, None] * (heads.queries + 2 * heads.groups)
-        group = np.arange(heads.groups)[:, None]
-        queries = (first + group * heads.shared)[..., None] + np.arange(heads.shared)
-        keys = first + heads.queries + group
-        places = np.concatenate([queries.ravel(), keys.ravel(), (keys + heads.groups).ravel()])
+        first = np.maximum(self.rows, 0)[:, None] * (heads.query_heads + 2 * heads.kv_heads)
+        kv_head = np.arange(heads.kv_heads)[:, None]
+        queries = (first + kv_head * heads.heads_per_kv)[..., None] + np.arange(heads.heads_per_kv)
+        keys = first + heads.query_heads + kv_head
+        places = np.concatenate([queries.ravel(), keys.ravel(), (keys + heads.kv_heads).ravel()])
         self._input_index = row_index(places, self._prompt_kv.device)
         columns = np.arange(self._prompt_kv.shape[3])
         padding = (columns >= self.lengths[:, None]) & (columns < self._prompt_columns)
         self._bias: torch.Tensor | None = None
         if padding.any():
-            bias = np.repeat(np.where(padding, -np.inf, 0.0), heads.groups, 0)[:, None]
+            bias = np.repeat(np.where(padding, -np.inf, 0.0), heads.kv_heads, 0)[:, None]
             self._bias = torch.from_numpy(bias).to(self._prompt_kv)
 
 

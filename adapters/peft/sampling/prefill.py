@@ -1,4 +1,4 @@
-"""Prefill: prompts are read together, each from the end of its cached prefix on."""
+"""Prefill: prompts are computed together, each from the end of its cached prefix on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PromptSlot:
 def prefill_batches(slots: Sequence[PromptSlot], budget: int) -> Iterator[list[PromptSlot]]:
     """Split prompts into batches of at most `budget` tokens to read.
 
-    If the prompts share more with each other than is cached of them, the cache is not used.
+    If the prompts share more tokens with each other than are cached, the cache is not used.
     """
     uncached = [slot for slot in slots if slot.cached is None]
     cached_tokens = sum(slot.cached.shape[1] for slot in slots if slot.cached is not None)
@@ -82,7 +82,7 @@ class Prefill:
     def with_cached(self, layer: int, qkv: torch.Tensor) -> torch.Tensor:
         """Add the cached keys and values of a layer to those of the new tokens.
 
-        (n, heads + 2 · groups, D) to (N, heads + 2 · groups, D).
+        (n, heads + 2 · kv_heads, D) to (N, heads + 2 · kv_heads, D).
         """
         if self._cached is None:
             return qkv

@@ -36,7 +36,7 @@ class SamplingRequest:
 
     def problem(self, vocabulary: int, context: int) -> KitchenError | None:
         """Return the error for a request that cannot be served, or None."""
-        wrong = sampling_error(
+        error = sampling_error(
             count=self.count,
             max_tokens=self.max_tokens,
             temperature=self.temperature,
@@ -45,7 +45,7 @@ class SamplingRequest:
             seed=self.seed,
             stop=self.stop,
         )
-        return wrong or prompt_error(self.prompt, vocabulary=vocabulary, context=context)
+        return error or prompt_error(self.prompt, vocabulary=vocabulary, context=context)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +83,8 @@ def reject(request: Request, error: BaseException) -> None:
 
 def _refuse_deadlock(work: concurrent.futures.Future[Any]) -> None:
     """Raise RunFailed where a custom loss waits for work that is queued behind that loss."""
-    if not work.done() and (why := nested_call_error()):
-        raise why
+    if not work.done() and (error := nested_call_error()):
+        raise error
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class NamedLossGrads:
 
 
 class PrecomputedGrads:
-    """d loss / d logprob that are known already, in the shape of each datum's targets."""
+    """d loss / d logprob that is already known, in the shape of each datum's targets."""
 
     def __init__(self, grads: Mapping[int, Array], batch: MicroBatch) -> None:
         """`grads`: by the index of each datum."""

@@ -86,7 +86,7 @@ def test_it_stands_in_for_every_model() -> None:
     assert [fact["model"] for fact in facts] == list(names)
     assert len({fact["model.sha256"] for fact in facts}) == len(names)
     for name in ("", " ", "two words", "/etc", "path:", "a\nb"):
-        with pytest.raises(BackendError, match="cannot be the name"):
+        with pytest.raises(BackendError, match="is not the name of a model"):
             client.open(name, Lora())
 
 

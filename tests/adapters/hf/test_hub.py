@@ -731,7 +731,7 @@ def test_publishing_needs_a_write_token(
     assert raised.value.status == 401
     monkeypatch.setenv("HF_TOKEN", "hf_loopback_read")
     with pytest.raises(
-        ApiError, match=r"token has no permission for this with model 'cook/mine'.*can only read"
+        ApiError, match=r"token does not permit this for model 'cook/mine'.*can only read"
     ) as raised:
         hub().publish("cook/mine", result, message="a soup")
     assert raised.value.status == 403
@@ -776,7 +776,7 @@ def run_with(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("owner/tiny", "fails for model 'owner/tiny' (500"),
         (
             "owner/busy",
-            "too many requests, among them that for model 'owner/busy' (429); try again in 3600 s",
+            "too many requests, and rejects the one for model 'owner/busy' (429); try again in 3600 s",
         ),
     ],
 )

@@ -33,7 +33,7 @@ def test_a_failed_block_leaves_nothing_behind(tmp_path: Path, error: type[BaseEx
 
 def test_a_disk_error_says_how_to_fix_it(tmp_path: Path) -> None:
     with (
-        pytest.raises(RunFailed, match="No space left on device; make room there"),
+        pytest.raises(RunFailed, match="No space left on device; free some space"),
         atomic_folder(tmp_path / "out"),
     ):
         raise OSError(28, "No space left on device", "out")

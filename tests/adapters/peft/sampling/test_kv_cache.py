@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from adapters.peft.sampling.kv_cache import HeadLayout, KVGrid, group_prompts
 
 # the scale is not the kernel's default of 0.5
-HEADS = HeadLayout(queries=6, groups=2, width=4, scale=0.9)
+HEADS = HeadLayout(query_heads=6, kv_heads=2, head_dim=4, scale=0.9)
 LAYERS = 2
 TOKENS = 3  # of each completion
 
@@ -27,7 +27,7 @@ def test_grids_attend_like_separate_heads(
     numbers = np.array(rows)
     count = int(numbers.max()) + 1
     grid = KVGrid(HEADS, LAYERS, numbers, lengths, torch.empty(0), sdpa_devices)
-    shape = (LAYERS, len(lengths), max(lengths), 2 * HEADS.groups, HEADS.width)
+    shape = (LAYERS, len(lengths), max(lengths), 2 * HEADS.kv_heads, HEADS.head_dim)
     prompt_kv = torch.randn(*shape, generator=generator)
     for layer in range(LAYERS):
         grid.write_prompts(layer, [0, 1], prompt_kv[layer])
@@ -35,9 +35,9 @@ def test_grids_attend_like_separate_heads(
     for _ in range(TOKENS):
         grid.reserve_token()
         for layer in range(LAYERS):
-            shape_qkv = (count, HEADS.queries + 2 * HEADS.groups, HEADS.width)
+            shape_qkv = (count, HEADS.query_heads + 2 * HEADS.kv_heads, HEADS.head_dim)
             qkv = torch.randn(*shape_qkv, generator=generator)
-            completion_kv[layer].append(qkv[:, HEADS.queries :])
+            completion_kv[layer].append(qkv[:, HEADS.query_heads :])
             attended = grid.attend(layer, qkv)
             assert sorted(grid.output_index[0]) == list(range(count))
             assert grid.find_row(count) is None
@@ -47,14 +47,14 @@ def test_grids_attend_like_separate_heads(
                 assert numbers[cell] == row
                 own = [kv[row, None] for kv in completion_kv[layer]]
                 visible = torch.cat([prompt_kv[layer, cell[0], : lengths[cell[0]]], *own])
-                expected = attend_by_head(qkv[row, : HEADS.queries], visible)
+                expected = attend_by_head(qkv[row, : HEADS.query_heads], visible)
                 torch.testing.assert_close(attended[places], expected)
                 torch.testing.assert_close(grid.sequence_kv(*cell)[layer], visible, atol=0, rtol=0)
 
 
 def attend_by_head(queries: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
     """Map (queries, D), and (S, 2 · groups, D) keys and values, to (queries, D)."""
-    keys, values = (half.repeat_interleave(HEADS.shared, 1) for half in visible.chunk(2, 1))
+    keys, values = (half.repeat_interleave(HEADS.heads_per_kv, 1) for half in visible.chunk(2, 1))
     weights = torch.softmax(HEADS.scale * torch.einsum("hd,shd->hs", queries, keys), -1)
     return torch.einsum("hs,shd->hd", weights, values)
 
