@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from kitchen.errors import ConfigError, DataError
 from kitchen.ports import Message
 from kitchen.ports.environments import Env, StepResult
 from stages.tasks.json_score import exact_match, score_json
+from stages.tasks.math_grader import math_reward
 from stages.tasks.subprocesses import WorkerPool, call_in_subprocess
 
 Reward = Callable[[str, str], StepResult]  # takes an answer and the reference answer
@@ -74,30 +74,6 @@ def field_f1_reward(answer: str, reference: str) -> StepResult:
 def exact_reward(answer: str, reference: str) -> StepResult:
     """Return 1 if the texts are equal, ignoring white space around them, else 0."""
     return StepResult(float(exact_match(answer, reference)))
-
-
-def math_reward(answer: str, reference: str) -> StepResult:
-    """Return 1 for an equal number or formula, by math-verify, ignoring text before a last ####.
-
-    An answer is parsed if it contains a number or a formula. Raises DataError if the reference
-    contains none.
-    """
-    from math_verify import parse, verify
-
-    def formulas(text: str) -> list[object]:
-        """Parse without a time limit: math-verify's needs the main thread, and callers have one."""
-        return list(parse(text, parsing_timeout=None))
-
-    gold = reference.rpartition("####")[2].strip()
-    # a formula by itself rather than words around one
-    is_bare = not re.search(r"\$|\\boxed|(?<![\\a-zA-Z])[a-zA-Z]{2}", gold)
-    expected = formulas(f"${gold}$" if is_bare else gold)
-    if not expected:
-        raise DataError(
-            f"{gold[:80]!r} has no number or formula, so answers cannot be compared with it as math"
-        )
-    actual = formulas(answer.rpartition("####")[2])
-    return StepResult(float(verify(expected, actual, timeout_seconds=None)), parsed=bool(actual))
 
 
 # a program may add its own reward under another name, before it makes a recipe

@@ -63,13 +63,8 @@ def test_field_f1_and_exact_rewards() -> None:
         ("12 ####", "12", 0.0, False),
     ],
 )
-def test_math_reward(answer: str, right: str, worth: float, parsed: bool) -> None:
+def test_math_reward_and_parsed(answer: str, right: str, worth: float, parsed: bool) -> None:
     assert math_reward(answer, right) == StepResult(worth, parsed=parsed)
-
-
-def test_math_reward_refuses_references_without_maths() -> None:
-    with pytest.raises(DataError, match="'a pinch' has no number or formula"):
-        math_reward("5", "a pinch")
 
 
 def test_rewards_are_found_by_name() -> None:
@@ -123,13 +118,13 @@ def test_many_answers_are_graded_at_once(reward: str) -> None:
 
 
 def test_grading_that_times_out_returns_the_reason() -> None:
-    results = asyncio.run(grade_answers("math", [("$9^{9^9}$", "5")], timeout=2.0))
+    results = asyncio.run(grade_answers("math", [("$x = 9^{9^9}$", "5")], timeout=2.0))
     assert results == ["grading took more than 2 s"]
 
 
 def says_nine(answer: str, right: str) -> StepResult:
     """Compare the reference with a number that takes forever to compute."""
-    return math_reward("$9^{9^9}$", right)
+    return math_reward("$x = 9^{9^9}$", right)
 
 
 def test_hanging_grader_fails_the_rollout() -> None:
