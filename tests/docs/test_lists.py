@@ -24,6 +24,7 @@ from stages.chat.masks import TRAIN_ON
 from stages.chat.render import OVERLONG
 from stages.data.dataset import DataConfig
 from stages.evaluate.evaluation import DecodingConfig, EvalConfig
+from tests.results.__main__ import date_of
 from tests.support.pages import ROOT
 
 DOCS = ROOT / "docs"
@@ -65,6 +66,15 @@ def test_the_page_of_a_recipe_lists_its_settings(recipe: type[Recipe]) -> None:
         assert is_listed(setting, rows) or (shared and is_listed(setting, shared_rows)), setting
     if page not in ("sl_basic", "evaluate"):
         assert "](sl_basic.md#settings)" in (DOCS / f"recipes/{page}.md").read_text()
+
+
+def test_benchmarks_have_the_date_of_every_commit() -> None:
+    text, _, table = (DOCS / "benchmarks.md").read_text().partition("## Dates of the commits")
+    dated = re.findall(r"^\| (\d{4}-\d\d-\d\d) \| (.+) \|$", table, re.MULTILINE)
+    dates = {commit: date for date, commits in dated for commit in commits.split(", ")}
+    assert set(re.findall(r"\b[0-9a-f]{7}\b", text)) == dates.keys()
+    for commit, date in dates.items():
+        assert date_of(commit) in ("", date), commit  # "": not in this repository
 
 
 def shared_settings(recipe: type[Recipe]) -> Mapping[str, bool]:
