@@ -20,7 +20,7 @@ class TrainingRecipe(Recipe):
     """Settings of every recipe that trains one LoRA with AdamW."""
 
     outputs: ClassVar[tuple[type, ...]] = (FinalWeights,)
-    # weights to start from: packaged:NAME, path:DIR, run:ID@best, or a hub's NAME[@REVISION]
+    # weights to start from: packaged:NAME, path:DIR, run:ID@best, or NAME[@REVISION] on the hub
     model: str = "packaged:smollm2-135m-instruct"
     reading: DataConfig = DataConfig()
     lora_rank: PositiveInt = 16  # rank of the LoRA matrices; alpha is twice the rank
@@ -30,8 +30,8 @@ class TrainingRecipe(Recipe):
     weight_decay: NonNegativeFloat = 0.0  # AdamW's decoupled weight decay
     # maximum norm of the gradient, over all trained weights; 0 for no gradient clipping
     grad_clip_norm: NonNegativeFloat = 0.0
-    seed: NonNegativeInt = 0  # seed of everything random: initialisation, order, sampling
-    save_every: NonNegativeInt = 25  # batches between two save points, to resume from; 0 for none
+    seed: NonNegativeInt = 0  # random seed of initialisation, data order and sampling
+    save_every: NonNegativeInt = 25  # batches between points to resume from; 0 for no save points
 
     @property
     def lora(self) -> Lora:
@@ -51,13 +51,13 @@ class EpochRecipe(TrainingRecipe):
     """Settings of recipes that train on a data set, in epochs."""
 
     evaluation: EvalConfig = EvalConfig()
-    # optimiser steps between two evaluations, each of which measures the held-out loss and exports
-    # the weights; 0 for none
+    # optimiser steps between measurements of the held-out loss, each with an export of the weights;
+    # 0 for none
     eval_every: NonNegativeInt = 50
     keep: PositiveInt = 2  # number of latest exports to keep, besides the best one
     # look-ahead: optimiser steps submitted before the result of the current one has arrived
     ahead: NonNegativeInt = 1
-    # training data: a packaged data set, a file or folder, or with --datasets hf a name at the hub
+    # training data: a packaged data set, a file, a folder or, with --datasets hf, a name on the hub
     dataset: str = DEFAULT_DATASET
     epochs: PositiveInt = 1  # passes over the data
     max_steps: PositiveInt | None = None  # maximum number of optimiser steps; null for all epochs
@@ -66,7 +66,7 @@ class EpochRecipe(TrainingRecipe):
 class RolloutRecipe(TrainingRecipe):
     """Settings of recipes that train on rollouts of the policy itself."""
 
-    # problems: a packaged data set, a file or folder, or with --datasets hf a name at the hub
+    # problems: a packaged data set, a file, a folder or, with --datasets hf, a name on the hub
     dataset: str = DEFAULT_DATASET
     playing: RolloutConfig = RolloutConfig()
     steps: PositiveInt = 30  # number of batches of rollouts

@@ -10,16 +10,16 @@ from stages import chat, data, evaluate, train
 
 
 class ChatSl(TrainingRecipe):
-    """Conversations of any number of turns from several sources, with the loss of each source."""
+    """Multi-turn conversations from several data sets, with the loss of each data set."""
 
     evaluation: evaluate.EvalConfig = evaluate.EvalConfig(metric="loss")
-    # optimiser steps between two evaluations, each of which measures the held-out loss and exports
-    # the weights; 0 for none
+    # optimiser steps between measurements of the held-out loss, each with an export of the weights;
+    # 0 for none
     eval_every: NonNegativeInt = 50
     keep: PositiveInt = 2  # number of latest exports to keep, besides the best one
     # look-ahead: optimiser steps submitted before the result of the current one has arrived
     ahead: NonNegativeInt = 1
-    # sampling weights: mixture.DATASET=WEIGHT; null for ingredients and arithmetic in equal parts
+    # sampling weights, mixture.DATASET=WEIGHT; null for ingredients and arithmetic in equal parts
     mixture: Mapping[str, PositiveFloat] | None = None
     rendering: chat.RenderDataset = chat.RenderDataset()
     steps: PositiveInt = 100  # number of optimiser steps

@@ -12,19 +12,20 @@ from stages.evaluate.kl import kl_stages
 
 
 class Distillation(RolloutRecipe):
-    """Train the student on its own answers, so that it learns where it goes wrong itself."""
+    """Train the student on its own answers, so that it learns from its own mistakes."""
 
-    teacher: str | None = None  # weights of the teacher, by any name; null for the initial weights
-    teachers: Mapping[str, str] | None = None  # one per data set: teachers.DATASET=WEIGHTS
-    instruction: str = ""  # system prompt that the teacher reads, and the student does not
+    teacher: str | None = None  # teacher model, named like `model`; null for the initial weights
+    teachers: Mapping[str, str] | None = None  # one per data set, teachers.DATASET=WEIGHTS
+    instruction: str = ""  # system prompt for the teacher only
     evaluation: evaluate.EvalConfig = evaluate.EvalConfig()
     rendering: chat.RenderDataset = chat.RenderDataset()  # rendering of held-out rows
     # reverse: KL(student || teacher); forward: KL(teacher || student) over the teacher's top_k
     divergence: distill.DivergenceName = "reverse"
     coefficient: PositiveFloat | None = None  # weight of the reverse KL; null for 1
-    # discount of later tokens' reverse KL in a token's advantage; null for 0, only its own KL
+    # discount factor of the reverse KL of later tokens in a token's advantage; null for 0, which
+    # counts only the token's own
     discount: rl.DiscountFactor | None = None
-    top_k: PositiveInt | None = None  # teacher's top tokens in the forward KL; null for 20
+    top_k: PositiveInt | None = None  # number of tokens in the forward KL; null for 20
 
     def workflow(self) -> Step:
         teachers = distill.teacher_names(

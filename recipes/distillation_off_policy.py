@@ -8,15 +8,15 @@ from stages import chat, data, distill, evaluate, train
 
 
 class DistillationOffPolicy(EpochRecipe):
-    """Learn from other weights, or from the model with a system prompt (prompt distillation)."""
+    """Imitate another model, or the model itself with a system prompt (prompt distillation)."""
 
     # rendering of the teacher's answers and of held-out rows
     rendering: chat.RenderDataset = chat.RenderDataset(train_on="last_assistant_message")
     learning_rate: PositiveFloat = 1e-3  # peak learning rate, reached at the end of warm-up
     warmup_steps: NonNegativeInt = 10  # length of the warm-up, in optimiser steps
     batch_size: PositiveInt = 16  # conversations per optimiser step
-    teacher: str | None = None  # weights of the teacher, by any name; null for the initial weights
-    instruction: str = ""  # system prompt that the teacher reads, and the student does not
+    teacher: str | None = None  # teacher model, named like `model`; null for the initial weights
+    instruction: str = ""  # system prompt for the teacher only
     writing: distill.GenerationConfig = distill.GenerationConfig()
 
     def workflow(self) -> Step:

@@ -10,7 +10,7 @@ from stages import chat, data, evaluate, preference, train
 class Dpo(EpochRecipe):
     """Make the chosen answer likelier than the rejected one, and stay near the reference model."""
 
-    # weights of the reference model, by any name; null for the initial weights
+    # reference model, named like `model`; null for the initial weights
     reference: str | None = None
     mistakes: preference.MistakesConfig = preference.MistakesConfig()
     rendering: chat.RenderDataset = chat.RenderDataset(train_on="last_assistant_turn")
@@ -18,10 +18,10 @@ class Dpo(EpochRecipe):
     batch_size: PositiveInt = 16  # pairs per optimiser step
     loss: preference.PairLossName = "sigmoid"  # loss on pairs of answers; sigmoid is DPO
     # scale of the rewards: a larger one keeps the policy closer to the reference model; with
-    # loss=orpo, weight of the odds-ratio term; null for 0.1, and for 2 with loss=simpo
+    # loss=orpo, weight of the odds-ratio term; null for 0.1, or for 2 with loss=simpo
     beta: PositiveFloat | None = None
-    label_smoothing: NonNegativeFloat = 0.0  # assumed share of swapped pairs; only with sigmoid
-    # margin between the rewards of loss=simpo, in beta times nats per token; null for half of beta
+    label_smoothing: NonNegativeFloat = 0.0  # assumed share of wrong labels; with loss=sigmoid
+    # with loss=simpo, target reward margin (gamma), in beta times nats per token; null for beta / 2
     target_margin: NonNegativeFloat | None = None
     imitation: NonNegativeFloat = 0.0  # weight of the chosen answers' cross-entropy per token
 

@@ -11,20 +11,21 @@ from stages import chat, evaluate
 class Evaluate(Recipe):
     """Exact match, field F1 and pass@k with 95 % intervals, or the loss of free-form answers."""
 
-    # weights to evaluate: packaged:NAME, run:ID[@STEP|final|best], path:FOLDER, NAME[@REVISION]
+    # weights to evaluate: packaged:NAME, path:DIR, run:ID[@STEP|final|best], or NAME[@REVISION] on
+    # the hub
     weights: str = "packaged:smollm2-135m-instruct"
-    # held-out data: a packaged data set, a file or folder (JSON, JSONL, CSV, Parquet), or with
-    # --datasets hf a name at the hub
+    # held-out data: a packaged data set, a file, a folder (JSON, JSONL, CSV, Parquet) or, with
+    # --datasets hf, a name on the hub
     dataset: str = "ingredients"
     # splits to evaluate on; null for all but "train", or for "train" if it is the only one
     splits: tuple[str, ...] | None = None
-    # maximum number of rows of each split, chosen at random by the seed; null for all
+    # maximum number of rows per split, chosen at random; null for all
     rows: PositiveInt | None = None
-    columns: Mapping[str, str] = {}  # columns to rename, as in columns.question=prompt
+    columns: Mapping[str, str] = {}  # columns to rename: columns.OLD=NEW
     rendering: chat.RenderDataset = chat.RenderDataset()
     evaluation: evaluate.EvalConfig = evaluate.EvalConfig()
     answering: evaluate.DecodingConfig = evaluate.DecodingConfig()
-    seed: NonNegativeInt = 0  # seed of the choice of rows, of sampled answers and of bootstraps
+    seed: NonNegativeInt = 0  # random seed of the choice of rows, sampling and bootstraps
 
     def workflow(self) -> Step:
         return sequence(

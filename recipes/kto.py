@@ -10,7 +10,7 @@ from stages import chat, data, evaluate, preference, train
 class Kto(EpochRecipe):
     """Make good answers likelier and bad ones less likely, and stay near the reference model."""
 
-    # weights of the reference model, by any name; null for the initial weights
+    # reference model, named like `model`; null for the initial weights
     reference: str | None = None
     mistakes: preference.MistakesConfig = preference.MistakesConfig()
     rendering: chat.RenderDataset = chat.RenderDataset(train_on="last_assistant_turn")
@@ -18,8 +18,8 @@ class Kto(EpochRecipe):
     batch_size: PositiveInt = 16  # answers per optimiser step
     # scale of the rewards: a larger one keeps the policy closer to the reference model
     beta: PositiveFloat = 0.1
-    # weight of good answers in the loss; good_weight times their number should be 1 to 4/3 times
-    # bad_weight times the number of bad answers
+    # weight of good answers in the loss; the total weight of good answers should be 1 to 4/3 times
+    # that of bad answers
     good_weight: PositiveFloat = 1.0
     bad_weight: PositiveFloat = 1.0  # weight of bad answers in the loss
 

@@ -1,4 +1,4 @@
-"""Reinforcement learning on groups of rollouts (GRPO): prefer what did better than its group."""
+"""Reinforcement learning on groups of rollouts (GRPO): reinforce those that beat their group."""
 
 from collections.abc import Mapping
 
@@ -12,19 +12,22 @@ from stages.tasks.reasoning_gym import load_tasks_stage
 
 
 class Rl(RolloutRecipe):
-    """Policy gradient with advantages within groups; the weights that sample may lag behind."""
+    """Policy gradient with group-relative advantages; the sampling weights may lag behind."""
 
-    # reward function: field_f1, exact or math; null to choose by the data, which may have its own
+    # reward function: field_f1, exact or math; null for field_f1 if all reference answers are JSON
+    # objects, else exact; games and reasoning-gym have their own
     reward: str | None = None
-    # centred: reward - mean of its group; normalised: that / its deviation (GRPO); leave_one_out
+    # centred: reward minus the group's mean (Dr. GRPO); normalised: also divided by the group's
+    # standard deviation (GRPO); leave_one_out: reward minus the mean of the others (RLOO)
     advantages: rl.AdvantageName = "centred"
     loss: rl.PolicyLossName = "importance_sampling"  # policy loss
     # options of the loss: clip_low_threshold and clip_high_threshold of ppo and cispo, beta of dro
     loss_options: Mapping[str, float] = {}
-    kl_penalty: NonNegativeFloat = 0.0  # KL penalty to the reference model: reward lost per nat
-    # discount of later tokens' KL penalties in a token's advantage; 0 for only its own penalty
+    kl_penalty: NonNegativeFloat = 0.0  # KL penalty: reward lost per nat from the reference
+    # discount factor of the KL penalties of later tokens in a token's advantage; 0 counts only the
+    # token's own
     kl_discount: rl.DiscountFactor = 0.0
-    # weights of the reference model, by any name; null for the initial weights
+    # reference model, named like `model`; null for the initial weights
     reference: str | None = None
 
     def workflow(self) -> Step:

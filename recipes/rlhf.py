@@ -12,14 +12,14 @@ from stages import judge as judging
 class Rlhf(RolloutRecipe):
     """Collect comparisons, train a judge on them, and train a policy on the judge's preferences."""
 
-    # data set of comparisons; null to rank the model's own answers to `dataset` by their rewards
+    # data set of comparisons; null to rank sampled answers to `dataset` by their rewards
     preferences: str | None = None
-    # reward function that ranks the model's own answers: field_f1, exact or math; null to choose by
-    # the data
+    # reward function that ranks sampled answers: field_f1, exact or math; null for field_f1 if all
+    # reference answers are JSON objects, else exact
     reward: str | None = None
     ranking: judging.RankingConfig = judging.RankingConfig()
     judge: judging.JudgeConfig = judging.JudgeConfig()
-    kl_penalty: NonNegativeFloat = 0.0  # KL penalty to the initial weights: reward lost per nat
+    kl_penalty: NonNegativeFloat = 0.0  # KL penalty: reward lost per nat from initial weights
 
     def workflow(self) -> Step:
         rl.check_group(self.group, self.kl_penalty)

@@ -23,7 +23,8 @@ from kitchen.cli.options import (
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="NAME", help="Name of the module: a letter, then letters, digits and underscores."
+        metavar="NAME",
+        help="Name of the new module: a letter, then letters, digits and underscores.",
     ),
 ]
 Folder = Annotated[
@@ -43,7 +44,10 @@ Port = Annotated[
     ),
 ]
 DatasetName = Annotated[
-    str, typer.Argument(metavar="NAME", help="A data set, as in the setting `dataset` of a recipe.")
+    str,
+    typer.Argument(
+        metavar="NAME", help="Data set, written like the `dataset` setting of a recipe."
+    ),
 ]
 Split = Annotated[
     Text, typer.Option(metavar="NAME", help="Split whose rows are shown.  [default: the first]")
@@ -64,7 +68,7 @@ app.add_typer(new_app, name="new")
     "recipe", epilog=examples("kitchen new recipe soup", "kitchen new recipe soup my_project")
 )
 def new_recipe(name: Name, folder: Folder = Path(), debug: Debug = False) -> None:
-    """Write a recipe that trains as it is.
+    """Write a recipe that is ready to train, and a test for it.
 
     The files are DIR/recipes/NAME.py and DIR/tests/test_NAME.py.
     """
@@ -91,10 +95,10 @@ def new_stage(name: Name, folder: Folder = Path(), debug: Debug = False) -> None
 def new_adapter(
     name: Name, folder: Folder = Path(), port: Port = "training", debug: Debug = False
 ) -> None:
-    """Write the skeleton of an adapter, and its tests.
+    """Write the skeleton of an adapter, and tests for it.
 
     The files are DIR/adapters/NAME.py and DIR/tests/test_NAME.py. The tests are the laws of the
-    port; the first one that fails says what to write next.
+    port: the first one that fails tells you what to write next.
     """
     from kitchen.cli.commands.new import new
 
@@ -105,7 +109,7 @@ def new_adapter(
 def doctor(runs: Runs = None, json: Json = False, debug: Debug = False) -> None:
     """Show what is installed, what is missing, and how to install it.
 
-    The exit code is 4 if something is missing that recipes.sl_basic needs.
+    The exit code is 4 if anything that recipes.sl_basic needs is missing.
     """
     from kitchen.cli.commands.doctor import doctor as examine
 
@@ -114,9 +118,9 @@ def doctor(runs: Runs = None, json: Json = False, debug: Debug = False) -> None:
 
 @app.command(epilog=examples("kitchen schema recipes.sl_basic > sl_basic.schema.json"))
 def schema(recipe: RecipeName, debug: Debug = False) -> None:
-    """Print the settings of a recipe as JSON schema.
+    """Print the settings of a recipe as a JSON schema.
 
-    Editors check and complete a --config file with it.
+    Editors can use it to check and complete a --config file.
     """
     from kitchen.cli.commands.schema import print_schema
 

@@ -21,21 +21,22 @@ RecipeName = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE",
-        help="A module that defines one recipe, or MODULE:CLASS.",
+        help="Module that defines one recipe, or MODULE:CLASS.",
         autocompletion=recipes,
     ),
 ]
 RunName = Annotated[
     str,
     typer.Argument(
-        metavar="RUN", help="The name of a run, as `kitchen runs` lists it.", autocompletion=runs
+        metavar="RUN", help="Name of a run; `kitchen runs` lists them.", autocompletion=runs
     ),
 ]
 Settings = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Argument(
         metavar="[KEY=VALUE]...",
-        help="Settings of the recipe, in YAML: learning_rate=1e-4 rendering.max_tokens=256",
+        help="Settings of the recipe, such as learning_rate=1e-4 rendering.max_tokens=256; values "
+        "are YAML.",
     ),
 ]
 Config = Annotated[
@@ -79,18 +80,21 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="PORT.KEY=VALUE",
-        help="A setting of an adapter, such as training.device=cpu; may be repeated.",
+        help="Setting of an adapter, such as training.device=cpu; may be repeated.",
     ),
 ]
 Runs = Annotated[
-    Text, typer.Option(metavar="DIR|URL", help="Where runs are stored.  [default: runs]")
+    Text,
+    typer.Option(
+        metavar="DIR|URL", help="Folder or URL in which runs are stored.  [default: runs]"
+    ),
 ]
 NewName = Annotated[
     Text,
     typer.Option(
         "--name",
         metavar="NAME",
-        help="Name of the new run.  [default: made from the recipe and the time]",
+        help="Name of the new run.  [default: made of the recipe's name and the time]",
     ),
 ]
 Strict = Annotated[
@@ -100,24 +104,24 @@ Json = Annotated[
     bool,
     typer.Option(
         "--json",
-        help="Print one JSON object to standard output, everything else to standard error.",
+        help="Print one JSON object to standard output, and everything else to standard error.",
     ),
 ]
 Debug = Annotated[
-    bool, typer.Option("--debug", help="Show debug logs, and the traceback of an error.")
+    bool, typer.Option("--debug", help="Show debug logs and the traceback of an error.")
 ]
 Preview = Annotated[
     bool,
     typer.Option(
-        "--preview", help="Load the tokenizer and the data, and show what would be trained on."
+        "--preview", help="Load the tokenizer and the data, and show what the run would train on."
     ),
 ]
 Online = Annotated[
     bool,
     typer.Option(
         "--online",
-        help="Ask the server of the training adapter whether it has the model, for 3 seconds at "
-        "most.",
+        help="Ask the server of the training adapter whether it has the model; wait for at most 3 "
+        "seconds.",
     ),
 ]
 Price = Annotated[
@@ -126,22 +130,22 @@ Price = Annotated[
         "--price",
         metavar="P",
         min=0,
-        help="Price of a million tokens: shows the cost of the tokens; implies --preview.",
+        help="Price per million tokens; shows what the tokens cost, and implies --preview.",
     ),
 ]
 Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Load recipes and adapters that the run's record names by module and class. To load "
-        "them runs their code; use it only for runs that you trust.",
+        help="Load the recipe and the adapters that the record of the run names, even if they are not "
+        "installed here. This runs their code: use it only for runs that you trust.",
     ),
 ]
 TakeOver = Annotated[
     bool,
     typer.Option(
         "--take-over",
-        help="Continue although a process on another host may hold the run; use it only if that "
+        help="Continue even if a process on another host may still be running; use it only if that "
         "host is gone.",
     ),
 ]
@@ -149,8 +153,8 @@ OtherMachine = Annotated[
     bool,
     typer.Option(
         "--other-machine",
-        help="Resume although processor, device, threads or versions differ; the last bits of "
-        "numbers may differ too.",
+        help="Resume even if the processor, device, number of threads or versions differ; results "
+        "may then differ in the last bits.",
     ),
 ]
 

@@ -66,7 +66,7 @@ def run(
     """Run a recipe and record the run.
 
     The exit code is 0 if the run completed, 1 if it failed, 2 for a mistake in the configuration, 3
-    for bad data, 4 for a problem of the backend, 5 for a missed quality target and 130 if it was
+    for bad data, 4 for a backend problem, 5 for a missed quality target and 130 if the run was
     interrupted.
     """
     from kitchen.cli.commands.run import OutputOptions
@@ -101,9 +101,9 @@ def check(
     price: Price = None,
     online: Online = False,
 ) -> None:
-    """Show the plan of a recipe and every problem; nothing runs.
+    """Show the plan of a recipe and every problem, without running it.
 
-    The exit code is the one that `kitchen run` would end with.
+    The exit code is the one that `kitchen run` would return.
     """
     from kitchen.cli.commands.check import CheckOptions
     from kitchen.cli.commands.check import check as check_recipe
@@ -126,7 +126,7 @@ def list_(json: Json = False, debug: Debug = False) -> None:
 def describe(recipe: RecipeName, json: Json = False, debug: Debug = False) -> None:
     """Describe the settings, stages and ports of a recipe.
 
-    Each setting is shown with its default, its type and its unit.
+    Each setting is shown with its default, type, meaning and unit.
     """
     from kitchen.cli.commands.describe import describe_recipe
 
@@ -148,7 +148,8 @@ def resume(
 ) -> None:
     """Resume a run that stopped or failed.
 
-    It continues from its last save point, and its numbers equal those of a run that never stopped.
+    The run continues from its last save point. Its results are the same, to the last bit, as those
+    of a run that never stopped.
     """
     from kitchen.cli.commands.run import OutputOptions
     from kitchen.cli.commands.run import resume as resume_run
@@ -186,7 +187,7 @@ def runs_list(
 def runs_show(
     run: RunName, runs: Runs = None, blobs: Blobs = None, json: Json = False, debug: Debug = False
 ) -> None:
-    """Show the outcome of a run, and its settings with their sources."""
+    """Show the outcome of a run, and where each setting came from."""
     from kitchen.cli.commands.runs import show_run
 
     exit_with(lambda: show_run(run, adapter_choice(runs, blobs), json=json), debug=debug)

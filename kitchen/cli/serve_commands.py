@@ -23,18 +23,18 @@ Host = Annotated[
     str,
     typer.Option(
         metavar="ADDRESS",
-        help="Address to listen on; one that other machines reach needs KITCHEN_SERVE_KEY.",
+        help="Address to listen on; if other machines can reach it, KITCHEN_SERVE_KEY must be set.",
     ),
 ]
 Port = Annotated[
-    int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any free port.")
+    int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")
 ]
 Models = Annotated[
     Optional[list[str]],  # noqa: UP045 Typer evaluates it
     typer.Option(
         "--model",
         metavar="NAME",
-        help="A model to serve; may be repeated.  [default: packaged:smollm2-135m-instruct]",
+        help="Model to serve; may be repeated.  [default: packaged:smollm2-135m-instruct]",
     ),
 ]
 Aliases = Annotated[
@@ -42,7 +42,7 @@ Aliases = Annotated[
     typer.Option(
         "--alias",
         metavar="NAME=MODEL",
-        help="Serve a model under another name, which clients know; may be repeated.",
+        help="Serve a model under another name that clients use; may be repeated.",
     ),
 ]
 
@@ -69,10 +69,10 @@ def serve(
     take_over: TakeOver = False,
     debug: Debug = False,
 ) -> None:
-    """Serve the models of this machine through the Tinker API.
+    """Serve models on this machine through the Tinker API.
 
-    The Tinker SDK, and programs built on it, then work against this machine. If KITCHEN_SERVE_KEY
-    is set, clients must send it as TINKER_API_KEY. Checkpoints are stored with the runs.
+    The Tinker SDK, and programs built on it, can then use this machine. If KITCHEN_SERVE_KEY is
+    set, clients must send it as TINKER_API_KEY. Checkpoints are stored with the runs.
     """
     from kitchen.cli.commands.serve import ServeOptions, serve_models
 

@@ -16,7 +16,6 @@ from kitchen.cli.options import (
     Json,
     Runs,
     Set,
-    Settings,
     Training,
     Trust,
     adapter_choice,
@@ -34,8 +33,8 @@ Weights = Annotated[
     typer.Argument(
         metavar="WEIGHTS",
         autocompletion=run_names,
-        help="RUN[@STEP|final|best], or a model: NAME[@REVISION], packaged:NAME or path:FOLDER. A "
-        "run is opened with its own adapters.",
+        help="RUN[@STEP|final|best], or a model: NAME[@REVISION], packaged:NAME or path:DIR. The "
+        "weights of a run are opened with the adapters of that run.",
     ),
 ]
 MaxTokens = Annotated[
@@ -47,18 +46,25 @@ Temperature = Annotated[
 TopP = Annotated[
     float,
     typer.Option(
-        metavar="P", help="Nucleus sampling: draw from the likeliest tokens with this total share."
+        metavar="P",
+        help="Nucleus sampling: keep only the likeliest tokens, up to this total probability.",
     ),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the sampling.")]
-System = Annotated[
-    str, typer.Option(metavar="TEXT", help="The system message.", show_default=False)
+Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Random seed of sampling.")]
+System = Annotated[str, typer.Option(metavar="TEXT", help="System message.", show_default=False)]
+EvaluationSettings = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Settings of recipes.evaluate, such as rows=100 evaluation.max_tokens=96; values are "
+        "YAML.",
+    ),
 ]
 Private = Annotated[
     Optional[bool],  # noqa: UP045 Typer evaluates it
     typer.Option(
         "--private/--public",
-        help="Visibility of the repository, if it is new.",
+        help="Visibility of a new repository.",
         show_default=False,
     ),
 ]
@@ -73,7 +79,7 @@ Private = Annotated[
 def sample(
     weights: Weights,
     prompt: Annotated[
-        str, typer.Argument(metavar="PROMPT", help="The prompt; - reads it from standard input.")
+        str, typer.Argument(metavar="PROMPT", help="Prompt, or - to read it from standard input.")
     ],
     n: Annotated[int, typer.Option("--n", metavar="N", min=1, help="Number of completions.")] = 1,
     max_tokens: MaxTokens = 256,
@@ -152,9 +158,9 @@ def _sampling_params(
 def evaluate(
     weights: Weights,
     dataset: Annotated[
-        str, typer.Option("--dataset", metavar="NAME", help="A data set or a file.")
+        str, typer.Option("--dataset", metavar="NAME", help="Data set or file to evaluate on.")
     ],
-    settings: Settings = None,
+    settings: EvaluationSettings = None,
     training: Training = None,
     datasets: Datasets = None,
     hub: Hub = None,
@@ -168,8 +174,8 @@ def evaluate(
     """Evaluate weights on held-out data.
 
     The evaluation is a new run of recipes.evaluate with these settings. It covers all splits
-    except "train", or "train" if there is no other. The data is rendered as it was when the run
-    was trained, unless `rendering...` is set.
+    except "train", or "train" if it is the only one. The weights of a run are evaluated with the
+    rendering settings of that run, unless you set others.
     """
     from kitchen.cli.commands.evaluate import evaluate as evaluate_weights
     from kitchen.cli.commands.run import OutputOptions
@@ -191,7 +197,7 @@ def export(
     ],
     merged: Annotated[
         bool,
-        typer.Option("--merged", help="Write the whole model, in float32, instead of an adapter."),
+        typer.Option("--merged", help="Merge the adapter into the model, and write it in float32."),
     ] = False,
     training: Training = None,
     hub: Hub = None,
@@ -203,7 +209,7 @@ def export(
 ) -> None:
     """Export weights for other programs.
 
-    The folder holds an adapter that peft opens, or with --merged a model that transformers opens.
+    The folder contains an adapter for peft or, with --merged, a whole model for transformers.
     """
     from kitchen.cli.commands.export import export as export_weights
 
@@ -217,11 +223,11 @@ def export(
 def push(
     weights: Weights,
     repo: Annotated[
-        str, typer.Argument(metavar="OWNER/NAME", help="Repository of the hub to publish to.")
+        str, typer.Argument(metavar="OWNER/NAME", help="Repository on the hub to publish to.")
     ],
     private: Private = None,
     message: Annotated[
-        str, typer.Option(metavar="TEXT", help="The commit message.", show_default=False)
+        str, typer.Option(metavar="TEXT", help="Commit message.", show_default=False)
     ] = "",
     training: Training = None,
     hub: Hub = None,
@@ -231,7 +237,7 @@ def push(
     trust: Trust = False,
     debug: Debug = False,
 ) -> None:
-    """Publish weights as an adapter with a model card."""
+    """Publish weights on a hub, as an adapter with a model card."""
     from kitchen.cli.commands.push import push as push_weights
 
     adapters = adapter_choice(runs, blobs, training, None, hub, adapter, trust=trust)

@@ -32,13 +32,14 @@ class DataConfig:
     # split to train on; null for the first, which is "train" if there is one
     train: str | None = None
     test: tuple[str, ...] | None = None  # held-out splits; null for all other splits
-    limit: PositiveInt | None = None  # maximum number of training rows, from the top; null for all
+    # maximum number of training rows, taken from the top; null for all
+    limit: PositiveInt | None = None
     # share of the rows to hold out if there is no held-out split
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    held_out_rows: PositiveInt = 200  # maximum number of rows per held-out set, chosen by a seed
-    # columns to rename, as in reading.columns.question=prompt
+    held_out_rows: PositiveInt = 200  # maximum number of rows per held-out set, chosen at random
+    # columns to rename: reading.columns.OLD=NEW
     columns: Mapping[str, str] = field(default_factory=dict)
-    # stream rows and read no more of them than needed; requires reading.limit or max_steps
+    # stream the rows and read only as many as needed; requires reading.limit or max_steps
     stream: bool = False
 
     def row_limit(self, max_rows: int | None) -> int | None:

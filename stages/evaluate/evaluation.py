@@ -93,8 +93,8 @@ class HeldOutLoss:
 class EvalConfig:
     """Options of an evaluation on held-out sets, by graded answers or by the loss."""
 
-    # how answers are graded: as json objects, as text, as math (equal numbers or formulas, after
-    # the last #### if there is one), or not at all, so that the loss is measured (loss); auto is
+    # json compares answers as JSON objects, text as text, math as numbers or formulas (after the
+    # last #### if there is one); loss measures the loss of the reference answers instead; auto is
     # json if all reference answers are JSON objects, else loss
     metric: Literal["auto", "json", "text", "math", "loss"] = "auto"
     max_tokens: PositiveInt = 64  # maximum tokens per answer; a truncated answer counts as wrong
@@ -132,7 +132,7 @@ class DecodingConfig:
 
     temperature: NonNegativeFloat = 0.0  # sampling temperature; 0 for greedy decoding
     tries: PositiveInt = 1  # answers sampled per problem; scores are means over them
-    # report pass@k for each of these k: the probability that at least one of k answers is right
+    # values of k for pass@k, the probability that at least one of k answers is right
     pass_at: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:

@@ -26,21 +26,21 @@ JudgeSays = Literal["answer", "letter"]
 class JudgeConfig:
     """The form of the judge's preferences, and its training."""
 
-    # answer: the judge rates each answer to the request by its likelihood; letter: it reads both
+    # answer: the judge rates each answer by its likelihood given the request; letter: it reads both
     # answers and replies A or B
     says: JudgeSays = "answer"
-    # weights that the judge's training starts from, by any name; null for the policy's initial ones
+    # weights that the judge's training starts from, named like `model`; null for `model` itself
     model: str | None = None
-    # with says=answer, scale of the rewards, per nat per token between the two answers
+    # with says=answer, scale of the rewards: beta times the mean log-probability per token, in nats
     beta: PositiveFloat = 10.0
-    # with says=answer, weight of the better answers' cross-entropy per token
+    # with says=answer, weight of the chosen answers' cross-entropy per token
     imitation: NonNegativeFloat = 1.0
     epochs: PositiveInt = 1  # passes over the comparisons
-    # comparisons per optimiser step; with says=letter questions, two for each comparison
+    # comparisons per optimiser step; with says=letter, questions, of which a comparison gives two
     batch_size: PositiveInt = 16
     learning_rate: PositiveFloat = 1e-4  # peak learning rate, reached at the end of warm-up
     warmup_steps: NonNegativeInt = 5  # length of the warm-up, in optimiser steps
-    # maximum tokens of a request with an answer; longer comparisons are not used
+    # maximum tokens of a request and an answer; longer comparisons are not used
     max_tokens: PositiveInt = 1024
 
     def __post_init__(self) -> None:

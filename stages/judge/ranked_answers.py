@@ -45,9 +45,10 @@ class RankingConfig:
     problems: PositiveInt = 200
     # answers sampled per problem, at temperature 1; truncated answers are not compared
     tries: PositiveInt = 4
-    # maximum comparisons per problem: the pairs whose rewards differ most
+    # maximum number of comparisons per problem: the pairs whose rewards differ most
     pairs: PositiveInt = 1
-    margin: NonNegativeFloat = 0.0  # the two rewards must differ by more than this
+    # only answers whose rewards differ by more than this are compared
+    margin: NonNegativeFloat = 0.0
 
     def __post_init__(self) -> None:
         if self.tries < 2:

@@ -189,7 +189,7 @@ def check_train_on(rendering: RenderDataset) -> None:
 class MistakesConfig:
     """Sampling of rejected answers where the data has none."""
 
-    # answers that the model samples for each prompt; the first wrong one becomes the rejected one
+    # answers sampled per prompt without a rejected answer; the first wrong one becomes the rejected
     tries: PositiveInt = 4
     temperature: PositiveFloat = 1.0  # sampling temperature
     max_tokens: PositiveInt = 64  # maximum tokens per answer; a truncated answer is not used

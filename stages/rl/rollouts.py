@@ -125,10 +125,10 @@ class RolloutConfig:
     max_turns: PositiveInt = 8  # maximum answers (turns) per rollout
     # time limit of each call of an environment, in seconds; a rollout that exceeds it fails
     max_seconds: PositiveFloat = 60.0
-    # maximum number of concurrent calls of environments; further ones wait, which does not count
+    # maximum number of concurrent calls of environments; the time that others wait does not count
     # towards max_seconds
     max_acting: PositiveInt = 4
-    # share of a batch's rollouts that may fail; if more do, the run fails
+    # maximum share of a batch's rollouts that may fail; if more do, the run fails
     max_failed: Annotated[float, Field(ge=0, le=1)] = 0.2
 
 
