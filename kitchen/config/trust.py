@@ -1,6 +1,6 @@
 """Trust in records: the code that the record of a run may name without the user's consent.
 
-A run folder may come from somebody else. Its record names the recipe and the adapters, and to load
+A run folder may come from somebody else. Its record names the recipe and the adapters, and loading
 either runs code. Installed adapters and recipes of the package `recipes` are trusted; anything else
 is loaded only with `--trust` (in Python `trust=True`).
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from kitchen.config.order import Order
 from kitchen.errors import ConfigError
 
-_CONSENT = "To load it runs its code. If you trust this run, add --trust (in Python trust=True)"
+_CONSENT = "Loading it runs its code. If you trust this run, add --trust (in Python trust=True)"
 
 
 class NotTrusted(ConfigError):
