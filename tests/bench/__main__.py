@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -44,7 +44,7 @@ def main() -> int:
     """Return 0, or 1 where two sides computed different results or one of them failed."""
     options = _options()
     os.environ.update(QUIET)
-    console, found, failed = Console(width=150), list[Result](), list[str]()
+    console = Console(width=150)
     facts = {
         **machine.facts(options.device),
         "model": options.model,
@@ -52,50 +52,68 @@ def main() -> int:
         "seed": str(options.seed),
         "pairs": str(options.pairs or ""),
     }
-    before = dict[str, Result]()
-    if options.json and options.json.is_file():
-        drop_unfinished(options.json)
-        before = finished(options.json, facts)
+    before = _results_before(options.json, facts)
     console.print("\n".join(f"{name}: {value}" for name, value in facts.items()))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kitchen-bench-")))
-        (folder / "trl").mkdir()
-        if options.json:
-            options.json.parent.mkdir(parents=True, exist_ok=True)
         lines = stack.enter_context(options.json.open("a")) if options.json else None
         _write(lines, {"run": facts})
-        model = options.model
-        if options.random is not None:
-            model = f"path:{folder / 'model'}"
-            make(
-                RandomModel(
-                    SIZES[options.random], folder / "model", options.tokenizer, options.device
-                ),
-                folder,
-            )
-        order = Order(folder, options.seed, options.pairs, model, options.device)
-        make(
-            StartWeights(order.setup(0, "float32" if options.device == "cpu" else "bfloat16")),
-            folder,
-        )
-        for name in options.works or default_works(order, console):
-            try:
-                result = before.get(name) or WORKS[name](order)
-            # a side or a run failed; of other works much may be found
-            except (RuntimeError, AssertionError) as error:
-                console.print(f"{name} FAILED: {error}", style="bold red", markup=False)
-                failed.append(name)
-                continue
-            _print(console, result)
-            for record in (
-                () if name in before else (*result.records, {"finished": name, **kept(result)})
-            ):
-                _write(lines, record)
-            found.append(result)
-        _print(console, to_be_reached(found))
+        order = _prepare(folder, options)
+        names = options.works or default_works(order, console)
+        results, failed = _measure(names, order, before, console, lines)
+        _print(console, to_be_reached(results))
     if failed:
         console.print(f"failed: {', '.join(failed)}", style="bold red")
-    return 0 if all(result.sound for result in found) and not failed else 1
+    return 0 if all(result.sound for result in results) and not failed else 1
+
+
+def _results_before(path: Path | None, facts: Mapping[str, str]) -> dict[str, Result]:
+    """Create the folder of the file of results; return the results it holds with these facts."""
+    if path is None:
+        return {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.is_file():
+        return {}
+    drop_unfinished(path)
+    return finished(path, facts)
+
+
+def _prepare(folder: Path, options: argparse.Namespace) -> Order:
+    """Write the model and the start weights that all benchmarks share."""
+    (folder / "trl").mkdir()
+    model = options.model
+    if options.random is not None:
+        model, size = f"path:{folder / 'model'}", SIZES[options.random]
+        make(RandomModel(size, folder / "model", options.tokenizer, options.device), folder)
+    order = Order(folder, options.seed, options.pairs, model, options.device)
+    dtype = "float32" if options.device == "cpu" else "bfloat16"
+    make(StartWeights(order.setup(0, dtype)), folder)
+    return order
+
+
+def _measure(
+    names: Sequence[str],
+    order: Order,
+    before: Mapping[str, Result],
+    console: Console,
+    lines: IO[str] | None,
+) -> tuple[list[Result], list[str]]:
+    """Run benchmarks, print and write their results; return these, and the names that failed."""
+    results, failed = list[Result](), list[str]()
+    for name in names:
+        try:
+            result = before.get(name) or WORKS[name](order)
+        # a side or a run failed; the other benchmarks are still worth measuring
+        except (RuntimeError, AssertionError) as error:
+            console.print(f"{name} FAILED: {error}", style="bold red", markup=False)
+            failed.append(name)
+            continue
+        _print(console, result)
+        if name not in before:
+            for record in (*result.records, {"finished": name, **kept(result)}):
+                _write(lines, record)
+        results.append(result)
+    return results, failed
 
 
 def make(side: Side, folder: Path) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
 from tests.bench.interleave import interleave
 from tests.bench.outcome import Goal as Goal  # works name their figures
-from tests.bench.outcome import Outcome, to_reach
+from tests.bench.outcome import Outcome, Reported, to_reach
 from tests.bench.results import Order, Result
 from tests.bench.turns import Side, Step
 
@@ -83,60 +83,74 @@ class Contest:
 
 
 def hold(contest: Contest, order: Order, steps: int) -> Result:
+    """Let the sides of a contest take their steps in turn, and report what they show."""
+    rivals = [side.name for side in contest.rivals]
+    others = [side.name for side in contest.others]
     more = [side for side in (contest.gauge, contest.exact) if side]
     sides = [contest.ours, *contest.rivals, *contest.others, *more]
-    rivals, others = ([side.name for side in some] for some in (contest.rivals, contest.others))
     held = interleave(sides, order.folder, steps, rivals)
     outcome = Outcome(held.taken, contest.ours.name, contest.gauge.name if contest.gauge else "")
-    exact = held.taken[contest.exact.name] if contest.exact else ()
-    found = {
-        same: {
-            name: same.difference(held.taken[outcome.ours], held.taken[name], exact)
-            for name in (*rivals, *others)
-        }
-        for same in contest.same
+    differences = {
+        same: _differences(contest, held.taken, same, [*rivals, *others]) for same in contest.same
     }
-    sound = all(
-        apart <= same.most for same, differences in found.items() for apart in differences.values()
+    sound = all(max(found.values()) <= same.most for same, found in differences.items())
+    reported = _figures(contest, outcome, held.fastest)
+    record = {
+        "work": contest.work,
+        "figures": {figure.what: figure.value for figure in reported},
+        "sound": sound,
+        "differences": {same.value: found for same, found in differences.items()},
+    }
+    agreement = "; ".join(
+        same.shown(max(found.values()), contest.exact is not None)
+        for same, found in differences.items()
     )
-    reported = [
-        outcome.speed(held.fastest, contest.speed),
-        *(outcome.speed(name) for name in others),
-        *(
-            outcome.memory(name, contest.memory if name == held.fastest else None)
-            for name in dict.fromkeys((rivals[0], held.fastest, *others))
-        ),
-        *([outcome.share(contest.share)] if contest.share else []),
-        *(outcome.part(contest.part, name) for name in (rivals[0], *others) if contest.part),
-    ]
-    notes = (
-        *(one.note for one in reported),
-        "compared, step by step: "
-        + "; ".join(
-            same.shown(max(differences.values()), bool(exact))
-            for same, differences in found.items()
-        ),
-        *contest.about,
-    )
-    records = (
-        *outcome.records(contest.work),
-        {
-            "work": contest.work,
-            "figures": {one.what: one.value for one in reported},
-            "sound": sound,
-            "differences": {same.value: differences for same, differences in found.items()},
-        },
-    )
-    rows = tuple(outcome.row(name) for name in (outcome.ours, *rivals, *others))
     return Result(
-        contest.work, contest.title, COLUMNS, rows, notes, records, sound, to_reach(reported)
+        contest.work,
+        contest.title,
+        COLUMNS,
+        tuple(outcome.row(name) for name in (outcome.ours, *rivals, *others)),
+        (
+            *(figure.note for figure in reported),
+            f"compared, step by step: {agreement}",
+            *contest.about,
+        ),
+        (*outcome.records(contest.work), record),
+        sound,
+        to_reach(reported),
     )
+
+
+def _differences(
+    contest: Contest, taken: Mapping[str, Sequence[Step]], same: Same, names: Sequence[str]
+) -> dict[str, float]:
+    """Return how far a value of each named side is from ours."""
+    ours = taken[contest.ours.name]
+    exact = taken[contest.exact.name] if contest.exact else ()
+    return {name: same.difference(ours, taken[name], exact) for name in names}
+
+
+def _figures(contest: Contest, outcome: Outcome, fastest: str) -> list[Reported]:
+    """Return the figures of a contest; its targets refer to the fastest of the rivals."""
+    plain = contest.rivals[0].name
+    others = [side.name for side in contest.others]
+    figures = [outcome.speed(fastest, contest.speed), *(outcome.speed(name) for name in others)]
+    for name in dict.fromkeys((plain, fastest, *others)):
+        figures.append(outcome.memory(name, contest.memory if name == fastest else None))
+    if contest.share:
+        figures.append(outcome.share(contest.share))
+    if contest.part:
+        figures += [outcome.part(contest.part, name) for name in (plain, *others)]
+    return figures
 
 
 def _apart(a: Any, b: Any, relative: bool) -> float:
     """Return the difference of two numbers, or the share of tokens by which two texts differ."""
     if isinstance(a, list):
-        pairs = [two for left, right in zip(a, b, strict=True) for two in zip_longest(left, right)]
-        return sum(1 for left, right in pairs if left != right) / len(pairs)
+        pairs = list[tuple[Any, Any]]()
+        for left, right in zip(a, b, strict=True):
+            pairs += zip_longest(left, right)
+        share: float = sum(left != right for left, right in pairs) / len(pairs)
+        return share
     apart: float = abs(float(a) - float(b))
     return apart / abs(float(a)) if relative else apart

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.bench.figures import Figure, Ratio
 from tests.bench.outcome import Goal, Reported, to_reach
@@ -21,8 +22,7 @@ ABOUT = (
     f"recipes.sl_basic, {STEPS} steps of {BATCH} rows of a JSONL file, each run in a process of "
     "its own; tokens/s in the loop, without the dropped steps; memory is the process's peak",
     "an engine gets a step's datums and never sees how many rows there are; on the fake nothing "
-    "else hides what "
-    "the rows cost: beside a real model the same megabytes are a smaller share",
+    "else hides what the rows cost: beside a real model the same megabytes are a smaller share",
 )
 
 
@@ -37,69 +37,76 @@ class Slice:
 
 def growth(order: Order, training: str) -> Result:
     """Compare tokens per second and memory for the same steps on a small and on a large file."""
-    large = jsonl_rows(LARGE).splitlines(keepends=True)
-    for rows in (SMALL, LARGE):  # of the same lengths
-        (order.folder / _file(rows)).write_text("".join(large[:: LARGE // rows]))
-    runs: dict[int, list[Slice]] = {SMALL: [], LARGE: []}
-    for number in range(order.pairs or PAIRS[training]):
-        for rows, taken in runs.items():
-            taken.append(
-                run_slice(
-                    order.folder,
-                    rows,
-                    f"slice-{training}-{rows}-{number}",
-                    "--training",
-                    training,
-                    f"model={order.model}",
-                )
-            )
-    rate = Ratio.of([each.rate for each in runs[LARGE]], [each.rate for each in runs[SMALL]])
-    memory = Ratio.of([each.peak for each in runs[LARGE]], [each.peak for each in runs[SMALL]])
-    sound = all(each.steps == STEPS for taken in runs.values() for each in taken)
+    _write_files(order.folder)
+    runs = _run_slices(order, training)
+    rate = Ratio.of(_rates(runs[LARGE]), _rates(runs[SMALL]))
+    memory = Ratio.of(_peaks(runs[LARGE]), _peaks(runs[SMALL]))
+    sound = all(run.steps == STEPS for run in (*runs[SMALL], *runs[LARGE]))
     reported = (
         Reported("tokens/s of a million rows to a thousand", rate.of_medians, rate.shown(), SPEED),
         Reported("memory of a million rows to a thousand", memory.of_medians, memory.shown(), ROOM),
     )
-    notes = (
-        *(one.note for one in reported),
-        f"all runs took {STEPS} steps: {'yes' if sound else 'NO'}",
-        *ABOUT,
-    )
-    rows_ = tuple(
-        (
-            f"{rows:,}",
-            Figure.of([each.rate for each in taken]).shown(0),
-            Figure.of([each.peak for each in taken]).shown(1),
-        )
-        for rows, taken in runs.items()
-    )
-    records = (
-        *(
-            {
-                "work": f"growth_{training}",
-                "rows": rows,
-                "tokens_per_second": [each.rate for each in taken],
-                "peak_mb": [each.peak for each in taken],
-            }
-            for rows, taken in runs.items()
-        ),
-        {
-            "work": f"growth_{training}",
-            "speed": rate.of_medians,
-            "memory": memory.of_medians,
-            "sound": sound,
-        },
-    )
+    work = f"growth_{training}"
+    summary = {
+        "work": work,
+        "speed": rate.of_medians,
+        "memory": memory.of_medians,
+        "sound": sound,
+    }
     return Result(
-        f"growth_{training}",
+        work,
         f"{STEPS} steps out of a thousand and out of a million rows, on {training}",
         ("rows", "tokens/s, median [quartiles]", "peak MB"),
-        rows_,
-        notes,
-        records,
+        tuple(_row(rows, taken) for rows, taken in runs.items()),
+        (
+            *(figure.note for figure in reported),
+            f"all runs took {STEPS} steps: {'yes' if sound else 'NO'}",
+            *ABOUT,
+        ),
+        (*(_record(work, rows, taken) for rows, taken in runs.items()), summary),
         sound,
         to_reach(reported),
     )
+
+
+def _write_files(folder: Path) -> None:
+    """Write both files, with rows of the same lengths."""
+    large = jsonl_rows(LARGE).splitlines(keepends=True)
+    for rows in (SMALL, LARGE):
+        (folder / _file(rows)).write_text("".join(large[:: LARGE // rows]))
+
+
+def _run_slices(order: Order, training: str) -> dict[int, list[Slice]]:
+    """Run pairs of slices; return the runs of each size in their order."""
+    options = ("--training", training, f"model={order.model}")
+    runs: dict[int, list[Slice]] = {SMALL: [], LARGE: []}
+    for number in range(order.pairs or PAIRS[training]):
+        for rows, taken in runs.items():
+            name = f"slice-{training}-{rows}-{number}"
+            taken.append(run_slice(order.folder, rows, name, *options))
+    return runs
+
+
+def _rates(runs: Sequence[Slice]) -> list[float]:
+    return [run.rate for run in runs]
+
+
+def _peaks(runs: Sequence[Slice]) -> list[float]:
+    return [run.peak for run in runs]
+
+
+def _row(rows: int, runs: Sequence[Slice]) -> tuple[str, ...]:
+    rate, peak = Figure.of(_rates(runs)), Figure.of(_peaks(runs))
+    return f"{rows:,}", rate.shown(0), peak.shown(1)
+
+
+def _record(work: str, rows: int, runs: Sequence[Slice]) -> dict[str, Any]:
+    return {
+        "work": work,
+        "rows": rows,
+        "tokens_per_second": _rates(runs),
+        "peak_mb": _peaks(runs),
+    }
 
 
 def run_slice(folder: Path, rows: int, name: str, *options: str, steps: int = STEPS) -> Slice:

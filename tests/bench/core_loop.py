@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Semaphore
 from time import perf_counter
+from typing import Any
 
 from rich.console import Console
 
@@ -39,53 +40,26 @@ PAIRS = {"peft": 30, "fake": 600}  # of steps
 GOAL = Goal(0.98, 0.995)
 ABOUT = (
     "recipes.sl_basic through the runner, with record, journals, log and console, and the same "
-    "calls by hand, on "
-    "batches that lie ready: two sessions in one process, which step in turn; in every other pair "
-    "the kitchen is first,"
-    " for who is has products of new sizes prepared for both; all that comes between the end of a "
-    "step and that of the "
-    "one before is counted",
+    "calls by hand, on batches that lie ready: two sessions in one process, which step in turn; in "
+    "every other pair the kitchen is first, because the first one prepares products of new sizes "
+    "for both; everything between the ends of two steps counts",
     "ahead=0, so that nothing of the kitchen hides behind the engine; no evaluation, export or "
-    "save point among the "
-    "steps",
+    "save point among the steps",
 )
 
 
 def kitchen_run(order: Order, training: str) -> Result:
     """Compare the speed of a run with the bare loop, and measure what it adds to a step."""
-    setup = Setup(order.folder, order.seed, DROPPED + (order.pairs or PAIRS[training]))
-    with Worker(Loops(setup, training), order.folder) as worker:
-        worker.ready()
-        pairs = [worker.step().values for _ in range(setup.steps)]
-    cooked, bare = (
-        [pair[side]["seconds"] for pair in pairs[DROPPED:]] for side in ("kitchen", "bare")
-    )
-    ratio, sound = (
-        Ratio.of(bare, cooked),
-        all(pair["kitchen"]["loss"] == pair["bare"]["loss"] for pair in pairs),
-    )
-    added = [1e3 * (one - other) for one, other in zip(cooked, bare, strict=True)]
-    reported = Reported(
-        "speed against the bare loop",
-        ratio.of_medians,
-        f"{ratio.of_medians:.4f} (pairs "
-        f"{ratio.pairs.shown(4)})"
-        + ("" if training == "peft" else ", of an engine that takes no time"),
-        GOAL if training == "peft" else None,
-    )
-    notes = [
-        reported.note,
-        f"the kitchen adds {Figure.of(added).shown(3)} ms to a step, {sum(added) / len(added):.3f} "
-        "on average",
-        f"compared: the losses of all steps are {'' if sound else 'NOT '}equal to the last bit",
-        *ABOUT,
-    ]
-    rows = tuple(
-        (name, Figure.of([1e3 * each for each in side]).shown(3))
-        for name, side in (("kitchen run", cooked), ("bare loop", bare))
-    )
+    pairs = _pairs_of_steps(order, training)
+    cooked = [pair["kitchen"]["seconds"] for pair in pairs[DROPPED:]]
+    bare = [pair["bare"]["seconds"] for pair in pairs[DROPPED:]]
+    sound = all(pair["kitchen"]["loss"] == pair["bare"]["loss"] for pair in pairs)
+    added = _milliseconds([one - other for one, other in zip(cooked, bare, strict=True)])
+    ratio = Ratio.of(bare, cooked)
+    reported = _reported(ratio, training)
+    work = f"kitchen_run_{training}"
     record = {
-        "work": f"kitchen_run_{training}",
+        "work": work,
         "kitchen": cooked,
         "bare": bare,
         "speed": ratio.of_medians,
@@ -93,15 +67,45 @@ def kitchen_run(order: Order, training: str) -> Result:
         "sound": sound,
     }
     return Result(
-        f"kitchen_run_{training}",
+        work,
         f"A kitchen run against a bare loop: {training}, batches of {BATCH}",
         ("side", "ms a step, median [quartiles]"),
-        rows,
-        tuple(notes),
+        (
+            ("kitchen run", Figure.of(_milliseconds(cooked)).shown(3)),
+            ("bare loop", Figure.of(_milliseconds(bare)).shown(3)),
+        ),
+        (
+            reported.note,
+            f"the kitchen adds {Figure.of(added).shown(3)} ms to a step, "
+            f"{sum(added) / len(added):.3f} on average",
+            f"compared: the losses of all steps are {'' if sound else 'NOT '}equal to the last bit",
+            *ABOUT,
+        ),
         (record,),
         sound,
         to_reach([reported]),
     )
+
+
+def _pairs_of_steps(order: Order, training: str) -> list[Any]:
+    """Take steps of both loops in turn; return their seconds and losses, by side."""
+    setup = Setup(order.folder, order.seed, DROPPED + (order.pairs or PAIRS[training]))
+    with Worker(Loops(setup, training), order.folder) as worker:
+        worker.ready()
+        return [worker.step().values for _ in range(setup.steps)]
+
+
+def _milliseconds(seconds: Sequence[float]) -> list[float]:
+    return [1e3 * value for value in seconds]
+
+
+def _reported(ratio: Ratio, training: str) -> Reported:
+    """Return the speed; it has a target only on a real engine."""
+    name, shown = "speed against the bare loop", f"{ratio.of_medians:.4f}"
+    shown += f" (pairs {ratio.pairs.shown(4)})"
+    if training == "peft":
+        return Reported(name, ratio.of_medians, shown, GOAL)
+    return Reported(name, ratio.of_medians, f"{shown}, of an engine that takes no time")
 
 
 class Turnstile(Observer):

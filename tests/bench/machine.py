@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from tests.support.commit import commit
+
 PACKAGES = ("crucible-kitchen", "torch", "transformers", "peft", "trl", "accelerate", "numpy")
 INFO, MEMORY = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 
@@ -55,20 +57,3 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
-
-
-def commit() -> str:
-    """Return the commit, with a plus for uncommitted changes other than results."""
-    root, looked_at = Path(__file__).parent, ("--", ":/", ":!/docs/results.*")
-    asked = [
-        subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
-        for words in (
-            ("rev-parse", "--short", "HEAD"),
-            ("status", "--porcelain", "--untracked-files=no", *looked_at),
-        )
-    ]
-    return (
-        f"{asked[0].stdout.strip()}{'+' if asked[1].stdout.strip() else ''}"
-        if not asked[0].returncode
-        else "none"
-    )

@@ -18,8 +18,8 @@ from rich.console import Console
 from adapters.local.blobs import LocalBlobs
 from kitchen.runs.store import read_run
 from kitchen.statistics.intervals import mean_interval
-from tests.bench.machine import commit
 from tests.results.works import WORKS, Cooking, Goal, Headline, Work, settings_of
+from tests.support.commit import commit
 
 ROOT = Path(__file__).parents[2]
 PAGE, ROWS = ROOT / "docs/results.md", ROOT / "docs/results.jsonl"

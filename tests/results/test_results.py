@@ -14,9 +14,9 @@ from kitchen.config.discovery import find_recipe
 from kitchen.config.settings import resolve_settings
 from kitchen.config.sources import from_mapping
 from kitchen.runs.store import RunSummary, read_run
-from tests.bench.machine import commit
 from tests.results.__main__ import PAGE, commit_of, current, date_of, page, rows
 from tests.results.works import WORKS, Cooking, parts_of, settings_of
+from tests.support.commit import commit
 
 SMALL = {"max_steps": 3, "reading.held_out_rows": 4, "evaluation.max_tokens": 4}
 

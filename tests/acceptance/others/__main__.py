@@ -50,6 +50,7 @@ import typing, typing_extensions
 typing.TypedDict = typing_extensions.TypedDict
 """
 NEAR = 1e-4
+RECIPES = ("sl_basic", "rl", "dpo")
 # refused by `check`: SkyRL divides a cross-entropy by the sum of its weights, so that it cannot
 # carry the gradients of a custom loss
 REFUSED = ("dpo",)
@@ -67,43 +68,32 @@ def run_all() -> int:
     table = Table(
         "recipe", "", "first loss here", "there", "last here", "there", "sampling to training"
     )
-    failed = 0
     with tempfile.TemporaryDirectory() as place:
         folder = tiny_model(Path(place) / "tiny")
         with skyrl(Path(place), folder) as url:
             bridge = Bridge(url)
             through = RunningServer(bridge.app)
-            for name in ("sl_basic", "rl", "dpo"):
-                try:
-                    here, there = both(name, folder, through.url)
-                except ConfigError as refused:
-                    failed += name not in REFUSED
-                    table.add_row(name, f"refused: {refused}")
-                    continue
-                failure = problem(here, there)
-                failed += bool(failure)
-                table.add_row(
-                    name,
-                    failure or "works",
-                    *(
-                        f"{value:.4f}"
-                        for value in (
-                            here[0]["loss"],
-                            there[0]["loss"],
-                            here[-1]["loss"],
-                            there[-1]["loss"],
-                        )
-                    ),
-                    apart(there),
-                )
+            works = [compare(table, name, folder, through.url) for name in RECIPES]
             through.stop()
     console = Console(width=150)
     console.print(table)
-    console.print(
-        "the bridge changed: "
-        + "; ".join(f"{change}, {times}" for change, times in bridge.needed.items())
-    )
-    return int(failed > 0)
+    changes = [f"{change}, {times}" for change, times in bridge.needed.items()]
+    console.print("the bridge changed: " + "; ".join(changes))
+    return 0 if all(works) else 1
+
+
+def compare(table: Table, name: str, model: Path, url: str) -> bool:
+    """Run a recipe on both engines and add a row; return whether it works as expected."""
+    try:
+        here, there = both(name, model, url)
+    except ConfigError as refused:
+        table.add_row(name, f"refused: {refused}")
+        return name in REFUSED
+    failure = problem(here, there)
+    losses = [row["loss"] for row in (here[0], there[0], here[-1], there[-1])]
+    shown = [f"{loss:.4f}" for loss in losses]
+    table.add_row(name, failure or "works", *shown, apart(there))
+    return not failure
 
 
 @contextmanager
